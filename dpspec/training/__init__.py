@@ -1,1 +1,1 @@
-"""The training backend: DP-SGD on torch, and what an auditor needs beside it. The package itself imports no torch."""
+"""DP-SGD training in torch and the measurements for an audit. Importing the package does not import torch."""

@@ -1,7 +1,7 @@
-"""Canaries: gradients along orthonormal directions, a group of records to each, and records that stand out.
+"""Canaries: gradients along orthonormal directions, in groups that share a direction, and unusual records.
 
-Of input canaries a group is equal records, all planted or none. Which records there are follows from the seed, which
-groups are planted from the coins.
+A group of input canaries consists of equal records, all inserted or none. The seed determines the canaries, the
+inclusion bits determine which are inserted.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ from dpspec.training.seeds import generator
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-class HeldDirections:
-    """Orthonormal directions by where they are not zero: ``coordinates`` int64, none of them twice in a row, and
-    ``values`` float32, (count, block) each, among ``parameters``. Implements
-    :class:`~dpspec.contract.attacks.Directions`."""
+class StoredDirections:
+    """Sparse orthonormal directions. Implements :class:`~dpspec.contract.attacks.Directions`.
+
+    Args:
+        parameters: Dimension of the space.
+        coordinates: Nonzero coordinates (count, block), int64, distinct within a row.
+        values: Values (count, block) at these coordinates, float32.
+    """
 
     def __init__(self, parameters: int, coordinates: Tensor, values: Tensor) -> None:
         self.parameters = parameters
@@ -34,61 +38,75 @@ class HeldDirections:
         self._coordinates, self._values = coordinates, values
 
     def directions(self, indices: Tensor) -> Tensor:
-        """The directions ``indices`` (b,) as float32 rows (b, parameters) of length one."""
+        """Directions ``indices`` (b,) as float32 unit rows (b, parameters)."""
         rows = torch.zeros(len(indices), self.parameters, device=self._values.device)
         return rows.scatter_(1, *self.supports(indices))
 
     def supports(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the directions ``indices`` (b,) are not zero: coordinates int64 and values float32, (b, block) each."""
+        """Nonzero coordinates, int64, and values, float32, (b, block) each, of directions ``indices`` (b,)."""
         wanted = send(indices, self._values.device)
         return self._coordinates[wanted], self._values[wanted]
 
     def project(self, vector: Tensor) -> Tensor:
-        """The inner products (count,) of ``vector`` (parameters,) with all directions, in O(count block)."""
+        """Inner products (count,) of ``vector`` (parameters,) with all directions, in O(count block)."""
         return (vector[self._coordinates] * self._values).sum(1)
 
 
-class UnfitError(ValueError):
-    """What was made are no directions; says in what."""
+class InvalidDirectionsError(ValueError):
+    """A plugin returned invalid directions."""
 
 
-def held(made: Any, count: int, parameters: int, device: str | torch.device) -> tuple[HeldDirections, float]:
-    """What directions of somebody else's are, and how far the products of any two are from those of orthonormal ones.
+def read_directions(
+    made: Any, count: int, parameters: int, device: str | torch.device
+) -> tuple[StoredDirections, float]:
+    """Read and validate a plugin's directions.
 
-    All are asked for at once, before anything is planted: planted canaries are looked up in every step, and whoever
-    answered then would be told the coins. Raises :class:`UnfitError`.
+    All directions are read before any canary is inserted. Otherwise the plugin could infer the inclusion bits from the
+    lookups at each step.
+
+    Args:
+        made: The plugin's directions.
+        count: Expected number of directions.
+        parameters: Dimension of the space.
+        device: Device of the result.
+
+    Returns:
+        The directions, and the largest deviation of their Gram matrix from the identity.
+
+    Raises:
+        InvalidDirectionsError: Types, shapes, dtypes or coordinates are wrong.
     """
     from scipy import sparse
 
     if not all(hasattr(made, name) for name in ("parameters", "count", "supports")):
-        raise UnfitError(f"make() returns a {type(made).__name__}, not directions")
+        raise InvalidDirectionsError(f"make() returns a {type(made).__name__}, not directions")
     if (made.count, made.parameters) != (count, parameters):
         said = f"{made.count} directions among {made.parameters} parameters"
-        raise UnfitError(f"make() returns {said}, not {count} among {parameters}")
+        raise InvalidDirectionsError(f"make() returns {said}, not {count} among {parameters}")
     found = made.supports(torch.arange(count))
     if not isinstance(found, tuple) or len(found) != 2 or not all(isinstance(part, Tensor) for part in found):
-        raise UnfitError(f"supports() returns a {type(found).__name__}, not two tensors")
+        raise InvalidDirectionsError(f"supports() returns a {type(found).__name__}, not two tensors")
     places, values = (part.detach().cpu().numpy() for part in found)
     fits = places.ndim == 2 and places.shape == values.shape and len(values) == count and places.dtype == np.int64
     if not (fits and values.dtype.kind == "f" and np.isfinite(values).all()):
         said = f"{places.dtype} of shape {places.shape} and {values.dtype} of shape {values.shape}"
-        raise UnfitError(f"supports() returns {said}, not int64 and finite float32, {count} rows each")
+        raise InvalidDirectionsError(f"supports() returns {said}, not int64 and finite float32, {count} rows each")
     if not ((places >= 0) & (places < parameters)).all():
-        raise UnfitError(f"supports() returns coordinates beyond 0..{parameters - 1}")
+        raise InvalidDirectionsError(f"supports() returns coordinates beyond 0..{parameters - 1}")
     starts = np.arange(count + 1) * places.shape[1]
     rows = sparse.csr_matrix((values.astype(np.float64).ravel(), places.ravel(), starts), (count, parameters))
     twice = bool((np.diff(np.sort(places, axis=1), axis=1) == 0).any())
     off = float("inf") if twice else float(abs(rows @ rows.T - sparse.identity(count)).max())
     copies = torch.from_numpy(places.copy()).to(device), torch.from_numpy(values.astype(np.float32)).to(device)
-    return HeldDirections(parameters, *copies), off
+    return StoredDirections(parameters, *copies), off
 
 
-class SignBlocks(HeldDirections):
+class SignBlocks(StoredDirections):
     """``count`` exactly orthonormal directions in ``parameters`` dimensions, in O(parameters) memory.
 
-    A random permutation of the coordinates is cut into ``count`` blocks of s = floor(parameters / count); direction i
-    is random signs on block i, divided by sqrt(s). The seed decides all of it, alike on every device. Coordinates
-    that are left over belong to no direction.
+    A random permutation of the coordinates is cut into ``count`` blocks of s = floor(parameters / count). Direction i
+    has random signs on block i, divided by sqrt(s). The seed determines everything, on every device. Remaining
+    coordinates belong to no direction.
     """
 
     def __init__(self, parameters: int, count: int, *, seed: int, device: str | torch.device = "cpu") -> None:
@@ -104,7 +122,7 @@ class SignBlocks(HeldDirections):
 
 
 class DenseDirections:
-    """Orthonormal directions that a kind of canary wrote out in full, float32 rows (count, parameters)."""
+    """Written-out orthonormal directions, float32 rows (count, parameters)."""
 
     def __init__(self, rows: Array, *, device: str | torch.device = "cpu") -> None:
         self.count, self.parameters = rows.shape
@@ -112,36 +130,45 @@ class DenseDirections:
         self._rows = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float32)).to(device)
 
     def directions(self, indices: Tensor) -> Tensor:
-        """The directions ``indices`` (b,) as rows (b, parameters)."""
+        """Directions ``indices`` (b,) as rows (b, parameters)."""
         return self._rows[send(indices, self._rows.device)]
 
     def supports(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """All coordinates, and the values there, (b, parameters) each."""
+        """All coordinates and the values, (b, parameters) each."""
         values = self.directions(indices)
         return torch.arange(self.parameters, device=values.device).expand(len(values), -1), values
 
     def project(self, vector: Tensor) -> Tensor:
-        """The inner products (count,) of ``vector`` (parameters,) with all directions."""
+        """Inner products (count,) of ``vector`` (parameters,) with all directions."""
         return self._rows @ vector
 
 
 class CanaryGroups:
-    """Planted records, each with the gradient ``norm`` * (a unit vector of its own), at every step.
+    """Inserted canaries with gradient ``norm`` * (unit vector) at every step.
 
-    Records that own the same direction are the members of one group. Their unit vectors are that direction rotated by
-    the angle ``spread``, each member another way: identical at 0, near-identical at small angles. They stay within the
-    support of their direction, so that no group is seen along another one's. ``norm`` lies well above the clip norm,
-    so that clipping, when it works, leaves exactly the clip norm.
+    Canaries that own the same direction form a group. Their unit vectors are the direction rotated by the angle
+    ``spread``, each member differently: identical at 0, nearly identical at small angles. They stay within the
+    direction's support, so a group has no component along another one's direction. ``norm`` is well above the clip
+    norm, so that correct clipping leaves exactly the clip norm.
 
-    silent: while it is true all gradients are zero (:class:`Intermittent`).
+    Attributes:
+        silent: All gradients are zero while this is true (:class:`Intermittent`).
     """
 
     def __init__(
         self, directions: Directions, owner: Tensor, norm: float, *, spread: float = 0.0, seed: int = 0
     ) -> None:
-        """``owner`` (records,): the direction of each planted record. ``seed`` decides which way members are rotated.
+        """Create canaries.
 
-        Raises ``ValueError`` where an argument makes no sense, or the supports leave no room for rotations.
+        Args:
+            directions: Orthonormal directions.
+            owner: Direction (records,) of each inserted canary.
+            norm: Gradient norm before clipping.
+            spread: Rotation angle in radians.
+            seed: Determines the rotations.
+
+        Raises:
+            ValueError: An argument is invalid, or the supports are too small for rotations.
         """
         owner = owner.to(torch.int64)
         if owner.ndim != 1 or (len(owner) and not (int(owner.min()) >= 0 and int(owner.max()) < directions.count)):
@@ -161,37 +188,37 @@ class CanaryGroups:
 
     @classmethod
     def planted(cls, directions: Directions, present: Tensor, members: int, norm: float) -> CanaryGroups:
-        """A group of ``members`` records for each direction i with ``present[i]`` (count,), none for the others."""
+        """Create a group of ``members`` canaries for each direction i with ``present[i]`` (count,)."""
         if members < 1:
             raise ValueError(f"a group has at least one member, got {members}")
         return cls(directions, present.nonzero().squeeze(1).repeat_interleave(members), norm)
 
     @property
     def count(self) -> int:
-        """How many records are planted."""
+        """Number of inserted canaries."""
         return len(self._owner)
 
     @property
     def owner(self) -> Tensor:
-        """The direction (records,) of each planted record."""
+        """Direction (records,) of each inserted canary."""
         return self._owner
 
     def gradients(self, indices: Tensor) -> Tensor:
-        """The gradients (b, parameters) of planted records ``indices`` (b,), before clipping."""
+        """Gradients (b, parameters) of canaries ``indices`` (b,) before clipping."""
         coordinates, values = self.sparse(indices)
         rows = torch.zeros(len(indices), self._directions.parameters, device=values.device)
         return rows.scatter_(1, coordinates, values)
 
     def sparse(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Where those gradients are not zero: coordinates and values, (b, block) each.
+        """Nonzero coordinates and values, (b, block) each, of canaries ``indices`` (b,) before clipping.
 
-        A training loop that knows this method clips and sums canaries in O(b block), never holding (b, parameters).
+        Training loops that support this method clip and sum canaries in O(b block) without (b, parameters) matrices.
         """
         members = send(indices, self._owner.device)
         coordinates, values = self._directions.supports(self._owner[members])
         if self._signs is not None:
-            # Balanced signs times the direction are orthogonal to it. Over an odd block one entry is zero, and the
-            # others are longer by sqrt(block / (block - 1)).
+            # Balanced signs times the direction are orthogonal to it. For an odd block one entry is 0 and the others
+            # are scaled by sqrt(block / (block - 1)).
             signs = self._signs[members].to(values)
             longer = sqrt(self._directions.block / (self._directions.block // 2 * 2))
             values = cos(self._spread) * values + sin(self._spread) * longer * signs * values
@@ -199,9 +226,9 @@ class CanaryGroups:
 
 
 class Intermittent(Observer):
-    """Lets canaries have gradients in every k-th step alone, those whose numbers k divides; the last observer of a run.
+    """Silence canaries except at steps divisible by k. Must be the last observer of a run.
 
-    A step's gradients are those at the time between the release of the model before it and its own.
+    A step uses the gradients in effect between the release of the previous model and its own.
     """
 
     def __init__(self, canaries: CanaryGroups, every: int) -> None:
@@ -212,21 +239,21 @@ class Intermittent(Observer):
         self._step = 0
 
     def released(self, step: int, state: Tensor) -> None:
-        """Set what the step after ``step`` adds."""
+        """Set whether the canaries are silent in the step after ``step``."""
         self._step = step
         self._canaries.silent = (step + 1) % self._every != 0
 
     def state(self) -> Mapping[str, Array]:
-        """The step that was released last."""
+        """The last released step."""
         return {"step": np.array(self._step)}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Go on after that step; an empty memory begins anew."""
+        """Continue after the stored step, or from the start if the memory is empty."""
         self.released(int(state.get("step", 0)), torch.empty(0))
 
 
 def _balanced(rows: int, width: int, seed: int) -> Tensor:
-    """(rows, width) int8: as many 1 as -1 in each row, in random places, and a 0 where ``width`` is odd."""
+    """(rows, width) int8: equally many 1 and -1 per row at random positions, and one 0 if ``width`` is odd."""
     pattern = torch.zeros(width, dtype=torch.int8)
     pattern[: width // 2], pattern[width // 2 : width // 2 * 2] = 1, -1
     order = torch.rand(rows, width, generator=generator(seed, "rotations")).argsort(1)
@@ -234,7 +261,7 @@ def _balanced(rows: int, width: int, seed: int) -> Tensor:
 
 
 class Rows(NamedTuple):
-    """A training set with planted records appended, and which canary each planted one is: ``owner`` (planted,)."""
+    """A training set with appended canaries; ``owner`` (records,) is the canary of each appended record."""
 
     x: Array
     y: Array
@@ -242,28 +269,28 @@ class Rows(NamedTuple):
 
 
 def plant(x: Array, y: Array, canaries: Records, copies: Array, coins: Array) -> Rows:
-    """Append ``copies[i]`` records equal to canary i for each ``coins[i]`` that is 1; the order of canaries is kept."""
+    """Append ``copies[i]`` records of canary i for each inclusion bit ``coins[i]`` of 1, in canary order."""
     owner = np.repeat(np.arange(len(copies)), copies * coins)
     return Rows(np.concatenate([x, canaries.x[owner]]), np.concatenate([y, canaries.y[owner]]), owner)
 
 
 def orthogonal(asked: Asked) -> SignBlocks:
-    """Directions that are random signs on coordinates of their own."""
+    """Directions with random signs on disjoint coordinates."""
     assert asked.facts.parameters is not None
     return SignBlocks(asked.facts.parameters, asked.count, seed=asked.seed, device=asked.device)
 
 
 def mislabelled(asked: Asked) -> Records:
-    """Training records with a wrong label, taken without repetition as long as there are enough of them."""
+    """Training records with a wrong label, without repetition if there are enough records."""
     (x, y), rng, classes = _rows(asked), np.random.default_rng(asked.seed), asked.facts.classes
     if classes < 2:
-        raise ValueError("a record cannot be mislabelled where there is one class only")
+        raise ValueError("mislabelled canaries require at least two classes")
     chosen = _some(asked.count, len(x), rng)
     return Records(x[chosen], (y[chosen] + rng.integers(1, classes, size=asked.count)) % classes)
 
 
 def blank(asked: Asked) -> Records:
-    """All features at their smallest value, each with another label, so that there are no more than classes."""
+    """Records with all features at their minimum and distinct labels, so at most one per class."""
     (x, y), rng, classes = _rows(asked), np.random.default_rng(asked.seed), asked.facts.classes
     if asked.count > classes:
         raise ValueError(f"there are {classes} blank records at most, one for each label, not {asked.count}")
@@ -272,9 +299,9 @@ def blank(asked: Asked) -> Records:
 
 
 def noise(asked: Asked) -> Records:
-    """Features uniform between the smallest and the largest value of the training records, and random labels.
+    """Features uniform between the minimum and maximum of the training records, with random labels.
 
-    Of texts, ids 1..vocabulary - 1, any as likely: 0 is the padding.
+    Texts get uniform token ids 1..vocabulary - 1; 0 is the padding.
     """
     (x, y), rng, vocabulary = _rows(asked), np.random.default_rng(asked.seed), asked.facts.vocabulary
     shape = (asked.count, *x.shape[1:])
@@ -286,22 +313,21 @@ def noise(asked: Asked) -> Records:
 
 
 def duplicate(asked: Asked) -> Records:
-    """Training records as they are, taken without repetition as long as there are enough of them."""
+    """Unmodified training records, without repetition if there are enough records."""
     (x, y), rng = _rows(asked), np.random.default_rng(asked.seed)
     chosen = _some(asked.count, len(x), rng)
     return Records(x[chosen], y[chosen])
 
 
-#: Of the mean square of the features, what is added before labels are regressed on them.
+#: Ridge penalty of the label regression, relative to the mean square of the features.
 _RIDGE = 1e-3
 
 
 def least_variance(asked: Asked) -> Records:
-    """Records as long as the longest, in the directions in which the training records reach least (the last
-    right-singular vectors of ``x``).
+    """Records of maximum norm along the directions of least variance (last right-singular vectors of ``x``).
 
-    Each has the label that a ridge regression finds least likely there, then with the next, and once labels are used up
-    on the other side. One alone is the record of ClipBKD (Jagielski, Ullman & Oprea 2020).
+    Labels are the least likely ones by ridge regression, then the next; after all labels the opposite direction
+    follows. A single record is that of ClipBKD (Jagielski, Ullman and Oprea 2020).
     """
     (x, y), count, classes = _rows(asked), asked.count, asked.facts.classes
     if asked.facts.vocabulary is not None:
@@ -309,10 +335,10 @@ def least_variance(asked: Asked) -> Records:
     flat = x.reshape(len(x), -1).astype(np.float64)
     features = flat.shape[1]
     if features > MOST_FEATURES:
-        raise ValueError(f"directions of least variance are found among {MOST_FEATURES} features at most")
+        raise ValueError(f"directions of least variance are supported for at most {MOST_FEATURES} features")
     moments = flat.T @ flat
-    directions = np.linalg.eigh(moments)[1].T  # rows, the least first
-    # A sign that no library decides: the largest entry points up.
+    directions = np.linalg.eigh(moments)[1].T  # rows, ascending eigenvalues
+    # Fix the sign independently of the library: the largest entry is positive.
     largest = np.abs(directions).argmax(1)
     directions *= np.sign(directions[np.arange(features), largest])[:, None]
     length = float(np.sqrt((flat**2).sum(1).max())) or 1.0
@@ -333,7 +359,6 @@ def _some(count: int, records: int, rng: np.random.Generator) -> Array:
 
 
 def _rows(asked: Asked) -> tuple[Array, Array]:
-    """The training records; raises ``ValueError`` where there are none."""
     if asked.x is None or asked.y is None or len(asked.x) == 0:
-        raise ValueError("canaries are made after training records, and there are none")
+        raise ValueError("canaries of this kind require training records")
     return asked.x, asked.y

@@ -1,6 +1,7 @@
-"""Which device to compute on, decided once and passed along, never set globally; rows and full precision on it.
+"""Device selection, transfer of rows, and full float32 precision.
 
-float32 is full there, whatever the process allows elsewhere: no TF32, no autocast, no algorithms chosen by the clock.
+The device is chosen once and passed along, never set globally. On it, TF32, autocast and benchmarked algorithms are
+disabled whatever the process has enabled.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from dpspec.text import closest, did_you_mean
 
 _VALID = "auto, cpu, cuda, cuda:0, cuda:1, ..."
 
-#: What a library computes in a precision of its own choice, as torch names it.
+#: Operations with a precision setting of their own, by torch's names.
 _OPERATIONS = ("matmul", "conv", "rnn")
 
 
 def resolve_device(name: str) -> str:
-    """Turn ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` into a device that exists here.
+    """Resolve ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` to an available device. ``auto`` prefers ``cuda``.
 
-    ``auto`` is ``cuda`` where there is one and ``cpu`` elsewhere. Raises ``UsageError`` for any other name and for a
-    CUDA device that this machine does not have.
+    Raises:
+        UsageError: The name is invalid or this machine does not have the device.
     """
     wanted = name.strip().lower()
     if wanted == "auto":
@@ -41,7 +42,7 @@ def resolve_device(name: str) -> str:
         hint = did_you_mean(closest(wanted, ["auto", "cpu", "cuda"]))
         raise UsageError(f"{name!r} is not a device{hint} (valid: {_VALID})")
     if not torch.cuda.is_available():
-        raise UsageError(f"device {wanted!r} was asked for, but torch sees no CUDA device here; use 'cpu' or 'auto'")
+        raise UsageError(f"device {wanted!r} is not available: torch finds no CUDA device; use 'cpu' or 'auto'")
     present = torch.cuda.device_count()
     if match[1] is not None and int(match[1]) >= present:
         names = ", ".join(f"cuda:{i}" for i in range(present))
@@ -50,28 +51,29 @@ def resolve_device(name: str) -> str:
 
 
 def devices(name: str) -> tuple[str, ...]:
-    """Every device of this machine that ``name`` can mean: several only for ``auto`` and ``cuda`` among several GPUs.
+    """All devices that ``name`` can refer to: several only for ``auto`` and ``cuda`` with several GPUs.
 
-    Raises ``UsageError`` as :func:`resolve_device` does.
+    Raises:
+        UsageError: See :func:`resolve_device`.
     """
-    one = resolve_device(name)
-    count = torch.cuda.device_count() if one == "cuda" else 1
-    return tuple(f"cuda:{i}" for i in range(count)) if count > 1 else (one,)
+    device = resolve_device(name)
+    count = torch.cuda.device_count() if device == "cuda" else 1
+    return tuple(f"cuda:{i}" for i in range(count)) if count > 1 else (device,)
 
 
 def tensors(
     x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], device: str | torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copies of the rows on a device: float32 features (n, ...), int64 labels (n,)."""
+    """Copy rows to a device as float32 features (n, ...) and int64 labels (n,)."""
     return torch.tensor(x, dtype=torch.float32, device=device), torch.tensor(y, dtype=torch.int64, device=device)
 
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Within it float32 is float32 on ``device``; what the process had set before comes back at the end.
+    """Compute in full float32 on ``device`` within this context, and restore the process's settings afterwards.
 
-    On a GPU torch lets cuDNN's convolutions round their inputs to TF32 (10 bits) unless told otherwise, and either of
-    its two interfaces can allow the same of products, there and on a CPU.
+    By default, torch lets cuDNN round the inputs of convolutions to TF32 (10 bits). Either of torch's two interfaces
+    can enable the same for matrix products, on a GPU and on a CPU.
     """
     cudnn = torch.backends.cudnn
     algorithms = cudnn.benchmark, cudnn.deterministic
@@ -88,12 +90,12 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _nothing_rounded() -> Iterator[None]:
-    """Neither ``set_float32_matmul_precision`` and ``allow_tf32``, nor what came with torch 2.9, ``fp32_precision``.
+    """Disable reduced precision in both interfaces: ``set_float32_matmul_precision``/``allow_tf32``, and torch 2.9's
+    ``fp32_precision``.
 
-    The old settings change the new ones, and cannot be read where only the new were used. The new ones are for
-    everything, a library, or an operation: what is not set follows what is above it, and is read as that. So they are
-    read from above, each taken away in turn, and come back last and from below, as to set mkldnn's as a whole is to set
-    that of everything (torch 2.13).
+    Old settings change the new ones and cannot be read if only new ones were used. New settings are hierarchical (all,
+    library, operation); an unset one inherits and reads as its parent. They are therefore read top-down, unsetting
+    each, and restored last and bottom-up, because setting mkldnn's also sets the global one (torch 2.13).
     """
     old, places = _old_settings(), _precision_settings()
     new = []
@@ -114,7 +116,7 @@ def _nothing_rounded() -> Iterator[None]:
 
 
 def _old_settings() -> tuple[str, bool] | None:
-    """Of products, and whether convolutions may use TF32; None where torch says that the new settings are in use."""
+    """Precision of matrix products and whether convolutions may use TF32; None if torch reports the new settings."""
     try:
         return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     except RuntimeError:
@@ -128,7 +130,7 @@ def _set_old(products: str, convolutions: bool) -> None:
 
 @cache
 def _precision_settings() -> tuple[Any, ...]:
-    """Whatever has an ``fp32_precision``, the more general first; none in older versions of torch."""
+    """All objects with ``fp32_precision``, general ones first; empty in older versions of torch."""
     backends: Any = torch.backends
     if not hasattr(backends, "fp32_precision"):
         return ()

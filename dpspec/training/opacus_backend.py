@@ -1,10 +1,10 @@
-"""The backend ``opacus``: its PrivacyEngine, as a user would call it, with observers looking on. An extra.
+"""The backend ``opacus``: Opacus's PrivacyEngine as a user calls it, with observers. Requires the extra.
 
-``make_private`` is called with a model, an optimizer and a data loader, and what it returns is run untouched. Planted
-gradients stand where those of a record would: between the backward pass and the optimizer's step, in the rows of
-``grad_sample`` that belong to planted records. Opacus clips, adds up, noises and divides them as it does all others.
+``make_private`` gets a model, an optimizer and a data loader; its results are used unmodified. Canary gradients are
+written between the backward pass and the optimizer's step, into the ``grad_sample`` rows of inserted records. Opacus
+clips, sums, noises and divides them like all others.
 
-Batch sizes and rates are those that the public number of records gives: a user has no planted ones.
+Batch sizes and rates follow from the public number of records, without canaries.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ except ModuleNotFoundError as error:
 
 
 class OpacusTrainer:
-    """Trains by Opacus and shows observers models, batches and noise."""
+    """Train with Opacus and report models, batches and noise to observers."""
 
     def train(self, job: TrainingJob) -> None:
-        """Run the job; raises ``Cancelled``, or ``UsageError`` for what Opacus is not made to do here."""
+        """Run the job. Raises ``Cancelled``, or ``UsageError`` if Opacus does not support the job."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Secure RNG turned off")
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
@@ -61,7 +61,7 @@ def _beyond_opacus(job: TrainingJob, error: Exception) -> ModelError:
 
 
 class _Run:
-    """One job, wired up."""
+    """One job with its private model, optimizer and loader."""
 
     def __init__(self, job: TrainingJob) -> None:
         self._job = job
@@ -88,15 +88,15 @@ class _Run:
         self._divisor = float(self._optimizer.expected_batch_size) if reduction == "mean" else 1.0
         if self._divisor == 0.0:
             raise UsageError("Opacus would divide by an expected batch size of 0; use divisor: declared")
-        # Opacus divides by the floor of records / batches, planted records included. The learning rate makes up for it,
-        # so that the rest can be held against the spec; what it gives away the backend says (``opacus_constants``).
+        # Opacus divides by floor(records / batches) including canaries. The learning rate compensates for it, so that
+        # the run can be compared with the spec; ``opacus_constants`` reports what the divisor reveals.
         self._correction = self._divisor / job.expected_batch_size if reduction == "mean" else 1.0
         self._noise: Tensor | None = None
         self._accountant = self._optimizer.step_hook
         self._optimizer.attach_step_hook(self._noticed)
 
     def run(self) -> None:
-        """Step by step, epoch after epoch; the job's model is written at the end."""
+        """Train all epochs step by step, then write the job's model."""
         job, rates = self._job, rates_of(self._job.options, self._steps)
         self._release(0)
         for step, (x, y, indices) in enumerate(self._batches(), start=1):
@@ -121,16 +121,16 @@ class _Run:
         flat_model.load(job.model, flat_model.flatten(self._trained).cpu())
 
     def _require_gradients(self, records: int) -> None:
-        """Raise ``ModelError`` for a parameter of which Opacus has not made one gradient for each record."""
+        """Raise ``ModelError`` if Opacus has not computed one gradient per record for a parameter."""
         for name, parameter in self._trained.named_parameters():
             each = getattr(parameter, "grad_sample", None)
             rows = each[-1] if isinstance(each, list) and each else each
             if parameter.requires_grad and records and (rows is None or len(rows) != records):
                 made = "none" if rows is None else str(len(rows))
                 raise ModelError(
-                    f"Opacus makes {made} of the {records} per-example gradients of parameter {name!r}, as for what is "
-                    "looked up or used once for the whole batch, like a positional embedding; use training.backend: "
-                    "native, which knows such layers"
+                    f"Opacus computes {made} of the {records} per-example gradients of parameter {name!r}, for example "
+                    "because a positional embedding is used once for the whole batch; use training.backend: native, "
+                    "which supports such layers"
                 )
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -148,7 +148,7 @@ class _Run:
             observer.released(step, state)
 
     def _plant(self, indices: Tensor) -> None:
-        """Give the batch's planted records their gradients."""
+        """Set the gradients of the batch's canaries."""
         canaries = self._job.canaries
         at = (indices >= self._real).nonzero().squeeze(1)
         if canaries is None or len(at) == 0:
@@ -161,14 +161,14 @@ class _Run:
             parameter.grad_sample[at.to(shaped.device)] = shaped
 
     def _noticed(self, optimizer: Any) -> None:
-        """After clipping and noising, before the step: what was added to the sum. Opacus' own hook comes first."""
+        """Measure the noise after clipping and noising, before the step. Opacus's own hook runs first."""
         self._accountant(optimizer)
         pieces = [(p.grad * self._divisor - p.summed_grad.view_as(p)).flatten() for p in optimizer.params]
         self._noise = torch.cat(pieces).detach()
 
 
 class _FixedSizeBatches:
-    """A batch sampler of subsets of one size, each drawn afresh."""
+    """Batch sampler of independently drawn subsets of a fixed size."""
 
     def __init__(self, records: int, batch_size: int, source: torch.Generator) -> None:
         self._sampler = FixedSize(records, batch_size)
@@ -184,16 +184,16 @@ class _FixedSizeBatches:
 
 def _only_phase(job: TrainingJob) -> Phase:
     if len(job.phases) != 1:
-        raise UsageError("backend 'opacus' trains one phase: make_private takes one noise_multiplier and clip_norm")
+        raise UsageError("backend 'opacus' supports one phase: make_private takes one noise_multiplier and clip_norm")
     phase = Phase.of(job.phases[0])
     if phase.clipping_scheme != "flat" or phase.noise != "gaussian":
         declared = f"{phase.clipping_scheme} and {phase.noise}"
-        raise UsageError(f"backend 'opacus' clips flat and adds gaussian noise, not {declared}")
+        raise UsageError(f"backend 'opacus' supports flat clipping and gaussian noise, not {declared}")
     return phase
 
 
 def _rows(job: TrainingJob) -> Dataset[tuple[Tensor, ...]]:
-    """Features, labels and indices; planted records are blank rows, whose gradients are replaced."""
+    """Features, labels and indices. Canaries are blank rows, whose gradients are replaced."""
     planted = job.canaries.count if job.canaries is not None else 0
     x = np.concatenate([job.x, np.zeros((planted, *job.x.shape[1:]), dtype=job.x.dtype)])
     y = np.concatenate([job.y, np.zeros(planted, dtype=job.y.dtype)])
@@ -203,7 +203,7 @@ def _rows(job: TrainingJob) -> Dataset[tuple[Tensor, ...]]:
 def _loader(
     rows: Dataset[tuple[Tensor, ...]], public: int, sampling: Sampling, sampler: str, seed: int
 ) -> tuple[DataLoader[tuple[Tensor, ...]], bool]:
-    """The loader that a user with ``public`` records would hand over, and whether ``make_private`` makes it Poisson."""
+    """The loader of a user with ``public`` records, and whether ``make_private`` makes it Poisson."""
     count, source = len(rows), generator(seed, "sampling")  # type: ignore[arg-type]
     size, rate = sampling.batch_size, sampling.inclusion(public)
     if sampling.scheme == "full":
@@ -212,7 +212,7 @@ def _loader(
         return DataLoader(rows, batch_sampler=_FixedSizeBatches(count, size, source), generator=source), False
     batch = _batch(public, rate) if size is None else size
     if sampling.scheme not in ("poisson", "shuffled"):
-        raise UsageError(f"backend opacus draws no batches by the scheme {sampling.scheme!r}")
+        raise UsageError(f"backend 'opacus' does not support the sampling scheme {sampling.scheme!r}")
     if size is not None or sampler == "shuffled":
         return DataLoader(rows, batch_size=batch, shuffle=True, generator=source), False
     if sampler == "weighted":
@@ -226,17 +226,17 @@ def _loader(
         raise UsageError(f"sampler must be poisson, declared-rate, shuffled or weighted, got {sampler!r}")
     if count == public:
         return DataLoader(rows, batch_size=batch, generator=source), True
-    # With planted records among them, the loader that make_private would make of the others.
+    # With canaries: the loader that make_private would build for the real records.
     return DPDataLoader(rows, sample_rate=1.0 / -(-public // batch), generator=source), False
 
 
 def _batch(records: int, rate: float) -> int:
-    """The batch size that a user who wants a sampling rate sets."""
+    """Batch size that a user sets for a sampling rate."""
     return max(1, round(records * rate))
 
 
 def _optimizer(model: nn.Module, options: FrozenMap) -> torch.optim.Optimizer:
-    """The optimizer of torch that the spec names; its rate is set anew at each step."""
+    """torch optimizer of the spec. Its learning rate is set at each step."""
     chosen = {key: value for key, value in (options.get("optimizer") or {}).items() if value is not None}
     kind, decay = chosen.get("kind", "sgd"), float(chosen.get("weight_decay", 0.0))
     rate = float(options["learning_rate"])

@@ -1,9 +1,8 @@
-"""Initial weights as an adversary chooses them: fitted to the real records, until these hardly move the model.
+"""Adversarial initial weights: fitted to the real records.
 
-Annamalai & De Cristofaro 2024 ("Nearly tight black-box auditing of differentially private machine learning") start
-training where it would have ended: the gradients of real records are short there, so that a canary's, which is clipped
-like all others, is not drowned by what the model learns of them and by how that differs from run to run. The weights
-are a function of the real records alone, without canaries and coins, and so the same for all runs that are compared.
+Annamalai and De Cristofaro 2024 ("Nearly tight black-box auditing of differentially private machine learning") start
+training near convergence. Gradients of real records are small there, so a canary's clipped gradient dominates. The
+weights depend only on the real records, not on canaries or inclusion bits, and are the same for all compared runs.
 """
 
 from __future__ import annotations
@@ -20,35 +19,41 @@ from dpspec.contract import ModelFactory
 from dpspec.training.device import full_precision, tensors
 from dpspec.training.seeds import generator
 
-#: Training ends when the mean cross-entropy over a pass is no more than this, or after so many passes.
-ENOUGH, _PASSES = 0.01, 200
+#: Mean cross-entropy of a pass at which training stops, and the maximum number of passes.
+TARGET_LOSS, _PASSES = 0.01, 200
 
-#: Records in a batch, and Adam's learning rate.
+#: Batch size and Adam's learning rate.
 _BATCH, _RATE = 256, 0.01
 
 Array = np.ndarray[Any, Any]
 
 
-class Fitted:
-    """A :class:`~dpspec.contract.ModelFactory` whose modules all start from the same weights, fitted to the rows.
+class PretrainedFactory:
+    """A :class:`~dpspec.contract.ModelFactory` whose modules all start from the same fitted weights.
 
-    They are fitted once, when the first module is built; the seed of a module decides nothing.
+    The weights are fitted when the first module is built. The module's seed has no effect.
     """
 
     def __init__(
         self, factory: ModelFactory, rows: Callable[[], tuple[Array, Array]], device: Callable[[], str]
     ) -> None:
-        """``rows``: features (n, ...) and labels (n,), at least one record."""
+        """Wrap a factory.
+
+        Args:
+            factory: Factory of untrained modules.
+            rows: Returns features (n, ...) and labels (n,), n >= 1.
+            device: Returns the device for fitting.
+        """
         self._factory = factory
         self._rows = rows
         self._device = device
 
     def parameters(self) -> int:
-        """As many as unfitted."""
+        """Number of trainable parameters."""
         return self._factory.parameters()
 
     def build(self, seed: int) -> nn.Module:
-        """The module with the fitted weights."""
+        """Build a module with the fitted weights."""
         module = self._factory.build(0)
         module.load_state_dict(self._weights)
         return module
@@ -61,16 +66,26 @@ class Fitted:
 
 
 def fit(module: nn.Module, x: Array, y: Array, *, device: str = "cpu") -> float:
-    """Fit a module to records (n, ...) and labels (n,) in place, on the CPU again afterwards: cross-entropy by Adam.
+    """Fit a module in place by cross-entropy and Adam, and move it back to the CPU. The order of records is
+    deterministic.
 
-    Returns the mean loss of the last pass. Nothing is random but the order of records, which is always the same.
-    Raises ``ValueError`` without records, and where the loss is no number.
+    Args:
+        module: Module to fit.
+        x: Records (n, ...).
+        y: Labels (n,).
+        device: Device of the computation.
+
+    Returns:
+        Mean loss of the last pass.
+
+    Raises:
+        ValueError: There are no records, or the loss is not finite.
     """
     if len(x) == 0:
-        raise ValueError("initial weights are fitted to records, and there are none")
+        raise ValueError("initial weights cannot be fitted without records")
     features, labels = tensors(x, y, device)
     order, mean = generator(0, "pretraining"), 0.0
-    module.to(device).eval()  # as it is attacked: nothing in it draws
+    module.to(device).eval()  # the mode of the attack, without random layers
     with full_precision(torch.device(device)), torch.enable_grad():
         optimizer = torch.optim.Adam(module.parameters(), lr=_RATE)
         for _ in range(_PASSES):
@@ -84,8 +99,8 @@ def fit(module: nn.Module, x: Array, y: Array, *, device: str = "cpu") -> float:
                 total += float(losses.detach().sum())
             mean = total / len(x)
             if not np.isfinite(mean):
-                raise ValueError("initial weights cannot be fitted to the records: the loss is no number")
-            if mean <= ENOUGH:
+                raise ValueError("initial weights cannot be fitted to the records: the loss is not finite")
+            if mean <= TARGET_LOSS:
                 break
     module.to("cpu").train()
     return mean

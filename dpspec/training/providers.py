@@ -1,57 +1,57 @@
-"""The backends and attacks that dpspec itself offers, as descriptors: neither torch nor numpy is imported."""
+"""Descriptors of dpspec's own backends, canaries and scores, without importing torch or numpy."""
 
 from __future__ import annotations
 
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.findings import Assumption, Facts
 from dpspec.contract.frozen import FrozenMap, Json
-from dpspec.contract.providers import CAPABILITIES, Backend
+from dpspec.contract.providers import CAPABILITIES, Backend, TrainingJob
 from dpspec.contract.spec import Spec
 
 _SAMPLER = {
     "enum": ["poisson", "declared-rate", "shuffled", "weighted"],
     "default": "poisson",
-    "description": "Where the data loader of Poisson batches comes from. poisson: make_private turns a loader with a "
-    "batch size of records * rate, rounded, into one whose rate is one over its length. declared-rate: a DPDataLoader "
-    "with the declared rate, used as it is. shuffled: a loader that shuffles each epoch, used as it is. weighted: one "
-    "with a WeightedRandomSampler that balances the classes, used as it is.",
+    "description": "Data loader of Poisson batches. poisson: make_private converts a loader with batch size "
+    "round(records * rate) to one with rate 1 / (its length). declared-rate: an unmodified DPDataLoader with the "
+    "declared rate. shuffled: an unmodified loader that shuffles each epoch. weighted: an unmodified loader with a "
+    "WeightedRandomSampler that balances the classes.",
 }
 
 _DIVISOR = {
     "enum": ["records", "declared"],
     "default": "records",
-    "description": "By what Opacus divides noisy sums where reduction is mean. records: what make_private sets, "
-    "int(records * rate) of the records at hand, which tells how many there are. declared: the expected batch size "
-    "that the spec declares, written to the optimizer's expected_batch_size after make_private.",
+    "description": "Divisor of noisy sums for reduction mean. records: make_private's int(records * rate), which "
+    "reveals the number of records. declared: the expected batch size of the spec, written to the optimizer's "
+    "expected_batch_size after make_private.",
 }
 
-#: The native loop has no numbers of its own.
+#: The native loop computes no constants from the records.
 NATIVE_CONSTANTS = Assumption(
     name="public-constants",
     status="by-construction",
-    text="the native loop takes divisor, rate, clip norm and schedule from its job, whatever the records are",
+    text="the native loop takes divisor, rate, clip norm and schedule from its job, not from the records",
 )
 
 
 def native_constants(spec: Spec) -> Assumption:
-    """Whether the native loop's divisor is a number that the spec declares, or rests on the number of records."""
+    """Whether the native loop's divisor is declared by the spec or computed from the number of records."""
     fixed = "add-remove" not in {spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)}
-    told = [p for p in spec.phases if p.get("reduction", spec.training.get("reduction", "mean")) == "mean"]
-    # An epoch of shuffled batches ends with a smaller one: their mean size follows from the number of records.
-    sizes = [phase.sampling for phase in told if "sampling" in phase]
-    counted = any(one.batch_size is None or one.scheme == "shuffled" for one in sizes)
+    averaged = [p for p in spec.phases if p.get("reduction", spec.training.get("reduction", "mean")) == "mean"]
+    # The last batch of a shuffled epoch is smaller: the mean size depends on the number of records.
+    samplings = [phase.sampling for phase in averaged if "sampling" in phase]
+    counted = any(sampling.batch_size is None or sampling.scheme == "shuffled" for sampling in samplings)
     if "expected_batch_size" in spec.training.options or not counted or fixed:
         return NATIVE_CONSTANTS
-    whom = "users" if any(one.of_users for one in sizes) else "records"
+    unit = "users" if any(sampling.of_users for sampling in samplings) else "records"
     text = (
-        f"the divisor is the sampling rate times the number of {whom}, which is taken to be public; "
-        "training.expected_batch_size declares one that rests on nothing"
+        f"the divisor is the sampling rate times the number of {unit}, which is assumed to be public; "
+        "training.expected_batch_size declares a divisor without this assumption"
     )
     return Assumption(name="public-constants", status="declared", text=text)
 
 
 def opacus_constants(spec: Spec) -> Assumption:
-    """Which constants Opacus computes from the records, as the spec has it called."""
+    """Which constants Opacus computes from the records, as the spec calls it."""
     options = spec.training.options
     schemes = {phase.sampling.scheme for phase in spec.phases if "sampling" in phase}
     sampler = str(options.get("sampler", "poisson"))
@@ -59,27 +59,35 @@ def opacus_constants(spec: Spec) -> Assumption:
     if options.get("reduction", "mean") == "mean" and options.get("divisor", "records") == "records":
         wrong.append("Opacus divides by int(records * rate), a number that depends on the records (Opacus issue 819)")
     if "poisson" in schemes and sampler == "poisson":
-        wrong.append("its rate is one over the number of batches that the records fill")
+        wrong.append("its rate is one over the number of batches, which depends on the number of records")
     if "poisson" in schemes and sampler == "weighted":
-        wrong.append("a record's weight depends on the others' labels")
-    mend = "; a declared rate (sampler: declared-rate) and divisor (divisor: declared) depend on none"
-    text = "; ".join(wrong) + mend if wrong else "Opacus is given divisor, rate and clip norm as the spec declares them"
+        wrong.append("a record's weight depends on other records' labels")
+    fix = "; a declared rate (sampler: declared-rate) and divisor (divisor: declared) do not depend on records"
+    text = "; ".join(wrong) + fix if wrong else "Opacus uses the divisor, rate and clip norm that the spec declares"
     return Assumption(name="public-constants", status="false" if wrong else "by-construction", text=text)
+
+
+class RecordedTrainer:
+    """Backend ``recorded``: the run already exists in the folder ``training.run``."""
+
+    def train(self, job: TrainingJob) -> None:
+        """Raise ``TypeError``: a recorded run cannot be trained again."""
+        raise TypeError("a recorded run cannot be trained again")
 
 
 _RUN = {
     "type": "string",
     "minLength": 1,
     "maxLength": 4096,
-    "description": "The folder that dpspec.record wrote, relative to the spec's own. Nothing is trained: the phases of "
-    "the mechanism are what is claimed, the recording is what ran.",
+    "description": "Run folder written by dpspec.record, relative to the spec's folder. dpspec trains no model: the "
+    "mechanism's phases declare the run, the recording is the executed run.",
 }
 
 _PUBLIC = {
     "type": "boolean",
     "default": False,
-    "description": "Declares that no hyperparameter of the recorded training depends on the records: public, with all "
-    "names. One run does not show it. A proof names it.",
+    "description": "Declares that no hyperparameter of the recorded training depends on the records, like public with "
+    "all names. One run cannot confirm it. A proof lists it.",
 }
 
 _ASSUME: dict[str, Json] = {
@@ -87,8 +95,8 @@ _ASSUME: dict[str, Json] = {
     "items": {"type": "string", "minLength": 1, "maxLength": 100},
     "maxItems": 50,
     "default": [],
-    "description": "Names of channels, or of assumptions, that the recording leaves open and that you assume. A proof "
-    "names them. A channel that is violated cannot be assumed.",
+    "description": "Names of channels or assumptions that the recording cannot confirm and that you assume. A proof "
+    "lists them. A violated channel cannot be assumed.",
 }
 
 _PUBLIC_NAMES: dict[str, Json] = {
@@ -97,13 +105,13 @@ _PUBLIC_NAMES: dict[str, Json] = {
     "maxItems": 50,
     "default": [],
     "description": "Names of hyperparameters whose values do not depend on the records, such as learning_rate, "
-    "weight_decay, clip_norm or divisor. public_constants declares all of them.",
+    "weight_decay, clip_norm or divisor. public_constants declares all.",
 }
 
 BACKENDS: tuple[Backend, ...] = (
     Backend(
         kind="native",
-        summary="DP-SGD on torch: per-example gradients, clipped, summed, noised",
+        summary="DP-SGD in torch: per-example gradients, clipped, summed, noised",
         schema={"type": "object", "properties": {}, "additionalProperties": False},
         capabilities=CAPABILITIES,
         trainer="dpspec.training.loop.native:NativeTrainer",
@@ -113,7 +121,7 @@ BACKENDS: tuple[Backend, ...] = (
     ),
     Backend(
         kind="opacus",
-        summary="Opacus' PrivacyEngine, as its users call it; needs the extra dpspec[opacus]",
+        summary="Opacus's PrivacyEngine, called as its users do; needs the extra dpspec[opacus]",
         schema={
             "type": "object",
             "properties": {"sampler": _SAMPLER, "divisor": _DIVISOR},
@@ -127,7 +135,7 @@ BACKENDS: tuple[Backend, ...] = (
     ),
     Backend(
         kind="recorded",
-        summary="A training that dpspec.record saw: judged as it ran, never made again",
+        summary="A run recorded by dpspec.record, audited without training again",
         schema={
             "type": "object",
             "properties": {
@@ -140,23 +148,23 @@ BACKENDS: tuple[Backend, ...] = (
             "additionalProperties": False,
         },
         capabilities=frozenset(),
-        trainer="dpspec.training.recorded_backend:RecordedTrainer",
-        constants=Assumption(name="public-constants", status="unchecked", text="the recorded run was not looked at"),
+        trainer="dpspec.training.providers:RecordedTrainer",
+        constants=Assumption(name="public-constants", status="unchecked", text="the recorded run was not inspected"),
     ),
 )
 
 
-#: Directions of least variance are looked for among this many features at most: larger covariances are not taken apart.
+#: Maximum number of features for least-variance canaries, whose covariance is decomposed.
 MOST_FEATURES = 4096
 
 
 def blank_limit(facts: Facts, options: FrozenMap) -> tuple[int, str]:
-    """How many blank records there can be."""
+    """Maximum number of blank records, and the reason."""
     return facts.classes, "there is one blank record for each label"
 
 
 def least_variance_limit(facts: Facts, options: FrozenMap) -> tuple[int, str]:
-    """How many different records of least variance there can be."""
+    """Maximum number of distinct least-variance records, and the reason."""
     if facts.vocabulary is not None:
         return 0, "texts have no directions of least variance"
     return (
@@ -169,7 +177,7 @@ def least_variance_limit(facts: Facts, options: FrozenMap) -> tuple[int, str]:
 CANARIES = (
     Canary(
         kind="orthogonal",
-        summary="Each in a direction of its own, random signs on coordinates that it shares with no other",
+        summary="Gradients with random signs on disjoint coordinates",
         space="gradient",
         make="dpspec.training.canaries:orthogonal",
     ),
@@ -182,7 +190,7 @@ CANARIES = (
     ),
     Canary(
         kind="blank",
-        summary="All features at their smallest value, each with another label",
+        summary="Records with all features at their minimum and distinct labels",
         space="input",
         make="dpspec.training.canaries:blank",
         limit="dpspec.training.providers:blank_limit",
@@ -190,21 +198,21 @@ CANARIES = (
     ),
     Canary(
         kind="noise",
-        summary="Features uniform between the smallest and the largest value, or any tokens, and a random label",
+        summary="Uniform features between minimum and maximum, or uniform tokens, with a random label",
         space="input",
         make="dpspec.training.canaries:noise",
         reads_data=True,
     ),
     Canary(
         kind="duplicate",
-        summary="Training records as they are",
+        summary="Unmodified training records",
         space="input",
         make="dpspec.training.canaries:duplicate",
         reads_data=True,
     ),
     Canary(
         kind="least-variance",
-        summary="Records in the directions in which the others reach least, with the least likely labels (ClipBKD)",
+        summary="Records along the directions of least variance with the least likely labels (ClipBKD)",
         space="input",
         make="dpspec.training.canaries:least_variance",
         limit="dpspec.training.providers:least_variance_limit",
@@ -212,35 +220,35 @@ CANARIES = (
     ),
 )
 
-#: How many models the score ``shadow`` trains, an even number.
+#: Number of models that the score ``shadow`` trains; even.
 SHADOWS = 32
 
 SCORES = (
     Score(
         kind="loss-difference",
-        summary="By how much the loss of a planted record fell since the first model",
+        summary="Decrease of the canary's loss since the first model",
         score="dpspec.training.measure.final_scores:loss_difference",
     ),
     Score(
         kind="loss",
-        summary="How small the loss of a planted record is",
+        summary="Negative loss of the canary",
         score="dpspec.training.measure.final_scores:loss",
     ),
     Score(
         kind="likelihood-ratio",
-        summary="How likely both are if it was planted, learned from half of the canaries, which are not guessed then",
+        summary="Likelihood ratio of both losses, fitted on half of the canaries, which are then not guessed",
         score="dpspec.training.measure.final_scores:likelihood_ratio",
         learns=True,
     ),
     Score(
         kind="path",
-        summary="How likely the weights are if training came straight from the first model and it was planted",
+        summary="Likelihood ratio of the final weights, assuming a straight path from the first model",
         score="dpspec.training.measure.final_scores:path",
         gradients=True,
     ),
     Score(
         kind="shadow",
-        summary="How small the loss of a planted record is, against models trained alike with coins of their own",
+        summary="Loss of the canary relative to shadow models trained with independent inclusion bits",
         score="dpspec.training.measure.final_scores:shadow",
         models=SHADOWS,
     ),

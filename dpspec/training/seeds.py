@@ -1,4 +1,4 @@
-"""One seed, many independent streams: sampling never shares random numbers with noise."""
+"""Derive independent random streams from one seed, for example for sampling and noise."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import torch
 
 
 def derive(seed: int, purpose: str) -> int:
-    """A 63-bit seed that depends on ``seed`` and ``purpose`` alone, by SHA-256."""
+    """Derive a 63-bit seed from ``seed`` and ``purpose`` by SHA-256."""
     text = f"{seed}:{purpose}".encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
 
 
 def generator(seed: int, purpose: str, device: str | torch.device = "cpu") -> torch.Generator:
-    """A generator of its own for one purpose, on ``device``; torch's global generators are left alone.
+    """Create a generator for one purpose on ``device``, independent of torch's global generators.
 
-    Streams on different kinds of device differ, so equal seeds give equal results on the same kind only. torch's CPU
-    generator reads the low 32 bits of its seed: enough to tell runs apart, and no secret.
+    Streams differ between device types, so equal seeds give equal results only on the same type. torch's CPU generator
+    uses the low 32 bits of its seed, which distinguishes runs but is not secret.
     """
     made = torch.Generator(device=device)
     made.manual_seed(derive(seed, purpose))

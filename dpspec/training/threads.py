@@ -1,7 +1,6 @@
-"""How many CPU threads numerical libraries compute with, for as long as a piece of work takes.
+"""Number of CPU threads of numerical libraries.
 
-A sum that is split among threads is rounded as it was split. So the number of threads is part of what decides a
-trial's last bits, and a trial is given the same number wherever it runs.
+The number of threads determines how sums are split and rounded. A trial therefore always uses the same number.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: What libraries read when they are first loaded.
+#: Variables that libraries read when they are loaded.
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @contextmanager
 def limited(count: int) -> Iterator[None]:
-    """Give numpy's, scipy's and torch's libraries ``count`` threads, whether they are loaded yet or not."""
+    """Limit numpy, scipy and torch to ``count`` threads, even if they are loaded later."""
     from threadpoolctl import threadpool_limits
 
     before = {name: os.environ.get(name) for name in _VARIABLES}
@@ -41,7 +40,7 @@ def limited(count: int) -> Iterator[None]:
 
 
 def _usual() -> int:
-    """The threads that torch would have taken, had it been loaded before."""
+    """Default number of threads of torch if it is not loaded yet."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return int(asked) if asked.isdecimal() and int(asked) > 0 else here

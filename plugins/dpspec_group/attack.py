@@ -72,9 +72,9 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
 
     Of many runs those of one chunk are trained together, and the first of all alone has a twin without canaries.
     """
-    from dpspec.training.gradients.contributions import sums_kept
+    from dpspec.training.gradients.contributions import reuse_last_sum
     from dpspec.training.loop.native import train_many
-    from dpspec.training.measure.population import Populations
+    from dpspec.training.measure.population import SharedPopulations
 
     attack = Attack.chosen(inputs, context)
     if attack.method == "many-run":
@@ -82,7 +82,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
         watchers = [run.planted.watcher for run in runs if run.planted.watcher is not None]
         # Those of users are looked at in turn, and so are those of an adversary who is told who was drawn.
         if watchers and not attack.others_drawn and not kit.draws_users(runs[0].job.phases):
-            Populations(watchers, context.model.build(0))
+            SharedPopulations(watchers, context.model.build(0))
         train_many(context.trainer, [run.job for run in runs])
         for run in runs:
             yield _concluded(attack, inputs, context, run)
@@ -90,7 +90,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     for index in indices:
         run = _prepared(attack, inputs, context, index)
         watcher = run.planted.watcher
-        with nullcontext() if watcher is None else sums_kept(watcher.model):
+        with nullcontext() if watcher is None else reuse_last_sum(watcher.model):
             context.trainer.train(run.job)
         yield _concluded(attack, inputs, context, run)
 

@@ -27,7 +27,7 @@ N(j, sigma^2) with j members in the batch, j ~ Binomial(k, q), or k in full batc
 added, N(2j, sigma^2) with j ~ Hypergeometric(B, n + k, k). Orthogonally to u it is the same noise with and without the
 group. Nothing of it depends on the models so far, so that steps are independent: the noisy sums of all steps are
 exactly the composition of the one-step pairs, and whoever sees all models knows the noisy sums where updates can be
-undone (:func:`~dpspec.training.loop.learning_rates.shows_every_sum`). So epsilon of this pair of data sets and this
+undone (:func:`~dpspec.training.loop.learning_rates.iterates_reveal_sums`). So epsilon of this pair of datasets and this
 adversary is the value in the interval, and its lower end is a lower bound. Poisson and full batches allow any number of
 other records, and members who stay and whose gradients are 0 (zero-out) in the place of those who leave. Phases with
 batches of a fixed size and phases with Poisson ones ask for other gradients of the others: of both together nothing is
@@ -44,7 +44,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval, PrivacyLoss, certified_lower, certified_upper
 from dpspec.kit import CURVE_DELTAS
-from dpspec.training.loop.learning_rates import shows_every_sum
+from dpspec.training.loop.learning_rates import iterates_reveal_sums
 from dpspec_group import theory
 
 #: Deltas of the privacy profile that is shown for every group size.
@@ -250,7 +250,7 @@ def attaining_records(spec: dps.Spec) -> int | None:
     """How many records the data sets that attain the worst case can have, of as many as claims speak of; 0 keeps the
     scope's own number, as batches of a fixed or largest size do. None where it is not attained: see the module."""
     schemes = {phase.sampling.scheme for phase in spec.phases}
-    if not shows_every_sum(spec.training.options, spec.steps) or _mixed(schemes) or "shuffled" in schemes:
+    if not iterates_reveal_sums(spec.training.options, spec.steps) or _mixed(schemes) or "shuffled" in schemes:
         return None
     if schemes & {"fixed", "truncated-poisson"}:
         return 0

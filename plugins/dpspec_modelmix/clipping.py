@@ -19,7 +19,7 @@ from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_norms
 from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
-from dpspec.training.loop.checkpoint import Memory, Random
+from dpspec.training.loop.checkpoint import GeneratorState, Memory
 from dpspec.training.loop.native import tensors
 from dpspec.training.seeds import generator
 from dpspec_modelmix.options import Embedding, embedding_of
@@ -176,12 +176,12 @@ class WrittenOut:
 
     def state(self) -> Memory:
         """The state of the generator."""
-        return Random(self._source).state()
+        return GeneratorState(self._source).state()
 
     def restore(self, state: Memory) -> None:
         """Restore the generator; an empty state starts over."""
         self._source = generator(self._seed, "embedded noise", self._x.device)
-        Random(self._source).restore(state)
+        GeneratorState(self._source).restore(state)
 
 
 def make_row_clip(job: dps.TrainingJob, context: dps.Context, index: int) -> RowClip | None:

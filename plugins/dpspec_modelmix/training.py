@@ -22,7 +22,7 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.training.gradients.fetching import Later, Settled
+from dpspec.training.gradients.fetching import SyncedAttribute, TransferQueue
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop import native
@@ -115,7 +115,7 @@ class MixingUpdate:
         gaps: Per step: minimum gap / tau, fraction of enforced coordinates, mean gap^2 / tau^2; NaN if tau is 0.
     """
 
-    gaps: Settled[list[tuple[float, float, float]]] = Settled()
+    gaps: SyncedAttribute[list[tuple[float, float, float]]] = SyncedAttribute()
 
     def __init__(self, rules: Rules, seed: int, device: str | torch.device) -> None:
         self._rules = rules
@@ -126,7 +126,7 @@ class MixingUpdate:
         self._source = generator(seed, "mixing", device)
         # Indices instead of a mask: indexing by a mask synchronizes with the GPU.
         self._mixed = None if rules.mixed is None else rules.mixed.nonzero().squeeze(1)
-        self.later = Later()
+        self.transfers = TransferQueue()
         self.gaps = []
 
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class MixingUpdate:
         tau = self._rules.threshold(self._step)
         unit = tau if tau > 0.0 else float("nan")
         sizes = ends.enforced.numel(), gap.numel()
-        self.later.add(self._keep, gap.min(), ends.enforced.double().mean(), gap.square().mean(), unit, sizes)
+        self.transfers.add(self._keep, gap.min(), ends.enforced.double().mean(), gap.square().mean(), unit, sizes)
 
     def _keep(self, least: Array, share: Array, square: Array, unit: float, sizes: tuple[int, int]) -> None:
         self.gaps.append((float(least) / unit, float(share) * sizes[0] / sizes[1], float(square) / unit**2))
@@ -162,7 +162,7 @@ class MixingUpdate:
 
     def restore(self, state: Memory) -> None:
         """Restore a result of :meth:`state`; an empty state starts over."""
-        self.later.forget()
+        self.transfers.clear()
         self._step = int(state.get("step", 0))
         kept = tensor(state, "kept")
         self._kept = None if kept is None else kept.to(self._device)

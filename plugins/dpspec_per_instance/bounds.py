@@ -28,7 +28,7 @@ from dpspec.accounting import (
     certified_upper,
     group_curve,
 )
-from dpspec.training.loop.learning_rates import shows_every_sum
+from dpspec.training.loop.learning_rates import iterates_reveal_sums
 from dpspec_per_instance import theory
 from dpspec_per_instance.options import Composition
 
@@ -231,7 +231,7 @@ def upper_bounds(spec: dps.Spec) -> Iterator[dps.Finding]:
 
     Includes lower bounds at the claimed deltas, for the worst record of the worst dataset.
     """
-    claimed, attained = claimed_deltas(spec), shows_every_sum(spec.training.options, spec.steps)
+    claimed, attained = claimed_deltas(spec), iterates_reveal_sums(spec.training.options, spec.steps)
     largest = max((claim.min_records for claim in spec.claims), default=0)
     populations = sorted({str(c["population"]) for c in spec.claims if "population" in c.options})
     for direction in spoken_directions(spec):

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import clipper
-from dpspec.training.gradients.fetching import Later, Number, Settled, at_hand
+from dpspec.training.gradients.fetching import Number, SyncedAttribute, TransferQueue, float_on_cpu
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.optimizers import Invertible, update_of
@@ -45,8 +45,8 @@ class NormObserver(Observer):
         right: 1 for correct predictions, int8, shape (observed, m).
     """
 
-    ratios: Settled[Array] = Settled()
-    right: Settled[Array] = Settled()
+    ratios: SyncedAttribute[Array] = SyncedAttribute()
+    right: SyncedAttribute[Array] = SyncedAttribute()
 
     def __init__(self, job: TrainingJob, x: Tensor, y: Tensor, steps: Sequence[int]) -> None:
         """``x`` (m, ...) and ``y`` (m,) are the audited records on the job's device; ``steps`` count from 1."""
@@ -54,7 +54,7 @@ class NormObserver(Observer):
         self._x, self._y = x, y
         self._clips = [phase.clip_norm for phase in Schedule.of(job.phases, len(job.x))]
         self._place = {step: place for place, step in enumerate(steps)}
-        self.later = Later()
+        self.transfers = TransferQueue()
         self.ratios = np.zeros((len(steps), len(x)), dtype=np.float32)
         self.right = np.zeros((len(steps), len(x)), dtype=np.int8)
 
@@ -65,7 +65,7 @@ class NormObserver(Observer):
             return
         norms, classes = self._model.look(state, self._x, self._y)
         ratios = torch.nan_to_num(norms * ((1.0 + SLACK) / self._clips[step]), nan=1.0, posinf=1.0).clamp_(max=1.0)
-        self.later.add(self._keep, place, ratios, classes == self._y)
+        self.transfers.add(self._keep, place, ratios, classes == self._y)
 
     def _keep(self, place: int, ratios: Array, right: Array) -> None:
         self.ratios[place], self.right[place] = ratios, right
@@ -76,7 +76,7 @@ class NormObserver(Observer):
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Resume from ``state``; an empty state starts over."""
-        self.later.forget()
+        self.transfers.clear()
         self.ratios = np.array(state["ratios"]) if state else np.zeros_like(self.ratios)
         self.right = np.array(state["right"]) if state else np.zeros_like(self.right)
 
@@ -152,7 +152,7 @@ class RecordAttack(Observer):
         previous: The model before the next step, shape (P,).
     """
 
-    score: Settled[float] = Settled()
+    score: SyncedAttribute[float] = SyncedAttribute()
 
     def __init__(self, job: TrainingJob, target: Target, looks: int | None) -> None:
         """``looks``: number of evenly spaced scored steps; None for all."""
@@ -169,7 +169,7 @@ class RecordAttack(Observer):
         target.join(self)
         self.steps = -1
         self.previous: Tensor | None = None
-        self.later = Later()
+        self.transfers = TransferQueue()
         self.score = 0.0
 
     def released(self, step: int, state: Tensor) -> None:
@@ -180,7 +180,7 @@ class RecordAttack(Observer):
             if step in self._scored:
                 phase = self._phases[step - 1]
                 score = step_score(self._target.view(self, previous, phase.clip_norm), noisy, phase)
-                self.later.add(self._keep, score)
+                self.transfers.add(self._keep, score)
         self.previous, self.steps = state.clone(), step
 
     def _keep(self, score: Array | float) -> None:
@@ -196,4 +196,4 @@ def step_score(view: RecordView, noisy: Tensor, phase: Phase) -> Number:
     variance = (phase.deviation**2 * square + q * (1.0 - q) * view.products.square().sum()).clamp(min=1e-300)
     moved = torch.dot(gradient, noisy.double()) - q * view.products.sum()
     shift = (moved * square - 0.5 * square**2) / variance
-    return at_hand(torch.logaddexp(torch.log1p(-q), torch.log(q) + shift))
+    return float_on_cpu(torch.logaddexp(torch.log1p(-q), torch.log(q) + shift))

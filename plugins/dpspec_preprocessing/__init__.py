@@ -1,4 +1,4 @@
-"""Audits pre-processing without noise in front of a private mechanism (Hu, Sanyal and Schoelkopf 2024)."""
+"""Audit of noiseless pre-processing before a private mechanism (Hu, Sanyal and Schoelkopf 2024)."""
 
 from __future__ import annotations
 

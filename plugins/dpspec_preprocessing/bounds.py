@@ -1,28 +1,26 @@
-"""Upper bounds that are proved, as findings: over the declared collection, for all data sets, behind a test.
+"""Upper bounds over the declared collection, for all datasets, or with a test; lower bounds from explicit pairs.
 
-Repaired bounds for the declared collection have scope ``data: collection``; group privacy for all records and bounds
-with a test in front (propose, test, release) hold for all data sets.
+Repaired bounds for the declared collection have scope ``data: collection``. Group privacy for all records and bounds
+with propose-test-release hold for all datasets.
 
-*Lower bounds* are certified: two explicit data sets whose outputs are as far apart as can be said exactly.
-Both queries with additive noise release w times the sum of processed rows, w = min(L, sensitivity / (2 r)), r their
-radius. Where two data sets in scope have sums that differ by s along the first feature, what is released is
-Gaussian or Laplace with centres w s apart, and their divergence is exact. All pairs differ in record 0, which is R e_1
-or -R e_1, and miss the same entries.
+*Lower bounds* are certified: the exact divergence of the outputs on two explicit datasets. The gaussian and laplace
+queries release w times the sum of processed rows, w = min(L, sensitivity / (2 r)), r the norm of processed rows. If the
+sums of two datasets in scope differ by s in the first feature, their outputs are Gaussian or Laplace with centers w s
+apart. All pairs differ in record 0, R e_1 or -R e_1, and have the same missing entries.
 
-opposite    All other records are 0, s = 2 R. Every step but scaling leaves such data sets as they are: no value is
-            missing; the zeros are copies of one another and, where 3 eta < R, record 0 is near none of them; the
-            covariance is a multiple of e_1 e_1^T, so that e_1 is the first principal direction, and all rows and their
-            mean lie on it.
-imputed     One step, by mean or median: all other records miss the first feature and are 0 elsewhere. The one observed
-            value is everyone's, s = 2 n R. With w = sensitivity / (2 R) that is n sensitivities: group privacy for all
-            records is attained.
-collection  One step, by mean, p records that miss the first feature, all others 0: the mean is +-R / (n - p), and
-            s = 2 R + 2 R p / (n - p). For neighbours that miss the same entries that is the smooth bound, attained
-            where min_observed = n - p and w = L = sensitivity / (2 R). Nearly all rows are 0, so that
-            a collection with limits on anything else (spread, deviation, eigenvalues) may not hold them.
+opposite    All other records are 0, s = 2 R. Every step except scaling maps such datasets to themselves: no value is
+            missing; the zeros are duplicates, and if 3 eta < R record 0 is in no cluster; the covariance is a multiple
+            of e_1 e_1^T, so that e_1 is the first principal direction, and contains all rows and their mean.
+imputed     One step, mean or median imputation. In all other records the first feature is missing and the others are
+            0. The observed value replaces all missing ones, s = 2 n R. With w = sensitivity / (2 R) this is n
+            sensitivities: group privacy for all records is attained.
+collection  One step, mean imputation. The first feature is missing in p records, all others are 0: the mean is
+            +-R / (n - p), and s = 2 R + 2 R p / (n - p). For neighbours with the same missing entries this attains the
+            smooth bound if min_observed = n - p and w = L = sensitivity / (2 R). Most rows are 0, so that a collection
+            with other limits (spread, standard deviation, eigenvalues) may not contain the pair.
 
-Of the exponential mechanism no pair is known that attains its bound. Gradients of the known losses have norm L at the
-end of the parameters' ball alone, where noise keeps no iterate; and a test in front refuses such pairs. They have none.
+No pair is known that attains the bound of the exponential mechanism. Gradients of the known losses have norm L only at
+the boundary of the parameter ball, which noisy iterates leave. Propose-test-release refuses the pairs above.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from dpspec_preprocessing.options import SAME_MASK, Declaration, Pipeline, Test,
 from dpspec_preprocessing.theory import sensitivity
 from dpspec_preprocessing.theory.conversion import pure_epsilon, repaired_epsilon, repaired_mu
 from dpspec_preprocessing.theory.declared_steps import Merging, Scaling, Step
-from dpspec_preprocessing.theory.divergence import least_divergence
+from dpspec_preprocessing.theory.divergence import repaired_divergence
 from dpspec_preprocessing.theory.sensitivity import REQUIRED_LIMITS
 
 PAPER = "Hu, Sanyal & Schoelkopf 2024"
@@ -47,14 +45,16 @@ REPAIRED = f"{PAPER}, Theorem 2 with corrected sensitivities and curves"
 GROUP = "group privacy of the private mechanism"
 TESTED = f"{PAPER}, Algorithm 1 with a corrected privacy argument"
 
-#: Why group privacy is all that is proved over a collection.
-NOT_SMOOTH = "nothing is known of how this model's gradients move with records"
+#: Reason for the group bound over a collection.
+NOT_SMOOTH = "the smoothness of this model's gradients in the records is unknown"
 
-#: Deltas of the curve that attacks are held against.
+#: Deltas of the curve that attacks are compared with.
 CURVE_DELTAS = (1e-3, 1e-6, 1e-8)
 
 ASSUMPTIONS = (
-    dps.Assumption(name="radius", status="by-construction", text="records lie in the declared ball; others are errors"),
+    dps.Assumption(
+        name="radius", status="by-construction", text="records are in the declared ball; records outside are errors"
+    ),
     dps.Assumption(name="constants", status="declared", text="Lipschitz constant, smoothness and sensitivity"),
     dps.Assumption(name="noise-scale", status="declared", text="noise of the declared scale in every step"),
     dps.Assumption(name="fresh-noise", status="declared", text="noise is independent across steps"),
@@ -62,20 +62,20 @@ ASSUMPTIONS = (
     dps.Assumption(
         name="public-count",
         status="declared",
-        text="data sets hold the declared number of records, which is public; others are refused",
+        text="datasets have the declared number of records, which is public; others are refused",
     ),
 )
 COLLECTION = dps.Assumption(
     name="collection",
     status="declared",
-    text="both neighbours lie in the declared collection: of the declared number of records, within its limits",
+    text="both neighbours are in the declared collection: the declared number of records, within its limits",
 )
 
 
 def upper_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
-    """Findings at the deltas and orders of claims, and along a curve of deltas."""
+    """Upper bounds at the deltas and orders of claims, and along a curve of deltas."""
     test = Declaration.of(spec.mechanism.options).test
-    if test is not None:  # it is part of what is released, so that nothing holds without its cost
+    if test is not None:  # the result of the test is released, so every bound includes its cost
         yield from _tested(spec, pipeline, test)
         return
     if pipeline.repaired is not None:
@@ -84,30 +84,34 @@ def upper_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
 
 
 def bounded_deltas(spec: dps.Spec) -> list[float]:
-    """The claimed deltas and those of the curve, smallest first."""
+    """Deltas of the claims and of the curve, ascending."""
     return sorted({*kit.claimed_deltas(spec), *CURVE_DELTAS})
 
 
-def proved_epsilon(pipeline: Pipeline, way: str, delta: float) -> float:
-    """Epsilon at ``delta``: ``repaired``, by ``group`` privacy alone, or of the private mechanism alone (``ignored``).
+def proved_epsilon(pipeline: Pipeline, method: str, delta: float) -> float:
+    """Epsilon at ``delta`` by one accounting method.
 
-    ``ignored`` takes no account of the pre-processing, and is no bound on the pipeline.
+    Args:
+        pipeline: The pipeline.
+        method: ``repaired``, ``group`` (only group privacy), or ``ignored`` (only the private mechanism, which is not a
+            bound on the pipeline).
+        delta: Delta.
     """
-    return repaired_epsilon(pipeline.private, *_inputs(pipeline, way), delta)
+    return repaired_epsilon(pipeline.private, *_inputs(pipeline, method), delta)
 
 
-def proved_divergence(pipeline: Pipeline, way: str, order: float) -> float:
-    """The Renyi divergence at ``order`` by the same ways."""
-    return least_divergence(pipeline.private, order, *_inputs(pipeline, way))
+def proved_divergence(pipeline: Pipeline, method: str, order: float) -> float:
+    """Renyi divergence at ``order`` by one of the methods of :func:`proved_epsilon`."""
+    return repaired_divergence(pipeline.private, order, *_inputs(pipeline, method))
 
 
-def _inputs(pipeline: Pipeline, way: str) -> tuple[float | None, float]:
-    """The distance tau and the number of changed records that a way of accounting takes."""
+def _inputs(pipeline: Pipeline, method: str) -> tuple[float | None, float]:
+    """The distance tau and the number of changed records for a method."""
     return {
         "repaired": (pipeline.tau, pipeline.changed),
         "group": (None, pipeline.changed),
         "ignored": (None, 0.0),
-    }[way]
+    }[method]
 
 
 def _repaired(
@@ -121,7 +125,7 @@ def _repaired(
     mu, pure = repaired_mu(m, tau, changed), pure_epsilon(m, tau, changed)
     values: list[tuple[str, float, dict[str, float]]] = [
         *(("epsilon", repaired_epsilon(m, tau, changed, delta), {"delta": delta}) for delta in bounded_deltas(spec)),
-        *(("epsilon", least_divergence(m, order, tau, changed), {"alpha": order}) for order in claimed_orders(spec)),
+        *(("epsilon", repaired_divergence(m, order, tau, changed), {"alpha": order}) for order in claimed_orders(spec)),
     ]
     if mu is not None and any(claim.kind == "gdp" for claim in spec.claims):
         values.append(("mu", mu, {}))
@@ -140,7 +144,7 @@ def _repaired(
 
 
 def _tested(spec: dps.Spec, pipeline: Pipeline, test: Test) -> Iterator[dps.Finding]:
-    """With a test in front: bounds for all data sets of so many records at deltas no smaller than the test's."""
+    """Bounds with a test, for all datasets of at least the declared size, at deltas of at least the test's."""
     scope = bound_scope(
         spec,
         pipeline.private,
@@ -163,7 +167,7 @@ def _tested(spec: dps.Spec, pipeline: Pipeline, test: Test) -> Iterator[dps.Find
 
 
 def tested_epsilon(pipeline: Pipeline, test: Test, delta: float) -> float:
-    """The mechanism's epsilon for pairs of which one lies inside, with the test's; NaN below the test's delta."""
+    """Epsilon of the mechanism and the test for pairs with one dataset inside; NaN below the test's delta."""
     if delta < test.delta:
         return math.nan
     inside = pipeline.tested()
@@ -172,7 +176,7 @@ def tested_epsilon(pipeline: Pipeline, test: Test, delta: float) -> float:
 
 
 def refusal_probability(spec: dps.Spec, pipeline: Pipeline, test: Test, distance: float) -> dps.Finding:
-    """How likely the test refuses the records at hand, ``distance`` replacements inside; exact, and theirs alone."""
+    """Exact probability that the test refuses this dataset, ``distance`` replacements inside the collection."""
     return dps.Finding(
         quantity="refusal-probability",
         value=sensitivity.refusal_probability(distance, test.epsilon, test.delta),
@@ -186,21 +190,28 @@ def refusal_probability(spec: dps.Spec, pipeline: Pipeline, test: Test, distance
 
 
 def round_up(value: float) -> float:
-    """A few units in the last place more: what evaluating the formulas can lose."""
+    """Add the rounding error of the formulas."""
     return value * (1.0 + 1e-12)
 
 
-SOURCE = "the exact divergence of two explicit data sets"
+SOURCE = "the exact divergence of two explicit datasets"
 
-#: What rounding can take from a sum of rows, and from a conversion, relatively.
+#: Relative rounding error of a sum of rows and of a conversion.
 _ROUNDING = 1e-9
 
-#: The limits of a collection that the pair ``collection`` is shown to keep; of any other nothing is said here.
+#: Limits that the pair ``collection`` is known to satisfy.
 _KEPT_LIMITS = frozenset({"max_missing_rows", "max_missing_in_row", "min_observed", "max_mean_norm"})
 
 
 class ExplicitPair(NamedTuple):
-    """Two data sets. missing: how many records miss the first feature. distance: s, between the sums of rows."""
+    """Two datasets.
+
+    Attributes:
+        name: Name of the construction.
+        data: Datasets that the finding covers.
+        missing: Number of records without the first feature.
+        distance: s, the distance between the sums of rows.
+    """
 
     name: str
     data: str
@@ -209,7 +220,7 @@ class ExplicitPair(NamedTuple):
 
 
 def explicit_pairs(pipeline: Pipeline) -> list[ExplicitPair]:
-    """The pairs that a pipeline allows, of all data sets and of the declared collection."""
+    """Pairs of datasets on which the divergence of the pipeline's outputs is exact."""
     n, radius = pipeline.private.records, pipeline.radius
     if n < 2 or pipeline.private.kind not in ("gaussian", "laplace"):
         return []
@@ -226,7 +237,7 @@ def explicit_pairs(pipeline: Pipeline) -> list[ExplicitPair]:
 
 
 def lower_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
-    """What the pairs show at the deltas and orders of claims."""
+    """Lower bounds from the explicit pairs at the deltas and orders of claims."""
     if Declaration.of(spec.mechanism.options).test is not None:
         return
     m = pipeline.private
@@ -248,8 +259,11 @@ def lower_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
                     bound="lower",
                     rigor="certified",
                     at=dps.FrozenMap(at),
-                    scope=_scope(spec, pipeline, pair),
-                    method=f"two data sets, {pair.name}",
+                    scope=replace(
+                        bound_scope(spec, m, data=pair.data, neighbours=SAME_MASK, min_records=m.records),
+                        access="final-model",
+                    ),
+                    method=f"two datasets, {pair.name}",
                     source=SOURCE,
                 )
 
@@ -261,28 +275,21 @@ def _unchanged(step: Step, radius: float) -> bool:
 
 
 def _missing(pipeline: Pipeline) -> int | None:
-    """p: as many records as the collection lets miss the first feature; None where no such pair lies in it."""
+    """p: maximum number of records without the first feature; None if the collection contains no such pair."""
     c, n = pipeline.collection, pipeline.private.records
     if pipeline.step_name != "mean" or not set(REQUIRED_LIMITS["mean"]) <= set(c) <= _KEPT_LIMITS:
         return None
-    most = min(int(c["max_missing_rows"]), n - int(c["min_observed"]))
+    missing = min(int(c["max_missing_rows"]), n - int(c["min_observed"]))
     if "max_mean_norm" in c:
         norm = float(c["max_mean_norm"]) * (1.0 - _ROUNDING)
-        most = min(most, math.floor(n - pipeline.radius / norm) if norm > 0.0 else -1)
-    return most if most >= 0 else None
-
-
-def _scope(spec: dps.Spec, pipeline: Pipeline, pair: ExplicitPair) -> dps.Scope:
-    scope = bound_scope(
-        spec, pipeline.private, data=pair.data, neighbours=SAME_MASK, min_records=pipeline.private.records
-    )
-    return replace(scope, access="final-model")
+        missing = min(missing, math.floor(n - pipeline.radius / norm) if norm > 0.0 else -1)
+    return missing if missing >= 0 else None
 
 
 def _epsilon(kind: str, shift: float, delta: float) -> float:
-    """The lower end of epsilon at ``delta`` of two Gaussian or Laplace distributions ``shift`` scales apart.
+    """Lower end of epsilon at ``delta`` for two Gaussian or Laplace distributions ``shift`` scales apart.
 
-    Laplace: delta = 1 - e^((epsilon - shift) / 2) up to epsilon = shift.
+    Laplace: delta = 1 - e^((epsilon - shift) / 2) for epsilon <= shift.
     """
     if kind == "laplace":
         return shift + 2.0 * math.log1p(-delta) * (1.0 + _ROUNDING)

@@ -1,4 +1,4 @@
-"""What follows from trials: evidence and lower bounds, checks of the noise, accuracy, and what one record changed."""
+"""Conclusions from trials: evidence, lower bounds, noise checks, accuracy, and the effect of the canary."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from dpspec_preprocessing.execution.engines import BINS
 from dpspec_preprocessing.options import SAME_MASK, AuditBlock, Declaration
 from dpspec_preprocessing.theory.private import GRADIENT
 
-_COINS = kit.coins(
-    "which of the two data sets was processed is decided by independent fair coins", name="independent-coins"
-)
+_COINS = kit.coins("independent fair coins choose which of the two datasets is processed", name="independent-coins")
 _NOTE = "relative to the declared scale"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planted(Record):
-    """What one record changed: how many of the others, the farthest that one moved, and all their ways together."""
+class CanaryEffect(Record):
+    """Number of other records that the canary changed, their maximum displacement, and the sum of displacements."""
 
     changed: Count
     moved: Amount
@@ -34,7 +32,7 @@ class Planted(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseDrawn(Record):
-    """How many numbers were drawn, and their sum of squares (of absolute values) in declared scales."""
+    """Number of noise values, and their sum of squares (laplace: of absolute values) in declared scales."""
 
     count: Count
     squares: Amount
@@ -42,7 +40,7 @@ class NoiseDrawn(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Executions(Record):
-    """The runs of a mechanism in one trial: how many there were, their noise, and every number of states of one."""
+    """Noise, number of executions, and numbers of steps in the executions of one trial."""
 
     noise: NoiseDrawn
     executed: Count = 1
@@ -50,7 +48,7 @@ class Executions(Record):
 
 
 def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-    """Evidence and lower bound at every claimed delta, what the planted records did, and accuracy."""
+    """Evidence and lower bound at every claimed delta, noise checks, the canary's effect, and accuracy."""
     assert spec.audit is not None
     if not trials:
         return
@@ -62,7 +60,7 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
         data=_attacked_data(spec),
         records=kit.recorded_number(trials[0], "records"),
         access="final-model",
-        neighbours=SAME_MASK,  # the canary and its replacement, its negative, miss the same entries
+        neighbours=SAME_MASK,  # the canary and its replacement, its negative, have the same missing entries
     )
     method = f"many-run, {len(coins)} executions with one record or its replacement"
     lower_ends: dict[float, float] = {}
@@ -85,49 +83,52 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
             yield lower
     yield from check_trials(spec, trials)
     yield _side_channel(spec, trials[0], lower_ends)
-    yield from _planted(spec, trials[0])
+    yield from _canary_effect(spec, trials[0])
     yield from utility.accuracies(spec, trials, "the pipeline on the real records")
 
 
 def ranked_coins(trials: Sequence[dps.Trial], repeats: int) -> str:
-    """Coins of all executions, ``repeats`` a trial, from the lowest score to the highest.
+    """Coins of all executions, in ascending order of score.
 
-    Raises ``ValueError`` where a trial holds those of other executions.
+    Args:
+        trials: All trials.
+        repeats: Number of executions per trial.
+
+    Raises:
+        ValueError: If the number of coins and the number of scores differ.
     """
     coins = "".join(kit.fair_coins(kit.recorded(trial, "coins"), repeats) for trial in trials)
     bins = [kit.whole_number(b, "a bin", most=BINS - 1) for trial in trials for b in kit.recorded(trial, "bins")]
     if len(bins) != len(coins):
-        raise ValueError(f"bins must be {len(coins)}, one for each coin, got {len(bins)}")
+        raise ValueError(f"expected {len(coins)} bins, one per coin, got {len(bins)}")
     return thresholds.outcomes(bins, [coin == "1" for coin in coins])
 
 
 def _attacked_data(spec: dps.Spec) -> str:
-    """Which data sets the attack speaks of: planted ones, of which trials checked that they lie in the collection.
-
-    Of chains, and where a test decides instead, that is not checked.
-    """
+    """Datasets that the attack covers. Trials check membership in the collection for one step without a test."""
     declared = Declaration.of(spec.mechanism.options)
     checked = len(declared.steps) == 1 and declared.test is None
     return "collection" if checked else "planted"
 
 
 def _side_channel(spec: dps.Spec, trial: dps.Trial, lower_ends: Mapping[float, float]) -> dps.Series:
-    """What the attack shows, between epsilon without counting pre-processing and with it."""
+    """The attack's lower bound between epsilon without and with the cost of pre-processing."""
     records, features = (kit.recorded_number(trial, key) for key in ("records", "features"))
     declared = Declaration.of(spec.mechanism.options)
     pipeline, test = declared.pipeline(records, features), declared.test
 
     def row(delta: float, lower: float) -> tuple[dps.Json, ...]:
-        ignored, repaired, group = (proved_epsilon(pipeline, way, delta) for way in ("ignored", "repaired", "group"))
+        methods = ("ignored", "repaired", "group")
+        ignored, repaired, group = (proved_epsilon(pipeline, method, delta) for method in methods)
         return delta, ignored, lower, repaired if test is None else tested_epsilon(pipeline, test, delta), group
 
     names = ("ignored", "attack", "repaired", "group")
     return kit.series(
         "side-channel",
-        "What the attack shows, beside epsilon without and with counting pre-processing",
+        "Attack, and epsilon without and with the cost of pre-processing",
         kit.columns_of(("delta", *names), (row(delta, lower) for delta, lower in lower_ends.items())),
         rigor="approximate",
-        source="bounds beside executions",
+        source="bounds and executions",
         kind="dots",
         x="delta",
         y=names,
@@ -137,33 +138,33 @@ def _side_channel(spec: dps.Spec, trial: dps.Trial, lower_ends: Mapping[float, f
     )
 
 
-def _planted(spec: dps.Spec, trial: dps.Trial) -> Iterator[dps.Series]:
-    """What one record did to the others in the attack's two data sets; it speaks of the data, and may be left out."""
-    planted = kit.recorded_part(trial, Planted, "internal", "planted")
-    if planted is None:
+def _canary_effect(spec: dps.Spec, trial: dps.Trial) -> Iterator[dps.Series]:
+    """The effect of the canary on the other records. It depends on the data; redacted results omit it."""
+    effect = kit.recorded_part(trial, CanaryEffect, "internal", "planted")
+    if effect is None:
         return
     yield kit.series(
         "planted",
-        "What the planted record changed among the others",
-        {key: [value] for key, value in asdict(planted).items()},
+        "Effect of the canary on the other records",
+        {key: [value] for key, value in asdict(effect).items()},
         rigor="approximate",
-        source="executed on both data sets",
+        source="executed on both datasets",
         units={"changed": "records"},
         privacy=spec.data_privacy,
     )
 
 
 def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
-    """One check of the noise over all trials, but for exponential, of which only the chosen feature is seen.
+    """Check the noise over all trials, and the number of released states of networks.
 
-    Of networks, which a backend trains, the released states are counted too.
+    The exponential mechanism has no check: it releases only the chosen feature.
     """
     runs = [read(Executions, trial.evidence, f"evidence of trial {trial.index}") for trial in trials]
     evidence = [dps.FrozenMap({"steps": number}) for run in runs for number in run.steps]
     states = [dps.FrozenMap({"states": t.evidence["states"]}) for t in trials if "states" in t.evidence]
     yield from run_checks.counted((_phase(spec),), [*evidence, *states])
     if runs and not any(run.executed for run in runs):
-        yield from _untested(spec)
+        yield from _untested_checks(spec)
         return
     count = sum(run.noise.count for run in runs)
     if count:
@@ -171,8 +172,8 @@ def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ch
         yield check("noise-scale", _measure_scale(kind, total, count), _observed(kind), _NOTE)
 
 
-def foresee_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterator[dps.Check]:
-    """The checks that so many executions will allow, and the deviation that they would detect."""
+def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterator[dps.Check]:
+    """Predict the checks of ``executions`` executions and their smallest detectable deviations."""
     private = Declaration.of(spec.mechanism.options).private
     network, steps, kind = private.network, private.steps, private.kind
     if network and "iterates" in facts.capabilities:
@@ -196,8 +197,8 @@ def foresee_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterato
     yield replace(planned, test=measurement.test.partition(", ")[0], p_value=1.0, declared=None, measured=None)
 
 
-def _untested(spec: dps.Spec) -> Iterator[dps.Check]:
-    """The checks that could not be made, because propose-test-release refused every execution."""
+def _untested_checks(spec: dps.Spec) -> Iterator[dps.Check]:
+    """Report the checks as untested, because propose-test-release refused every execution."""
     notes: list[tuple[str, Observed, str]] = []
     if _kind(spec) != "exponential":
         notes.append(("noise-scale", _observed(_kind(spec)), _NOTE))
@@ -209,14 +210,14 @@ def _untested(spec: dps.Spec) -> Iterator[dps.Check]:
 
 
 def _phase(spec: dps.Spec) -> dps.Phase:
-    """How many steps a network is trained for."""
+    """The number of training steps as a phase."""
     return dps.Phase({"steps": Declaration.of(spec.mechanism.options).private.steps})
 
 
 def _measure_scale(kind: str, total: float, count: int) -> Measurement:
-    """The test of a sum of squares in units of the declared deviation.
+    """Test a sum of squares in units of the declared standard deviation.
 
-    |x| / scale of Laplace noise, twice, has the law of two such squares: there the scale itself is in their place.
+    For Laplace noise, 2 |x| / scale is chi-squared with two degrees of freedom; the result is then the ratio of scales.
     """
     measurement = noise_size.two_sided(total, 1.0, count)
     if kind != "laplace":

@@ -1,4 +1,4 @@
-"""The mechanism ``preprocessing``: what the plugin offers, and the five steps of its audit."""
+"""The mechanism ``preprocessing`` and its audit."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ claims:
 audit: {method: many-run, runs: 4, repeats: 200, clusters: 5, members: 3, seed: 1}
 """
 
-#: Keys of the mechanism that only bounds read.
+#: Keys of the mechanism that trials ignore.
 _BOUNDS_ONLY = ("accounting", "also", "orders", "sweep", "table")
 
-#: Runs that share one processing of both data sets.
+#: Number of runs that share one processing of both datasets.
 _TOGETHER = 16
 
-#: Rough cost on one core: values that steps read, and gradient products of linear models and of networks, per second.
+#: Rough rates per second on one core: values read by steps, gradient products of linear models, and of networks.
 _VALUES, _FLOPS, _NETWORK_FLOPS = 2e7, 4e8, 3e9
 
 
 class PreprocessingAudit(dps.Audit):
-    """What pre-processing without noise costs: bounds over a declared collection, and attacks through it."""
+    """Bounds over a declared collection of datasets, and attacks that exploit the pre-processing."""
 
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-        """What no bound covers, and what cannot be run."""
+        """Report unsupported specs."""
         from dpspec_preprocessing.refusals import refusals
 
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        """Bounds in the chosen mode, every mode as tables, and what the rows at hand have of the collection."""
+        """Yield the bounds of the chosen mode, tables of all modes, and the collection limits measured on the data."""
         from dpspec_preprocessing import bounds, tables
         from dpspec_preprocessing.printed.modes import paper_tables, printed_findings
 
@@ -77,9 +77,9 @@ class PreprocessingAudit(dps.Audit):
             yield from _measured(spec, context, pipeline, declared)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-        """One trial per run, each with its repeats; what they can show."""
+        """Plan one trial per run, with its repeats, and predict the power."""
         from dpspec.stats.attacks import thresholds
-        from dpspec_preprocessing.conclusions import foresee_checks
+        from dpspec_preprocessing.conclusions import predict_checks
 
         assert spec.audit is not None
         private, runs = Declaration.of(spec.mechanism.options).private, spec.audit.runs
@@ -104,14 +104,14 @@ class PreprocessingAudit(dps.Audit):
                 )
                 for delta in kit.claimed_deltas(spec)
             ),
-            checks=tuple(foresee_checks(spec, facts, executions)),
+            checks=tuple(predict_checks(spec, facts, executions)),
             independent=True,
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """The default without what no trial reads: modes of accounting, tables and most of the threat model.
+        """Default inputs without accounting modes, tables and most of the threat model, which trials do not read.
 
-        With the norm of processed rows where version 0.1.0 took another one, and so another weight or other noise.
+        Includes the norm of processed rows if version 0.1.0 used another norm, and therefore another weight or noise.
         """
         inputs = kit.select_inputs(
             super().trial_inputs(spec), mechanism_without=_BOUNDS_ONLY, threat_model=("adjacency", "access")
@@ -120,13 +120,13 @@ class PreprocessingAudit(dps.Audit):
         return inputs if norm is None else dps.FrozenMap({**inputs, "processed_norm": norm})
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-        """Execute the pipeline on one of two neighbours, by coins, and score its output."""
+        """Execute the pipeline on a randomly chosen neighbour and score its output."""
         from dpspec_preprocessing.attack import run_trials
 
         yield from run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-        """Lower bounds with their evidence, the executed pipeline's accuracy, and the side channel as a table."""
+        """Yield lower bounds with their evidence, the accuracy of the pipeline and the side-channel table."""
         from dpspec_preprocessing.conclusions import conclude_trials
 
         yield from conclude_trials(spec, trials)
@@ -135,21 +135,21 @@ class PreprocessingAudit(dps.Audit):
 def _measured(
     spec: dps.Spec, context: dps.Context, pipeline: Pipeline, declared: Declaration
 ) -> Iterator[dps.Finding | dps.Series]:
-    """What the rows at hand have of the declared collection, and how likely a test in front refuses them."""
+    """The collection limits measured on the data, and the probability that the test refuses the data."""
     from dpspec_preprocessing import bounds, tables
-    from dpspec_preprocessing.execution.collection import distance_inside, flat_rows, require_inside, search_device
+    from dpspec_preprocessing.execution import collection
 
-    x, device = flat_rows(context, declared), search_device(context, pipeline)
+    x, device = collection.flat_rows(context, declared), collection.search_device(context, pipeline)
     tested = declared.test is not None
-    yield tables.measured_series(pipeline, require_inside(x, pipeline, tested=tested, device=device))
+    yield tables.measured_series(pipeline, collection.require_in_collection(x, pipeline, tested=tested, device=device))
     if declared.test is not None:
-        yield bounds.refusal_probability(spec, pipeline, declared.test, distance_inside(x, pipeline))
+        yield bounds.refusal_probability(spec, pipeline, declared.test, collection.distance_to_edge(x, pipeline))
 
 
 def _corrected_norm(declared: Declaration) -> float | None:
-    """The norm of processed rows where it decides what runs, and version 0.1.0 took another one; None elsewhere.
+    """The norm of processed rows if trials depend on it and version 0.1.0 used another norm, else None.
 
-    It took the last step's for a query's weight, and 1 for the noise of known losses.
+    Version 0.1.0 used the norm after the last step for a query's weight, and 1 for the noise of known losses.
     """
     private, norm, last = declared.private, declared.processed_norm, declared.steps[-1]
     if private.takes_gradients:
@@ -160,7 +160,7 @@ def _corrected_norm(declared: Declaration) -> float | None:
 
 PREPROCESSING = dps.Mechanism(
     kind="preprocessing",
-    summary="Pre-processing without noise before a private mechanism: what it really costs",
+    summary="Privacy cost of noiseless pre-processing before a private mechanism",
     schemas=dps.Schemas(mechanism=schema.MECHANISM, threat_model=schema.THREAT_MODEL, audit=schema.AUDIT),
     claims=frozenset({"approx-dp", "pure-dp", "renyi-dp", "gdp", "metric"}),
     audit="dpspec_preprocessing.mechanism:PreprocessingAudit",

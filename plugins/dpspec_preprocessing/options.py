@@ -1,4 +1,4 @@
-"""What a spec declares: one step or a chain, the private mechanism, the collection, and what follows for tau."""
+"""The declared pipeline: steps, private mechanism, collection, and the distance tau that follows from them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from dpspec_preprocessing.theory.declared_steps import Imputation, Projection, S
 from dpspec_preprocessing.theory.private import Private, PrivateMechanism
 from dpspec_preprocessing.theory.sensitivity import Sensitivity, repaired_sensitivity, tested_sensitivity
 
-#: The neighbours of bounds for imputation where a replaced record misses what its replacement misses.
+#: Neighbour relation: the replaced record and its replacement have the same missing entries.
 SAME_MASK = "same-missing-values"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """The pre-processing and the private mechanism behind it, with what follows from both.
+    """The pre-processing steps and the private mechanism, with derived quantities.
 
-    collection: the declared limits, those left out omitted. radius: of the ball that records lie in.
-    repaired: how far records move over the collection; None where only the group bound for all records is proved.
+    Attributes:
+        collection: The declared limits of the collection.
+        features: Number of features per record.
+        radius: Maximum norm of a record.
+        repaired: Sensitivity over the collection; None if only the group bound for all records is proved.
     """
 
     steps: tuple[Step, ...]
@@ -35,60 +38,60 @@ class Pipeline:
 
     @property
     def step(self) -> Step | None:
-        """The only step, None for a chain, which has the group bound only."""
+        """The single step, or None for a chain."""
         return self.steps[0] if len(self.steps) == 1 else None
 
     @property
     def step_name(self) -> str | None:
-        """What the only step does, for imputation what it imputes by; None for a chain."""
+        """Name of the single step (the statistic for imputation), or None for a chain."""
         return None if self.step is None else self.step.name
 
     @property
     def out_radius(self) -> float:
-        """The radius of the ball that processed rows lie in."""
+        """Maximum norm of a processed row."""
         return out_radius(self.steps, self.radius)
 
     @property
     def same_mask(self) -> bool:
-        """Whether the repaired sensitivity is proved only for neighbours whose records miss the same entries."""
+        """Whether the repaired sensitivity requires neighbours with the same missing entries."""
         return isinstance(self.step, Imputation) and self.step.by == "mean" and self.step.same_mask
 
     @property
     def is_smooth(self) -> bool:
-        """Whether it is known how fast the mechanism's gradients move with records; always so for queries."""
+        """Whether the smoothness constant mu of the gradients is known; always true for queries."""
         return math.isfinite(self.private.smooth)
 
     @property
     def tau(self) -> float | None:
-        """The distance that the repaired curve is taken at; infinite where only group privacy is left."""
+        """Distance at which the repaired curve is evaluated; infinite if only group privacy holds."""
         return None if self.repaired is None else self.distance(self.repaired)
 
     @property
     def changed(self) -> float:
-        """How many common records can differ at most: all of them where nothing is proved."""
+        """Maximum number of common records that differ; all of them without a proved sensitivity."""
         return self.private.records if self.repaired is None else min(self.repaired.changed, self.private.records)
 
     def distance(self, sensitivity: Sensitivity) -> float:
-        """The distance that a sensitivity gives: :func:`distance_of`, infinite where gradients move in unknown ways."""
+        """The result of :func:`distance_of`; infinite if mu is unknown."""
         return distance_of(self.private, sensitivity) if self.is_smooth else math.inf
 
     def tested(self) -> Sensitivity:
-        """The sensitivity for pairs of which one lies inside the proposed limit and the other one record beyond."""
+        """Sensitivity for pairs with one dataset inside the proposed limit and the other one record beyond it."""
         assert self.step is not None
         return tested_sensitivity(self.step, self.collection, self.private.records, self.features, self.radius)
 
 
 def distance_of(m: PrivateMechanism, sensitivity: Sensitivity) -> float:
-    """tau, or for one-record batches n times the largest move of a record."""
+    """Tau, or n times the maximum displacement of a record for one-record batches."""
     return m.records * sensitivity.moved if m.kind == "sgd-sampled" else sensitivity.tau
 
 
 def out_radius(steps: Sequence[Step], radius: float) -> float:
-    """The radius of the ball that rows of norm ``radius`` at most lie in after all steps.
+    """Maximum norm after all steps of rows with norm at most ``radius``.
 
-    Imputation cuts rows back to ``radius``, scaling to its clip, whatever was before them. Merging and projecting leave
-    norms as they are, or smaller. A projection around the mean m makes P x + (I - P) m of x, two vectors at a right
-    angle, both within the ball that it is fitted to: sqrt(2) times its radius.
+    Imputation clips rows to ``radius``, scaling clips them to its own norm. Merging and projection do not increase
+    norms. A projection around the mean m maps x to P x + (I - P) m, the sum of two orthogonal vectors inside the ball:
+    sqrt(2) times its radius.
     """
     reach = radius
     for step in steps:
@@ -103,7 +106,7 @@ def out_radius(steps: Sequence[Step], radius: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Test:
-    """Propose, test, release (``ptr``): what the test costs, and the delta that is the guarantee's too."""
+    """Propose-test-release (``ptr``): epsilon of the test, and delta of the test and the guarantee."""
 
     epsilon: float
     delta: float
@@ -111,7 +114,7 @@ class Test:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """One value of the declaration, ``over``, replaced by each of several."""
+    """The declared value ``over`` is replaced by each of ``values``."""
 
     over: str
     values: tuple[float, ...]
@@ -119,7 +122,7 @@ class Sweep:
 
 @dataclass(frozen=True, kw_only=True)
 class PaperTable:
-    """The parameters that Table 2 is also drawn up for."""
+    """Parameters for a copy of Table 2."""
 
     order: float
     changed: int
@@ -131,10 +134,12 @@ class PaperTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration(kit.Options):
-    """The block ``mechanism``. Trials read no more of it than steps, private, collection, radius, clip_rows and test.
+    """The block ``mechanism``. Trials read only steps, private, collection, radius, clip_rows and test.
 
-    collection: as it is written, because limits are looked up, swept and compared by their names; those left out are
-    omitted. also: ways of accounting beside the chosen one. orders: ascending.
+    Attributes:
+        collection: The declared limits by key; limits that are not declared are absent.
+        also: Accounting methods shown in addition to the chosen one.
+        orders: Renyi orders, ascending.
     """
 
     steps: tuple[Step, ...]
@@ -151,7 +156,7 @@ class Declaration(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Declaration:
-        """From the mechanism's options."""
+        """Read the block ``mechanism``."""
         test, sweep, table = (block.get(key) for key in ("ptr", "sweep", "table"))
         limits, accounting = block.get("collection") or {}, block.get("accounting", "repaired")
         return cls(
@@ -165,16 +170,25 @@ class Declaration(kit.Options):
             orders=tuple(sorted(float(order) for order in block.get("orders", ()))),
             test=Test(epsilon=float(test["epsilon"]), delta=float(test["delta"])) if test else None,
             sweep=Sweep(over=str(sweep["over"]), values=tuple(map(float, sweep["values"]))) if sweep else None,
-            table=_table(table) if table else None,
+            table=PaperTable(
+                order=float(table["order"]),
+                changed=int(table["changed"]),
+                eta=float(table["eta"]),
+                ball=int(table["ball"]),
+                eigengap=float(table["eigengap"]),
+                steps=int(table["steps"]),
+            )
+            if table
+            else None,
         )
 
     @property
     def processed_norm(self) -> float:
-        """The norm of processed rows at most."""
+        """Maximum norm of a processed row."""
         return out_radius(self.steps, self.radius)
 
     def pipeline(self, records: int, features: int) -> Pipeline:
-        """What follows for so many records and features."""
+        """The pipeline for these numbers of records and features."""
         steps, limits, single = self.steps, self.collection, len(self.steps) == 1
         return Pipeline(
             steps=steps,
@@ -186,20 +200,9 @@ class Declaration(kit.Options):
         )
 
 
-def _table(block: dps.FrozenMap) -> PaperTable:
-    return PaperTable(
-        order=float(block["order"]),
-        changed=int(block["changed"]),
-        eta=float(block["eta"]),
-        ball=int(block["ball"]),
-        eigengap=float(block["eigengap"]),
-        steps=int(block["steps"]),
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class AuditBlock(kit.Options):
-    """The plugin's own keys of ``audit``; None for what is not declared, and ``planted`` for what is taken then."""
+    """The plugin's keys of ``audit``; None for keys that are not declared."""
 
     repeats: int
     clusters: int | None
@@ -207,7 +210,7 @@ class AuditBlock(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> AuditBlock:
-        """From the audit's options, or ``audit`` of a trial's inputs."""
+        """Read the block ``audit`` of a spec or of a trial's inputs."""
         clusters, members = block.get("clusters"), block.get("members")
         return cls(
             repeats=int(block.get("repeats", 1)),
@@ -216,23 +219,28 @@ class AuditBlock(kit.Options):
         )
 
     @property
-    def planted(self) -> tuple[int, int]:
-        """How many clusters are planted, and how many near-duplicates each of them has."""
+    def cluster_layout(self) -> tuple[int, int]:
+        """Number of inserted clusters, and of near-duplicates in each."""
         return self.clusters or 5, self.members or 3
 
 
 def claimed_orders(spec: dps.Spec) -> list[float]:
-    """The Renyi orders that claims name, smallest first."""
+    """Renyi orders of the claims, ascending."""
     return sorted({float(claim["alpha"]) for claim in spec.claims if claim.kind == "renyi-dp"})
 
 
 def bound_scope(
     spec: dps.Spec, m: PrivateMechanism, *, data: str, neighbours: str = "all", min_records: int = 0
 ) -> dps.Scope:
-    """What a bound speaks of: records are replaced by records, and only the mechanism's output is seen.
+    """Scope of a bound: replace-one adjacency, and an adversary who sees only the mechanism's output.
 
-    min_records: the declared number, where noise or sensitivity shrink with it. Group privacy for all records holds for
-    fewer of them too, and a declared collection has data sets of the declared number only.
+    Args:
+        spec: The spec.
+        m: The private mechanism.
+        data: Datasets that the bound covers.
+        neighbours: Neighbour relation of the bound.
+        min_records: Minimum number of records, for bounds whose noise or sensitivity decreases with it. Group privacy
+            for all records also holds for fewer, and a collection has a fixed number.
     """
     return dps.Scope(
         adjacency="replace-one",

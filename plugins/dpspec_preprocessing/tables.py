@@ -1,4 +1,4 @@
-"""Tables and figures: every way of accounting side by side, and against one value."""
+"""Tables and figures that compare accounting methods."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dpspec_preprocessing.printed import modes
 from dpspec_preprocessing.printed.formulas import refutation, table_2_sensitivity, theorem_2_sensitivity
 from dpspec_preprocessing.theory.declared_steps import Merging
 
-#: Of every table: its rows are theorems, printed numbers and no bounds. Findings carry what is proved.
+#: Rigor of every table: rows mix theorems, printed numbers and values that are not bounds.
 RIGOR: Final = "approximate"
 
-#: What each way of accounting is called in tables, in their order.
-WAY_TITLES = {
+#: Titles of the accounting methods, in the order of tables.
+METHOD_TITLES = {
     "ignored": "ignoring pre-processing",
     "repaired": "repaired",
     "theorem2": "Theorem 2",
@@ -27,7 +27,7 @@ WAY_TITLES = {
     "group": "group privacy",
 }
 
-#: What each step is called in titles.
+#: Titles of the steps.
 STEP_TITLES = {
     "mean": "imputation by the mean",
     "median": "imputation by the median",
@@ -41,23 +41,22 @@ STEP_TITLES = {
 
 
 def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
-    """Epsilon by every way at every claimed delta, what pre-processing costs, and what is known of the number."""
-
+    """Epsilon by every method at every claimed delta, the cost of pre-processing, and the status of the method."""
     declared = Declaration.of(spec.mechanism.options)
 
     def rows() -> Iterator[tuple[dps.Json, ...]]:
         for delta in kit.claimed_deltas(spec):
             alone = epsilon_by(pipeline, "ignored", delta)
-            for way in _ways(declared):
-                test = declared.test if way == "repaired" else None
-                value = epsilon_by(pipeline, way, delta) if test is None else tested_epsilon(pipeline, test, delta)
+            for method in _methods(declared):
+                test = declared.test if method == "repaired" else None
+                value = epsilon_by(pipeline, method, delta) if test is None else tested_epsilon(pipeline, test, delta)
                 if math.isfinite(value):
                     factor = value / alone if alone else math.inf
-                    yield WAY_TITLES[way], delta, value, factor, value - alone, _status(pipeline, way)
+                    yield METHOD_TITLES[method], delta, value, factor, value - alone, _status(pipeline, method)
 
     return kit.series(
         "epsilon-by-accounting",
-        "Epsilon with and without counting pre-processing",
+        "Epsilon with and without the cost of pre-processing",
         kit.columns_of(("accounting", "delta", "epsilon", "factor", "added", "standing"), rows()),
         rigor=RIGOR,
         source=_source(spec, pipeline),
@@ -71,13 +70,13 @@ def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
 
 
 def order_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
-    """Renyi divergences by every way against the order."""
+    """Renyi divergence by every method against the order."""
     declared = Declaration.of(spec.mechanism.options)
     rows = (
-        (order, value, _label(pipeline, way))
-        for way in _ways(declared)
+        (order, value, _label(pipeline, method))
+        for method in _methods(declared)
         for order in declared.orders
-        if math.isfinite(value := divergence_by(pipeline, way, order))
+        if math.isfinite(value := divergence_by(pipeline, method, order))
     )
     return kit.series(
         "divergence-by-order",
@@ -94,7 +93,7 @@ def order_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
 
 
 def constants_series(declared: Declaration, pipeline: Pipeline) -> dps.Series:
-    """The noise and the constants of the private mechanism, and what each follows from."""
+    """The noise and the constants of the private mechanism, and their origin."""
     m, private = pipeline.private, declared.private
     of_loss = f"{private.loss} loss, record norm {declared.processed_norm:g}" if private.known_loss else "default"
     rows: list[tuple[dps.Json, ...]] = []
@@ -119,7 +118,7 @@ def constants_series(declared: Declaration, pipeline: Pipeline) -> dps.Series:
 
 
 def sensitivity_series(pipeline: Pipeline) -> dps.Series:
-    """How many records change, how far each moves, tau, and tau in units of one replaced record."""
+    """Number of changed records, displacement of each, tau, and tau in units of one replaced record."""
     sensitivities = {
         "repaired": pipeline.repaired,
         "theorem2": theorem_2_sensitivity(pipeline),
@@ -127,19 +126,19 @@ def sensitivity_series(pipeline: Pipeline) -> dps.Series:
     }
     rows = (
         (
-            WAY_TITLES[way],
+            METHOD_TITLES[method],
             sensitivity.changed,
             sensitivity.moved,
             sensitivity.tau,
             pipeline.private.reach * distance_of(pipeline.private, sensitivity),
-            _status(pipeline, way),
+            _status(pipeline, method),
         )
-        for way, sensitivity in sensitivities.items()
+        for method, sensitivity in sensitivities.items()
         if sensitivity is not None
     )
     return kit.series(
         "sensitivity",
-        "How far one record moves what the others become",
+        "Effect of one record on the processing of the others",
         kit.columns_of(("accounting", "changed", "moved", "tau", "relative", "standing"), rows),
         rigor=RIGOR,
         source=PAPER,
@@ -149,15 +148,15 @@ def sensitivity_series(pipeline: Pipeline) -> dps.Series:
 
 
 def sweep_series(spec: dps.Spec, pipeline: Pipeline, sweep: Sweep) -> dps.Series:
-    """Epsilon by every way with one value replaced."""
+    """Epsilon by every method for each value of the sweep."""
     declared, over, delta = Declaration.of(spec.mechanism.options), sweep.over, kit.claimed_deltas(spec)[-1]
     step = STEP_TITLES.get(str(pipeline.step_name), "a chain")
     swept = [(value, _with_value(declared, pipeline, over, value)) for value in sweep.values]
     rows = (
-        (value, epsilon, _label(pipeline, way))
-        for way in _ways(declared)
+        (value, epsilon, _label(pipeline, method))
+        for method in _methods(declared)
         for value, changed in swept
-        if math.isfinite(epsilon := epsilon_by(changed, way, delta))
+        if math.isfinite(epsilon := epsilon_by(changed, method, delta))
     )
     return kit.series(
         f"epsilon-against-{over.replace('_', '-')}",
@@ -174,11 +173,11 @@ def sweep_series(spec: dps.Spec, pipeline: Pipeline, sweep: Sweep) -> dps.Series
 
 
 def measured_series(pipeline: Pipeline, measured: Mapping[str, float]) -> dps.Series:
-    """Declared limits beside what the rows at hand have: for the owner of the data alone."""
+    """Declared limits and the values measured on the data, for the owner of the data."""
     rows = ((key, pipeline.collection.get(key), measured[key]) for key in sorted(measured))
     return kit.series(
         "measured",
-        "The declared collection beside these records",
+        "Declared and measured limits of the collection",
         kit.columns_of(("limit", "declared", "measured"), rows),
         rigor=RIGOR,
         source="measured on the records",
@@ -186,30 +185,30 @@ def measured_series(pipeline: Pipeline, measured: Mapping[str, float]) -> dps.Se
     )
 
 
-def epsilon_by(pipeline: Pipeline, way: str, delta: float) -> float:
-    """Epsilon at ``delta`` by one way of accounting; NaN where that way has none."""
-    return (modes.printed_epsilon if way in modes.SOURCES else proved_epsilon)(pipeline, way, delta)
+def epsilon_by(pipeline: Pipeline, method: str, delta: float) -> float:
+    """Epsilon at ``delta`` by one accounting method; NaN if the method does not apply."""
+    return (modes.printed_epsilon if method in modes.SOURCES else proved_epsilon)(pipeline, method, delta)
 
 
-def divergence_by(pipeline: Pipeline, way: str, order: float) -> float:
-    """The Renyi divergence at ``order`` by one way of accounting; NaN where that way has none."""
-    return (modes.printed_divergence if way in modes.SOURCES else proved_divergence)(pipeline, way, order)
+def divergence_by(pipeline: Pipeline, method: str, order: float) -> float:
+    """Renyi divergence at ``order`` by one accounting method; NaN if the method does not apply."""
+    return (modes.printed_divergence if method in modes.SOURCES else proved_divergence)(pipeline, method, order)
 
 
-def _ways(declared: Declaration) -> list[str]:
-    """The chosen way of accounting among those beside it, in a fixed order."""
+def _methods(declared: Declaration) -> list[str]:
+    """The chosen accounting method and those shown for comparison, in a fixed order."""
     chosen = {declared.accounting, *declared.also}
-    return [way for way in WAY_TITLES if way in chosen]
+    return [method for method in METHOD_TITLES if method in chosen]
 
 
 def _with_value(declared: Declaration, pipeline: Pipeline, over: str, value: float) -> Pipeline:
-    """The pipeline with one value replaced, and with what follows from it."""
+    """The pipeline with one declared value replaced."""
     records, steps = pipeline.private.records, declared.steps
     collection, private = dict(declared.collection), declared.private
     if over == "eps_noise":
         private = replace(private, noise=value)
     elif over == "eta":
-        if isinstance(steps[0], Merging):  # of others it is refused
+        if isinstance(steps[0], Merging):  # other steps are refused
             steps = (replace(steps[0], eta=value), *steps[1:])
     elif over == "records":
         records = int(value)
@@ -223,22 +222,24 @@ def _with_value(declared: Declaration, pipeline: Pipeline, over: str, value: flo
     return changed.pipeline(records, pipeline.features)
 
 
-def _label(pipeline: Pipeline, way: str) -> str:
-    """What a line of a figure is called; a number that explicit data exceed says so."""
-    return WAY_TITLES[way] + (" (refuted)" if _status(pipeline, way) == "refuted" else "")
+def _label(pipeline: Pipeline, method: str) -> str:
+    """Label of a line; refuted methods are marked."""
+    return METHOD_TITLES[method] + (" (refuted)" if _status(pipeline, method) == "refuted" else "")
 
 
 def _source(spec: dps.Spec, pipeline: Pipeline) -> str:
-    """The paper, and why what it prints is refuted."""
-    refuted = [way for way in _ways(Declaration.of(spec.mechanism.options)) if _status(pipeline, way) == "refuted"]
+    """The paper, and the reason if its printed values are refuted."""
+    refuted = [
+        method for method in _methods(Declaration.of(spec.mechanism.options)) if _status(pipeline, method) == "refuted"
+    ]
     if not refuted:
         return PAPER
-    names = " and ".join(WAY_TITLES[way] for way in refuted)
+    names = " and ".join(METHOD_TITLES[method] for method in refuted)
     return f"{PAPER}; {names} refuted: {refutation(pipeline, refuted[0])}"
 
 
-def _status(pipeline: Pipeline, way: str) -> str:
-    """What is known of a way's number: a theorem, as printed, refuted, or no bound at all."""
-    if way in modes.SOURCES:
-        return "as printed" if refutation(pipeline, way) is None else "refuted"
-    return "no bound" if way == "ignored" else "theorem"
+def _status(pipeline: Pipeline, method: str) -> str:
+    """Status of a method: theorem, as printed, refuted, or no bound."""
+    if method in modes.SOURCES:
+        return "as printed" if refutation(pipeline, method) is None else "refuted"
+    return "no bound" if method == "ignored" else "theorem"

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval, certified_lower, certified_upper, library_accuracy
-from dpspec.training.loop.learning_rates import shows_every_sum
+from dpspec.training.loop.learning_rates import iterates_reveal_sums
 from dpspec_rero.options import Steps
 from dpspec_rero.printed.closed_forms import printed_pure_epsilon
 from dpspec_rero.theory import Leakage, gamma_source, pure_epsilon
@@ -83,7 +83,7 @@ def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Findin
     yield from (finding for finding, _ in bounds)
     directions = _directions(spec)
     yield from _pure(leakage.phases, directions)
-    if shows_every_sum(spec.training.options, spec.steps):
+    if iterates_reveal_sums(spec.training.options, spec.steps):
         bounds += _pure_intervals(leakage.phases, directions)
         largest = max((claim.min_records for claim in spec.claims), default=0)
         for finding, interval in bounds:

@@ -15,7 +15,7 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, SpecError
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.training.fitting import require_fitting
+from dpspec.training.model_check import check_model
 
 SPEC = """\
 dpspec: 1
@@ -54,23 +54,23 @@ def told(tmp_path: Path, kind: str, backend: str = "native") -> str:
     [
         (
             "dropping",
-            "the model has no per-example gradients: layer '1' (Dropout) draws from torch's global generator, so that "
-            "a seed would not decide the run; remove it: the noise of DP-SGD already regularises",
+            "the model has no per-example gradients: layer '1' (Dropout) uses torch's global generator, so the "
+            "run's seed would not determine it; remove it: DP-SGD's noise already regularizes",
         ),
         (
             "toonarrow",
-            "the model does not take a record of the data, of shape [6]: layer '0' (Linear) says: mat1 and mat2 shapes "
-            "cannot be multiplied (1x6 and 9x8); build it for `facts.shape`, or give the data another `shape`",
+            "the model rejects a record of shape [6]: layer '0' (Linear): mat1 and mat2 shapes cannot be multiplied "
+            "(1x6 and 9x8); build the model for `facts.shape`, or change the `shape` of the data",
         ),
         (
             "unflat",
-            "the model gives [1, 1, 3] for one record, where training needs a number for each of 3 classes, [1, 3]; "
-            "let its last layer have `facts.classes` outputs, after a Flatten",
+            "the model returns [1, 1, 3] for one record, but training needs one number for each of 3 classes, [1, 3]; "
+            "end the model with a Flatten and a layer with `facts.classes` outputs",
         ),
         (
             "fewclasses",
-            "the model gives [1, 2] for one record, where training needs a number for each of 3 classes, [1, 3]; "
-            "let its last layer have `facts.classes` outputs, after a Flatten",
+            "the model returns [1, 2] for one record, but training needs one number for each of 3 classes, [1, 3]; "
+            "end the model with a Flatten and a layer with `facts.classes` outputs",
         ),
     ],
 )
@@ -80,22 +80,23 @@ def test_what_is_wrong_is_told_at_the_model_with_the_way_out(tmp_path: Path, kin
 
 @pytest.mark.skipif(importlib.util.find_spec("opacus") is None, reason="needs opacus")
 def test_dropout_is_refused_with_opacus_too(tmp_path: Path) -> None:
-    assert "layer '1' (Dropout) draws from torch's global generator" in told(tmp_path, "dropping", "opacus")
+    assert "layer '1' (Dropout) uses torch's global generator" in told(tmp_path, "dropping", "opacus")
 
 
 def test_a_layer_that_looks_at_values_is_named(tmp_path: Path) -> None:
     message = told(tmp_path, "asking")
     assert message.startswith(
-        "the model has no per-example gradients: layer '1' (_Asks) does what torch.func.vmap cannot do for each record "
-        "by itself; write it in operations on tensors, without .item() and branches on values: vmap: "
+        "the model has no per-example gradients: layer '1' (_Asks) uses an operation that "
+        "torch.func.vmap does not support; use tensor operations without .item() and branches on values: vmap: "
     )
 
 
 @pytest.mark.skipif(importlib.util.find_spec("opacus") is None, reason="needs opacus")
 def test_a_positional_embedding_with_opacus_leads_to_the_native_backend(tmp_path: Path) -> None:
     assert told(tmp_path, "positional", "opacus") == (
-        "Opacus makes 6 of the 4 per-example gradients of parameter '0.table.weight', as for what is looked up or used "
-        "once for the whole batch, like a positional embedding; use training.backend: native, which knows such layers"
+        "Opacus computes 6 of the 4 per-example gradients of parameter '0.table.weight', for example because a "
+        "positional embedding is used once for the whole batch; use training.backend: native, which supports such "
+        "layers"
     )
 
 
@@ -104,7 +105,7 @@ def test_a_model_that_fits_is_left_alone_and_draws_nothing() -> None:
 
     facts = Facts(records=4, features=6, classes=3, shape=(6,))
     before = torch.random.get_rng_state()
-    require_fitting(unfit_models.Positional(FrozenMap(), facts), facts)
+    check_model(unfit_models.Positional(FrozenMap(), facts), facts)
     assert torch.equal(before, torch.random.get_rng_state())
 
 
@@ -116,6 +117,6 @@ def test_texts_are_whole_numbers() -> None:
             return nn.Sequential(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(4 * features, classes))
 
     facts = Facts(records=4, features=5, classes=2, shape=(5,), vocabulary=11)
-    require_fitting(Texts(FrozenMap(), facts), facts)
-    with pytest.raises(ModelError, match=r"layer '0' \(Embedding\) says"):
-        require_fitting(Texts(FrozenMap(), facts), dataclasses.replace(facts, vocabulary=None))
+    check_model(Texts(FrozenMap(), facts), facts)
+    with pytest.raises(ModelError, match=r"layer '0' \(Embedding\): Expected"):
+        check_model(Texts(FrozenMap(), facts), dataclasses.replace(facts, vocabulary=None))

@@ -20,7 +20,7 @@ from dpspec.training.device import devices
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.native import NativeTrainer, run_batched
-from dpspec.training.measure.population import Populations
+from dpspec.training.measure.population import SharedPopulations
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import RunLogs
 from dpspec_rero.reader import Reader
@@ -147,7 +147,7 @@ def test_watchers_of_runs_together_take_halves() -> None:
         with pretend_gpu(memory=capacity) as machine:
             jobs = [job_of("mlp", records=64, seed=seed, device=device) for seed in (1, 2)]
             watchers = [Residuals(job) for job in jobs]
-            Populations(watchers, jobs[0].model)
+            SharedPopulations(watchers, jobs[0].model)
             pairs = zip(jobs, watchers, strict=True)
             run_batched([replace(job, observers=(watcher,)) for job, watcher in pairs])
             most.append(machine.cards[0].most_reserved)

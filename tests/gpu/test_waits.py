@@ -15,8 +15,8 @@ from support.pretend_gpu import Account, pretend_gpu
 from dpspec.contract import Observer, TrainingJob
 from dpspec.contract.attacks import Records
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.gradients.contributions import sums_kept
-from dpspec.training.gradients.fetching import Later, fetch
+from dpspec.training.gradients.contributions import reuse_last_sum
+from dpspec.training.gradients.fetching import TransferQueue, fetch
 from dpspec.training.loop.native import NativeTrainer, run_batched
 from dpspec.training.measure.observers import ProjectionObserver, RecordScores
 from dpspec.training.measure.run_evidence import RunLogs, WatchedRun
@@ -72,7 +72,7 @@ def counted(steps: int, watch: Watch, **changes: object) -> Account:
         job = with_canaries(job_of("tabular-mlp", steps=steps, device="cuda", **changes))
         observers = tuple(watch(job))
         models = [observer.model for observer in observers if isinstance(observer, ProjectionObserver)]
-        with sums_kept(models[0]) if models else nullcontext():
+        with reuse_last_sum(models[0]) if models else nullcontext():
             NativeTrainer().train(replace(job, observers=observers))
         return machine.account
 
@@ -99,7 +99,7 @@ def test_waits_in_a_step(watch: Watch, most: int) -> None:
 def test_the_count_finds_who_waits() -> None:
     class Asking(Observer):
         def released(self, step: int, state: torch.Tensor) -> None:
-            Later().add(print, state.sum())  # held back
+            TransferQueue().add(print, state.sum())  # held back
             float(state.sum())
 
     more = counted(MANY, lambda job: (Asking(),)).since(counted(FEW, nobody))
@@ -135,12 +135,12 @@ def test_blocks_are_fetched_bit_by_bit_and_in_order() -> None:
         before = machine.account.now()
         found = fetch([*away, numbers[0]])
         assert machine.account.since(before).waits.total() == 1
-        later = Later()
-        later.add(lambda *values: taken.append(values), away[1], "first", 1)
-        later.add(lambda *values: taken.append(values), away[3])
+        queue = TransferQueue()
+        queue.add(lambda *values: taken.append(values), away[1], "first", 1)
+        queue.add(lambda *values: taken.append(values), away[3])
         assert taken == []
-        later.settle()
-        later.settle()
+        queue.flush()
+        queue.flush()
     for array, tensor in zip(found, [*numbers, numbers[0]], strict=True):
         assert array.dtype == tensor.numpy().dtype
         assert array.shape == tensor.shape
@@ -152,18 +152,18 @@ def test_blocks_are_fetched_bit_by_bit_and_in_order() -> None:
 def test_a_block_is_fetched_when_it_is_full() -> None:
     taken: list[float] = []
     with pretend_gpu() as machine:
-        later, one = Later(), torch.ones((), device="cuda")
+        queue, one = TransferQueue(), torch.ones((), device="cuda")
         for _ in range(600):
-            later.add(lambda value: taken.append(float(value)), one)
+            queue.add(lambda value: taken.append(float(value)), one)
         assert len(taken) == 512
         assert machine.account.waits.total() == 2
-        later.forget()
-        later.settle()
+        queue.clear()
+        queue.flush()
     assert len(taken) == 512
 
 
 def test_a_cpu_holds_nothing_back() -> None:
     taken: list[float] = []
-    later = Later()
-    later.add(lambda value: taken.append(float(value)), torch.ones(()))
+    queue = TransferQueue()
+    queue.add(lambda value: taken.append(float(value)), torch.ones(()))
     assert taken == [1.0]

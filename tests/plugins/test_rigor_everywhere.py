@@ -17,7 +17,7 @@ from dpspec.contract import Audit, Claim, Finding, FrozenMap, Scope
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.results.result import Verdict
-from dpspec.training.loop.learning_rates import shows_every_sum
+from dpspec.training.loop.learning_rates import iterates_reveal_sums
 from dpspec_group import theory as group_theory
 from dpspec_group.mechanism import GroupAudit
 from dpspec_modelmix import bounds as modelmix_bounds
@@ -213,10 +213,10 @@ def test_adams_models_keep_some_of_it_back(kind: str) -> None:
 
 
 def test_which_updates_show_every_sum() -> None:
-    assert shows_every_sum({}, 1000)
-    assert shows_every_sum({"schedule": {"kind": "cosine", "warmup": 10}, "optimizer": {"kind": "sgd"}}, 1000)
-    assert not shows_every_sum({"optimizer": {"kind": "adam"}}, 1)
-    assert not shows_every_sum({"optimizer": {"kind": "some-other"}}, 1)
+    assert iterates_reveal_sums({}, 1000)
+    assert iterates_reveal_sums({"schedule": {"kind": "cosine", "warmup": 10}, "optimizer": {"kind": "sgd"}}, 1000)
+    assert not iterates_reveal_sums({"optimizer": {"kind": "adam"}}, 1)
+    assert not iterates_reveal_sums({"optimizer": {"kind": "some-other"}}, 1)
 
 
 @pytest.mark.parametrize("kind", ATTAINED)

@@ -15,13 +15,14 @@ from scipy.stats import binom
 
 from dpspec.contract import Check, FrozenMap
 from dpspec.stats.conformance import run_checks, sampling
+from dpspec.stats.conformance.evidence.run import write_run
 from dpspec.stats.conformance.evidence.steps import looked
 from dpspec.stats.conformance.expectations import Run, as_declared, foresee
 from dpspec.stats.conformance.sampling import allocations
 from dpspec.stats.conformance.sampling.allocations import most_stays, size_spread
 from dpspec.testing.jobs import small_job
 from dpspec.training.loop.samplers import Poisson, RandomAllocation, Sampler, Shuffled
-from dpspec.training.measure.run_evidence import RunLogs, reported
+from dpspec.training.measure.run_evidence import RunLogs, reported_evidence
 from dpspec.training.seeds import generator
 
 Array = np.ndarray[Any, Any]
@@ -116,7 +117,7 @@ def evidence_of(batches: Iterator[Array], phases: tuple[FrozenMap, ...] = (PHASE
     logs = RunLogs(replace(job, x=np.zeros((RECORDS, 5)), y=np.zeros(RECORDS, dtype=np.int64), phases=phases))
     for step, batch in enumerate(batches, start=1):
         logs.sampling.sampled(step, torch.from_numpy(np.asarray(batch, dtype=np.int64)))
-    return reported(logs)
+    return write_run(reported_evidence(logs))
 
 
 def checks_of(batches: Iterator[Array], phases: tuple[FrozenMap, ...] = (PHASE,)) -> list[Check]:

@@ -168,12 +168,12 @@ def test_how_often_a_record_is_drawn(looks: str) -> None:
             for batches in (drawn(samplers.Shuffled(10, 4), seed, 13) for seed in range(4000))
         ]
     )
-    mean, variance = (each.sum() for each in samplers.drawn_shares(samplers.Shuffled(10, 4), looked))
+    mean, variance = (each.sum() for each in samplers.inclusion_moments(samplers.Shuffled(10, 4), looked))
     assert abs(counts.mean() - mean) <= 5.0 * np.sqrt(max(variance, 1e-12) / 4000) + 1e-12
     assert counts.var() == pytest.approx(variance, rel=0.15, abs=1e-9)
 
 
 def test_other_samplers_draw_every_step_anew() -> None:
     looked = np.array([True, False, True])
-    mean, variance = samplers.drawn_shares(samplers.Poisson(10, 0.3), looked)
+    mean, variance = samplers.inclusion_moments(samplers.Poisson(10, 0.3), looked)
     assert (mean.tolist(), variance.tolist()) == ([0.3, 0.3], pytest.approx([0.21, 0.21]))

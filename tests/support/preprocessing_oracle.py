@@ -314,7 +314,7 @@ def _scope(spec: Spec, found: options.Pipeline, own: list[Rows]) -> Scope:
 def _tested(finding: Finding, law: _Law, own: list[Rows], found: options.Pipeline, spec: Spec) -> Iterator[Reading]:
     """A bound with a test in front: outputs, or a refusal, by the exact probabilities of both."""
     test = spec.mechanism["ptr"]
-    distances = [collection.distance_inside(x, found) for x in own]
+    distances = [collection.distance_to_edge(x, found) for x in own]
     yield Reading("distance to the collection's edge", 1.0, abs(distances[0] - distances[1]))
     if law.kind != "gaussian" or not math.isfinite(finding.value):
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from dpspec.accounting import zcdp_epsilon
 from dpspec_preprocessing.printed.formulas import printed_rdp, printed_srdp
 from dpspec_preprocessing.theory.divergence import composed_slope, group_divergence, rdp_slope, srdp_slope
 from dpspec_preprocessing.theory.private import PrivateMechanism
@@ -34,7 +33,7 @@ def theorem_2_at(
 
 def epsilon_of_line(slope: float, delta: float) -> float:
     """slope + 2 sqrt(slope ln(1 / delta)): the classical conversion of D(a) = slope a."""
-    return zcdp_epsilon(slope, delta, "mironov")
+    return slope + 2.0 * math.sqrt(slope * -math.log(delta))
 
 
 def without_replacement(records: int, batch: int, k: int) -> float:

@@ -20,9 +20,9 @@ from dpspec.training.loop.samplers import (
     Poisson,
     RandomAllocation,
     covariance,
-    drawn_shares,
     epoch_of,
     exclusive,
+    inclusion_moments,
     independent,
     sampler_of,
 )
@@ -165,7 +165,7 @@ def test_the_variance_of_inclusions_is_what_is_drawn(chosen: Any, batches: int) 
         drawn[batch.numpy()] += steps[at]
     ends = np.cumsum([phase.steps for phase in schedule.phases])[:-1]
     parts = zip(schedule.phases, np.split(steps, ends), strict=True)
-    shares = [drawn_shares(phase.sampler, part) for phase, part in parts]
+    shares = [inclusion_moments(phase.sampler, part) for phase, part in parts]
     mean, known = (sum(float(share[i].sum()) for share in shares) for i in (0, 1))
     assert abs(float(drawn.mean()) - mean) < 5.0 * max(known, 1e-9) ** 0.5 / 2000**0.5
     assert abs(float(drawn.var()) - known) < 5.0 * max(known, 1e-9) * (3.0 / 2000) ** 0.5 * 2.0

@@ -193,7 +193,7 @@ def test_jobs_that_do_not_fit_together(make_job, changes, message):
 
 
 def test_other_refusals(make_job, make_model):
-    with pytest.raises(ValueError, match="no jobs"):
+    with pytest.raises(ValueError, match="at least one job"):
         run_batched([])
     with pytest.raises(ValueError, match="same kind of model"):
         run_batched([make_job(), make_job(model=make_model("linear"))])

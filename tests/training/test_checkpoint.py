@@ -156,14 +156,14 @@ def test_a_run_that_has_ended_is_not_run_again(make_job, tmp_path):
 
 
 def test_short_runs_leave_nothing(make_job, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "identity_of", lambda *job: pytest.fail("a job was digested"))
+    monkeypatch.setattr(checkpoint, "job_digest", lambda *job: pytest.fail("a job was digested"))
     NativeTrainer().train(make_job(resumable=Resumable(folder=tmp_path / "run")))
     assert not (tmp_path / "run").exists()
 
 
 def test_nothing_is_saved_unless_asked_for(make_job, monkeypatch):
     monkeypatch.setattr(checkpoint, "collect", lambda named: pytest.fail("a memory was collected"))
-    monkeypatch.setattr(checkpoint, "identity_of", lambda *job: pytest.fail("a job was digested"))
+    monkeypatch.setattr(checkpoint, "job_digest", lambda *job: pytest.fail("a job was digested"))
     NativeTrainer().train(make_job())
 
 

@@ -30,7 +30,7 @@ def test_auto_takes_what_there_is(monkeypatch):
 @pytest.mark.parametrize("name", ["cuda", "cuda:0"])
 def test_no_cuda_here(monkeypatch, name):
     pretend(monkeypatch, 0)
-    with pytest.raises(UsageError, match="no CUDA device here"):
+    with pytest.raises(UsageError, match="finds no CUDA device"):
         resolve_device(name)
 
 

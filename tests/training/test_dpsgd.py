@@ -236,7 +236,7 @@ def test_phases_share_the_law_of_their_noise(make_job):
     phase = make_job().phases[0]
     assert type(parts_of(make_job(phases=(FrozenMap({**phase, "noise": "laplace"}),))).noise).__name__ == "LaplaceNoise"
     mixed = make_job(phases=(phase, FrozenMap({**phase, "noise": "laplace"})))
-    with pytest.raises(ValueError, match="one law, got gaussian, laplace"):
+    with pytest.raises(ValueError, match="same noise distribution, got gaussian, laplace"):
         parts_of(mixed)
 
 

@@ -20,7 +20,7 @@ from dpspec.stats.conformance.evidence.run import read_run, write_run
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.measure.observers import ProjectionObserver
-from dpspec.training.measure.run_evidence import RunLogs, evidence_of, reported
+from dpspec.training.measure.run_evidence import RunLogs, evidence_of, reported_evidence
 
 OLD = Path(__file__).parents[1] / "golden" / "results-0.1.0"
 
@@ -205,7 +205,7 @@ def test_a_sampler_that_draws_everything_twice_is_told_and_not_refused(make_job:
     logs = RunLogs(make_job(phases=(POISSON,)))
     for step in range(1, 25):
         logs.sampling.sampled(step, torch.arange(40).repeat(2))
-    made = list(run_checks.checks((POISSON,), [FrozenMap(reported(logs))]))
+    made = list(run_checks.checks((POISSON,), [FrozenMap(write_run(reported_evidence(logs)))]))
     assert max(check.p_value for check in made if check.test.startswith(("binomial,", "records drawn"))) < 1e-9
 
 

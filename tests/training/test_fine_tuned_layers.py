@@ -227,12 +227,12 @@ def test_packed_sequences_are_refused_by_name():
     ("layer", "said"),
     [
         (nn.BatchNorm1d(3), "layer 'part' (BatchNorm1d) mixes the records"),
-        (nn.LSTM(3, 3, 2, dropout=0.1), "layer 'part' (LSTM) drops values"),
-        (nn.MultiheadAttention(3, 1, dropout=0.1), "layer 'part' (MultiheadAttention) drops attention"),
-        (nn.TransformerEncoderLayer(4, 1), "layer 'part.self_attn' (MultiheadAttention) drops attention"),
-        (nn.Embedding(3, 3, max_norm=1.0), "layer 'part' (Embedding) changes its table"),
-        (nn.Embedding(3, 3, scale_grad_by_freq=True), "layer 'part' (Embedding) changes its table"),
-        (type("Own", (nn.LSTM,), {})(3, 3), "layer 'part' (Own) is a recurrent layer that is not known"),
+        (nn.LSTM(3, 3, 2, dropout=0.1), "layer 'part' (LSTM) applies dropout"),
+        (nn.MultiheadAttention(3, 1, dropout=0.1), "layer 'part' (MultiheadAttention) applies dropout"),
+        (nn.TransformerEncoderLayer(4, 1), "layer 'part.self_attn' (MultiheadAttention) applies dropout"),
+        (nn.Embedding(3, 3, max_norm=1.0), "layer 'part' (Embedding) modifies its table"),
+        (nn.Embedding(3, 3, scale_grad_by_freq=True), "layer 'part' (Embedding) modifies its table"),
+        (type("Own", (nn.LSTM,), {})(3, 3), "layer 'part' (Own) is an unknown recurrent layer"),
     ],
 )
 def test_refusals_name_the_layer(layer, said):
@@ -253,5 +253,5 @@ def branching(m, x):
 def test_what_vmap_refuses_names_the_layer_that_asked(run):
     model = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Tanh(), Net(run)), nn.Linear(4, CLASSES))
     flat = FlatModel(model)
-    with pytest.raises(ValueError, match=r"layer '1\.1' \(Net\) does what torch\.func\.vmap cannot"):
+    with pytest.raises(ValueError, match=r"layer '1\.1' \(Net\) uses an operation that torch\.func\.vmap"):
         flat.norms(flat.initial(), torch.ones(2, 3), torch.zeros(2, dtype=torch.int64))

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from dpspec.contract import FrozenMap, Observer
+from dpspec.stats.conformance.evidence.run import write_run
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog, spaced
 from dpspec.training.measure.observers import ProjectionObserver
-from dpspec.training.measure.run_evidence import RunLogs, compared_lags, reported
+from dpspec.training.measure.run_evidence import RunLogs, compared_lags, reported_evidence
 
 
 class Everything(Observer):
@@ -41,7 +42,7 @@ def two_phases(make_job):
 def test_sampling_is_counted_per_phase(two_phases):
     logs, whole = RunLogs(two_phases), Everything()
     NativeTrainer().train(replace(two_phases, observers=(whole, *logs.observers)))
-    found = reported(logs)["sampling_log"]
+    found = write_run(reported_evidence(logs))["sampling_log"]
     members = np.zeros((21, 40), dtype=int)
     for step, batch in enumerate(whole.batches):
         members[step, batch] = 1
@@ -81,7 +82,7 @@ def test_a_record_that_is_drawn_twice_is_noticed():
 def test_noise_is_kept_in_a_few_places_and_in_all_moments(two_phases):
     logs, whole = RunLogs(two_phases), Everything()
     NativeTrainer().train(replace(two_phases, observers=(whole, *logs.observers)))
-    found = reported(logs)["noise_log"]
+    found = write_run(reported_evidence(logs))["noise_log"]
     noise = np.stack(whole.noise).astype(np.float64) / np.repeat([1.0, 1.0], [12, 9])[:, None]
     assert found["degrees"] == 21 * 63
     assert found["statistic"] == pytest.approx((noise**2).sum(), rel=1e-5)
@@ -100,7 +101,7 @@ def test_laplace_noise_is_not_held_against_a_gaussian(make_job):
     watcher = ProjectionObserver(job, SignBlocks(63, 5, seed=0))
     watcher.keep_log(job)
     NativeTrainer().train(replace(job, observers=(watcher, *logs.observers)))
-    assert "noise_log" not in reported(logs)
+    assert "noise_log" not in write_run(reported_evidence(logs))
     assert watcher.log.steps == 0
 
 

@@ -11,11 +11,10 @@ import torch
 from dpspec.contract import FrozenMap
 from dpspec.stats.conformance import canary_contributions
 from dpspec.stats.conformance.evidence import json_records
-from dpspec.stats.conformance.evidence.measured import PlantedSums
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.measure.canary_signal import canary_sums
 from dpspec.training.measure.observers import ProjectionObserver
-from dpspec.training.measure.run_evidence import signal
 
 MOMENTUM = FrozenMap({"learning_rate": 0.1, "reduction": "mean", "optimizer": {"kind": "momentum", "momentum": 0.5}})
 
@@ -55,7 +54,7 @@ def test_planted_records_are_expected_in_the_steps_that_were_looked_at(make_job)
     job = make_job(steps=50, noise_multiplier=0.0, sampling={"scheme": "full"}, canaries=canaries)
     seen = ProjectionObserver(job, directions, looks=6)
     NativeTrainer().train(replace(job, observers=(seen,)))
-    told = signal(seen, job, np.ones(4, dtype=np.int64), coins)["signal"]
+    told = json_records.write(canary_sums(seen, job, np.ones(4, dtype=np.int64), coins))
     assert told["draws"] == pytest.approx(6.0)
     (_, _, absent, nothing, _), (_, _, present, added, _) = told["moments"]
     assert (absent, present) == (2, 2)
@@ -76,12 +75,12 @@ def test_a_planted_record_that_is_lost_in_rounding_is_no_deviation(make_job, opt
     NativeTrainer().train(replace(job, observers=(seen,)))
 
     def planted():
-        return json_records.read(PlantedSums, signal(seen, job, np.ones(60, dtype=np.int64), coins)["signal"], "signal")
+        return canary_sums(seen, job, np.ones(60, dtype=np.int64), coins)
 
     (check,) = canary_contributions.checks([planted()])
     assert check.p_value > 1e-3
     assert ("not tested" in check.note) == (options is LOST) == (check.detectable is None)
-    monkeypatch.setattr("dpspec.training.measure.residuals.BEARABLE", float("inf"))
+    monkeypatch.setattr("dpspec.training.measure.residuals.MAX_ROUNDING", float("inf"))
     (careless,) = canary_contributions.checks([replace(planted(), rounding=0.0)])
     assert (careless.p_value <= 1e-6) == (options is LOST)
 
@@ -93,7 +92,7 @@ def test_sums_along_directions_vary_as_is_told(make_job):
     job = make_job(steps=200, noise_multiplier=0.5, sampling=sampling, canaries=canaries)
     seen = ProjectionObserver(job, directions, looks=100)
     NativeTrainer().train(replace(job, observers=(seen,)))
-    told = signal(seen, job, np.ones(60, dtype=np.int64), coins)["signal"]
+    told = json_records.write(canary_sums(seen, job, np.ones(60, dtype=np.int64), coins))
     assert told["inclusion"] == pytest.approx(100 * 0.25 * 0.75)
     assert told["outside"] == pytest.approx(100 * 0.25 + float(seen.spread.sum()) / 63)
     sums = seen.projections.double().sum(0).numpy()

@@ -68,7 +68,7 @@ def test_whoever_knows_the_update_rule_sees_the_noise_all_the_same(make_job, opt
 
 def test_updates_that_cannot_be_undone_are_refused(make_job):
     options = FrozenMap({"learning_rate": 0.1, "reduction": "mean", "optimizer": {"kind": "adam"}})
-    with pytest.raises(ValueError, match="Adam cannot be undone"):
+    with pytest.raises(ValueError, match="Adam cannot be inverted"):
         ProjectionObserver(make_job(options=options), SignBlocks(63, 5, seed=0))
 
 
@@ -233,5 +233,5 @@ def test_a_backend_that_tells_too_late_who_was_drawn_is_refused(make_job):
     job = make_job(steps=2)
     seen, model = ProjectionObserver(job, SignBlocks(63, 63, seed=0), drawn=True), torch.zeros(63)
     seen.released(0, model)
-    with pytest.raises(ValueError, match="which records step 1 drew was not told before its model was released"):
+    with pytest.raises(ValueError, match="the batch of step 1 must be reported before its model is released"):
         seen.released(1, model)

@@ -18,10 +18,11 @@ from dpspec.errors import UsageError  # noqa: E402
 from dpspec.registry.discover import Candidate  # noqa: E402
 from dpspec.registry.loader import build  # noqa: E402
 from dpspec.stats.conformance import sampling  # noqa: E402
+from dpspec.stats.conformance.evidence.run import write_run  # noqa: E402
 from dpspec.testing import BackendSuite  # noqa: E402
 from dpspec.training.canaries import CanaryGroups, SignBlocks  # noqa: E402
 from dpspec.training.loop.native import NativeTrainer  # noqa: E402
-from dpspec.training.measure.run_evidence import RunLogs, reported  # noqa: E402
+from dpspec.training.measure.run_evidence import RunLogs, reported_evidence  # noqa: E402
 from dpspec.training.providers import BACKENDS  # noqa: E402
 
 
@@ -94,7 +95,7 @@ def test_what_each_loader_samples(make_job, sampler, right):
         steps=120, sampling={"scheme": "poisson", "rate": 0.3}, options=options(sampler), observers=logs.observers
     )
     trainer().train(job)
-    found = reported(logs)["sampling_log"]
+    found = write_run(reported_evidence(logs))["sampling_log"]
     (batch,) = found["batches"]
     rate = sampling.inclusions(batch["total"], 40 * 120, 0.3)
     assert (rate.p_value > 1e-6) == right
@@ -116,7 +117,7 @@ def test_noise_is_reported_as_opacus_added_it(make_job):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"clipping": {"scheme": "per-layer"}}, "clips flat"),
+        ({"clipping": {"scheme": "per-layer"}}, "flat clipping"),
         ({"noise": "laplace"}, "gaussian"),
         ({"sampler": "other"}, "sampler must be"),
         ({"phases": 2}, "one phase"),

@@ -12,7 +12,7 @@ from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.native import NativeTrainer, train_many
 from dpspec.training.measure.observers import ProjectionObserver
-from dpspec.training.measure.population import Populations
+from dpspec.training.measure.population import SharedPopulations
 
 
 class InTurn:
@@ -35,7 +35,7 @@ def test_together_they_see_what_they_see_alone(make_job, trainer, clip_norm):
     for job in jobs:
         NativeTrainer().train(job)
     jobs, together = watched(make_job, 4, clip_norm=clip_norm)
-    shared = Populations(together, make_job().model)
+    shared = SharedPopulations(together, make_job().model)
     assert all(w.x is together[0].x and w.populations is shared for w in together)
     train_many(trainer, jobs)
     for one, other in zip(alone, together, strict=True):
@@ -47,7 +47,7 @@ def test_together_they_see_what_they_see_alone(make_job, trainer, clip_norm):
 
 def test_each_step_is_computed_once_for_all(make_job):
     jobs, watchers = watched(make_job, 6)
-    shared, asked = Populations(watchers, make_job().model), []
+    shared, asked = SharedPopulations(watchers, make_job().model), []
     compute = shared._all
 
     def counted(states, clip):
@@ -61,7 +61,7 @@ def test_each_step_is_computed_once_for_all(make_job):
 
 def test_chunks_of_runs_and_records_change_nothing(make_job):
     _, watchers = watched(make_job, 5)
-    whole, pieces = (Populations(watchers, make_job().model) for _ in range(2))
+    whole, pieces = (SharedPopulations(watchers, make_job().model) for _ in range(2))
     states = torch.randn(5, 63, generator=torch.Generator().manual_seed(0))
     found = whole._all(states, 0.5)
     for size in (1, 3, 8):
@@ -84,7 +84,7 @@ def test_runs_at_once_go_on_in_smaller_pieces_where_memory_runs_out(make_job, mo
 
     def seen():
         jobs, watchers = watched(make_job, 3, steps=2)
-        Populations(watchers, make_job(steps=2).model)
+        SharedPopulations(watchers, make_job(steps=2).model)
         train_many(NativeTrainer(), jobs)
         return [(w.projections, w.squares, flat_model.flatten(j.model)) for j, w in zip(jobs, watchers, strict=True)]
 

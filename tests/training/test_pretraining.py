@@ -9,7 +9,7 @@ import torch
 from dpspec.contract import Facts, FrozenMap
 from dpspec.models.dense import Linear
 from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.pretraining import ENOUGH, Fitted, fit
+from dpspec.training.pretraining import TARGET_LOSS, PretrainedFactory, fit
 
 RNG = np.random.default_rng(0)
 Y = RNG.integers(0, 3, size=90)
@@ -25,7 +25,7 @@ def test_they_fit_the_records_and_leave_short_gradients() -> None:
     rows = torch.tensor(X), torch.tensor(Y)
     by_hand = torch.nn.functional.cross_entropy(after.logits(after.initial(), rows[0]), rows[1])
     assert float(by_hand) == pytest.approx(loss, rel=0.2)
-    assert float(by_hand) < 2 * ENOUGH
+    assert float(by_hand) < 2 * TARGET_LOSS
     shorter = after.norms(after.initial(), *rows).mean() / before.norms(before.initial(), *rows).mean()
     assert float(shorter) < 0.1
     assert module.training
@@ -39,20 +39,20 @@ def test_every_module_starts_alike_and_rows_are_read_once() -> None:
         return X, Y
 
     state = torch.random.get_rng_state()
-    fitted = Fitted(FACTORY, rows, lambda: "cpu")
+    fitted = PretrainedFactory(FACTORY, rows, lambda: "cpu")
     assert fitted.parameters() == FACTORY.parameters()
     assert not asked
     first, second = fitted.build(1).state_dict(), fitted.build(2).state_dict()
-    again = Fitted(FACTORY, rows, lambda: "cpu").build(3).state_dict()
+    again = PretrainedFactory(FACTORY, rows, lambda: "cpu").build(3).state_dict()
     assert all(torch.equal(first[name], second[name]) and torch.equal(first[name], again[name]) for name in first)
     assert len(asked) == 2
     assert torch.equal(state, torch.random.get_rng_state())
-    other = Fitted(FACTORY, lambda: (X[1:], Y[1:]), lambda: "cpu").build(1).state_dict()
+    other = PretrainedFactory(FACTORY, lambda: (X[1:], Y[1:]), lambda: "cpu").build(1).state_dict()
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
 def test_what_cannot_be_fitted_is_said() -> None:
-    with pytest.raises(ValueError, match="there are none"):
+    with pytest.raises(ValueError, match="without records"):
         fit(FACTORY.build(0), X[:0], Y[:0])
-    with pytest.raises(ValueError, match="no number"):
+    with pytest.raises(ValueError, match="not finite"):
         fit(FACTORY.build(0), np.full_like(X, np.inf), Y)

@@ -57,7 +57,7 @@ def test_of_users_that_are_drawn_it_rests_on_how_many_users_there_are(tmp_path: 
     (spec,) = dpspec.load_specs([tmp_path / "spec.yaml"], catalog).specs
     said = prepare(spec, catalog).constants
     assert said.status == "declared"
-    assert "the number of users, which is taken to be public" in said.text
+    assert "the number of users, which is assumed to be public" in said.text
     assert "records" not in said.text
 
 

@@ -14,9 +14,9 @@ from dpspec.stats.conformance import canary_contributions
 from dpspec.stats.conformance.evidence.measured import PlantedSums
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.measure.canary_signal import canary_sums
 from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.population import Sample
-from dpspec.training.measure.run_evidence import _planted
 
 PARAMETERS, GROUPS, RECORDS = 300, 150, 200
 
@@ -56,7 +56,7 @@ def trained(
     sample = None if estimated is None else Sample(estimated, seed)
     watcher = ProjectionObserver(job, directions, drawn=told, sample=sample)
     NativeTrainer().train(replace(job, observers=(watcher,)))
-    found = _planted(watcher, job, sizes, coins)
+    found = canary_sums(watcher, job, sizes, coins)
     assert found is not None
     return watcher, sizes, coins, found
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dpspec.contract.providers import TrainingJob
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Clip, Flat
-from dpspec.training.gradients.contributions import RecordsAndCanaries, clipped_sum, sums_kept
+from dpspec.training.gradients.contributions import RecordsAndCanaries, clipped_sum, reuse_last_sum
 from dpspec.training.gradients.fetching import all_equal
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Memory
@@ -35,7 +35,7 @@ def watched(job: TrainingJob, change: Change | None = None, *, kept: bool, told:
     parts = parts_of(job)
     parts = parts if change is None else change(job, parts)
     if kept:
-        with sums_kept(watcher.model):
+        with reuse_last_sum(watcher.model):
             train_with(job, parts)
     else:
         train_with(job, parts)
@@ -173,10 +173,10 @@ def test_of_what_deviates_nothing_is_taken_over(make_job, how: str) -> None:
 def test_nothing_is_kept_elsewhere(make_job, rows, make_model, asked: list[int]) -> None:
     model, (x, y) = FlatModel(make_model("mlp")), rows("mlp", 9)
     contributions, state = RecordsAndCanaries(model, x, y), model.initial()
-    with sums_kept(model):
+    with reuse_last_sum(model):
         found = contributions(state, torch.arange(9), 1.0)
         again = clipped_sum(model, state, x, y, 1.0)
-        with sums_kept(model):
+        with reuse_last_sum(model):
             clipped_sum(model, state, x, y, 1.0)
         clipped_sum(model, state, x, y, 1.0)
         clipped_sum(FlatModel(make_model("mlp")), state, x, y, 1.0)  # for whom nothing was kept
@@ -278,7 +278,7 @@ def test_constants_are_compared_by_their_values() -> None:
     asked = []
     compute = other.clipped_sum
     other.clipped_sum = lambda *given: (asked.append(1), compute(*given))[1]  # type: ignore[method-assign]
-    with sums_kept(other):
+    with reuse_last_sum(other):
         RecordsAndCanaries(flat, x, y)(flat.initial(), torch.arange(5), 1.0)
         clipped_sum(other, flat.initial(), x, y, 1.0)
     assert asked == [1]

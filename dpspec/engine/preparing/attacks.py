@@ -214,13 +214,13 @@ def _checked_records(offered: Offered, records: Any, count: int, shape: tuple[in
 
 def _held(offered: Offered, rows: Any, count: int, context: Context) -> Directions:
     """What directions that hold themselves are, asked for once and all together, before anything is planted."""
-    from dpspec.training.canaries import UnfitError, held
+    from dpspec.training.canaries import InvalidDirectionsError, read_directions
 
     parameters = context.facts.parameters
     assert parameters is not None
     try:
-        found, off = held(rows, count, parameters, context.device)
-    except UnfitError as error:
+        found, off = read_directions(rows, count, parameters, context.device)
+    except InvalidDirectionsError as error:
         raise misbehaved(offered, str(error)) from None
     _require_orthonormal(offered, off)
     return found

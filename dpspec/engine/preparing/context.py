@@ -83,9 +83,11 @@ class RunContext:
             raise ValueError(f"spec {self.prepared.spec.name!r} has no model")
         if not chosen(self.prepared.spec):
             return self.prepared.model
-        from dpspec.training.pretraining import Fitted
+        from dpspec.training.pretraining import PretrainedFactory
 
-        return Fitted(self.prepared.model, lambda: (self.data.train_x, self.data.train_y), lambda: self.device)
+        return PretrainedFactory(
+            self.prepared.model, lambda: (self.data.train_x, self.data.train_y), lambda: self.device
+        )
 
     @cached_property
     def trainer(self) -> Trainer:

@@ -145,9 +145,9 @@ class TrainTrials(AuditTask):
         spec, model = context.prepared.spec, context.prepared.model
         context.state_folder = self._folder
         if model is not None:
-            from dpspec.training.fitting import require_fitting
+            from dpspec.training.model_check import check_model
 
-            require_fitting(model, context.facts)
+            check_model(model, context.facts)
         began, missing = time.monotonic(), set(self.indices)
         _, mechanism = context.prepared.offers["mechanism"]
         for trial in context.prepared.audit.trials(context.inputs, context, self.indices):

@@ -1,8 +1,7 @@
-"""How a record's gradient is made small: clippers scale it, and may then truncate it, to an l2 norm of clip_norm.
+"""Clippers bound the l2 norm of each record's contribution.
 
-Every clipper keeps the l2 norm of a whole contribution within ``clip_norm``, so that the accounting never depends on
-which one is used. ``clipper_of(phase)`` makes the one that a phase of a job declares. Wherever a clipper is wanted,
-a plain number stands for :class:`Flat` clipping to it.
+Every clipper keeps the l2 norm within ``clip_norm``, so the accounting does not depend on the clipper. ``clipper_of``
+builds the clipper of a phase. Functions that take a clipper accept a number for :class:`Flat`.
 """
 
 from __future__ import annotations
@@ -20,18 +19,19 @@ from dpspec.contract.phase import Phase
 from dpspec.training.gradients.ghost_parameters import Gradients, Rows
 from dpspec.training.gradients.ghost_parameters import squares_of as squares_of
 
-#: Relative room for the rounding of float64 arithmetic where a bound is split into several.
+#: Relative margin for float64 rounding when a bound is split among layers.
 _ROOM = 2.0**-40
 
-#: So far below one that rounding to float32 does not lead back above it.
+#: Factor below 1 that survives rounding to float32.
 _BELOW = 1.0 - 2.0**-22
 
 
 class Clipper(ABC):
-    """Scales each record's gradient by factors that its squared norms decide, then truncates its coordinates.
+    """Scale each record's gradient by factors of its squared norms, then truncate its coordinates.
 
-    clip_norm: what the l2 norm of a contribution never exceeds.
-    coordinate_bound: coordinates are cut to +- this after scaling; infinity where they are not.
+    Attributes:
+        clip_norm: Maximum l2 norm of a contribution.
+        coordinate_bound: Maximum absolute value of a coordinate after scaling; infinity for no truncation.
     """
 
     clip_norm: float
@@ -39,12 +39,15 @@ class Clipper(ABC):
 
     @abstractmethod
     def scale(self, squares: Tensor, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Factors (k, b) in float32 and the norms (b,) in float64 of the scaled gradients.
+        """Compute the scaling factors.
 
-        squares: (k, b) float64, the squared norm of each of k parameters' gradients for each of b records.
-        names: the k parameters' names.
+        Args:
+            squares: Squared norms (k, b), float64, of k parameters' gradients for b records.
+            names: Names of the k parameters.
 
-        A record that is not finite anywhere has factor and norm zero.
+        Returns:
+            Factors (k, b), float32, and norms (b,), float64, of the scaled gradients. Both are zero for a record with a
+            non-finite gradient.
         """
 
 
@@ -58,7 +61,7 @@ class Flat(Clipper):
         _require_positive("clip_norm", self.clip_norm)
 
     def scale(self, squares: Tensor, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """The same factor for every parameter, as a view."""
+        """Return one factor per record, expanded to all parameters as a view."""
         norms = squares.sum(0).sqrt()
         factors = clip_factors(norms, self.clip_norm)
         return factors.expand(len(names), -1), torch.where(norms.isfinite(), norms * factors, 0.0)
@@ -66,11 +69,14 @@ class Flat(Clipper):
 
 @dataclass(frozen=True)
 class PerLayer(Clipper):
-    """Each layer's part of the gradient to a bound of its own.
+    """Clip the gradient of each layer to its own bound.
 
-    A layer is what shares the name up to its last dot: the weight and the bias of one module. ``bounds`` are the
-    layers' l2 bounds in the order of the parameters, their squares adding up to at most clip_norm^2; by default each
-    of L layers has clip_norm / sqrt(L).
+    A layer consists of the parameters with the same name up to the last dot, for example a module's weight and bias.
+
+    Attributes:
+        clip_norm: Maximum l2 norm of the whole contribution.
+        bounds: l2 bounds of the layers in the order of the parameters, with a joint norm of at most ``clip_norm``.
+            Default: clip_norm / sqrt(L) for each of L layers.
     """
 
     clip_norm: float
@@ -87,7 +93,11 @@ class PerLayer(Clipper):
             )
 
     def scale(self, squares: Tensor, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """One factor per layer; raises ``ValueError`` where there are not as many bounds as layers."""
+        """Return one factor per layer.
+
+        Raises:
+            ValueError: The number of bounds differs from the number of layers.
+        """
         layers = list(dict.fromkeys(layer_of(name) for name in names))
         if self.bounds is not None and len(self.bounds) != len(layers):
             raise ValueError(f"{len(self.bounds)} bounds for the {len(layers)} layers of the model: {layers}")
@@ -103,9 +113,9 @@ class PerLayer(Clipper):
 
 @dataclass(frozen=True)
 class Truncated(Clipper):
-    """First as :class:`Flat`, then every coordinate to +- ``coordinate_bound`` (Xiao, Wan and Devadas, Algorithm 2).
+    """Clip as :class:`Flat`, then truncate every coordinate to +- ``coordinate_bound``.
 
-    Truncation only shortens: the l2 norm stays within clip_norm.
+    Algorithm 2 of Xiao, Wan and Devadas. Truncation only shortens, so the l2 norm stays within ``clip_norm``.
     """
 
     clip_norm: float
@@ -116,24 +126,27 @@ class Truncated(Clipper):
         _require_positive("coordinate_bound", self.coordinate_bound)
 
     def scale(self, squares: Tensor, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """A hair below the flat factors, so that rounding products to float32 never lengthens a contribution."""
+        """Return slightly smaller factors than flat clipping, so that float32 rounding of products cannot exceed the
+        norm.
+        """
         factors, norms = Flat(self.clip_norm).scale(squares, names)
         return factors * _BELOW, norms
 
 
-#: A clipper, or the norm to which to clip as a whole.
+#: A clipper, or a clip norm for flat clipping.
 Clip: TypeAlias = float | Clipper
 
 
 def clipper(clip: Clip) -> Clipper:
-    """The clipper itself, or flat clipping to a number."""
+    """Return a clipper unchanged and a number as flat clipping."""
     return clip if isinstance(clip, Clipper) else Flat(float(clip))
 
 
 def clipper_of(phase: Mapping[str, Any]) -> Clipper:
-    """The clipper of a phase: its ``clip_norm``, and ``clipping`` as the contract's fragment CLIPPING describes it.
+    """Build the clipper of a phase from its ``clip_norm`` and ``clipping`` block (default: flat).
 
-    Without ``clipping`` it is :class:`Flat`. Raises ``ValueError`` on anything else than the fragment allows.
+    Raises:
+        ValueError: The block does not follow the contract's fragment CLIPPING.
     """
     clip_norm = Phase.of(phase).clip_norm
     clipping = phase.get("clipping") or {"scheme": "flat"}
@@ -149,9 +162,9 @@ def clipper_of(phase: Mapping[str, Any]) -> Clipper:
 
 
 def clip_factors(norms: Tensor, bound: float | Tensor) -> Tensor:
-    """min(1, bound / norm) for float64 norms, rounded down to float32; zero where a norm is not finite.
+    """min(1, bound / norm) for float64 norms, rounded down to float32; 0 if a norm is not finite.
 
-    Rounding down keeps norm * factor <= bound in float64.
+    Rounding down ensures norm * factor <= bound in float64.
     """
     exact = bound / torch.clamp(norms, min=bound)
     factors = exact.float()
@@ -161,23 +174,29 @@ def clip_factors(norms: Tensor, bound: float | Tensor) -> Tensor:
 
 
 def layer_of(name: str) -> str:
-    """The module that a parameter belongs to: its name up to the last dot."""
+    """Module of a parameter: its name up to the last dot."""
     return name.rpartition(".")[0]
 
 
 def no_norms(device: torch.device) -> Tensor:
-    """The norms of no records: (0,) float64."""
+    """Norms of an empty batch, (0,) float64."""
     return torch.zeros(0, dtype=torch.float64, device=device)
 
 
 def add_clipped(totals: Mapping[str, Tensor], gradients: Mapping[str, Tensor | Gradients], clip: Clip) -> Tensor:
-    """Add clipped gradients, by parameter, to ``totals`` in place; the norms (b,) of what was added.
+    """Add clipped gradients to ``totals`` in place.
 
-    gradients: of b records, as rows (b, ...) or as
-    :class:`~dpspec.training.gradients.ghost_parameters.Gradients`.
+    A gradient within the bound is added unchanged. A non-finite gradient counts as zero, so no record contributes more
+    than the clip norm.
 
-    A gradient within the bounds is added as it is. A gradient that is not finite counts as zero: no record, however
-    broken, contributes more than clip_norm.
+    Args:
+        totals: Tensors by parameter name.
+        gradients: Gradients of b records by parameter name, as rows (b, ...) or
+            :class:`~dpspec.training.gradients.ghost_parameters.Gradients`.
+        clip: Clipper or clip norm.
+
+    Returns:
+        Norms (b,), float64, of the added contributions.
     """
     how, names = clipper(clip), tuple(totals)
     each = {name: _gradients(gradients[name]) for name in names}

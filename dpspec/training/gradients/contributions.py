@@ -1,11 +1,10 @@
-"""Where a step's clipped sum comes from: the real records' gradients, and those of planted canaries.
+"""The clipped sum of a step over real records and inserted gradient canaries.
 
-Canaries whose gradients are zero nearly everywhere are clipped and summed without ever writing the zeros.
+Sparse canaries are clipped and summed without materializing zeros.
 
-An adversary who is told which real records a step drew takes away what the step has just added up. It does not take
-the word of the step, which is what is audited: within :func:`sums_kept` the last sum is kept with all that decided it,
-if it was asked of a model like the adversary's own, and who brings the very same parameters, rows and clipping to
-:func:`clipped_sum` is given it, and else computes.
+An adversary who knows the drawn records subtracts their clipped sum. It recomputes this sum and does not trust the
+audited step. Within :func:`reuse_last_sum` the last sum is cached together with all of its inputs; :func:`clipped_sum`
+returns it only for an equivalent model and identical parameters, rows and clipping.
 """
 
 from __future__ import annotations
@@ -29,25 +28,29 @@ from dpspec.training.gradients.persample import ClippedSum, FlatModel
 
 @runtime_checkable
 class SparseCanaries(GradientCanaries, Protocol):
-    """Gradient canaries that also say where they are not zero."""
+    """Gradient canaries with known nonzero coordinates."""
 
     def sparse(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Coordinates int64 and values float32, (b, s) each, of canary records ``indices`` (b,), before clipping."""
+        """Coordinates, int64, and values, float32, (b, s) each, of canary records ``indices`` (b,) before clipping."""
 
 
-#: Of so many bytes nobody asks whether they are free.
+#: Below this many bytes, free memory is not checked.
 _AT_ONCE = 2**20
 
 
 def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor, clip_norm: float) -> ClippedSum:
-    """sum_i v_i * min(1, clip_norm / ||v_i||) over canary records ``indices`` (b,), in O(b s + P).
+    """Sum clipped sparse canary gradients in O(b s + P). A non-finite gradient counts as zero.
 
-    ``state`` (P,) is the model. A gradient that is not finite counts as zero.
+    Args:
+        canaries: The canaries.
+        state: Parameters (P,).
+        indices: Canary records (b,).
+        clip_norm: Maximum l2 norm per record.
     """
     total = torch.zeros_like(state)
     norms = [no_norms(state.device)]
     width = canaries.sparse(indices[:1])[0].shape[1] if len(indices) else 1
-    few = 24 * width * len(indices) <= _AT_ONCE  # how much memory is free takes longer to ask than they do
+    few = 24 * width * len(indices) <= _AT_ONCE  # checking free memory takes longer
     for some in torch.split(indices, len(indices) if few else memory.chunk_size(24 * width, state.device)):
         coordinates, values = canaries.sparse(some)
         values = values.to(state)
@@ -55,7 +58,7 @@ def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor,
         factors = clip_factors(lengths, clip_norm).to(state)
         clipped = torch.where(factors.unsqueeze(1) > 0, values * factors.unsqueeze(1), 0.0)
         where, what = send(coordinates, state.device).reshape(-1), clipped.reshape(-1)
-        if state.is_cuda:  # of the two, this one sums in the same order each time there, the other one on a CPU
+        if state.is_cuda:  # index_put_ is deterministic on a GPU, index_add_ on a CPU
             total.index_put_((where,), what, accumulate=True)
         else:
             total.index_add_(0, where, what)
@@ -63,27 +66,27 @@ def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor,
     return ClippedSum(total, torch.cat(norms))
 
 
-class _Kept:
-    """The last sum over real records that a model like ``model`` was asked for, if any, as a copy of its own."""
+class _LastSum:
+    """The last sum over real records of a model equivalent to ``model``, with copies of its inputs."""
 
     def __init__(self, model: FlatModel) -> None:
         self.model = model
         self._asked: tuple[Clipper, Tensor, Tensor, Tensor] | None = None
         self._found: ClippedSum | None = None
 
-    def is_of(self, other: FlatModel) -> bool:
-        """Whether ``other`` is the same function of parameters and records, as it stands."""
+    def matches(self, other: FlatModel) -> bool:
+        """Whether ``other`` is currently the same function of parameters and records."""
         if not self.model.is_alike(other):
             return False
         return all_equal(list(zip(self.model.constants, other.constants, strict=True)))
 
-    def keep(self, how: Clipper, state: Tensor, x: Tensor, y: Tensor, found: ClippedSum) -> None:
-        """Copies, but of the rows ``x`` (b, ...), ``y`` (b,), that nobody else has."""
+    def store(self, how: Clipper, state: Tensor, x: Tensor, y: Tensor, found: ClippedSum) -> None:
+        """Store copies, except of ``x`` (b, ...) and ``y`` (b,), which have no other references."""
         self._asked = copy.deepcopy(how), state.clone(), x, y
         self._found = ClippedSum(found.sum.clone(), found.norms.clone())
 
-    def of(self, how: Clipper, state: Tensor, x: Tensor, y: Tensor) -> ClippedSum | None:
-        """What was found for the same, entry by entry, for one wait where that stands on a GPU; None for all else."""
+    def lookup(self, how: Clipper, state: Tensor, x: Tensor, y: Tensor) -> ClippedSum | None:
+        """The stored sum if all inputs are identical (one GPU synchronization), else None."""
         if self._asked is None or type(self._asked[0]) is not type(how):
             return None
         if not are_alike(vars(self._asked[0]), vars(how)):
@@ -91,35 +94,42 @@ class _Kept:
         return self._found if all_equal(list(zip(self._asked[1:], (state, x, y), strict=True))) else None
 
 
-_KEPT: ContextVar[_Kept | None] = ContextVar("kept", default=None)
+_LAST_SUM: ContextVar[_LastSum | None] = ContextVar("last", default=None)
 
 
 @contextmanager
-def sums_kept(model: FlatModel) -> Iterator[None]:
-    """Within it a step's sum over real records is kept until the next one, for who asks ``model`` for the very same."""
-    token = _KEPT.set(_Kept(model))
+def reuse_last_sum(model: FlatModel) -> Iterator[None]:
+    """Cache each step's sum over real records for later calls of :func:`clipped_sum` with ``model``."""
+    token = _LAST_SUM.set(_LastSum(model))
     try:
         yield
     finally:
-        _KEPT.reset(token)
+        _LAST_SUM.reset(token)
 
 
 def clipped_sum(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> ClippedSum:
-    """``model.clipped_sum``, or what a step has kept of a model like it, these parameters, rows and clipping."""
-    kept = _KEPT.get()
-    found = kept.of(clipper(clip), state, x, y) if kept is not None and kept.model is model else None
+    """``model.clipped_sum``, from the cache of :func:`reuse_last_sum` if all inputs are identical."""
+    last = _LAST_SUM.get()
+    found = last.lookup(clipper(clip), state, x, y) if last is not None and last.model is model else None
     return model.clipped_sum(state, x, y, clip) if found is None else found
 
 
-#: Rows are copied out of the data piece by piece, at most so many bytes at once: a batch may be of any size.
+#: Maximum bytes of rows copied from the dataset at a time.
 _COPIED = 64 * 2**20
 
 
 class RecordsAndCanaries:
-    """Records 0..n-1 are the rows of ``x``; records n..n+count-1 are gradient canaries. All are clipped alike."""
+    """Contributions of n real records, the rows of ``x``, followed by ``count`` gradient canaries. Both are clipped."""
 
     def __init__(self, model: FlatModel, x: Tensor, y: Tensor, canaries: GradientCanaries | None = None) -> None:
-        """``x`` (n, ...) and ``y`` (n,) stand on the model's device."""
+        """Store the rows and canaries.
+
+        Args:
+            model: Model with P parameters.
+            x: Records (n, ...) on the model's device.
+            y: Labels (n,) on the model's device.
+            canaries: Inserted gradient canaries.
+        """
         if len(x) != len(y):
             raise ValueError(f"{len(x)} records but {len(y)} labels")
         self._model = model
@@ -130,11 +140,11 @@ class RecordsAndCanaries:
 
     @property
     def records(self) -> int:
-        """Real and planted records together."""
+        """Number of real records and canaries."""
         return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
 
     def __call__(self, state: Tensor, indices: Tensor, clip_norm: Clip) -> ClippedSum:
-        """The clipped sum of ``indices`` (b,), ascending and on the CPU, so that canaries stand at the end."""
+        """Clipped sum over ``indices`` (b,), ascending, on the CPU."""
         real = int(torch.searchsorted(indices, len(self._x)))
         records = self._real(state, send(indices[:real], self._model.device), clip_norm)
         if self._canaries is None or real == len(indices):
@@ -143,14 +153,14 @@ class RecordsAndCanaries:
         return ClippedSum(records.sum + planted.sum, torch.cat([records.norms, planted.norms]))
 
     def _real(self, state: Tensor, rows: Tensor, clip_norm: Clip) -> ClippedSum:
-        total, norms, kept = None, [], _KEPT.get()
+        total, norms, last = None, [], _LAST_SUM.get()
         pieces = torch.split(rows, self._copied)
-        keeps = kept is not None and len(pieces) == 1 and kept.is_of(self._model)
+        reusable = last is not None and len(pieces) == 1 and last.matches(self._model)
         for some in pieces:
             x, y = self._x[some], self._y[some]
             found = self._model.clipped_sum(state, x, y, clip_norm)
-            if kept is not None and keeps:
-                kept.keep(clipper(clip_norm), state, x, y, found)
+            if last is not None and reusable:
+                last.store(clipper(clip_norm), state, x, y, found)
             total = found.sum if total is None else total.add_(found.sum)
             norms.append(found.norms)
         assert total is not None  # an empty batch is one empty piece

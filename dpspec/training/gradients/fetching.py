@@ -1,8 +1,7 @@
-"""Numbers between a GPU and its host: sent without waiting, and fetched many at once, when somebody asks for them.
+"""Transfer tensors between the host and a GPU without synchronizing at every step.
 
-Whoever asks a GPU for one number waits until all that was asked of it before is done. What logs and observers measure
-step by step therefore stays there and is fetched in blocks, as it is: results are those of asking at once, bit by bit.
-On a CPU nothing is held back.
+Reading one number from a GPU waits for all of its queued work. Observers therefore keep per-step measurements on the
+GPU and fetch them in blocks. The values are bit-identical to immediate reads. On a CPU every value is read immediately.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ from torch import Tensor
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: A number: at hand, or (0-dimensional) on a GPU that may still be computing it.
+#: A float, or a 0-dimensional tensor on a GPU that may still be computing it.
 Number: TypeAlias = float | Tensor
 
-#: A block is fetched when it holds so many entries or bytes.
+#: Maximum number of entries and bytes in the queue before it is flushed.
 _ENTRIES, _BYTES = 256, 16 * 2**20
 
 T = TypeVar("T")
 
 
 def send(tensor: Tensor, device: str | torch.device) -> Tensor:
-    """The tensor on a device. From a CPU to a GPU nobody waits: memory that is not pinned is copied aside at once."""
+    """Copy a tensor to a device. A copy from the CPU does not block: unpinned memory is staged first."""
     return tensor.to(device, non_blocking=tensor.device.type == "cpu")
 
 
-def at_hand(tensor: Tensor) -> Number:
-    """A 0-dimensional tensor as a float where that costs no waiting, on a CPU; elsewhere as it is."""
+def float_on_cpu(tensor: Tensor) -> Number:
+    """Return a 0-dimensional CPU tensor as a float, and a GPU tensor unchanged to avoid a synchronization."""
     return float(tensor) if tensor.device.type == "cpu" else tensor
 
 
 def fetch(tensors: Sequence[Tensor]) -> list[Array]:
-    """Arrays of their own, bit by bit the same; one copy for all that stand on a GPU, which is the same for all."""
+    """Copy tensors into arrays with identical bits, with a single device-to-host transfer for all GPU tensors."""
     away = [tensor.detach() for tensor in tensors if tensor.device.type != "cpu"]
     if away:
         flat = [tensor.reshape(-1).view(torch.uint8) for tensor in away]
@@ -50,7 +49,7 @@ def fetch(tensors: Sequence[Tensor]) -> list[Array]:
 
 
 def all_equal(pairs: Sequence[tuple[Tensor, Tensor]]) -> bool:
-    """Whether both of every pair have one shape, type, place and the same entries; nothing equals what is no number."""
+    """Whether both tensors of every pair have the same shape, dtype, device and entries. NaN equals nothing."""
     if any((a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device) for a, b in pairs):
         return False
     if all(a.device.type == "cpu" for a, _ in pairs):
@@ -58,34 +57,34 @@ def all_equal(pairs: Sequence[tuple[Tensor, Tensor]]) -> bool:
     return bool(torch.stack([(a == b).all() for a, b in pairs]).all())
 
 
-class Later:
-    """Hands what is added to it on, in order: on a CPU at once, from a GPU in blocks."""
+class TransferQueue:
+    """Queue of callbacks with tensor arguments, run in order: immediately on a CPU, in blocks on a GPU."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._bytes = 0
 
     def add(self, take: Callable[..., None], *values: Any) -> None:
-        """``take`` is going to be called with ``values``, tensors as arrays; nobody changes them from here on."""
+        """Call ``take(*values)`` later, with tensors replaced by arrays. The tensors must not change in between."""
         tensors = _tensors(values)
         self._waiting.append((take, values))
         self._bytes += sum(tensor.nbytes for tensor in tensors)
         full = len(self._waiting) >= _ENTRIES or self._bytes >= _BYTES
         if full or all(tensor.device.type == "cpu" for tensor in tensors):
-            self.settle()
+            self.flush()
 
-    def settle(self) -> None:
-        """Fetch what is waiting."""
+    def flush(self) -> None:
+        """Fetch all queued tensors and run their callbacks."""
         if not self._waiting:
             return
         waiting = self._waiting
-        self.forget()
+        self.clear()
         arrays = iter(fetch([tensor for _, values in waiting for tensor in _tensors(values)]))
         for take, values in waiting:
             take(*[next(arrays) if isinstance(value, Tensor) else value for value in values])
 
-    def forget(self) -> None:
-        """Drop what is waiting."""
+    def clear(self) -> None:
+        """Discard the queue."""
         self._waiting, self._bytes = [], 0
 
 
@@ -93,32 +92,32 @@ def _tensors(values: Sequence[Any]) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor)]
 
 
-class HasLater(Protocol):
-    """Something whose attributes are written later."""
+class HasTransferQueue(Protocol):
+    """An object whose attributes are written by queued callbacks."""
 
     @property
-    def later(self) -> Later:
-        """What is still to come."""
+    def transfers(self) -> TransferQueue:
+        """The queue of pending writes."""
 
 
-class Settled(Generic[T]):
-    """An attribute that is complete whenever it is read: what is still on a GPU is fetched first."""
+class SyncedAttribute(Generic[T]):
+    """Descriptor of an attribute that flushes the transfer queue before each read."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = f"_settled_{name}"
 
     @overload
-    def __get__(self, one: None, owner: type) -> Settled[T]: ...
+    def __get__(self, instance: None, owner: type) -> SyncedAttribute[T]: ...
 
     @overload
-    def __get__(self, one: HasLater, owner: type) -> T: ...
+    def __get__(self, instance: HasTransferQueue, owner: type) -> T: ...
 
-    def __get__(self, one: HasLater | None, owner: type) -> T | Settled[T]:
-        if one is None:
+    def __get__(self, instance: HasTransferQueue | None, owner: type) -> T | SyncedAttribute[T]:
+        if instance is None:
             return self
-        one.later.settle()
-        found: T = getattr(one, self._name)
+        instance.transfers.flush()
+        found: T = getattr(instance, self._name)
         return found
 
-    def __set__(self, one: HasLater, value: T) -> None:
-        setattr(one, self._name, value)
+    def __set__(self, instance: HasTransferQueue, value: T) -> None:
+        setattr(instance, self._name, value)

@@ -1,6 +1,6 @@
-"""A model as a function of one flat vector: the order of ``parameters()``, trainable ones only.
+"""A model as a function of one flat vector of its trainable parameters, in the order of ``parameters()``.
 
-Layers that no per-example gradient exists for are named here: they let one record change what another one computes.
+Layers without per-example gradients are rejected by name: they couple the records of a batch.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from dpspec.models import modules
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each trainable parameter stands in the flat vector."""
+    """Names and shapes of the trainable parameters in the flat vector."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, model: nn.Module) -> Layout:
-        """The layout of a model. Raises ``ValueError`` where it has nothing to train."""
+        """Build the layout of a model. Raises ``ValueError`` if the model has no trainable parameters."""
         found = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
         if not found:
             raise ValueError("the model has no trainable parameters")
@@ -40,38 +40,38 @@ class Layout:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The number of entries of each parameter."""
+        """Number of entries of each parameter."""
         return tuple(prod(shape) for shape in self.shapes)
 
     @property
     def size(self) -> int:
-        """The length P of the flat vector."""
+        """Length P of the flat vector."""
         return sum(self.sizes)
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views of ``flat`` (P,) by parameter name."""
+        """Split ``flat`` (P,) into views by parameter name."""
         if flat.shape != (self.size,):
             raise ValueError(f"expected a vector of {self.size} parameters, got shape {tuple(flat.shape)}")
         pieces = torch.split(flat, list(self.sizes))
         return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
 
     def split(self, rows: Tensor) -> dict[str, Tensor]:
-        """Views (b, *shape) of ``rows`` (b, P) by parameter name."""
+        """Split ``rows`` (b, P) into views (b, *shape) by parameter name."""
         pieces = torch.split(rows, list(self.sizes), dim=1)
         shaped = zip(self.names, pieces, self.shapes, strict=True)
         return {name: piece.view(len(rows), *shape) for name, piece, shape in shaped}
 
     def flatten(self, named: Mapping[str, Tensor], leading: int = 0) -> Tensor:
-        """One vector (P,) from tensors by name; with ``leading`` batch dimensions kept, (..., P)."""
+        """Concatenate tensors by name into one vector (P,), or (..., P) with ``leading`` batch dimensions."""
         pieces = [named[name] for name in self.names]
         return torch.cat([piece.reshape(*piece.shape[:leading], -1) for piece in pieces], dim=leading)
 
 
 def places(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer of a model by each of its places: one that is tied stands in more than one.
+    """All parameters and buffers by every qualified name, so a tied parameter appears several times.
 
-    A module that is used twice is one place. ``torch.func.functional_call`` fills exactly these with
-    ``tie_weights=False``; left to tie them itself, it does not give a module that is used twice its parameters back.
+    A module that is used twice appears once. ``torch.func.functional_call`` with ``tie_weights=False`` takes exactly
+    these names; with ``tie_weights=True`` it does not restore the parameters of a module that is used twice.
     """
     found: dict[str, Tensor] = {}
     for prefix, module in model.named_modules():
@@ -81,13 +81,13 @@ def places(model: nn.Module) -> dict[str, Tensor]:
 
 
 def trained(model: nn.Module) -> dict[str, str]:
-    """The places of everything that is trained, each with its name in the layout; a tied parameter has several."""
+    """Map every qualified name of a trainable parameter to its name in the layout. A tied parameter has several."""
     names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
     return {place: names[id(value)] for place, value in places(model).items() if id(value) in names}
 
 
 def flatten(model: nn.Module) -> Tensor:
-    """A copy of the model's trainable parameters as one vector (P,)."""
+    """Copy the model's trainable parameters into one vector (P,)."""
     layout = Layout.of(model)
     return layout.flatten({name: p.detach() for name, p in model.named_parameters() if p.requires_grad})
 
@@ -120,36 +120,36 @@ _RULES: tuple[_Rule, ...] = (
     (
         _DropoutNd,
         lambda m: bool(m.p > 0),
-        "draws from torch's global generator, so that a seed would not decide the run",
-        "remove it: the noise of DP-SGD already regularises",
+        "uses torch's global generator, so the run's seed would not determine it",
+        "remove it: DP-SGD's noise already regularizes",
     ),
     (
         nn.RNNBase,
         lambda m: bool(m.dropout > 0),
-        "drops values between its layers by torch's global generator, so that a seed would not decide the run",
-        "set dropout=0: the noise of DP-SGD already regularises",
+        "applies dropout with torch's global generator, so the run's seed would not determine it",
+        "set dropout=0: DP-SGD's noise already regularizes",
     ),
     (
         nn.RNNBase,
         lambda m: type(m) not in (nn.RNN, nn.LSTM, nn.GRU),
-        "is a recurrent layer that is not known step by step",
+        "is an unknown recurrent layer",
         "use torch.nn.RNN, LSTM or GRU, or write the recurrence with a cell",
     ),
     (
         nn.MultiheadAttention,
         lambda m: bool(m.dropout > 0),
-        "drops attention by torch's global generator, so that a seed would not decide the run",
-        "set dropout=0: the noise of DP-SGD already regularises",
+        "applies dropout with torch's global generator, so the run's seed would not determine it",
+        "set dropout=0: DP-SGD's noise already regularizes",
     ),
     (
         nn.Embedding | nn.EmbeddingBag,
         lambda m: m.max_norm is not None or m.scale_grad_by_freq or m.sparse,
-        "changes its table when it looks into it, or counts what a batch looks up",
-        "leave max_norm, scale_grad_by_freq and sparse out",
+        "modifies its table during lookups, or scales gradients by frequency in the batch",
+        "omit max_norm, scale_grad_by_freq and sparse",
     ),
 )
 
-#: Layers whose output for a record is a function of that record alone, whatever their options are.
+#: Layers whose output for a record depends on that record only, for all options.
 _SEPARATE: frozenset[type[nn.Module]] = frozenset(
     {
         *(nn.Sequential, nn.Identity, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding),
@@ -161,15 +161,19 @@ _SEPARATE: frozenset[type[nn.Module]] = frozenset(
 )
 
 
-#: Attributes that are compared by their values.
+#: Types of attributes that are compared by value.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
 
 
 def are_alike(one: object, other: object, within: frozenset[int] = frozenset()) -> bool:
-    """Whether two modules are of the same layers, whose attributes and hooks are the same; parameters and buffers,
-    whose values are not looked at, have the same names and shapes. False wherever that cannot be told.
+    """Whether two modules have the same layers with equal attributes and hooks.
 
-    within: what is being compared already; of what holds itself nothing is told.
+    Parameters and buffers must have equal names and shapes; their values are not compared. False if undecidable.
+
+    Args:
+        one: First object.
+        other: Second object.
+        within: Ids of objects under comparison. A cyclic reference makes the result False.
     """
     if one is other:
         return True
@@ -201,9 +205,9 @@ def _form(value: object) -> object:
 
 
 def record_by_record(model: nn.Module) -> bool:
-    """Whether a model's structure shows that it treats each record by itself, so that a batch needs no ``vmap``.
+    """Whether the structure shows that the model treats records independently, so that a batch needs no ``vmap``.
 
-    True only for layers that are known, of exactly these types and without hooks; a false answer says nothing.
+    True only for known layers, of exactly these types and without hooks. False is inconclusive.
     """
     return all(_separate(module) for module in model.modules())
 
@@ -217,7 +221,7 @@ def _separate(module: nn.Module) -> bool:
 
 
 def problems(model: nn.Module) -> tuple[str, ...]:
-    """One sentence per layer that cannot be trained by example, with its name and what to use instead."""
+    """One sentence per layer without per-example gradients: its name, the reason and the replacement."""
     found = []
     for name, module in model.named_modules():
         for kind, applies, why, instead in _RULES:
@@ -228,7 +232,7 @@ def problems(model: nn.Module) -> tuple[str, ...]:
 
 
 def require_uncoupled(model: nn.Module) -> None:
-    """Raise ``ModelError`` that names every layer of :func:`problems`."""
+    """Raise ``ModelError`` that lists all :func:`problems`."""
     found = problems(model)
     if found:
         raise ModelError("the model has no per-example gradients: " + "; ".join(found))
@@ -236,8 +240,8 @@ def require_uncoupled(model: nn.Module) -> None:
 
 @contextmanager
 def naming_layers(model: nn.Module) -> Iterator[None]:
-    """Within it, what ``torch.func.vmap`` refuses is a ``ModelError`` that names the layer which asked for it."""
-    with entered_layers(model) as at_work:
+    """Convert errors of ``torch.func.vmap`` within this context to a ``ModelError`` that names the layer."""
+    with current_layer(model) as describe_layer:
         try:
             yield
         except RuntimeError as error:
@@ -245,14 +249,15 @@ def naming_layers(model: nn.Module) -> Iterator[None]:
                 raise
             why = str(error).partition("\n")[0]
             raise ModelError(
-                f"the model has no per-example gradients: {at_work()} does what torch.func.vmap cannot do for each "
-                f"record by itself; write it in operations on tensors, without .item() and branches on values: {why}"
+                f"the model has no per-example gradients: {describe_layer()} uses an operation that "
+                "torch.func.vmap does not support; use tensor operations without .item() and branches on values: "
+                f"{why}"
             ) from error
 
 
 @contextmanager
-def entered_layers(model: nn.Module) -> Iterator[Callable[[], str]]:
-    """Within it, what it gives says which layer of the model was entered last and not left, in words."""
+def current_layer(model: nn.Module) -> Iterator[Callable[[], str]]:
+    """Track the forward pass; the yielded function describes the layer that is being executed."""
     names = {module: name for name, module in model.named_modules()}
     inside: list[nn.Module] = []
 
@@ -264,13 +269,13 @@ def entered_layers(model: nn.Module) -> Iterator[Callable[[], str]]:
         if module in names:
             inside.pop()
 
-    def at_work() -> str:
+    def describe_layer() -> str:
         layer = inside[-1] if inside else model
         return _place(names[layer], layer)
 
     hooks = (register_module_forward_pre_hook(entered), register_module_forward_hook(left))
     try:
-        yield at_work
+        yield describe_layer
     finally:
         for hook in hooks:
             hook.remove()

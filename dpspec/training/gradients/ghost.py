@@ -1,12 +1,12 @@
-"""A chunk's per-example gradients from one forward and one backward pass over all of its records.
+"""Per-example gradients of a chunk from one forward and one backward pass over all records.
 
-Functions with a rule are caught on the way, wherever in the model they are called, and replaced by a
-:class:`~dpspec.training.gradients.ghost_calls.Call`, which works out the gradients of its parameters from its input
-and the gradient of its output. Parameters that are used in any other way get a copy per record, and autograd does the
-rest. Which is which is found once, by a trial pass over one record.
+Functions with a rule are intercepted wherever the model calls them and replaced by a
+:class:`~dpspec.training.gradients.ghost_calls.Call`, which computes the gradients of its parameters from its input and
+the gradient of its output. Parameters with any other use are copied per record and left to autograd. A trial pass over
+one record decides this once.
 
-The model runs under ``vmap``: whatever it does, no record can change what another one computes. Only a model of layers
-that are known to work record by record runs without, which is faster.
+The model runs under ``vmap``, so that no record can influence another. Only models of layers that are known to be
+independent across records run without it, which is faster.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from dpspec.training.gradients.ghost_parameters import Gradients, Rows
 
 
 class Rule(Protocol):
-    """Reads the arguments of a function as a call; None where it is used in a way without a rule."""
+    """Parse the arguments of a function into a call; None if this use has no rule."""
 
     def __call__(self, name_of: Mapping[int, str], *args: Any, **kwargs: Any) -> tuple[Tensor, Call] | None:
-        """name_of: the trained parameters' names by the id of their tensors. Returns the input and the call."""
+        """Return the input and the call. ``name_of``: names of the trained parameters by tensor id."""
 
 
 def _linear(
@@ -103,7 +103,7 @@ def _each(size: Any, spatial: int) -> tuple[int, ...]:
     return sizes * spatial if len(sizes) == 1 else sizes
 
 
-#: The functions with a rule, as torch's own modules call them.
+#: Functions with a rule, as torch's modules call them.
 RULES: dict[Any, Rule] = {
     nn.functional.linear: _linear,
     nn.functional.conv1d: _convolution(1),
@@ -115,21 +115,22 @@ RULES: dict[Any, Rule] = {
 }
 
 
-#: The outputs (b, ...) of a model with parameters by name on records (b, ...).
+#: Maps parameters by name and records (b, ...) to outputs (b, ...).
 Forward: TypeAlias = Callable[[Mapping[str, Tensor], Tensor], Tensor]
 
-#: The mean loss of a batch: outputs (b, classes) and labels (b,) to a scalar. Called with b = 1.
+#: Mean loss of outputs (b, classes) and labels (b,). Called with b = 1.
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 _Receive: TypeAlias = Callable[[Mapping[str, Gradients]], None]
 
 
 class PerExample:
-    """Per-example gradients of a model whose structure a trial pass shows.
+    """Per-example gradients of a model, by the structure that a trial pass finds.
 
-    together: whether the model works record by record by its structure, so that it needs no ``vmap``.
-    covered: the parameters that only functions with a rule use.
-    written: the bytes of gradients that are written out for one record.
+    Attributes:
+        together: Whether the structure treats records independently, so that no ``vmap`` is needed.
+        covered: Parameters that only functions with a rule use.
+        written: Bytes of written-out gradients per record.
     """
 
     def __init__(
@@ -143,40 +144,47 @@ class PerExample:
         together: bool,
         constants: Iterable[Tensor] = (),
     ) -> None:
-        """``x`` (1, ...), ``y`` (1,): the record to try; ``constants``: the model's tensors that are not trained."""
+        """Run the trial pass.
+
+        Args:
+            forward: The model.
+            loss: The loss.
+            parameters: Trainable parameters by name.
+            x: One record (1, ...).
+            y: Its label (1,).
+            together: Whether the structure treats records independently.
+            constants: Tensors of the model that are not trained.
+        """
         self._forward, self._loss, self.together = forward, loss, together
         self._constants = frozenset(map(id, constants))
         watched = {name: p.detach().requires_grad_() for name, p in parameters.items()}
         with torch.enable_grad():
             tape = _Tape(watched, self._constants, x.device)
             total, _ = self._total(tape, {}, watched, x, y)
-            elsewhere = torch.autograd.grad(total, [tape.anchor, *watched.values()], allow_unused=True)[1:]
-        otherwise = {name for name, gradient in zip(watched, elsewhere, strict=True) if gradient is not None}
+            other_gradients = torch.autograd.grad(total, [tape.anchor, *watched.values()], allow_unused=True)[1:]
+        otherwise = {name for name, gradient in zip(watched, other_gradients, strict=True) if gradient is not None}
         otherwise |= {name for call in tape.calls if not call.batched for name in call.trained}
         calls = [set(call.trained) for call in tape.calls]
         while more := {name for call in calls if call & otherwise for name in call} - otherwise:
-            otherwise |= more  # a call is caught with all of its parameters or not at all
+            otherwise |= more  # a call is intercepted with all of its parameters or not at all
         self.covered = frozenset[str]().union(*calls) - otherwise
         factors = {name for name in self.covered if not isinstance(tape.found.get(name), Rows | None)}
         self.written = sum(p.nbytes for name, p in parameters.items() if name not in factors)
 
     def gradients(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[dict[str, Gradients], Tensor]:
-        """The gradients of records ``x`` (b, ...), ``y`` (b,), b >= 1, by parameter, and their outputs (b, classes)."""
-        found, _, outputs = self._both_ways(parameters, x, y, measured=False)
+        """Gradients of records ``x`` (b, ...), ``y`` (b,), b >= 1, by parameter, and outputs (b, classes)."""
+        found, _, outputs = self._forward_backward(parameters, x, y, measured=False)
         return found, outputs
 
     def squares(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Their squared norms (b,) in float64 by parameter, and the outputs.
-
-        Gradients are let go on the way back, as soon as they are measured.
-        """
-        found, squares, outputs = self._both_ways(parameters, x, y, measured=True)
+        """Squared norms (b,), float64, by parameter, and outputs. Gradients are freed during the backward pass."""
+        found, squares, outputs = self._forward_backward(parameters, x, y, measured=True)
         return squares | {name: gradients.squares() for name, gradients in found.items()}, outputs
 
-    def _both_ways(
+    def _forward_backward(
         self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, *, measured: bool
     ) -> tuple[dict[str, Gradients], dict[str, Tensor], Tensor]:
-        """Forwards and backwards: gradients, squared norms of those that were ``measured`` instead, and the outputs."""
+        """Gradients, squared norms of those that were ``measured`` instead, and outputs."""
         covered = {name: p for name, p in parameters.items() if name in self.covered}
         copies = {
             name: p.detach().expand(len(x), *p.shape).requires_grad_()
@@ -195,7 +203,7 @@ class PerExample:
     def _total(
         self, tape: _Tape, copies: Mapping[str, Tensor], shared: Mapping[str, Tensor], x: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The sum of the records' losses, and the outputs; ``copies`` (b, ...) are parameters for each record."""
+        """Sum of the records' losses, and outputs; ``copies`` (b, ...) are per-record parameters."""
 
         def one(copies: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             with tape:
@@ -215,18 +223,19 @@ class PerExample:
 
 
 def _rows(found: Tensor | None, parameter: Tensor, records: int) -> Rows:
-    """What autograd found; nothing where the outputs do not depend on the parameter."""
+    """Wrap autograd's gradient; zeros if the outputs do not depend on the parameter."""
     return Rows(parameter.new_zeros(1).expand(records, *parameter.shape) if found is None else found)
 
 
 class _Tape(TorchFunctionMode):
-    """Catches the calls of functions with a rule that are given one of ``parameters``, and what they hand over.
+    """Intercept calls of functions with a rule on any of ``parameters``, and receive their gradients.
 
-    lifted: whether the model runs under ``vmap``.
-    calls: those caught, in order.
-    found: gradients by parameter, once the backward pass is through.
-    squares: squared norms instead, by parameter; where they are to be ``measured`` and one call alone uses it.
-    anchor: a zero that every call depends on, so that the backward pass reaches all of them and no parameter.
+    Attributes:
+        lifted: Whether the model runs under ``vmap``.
+        calls: Intercepted calls, in order.
+        found: Gradients by parameter, after the backward pass.
+        squares: Squared norms by parameter, if ``measured`` and only one call uses the parameter.
+        anchor: A zero that every call depends on, so that the backward pass reaches every call but no parameter.
     """
 
     def __init__(
@@ -264,7 +273,7 @@ class _Tape(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _receive(self, found: Mapping[str, Gradients]) -> None:
-        """Keep gradients, or measure them; those of a parameter that is used more than once add up."""
+        """Store gradients, or only their squared norms. Gradients of a reused parameter are added."""
         for name, more in found.items():
             known = self.found.get(name)
             if self._measured and self._uses[name] == 1:
@@ -274,22 +283,22 @@ class _Tape(TorchFunctionMode):
 
 
 class _Tap(torch.autograd.Function):
-    """A call in the graph: x (b, k, ...) to y (b, k, ...), or (b, ...) to (b, ...) where it is not ``lifted``."""
+    """A call as a graph node: x (b, k, ...) to y (b, k, ...), or (b, ...) to (b, ...) unless ``lifted``."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, anchor: Tensor, call: Call, receive: _Receive, lifted: bool = False) -> Tensor:
-        """The output of the call."""
+        """Output of the call."""
         call.batched = True
         y, ctx.kept = call.forward(x if lifted else x[:, None])
         ctx.save_for_backward(x)
         ctx.call, ctx.receive, ctx.lifted = call, receive, lifted
-        # Not as a view, which autograd would not let the model change in place.
+        # Not a view: autograd would forbid in-place changes by the model.
         plain: Tensor = torch.ops.aten._unsafe_view.default(y, (y if lifted else y[:, 0]).shape)
         return plain
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Hands over the parameters' gradients, which must not keep the graph alive."""
+        """Pass on the parameters' gradients, which must not keep the graph alive."""
         x = ctx.saved_tensors[0].detach()
         if not ctx.lifted:
             x, gradient = x[:, None], gradient[:, None]
@@ -299,26 +308,26 @@ class _Tap(torch.autograd.Function):
 
 
 class _Lifted(torch.autograd.Function):
-    """A call under ``vmap``: it steps out, to work on all records at once."""
+    """A call under ``vmap`` that processes all records in one operation."""
 
     @staticmethod
     def forward(x: Tensor, anchor: Tensor, call: Call, receive: _Receive) -> Tensor:
-        """Only where the input is the same for all records, which no call is caught for but in the trial pass."""
+        """Used only if the input is the same for all records, which happens only in the trial pass."""
         return call.forward(x[None])[0][0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keeps the input."""
+        """Save the input."""
         ctx.save_for_backward(inputs[0])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Tells what made the input that it is used; how much is never asked."""
+        """Mark the input as used. Its gradient's value is never read."""
         return torch.zeros_like(ctx.saved_tensors[0]) if ctx.needs_input_grad[0] else None, None, None, None
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[int, ...], x: Tensor, anchor: Tensor, call: Call, receive: _Receive
     ) -> tuple[Tensor, int]:
-        """Records first."""
+        """Move the record dimension to the front."""
         return _Tap.apply(x.movedim(in_dims[0], 0), anchor, call, receive, True), 0  # type: ignore[no-untyped-call]

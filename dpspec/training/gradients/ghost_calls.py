@@ -1,8 +1,8 @@
-"""The operations whose per-example gradients have a rule: what each computes, and what it hands over on the way back.
+"""Operations with a per-example gradient rule: forward, and gradients from inputs and output gradients.
 
-A call works on a whole chunk at once, x (b, k, ...) with b records of k inner rows each (k = 1 unless the model folds
-an axis into the batch). ``backward`` gets the gradient of its output and returns that of its input, and the
-:class:`~dpspec.training.gradients.ghost_parameters.Gradients` of its parameters by name.
+A call processes a whole chunk x (b, k, ...): b records of k inner rows (k = 1 unless the model folds an axis into the
+batch). ``backward`` takes the gradient of the output and returns the gradient of the input and the parameters'
+:class:`~dpspec.training.gradients.ghost_parameters.Gradients` by name.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from dpspec.training.gradients.ghost_parameters import (
     gram_pays,
 )
 
-#: CUDA's backward pass of a group norm starts a block for each group of a record along an axis that has so many.
+#: CUDA's group norm backward launches a block per group along a grid axis of this size.
 _MOST_GROUPS = 65_535
 
 
 class Call(ABC):
-    """One use of an operation, with the parameters that it was given.
+    """One use of an operation with given parameters.
 
-    names: the names of its weight and its bias where they are trained, else None.
-    given: its weight and its bias, as they were given.
-    batched: whether its input differs from record to record.
+    Attributes:
+        names: Names of weight and bias, None for those that are not trained.
+        given: Weight and bias as passed.
+        batched: Whether the input differs between records.
     """
 
     def __init__(self, weight: Tensor | None, bias: Tensor | None, names: tuple[str | None, str | None]) -> None:
@@ -47,21 +48,21 @@ class Call(ABC):
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """The names of the parameters that are trained."""
+        """Names of the trained parameters."""
         return tuple(name for name in self.names if name is not None)
 
     @abstractmethod
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The output (b, k, ...) for ``x`` (b, k, ...), and what else backward needs."""
+        """Output (b, k, ...) for ``x`` (b, k, ...), and values that backward needs."""
 
     @abstractmethod
     def backward(
         self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
     ) -> tuple[Tensor | None, dict[str, Gradients]]:
-        """The gradient with respect to x, if ``wanted``, and the gradients of the trained parameters."""
+        """Gradient with respect to x, if ``wanted``, and gradients of the trained parameters."""
 
     def named(self, weight: Callable[[], Gradients], bias: Callable[[], Tensor]) -> dict[str, Gradients]:
-        """The gradients of those parameters that are trained; a bias's as rows."""
+        """Gradients of the trained parameters by name, a bias's as rows."""
         found: dict[str, Gradients] = {}
         if self.names[0] is not None:
             found[self.names[0]] = weight()
@@ -76,13 +77,13 @@ class Linear(Call):
     weight: Tensor
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """As torch does it."""
+        """Same as torch."""
         return nn.functional.linear(x, self.weight, self.bias), ()
 
     def backward(
         self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
     ) -> tuple[Tensor | None, dict[str, Gradients]]:
-        """Factors where inner products are cheaper than the products written out."""
+        """Keep factors if inner products are cheaper than written-out products."""
         inputs, outputs = x.reshape(len(x), -1, x.shape[-1]), gradient.reshape(len(x), -1, gradient.shape[-1])
         factors = Outer(inputs, outputs, self.weight.shape)
         pays = gram_pays(inputs.shape[1], *self.weight.shape)
@@ -91,7 +92,7 @@ class Linear(Call):
 
 
 class Embedding(Call):
-    """Rows of a table by token; ``padding`` is the token that gets no gradient."""
+    """Table lookup by token; the token ``padding`` gets no gradient."""
 
     weight: Tensor
 
@@ -100,13 +101,13 @@ class Embedding(Call):
         self._padding = padding
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """As torch does it."""
+        """Same as torch."""
         return nn.functional.embedding(x, self.weight), ()
 
     def backward(
         self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
     ) -> tuple[Tensor | None, dict[str, Gradients]]:
-        """Always factors."""
+        """Always keep factors."""
         tokens, outputs = x.reshape(len(x), -1), gradient.reshape(len(x), -1, gradient.shape[-1])
         if self._padding is not None:
             outputs = outputs * (tokens != self._padding % len(self.weight))[..., None]
@@ -114,7 +115,7 @@ class Embedding(Call):
 
 
 class GroupNorm(Call):
-    """Normalises groups of channels, then scales and shifts each channel."""
+    """Normalize groups of channels, then scale and shift each channel."""
 
     def __init__(
         self,
@@ -128,7 +129,7 @@ class GroupNorm(Call):
         self._groups, self._eps = groups, eps
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Keeps the moments of every group."""
+        """Keep the moments of every group."""
         n, channels, size = prod(x.shape[:2]), x.shape[2], prod(x.shape[3:])
         y, mean, rstd = torch.native_group_norm(
             x.contiguous().flatten(0, 1), self.weight, self.bias, n, channels, size, self._groups, self._eps
@@ -138,9 +139,9 @@ class GroupNorm(Call):
     def backward(
         self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
     ) -> tuple[Tensor | None, dict[str, Gradients]]:
-        """As if all records were channels of one: then torch keeps their scales' and shifts' gradients apart.
+        """Treat all records as channels of one, so that torch returns separate gradients of their scales and shifts.
 
-        Of as many records at once as a GPU's kernel has room for groups.
+        Limited to as many records as a GPU kernel's grid has groups.
         """
         n, channels, size = prod(x.shape[:2]), x.shape[2], prod(x.shape[3:])
         rows = gradient.reshape(n, channels, size), x.reshape(n, channels, size), *(t.view(n, -1) for t in kept)
@@ -155,9 +156,8 @@ class GroupNorm(Call):
         return (_joined(before).view(x.shape) if wanted else None), found
 
     def _apart(self, gradient: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, wanted: bool) -> tuple[Tensor, ...]:
-        """Gradients of x, of scales and of shifts for each of the n rows of ``x`` (n, channels, size), one-dimensional.
-
-        What is not wanted is nothing.
+        """Gradients of x, scales and shifts for each of n rows ``x`` (n, channels, size), one-dimensional; None if not
+        wanted.
         """
         n, channels, size = x.shape
         weight = None if self.weight is None else self.weight.repeat(n)
@@ -170,7 +170,7 @@ class GroupNorm(Call):
 
 
 class LayerNorm(Call):
-    """Normalises the last axes, then scales and shifts each entry."""
+    """Normalize the last axes, then scale and shift each entry."""
 
     def __init__(
         self,
@@ -184,14 +184,14 @@ class LayerNorm(Call):
         self._shape, self._eps = shape, eps
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Keeps the moments of every row."""
+        """Keep the moments of every row."""
         y, mean, rstd = torch.native_layer_norm(x, self._shape, self.weight, self.bias, self._eps)
         return y, (mean, rstd)
 
     def backward(
         self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
     ) -> tuple[Tensor | None, dict[str, Gradients]]:
-        """Scales' gradients are sums of output gradients times normalised inputs."""
+        """Sum output gradients times normalized inputs for the scale."""
         mean, rstd = kept
         before = None
         if wanted:
@@ -206,15 +206,14 @@ class LayerNorm(Call):
         return before, found
 
 
-#: Fewer input channels than this per group leave the vector units of a grouped convolution idle.
+#: Grouped convolutions with fewer input channels per group leave vector units idle.
 _NARROW = 8
 
-#: Inputs are unfolded so many bytes at a time on a CPU, that they are read again from the cache of its core (1 MiB is
-#: common) and never from new pages: all of a chunk's at once are many times the chunk.
+#: Bytes of unfolded inputs per piece on a CPU, to fit the core's cache (commonly 1 MiB) and reuse pages. Unfolding a
+#: whole chunk takes many times its memory.
 _UNFOLDED = 2**20
 
-#: Gradients of so many bytes a record fill that cache by themselves: a grouped convolution then takes twice the time of
-#: one record after the other.
+#: Gradients of this many bytes per record fill the cache: grouped convolution is then twice as slow as a loop.
 _WIDE = 2**21
 
 
@@ -237,7 +236,7 @@ class Convolution(Call):
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """All inner rows of all records as one batch."""
+        """Fold all inner rows of all records into one batch."""
         y = torch.convolution(
             *(x.flatten(0, 1), self.weight, self.bias, self.stride, self.padding, self.dilation),
             *(False, (0,) * len(self.stride), self.groups),
@@ -247,7 +246,7 @@ class Convolution(Call):
     def backward(
         self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
     ) -> tuple[Tensor | None, dict[str, Gradients]]:
-        """Factors of an unfolded input where that pays, else rows from one convolution with a group per record."""
+        """Keep factors of the unfolded input if cheaper, else compute rows by one grouped convolution."""
         flat, outputs = x.flatten(0, 1), gradient.flatten(0, 1)
         before = self._transposed(outputs, flat, self.weight, self.groups, 0).view(x.shape) if wanted else None
         return before, self.named(lambda: self._weight(x, gradient), lambda: gradient.flatten(3).sum(3).sum(1))
@@ -272,7 +271,7 @@ class Convolution(Call):
         return Pieces(partial(_pieces, lambda *part: self._unfolded(*part).rows(), some, x, gradient))
 
     def _squares(self, x: Tensor, gradient: Tensor) -> Tensor:
-        """Squared norms (b,) by inner products of pixels, those of so many records at once as stay in the cache."""
+        """Squared norms (b,) from inner products of pixels, in pieces that fit the cache."""
         flat, outputs = x.flatten(0, 1), gradient.flatten(0, 1)
         some = max(1, _UNFOLDED // (8 * prod(x.shape[3:]) ** 2))
         how = self.weight.shape[2:], self.stride, self.padding, self.dilation
@@ -285,14 +284,14 @@ class Convolution(Call):
         return Outer(inputs, outputs, self.weight.shape)
 
     def _grouped(self, x: Tensor, gradient: Tensor) -> Tensor:
-        """The weights' gradients (b, *shape): records side by side as channels, each with groups of its own."""
+        """Weight gradients (b, *shape): records as channels, each in its own groups."""
         b, shape = len(x), self.weight.shape
-        weight = self.weight.new_empty(b * shape[0], *shape[1:])  # only its shape is read
+        weight = self.weight.new_empty(b * shape[0], *shape[1:])  # only the shape is read
         inputs, outputs = (t.transpose(0, 1).flatten(1, 2) for t in (x, gradient))
         return self._transposed(outputs, inputs, weight, b * self.groups, 1).view(b, *shape)
 
     def _transposed(self, outputs: Tensor, x: Tensor, weight: Tensor, groups: int, which: int) -> Tensor:
-        """The gradient of the input (which = 0) or of the weight (1) of a convolution."""
+        """Gradient of the input (which = 0) or the weight (1) of a convolution."""
         found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward.default(
             *(outputs, x, weight, None, self.stride, self.padding, self.dilation),
             *(False, (0,) * len(self.stride), groups, (which == 0, which == 1, False)),
@@ -300,7 +299,7 @@ class Convolution(Call):
         return found[which]
 
     def _columns(self, x: Tensor) -> Tensor:
-        """Inputs (n, c, ...) as (n, c * kernel, positions): what each output position sees."""
+        """Unfold inputs (n, c, ...) to (n, c * kernel, positions)."""
         n, spatial = len(x), len(self.stride)
         x = nn.functional.pad(x, [side for p in reversed(self.padding) for side in (p, p)])
         for axis, (size, step, gap) in enumerate(
@@ -312,17 +311,17 @@ class Convolution(Call):
 
 
 def _parts(some: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """So many records of all the tensors (b, ...) after the others."""
+    """Split all tensors (b, ...) into pieces of at most ``some`` records."""
     if len(tensors[0]) <= some:
         return (tensors,)
     return zip(*(torch.split(t, some) for t in tensors), strict=True)
 
 
 def _pieces(write: Callable[[Tensor, Tensor], Tensor], some: int, x: Tensor, gradient: Tensor) -> Iterator[Tensor]:
-    """What ``write`` makes of so many records at a time."""
+    """Apply ``write`` to pieces of at most ``some`` records."""
     return (write(inner, outer) for inner, outer in _parts(some, x, gradient))
 
 
 def _joined(parts: tuple[Tensor, ...]) -> Tensor:
-    """One axis, of the numbers of all parts."""
+    """Concatenate all parts, flattened."""
     return parts[0].flatten() if len(parts) == 1 else torch.cat([part.flatten() for part in parts])

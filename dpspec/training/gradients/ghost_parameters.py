@@ -1,11 +1,10 @@
-"""Per-example gradients of one parameter, written out or as factors: squared norms, weighted sums, rows.
+"""Per-example gradients of one parameter, written out or factored: squared norms, weighted sums, rows.
 
-The gradient of a dense weight is B_i^T A_i for record i's inputs A_i and output gradients B_i. Its norm and a weighted
-sum over records need no more than the factors, which is what makes norms "ghosts" of gradients that never existed
-(Goodfellow 2015; Li, Tramer, Liang and Hashimoto 2022), and the sum can reuse them without a second backward pass
-(Bu, Wang, Zha and Karypis 2023). The gradient that is added is the exact product of the float32 factors, up to the
-rounding of float32 sums. Squared norms are float64 throughout, with the rounding of that arithmetic added on top
-where terms can cancel: they are never below those of the gradient.
+The gradient of a dense weight is B_i^T A_i for record i's inputs A_i and output gradients B_i. Norms ("ghost norms":
+Goodfellow 2015; Li, Tramer, Liang and Hashimoto 2022) and weighted sums without a second backward pass (Bu, Wang, Zha
+and Karypis 2023) need only the factors. The added gradient is the exact product of the float32 factors, up to the
+rounding of float32 sums. Squared norms are float64; if terms can cancel, a bound on rounding is added, so that they are
+never below the gradient's squared norm.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from math import prod
 import torch
 from torch import Tensor
 
-#: So many entries are copied to float64 at a time.
+#: Number of entries converted to float64 per piece.
 _SUMMED = 2**17
 
 
 class Gradients(ABC):
-    """The gradients of b records with respect to one parameter of shape ``shape``."""
+    """Gradients of b records with respect to one parameter of shape ``shape``."""
 
     @abstractmethod
     def squares(self) -> Tensor:
-        """The squared l2 norms (b,) in float64."""
+        """Squared l2 norms (b,), float64."""
 
     @abstractmethod
     def rows(self) -> Tensor:
-        """The gradients themselves, (b, *shape)."""
+        """Gradients (b, *shape)."""
 
     @abstractmethod
     def add(self, total: Tensor, weights: Tensor) -> None:
@@ -39,97 +38,100 @@ class Gradients(ABC):
 
     @abstractmethod
     def only(self, kept: Tensor) -> Gradients:
-        """Those of the records where ``kept`` (b,) is true."""
+        """Gradients of the records with ``kept`` (b,) true."""
 
     def settled(self) -> Gradients:
-        """The same, holding on to nothing but themselves: what a chunk's gradients are until they are added up."""
+        """Equivalent gradients without references to other tensors, kept until a chunk is summed."""
         return self
 
 
 @dataclass(frozen=True)
 class Rows(Gradients):
-    """Written out: values (b, *shape)."""
+    """Written-out gradients: values (b, *shape)."""
 
     values: Tensor
 
     def squares(self) -> Tensor:
-        """Summed in float64."""
+        """Sum in float64."""
         return squares_of(self.values)
 
     def rows(self) -> Tensor:
-        """As they are."""
+        """Return the values."""
         return self.values
 
     def add(self, total: Tensor, weights: Tensor) -> None:
-        """One product of a matrix and a vector."""
+        """One matrix-vector product."""
         rows = self.values.reshape(len(weights), total.numel())
         total.view(-1).addmv_(rows.T, weights.to(rows.dtype))
 
     def only(self, kept: Tensor) -> Rows:
-        """A copy of the rows that are kept."""
+        """Copy the selected rows."""
         return Rows(self.values[kept])
 
 
 @dataclass(frozen=True)
 class Pieces(Gradients):
-    """Yet to be written out, some records after the others.
+    """Gradients that are written out piece by piece on demand.
 
-    pieces: gives values (n, *shape) that make up b.
-    measured: their squared norms (b,), where there is a faster way than to write them out. Else no more than one piece
-    is ever held for norms, and it is read while it is in the cache.
+    Attributes:
+        pieces: Yields values (n, *shape), b in total.
+        measured: Computes the squared norms (b,), if that is faster. Otherwise norms hold one piece at a time, which is
+            read while it is in the cache.
     """
 
     pieces: Callable[[], Iterator[Tensor]]
     measured: Callable[[], Tensor] | None = None
 
     def squares(self) -> Tensor:
-        """As they are ``measured``, or summed in float64 piece by piece."""
+        """Use ``measured``, or sum in float64 piece by piece."""
         if self.measured is not None:
             return self.measured()
         return _joined([squares_of(piece) for piece in self.pieces()])
 
     def rows(self) -> Tensor:
-        """(b, *shape), worked out each time."""
+        """Compute (b, *shape) on each call."""
         return _joined(list(self.pieces()))
 
     def add(self, total: Tensor, weights: Tensor) -> None:
-        """As those written out."""
+        """Write out, then add."""
         self.settled().add(total, weights)
 
     def only(self, kept: Tensor) -> Rows:
-        """As of those written out."""
+        """Write out, then select."""
         return self.settled().only(kept)
 
     def settled(self) -> Rows:
-        """Written out."""
+        """Write out."""
         return Rows(self.rows())
 
 
 @dataclass(frozen=True)
 class Outer(Gradients):
-    """sum_t outputs_it inputs_it^T: inputs (b, T, d), outputs (b, T, p), for a weight of shape (p, ...), d in all."""
+    """sum_t outputs_it inputs_it^T: inputs (b, T, d), outputs (b, T, p), for a weight of shape (p, ...) with d entries
+    each.
+    """
 
     inputs: Tensor
     outputs: Tensor
     shape: tuple[int, ...]
 
     def squares(self) -> Tensor:
-        """sum_st (a_s . a_t) (b_s . b_t), and |a|^2 |b|^2 where T = 1."""
+        """sum_st (a_s . a_t) (b_s . b_t), which is |a|^2 |b|^2 for T = 1."""
         if self.inputs.shape[1] == 1:
             return squares_of(self.inputs) * squares_of(self.outputs)
         return gram_squares(self.inputs, self.outputs)
 
     def rows(self) -> Tensor:
-        """(b, *shape)."""
+        """Compute (b, *shape)."""
         return torch.bmm(self.outputs.transpose(1, 2), self.inputs).view(-1, *self.shape)
 
     def add(self, total: Tensor, weights: Tensor) -> None:
-        """One product of matrices over all records and positions."""
+        """One matrix product over all records and positions."""
         weighted = self.outputs * weights.to(self.outputs.dtype)[:, None, None]
         total.view(len(total), -1).addmm_(weighted.flatten(0, 1).T, self.inputs.flatten(0, 1))
 
     def only(self, kept: Tensor) -> Outer:
-        """Copies of the factors that are kept."""
+        """Copy the selected factors."""
         return Outer(self.inputs[kept], self.outputs[kept], self.shape)
 
 
@@ -142,7 +144,7 @@ class Lookup(Gradients):
     count: int
 
     def squares(self) -> Tensor:
-        """Outputs are first added up by token, in float64, since a token may come more than once in a record."""
+        """Sum outputs by token in float64 first, because a token may repeat within a record."""
         b, width = len(self.tokens), self.outputs.shape[-1]
         record = torch.arange(b, device=self.tokens.device)[:, None]
         keys, place = torch.unique(record * self.count + self.tokens, return_inverse=True)
@@ -151,33 +153,33 @@ class Lookup(Gradients):
         return _add_rows(sums.new_zeros(b), keys // self.count, sums.square().sum(1))
 
     def rows(self) -> Tensor:
-        """(b, count, p), mostly zeros."""
+        """Compute (b, count, p), mostly zeros."""
         b, length = self.tokens.shape
         rows = self.outputs.new_zeros(b, self.count, self.outputs.shape[-1])
         record = torch.arange(b, device=self.tokens.device).repeat_interleave(length)
         return rows.index_put_((record, self.tokens.flatten()), self.outputs.flatten(0, 1), accumulate=True)
 
     def add(self, total: Tensor, weights: Tensor) -> None:
-        """Touches the rows of the table that the records use."""
+        """Update only the rows of the table that occur."""
         weighted = self.outputs * weights.to(self.outputs.dtype)[:, None, None]
         _add_rows(total, self.tokens.flatten(), weighted.flatten(0, 1))
 
     def only(self, kept: Tensor) -> Lookup:
-        """Copies of what is kept."""
+        """Copy the selected factors."""
         return Lookup(self.tokens[kept], self.outputs[kept], self.count)
 
 
 def _add_rows(total: Tensor, where: Tensor, rows: Tensor) -> Tensor:
-    """Add ``rows`` (m, ...) to the entries ``where`` (m,) of ``total`` in place, in the same order each time."""
+    """Add ``rows`` (m, ...) to the entries ``where`` (m,) of ``total`` in place, deterministically."""
     if total.is_cuda:
         return total.index_put_((where,), rows, accumulate=True)
     return total.index_add_(0, where, rows)
 
 
 def squares_of(rows: Tensor) -> Tensor:
-    """The squared l2 norm (b,) in float64 of rows (b, ...).
+    """Squared l2 norm (b,), float64, of rows (b, ...).
 
-    Torch copies what it sums in another type: a few records at a time, so that the copy stays in the cache.
+    torch copies the operand of a sum in another dtype, so rows are processed in pieces that fit the cache.
     """
     flat = rows.reshape(len(rows), prod(rows.shape[1:]))
     some = max(1, _SUMMED // max(1, flat.shape[1]))
@@ -186,15 +188,22 @@ def squares_of(rows: Tensor) -> Tensor:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """One after the other; a single one as it is."""
+    """Concatenate the parts; a single one is returned unchanged."""
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 def gram_squares(inputs: Tensor, outputs: Tensor) -> Tensor:
-    """||sum_t b_t a_t^T||^2 (b,) for inputs a (b, T, d) and outputs b (b, T, p), from two T x T matrices of products.
+    """Squared norm (b,) of sum_t b_t a_t^T from two T x T Gram matrices, rounded up.
 
-    Float64, and never below the exact value: the terms may cancel, so that a bound on what rounding can have taken,
-    n 2^-52 (sum_t |a_t| |b_t|)^2 with n = d + p + T^2 operations per term, is added.
+    The terms may cancel, so a bound on the rounding error, n 2^-52 (sum_t |a_t| |b_t|)^2 with n = d + p + T^2
+    operations per term, is added.
+
+    Args:
+        inputs: Vectors a (b, T, d).
+        outputs: Vectors b (b, T, p).
+
+    Returns:
+        Squared norms, float64, never below the exact value.
     """
     a, b = inputs.double(), outputs.double()
     ga, gb = torch.bmm(a, a.transpose(1, 2)), torch.bmm(b, b.transpose(1, 2))
@@ -202,17 +211,17 @@ def gram_squares(inputs: Tensor, outputs: Tensor) -> Tensor:
 
 
 def _of_products(ga: Tensor, gb: Tensor, operations: int) -> Tensor:
-    """:func:`gram_squares` from inner products (b, T, T), which took at most ``operations`` a pair; ``ga`` is spent."""
+    """:func:`gram_squares` from Gram matrices (b, T, T), computed with ``operations`` per entry; overwrites ``ga``."""
     lengths = (ga.diagonal(dim1=1, dim2=2) * gb.diagonal(dim1=1, dim2=2)).sqrt().sum(1)
     operations += ga.shape[1] ** 2
     return ga.mul_(gb).sum((1, 2)) + operations * 2.0**-52 * lengths.square()
 
 
 def gram_pays(positions: int, width: int, depth: int) -> bool:
-    """Whether norms by inner products of T positions cost less than half of gradients (width, depth) written out.
+    """Whether Gram matrices of T positions cost less than half of written-out gradients (width, depth).
 
-    Those take T width depth multiplications, the inner products T^2 (width + depth) at twice the price each, since
-    they are float64. With one position there is nothing to multiply.
+    Writing out takes T width depth multiplications; Gram matrices take T^2 (width + depth) float64 ones at twice the
+    price. With one position there is no multiplication.
     """
     return positions == 1 or 4 * positions * (width + depth) <= width * depth
 
@@ -225,11 +234,11 @@ def convolved_squares(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> Tensor:
-    """:func:`gram_squares` (b,) of a convolution's weight: inputs (b, c, ...), gradients of outputs (b, p, ...).
+    """:func:`gram_squares` (b,) of a convolution's weight, for inputs (b, c, ...) and output gradients (b, p, ...).
 
-    Nothing is unfolded: what two output positions see has the inner product sum_o G[s + o, t + o], over the kernel's
-    offsets o, of the inner products G of the c channels at two pixels, so that each is formed once and not once for
-    every offset. With n operations a term that are no more than those of the unfolded input, its bound holds.
+    The input is not unfolded. The inner product of two output positions' receptive fields is sum_o G[s + o, t + o] over
+    kernel offsets o, where G holds the inner products of pixels over c channels. Each entry of G is computed once. The
+    rounding bound holds because the number of operations per term does not exceed that of the unfolded input.
     """
     b, spatial = len(x), len(kernel)
     pixels, rows = x.flatten(2).double(), outputs.flatten(2).double()
@@ -246,7 +255,7 @@ def _diagonal_sums(
 ) -> Tensor:
     """sum_o products[step i + gap o - padding, step j + gap o - padding] along a pair of axes, o < size, i, j < length.
 
-    What lies in the padding is zero.
+    Padding is zero.
     """
     side = products.shape[pair[0]]
     found = products.new_zeros([length if axis in pair else n for axis, n in enumerate(products.shape)])

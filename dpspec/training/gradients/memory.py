@@ -1,4 +1,4 @@
-"""How many records to take at once: measured bytes per record against measured free memory."""
+"""Chunk sizes from the memory per record and the free memory."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-#: Bytes that one chunk aims at. On a CPU, more make the C library hand memory back and forth. A GPU wants enough
-#: work to be busy.
+#: Target bytes per chunk. Larger chunks on a CPU make the C library return and request memory repeatedly; a GPU needs
+#: more to stay busy.
 _PREFERRED = {"cpu": 48 * 2**20, "cuda": 2**30}
 
-#: Fewer records than this leave too little work for each call: for them a chunk may be so many times as large.
+#: Minimum number of records per call for efficiency. A chunk may be this many times larger for large records.
 RECORDS = 32
 _STRETCH = 4
 
-#: What errors say that are, or may be, those of an allocator and have no type of their own: cuDNN, where it gets no
-#: memory to work in, says that there is no way to compute this at all.
+#: Fragments of out-of-memory errors that have no type of their own. cuDNN without workspace memory reports that no
+#: algorithm exists.
 _RAN_OUT = (
     *("not enough memory", "can't allocate memory", "bad_alloc", "ALLOC_FAILED", "out of memory"),
     *("CUDNN_STATUS_NOT_SUPPORTED", "CUDNN_STATUS_INTERNAL_ERROR", "valid cuDNN algorithm", "unable to find an engine"),
@@ -28,15 +28,12 @@ _RAN_OUT = (
 
 T = TypeVar("T")
 
-#: Where the system tells nothing about its memory.
+#: Assumed free bytes if the system does not report them.
 _UNKNOWN = 2**30
 
 
 def free_bytes(device: str | torch.device) -> int:
-    """The memory that is free on a device now, in bytes.
-
-    On a GPU what torch keeps of earlier work for the next counts as free; on a CPU the limits of a container count.
-    """
+    """Free memory of a device in bytes, including torch's cached GPU blocks and respecting container limits."""
     where = torch.device(device)
     if where.type == "cuda":
         kept = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
@@ -48,11 +45,15 @@ def free_bytes(device: str | torch.device) -> int:
 def chunk_size(
     bytes_per_record: int, device: str | torch.device, budget: int | None = None, large: int = RECORDS
 ) -> int:
-    """Records per chunk, at least one, rounded down to a power of two.
+    """Number of records per chunk: at least 1, rounded down to a power of two.
 
-    Without a ``budget`` (bytes) it is a constant of the device, up to four times that for as many as ``large`` records,
-    and less where a quarter of the free memory is less. The constants and the rounding keep the chunks, and so the last
-    bits of every sum, from following the weather of the machine.
+    The constants and the rounding keep chunk sizes, and thus the last bits of sums, independent of the current load.
+
+    Args:
+        bytes_per_record: Memory of one record.
+        device: Device of the computation.
+        budget: Bytes per chunk. Default: a constant per device, capped at a quarter of the free memory.
+        large: Raise the default budget up to fourfold to fit this many records.
     """
     if budget is None:
         where = torch.device(device)
@@ -64,19 +65,26 @@ def chunk_size(
 
 
 def keep_freed() -> None:
-    """Let the C library keep what a chunk frees for the next one.
+    """Make the C library keep freed chunks for reuse.
 
-    GNU's gives memory back to the system beyond twice the largest block that it has ever seen freed (at most 32 MiB),
-    and every page that it gets again costs microseconds. One large block, never touched, shows it the size of things.
+    glibc returns memory to the system beyond twice the largest block freed so far (at most 32 MiB), and each new page
+    costs microseconds. Freeing one large untouched block raises that threshold.
     """
     torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
 def halving(work: Callable[[int], T], size: int, most: int | None = None) -> tuple[T, int | None]:
-    """``work(size)``, or where that runs out of memory ``work(size // 2)``, and so on; and the size that did not.
+    """Run ``work(size)`` and halve the size while it runs out of memory.
 
-    most: the size that an earlier call came down to, or None where none had to; in turn the second result. ``work``
-    starts afresh each time, so that what it returns depends on the last size alone.
+    ``work`` restarts from scratch each time, so its result depends only on the final size.
+
+    Args:
+        work: Function of the size.
+        size: Initial size.
+        most: Final size of an earlier call, or None if it did not need to halve.
+
+    Returns:
+        The result, and the final size if it was halved (else ``most``).
     """
     size = size if most is None else min(size, most)
     while True:
@@ -91,15 +99,15 @@ def halving(work: Callable[[int], T], size: int, most: int | None = None) -> tup
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error says that there is not enough memory, on a GPU or not."""
+    """Whether an error reports insufficient memory, on the CPU or a GPU."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _RAN_OUT)
 
 
 def activation_bytes(model: nn.Module, x: Tensor) -> int:
-    """The bytes that autograd keeps for one record, measured by one forward pass over ``x`` (1, ...)."""
-    x = x.clone()  # a view would be charged with the whole data set that it looks into
+    """Bytes that autograd keeps for one record, measured by a forward pass over ``x`` (1, ...)."""
+    x = x.clone()  # a view would count the whole dataset
     known = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
 
@@ -121,7 +129,7 @@ def _available() -> int | None:
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError):
         pass
-    for pages, share in (("SC_AVPHYS_PAGES", 1), ("SC_PHYS_PAGES", 2)):  # macOS does not tell what is free of all
+    for pages, share in (("SC_AVPHYS_PAGES", 1), ("SC_PHYS_PAGES", 2)):  # macOS does not report free memory
         with suppress(AttributeError, OSError, ValueError):
             return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE") // share
     return None
@@ -133,7 +141,7 @@ def _container() -> int | None:
         limit = int((folder / "memory.max").read_text(encoding="ascii"))
         used = int((folder / "memory.current").read_text(encoding="ascii"))
         told = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
-        files = int(told["inactive_file"])  # copies of files, which make room when it is needed
-    except (OSError, ValueError, KeyError):  # no limit is written as "max"
+        files = int(told["inactive_file"])  # the page cache, which is reclaimed on demand
+    except (OSError, ValueError, KeyError):  # "max" means no limit
         return None
     return max(0, limit - used + files)

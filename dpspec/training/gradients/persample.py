@@ -1,9 +1,9 @@
-"""Per-example gradients, their norms and their clipped sums: what DP-SGD computes, and what an auditor recomputes.
+"""Per-example gradients, their norms and their clipped sums.
 
-Gradients are float32 (the model's dtype), norms float64. Work is cut into chunks, whose gradients are added up
-parameter by parameter, in factors where a layer allows it (:mod:`dpspec.training.gradients.ghost`): no
-(records, parameters) matrix is ever held for sums and norms. A chunk that runs out of memory starts the batch afresh
-with chunks of half the size. Arithmetic is that of full float32, whatever the process has allowed elsewhere.
+Gradients have the model's dtype (float32), norms are float64. A batch is processed in chunks. The gradients of a chunk
+are summed per parameter, in factored form if the layer allows it (:mod:`dpspec.training.gradients.ghost`), so that no
+(records, parameters) matrix is stored for sums and norms. If a chunk runs out of memory, the batch restarts with chunks
+of half the size. All arithmetic is full float32, whatever the process allows.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from dpspec.training.gradients.recurrent import call, written_out
 #: Gradients by parameter name, each (b, *shape).
 Named: TypeAlias = Mapping[str, Tensor]
 
-#: Of one chunk of records after the other: gradients by parameter name, and outputs (b, classes).
+#: Per chunk: gradients by parameter name, and outputs (b, classes).
 Chunks: TypeAlias = Iterator[tuple[Mapping[str, Gradients], Tensor]]
 
-#: The same with squared norms (b,) for gradients.
+#: Per chunk: squared norms (b,) by parameter name, and outputs (b, classes).
 Measured: TypeAlias = Iterator[tuple[Named, Tensor]]
 
-#: What a chunk holds beside activations: gradients of all records written out, what sums need, or nothing for long.
+#: Stored besides activations: written-out gradients, what sums need, or nothing.
 Wanted: TypeAlias = Literal["rows", "sums", "norms"]
 
-#: Norms take up to so many large records at once, where sums take half as many: no gradient waits for the others.
+#: Maximum number of large records per chunk for norms; sums use half of it.
 _MEASURED = 64
 
 T = TypeVar("T")
@@ -47,10 +47,11 @@ C = TypeVar("C")
 
 @dataclass(frozen=True)
 class ClippedSum:
-    """What a batch contributes.
+    """The contribution of a batch.
 
-    sum: (P,) the sum of the clipped gradients.
-    norms: (b,) float64, each contribution's norm after clipping.
+    Attributes:
+        sum: Sum of the clipped gradients (P,).
+        norms: Norm of each contribution after clipping, (b,) float64.
     """
 
     sum: Tensor
@@ -58,10 +59,10 @@ class ClippedSum:
 
 
 class FlatModel:
-    """A module as a function of one flat vector of parameters; the module itself is never changed.
+    """A module as a function of one flat vector of parameters. The module itself is never changed.
 
-    The module may stay on the CPU: parameters come with each call, and what is not trained (buffers, frozen
-    parameters) is copied to ``device`` once. Raises ``ValueError`` for layers that couple records.
+    The module may stay on the CPU: parameters are passed to each call, buffers and frozen parameters are copied to
+    ``device`` once. Raises ``ModelError`` for layers that couple records.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class FlatModel:
         loss: Loss = nn.functional.cross_entropy,
         budget: int | None = None,
     ) -> None:
-        """``budget``: bytes for one chunk; by default what :func:`~.memory.chunk_size` finds."""
+        """Wrap a module. ``budget``: bytes per chunk (default: see :func:`~.memory.chunk_size`)."""
         require_uncoupled(model)
         self.layout = flat_model.Layout.of(model)
         self.size = self.layout.size
@@ -92,13 +93,15 @@ class FlatModel:
 
     @property
     def constants(self) -> tuple[Tensor, ...]:
-        """What is not trained, on the device: buffers and frozen parameters."""
+        """Buffers and frozen parameters on the device."""
         return tuple(self._constants.values())
 
     def is_alike(self, other: FlatModel) -> bool:
-        """Whether both are one function of parameters and records, if their ``constants`` are the same: built of the
-        same layers with the same attributes and hooks, for one loss. Where that cannot be told they are not: of layers
-        that are not known nobody can tell what else, from a counter to a coin, their outputs depend on."""
+        """Whether both models are the same function of parameters and records if their ``constants`` are equal.
+
+        Requires the same layers, attributes, hooks and loss. False if undecidable: unknown layers may depend on other
+        state, such as a counter or random numbers.
+        """
         mine, theirs = (
             (type(m), vars(m).keys(), m._loss, m._budget, m.device, m.layout, m._trained, m._constants.keys())
             for m in (self, other)
@@ -110,20 +113,20 @@ class FlatModel:
         return flat_model.flatten(self._model).to(self.device)
 
     def logits(self, state: Tensor, x: Tensor) -> Tensor:
-        """The outputs (b, classes) for records ``x`` (b, ...) at parameters ``state`` (P,)."""
-        plain = record_by_record(self._model)  # and so without transforms of torch.func within
+        """Outputs (b, classes) for records ``x`` (b, ...) at parameters ``state`` (P,)."""
+        plain = record_by_record(self._model)  # then no torch.func transforms
         with full_precision(self.device), FastPooling() if plain else nullcontext():
             return self._forward(self.layout.unflatten(state), x)
 
     def gradients(self, state: Tensor, x: Tensor, y: Tensor) -> Iterator[Named]:
-        """The gradients of records ``x`` (b, ...), ``y`` (b,) at ``state``, one chunk after the other."""
+        """Yield the gradients of records ``x`` (b, ...), ``y`` (b,) at ``state``, chunk by chunk."""
         if len(x):
             size = self._size(state, x, y, "rows")
             for some_x, some_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
                 yield self.layout.split(self.rows(state, some_x, some_y))
 
     def rows(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The gradients of records ``x`` (b, ...), ``y`` (b,) at ``state`` as rows (b, P)."""
+        """Gradients of records ``x`` (b, ...), ``y`` (b,) at ``state`` as rows (b, P)."""
 
         def work(chunks: Chunks) -> Tensor:
             named = ({name: gradients.rows() for name, gradients in chunk.items()} for chunk, _ in chunks)
@@ -132,7 +135,7 @@ class FlatModel:
         return self._each(state, x, y, PerExample.gradients, work, "rows")
 
     def squares(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The squared l2 norms (k, b) in float64 of the gradients with respect to each of the k parameters."""
+        """Squared l2 norms (k, b), float64, of the gradients with respect to each of k parameters."""
 
         def work(chunks: Measured) -> Tensor:
             found = (self._stacked(chunk) for chunk, _ in chunks)
@@ -145,11 +148,11 @@ class FlatModel:
         return torch.stack([squares[name] for name in self.layout.names])
 
     def norms(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The l2 norm (b,) in float64 of each record's gradient at ``state``, before any clipping."""
+        """l2 norm (b,), float64, of each record's gradient at ``state``, before clipping."""
         return self.squares(state, x, y).sum(0).sqrt()
 
     def look(self, state: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The norms (b,) of :meth:`norms`, and the class (b,) of each record's largest output, by one pass."""
+        """Norms (b,) as from :meth:`norms`, and predicted classes (b,), in one pass."""
 
         def work(chunks: Measured) -> tuple[Tensor, Tensor]:
             norms = [no_norms(self.device)]
@@ -162,7 +165,7 @@ class FlatModel:
         return self._each(state, x, y, PerExample.squares, work, "norms")
 
     def clipped_sum(self, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> ClippedSum:
-        """Sum of the records' clipped gradients at ``state``; zeros (P,) and no norms for an empty batch."""
+        """Sum (P,) of the records' clipped gradients at ``state``, and the clipped norms; zeros for an empty batch."""
 
         def work(chunks: Chunks) -> ClippedSum:
             total = torch.zeros_like(state)
@@ -174,7 +177,7 @@ class FlatModel:
         return self._each(state, x, y, PerExample.gradients, work, "rows" if truncated else "sums")
 
     def chunk(self, state: Tensor, x: Tensor, y: Tensor) -> int:
-        """How many of records like ``x`` (b, ...), ``y`` (b,), b >= 1, norms take at once; sums as many or half."""
+        """Number of records like ``x`` (b, ...), ``y`` (b,), b >= 1, per chunk for norms; sums use as many or half."""
         return self._size(state, x, y, "norms")
 
     def _each(
@@ -186,7 +189,7 @@ class FlatModel:
         work: Callable[[Iterator[C]], T],
         wanted: Wanted,
     ) -> T:
-        """``work`` on what is ``found_by`` chunk after chunk."""
+        """Yield ``work`` on each chunk."""
         if len(x) == 0:
             return work(iter(()))
         with full_precision(self.device):
@@ -209,7 +212,7 @@ class FlatModel:
             yield found_by(self._tried(parameters, x, y), parameters, some_x, some_y)
 
     def _size(self, state: Tensor, x: Tensor, y: Tensor, wanted: Wanted) -> int:
-        """How many records to take at once, by what one of them needs; asked once."""
+        """Number of records per chunk, from the memory of one record; computed once."""
         if wanted not in self._sizes:
             examples = self._tried(self.layout.unflatten(state.detach()), x, y)
             with torch.no_grad(), written_out(self._model):
@@ -220,7 +223,7 @@ class FlatModel:
         return self._sizes[wanted]
 
     def _tried(self, parameters: Named, x: Tensor, y: Tensor) -> PerExample:
-        """What the first record that is ever seen shows about the model; again where hooks have come or gone."""
+        """Structure of the model, from a trial pass over the first record; repeated if hooks change."""
         together = record_by_record(self._model)
         if self._examples is None or self._examples.together != together:
             memory.keep_freed()
@@ -238,6 +241,6 @@ class FlatModel:
 
 
 def per_example_gradients(model: nn.Module | FlatModel, x: Tensor, y: Tensor, *, state: Tensor | None = None) -> Tensor:
-    """The gradient of each record's loss as rows (b, P), at ``state`` (P,) or else the model's own parameters."""
+    """Gradient of each record's loss as rows (b, P), at ``state`` (P,) or the model's own parameters."""
     functional = model if isinstance(model, FlatModel) else FlatModel(model, device=x.device)
     return functional.rows(functional.initial() if state is None else state, x, y)

@@ -1,13 +1,13 @@
-"""LSTM, GRU and RNN written out step by step, of operations that have rules for per-example gradients.
+"""LSTM, GRU and RNN written out step by step, in operations with per-example gradient rules.
 
-Torch's own run all steps in one operation that hides its weights and that ``torch.func.vmap`` cannot take. Here every
-step is two dense layers and the gates of torch's documentation, in its order:
+torch's layers execute all steps in one operation that hides its weights and does not support ``torch.func.vmap``. Here
+each step consists of two dense layers and the gates of torch's documentation, in its order:
 
 * RNN: h' = f(W x + b + U h + c), with f tanh or relu;
-* LSTM: gates i, f, g, o of W x + b + U h + c; c' = s(f) c + s(i) tanh(g), h' = s(o) tanh(c'), projected where asked;
+* LSTM: gates i, f, g, o of W x + b + U h + c; c' = s(f) c + s(i) tanh(g), h' = s(o) tanh(c'), optionally projected;
 * GRU: gates r, z, n of W x + b and U h + c; n = tanh(n_x + s(r) n_h), h' = (1 - s(z)) n + s(z) h.
 
-The numbers are torch's up to rounding.
+The results equal torch's up to rounding.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear
 
-#: What is handed from step to step: h of an RNN or GRU, h and c of an LSTM; each (b, ...).
+#: Recurrent state: h of an RNN or GRU, h and c of an LSTM; each (b, ...).
 State: TypeAlias = tuple[Tensor, ...]
 
-#: From W x + b, the state, and U and c, to the next state.
+#: Maps W x + b, the state, U and c to the next state.
 Cell: TypeAlias = Callable[[Tensor, State, Tensor, Tensor | None], State]
 
 
 def call(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """The outputs of a model for ``x`` with ``tensors`` in the places of its own (``flat_model.places``).
+    """Evaluate a model on ``x`` with ``tensors`` by qualified name (``flat_model.places``).
 
-    Recurrent layers run step by step, attention by products of matrices, both of which vmap knows.
+    Recurrent layers run step by step and attention as matrix products; vmap supports both.
     """
     with written_out(model), sdpa_kernel(SDPBackend.MATH):
         outputs: Tensor = functional_call(model, dict(tensors), (x,), tie_weights=False)
@@ -42,7 +42,7 @@ def call(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
 
 @contextmanager
 def written_out(model: nn.Module) -> Iterator[None]:
-    """Within it the recurrent layers of a model run step by step; afterwards they are what they were."""
+    """Run the recurrent layers of a model step by step within this context."""
     layers = [module for module in model.modules() if isinstance(module, nn.RNNBase) and type(module) in _CELLS]
     replaced = [layer for layer in layers if "forward" not in vars(layer)]
     for layer in replaced:
@@ -55,7 +55,7 @@ def written_out(model: nn.Module) -> Iterator[None]:
 
 
 def _forward(layer: nn.RNNBase, input: Any, hx: Any = None) -> tuple[Tensor, Any]:
-    """What the layer's own ``forward`` returns: outputs, and the last state of every layer and direction."""
+    """Return what the layer's own ``forward`` returns: outputs and the last state of every layer and direction."""
     if not isinstance(input, Tensor):
         raise ValueError(f"{type(layer).__name__}: packed sequences have no per-example gradients; pad the records")
     single = input.ndim == 2
@@ -81,7 +81,7 @@ def _forward(layer: nn.RNNBase, input: Any, hx: Any = None) -> tuple[Tensor, Any
 
 
 def _direction(layer: nn.RNNBase, x: Tensor, name: str, state: State | None) -> tuple[Tensor, State]:
-    """One direction of one layer over x (T, b, d): its outputs (T, b, ...) in the order of x, and its last state."""
+    """One direction of one layer over x (T, b, d): outputs (T, b, ...) in the order of x, and the last state."""
     weights = {part: getattr(layer, f"{part}{name}", None) for part in ("weight_ih", "weight_hh", "weight_hr")}
     before, within = (getattr(layer, f"bias_{part}{name}") if layer.bias else None for part in ("ih", "hh"))
     assert weights["weight_ih"] is not None
@@ -136,7 +136,7 @@ def _gru(layer: nn.RNNBase, projection: Tensor | None) -> Cell:
     return step
 
 
-#: How a step of each layer is made, of exactly these types.
+#: Step functions by exact layer type.
 _CELLS: dict[type[nn.Module], Callable[[nn.RNNBase, Tensor | None], Cell]] = {
     nn.RNN: _rnn,
     nn.LSTM: _lstm,

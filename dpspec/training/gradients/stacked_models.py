@@ -1,12 +1,10 @@
-"""R models of one kind at once: the clipped gradients of each one's own records, summed for each.
+"""Clipped gradient sums of R models of the same kind in one batch, each over its own records.
 
-Gradients of dense layers are never written out. A zero that is added to a layer's output has that output's gradient d,
-and with the layer's input a the gradient of its weight is the outer product d a^T: its norm is |d| |a|, and a weighted
-sum over records is one product of matrices for each model. Parameters that are used in any other way get their
-gradients written out record by record.
+Gradients of dense layers are not written out. The gradient of a zero added to the layer's output is d; with the layer's
+input a, the weight gradient is the outer product d a^T. Its norm is |d| |a|, and a weighted sum over records is one
+matrix product per model. Parameters with any other use get gradients written out per record.
 
-Arithmetic is that of full float32, whatever the process has allowed elsewhere: a norm that is rounded otherwise than
-what is added bounds nothing.
+All arithmetic is full float32: a norm that is rounded differently from the added gradient bounds nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ Named = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class _Dense:
-    """A dense layer that is called once for each record, on one row: its parameters' names, and its width."""
+    """A dense layer that is called once per record on one row: parameter names and width."""
 
     weight: str
     bias: str | None
@@ -41,10 +39,16 @@ class _Dense:
 
 
 class StackedModel:
-    """A module as a function of R flat vectors of parameters; the module itself is never changed."""
+    """A module as a function of R flat parameter vectors. The module itself is never changed."""
 
     def __init__(self, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        """``x`` (n, ...), ``y`` (n,) are records on the device to be used; one of them shows what the module does."""
+        """Find the module's dense layers by a trial pass.
+
+        Args:
+            module: The module.
+            x: Records (n, ...) on the target device.
+            y: Labels (n,) on the target device.
+        """
         require_uncoupled(module)
         self.layout = flat_model.Layout.of(module)
         self._module = module
@@ -65,16 +69,24 @@ class StackedModel:
             self._kept = memory.activation_bytes(module, example) if len(x) else 0
 
     def chunk(self, how: Clipper) -> int:
-        """How many records to take at once, over all models."""
+        """Number of records per chunk, over all models."""
         written = self.layout.names if isfinite(how.coordinate_bound) else self._others
         sizes = dict(zip(self.layout.names, self.layout.sizes, strict=True))
         return memory.chunk_size(2 * 4 * sum(sizes[name] for name in written) + 4 * self._kept, self._device)
 
     def add_clipped(self, sums: Tensor, states: Tensor, x: Tensor, y: Tensor, inside: Tensor, how: Clipper) -> Tensor:
-        """Add the clipped gradients at ``states`` (R, P) of records ``x`` (R, c, ...), ``y`` (R, c) to ``sums`` (R, P).
+        """Add clipped gradients to ``sums`` in place. Non-finite gradients count as zero.
 
-        Records that are not ``inside`` (R, c) count as nothing, and so do those that are not finite anywhere. Returns
-        the norms (R, c) float64 of what was added.
+        Args:
+            sums: Sums (R, P).
+            states: Parameters (R, P).
+            x: Records (R, c, ...).
+            y: Labels (R, c).
+            inside: Mask (R, c) of the records to add.
+            how: The clipper.
+
+        Returns:
+            Norms (R, c), float64, of the added contributions.
         """
         with full_precision(self._device):
             return self._add_clipped(sums, states, x, y, inside, how)
@@ -86,7 +98,7 @@ class StackedModel:
         (outputs, written), inputs = self._gradients(taps, others, parameters, x, y)
         if isfinite(how.coordinate_bound):
             rows = {**written, **self._write_out(inputs, outputs)}
-            return _each_for_itself(totals, rows, inside, how)
+            return _add_truncated_per_model(totals, rows, inside, how)
         squares = self._squares(inputs, outputs, written)
         factors, norms = how.scale(torch.stack([squares[name].flatten() for name in names]), names)
         finite = torch.stack([squares[name] for name in names]).isfinite().all(0)
@@ -104,9 +116,16 @@ class StackedModel:
         return torch.where(counted, norms.view(inside.shape), 0.0)
 
     def along(self, states: Tensor, directions: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Inner products with ``directions`` (R, P), and squared norms, of gradients that are not clipped.
+        """Inner products of unclipped gradients with given directions, and their squared norms.
 
-        Both (R, c) in float64, for records ``x`` (R, c, ...), ``y`` (R, c) at ``states`` (R, P).
+        Args:
+            states: Parameters (R, P).
+            directions: Directions (R, P).
+            x: Records (R, c, ...).
+            y: Labels (R, c).
+
+        Returns:
+            Inner products and squared norms, (R, c) float64 each.
         """
         with full_precision(self._device):
             return self._along(states, directions, x, y)
@@ -127,7 +146,7 @@ class StackedModel:
         return products, torch.stack(list(self._squares(inputs, outputs, written).values())).sum(0)
 
     def _squares(self, inputs: Named, outputs: Named, written: Named) -> dict[str, Tensor]:
-        """The squared norm (R, c) in float64 of each parameter's gradients."""
+        """Squared norm (R, c), float64, of each parameter's gradients."""
         found = {name: _squares_of(rows) for name, rows in written.items()}
         for layer in self._dense:
             output = _squares_of(outputs[layer.weight])
@@ -158,7 +177,7 @@ class StackedModel:
         return nn.functional.cross_entropy(outputs, y.unsqueeze(0))
 
     def _find_dense(self, x: Tensor, y: Tensor) -> tuple[_Dense, ...]:
-        """Layers whose parameters are used once, on one row, and in no other way: found by a trial pass."""
+        """Layers whose parameters are used exactly once, on one row; found by a trial pass."""
         own = dict(self._module.named_parameters())
         given = {name: own[name].detach().to(x.device).requires_grad_() for name in self.layout.names}
         anchor = torch.zeros((), device=x.device, requires_grad=True)
@@ -172,14 +191,14 @@ class StackedModel:
         return tuple(layer for layer in mode.layers if not used & {layer.weight, layer.bias})
 
     def _named(self, stacked: Tensor) -> dict[str, Tensor]:
-        """Views of ``stacked`` (R, P) by parameter, (R, *shape)."""
+        """Views (R, *shape) of ``stacked`` (R, P) by parameter."""
         pieces = torch.split(stacked, list(self.layout.sizes), dim=1)
         shaped = zip(self.layout.names, pieces, self.layout.shapes, strict=True)
         return {name: piece.view(len(piece), *shape) for name, piece, shape in shaped}
 
 
 def tiles(runs: int, records: int, chunk: int) -> Iterator[tuple[slice, slice]]:
-    """Which models and which of their records to take at once: at most ``chunk``, as many models as that allows."""
+    """Slices of models and of their records, with at most ``chunk`` records and as many models as possible."""
     height = min(runs, chunk)
     width = max(1, chunk // height)
     for top in range(0, runs, height):
@@ -188,9 +207,9 @@ def tiles(runs: int, records: int, chunk: int) -> Iterator[tuple[slice, slice]]:
 
 
 class _Taps(TorchFunctionMode):
-    """Catches dense layers on one row: adds ``taps`` to their outputs and keeps their inputs, by the weight's name.
+    """Intercept dense layers on one row: add ``taps`` to their outputs and keep their inputs, by the weight's name.
 
-    Without taps it finds out what there is to catch, and hides the parameters of what it catches from autograd.
+    Without taps, find the layers to intercept and hide their parameters from autograd.
     """
 
     def __init__(self, parameters: Named, taps: Named | None) -> None:
@@ -226,8 +245,8 @@ def _zero_unless(kept: Tensor, tensors: Named) -> dict[str, Tensor]:
     return {name: torch.where(kept.view(*kept.shape, *[1] * (t.ndim - 2)), t, 0.0) for name, t in tensors.items()}
 
 
-def _each_for_itself(totals: Named, rows: Named, inside: Tensor, how: Clipper) -> Tensor:
-    """Where coordinates are cut, sums need gradients written out, one model after the other."""
+def _add_truncated_per_model(totals: Named, rows: Named, inside: Tensor, how: Clipper) -> Tensor:
+    """Truncate coordinates, which needs written-out gradients, model by model."""
     norms = torch.zeros(inside.shape, dtype=torch.float64, device=inside.device)
     for run, kept in enumerate(inside):
         if bool(kept.any()):

@@ -1,1 +1,1 @@
-"""The DP-SGD loop and its parts: batches, noise, optimizers, schedules, checkpoints."""
+"""The DP-SGD loop: batches, noise, optimizers, schedules, checkpoints."""

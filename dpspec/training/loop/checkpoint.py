@@ -1,12 +1,11 @@
-"""A run's state on disk, so that a killed run loses at most what came after: one file, replaced as a whole.
+"""Checkpoints of a run: one file, replaced atomically, so that a killed run resumes from the last save.
 
-A part or an observer with a memory between steps has two methods, ``state()`` and ``restore(state)``, of named arrays;
-``restore({})`` makes it as new. A part without them has no memory. An observer whose ``state()`` is None cannot tell
-what it remembers, and a run that it watches cannot be resumed.
+Stateful parts and observers implement ``state()``, which returns named arrays, and ``restore(state)``; ``restore({})``
+resets them. If an observer's ``state()`` is None, its run cannot be resumed.
 
-The file holds nothing but arrays (``.npz``, never pickled), the digest of its job and one of its arrays; a file of
-another job, one that was changed, or one that cannot be read, counts as absent. The file of a run that has ended
-stays, for whoever trains several times before anything of it is stored; it is the owner of the folder who removes it.
+The file is an uncompressed ``.npz`` (never pickled) with the digests of its job and its arrays. A file of another job,
+or a modified or unreadable file, is ignored. The file remains after the run, for callers that train several times
+before storing anything; the owner of the folder removes it.
 """
 
 from __future__ import annotations
@@ -30,42 +29,42 @@ from dpspec.contract.providers import Resumable, TrainingJob
 from dpspec.regular_files import open_regular
 from dpspec.version import VERSION
 
-#: No state is larger.
+#: Maximum size of a checkpoint in bytes.
 _LARGEST = 1 << 36
 
-#: Arrays by name; names may have parts, set off by dots.
+#: Arrays by name, with dots as separators of nested names.
 Memory: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 
 
 @runtime_checkable
-class Remembering(Protocol):
-    """Something with a memory."""
+class Stateful(Protocol):
+    """An object with state between steps."""
 
     def state(self) -> Memory | None:
-        """What it remembers, as arrays that later steps do not change; None where it cannot tell."""
+        """Its state, as arrays that later steps do not modify; None if it cannot be saved."""
 
     def restore(self, state: Memory) -> None:
-        """Remember what ``state()`` gave; an empty memory is that of a new run."""
+        """Restore the result of ``state()``. An empty memory resets to the start of a run."""
 
 
-class Random:
-    """The memory of a generator: the place in its stream."""
+class GeneratorState:
+    """The position of a random generator in its stream."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
 
     def state(self) -> Memory:
-        """Where the stream stands."""
+        """Return the generator's state."""
         return {"place": self._generator.get_state().numpy()}
 
     def restore(self, state: Memory) -> None:
-        """Go on from there; a new run has a new generator."""
+        """Set the generator's state, if any."""
         if state:
             self._generator.set_state(torch.tensor(state["place"], dtype=torch.uint8))
 
 
-def collect(named: Mapping[str, Remembering]) -> dict[str, np.ndarray[Any, Any]] | None:
-    """All memories as one, each name's under ``name.``; None where one of them cannot tell."""
+def collect(named: Mapping[str, Stateful]) -> dict[str, np.ndarray[Any, Any]] | None:
+    """Merge all states, each under ``name.``; None if one of them cannot be saved."""
     found: dict[str, np.ndarray[Any, Any]] = {}
     for name, thing in named.items():
         state = thing.state()
@@ -75,39 +74,44 @@ def collect(named: Mapping[str, Remembering]) -> dict[str, np.ndarray[Any, Any]]
     return found
 
 
-def distribute(named: Mapping[str, Remembering], memory: Memory) -> None:
-    """Give everything its part of a memory that :func:`collect` made."""
+def distribute(named: Mapping[str, Stateful], memory: Memory) -> None:
+    """Restore every object from a memory that :func:`collect` merged."""
     for name, thing in named.items():
         thing.restore(part(memory, name))
 
 
 def part(memory: Memory, name: str) -> Memory:
-    """What stands under ``name.`` in a memory."""
+    """Entries under ``name.``, without that prefix."""
     return {key.removeprefix(f"{name}."): value for key, value in memory.items() if key.startswith(f"{name}.")}
 
 
 def tensors(**named: Tensor | None) -> Memory:
-    """Tensors as arrays; what is None is left out."""
+    """Convert tensors to arrays, without those that are None."""
     return {name: value.cpu().numpy().copy() for name, value in named.items() if value is not None}
 
 
 def tensor(memory: Memory, name: str) -> Tensor | None:
-    """A tensor on the CPU with a storage of its own; None where the memory lacks it."""
+    """Return a copy as a CPU tensor, or None if the name is missing."""
     return torch.tensor(memory[name]) if name in memory else None
 
 
-#: Raise it when what is stored changes its meaning.
+#: Increase this number when the meaning of stored arrays changes.
 _FORMAT = 3
 
-#: A large state is saved less often: work goes on for so many times as long as saving took.
+#: Minimum ratio of training time to saving time.
 _WORTH = 20.0
 
 
 class Checkpoint:
-    """Where and when one run is saved."""
+    """Saves and loads one run's state."""
 
     def __init__(self, where: Resumable, identity: Callable[[], str]) -> None:
-        """``identity`` gives the digest of the job, hexadecimal text; it is asked for once there is a file to be."""
+        """Configure saving.
+
+        Args:
+            where: Folder and interval.
+            identity: Returns the hexadecimal digest of the job; called only when a file is needed.
+        """
         self._where = where
         self._digest = identity
         self._saved_at = time.monotonic()
@@ -122,46 +126,46 @@ class Checkpoint:
     def _file(self) -> Path:
         return self._where.folder / f"{self._identity[:32]}.npz"
 
-    def load(self, remembering: Mapping[str, Remembering], initial: Tensor) -> tuple[int, Tensor] | None:
-        """The steps that were done and the state after them (P,), like ``initial``; memories are restored.
+    def load(self, stateful: Mapping[str, Stateful], initial: Tensor) -> tuple[int, Tensor] | None:
+        """Restore the memories and return the number of completed steps and the parameters (P,), like ``initial``.
 
-        None, and nothing changes, where there is no file of this job that can be read.
+        None, without changes, if there is no readable file of this job.
         """
         if not self._where.folder.is_dir():
             return None
         try:
             with open_regular(self._file, _LARGEST, follow=False) as file, np.load(file, allow_pickle=False) as stored:
                 if any(member.compress_type for member in stored.zip.infolist()):
-                    return None  # written as it is, so that nothing is larger than its file
+                    return None  # written uncompressed, so that no array is larger than its file
                 kept = {name: stored[name] for name in stored.files}
             if str(kept.pop("digest")) != _content(kept) or str(kept["identity"]) != self._identity:
                 return None
             step, state = int(kept["step"]), torch.tensor(kept["state"]).to(initial)
-        except Exception:  # damaged bytes make zip, zlib and numpy raise more kinds than can be listed
+        except Exception:  # damaged files make zip, zlib and numpy raise many types
             return None
-        distribute(remembering, part(kept, "memory"))
+        distribute(stateful, part(kept, "memory"))
         self._saved_step = step
         return step, state
 
     def due(self, step: int, total: int) -> bool:
-        """Whether to save after ``step`` of ``total`` steps; after the last one only if the run was worth saving."""
+        """Whether to save after ``step`` of ``total`` steps. After the last step, only if an earlier step was saved."""
         if self._where.steps is not None:
             return step % self._where.steps == 0 or (step == total and self._saved_step is not None)
         late = time.monotonic() - self._saved_at >= max(self._where.seconds, _WORTH * self._cost)
         return late or (step == total and self._saved_step is not None)
 
-    def save(self, step: int, state: Tensor, remembering: Mapping[str, Remembering]) -> None:
-        """Write the state after ``step`` steps; nothing is written where an observer cannot tell what it remembers.
+    def save(self, step: int, state: Tensor, stateful: Mapping[str, Stateful]) -> None:
+        """Write the state after ``step`` steps, unless an observer cannot be saved.
 
-        A folder that cannot be written to is no reason to stop: the run goes on, and starts anew if it is killed.
+        If the folder is not writable, the run continues, and restarts from the beginning if it is killed.
         """
         began = time.monotonic()
-        self._write(step, state, remembering)
+        self._write(step, state, stateful)
         self._saved_at = time.monotonic()
         self._cost = self._saved_at - began
 
-    def _write(self, step: int, state: Tensor, remembering: Mapping[str, Remembering]) -> None:
-        memory = collect(remembering) if step != self._saved_step else None
+    def _write(self, step: int, state: Tensor, stateful: Mapping[str, Stateful]) -> None:
+        memory = collect(stateful) if step != self._saved_step else None
         if memory is None:
             return
         arrays: dict[str, Any] = {f"memory.{name}": value for name, value in memory.items()}
@@ -182,14 +186,14 @@ class Checkpoint:
 
 
 def checkpoint_of(job: TrainingJob, initial: Tensor) -> Checkpoint | None:
-    """The checkpoint that a job asks for, if it does; ``initial`` (P,) is the state that it begins with."""
-    return None if job.resumable is None else Checkpoint(job.resumable, partial(identity_of, job, initial))
+    """The checkpoint of a resumable job, else None. ``initial`` (P,) are the initial parameters."""
+    return None if job.resumable is None else Checkpoint(job.resumable, partial(job_digest, job, initial))
 
 
-def identity_of(job: TrainingJob, initial: Tensor) -> str:
-    """The digest of all that decides a job's run: equal for equal jobs on the same kind of device and versions.
+def job_digest(job: TrainingJob, initial: Tensor) -> str:
+    """Digest of everything that determines a job's run on the same kind of device and versions.
 
-    Of planted canaries it knows their number and the first and the last gradient.
+    Gradient canaries are represented by their number and their first and last gradient.
     """
     canaries = job.canaries
     planted = []
@@ -215,7 +219,6 @@ def identity_of(job: TrainingJob, initial: Tensor) -> str:
 
 
 def _content(arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
-    """The digest of named arrays."""
     return digest({name: _hash(array) for name, array in arrays.items()})
 
 

@@ -1,8 +1,8 @@
 """The DP-SGD loop: theta <- update(theta, sum of clipped gradients + noise).
 
-The loop itself only calls its parts in order. Whoever needs another sampler, other contributions, other noise or
-another update replaces that part with ``dataclasses.replace`` and keeps the rest. Noise of every law is named by its
-standard deviation, so that noise_multiplier * clip_norm means the same for all of them.
+The loop calls its parts in order. A custom sampler, contribution, noise or update replaces its part with
+``dataclasses.replace``. All noise distributions are parametrized by their standard deviation noise_multiplier *
+clip_norm.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from dpspec.contract.providers import Cancelled, Observer
 from dpspec.training.device import full_precision
 from dpspec.training.gradients.clipping import Clip
 from dpspec.training.gradients.persample import ClippedSum
-from dpspec.training.loop.checkpoint import Checkpoint, Random, Remembering
+from dpspec.training.loop.checkpoint import Checkpoint, GeneratorState, Stateful
 from dpspec.training.loop.schedule import Schedule
 from dpspec.training.seeds import generator
 
 
 class Contributions(Protocol):
-    """What the drawn records add to a step."""
+    """The clipped sum of the drawn records."""
 
     def __call__(self, state: Tensor, indices: Tensor, clip: Clip, /) -> ClippedSum:
-        """The clipped sum of records ``indices`` (b,) at parameters ``state`` (P,); norms in the order of indices."""
+        """Clipped sum of records ``indices`` (b,) at parameters ``state`` (P,); norms in the order of ``indices``."""
 
 
 class Noise(Protocol):
-    """What is added to the sum of clipped gradients."""
+    """Noise added to the clipped sum."""
 
     def __call__(self, total: Tensor, deviation: float, source: torch.Generator) -> Tensor:
-        """Noise like ``total`` (P,), of standard deviation ``deviation``, drawn from ``source`` alone."""
+        """Noise like ``total`` (P,) with standard deviation ``deviation``, drawn only from ``source``."""
 
 
 class Update(Protocol):
-    """How the noisy sum changes the model: post-processing, as far as privacy goes."""
+    """Update of the model from the noisy sum; post-processing for privacy."""
 
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
         """The next parameters (P,), as a new tensor."""
@@ -48,10 +48,10 @@ class Update(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Everything that decides what a run computes. ``initial`` (P,) stands on the device of the run.
+    """Everything that determines a run. ``initial`` (P,) is on the device of the run.
 
-    A part with a memory (an update with momentum, a sampler that shuffles) is :class:`Remembering`; a run starts by
-    clearing it.
+    Parts with state (an update with momentum, a shuffling sampler) are :class:`Stateful` and are reset when a run
+    starts.
     """
 
     initial: Tensor
@@ -61,15 +61,15 @@ class Parts:
     update: Update
 
     @property
-    def remembering(self) -> Mapping[str, Remembering]:
-        """The parts that have a memory, by name."""
+    def stateful(self) -> Mapping[str, Stateful]:
+        """The stateful parts by name."""
         parts: dict[str, object] = {
             "contributions": self.contributions,
             "noise": self.noise,
             "update": self.update,
             **{f"sampler{i}": phase.sampler for i, phase in enumerate(self.schedule.phases)},
         }
-        return {name: part for name, part in parts.items() if isinstance(part, Remembering)}
+        return {name: part for name, part in parts.items() if isinstance(part, Stateful)}
 
 
 def run(
@@ -81,26 +81,39 @@ def run(
     cancelled: Callable[[], bool] | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Tensor:
-    """Run every step and return the final parameters (P,).
+    """Run all steps.
 
-    Sampling and noise have generators of their own, derived from ``seed``; the same seed gives the same run on the
-    same device, whatever precision the process allows elsewhere: all of it, observers too, computes in full float32.
-    Raises ``Cancelled`` before the next step once ``cancelled()`` is true. With a ``checkpoint`` a run
-    goes on where an earlier one of the same job stopped, and ends with the same bits as one that never did.
+    Sampling and noise use separate generators derived from ``seed``. The same seed gives the same run on the same
+    device. The loop and all observers compute in full float32. A resumed run ends with the same bits as an
+    uninterrupted one.
+
+    Args:
+        parts: The run's parts.
+        seed: Seed of sampling and noise.
+        observers: Receive batches, norms, noise and models.
+        progress: Called with the step and the number of steps.
+        cancelled: Checked before each step.
+        checkpoint: Where to save and resume.
+
+    Returns:
+        Final parameters (P,).
+
+    Raises:
+        Cancelled: ``cancelled()`` returned true.
     """
     state = parts.initial
     sampling = generator(seed, "sampling")
     source = generator(seed, "noise", state.device)
     total = parts.schedule.total
-    for part in parts.remembering.values():
+    for part in parts.stateful.values():
         part.restore({})
-    remembering: dict[str, Remembering] = {
-        **parts.remembering,
-        "sampling": Random(sampling),
-        "source": Random(source),
+    stateful: dict[str, Stateful] = {
+        **parts.stateful,
+        "sampling": GeneratorState(sampling),
+        "source": GeneratorState(source),
         **{f"observer{i}": observer for i, observer in enumerate(observers)},
     }
-    resumed = checkpoint.load(remembering, state) if checkpoint is not None else None
+    resumed = checkpoint.load(stateful, state) if checkpoint is not None else None
     done, state = resumed if resumed is not None else (0, state)
     with torch.no_grad(), full_precision(state.device):
         if resumed is None:
@@ -109,7 +122,7 @@ def run(
         for step, phase in enumerate(islice(parts.schedule, done, None), start=done + 1):
             if cancelled is not None and cancelled():
                 if checkpoint is not None:
-                    checkpoint.save(step - 1, state, remembering)
+                    checkpoint.save(step - 1, state, stateful)
                 raise Cancelled
             indices = phase.sampler.draw(sampling)
             clipped = parts.contributions(state, indices, phase.clip)
@@ -121,25 +134,25 @@ def run(
                 observer.noised(step, noise)
                 observer.released(step, state)
             if checkpoint is not None and checkpoint.due(step, total):
-                checkpoint.save(step, state, remembering)
+                checkpoint.save(step, state, stateful)
             if progress is not None:
                 progress(step, total)
     return state
 
 
 class GaussianNoise:
-    """Independent N(0, deviation^2) for every parameter."""
+    """Independent N(0, deviation^2) per parameter."""
 
     def __call__(self, total: Tensor, deviation: float, source: torch.Generator) -> Tensor:
-        """Drawn on the device of ``total``, which must be the generator's."""
+        """Draw on the device of ``total`` and the generator."""
         return torch.randn(total.shape, generator=source, device=total.device, dtype=total.dtype) * deviation
 
 
 class LaplaceNoise:
-    """Independent Laplace numbers for every parameter: density exp(-|z| / b) / (2 b) with b = deviation / sqrt(2)."""
+    """Independent Laplace noise per parameter, with density exp(-|z| / b) / (2 b) and b = deviation / sqrt(2)."""
 
     def __call__(self, total: Tensor, deviation: float, source: torch.Generator) -> Tensor:
-        """The difference of two independent exponentials, which is Laplace, and finite whatever is drawn."""
+        """Draw the difference of two independent exponentials, which is always finite."""
         first, second = torch.empty_like(total), torch.empty_like(total)
         first.exponential_(generator=source)
         second.exponential_(generator=source)
@@ -147,7 +160,7 @@ class LaplaceNoise:
 
 
 def noise_of(kind: str) -> Noise:
-    """The noise that a phase names: ``gaussian`` or ``laplace``; raises ``ValueError`` on any other name."""
+    """Noise of a phase: ``gaussian`` or ``laplace``. Raises ``ValueError`` for other names."""
     match kind:
         case "gaussian":
             return GaussianNoise()

@@ -1,6 +1,6 @@
-"""The learning rate of each step, and whether updates can be undone; told from the spec alone, without torch.
+"""Learning rates of a spec and invertibility of its updates, without torch.
 
-Rates are public and fixed before training, so that they say nothing of the records.
+Rates are public and fixed before training, so they reveal nothing about the records.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """``peak`` for each of ``total`` steps, times what the schedule says.
+    """Learning rate schedule: ``peak`` times a factor for each of ``total`` steps. All rates are positive if ``peak``
+    is.
 
-    kind: constant (1); linear and cosine (from 1 down to ``final``, which one step after the last would have); step
-        (``factor`` to the power of the whole ``every`` steps that have passed).
-    warmup: before that the rate rises in equal parts and reaches ``peak`` at this step; 0 for none.
-
-    Every rate is above 0 where ``peak`` is.
+    Attributes:
+        peak: Maximum learning rate.
+        total: Number of steps.
+        kind: constant (1); linear or cosine (from 1 to ``final``, reached one step after the last); or step (``factor``
+            to the power of the number of completed intervals of ``every`` steps).
+        warmup: Number of initial steps with linearly increasing rate, or 0.
     """
 
     peak: float
@@ -45,7 +47,7 @@ class Rates:
             raise ValueError(f"factor must be within (0, 1], got {self.factor}")
 
     def __call__(self, step: int) -> float:
-        """The learning rate of one step, counted from 1; steps beyond the last have the last one's."""
+        """Learning rate of a step, counted from 1. Later steps use the last one's."""
         step = min(step, self.total)
         if step <= self.warmup:
             return self.peak * step / self.warmup
@@ -60,32 +62,32 @@ class Rates:
 
 
 def rates_of(options: Mapping[str, Any], steps: int) -> Rates:
-    """The rates of a spec's training block over ``steps`` steps; raises ``ValueError`` naming what does not fit."""
+    """Rates of a spec's training block over ``steps`` steps. Raises ``ValueError`` for an invalid option."""
     schedule = {key: value for key, value in (options.get("schedule") or {}).items() if value is not None}
     return Rates(peak=float(options["learning_rate"]), total=steps, **schedule)
 
 
-#: The updates that whoever sees every model, in order, can undo (:mod:`dpspec.training.loop.optimizers`).
-_UNDONE = ("sgd", "momentum")
+#: Updates that an adversary with all models can invert (:mod:`dpspec.training.loop.optimizers`).
+_INVERTIBLE = ("sgd", "momentum")
 
 
 def optimizer_kind(options: Mapping[str, Any]) -> str:
-    """The kind of optimizer that a training block names: ``sgd`` where it names none."""
+    """The optimizer of a training block; default ``sgd``."""
     return str((options.get("optimizer") or {}).get("kind", "sgd"))
 
 
 def updates_invertible(options: Mapping[str, Any]) -> bool:
-    """Whether each update can be undone by who sees every model, for a spec's training block: Adam's cannot."""
-    return optimizer_kind(options) in _UNDONE
+    """Whether an adversary with all models can recover each noisy sum from the update. False for Adam."""
+    return optimizer_kind(options) in _INVERTIBLE
 
 
-def shows_every_sum(options: Mapping[str, Any], steps: int) -> bool:
-    """Whether all iterates together are as good as all noisy sums, for a spec's training block.
+def iterates_reveal_sums(options: Mapping[str, Any], steps: int) -> bool:
+    """Whether all iterates together are equivalent to all noisy sums.
 
-    Where the update can be undone and no learning rate is 0, each model, with those before it, gives the noisy sum that
-    led to it. Adam's update keeps some of it back, and so an adversary of all iterates may know less.
+    If updates are invertible and no learning rate is 0, each model with its predecessors determines the noisy sum.
+    Adam's update loses information, so an adversary with all iterates may learn less.
     """
     if not updates_invertible(options):
         return False
     rates = rates_of({"learning_rate": 1.0, **options}, steps)
-    return min(rates(1), rates(steps)) > 0.0  # rates rise to their peak and fall from there
+    return min(rates(1), rates(steps)) > 0.0  # rates rise to the peak, then fall

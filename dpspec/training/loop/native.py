@@ -1,8 +1,8 @@
-"""The backend ``native``: a job's parts, put together and run; and independent runs of one schedule, all at once.
+"""The backend ``native``: build a job's parts and run them, one job or many jobs in one batch.
 
-A small model leaves a device idle: a run of its own spends its time on starting operations, and many runs at once
-hardly take longer than one. Each run keeps generators of its own, so that it draws the very batches and the very noise
-that it would draw alone; only sums differ, by rounding. Such runs are short, and are not resumed when they are killed.
+A small model underuses a device, so many runs in one batch take little longer than one. Each run has its own generators
+and draws the same batches and noise as if trained separately; only sums differ by rounding. Batched runs are short and
+cannot be resumed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from dpspec.contract.phase import Phase
 from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
 from dpspec.training.device import full_precision
-from dpspec.training.device import tensors as tensors  # plugins import it from here
+from dpspec.training.device import tensors as tensors  # plugins import this name
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clip, clipper
 from dpspec.training.gradients.contributions import RecordsAndCanaries
@@ -33,7 +33,7 @@ from dpspec.training.seeds import generator
 
 
 def train_many(trainer: Trainer, jobs: Sequence[TrainingJob]) -> None:
-    """Train every job, each with a model of its own: together where the trainer has a ``train_many``, or in turn."""
+    """Train every job and its model, in one batch if the trainer has ``train_many``, else in turn."""
     together = getattr(trainer, "train_many", None)
     if together is not None:
         together(jobs)
@@ -43,16 +43,23 @@ def train_many(trainer: Trainer, jobs: Sequence[TrainingJob]) -> None:
 
 
 def run_batched(jobs: Sequence[TrainingJob], *, members: Sequence[Tensor] | None = None) -> Tensor:
-    """Run R jobs at once and return their final parameters (R, P); the jobs' models are left as they are.
+    """Run R jobs in one batch. The jobs' models are not changed.
 
-    The jobs share their phases, options, expected batch size, device and kind of model. Seeds, initial weights, rows,
-    canaries and observers are each one's own; rows that are the same arrays stand on the device once.
+    Jobs share phases, options, expected batch size, device and kind of model. Seeds, initial weights, rows, canaries
+    and observers may differ. Rows that are the same array are copied to the device once. Only the first job reports
+    progress.
 
-    members: per run the rows of ``job.x`` that its data consists of, in this order: the run is that of a job with
-        ``x[members]`` and ``y[members]``, and all runs can share one array.
+    Args:
+        jobs: The jobs.
+        members: Per run, the rows of ``job.x`` that form its dataset, in this order: equivalent to a job with
+            ``x[members]`` and ``y[members]``, but all runs share one array.
 
-    Progress is told to the first job alone. Raises ``ValueError`` where the jobs cannot be run together, ``Cancelled``
-    before the next step once any of them is.
+    Returns:
+        Final parameters (R, P).
+
+    Raises:
+        ValueError: The jobs cannot run in one batch.
+        Cancelled: A job was cancelled.
     """
     _require_alike(jobs)
     first, runs = jobs[0], _Runs(jobs, members)
@@ -87,10 +94,7 @@ def run_batched(jobs: Sequence[TrainingJob], *, members: Sequence[Tensor] | None
 
 
 class _Runs:
-    """The records of all runs, and what a batch of each contributes.
-
-    records: per run, real and planted ones together.
-    """
+    """The records of all runs and the contributions of their batches. ``records``: per run, including canaries."""
 
     def __init__(self, jobs: Sequence[TrainingJob], members: Sequence[Tensor] | None) -> None:
         self._pool(jobs, members)
@@ -104,7 +108,7 @@ class _Runs:
         self.records = [len(rows) + count for rows, count in zip(self._rows, planted, strict=True)]
 
     def clipped_sums(self, states: Tensor, batches: Sequence[Tensor], clip: Clip) -> tuple[Tensor, list[Tensor]]:
-        """Sums (R, P) at ``states`` (R, P) over each run's batch, and the norms (b,) of each run after clipping."""
+        """Sums (R, P) at ``states`` (R, P) over each run's batch, and the clipped norms (b,) of each run."""
         how = clipper(clip)
         reals = [int(torch.searchsorted(b, len(rows))) for b, rows in zip(batches, self._rows, strict=True)]
         drawn = [rows[b[:n]] for b, rows, n in zip(batches, self._rows, reals, strict=True)]
@@ -130,7 +134,7 @@ class _Runs:
         return sums, found
 
     def _pool(self, jobs: Sequence[TrainingJob], members: Sequence[Tensor] | None) -> None:
-        """All rows, each array once, and per run where its records stand among them."""
+        """Concatenate all distinct arrays of rows, with each run's offsets."""
         if members is not None and len(members) != len(jobs):
             raise ValueError(f"{len(jobs)} jobs but {len(members)} members")
         arrays = {(id(job.x), id(job.y)): job for job in jobs}
@@ -146,7 +150,7 @@ class _Runs:
 
 def _require_alike(jobs: Sequence[TrainingJob]) -> None:
     if not jobs:
-        raise ValueError("there are no jobs to run")
+        raise ValueError("at least one job is required")
     first = jobs[0]
     if any(draws_users(job) for job in jobs):
         raise ValueError("jobs that draw users are run in turn")
@@ -161,15 +165,16 @@ def _require_alike(jobs: Sequence[TrainingJob]) -> None:
 
 
 class NativeTrainer:
-    """Trains by DP-SGD and shows observers everything that it does."""
+    """DP-SGD with full reports to observers."""
 
     def train(self, job: TrainingJob) -> None:
-        """Run the job; ``job.model`` ends trained. Raises ``Cancelled``, or ``ValueError`` for a job that is off."""
+        """Run the job; ``job.model`` ends up trained. Raises ``Cancelled``, or ``ValueError`` for an invalid job."""
         train_with(job, parts_of(job))
 
     def train_many(self, jobs: Sequence[TrainingJob]) -> None:
-        """Run jobs of one kind all at once; see :func:`~dpspec.training.loop.native.run_batched`. Those that draw users
-        are run in turn."""
+        """Run jobs of one kind in one batch (:func:`~dpspec.training.loop.native.run_batched`), or in turn if they draw
+        users.
+        """
         if any(draws_users(job) for job in jobs):
             for job in jobs:
                 self.train(job)
@@ -184,7 +189,7 @@ def draws_users(job: TrainingJob) -> bool:
 
 
 def parts_of(job: TrainingJob) -> Parts:
-    """The parts of the loop, as the job declares them."""
+    """Build the parts of the loop that the job declares."""
     model = FlatModel(job.model, device=job.device)
     x, y = tensors(job.x, job.y, job.device)
     schedule = Schedule.of(job.phases, len(x) + (job.canaries.count if job.canaries is not None else 0))
@@ -203,7 +208,7 @@ def parts_of(job: TrainingJob) -> Parts:
 
 
 def train_with(job: TrainingJob, parts: Parts) -> None:
-    """Run a job with parts that may have been replaced; the model is written once, at the end."""
+    """Run a job with possibly replaced parts. The model is written once, at the end."""
     final = run(
         parts,
         job.seed,

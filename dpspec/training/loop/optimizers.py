@@ -1,17 +1,17 @@
-"""How the noisy sum changes the model: the rules of ``torch.optim``, which are post-processing as far as privacy goes.
+"""Model updates from noisy sums: the rules of ``torch.optim``, as post-processing.
 
 With g_t = noisy_t / divisor + weight_decay * theta_{t-1} and the learning rate r_t of the step:
 
     sgd        theta_t = theta_{t-1} - r_t g_t
     momentum   theta_t = theta_{t-1} - r_t b_t,   b_t = momentum b_{t-1} + g_t,   b_0 = 0
     nesterov   theta_t = theta_{t-1} - r_t (g_t + momentum b_t)
-    adam       theta_t = theta_{t-1} - r_t m_t / (sqrt(v_t) + eps), with m_t the average of g and v_t that of g^2, whose
-               weights fall by beta1 and by beta2 a step and sum to one
+    adam       theta_t = theta_{t-1} - r_t m_t / (sqrt(v_t) + eps), with m_t and v_t bias-corrected moving averages of g
+               and g^2 with decay rates beta1 and beta2
 
-Whoever sees every model can undo an update of the first three and so knows every noisy sum. Adam's cannot be undone:
-its first step shows hardly more than signs, and a later one can have come from two different sums.
+An adversary with all models can invert the first three and recover every noisy sum. Adam cannot be inverted: its first
+step reveals little more than signs, and later steps can result from two different sums.
 
-An update has a memory, so that one is made for each run. It acts elementwise: states and sums are (P,) or (runs, P).
+Updates are stateful, so each run needs its own. They act elementwise on states and sums (P,) or (runs, P).
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.frozen import FrozenMap
-from dpspec.training.gradients.fetching import Number, at_hand
+from dpspec.training.gradients.fetching import Number, float_on_cpu
 from dpspec.training.loop.checkpoint import Memory, tensor, tensors
 from dpspec.training.loop.dpsgd import Update
 from dpspec.training.loop.learning_rates import Rates, rates_of
 
 
-class Undone(NamedTuple):
-    """noisy: (P,), the noisy sum behind an update. rounding: a bound on the l2 norm of what rounding changed of it.
+class RecoveredUpdate(NamedTuple):
+    """The noisy sum behind an update.
 
-    expected: what such a bound was before the update, from the models until then alone: infinite, or not a number,
-        where parameters are. Steps may be left out by it, as nothing that the step draws has a part in it.
+    Attributes:
+        noisy: The noisy sum (P,).
+        rounding: Bound on the l2 norm of its rounding error.
+        expected: The same bound computed before the update, from the earlier models only; infinite or NaN if parameters
+            are. Steps may be skipped by this value, because it does not depend on the step's draws.
     """
 
     noisy: Tensor
@@ -45,14 +48,14 @@ class Undone(NamedTuple):
 
 @runtime_checkable
 class Invertible(Update, Protocol):
-    """An update that whoever sees all models, in order, can undo."""
+    """An update that an adversary with all models, in order, can invert."""
 
-    def invert(self, before: Tensor, after: Tensor) -> Undone:
-        """The noisy sum that led from one model (P,) to the next; called once per step, instead of the update."""
+    def invert(self, before: Tensor, after: Tensor) -> RecoveredUpdate:
+        """Recover the noisy sum between consecutive models (P,). Call once per step, instead of the update."""
 
 
 class Optimizer(ABC):
-    """What all updates share. ``divisor`` is a public constant (1, or the expected batch size)."""
+    """Base class of updates. ``divisor`` is a public constant (1, or the expected batch size)."""
 
     def __init__(self, rates: Rates, divisor: float = 1.0, weight_decay: float = 0.0) -> None:
         if not divisor > 0:
@@ -69,15 +72,15 @@ class Optimizer(ABC):
         """The next model, as a new tensor like ``state``."""
 
     def state(self) -> Memory:
-        """What it remembers between steps."""
+        """State between steps."""
         return {"step": np.array(self._step)}
 
     def restore(self, state: Memory) -> None:
-        """Remember what :meth:`state` gave, or nothing."""
+        """Restore :meth:`state`, or reset."""
         self._step = int(state.get("step", 0))
 
     def _gradient(self, state: Tensor, noisy: Tensor) -> Tensor:
-        """g_t * divisor: in units of sums plain descent multiplies once."""
+        """g_t * divisor. In units of sums, plain descent multiplies only once."""
         return noisy + self._decay * state if self._decay else noisy
 
     def _next_rate(self) -> float:
@@ -86,15 +89,15 @@ class Optimizer(ABC):
 
 
 class Sgd(Optimizer):
-    """Plain descent."""
+    """Plain gradient descent."""
 
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
         """The next model, as a new tensor like ``state``."""
         scale = self._next_rate() / self._divisor
         return state - scale * self._direction(self._gradient(state, noisy))
 
-    def invert(self, before: Tensor, after: Tensor) -> Undone:
-        """The noisy sum that led from ``before`` to ``after``, both (P,)."""
+    def invert(self, before: Tensor, after: Tensor) -> RecoveredUpdate:
+        """Recover the noisy sum between ``before`` and ``after``, both (P,)."""
         scale = self._next_rate() / self._divisor
         update = before - after
         decayed = self._decay * _length(before) if self._decay else 0.0
@@ -103,22 +106,22 @@ class Sgd(Optimizer):
         if self._decay:
             gradient = gradient - self._decay * before
             error = error + 4.0 * _eps(before) * decayed
-        return Undone(gradient, error, expected)
+        return RecoveredUpdate(gradient, error, expected)
 
     def _remembered(self) -> Number:
-        """What the memory of earlier steps adds to the bound on rounding."""
+        """Contribution of earlier steps to the rounding bound."""
         return 0.0
 
     def _direction(self, gradient: Tensor) -> Tensor:
         return gradient
 
     def _undirected(self, direction: Tensor, error: Number) -> tuple[Tensor, Number]:
-        """The gradient behind a direction, and a bound on its error from a bound on the direction's."""
+        """The gradient behind a direction, and its error bound from the direction's."""
         return direction, error
 
 
 class Momentum(Sgd):
-    """Descent along a decaying sum of all gradients so far, or with ``nesterov`` along the next one's forecast."""
+    """Gradient descent with momentum, optionally Nesterov's."""
 
     def __init__(
         self,
@@ -138,11 +141,11 @@ class Momentum(Sgd):
         self._error: Number = 0.0
 
     def state(self) -> Memory:
-        """The step, the decaying sum and, where updates are undone, the bound on its error."""
+        """The step, the momentum buffer and, if updates are inverted, its error bound."""
         return {**super().state(), **tensors(buffer=self._buffer), "error": np.array(float(self._error))}
 
     def restore(self, state: Memory) -> None:
-        """Remember what :meth:`state` gave, or nothing."""
+        """Restore :meth:`state`, or reset."""
         super().restore(state)
         self._buffer = tensor(state, "buffer")
         self._error = float(state.get("error", 0.0))
@@ -167,7 +170,7 @@ class Momentum(Sgd):
 
 
 class Adam(Optimizer):
-    """Descent along averaged gradients, every coordinate in units of its own recent size."""
+    """Adam with bias correction."""
 
     def __init__(
         self,
@@ -203,13 +206,13 @@ class Adam(Optimizer):
         return {**super().state(), **tensors(first=self._first, second=self._second)}
 
     def restore(self, state: Memory) -> None:
-        """Remember what :meth:`state` gave, or nothing."""
+        """Restore :meth:`state`, or reset."""
         super().restore(state)
         self._first, self._second = tensor(state, "first"), tensor(state, "second")
 
 
 def update_of(options: FrozenMap, expected_batch_size: float, steps: int) -> Optimizer:
-    """The update of a spec's training block over ``steps`` steps; raises ``ValueError`` naming what does not fit."""
+    """Update of a spec's training block over ``steps`` steps. Raises ``ValueError`` for an invalid option."""
     reduction = options["reduction"]
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction must be sum or mean, got {reduction!r}")
@@ -227,12 +230,12 @@ def _kept(memory: Tensor | None, like: Tensor) -> Tensor:
 
 
 def _rounding(state: Tensor, update: Tensor) -> Number:
-    """A bound on the l2 norm of the rounding errors in ``update``: half a unit of ``state``, and a few of its own."""
+    """Bound on the l2 norm of the rounding errors in ``update``: half an ulp of ``state`` and a few of its own."""
     return 0.5 * _eps(state) * (_length(state) + 6.0 * _length(update))
 
 
 def _length(vector: Tensor) -> Number:
-    return at_hand(torch.linalg.vector_norm(vector, dtype=torch.float64))
+    return float_on_cpu(torch.linalg.vector_norm(vector, dtype=torch.float64))
 
 
 def _eps(vector: Tensor) -> float:

@@ -1,9 +1,8 @@
-"""How a step draws its batch: afresh and independently of other steps, empty batches included.
+"""Batch samplers of the sampling schemes, and the properties of schemes that measurements use.
 
-What measurements take for granted of a scheme stands here too (:func:`independent`, :func:`exclusive`,
-:func:`covariance`). Shuffled batches are the exception: they are what many loaders do, no accountant here knows what
-their order amplifies, and they remember it. So does random allocation, within an epoch: :func:`epoch_of` has its
-length, and :func:`drawn_shares` what both do to the number of draws.
+Most schemes draw batches independently across steps, including empty ones. Shuffled batches and random allocation
+depend on each other within an epoch (:func:`epoch_of`, :func:`inclusion_moments`). No accountant here covers the
+amplification of shuffled batches.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ class Sampler(Protocol):
 
     @property
     def records(self) -> int:
-        """How many records there are to draw from, planted ones included."""
+        """Number of records, including canaries."""
 
     @property
     def inclusion(self) -> float:
-        """The probability with which one record enters one batch."""
+        """Probability that a batch includes a given record."""
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """The batch's indices (b,), int64, ascending, on the CPU; ``generator`` is a CPU generator."""
@@ -39,7 +38,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class Poisson:
-    """Every record enters with probability ``rate``, independently: the batch size is Binomial(records, rate)."""
+    """Include every record independently with probability ``rate``: the batch size is Binomial(records, rate)."""
 
     records: int
     rate: float
@@ -54,16 +53,16 @@ class Poisson:
         return self.rate
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """One uniform number per record, float64 so that rates are exact to 2^-53."""
+        """One uniform number per record, in float64 so that rates are exact to 2^-53."""
         coins = torch.rand(self.records, generator=generator, dtype=torch.float64)
         return (coins < self.rate).nonzero().squeeze(1)
 
 
 @dataclass(frozen=True)
 class PoissonUsers(Poisson):
-    """Every user enters with probability ``rate``, independently; of each at most ``most`` records are averaged.
+    """Include every user independently with probability ``rate``, averaging at most ``most`` of their records.
 
-    ``records`` counts users here, planted ones included, and batches hold users.
+    ``records`` is the number of users including canaries; batches contain users.
     """
 
     most: int
@@ -76,7 +75,7 @@ class PoissonUsers(Poisson):
 
 @dataclass(frozen=True)
 class TruncatedPoisson:
-    """Poisson sampling at ``rate``; where more than ``max_batch`` records enter, a uniformly random subset is kept."""
+    """Poisson sampling at ``rate``. If more than ``max_batch`` records enter, a uniformly random subset is kept."""
 
     records: int
     rate: float
@@ -90,13 +89,13 @@ class TruncatedPoisson:
 
     @property
     def inclusion(self) -> float:
-        """The probability to be drawn and kept: below the rate."""
-        return _kept(self.records, self.rate, self.max_batch, 1)
+        """Probability that a record enters and is kept; below the rate."""
+        return _joint_inclusion(self.records, self.rate, self.max_batch, 1)
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """The records whose numbers are below the rate, and of too many those with the smallest.
+        """Records with numbers below the rate, or of too many those with the smallest numbers.
 
-        Given that a number is below the rate it is uniform up to it, whichever record's it is: so the subset is.
+        Numbers below the rate are conditionally uniform, so the subset is uniformly random.
         """
         coins = torch.rand(self.records, generator=generator, dtype=torch.float64)
         drawn = (coins < self.rate).nonzero().squeeze(1)
@@ -106,8 +105,8 @@ class TruncatedPoisson:
 
 
 @lru_cache(maxsize=256)
-def _kept(records: int, rate: float, max_batch: int, together: int) -> float:
-    """The probability that so many given records are in a truncated Poisson batch together."""
+def _joint_inclusion(records: int, rate: float, max_batch: int, together: int) -> float:
+    """Probability that ``together`` given records are all in a truncated Poisson batch."""
     if records < together:
         return 0.0
     step = accounting.TruncatedPoisson(together, rate, max_batch, records - together, 1.0)
@@ -141,7 +140,7 @@ class FixedSize:
 
 @dataclass(frozen=True)
 class Full:
-    """Every record, every step."""
+    """All records at every step."""
 
     records: int
 
@@ -151,16 +150,16 @@ class Full:
         return 1.0
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """All indices; no randomness."""
+        """All indices, without randomness."""
         return torch.arange(self.records)
 
 
 @dataclass
 class Shuffled:
-    """Every epoch takes all records in a new random order, ``batch_size`` at a time; its last batch is what is left.
+    """Each epoch splits a random permutation of all records into batches of ``batch_size``; the last may be smaller.
 
-    A record is in exactly one batch of each epoch, so that batches depend on each other: an accountant for Poisson or
-    fixed-size sampling does not cover it.
+    A record is in exactly one batch per epoch, so batches are dependent: accountants for Poisson or fixed-size sampling
+    do not apply.
     """
 
     records: int
@@ -173,11 +172,11 @@ class Shuffled:
 
     @property
     def inclusion(self) -> float:
-        """One over the batches of an epoch: the average over its steps."""
+        """One over the number of batches per epoch, the average over its steps."""
         return 1.0 / -(-self.records // self.batch_size)
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """The next piece of the epoch's order, sorted."""
+        """The next batch of the epoch's permutation, sorted."""
         if self._order is None or self._taken >= self.records:
             self._order, self._taken = torch.randperm(self.records, generator=generator), 0
         batch = self._order[self._taken : self._taken + self.batch_size]
@@ -185,21 +184,21 @@ class Shuffled:
         return batch.sort().values
 
     def state(self) -> Memory:
-        """The epoch's order and how much of it was taken."""
+        """The epoch's permutation and the number of consumed records."""
         return {**tensors(order=self._order), "taken": np.array(self._taken)}
 
     def restore(self, state: Memory) -> None:
-        """Go on within an epoch, or begin one."""
+        """Continue within an epoch, or reset."""
         self._order, self._taken = tensor(state, "order"), int(state.get("taken", 0))
 
 
 @dataclass
 class RandomAllocation:
-    """In every epoch of ``epoch_steps`` t steps each record is in ``batches_per_epoch`` k batches, a uniformly random
-    set of k steps, independently of all others.
+    """Each record is in k = ``batches_per_epoch`` batches of each epoch of t = ``epoch_steps`` steps.
 
-    An epoch's steps are numpy's of a seed of 128 bits, k numbers for each record in order: with the same generator a
-    record that comes or goes at the end changes no other's step, in this epoch or a later one.
+    The k steps are uniformly random and independent between records. numpy draws them from a 128-bit seed per epoch, k
+    numbers per record in order, so that adding or removing the last record changes no other record's steps in any
+    epoch.
     """
 
     records: int
@@ -216,11 +215,11 @@ class RandomAllocation:
 
     @property
     def inclusion(self) -> float:
-        """k / t, at any step, given what other epochs drew."""
+        """k / t at any step, given other epochs' draws."""
         return self.batches_per_epoch / self.epoch_steps
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """The records that have the epoch's next step; at its first step every record's steps are drawn."""
+        """Records allocated to the next step. The first step of an epoch draws all records' steps."""
         if self._steps is None or self._taken >= self.epoch_steps:
             seed = torch.randint(2**32, (4,), generator=generator, dtype=torch.int64).tolist()
             self._steps, self._taken = torch.from_numpy(self._drawn(np.random.default_rng(seed))), 0
@@ -229,8 +228,10 @@ class RandomAllocation:
         return (here if here.ndim == 1 else here.any(1)).nonzero().squeeze(1)
 
     def _drawn(self, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """Every record's step (records,), or its k > 1 steps (records, k): by Floyd's method the i-th is uniform among
-        0..t - k + i, and where that one is taken it is t - k + i itself (Bentley and Floyd 1987)."""
+        """Every record's step (records,), or its k > 1 steps (records, k), by Floyd's method (Bentley and Floyd 1987).
+
+        The i-th number is uniform on 0..t - k + i, and replaced by t - k + i if it is already taken.
+        """
         first = self.epoch_steps - self.batches_per_epoch
         if self.batches_per_epoch == 1:
             return rng.integers(self.epoch_steps, size=self.records, dtype=np.int64)
@@ -241,50 +242,59 @@ class RandomAllocation:
         return steps
 
     def state(self) -> Memory:
-        """Every record's steps in this epoch, and how many steps there were."""
+        """All records' steps in this epoch, and the number of completed steps."""
         return {**tensors(steps=self._steps), "taken": np.array(self._taken)}
 
     def restore(self, state: Memory) -> None:
-        """Go on within an epoch, or begin one."""
+        """Continue within an epoch, or reset."""
         self._steps, self._taken = tensor(state, "steps"), int(state.get("taken", 0))
 
 
 def independent(sampler: Sampler) -> bool:
-    """Whether records enter a batch independently of one another, so that its size is binomial."""
+    """Whether records enter a batch independently, so that its size is binomial."""
     return isinstance(sampler, Poisson | RandomAllocation)
 
 
 def epoch_of(sampler: Sampler) -> int:
-    """Of how many steps an epoch is within which batches depend on each other by design; 1 where no step tells of
-    others. Shuffled batches count as none: nothing is claimed of them."""
+    """Number of steps within which batches depend on each other by design; 1 if steps are independent.
+
+    Also 1 for shuffled batches, for which nothing is claimed.
+    """
     return sampler.epoch_steps if isinstance(sampler, RandomAllocation) else 1
 
 
 def exclusive(sampler: Sampler) -> bool:
-    """Whether batches have a fixed or a largest size, so that draws exclude each other."""
+    """Whether the batch size is fixed or bounded, so that inclusions are negatively correlated."""
     return isinstance(sampler, FixedSize | TruncatedPoisson)
 
 
 def covariance(sampler: Sampler) -> float:
-    """Of the inclusions of two records in one batch; not above 0, and 0 where they are independent."""
+    """Covariance of two records' inclusions in one batch: at most 0, and 0 if they are independent."""
     q, n = sampler.inclusion, sampler.records
     if n < 2:
         return 0.0
     if isinstance(sampler, FixedSize):
         return -q * (1.0 - q) / (n - 1)
     if isinstance(sampler, TruncatedPoisson):
-        return min(0.0, _kept(n, sampler.rate, sampler.max_batch, 2) - q * q)
+        return min(0.0, _joint_inclusion(n, sampler.rate, sampler.max_batch, 2) - q * q)
     return 0.0
 
 
-def drawn_shares(sampler: Sampler, looked: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Two vectors that add up to the mean and to the variance of the number of steps that draw one record, of those
-    ``looked`` at (steps,) bool.
+def inclusion_moments(
+    sampler: Sampler, looked: np.ndarray[Any, Any]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Terms of the mean and variance of a record's number of inclusions over observed steps.
 
-    In shuffled batches it is drawn once an epoch at most, in a batch of b of N records with the chance b / N: of an
-    epoch of which batches with P of all records are looked at, P and P (1 - P). So it is in random allocation, with
-    P = m / t for m steps of an epoch of t; of k batches an epoch it is k P, and P (1 - P) k (t - k) / (t - 1)
-    (hypergeometric).
+    Shuffled: a record is included at most once per epoch, in a batch of b of N records with probability b / N. If P is
+    the fraction of records in an epoch's observed batches, the terms are P and P (1 - P). Random allocation with m of t
+    steps observed, P = m / t: k P and P (1 - P) k (t - k) / (t - 1) (hypergeometric).
+
+    Args:
+        sampler: The sampler.
+        looked: Mask (steps,) of observed steps.
+
+    Returns:
+        Two vectors whose sums are the mean and the variance.
     """
     if isinstance(sampler, RandomAllocation):
         t, k = sampler.epoch_steps, sampler.batches_per_epoch
@@ -304,11 +314,14 @@ def drawn_shares(sampler: Sampler, looked: np.ndarray[Any, Any]) -> tuple[np.nda
 
 
 def sampler_of(sampling: Mapping[str, Any], records: int) -> Sampler:
-    """The sampler of a spec's ``sampling`` block over ``records`` records, or users where it draws those; raises
-    ``ValueError`` on any other block."""
+    """The sampler of a spec's ``sampling`` block over ``records`` records (or users).
+
+    Raises:
+        ValueError: The block is invalid.
+    """
     if sampling.get("unit") == "user":
         if sampling.get("scheme") != "poisson":
-            raise ValueError(f"users are drawn by scheme poisson alone, got {sampling.get('scheme')!r}")
+            raise ValueError(f"sampling of users requires scheme poisson, got {sampling.get('scheme')!r}")
         return PoissonUsers(records, float(sampling["rate"]), int(sampling["records_per_user"]))
     match sampling.get("scheme"):
         case "poisson":

@@ -1,4 +1,4 @@
-"""What each step is declared to be: the phases of a job, laid out step by step."""
+"""Declared parameters of every step, from the phases of a job."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from dpspec.training.loop.samplers import PoissonUsers, Sampler, epoch_of, sampl
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledPhase:
-    """Steps that share their parameters; the noise added to a sum has deviation noise_multiplier * clip_norm.
+    """Steps with the same parameters. Noise has standard deviation noise_multiplier * clip_norm.
 
-    clip: how contributions are brought to ``clip_norm``: by a clipper, or that number where they are scaled as a whole.
+    Attributes:
+        clip: A clipper, or the clip norm for flat clipping.
     """
 
     steps: int
@@ -39,7 +40,7 @@ class ScheduledPhase:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the noise, per parameter."""
+        """Standard deviation of the noise per parameter."""
         return self.noise_multiplier * self.clip_norm
 
 
@@ -55,7 +56,9 @@ class Schedule:
 
     @classmethod
     def of(cls, phases: Sequence[Mapping[str, Any]], records: int) -> Schedule:
-        """From the phases of a job over ``records`` records, planted ones included; ``ValueError`` where one is off."""
+        """Build from the phases of a job over ``records`` records, including canaries. Raises ``ValueError`` if one is
+        invalid.
+        """
         return cls(
             tuple(
                 ScheduledPhase(
@@ -72,30 +75,31 @@ class Schedule:
 
     @property
     def total(self) -> int:
-        """The number of steps."""
+        """Number of steps."""
         return sum(phase.steps for phase in self.phases)
 
     @property
     def records_per_user(self) -> int | None:
-        """Of a user who is drawn, how many records are averaged at most, in all phases; None where records are drawn.
+        """Maximum number of records averaged per drawn user, the same in all phases; None if records are drawn.
 
-        Raises ``ValueError`` where phases differ in it.
+        Raises:
+            ValueError: Phases differ.
         """
         said = {phase.sampler.most if isinstance(phase.sampler, PoissonUsers) else None for phase in self.phases}
         if len(said) != 1:
-            raise ValueError("all phases must draw users with equally many records each, or all must draw records")
+            raise ValueError("all phases must sample users with the same records_per_user, or all must sample records")
         return said.pop()
 
     @property
     def noise(self) -> str:
-        """The law of the noise, which all phases share; raises ``ValueError`` where they do not."""
+        """Noise distribution of all phases. Raises ``ValueError`` if phases differ."""
         laws = {phase.noise for phase in self.phases}
         if len(laws) != 1:
-            raise ValueError(f"all phases must have noise of one law, got {', '.join(sorted(laws))}")
+            raise ValueError(f"all phases must have the same noise distribution, got {', '.join(sorted(laws))}")
         return laws.pop()
 
     def __iter__(self) -> Iterator[ScheduledPhase]:
-        """The phase of step 1, of step 2, ..."""
+        """Yield the phase of step 1, of step 2, ..."""
         return chain.from_iterable(repeat(phase, phase.steps) for phase in self.phases)
 
 

@@ -1,1 +1,1 @@
-"""What an auditor keeps of a run: statistics of its updates, logs, scores and accuracy."""
+"""Measurements of a run: update statistics, logs, attack scores and accuracy."""

@@ -1,4 +1,4 @@
-"""How often a model is right, and on how many records of each split."""
+"""Accuracy of a model, and counts of correct predictions per split."""
 
 from __future__ import annotations
 
@@ -21,9 +21,18 @@ def accuracy(
     state: torch.Tensor | None = None,
     chunk: int = 1024,
 ) -> float:
-    """The share of records (n, ...) whose largest output is at their label (n,).
+    """Share of records (n, ...) with the largest output at their label (n,).
 
-    At ``state`` (P,), or else at the model's own parameters. Raises ``ValueError`` where there are no records.
+    Args:
+        model: The model.
+        x: Records (n, ...).
+        y: Labels (n,).
+        device: Device of the computation, unless ``model`` has one.
+        state: Parameters (P,). Default: the model's own.
+        chunk: Number of records per chunk.
+
+    Raises:
+        ValueError: There are no records.
     """
     if len(x) == 0:
         raise ValueError("no records to measure accuracy on")
@@ -41,7 +50,7 @@ def accuracy(
 def right_answers(
     model: nn.Module | FlatModel, data: LoadedData, device: str | torch.device = "cpu"
 ) -> dict[str, dict[str, int]]:
-    """``{train: {right, records}, test: {right, records}}`` as trials keep it; a split without records is left out."""
+    """``{train: {right, records}, test: {right, records}}`` as stored in trials, without empty splits."""
     splits = {"train": (data.train_x, data.train_y), "test": (data.test_x, data.test_y)}
     return {
         name: {"right": round(accuracy(model, x, y, device=device) * len(x)), "records": len(x)}

@@ -1,7 +1,7 @@
-"""How planted records are scored by a final model: what the hook ``dpspec_attacks`` offers of dpspec's own.
+"""dpspec's own scores of canaries by the final model (hook ``dpspec_attacks``).
 
-Each takes what the adversary observed (:class:`~dpspec.contract.attacks.Observed`) and gives scores (m,), the higher
-the more likely the record was planted. Tests rest on the coins alone: a score that fits badly only costs power.
+Each score maps the adversary's observations (:class:`~dpspec.contract.attacks.Observed`) to scores (m,); higher means
+more likely inserted. Tests depend only on the inclusion bits, so a poor score only loses power.
 """
 
 from __future__ import annotations
@@ -17,30 +17,27 @@ from dpspec.training.providers import SHADOWS
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: The minimum standard deviation of log-odds: canaries on which all shadow models agree would score infinitely.
+#: Minimum standard deviation of log-odds, in case all shadow models agree.
 _LEAST_STD = 1e-12
 
 
 def loss(observed: Observed) -> Array:
-    """The log-odds of the labels by the last model, which fall as the loss rises."""
+    """Log-odds of the labels by the final model; high for a small loss."""
     return observed.after
 
 
 def loss_difference(observed: Observed) -> Array:
-    """By how much the loss fell, ln(1 + exp(-before)) - ln(1 + exp(-after)); of many runs in units of the noise.
+    """Decrease of the loss, ln(1 + exp(-before)) - ln(1 + exp(-after)).
 
-    Those, asinh(score / unit), rise with the scores and stay apart on the grid of many runs whatever the learning rate
-    and the divisor are.
+    Across many runs, asinh(score / unit) with the noise as unit: monotone, and well spread for any learning rate and
+    divisor.
     """
     fell: Array = np.logaddexp(0.0, -observed.before) - np.logaddexp(0.0, -observed.after)
     return np.asarray(np.arcsinh(fell / observed.unit)) if observed.many else fell
 
 
 def likelihood_ratio(observed: Observed) -> Array:
-    """Likelihood ratios of planted against not, by normal laws fitted to the canaries whose coins are known.
-
-    Groups of each size have laws of their own.
-    """
+    """Log-likelihood ratios of insertion, by Gaussians fitted per group size to canaries with known bits."""
     scores = np.zeros(len(observed.coins))
     for size in np.unique(observed.copies):
         at = np.flatnonzero(observed.copies == size)
@@ -49,10 +46,10 @@ def likelihood_ratio(observed: Observed) -> Array:
 
 
 def fitted_ratios(before: Array, after: Array, coins: Array) -> Array:
-    """Likelihood ratios (m,) of planted against not from log-odds (m,), learned where ``coins`` (m,) are 0 or 1.
+    """Log-likelihood ratios (m,) by linear discriminant analysis of log-odds (m,), fitted where ``coins`` (m,) is 0 or
+    1.
 
-    Each hypothesis has a mean of its own; the covariance of the two log-odds is shared. Zeros where one of the
-    hypotheses has no canary to learn from.
+    Each hypothesis has its own mean; the covariance is shared. Zeros if one hypothesis has no canary.
     """
     features = np.column_stack([before, after])
     present, absent = features[coins == 1], features[coins == 0]
@@ -67,7 +64,7 @@ def fitted_ratios(before: Array, after: Array, coins: Array) -> Array:
 
 
 def path(observed: Observed) -> Array:
-    """Log-likelihood ratios by where the model must have come through (``path_scores``)."""
+    """Log-likelihood ratios by the interpolated path of the models (``path_scores``)."""
     import torch
 
     from dpspec.training.measure.path_scores import PathScores
@@ -78,12 +75,11 @@ def path(observed: Observed) -> Array:
 
 
 def shadow(observed: Observed) -> Array:
-    """How far the log-odds by the last model lie above those of models that the adversary trained, in their deviations.
+    """Log-odds by the final model, standardized by ``SHADOWS`` shadow models (after Carlini et al. 2022).
 
-    It trains ``SHADOWS`` of them as the job declares, from the first model, with coins of its own for all canaries: two
-    by two, what one has planted the other has not, so that each canary is in half of them. So it knows what a record's
-    log-odds are for other reasons, midway between planted and not (after Carlini et al. 2022, with one deviation for
-    all). The seeds are the same for every run and have nothing to do with a run's own; the loop is the native one.
+    The adversary trains them as the job declares, with the native loop, from the first model. They come in pairs with
+    complementary inclusion bits, so each canary is in half of them. One standard deviation is used for all canaries.
+    Seeds are the same for every run and independent of the run's own.
     """
     odds = shadow_log_odds(observed, SHADOWS)[0]
     std = np.sqrt(np.mean(odds.std(axis=0, ddof=1) ** 2))
@@ -92,10 +88,7 @@ def shadow(observed: Observed) -> Array:
 
 
 def shadow_log_odds(observed: Observed, models: int) -> tuple[Array, Array]:
-    """The canaries' log-odds by so many trained models, 0 where one gives no number, and the coins: (models, m) each.
-
-    ``models`` is even.
-    """
+    """Canaries' log-odds by ``models`` (even) trained models, 0 if not finite, and inclusion bits: (models, m) each."""
     import torch
 
     from dpspec.training.canaries import plant

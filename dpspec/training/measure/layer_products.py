@@ -1,4 +1,4 @@
-"""Products of what is left of any two layers at each step: see ``stats.independence.layer_noise``."""
+"""Inner products of the residuals of two layers at each step: see ``stats.independence.layer_noise``."""
 
 from __future__ import annotations
 
@@ -14,20 +14,26 @@ from dpspec.training.loop.checkpoint import Memory
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: What stands for sums that are not finite: so much is left that nothing is told.
+#: Replaces non-finite sums, so that the test has no power.
 _HUGE = 1e300
 
 
 class LayerProducts:
-    """Sums over steps for every pair of the largest layers, from their first coordinates, as many as the smaller has.
+    """Sums over steps for every pair of the largest layers, over the first coordinates of each.
 
-    sums: (pairs, 4) float64: the products, what rounding can have changed of them, and the squares of the one and of
-    the other with what it can have added; in units of the declared noise. steps: how many are in them.
+    Attributes:
+        sums: (pairs, 4) float64 in units of the declared noise: inner products, their rounding bounds, and the squared
+            norms of both layers, including rounding.
+        steps: Number of added steps.
     """
 
     def __init__(self, parts: Sequence[tuple[str, int]], planned: int) -> None:
-        """``parts``: names and sizes of all layers, as they stand in a flat model; planned: how many steps are looked
-        at and declare noise."""
+        """Choose the largest layers.
+
+        Args:
+            parts: Names and sizes of all layers, in the order of the flat model.
+            planned: Number of measured steps that declare noise.
+        """
         starts = np.cumsum([0, *(size for _, size in parts)]).tolist()
         largest = sorted(range(len(parts)), key=lambda place: -parts[place][1])[: layer_noise.MOST_LAYERS]
         self._planned = planned
@@ -38,7 +44,7 @@ class LayerProducts:
         self.restore({})
 
     def add(self, residual: Array, error: float, sigma: float) -> None:
-        """A step's residual (P,) float64, what rounding can have changed of its length, and the noise's deviation."""
+        """Add a step's residual (P,), float64, with its rounding bound and the noise's standard deviation."""
         self.steps += 1
         slack = error / sigma
         with np.errstate(over="ignore", invalid="ignore"):  # a model that has just diverged
@@ -54,7 +60,7 @@ class LayerProducts:
                 )
 
     def worst(self) -> SharedLayers | None:
-        """The most surprising pair; None where there are no two layers, or no step."""
+        """The most surprising pair, or None without two layers or any step."""
         if not self._pairs or not self.steps:
             return None
         found = [self._kept(row, pair) for row, pair in zip(self.sums, self._pairs, strict=True)]
@@ -73,10 +79,10 @@ class LayerProducts:
         )
 
     def state(self) -> Memory:
-        """The sums, and how many steps are in them."""
+        """The sums and the number of steps."""
         return {"pairs": self.sums.copy(), "paired": np.array(self.steps)}
 
     def restore(self, state: Memory) -> None:
-        """Go on; an empty memory begins anew."""
+        """Continue from a memory, or reset."""
         self.sums: Array = np.array(state.get("pairs", np.zeros((len(self._pairs), 4))))
         self.steps = int(state.get("paired", 0))

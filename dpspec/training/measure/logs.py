@@ -1,10 +1,8 @@
-"""Observers that keep what the backend reports of a run, and count what it releases.
+"""Observers that log the backend's reports and count the released models.
 
-Logs are kept as counts, moments and a few coordinates per step; :mod:`~dpspec.training.measure.run_evidence` turns
-them into the evidence that :mod:`dpspec.stats.conformance.run_checks` tests.
-
-Counted are states: how many, whether each is a new one, and whether the last is the trained model. Nothing is undone
-for that, so that it is known of every backend that shows its models, whatever the optimizer and the access.
+Logs are counts, moments and a few coordinates per step. :mod:`~dpspec.training.measure.run_evidence` converts them to
+the evidence that :mod:`dpspec.stats.conformance.run_checks` tests. Released models are counted, compared with their
+predecessor and with the trained model, for every backend, optimizer and access.
 """
 
 from __future__ import annotations
@@ -25,26 +23,29 @@ from dpspec.stats.conformance.evidence import json_records
 from dpspec.stats.conformance.evidence.measured import States
 from dpspec.stats.conformance.evidence.steps import kept_width
 from dpspec.training.gradients import flat_model
-from dpspec.training.gradients.fetching import Array, Later, Settled
+from dpspec.training.gradients.fetching import Array, SyncedAttribute, TransferQueue
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
 from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.loop.schedule import Schedule
 
 
 class SamplingLog(Observer):
-    """What the backend says it drew.
+    """Counts of the reported batches.
 
-    inclusions: (records,) int64, in how many batches each record was. sizes: the batch size of each step.
-    repeats: how often a record was drawn that was in the batch already.
-    spreads: per phase that was completed, the sum over records of its squared number of inclusions; above: that of the
-        squares by which these exceed the declared mean. most: the largest of these numbers.
-    overlaps: (phases, lags, 2) int64: how many of a batch's records were also in the batch ``lag`` steps before, and
-        how many that batch held.
-    again: per phase and lag, of the step where that is most surprising: both numbers, and among how many steps.
-    together: what batches have in common with all that are remembered; None where no phases are given.
-    epochs: by phase, of batches that are cut from an order, what is seen of their epochs.
-    astray: per phase, how often a record was not in exactly one batch of an epoch that was completed.
-    stays: per completed phase, how often one record was in the same step as in the epoch before, the largest number.
+    Attributes:
+        inclusions: Number of batches with each record, (records,) int64.
+        sizes: Batch size of each step.
+        repeats: Number of records drawn twice in a batch.
+        spreads: Per completed phase, the sum over records of squared numbers of inclusions.
+        above: The same for the excess over the declared mean.
+        most: Per completed phase, the maximum number of inclusions.
+        overlaps: (phases, lags, 2) int64: records in common with the batch ``lag`` steps before, and that batch's
+            records.
+        again: Per phase and lag, both numbers at the most surprising step, and the number of compared steps.
+        together: Overlaps with all remembered batches; None without phases.
+        epochs: Epoch logs of shuffled phases.
+        astray: Per phase, the number of records with a wrong number of batches in a completed epoch.
+        stays: Per completed phase, the maximum number of times that a record kept its step in consecutive epochs.
     """
 
     inclusions: Tensor
@@ -72,11 +73,18 @@ class SamplingLog(Observer):
         epoch_steps: Sequence[int] = (),
         per_epoch: Sequence[int] = (),
     ) -> None:
-        """``records``: real and planted ones together. ``phases``: the steps of each, ``rates`` their rates of
-        inclusion, ``means`` how often a record is drawn in them on average, at most, ``orders`` the size of batches
-        that are cut from an order, 0 for all others; ``lags``: which batches to compare. epoch_steps: of each the steps
-        of an epoch, in one of which every record is to be, or in so many as ``per_epoch`` says; 1 where steps are drawn
-        afresh."""
+        """Configure the log; the sequences have one entry per phase.
+
+        Args:
+            records: Number of records including canaries.
+            phases: Numbers of steps.
+            lags: Lags at which batches are compared.
+            rates: Inclusion probabilities.
+            means: Upper bounds on the mean number of inclusions per record.
+            orders: Batch sizes of shuffled phases, 0 for others.
+            epoch_steps: Numbers of steps per epoch of random allocation, 1 for others.
+            per_epoch: Numbers of batches per record and epoch.
+        """
         self._rates, self._means = list(rates), list(means)
         self.lags = tuple(lags)
         self._records = records
@@ -91,7 +99,7 @@ class SamplingLog(Observer):
         self.restore({})
 
     def sampled(self, step: int, indices: Tensor) -> None:
-        """Count the batch; raises ``IndexError`` for a record that does not exist."""
+        """Count a batch. Raises ``IndexError`` for an invalid index."""
         drawn = indices.to("cpu", torch.int64)
         self.inclusions.index_add_(0, drawn, torch.ones_like(drawn))
         self.sizes.append(len(drawn))
@@ -152,7 +160,7 @@ class SamplingLog(Observer):
         self.again[phase][lag] = (common, chances, tried + 1) if worse else (most, of, tried + 1)
 
     def state(self) -> Memory:
-        """All counts, and the batches that later ones are compared with."""
+        """All counts, and the batches needed for later comparisons."""
         together = {} if self.together is None else self.together.state()
         return {
             **{f"together.{name}": kept for name, kept in together.items()},
@@ -180,7 +188,7 @@ class SamplingLog(Observer):
         }
 
     def restore(self, state: Memory) -> None:
-        """Go on counting; an empty memory begins anew."""
+        """Continue from a memory, or reset."""
         none = np.zeros(self._records, dtype=np.int64)
         self.inclusions = torch.tensor(state.get("inclusions", none))
         self._before = torch.tensor(state.get("before", none))
@@ -209,37 +217,39 @@ class SamplingLog(Observer):
 
 
 class NoiseLog(Observer):
-    """What the backend says it added, as moments.
+    """Moments of the reported noise.
 
-    count: parameters per step. squares: the squared norm of each step's noise. products: the inner product of each
-    step's noise with the step before, which is small where noise is fresh.
-    rows: per step, the noise of some evenly spaced coordinates, the same ones at each step.
+    Attributes:
+        count: Number of parameters.
+        squares: Squared norm of each step's noise.
+        products: Inner product of each step's noise with the previous step's; small for independent noise.
+        rows: Evenly spaced coordinates of each step's noise.
     """
 
-    squares: Settled[list[float]] = Settled()
-    products: Settled[list[float]] = Settled()
-    rows: Settled[list[Array]] = Settled()
+    squares: SyncedAttribute[list[float]] = SyncedAttribute()
+    products: SyncedAttribute[list[float]] = SyncedAttribute()
+    rows: SyncedAttribute[list[Array]] = SyncedAttribute()
 
     def __init__(self, steps: int = 1) -> None:
-        """``steps``: how many are expected; it decides how many coordinates are kept of each."""
-        self.later = Later()
+        """Choose the number of stored coordinates for the expected number of ``steps``."""
+        self.transfers = TransferQueue()
         self._width = kept_width(steps)
         self._previous: Tensor | None = None
         self.restore({})
 
     @property
     def sum_of_squares(self) -> float:
-        """Over all steps and parameters."""
+        """Sum over all steps and parameters."""
         return sum(self.squares)
 
     def noised(self, step: int, noise: Tensor) -> None:
-        """Add one step's noise (parameters,) to the moments."""
+        """Add one step's noise (P,)."""
         self.count = len(noise)
         before = self._previous
         self._previous = noise.clone()
         product = None if before is None else torch.dot(noise.double(), before.to(noise).double())
         length = torch.linalg.vector_norm(noise, dtype=torch.float64)
-        self.later.add(self._keep, length, product, spaced(noise, self._width))
+        self.transfers.add(self._keep, length, product, spaced(noise, self._width))
 
     def _keep(self, length: Array, product: Array | None, row: Array) -> None:
         self.squares.append(float(length) ** 2)
@@ -248,7 +258,7 @@ class NoiseLog(Observer):
         self.rows.append(row)
 
     def state(self) -> Memory:
-        """All moments, the kept coordinates, and the last step's noise."""
+        """All moments, the stored coordinates and the last step's noise."""
         kept: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]] = {
             "count": np.array(self.count),
             "squares": np.array(self.squares),
@@ -259,8 +269,8 @@ class NoiseLog(Observer):
         return kept
 
     def restore(self, state: Memory) -> None:
-        """Go on; an empty memory begins anew."""
-        self.later.forget()
+        """Continue from a memory, or reset."""
+        self.transfers.clear()
         self.count = int(state.get("count", 0))
         self.squares = [float(v) for v in state.get("squares", ())]
         self.products = [float(v) for v in state.get("products", ())]
@@ -269,21 +279,23 @@ class NoiseLog(Observer):
 
 
 class NormLog(Observer):
-    """What the backend says the contributions weighed after clipping.
+    """Reported norms after clipping.
 
-    largest: the largest norm of each step, 0 if it is empty. counts: how many contributions there were.
+    Attributes:
+        largest: Largest norm of each step, 0 for an empty batch.
+        counts: Number of contributions per step.
     """
 
-    largest: Settled[list[float]] = Settled()
+    largest: SyncedAttribute[list[float]] = SyncedAttribute()
 
     def __init__(self) -> None:
-        self.later = Later()
+        self.transfers = TransferQueue()
         self.largest = []
         self.counts: list[int] = []
 
     def clipped(self, step: int, norms: Tensor) -> None:
-        """Keep the largest of ``norms`` (b,)."""
-        self.later.add(self._keep, norms.max() if len(norms) else 0.0)
+        """Add one step's ``norms`` (b,)."""
+        self.transfers.add(self._keep, norms.max() if len(norms) else 0.0)
         self.counts.append(len(norms))
 
     def _keep(self, largest: Array | float) -> None:
@@ -294,74 +306,75 @@ class NormLog(Observer):
         return {"largest": np.array(self.largest), "counts": np.array(self.counts, dtype=np.int64)}
 
     def restore(self, state: Memory) -> None:
-        """Go on; an empty memory begins anew."""
-        self.later.forget()
+        """Continue from a memory, or reset."""
+        self.transfers.clear()
         self.largest = [float(v) for v in state.get("largest", ())]
         self.counts = [int(n) for n in state.get("counts", ())]
 
 
 def spaced(vector: Tensor, width: int) -> Tensor:
-    """At most ``width`` evenly spaced entries of a vector, in float32, as a tensor of its own."""
+    """Copy at most ``width`` evenly spaced entries of a vector as float32."""
     stride = max(1, ceil(len(vector) / width))
     return vector[::stride].to(torch.float32, copy=True)
 
 
-#: An update smaller than this, relative to the largest parameter, may be lost in float32; with few parameters any.
+#: Updates below this fraction of the largest parameter may vanish in float32, as may any update of very few parameters.
 _LOST, _FEW = 1e-5, 8
 
 
 class StateLog(Observer):
-    """Counts the released states.
+    """Counts of the released models.
 
-    steps: how many there were after the initial one. still: how many were the one before, bit by bit; of a
-        model that diverged, none.
+    Attributes:
+        steps: Number of released models after the initial one.
+        still: Number of finite models that equal their predecessor bit by bit.
     """
 
-    still: Settled[int] = Settled()
+    still: SyncedAttribute[int] = SyncedAttribute()
 
     def __init__(self) -> None:
-        self.later = Later()
+        self.transfers = TransferQueue()
         self.steps = self.still = 0
         self._last: Tensor | None = None
 
     def released(self, step: int, state: Tensor) -> None:
-        """Count a state (P,); that of step 0 is the initial model."""
+        """Count a model (P,). Step 0 is the initial model."""
         self.steps += step > 0
         if self._last is not None:
-            self.later.add(self._count, _unchanged(self._last, state))
+            self.transfers.add(self._count, _unchanged(self._last, state))
         self._last = state.clone()
 
     def _count(self, again: Array) -> None:
         self.still += int(again)
 
     def states(self, job: TrainingJob) -> States | None:
-        """What the released states were; ``job`` has been trained. None where nothing was released."""
+        """Summary of the released models of a trained job; None if there are none."""
         if self._last is None:
             return None
         trained = flat_model.flatten(job.model).to(self._last)
         apart = not torch.equal(_bits(trained), _bits(self._last))
         largest = max(1.0, float(torch.nan_to_num(self._last).abs().max()))
-        blind = len(self._last) < _FEW or not _least_move(job) > _LOST * largest
+        blind = len(self._last) < _FEW or not _smallest_move(job) > _LOST * largest
         return States(still=self.still, apart=int(apart), blind=blind)
 
     def evidence(self, job: TrainingJob) -> dict[str, Json]:
-        """``steps``, and under ``states`` what they were, as JSON; ``job`` has been trained. Empty as above."""
+        """``steps`` and ``states`` as JSON, or empty if there are no released models."""
         states = self.states(job)
         return {} if states is None else {"steps": self.steps, "states": json_records.write(states)}
 
     def state(self) -> Memory:
-        """Both counts and the last state."""
+        """Both counts and the last model."""
         return {**tensors(last=self._last), "steps": np.array(self.steps), "still": np.array(self.still)}
 
     def restore(self, state: Memory) -> None:
-        """Go on counting; an empty memory begins anew."""
-        self.later.forget()
+        """Continue from a memory, or reset."""
+        self.transfers.clear()
         self.steps, self.still = int(state.get("steps", 0)), int(state.get("still", 0))
         self._last = tensor(state, "last")
 
 
 def _unchanged(before: Tensor, state: Tensor) -> Tensor:
-    """Whether a model is the one before and finite, (); on a CPU the first entry that differs is enough."""
+    """Whether a model is finite and equals the one before, (). On a CPU this stops at the first difference."""
     if state.device.type == "cpu" and not torch.equal(state, before):
         return torch.tensor(False)
     return ((state == before.to(state)) & state.isfinite()).all()
@@ -371,10 +384,10 @@ def _bits(state: Tensor) -> Tensor:
     return state.detach().to("cpu", torch.float32).view(torch.int32)
 
 
-def _least_move(job: TrainingJob) -> float:
-    """How far the least noise of any step moves a parameter, about; 0 where a step has no noise.
+def _smallest_move(job: TrainingJob) -> float:
+    """Approximate size of a parameter's update by the smallest noise of any step; 0 if a step has no noise.
 
-    Plain descent moves it by the learning rate times the noise over the divisor, g; Adam by rate * g / (g + eps).
+    Plain descent: g = learning rate * noise / divisor. Adam: rate * g / (g + eps).
     """
     schedule = Schedule.of(job.phases, len(job.x))
     rates = rates_of(job.options, schedule.total)

@@ -1,17 +1,16 @@
-"""How an adversary who sees every iterate scores what was planted, step by step: gradients, and records.
+"""Per-step scores of canaries for an adversary who sees all iterates.
 
-Gradient canaries are seen along their directions. The gradients of planted records are what the model makes of them:
-each step is a noisy sum of known gradients. Let G (m, P) be the clipped gradients of the m canaries at the model before
-the step, in clip norms, and r what is left of the released sum once the expected real records are taken away. With J_i
-the number of copies of canary i in the batch,
+Gradient canaries are projected on their directions. For input canaries, each step is a noisy sum of known gradients.
+Let G (m, P) be the clipped gradients of the m canaries at the previous model, in clip norms, and r the released sum
+minus the expected contribution of the real records. With J_i copies of canary i in the batch,
 
-    r = sum_i J_i g_i + noise + (real records drawn - expected),
+    r = sum_i J_i g_i + noise + (real records drawn - expected).
 
-seen through z = G r: mean K J with K = G G^T, covariance sigma^2 K + q (1 - q) C C^T, C = G (real gradients)^T. For
-each canary the others are taken as normal, with the mean and variance that their coins (as far as the steps before
-gave them away) and the sampling leave them. What remains is a Gaussian shift by J_i times a known vector: its
-log-likelihood ratio over J_i ~ Binomial(copies, q) against J_i = 0 is the step's score. The model need not be right
-for a test that rests on the coins alone; a wrong one only costs power.
+z = G r has mean K J with K = G G^T and covariance sigma^2 K + q (1 - q) C C^T, C = G (real gradients)^T. For each
+canary, the others are modeled as Gaussian, with the mean and variance given by the sampling and the posterior of their
+inclusion bits. What remains is a Gaussian shift by J_i times a known vector. The step's score is its log-likelihood
+ratio over J_i ~ Binomial(copies, q) against J_i = 0. Tests depend only on the inclusion bits, so a wrong model only
+loses power.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dpspec.contract.attacks import Directions, Records
 from dpspec.contract.providers import TrainingJob
 from dpspec.training.device import tensors
 from dpspec.training.gradients.clipping import clipper, squares_of
-from dpspec.training.gradients.fetching import Array, Settled
+from dpspec.training.gradients.fetching import Array, SyncedAttribute
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.samplers import covariance
 from dpspec.training.loop.schedule import ScheduledPhase
@@ -36,13 +35,14 @@ from dpspec.training.measure.residuals import Known, NoiseScale, Residuals
 
 
 class ProjectionObserver(Residuals):
-    """Projects what is left of each update on the directions of gradient canaries.
+    """Project the residual of each update on the directions of gradient canaries.
 
-    projections: (steps, count) float32, the inner products of r_t with the directions, in units of the clip norm.
+    Attributes:
+        projections: Inner products of residuals with the directions, (steps, count) float32, in clip norms.
     """
 
     directions: Directions
-    projections: Settled[Tensor] = Settled()
+    projections: SyncedAttribute[Tensor] = SyncedAttribute()
     kept = (*Residuals.kept, "projections")
 
     def __init__(
@@ -55,35 +55,36 @@ class ProjectionObserver(Residuals):
         drawn: bool = False,
         sample: Sample | None = None,
     ) -> None:
-        """All but ``directions`` as for :class:`~dpspec.training.measure.residuals.Residuals`."""
+        """Add ``directions`` to the arguments of :class:`~dpspec.training.measure.residuals.Residuals`."""
         super().__init__(job, planted, looks, drawn=drawn, sample=sample)
         self.directions = directions
         self.projections = torch.zeros(self.schedule.total, directions.count, dtype=torch.float32)
 
     def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Known) -> None:
-        """Keep the projections."""
-        self.later.add(self._keep_projections, step, self.directions.project(residual))
+        """Store the projections."""
+        self.transfers.add(self._keep_projections, step, self.directions.project(residual))
 
     def _keep_projections(self, step: int, along: Array) -> None:
         self.projections[step - 1] = torch.from_numpy(along)
 
     def noise_scale(self) -> NoiseScale:
-        """The noise measured where no canary speaks; steps that declare no noise are left out."""
+        """Noise outside the canaries' directions, over steps that declare noise."""
         inside = self.projections.double().square().sum(1)
         return self._noise_scale(inside, self.directions.parameters - self.directions.count)
 
 
-#: Added to a covariance's diagonal, relative to its mean: equal canaries cannot be told apart.
+#: Ridge relative to the mean diagonal, for identical canaries.
 _JITTER = 1e-6
 
-#: Where there is no noise, sums are trusted this far, in clip norms.
+#: Assumed minimum noise, in clip norms.
 _LEAST_NOISE = 1e-3
 
 
 class RecordScores(Residuals):
-    """Sums the log-likelihood ratios of planted against not, step by step, for groups of equal records.
+    """Sum log-likelihood ratios of insertion over steps, for groups of equal records.
 
-    scores: (m,) float64.
+    Attributes:
+        scores: Log-likelihood ratios (m,), float64.
     """
 
     kept = (*Residuals.kept, "scores")
@@ -98,9 +99,15 @@ class RecordScores(Residuals):
         drawn: bool = False,
         sample: Sample | None = None,
     ) -> None:
-        """``job`` holds the real records alone; ``copies`` (m,) of each canary enter by a fair coin.
+        """Prepare the scores.
 
-        planted: how many records an adversary takes to be planted. drawn, sample: as for ``Residuals``.
+        Args:
+            job: Job with only the real records.
+            canaries: The m canaries.
+            copies: Number of copies (m,), inserted with probability 1/2.
+            planted: Number of canaries that the adversary assumes.
+            drawn: See ``Residuals``.
+            sample: See ``Residuals``.
         """
         super().__init__(job, planted, drawn=drawn, sample=sample)
         self._canaries = tensors(canaries.x, canaries.y, job.device)
@@ -109,7 +116,7 @@ class RecordScores(Residuals):
         self.scores = torch.zeros(len(copies), dtype=torch.float64, device=job.device)
 
     def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Known) -> None:
-        """Add one step's log-likelihood ratios; a model that has diverged adds none."""
+        """Add one step's log-likelihood ratios, or none if the model diverged."""
         finite = residual.isfinite().all()
         if finite.device.type == "cpu" and not bool(finite):
             return
@@ -125,11 +132,11 @@ class RecordScores(Residuals):
         covariance += (gram * variance) @ gram
         diagonal = covariance.diagonal()
         diagonal += _JITTER * diagonal.mean() + 1e-12
-        # Column i: covariance^-1 (gradients) g_i. Where there is no solution the step says nothing.
+        # Column i: covariance^-1 (gradients) g_i. Without a solution the step adds nothing.
         signal, failed = torch.linalg.solve_ex(covariance, gram)
         surprise = signal.T @ ((rows @ residual).double() - gram @ mean)
         strength = (gram * signal).sum(0)
-        # Each canary's own part in the covariance is taken back (Sherman-Morrison), and its own expected share.
+        # Remove each canary's own share of covariance (Sherman-Morrison) and mean.
         alone = (1.0 - variance * strength).clamp_min(1e-9)
         ratio = self._log_ratio((surprise + strength * mean) / alone, strength / alone, q)
         self.scores += torch.where(finite & (failed == 0), ratio, 0.0)
@@ -150,7 +157,7 @@ class RecordScores(Residuals):
     def _sampling(
         self, state: Tensor, rows: Tensor, phase: ScheduledPhase, known: Population | Estimated | None = None
     ) -> Tensor:
-        """The covariance (m, m) of what the drawn real records add along ``rows`` (m, P), and of an estimate of it."""
+        """Covariance (m, m) of the drawn real records along ``rows`` (m, P), including the error of an estimate."""
         q, total = phase.sampler.inclusion, torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
         along = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
         x, y, c, factor = self.x, self.y, covariance(phase.sampler), 1.0
@@ -161,12 +168,12 @@ class RecordScores(Residuals):
             products = (rows @ chunk.T).double()
             total += products @ products.T
             along += products.sum(1)
-        # The sample stands for all, and what it leaves out of them is drawn as well: q^2 (factor - 1) for each of all.
+        # The sample represents all records; its own sampling error is q^2 (factor - 1) per record.
         each = q * (1.0 - q) - c + q * q * (factor - 1.0)
         return each * factor * total + c * torch.outer(along, along)
 
     def _clipped(self, state: Tensor, x: Tensor, y: Tensor, phase: ScheduledPhase) -> Iterator[Tensor]:
-        """Clipped gradients in clip norms, rows (b, P), chunk by chunk; zero where one is not finite."""
+        """Clipped gradients in clip norms, rows (b, P), chunk by chunk; zero if not finite."""
         how = clipper(phase.clip)
         for named in self.model.gradients(state, x, y):
             squares = torch.stack([squares_of(rows) for rows in named.values()])
@@ -181,7 +188,7 @@ class RecordScores(Residuals):
 
 
 def margins(model: nn.Module | FlatModel, state: Tensor, records: Records, *, device: str) -> np.ndarray[Any, Any]:
-    """The log-odds ln(p / (1 - p)) that a model at ``state`` (P,) gives each record's label, (m,) float64."""
+    """Log-odds ln(p / (1 - p)) of each record's label by a model at ``state`` (P,), (m,) float64."""
     functional = model if isinstance(model, FlatModel) else FlatModel(model, device=device)
     x, y = tensors(records.x, records.y, device)
     with torch.no_grad():

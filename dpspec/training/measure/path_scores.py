@@ -1,16 +1,15 @@
-"""How an adversary who sees the final model alone scores planted records, by where the model must have come through.
+"""Canary scores for an adversary who sees only the final model, by interpolating the path of the models.
 
-The first model theta_0 and the last one theta_T are known, and what lies between is taken to be the straight line. With
-plain descent, momentum or a schedule, the movement is a known constant times the sum of all noisy sums, so that
+The first model theta_0 and the last one theta_T are known; the models in between are assumed to be on a straight line.
+For plain descent, momentum and schedules, the total movement is a known constant times the sum of all noisy sums:
 
-    (theta_0 - theta_T) / scale - (what real records are expected to add) = sum_i b_i c_i e_i + noise + sampling,
+    (theta_0 - theta_T) / scale - (expected contribution of real records) = sum_i b_i c_i e_i + noise + sampling.
 
-b_i the coin of canary i, c_i its copies, and e_i = sum over steps of q g_i(theta_t), g_i its clipped gradient on the
-line. That is one Gaussian observation of all coins: each canary is scored by its log-likelihood ratio, the others taken
-as normal with the mean and variance that their coins leave them. A few rounds, each with what the one before said of
-the others' coins, take their part away where they are given away. How real records answer to the noise is not known, so
-that their expected part counts as uncertain by a share of itself. Neither the line nor the normal law need be right
-for a test that rests on the coins alone; wrong ones only cost power.
+b_i is the inclusion bit of canary i, c_i its number of copies, and e_i the sum over steps of q g_i(theta_t), with its
+clipped gradient g_i on the line. This is one Gaussian observation of all bits. Each canary is scored by its
+log-likelihood ratio, with the others as Gaussian with their posterior mean and variance, iterated for a few rounds. The
+expected contribution of real records has a relative uncertainty, because their response to the noise is unknown. Tests
+depend only on the inclusion bits, so a wrong model only loses power.
 """
 
 from __future__ import annotations
@@ -27,29 +26,36 @@ from dpspec.training.loop.optimizers import update_of
 from dpspec.training.measure.observers import RecordScores
 from dpspec.training.measure.population import population
 
-#: Points on the line at which gradients are taken, at most.
+#: Maximum number of points on the line at which gradients are computed.
 _POINTS = 8
 
-#: Rounds of scoring, each by the coins that the one before made likely.
+#: Rounds of scoring, each with the posterior of the previous one.
 _ROUNDS = 4
 
-#: The share of what real records are expected to add that counts as its standard deviation.
+#: Relative standard deviation of the expected contribution of real records.
 _UNSURE = 0.1
 
-#: Added to a covariance's diagonal, relative to its mean.
+#: Ridge relative to the mean diagonal.
 _JITTER = 1e-6
 
 
 class PathScores(RecordScores):
-    """Scores planted records from the first and the last model; no model between them is looked at."""
+    """Scores of input canaries from the first and the last model only."""
 
     def __init__(self, job: TrainingJob, canaries: Records, copies: np.ndarray[Any, Any], planted: int) -> None:
-        """``job`` holds the real records alone; ``copies`` (m,) of each canary enter by a fair coin."""
+        """Prepare the scores.
+
+        Args:
+            job: Job with only the real records.
+            canaries: The m canaries.
+            copies: Number of copies (m,), inserted with probability 1/2.
+            planted: Number of canaries that the adversary assumes.
+        """
         super().__init__(job, canaries, copies, planted)
         self._job = job
 
     def __call__(self, first: Tensor, last: Tensor) -> Tensor:
-        """Log-likelihood ratios (m,) float64 of planted against not, from two models (P,); zeros where one diverged."""
+        """Log-likelihood ratios (m,), float64, from two models (P,); zeros if one diverged."""
         first, last = first.to(self.x.device), last.to(self.x.device)
         nothing = torch.zeros(len(self._copies), dtype=torch.float64, device=first.device)
         if not bool((first.isfinite() & last.isfinite()).all()):
@@ -85,7 +91,7 @@ class PathScores(RecordScores):
         return scores
 
     def _round(self, scores: Tensor, gram: Tensor, others: Tensor, seen: Tensor) -> Tensor:
-        """The scores by the coins that ``scores`` make likely; others: the covariance (m, m) of all but canaries."""
+        """Updated scores, given ``scores``; others: covariance (m, m) of everything except canaries."""
         believed = torch.sigmoid(scores)
         mean, variance = believed * self._copies, believed * (1.0 - believed) * self._copies**2
         covariance = others + (gram * variance) @ gram
@@ -99,7 +105,7 @@ class PathScores(RecordScores):
         return scored
 
     def _scale(self, steps: int) -> float:
-        """By how much the model moves, over all steps, for each unit of every step's sum."""
+        """Movement of the model over all steps per unit of every step's sum."""
         update = update_of(self._job.options, self._job.expected_batch_size, steps)
         state = torch.zeros(1, dtype=torch.float64)
         for _ in range(steps):

@@ -1,4 +1,4 @@
-"""What real records add to a step, for an adversary who knows the data: on average, estimated, or by who was drawn."""
+"""Contribution of real records to a step, for an adversary who knows them: expected, estimated, or of a known batch."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpspec.training.gradients import memory, users
+from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, clipper
 from dpspec.training.gradients.contributions import clipped_sum
-from dpspec.training.gradients.fetching import Number, at_hand, send
+from dpspec.training.gradients.fetching import Number, float_on_cpu, send
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
+from dpspec.training.loop import users
 from dpspec.training.loop.samplers import Sampler, covariance
 
 
 @dataclass(frozen=True)
 class Population:
-    """The clipped gradients of all real records at one model: their ``sum`` (P,), and the sum of squared norms.
+    """Clipped gradients of all real records at one model.
 
-    Of users, what each adds on average over the choice of their records, and the mean of its squared norm; ``within``
-    is at least the sum of the variances that this choice leaves, 0 where there is none.
+    For users, the mean contribution over the choice of their records.
+
+    Attributes:
+        sum: Sum (P,).
+        squares: Sum of squared norms.
+        within: Upper bound on the sum of variances over the choice of users' records; 0 for records.
     """
 
     sum: Tensor
@@ -32,54 +37,51 @@ class Population:
     within: float = 0.0
 
     def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
-        """The expected clipped sum of a batch, (P,): inclusion probability times ``sum`` and that of ``planted``."""
+        """Expected clipped sum of a batch (P,): inclusion probability times ``sum`` plus ``planted``."""
         return sampler.inclusion * (self.sum if planted is None else self.sum + planted)
 
     def spread(self, sampler: Sampler) -> Number:
-        """The expected squared distance of a batch's clipped sum from its mean, planted records left out.
+        """Expected squared distance of a batch's clipped sum from its mean, without canaries.
 
-        With q the inclusion and c the covariance of two records' inclusions (0 for Poisson batches):
-        (q (1 - q) - c) sum ||g||^2 + c ||sum g||^2, where planted records count in c with g = 0. Of users, whose
-        gradients G are random, q E||G||^2 - q^2 ||E G||^2 each, which is q (1 - q) E||G||^2 + q^2 Var G.
+        With inclusion probability q and covariance c of two records' inclusions (0 for Poisson): (q (1 - q) - c) sum
+        ||g||^2 + c ||sum g||^2, where canaries enter c with g = 0. For users with random G: q E||G||^2 - q^2 ||E G||^2
+        each, which is q (1 - q) E||G||^2 + q^2 Var G.
         """
         q, c = sampler.inclusion, covariance(sampler)
         if c == 0.0:
             return q * (1.0 - q) * self.squares + q * q * self.within
-        length = at_hand(torch.linalg.vector_norm(self.sum, dtype=torch.float64))
+        length = float_on_cpu(torch.linalg.vector_norm(self.sum, dtype=torch.float64))
         return (q * (1.0 - q) - c) * self.squares + c * length**2
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """The clipped gradients of the real records that a step drew, for who knows these: ``sum`` (P,), and no spread."""
+    """Clipped gradients of a step's known real records: ``sum`` (P,), without spread."""
 
     sum: Tensor
     squares: float = 0.0
     within: float = 0.0
 
     def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
-        """The sum itself, (P,); of ``planted`` records, whose draws are not known, what they add on average."""
+        """The sum itself (P,), plus the expected contribution of ``planted`` records, whose draws are unknown."""
         return self.sum if planted is None else self.sum + sampler.inclusion * planted
 
     def spread(self, sampler: Sampler) -> float:
-        """Nothing is left to chance."""
+        """Zero: the batch is known."""
         return 0.0
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Which real records stand for all of them: ``count`` at each step, drawn anew, apart from everything else.
-
-    seed: at least 0, used for nothing else.
-    """
+    """Random subsets of ``count`` real records, drawn independently at each step. ``seed`` has no other use."""
 
     count: int
     seed: int
 
     def at(self, step: int, records: int, number: int = 0) -> Tensor:
-        """Their places (count,) among ``records`` at a step, without replacement and ascending.
+        """Indices (count,) among ``records`` at a step, without replacement, ascending.
 
-        number: which of the samples of that step, all drawn apart from each other.
+        number: Which of the step's independent samples.
         """
         drawn = np.random.default_rng((self.seed, step, number)).choice(records, self.count, replace=False)
         return torch.from_numpy(np.sort(drawn))
@@ -87,18 +89,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class Estimated:
-    """What all n real records add on average, by s of them that were drawn without replacement, ``places`` (s,).
+    """Estimate of the contribution of all n records from s sampled without replacement, ``places`` (s,).
 
-    ``sum`` (P,) is n / s times that of their clipped gradients, and ``sampled`` the sum of their squared norms. What a
-    step adds besides noise has, along any one direction, at most the variance
+    ``sum`` (P,) is n / s times the sample's clipped sum, and ``sampled`` the sum of its squared norms. Along any
+    direction, the variance of a step without noise is at most
 
-        q (1 - q) squares + q^2 within,  squares = n C^2,  within = n^2 C^2 / s,  C the clip norm:
+        q (1 - q) squares + q^2 within,  squares = n C^2,  within = n^2 C^2 / s,  C the clip norm,
 
-    the batch's and the estimate's, sum ||g||^2 being at most n C^2. While s is at least q n nothing that is drawn adds
-    more than one clip norm, so that tests of martingales (Freedman's, with increments up to 1) hold with this variance
-    as they do with a batch's: a sum w sum_S <g, u>, w = q n / s, has no larger exponential moments than one drawn with
-    replacement (Hoeffding 1963, theorem 4), whose increments w <g_I, u> are at most w <= 1 and have second moments of
-    w^2 mean <g, u>^2 (Bennett's inequality).
+    from the batch and the estimate, since sum ||g||^2 <= n C^2. If s >= q n, no draw adds more than one clip norm.
+    Martingale tests (Freedman's, with increments up to 1) then hold with this variance: a sum w sum_S <g, u>, w = q n /
+    s, has exponential moments no larger than with replacement (Hoeffding 1963, theorem 4), with increments w <g_I, u>
+    <= w <= 1 and second moments w^2 mean <g, u>^2 (Bennett's inequality).
     """
 
     sum: Tensor
@@ -109,31 +110,31 @@ class Estimated:
 
     @property
     def factor(self) -> float:
-        """How many records each of the sample stands for."""
+        """Number of records that each sampled one represents."""
         return self.records / len(self.places)
 
     @property
     def squares(self) -> float:
-        """The most that squared norms of all records can sum to."""
+        """Upper bound on the sum of squared norms of all records."""
         return self.records * self.clip_norm**2
 
     @property
     def within(self) -> float:
-        """At most the variance of ``sum`` along any one direction."""
+        """Upper bound on the variance of ``sum`` along any direction."""
         return self.factor * self.squares
 
     def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
-        """As of a population, without bias."""
+        """Unbiased estimate of the population's mean."""
         return sampler.inclusion * (self.sum if planted is None else self.sum + planted)
 
     def spread(self, sampler: Sampler) -> Number:
-        """The expected squared distance of a Poisson batch's clipped sum from ``mean``, itself without bias.
+        """Unbiased estimate of the expected squared distance of a Poisson batch's clipped sum from ``mean``.
 
-        q (1 - q) n/s sum_S ||g||^2 of the batch, and q^2 n (n - s) / (s (s - 1)) (sum_S ||g||^2 - ||sum_S g||^2 / s) of
-        the estimate.
+        q (1 - q) n/s sum_S ||g||^2 from the batch, and q^2 n (n - s) / (s (s - 1)) (sum_S ||g||^2 - ||sum_S g||^2 / s)
+        from the estimate.
         """
         q, n, s = sampler.inclusion, self.records, len(self.places)
-        length = at_hand(torch.linalg.vector_norm(self.sum, dtype=torch.float64)) / self.factor
+        length = float_on_cpu(torch.linalg.vector_norm(self.sum, dtype=torch.float64)) / self.factor
         scatter = (self.sampled - length**2 / s) / (s - 1)
         return q * (1.0 - q) * self.factor * self.sampled + q * q * self.factor * (n - s) * scatter
 
@@ -141,16 +142,24 @@ class Estimated:
 def population(
     model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip, records_per_user: int | None = None
 ) -> Population:
-    """Clip the gradients of all records ``x`` (n, ...), ``y`` (n,) at ``state`` (P,), in chunks; of users ``x``
-    (n, k, ...), ``y`` (n, k) the mean gradients of all choices of ``records_per_user`` of their records."""
+    """Sum the clipped gradients of all real records, in chunks.
+
+    Args:
+        model: The model.
+        state: Parameters (P,).
+        x: Records (n, ...), or users (n, k, ...).
+        y: Labels (n,), or (n, k).
+        clip: Clipper or clip norm.
+        records_per_user: For users, average over all choices of this many records.
+    """
     if records_per_user is not None:
         return _of_users(model, state, x, y, clip, records_per_user)
     clipped = clipped_sum(model, state, x, y, clip)
-    return Population(clipped.sum, at_hand(clipped.norms.square().sum()))
+    return Population(clipped.sum, float_on_cpu(clipped.norms.square().sum()))
 
 
 def drawn(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, indices: Tensor, clip: Clip) -> Drawn:
-    """Clip the gradients of the records ``indices`` (b,) of ``x``, ``y`` at ``state`` (P,)."""
+    """Sum the clipped gradients of the records ``indices`` (b,) of ``x``, ``y`` at ``state`` (P,)."""
     at = send(indices, x.device)
     return Drawn(clipped_sum(model, state, x[at], y[at], clip).sum)
 
@@ -158,20 +167,20 @@ def drawn(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, indices: Tensor
 def estimated(
     model: FlatModel, state: Tensor, x: Tensor, y: Tensor, places: Tensor, clip: Clip, clip_norm: float
 ) -> Estimated:
-    """Clip the gradients of at least two records ``places`` (s,) of ``x`` (n, ...), ``y`` (n,) at ``state`` (P,)."""
+    """Estimate from at least two records ``places`` (s,) of ``x`` (n, ...), ``y`` (n,) at ``state`` (P,)."""
     at = send(places, x.device)
     clipped = model.clipped_sum(state, x[at], y[at], clip)
-    found = Estimated(clipped.sum, at_hand(clipped.norms.square().sum()), places, len(x), clip_norm)
+    found = Estimated(clipped.sum, float_on_cpu(clipped.norms.square().sum()), places, len(x), clip_norm)
     return replace(found, sum=found.factor * clipped.sum)
 
 
 def _of_users(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip, most: int) -> Population:
-    """Exact: users with equally many records have equally many choices, and all of them are made."""
+    """Enumerate all choices, grouped by the users' number of records."""
     total, squares, within = torch.zeros_like(state), 0.0, 0.0
     counts = (y >= 0).sum(1)
     for count in torch.unique(counts).tolist():
         at = counts == count
-        choices = users.every_choice(count, most)
+        choices = users.all_choice_weights(count, most)
         weights = choices.expand(int(at.sum()), *choices.shape)
         clipped = users.clipped_sum(model, state, x[at, :count], y[at, :count], weights, clip)
         total += clipped.sum / len(choices)
@@ -181,32 +190,34 @@ def _of_users(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip,
     return Population(total, squares, within)
 
 
-class Asking(Protocol):
-    """A watcher of a run, which asks what its real records ``x`` (n, ...), ``y`` (n,) add.
+class PopulationWatcher(Protocol):
+    """Observer of a run that needs the contribution of its real records ``x`` (n, ...), ``y`` (n,).
 
-    steps: how many it has seen. previous: the model (P,) after these. populations: whom it asks.
+    Attributes:
+        steps: Number of observed steps.
+        previous: The model (P,) after them.
+        populations: The shared computation.
     """
 
     x: Tensor
     y: Tensor
     steps: int
-    populations: Populations | None
+    populations: SharedPopulations | None
 
     @property
     def previous(self) -> Tensor | None:
         """None before the first model."""
 
 
-class Populations:
-    """Computes the population of every watcher whose run is at the same step when the first of them asks.
+class SharedPopulations:
+    """Compute the populations of all watchers at the same step in one batch, when the first of them requests its own.
 
-    Watchers of runs that train one after the other are served one by one.
+    Watchers of runs that train sequentially are served individually.
     """
 
-    def __init__(self, watchers: Sequence[Asking], module: nn.Module) -> None:
-        """``watchers`` look at runs on equal real records, of models like ``module``; they share one copy of the rows.
-
-        From here on they ask here.
+    def __init__(self, watchers: Sequence[PopulationWatcher], module: nn.Module) -> None:
+        """Attach to ``watchers`` of runs on equal real records and models like ``module``. They share one copy of the
+        rows.
         """
         first = watchers[0]
         self._watchers = tuple(watchers)
@@ -217,8 +228,8 @@ class Populations:
         for watcher in watchers:
             watcher.x, watcher.y, watcher.populations = self._x, self._y, self
 
-    def of(self, watcher: Asking, state: Tensor, clip: Clip) -> Population:
-        """The population of ``watcher``, which has just seen the step after ``state`` (P,)."""
+    def of(self, watcher: PopulationWatcher, state: Tensor, clip: Clip) -> Population:
+        """Population of ``watcher``, which has just observed the step after ``state`` (P,)."""
         at, population = self._ready.pop(id(watcher), (None, None))
         if at is state and population is not None:
             return population
@@ -243,8 +254,8 @@ class Populations:
             return sums, squares
 
         (sums, squares), self._most = memory.halving(added, self._model.chunk(how), self._most)
-        return [Population(total, at_hand(square)) for total, square in zip(sums, squares, strict=True)]
+        return [Population(total, float_on_cpu(square)) for total, square in zip(sums, squares, strict=True)]
 
 
-def _is_a_step_behind(other: Asking, watcher: Asking) -> bool:
+def _is_a_step_behind(other: PopulationWatcher, watcher: PopulationWatcher) -> bool:
     return other is not watcher and other.steps == watcher.steps - 1 and other.previous is not None

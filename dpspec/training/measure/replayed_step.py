@@ -1,19 +1,16 @@
-"""One step on data sets, and on two of them together: where constants are public, updates add up.
+"""Test by replaying one step that updates of disjoint datasets add up, as they do for public constants.
 
-At a rate of 1 and without noise a step moves the model by
+At rate 1 and without noise a step moves the model by
 
     u(A) = c + learning rate / divisor * (sum over A of clipped gradients),
 
-c what moves it whatever the records are, as the decay of weights does. Where learning rate, divisor, clip norm, and
-what is done to a record before its gradient is taken depend on no other record, u(A + B) - u(A) - u(B) is -c up to
-rounding, whatever A and B hold: the same for A and B as for two other data sets. A divisor that counts the records, a
-clip norm that is a quantile of gradients, a mean that is subtracted from all records, a sum that is clipped as a whole
-make the two differ. There is no chance in it, but for what a backend adds of its own: A is trained on again with
-another seed, its records the other way round, and where that is another update (a step that is random, sums of half
-precision) nothing is said.
+with c independent of the records, for example weight decay. If learning rate, divisor, clip norm and preprocessing of a
+record do not depend on other records, then u(A + B) - u(A) - u(B) = -c up to rounding, for all A and B. The test
+compares two pairs of datasets. It finds a divisor that counts records, a clip norm that is a quantile of gradients, a
+mean subtracted from all records, and clipping of the sum. The only randomness is the backend's own: training on A is
+repeated with another seed and reversed records, and the result is inconclusive if the update differs.
 
-It sees nothing of rates (everybody is drawn), of the size of the noise (there is none), of a clip norm that clips no
-gradient, and of whatever a backend does after its first step.
+The test cannot detect faults of sampling rates, noise size, inactive clip norms, or later steps.
 """
 
 from __future__ import annotations
@@ -32,18 +29,18 @@ from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
 from dpspec.stats.conformance.evidence.measured import ReplayedStep
 from dpspec.training.gradients import flat_model
 
-#: How many records each of the four data sets has, at most.
+#: Maximum number of records in each of the four datasets.
 _RECORDS = 8
 
-#: The part of a float32 number that rounding to nearest can change.
+#: Relative rounding error of float32.
 _HALF_ULP = 2.0**-24
 
 
 def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
-    """Take the first step of ``job`` on some of its records, on some others, and on both, twice over, on the CPU.
+    """Replay the first step of ``job`` on two disjoint datasets and their union, twice, on the CPU.
 
-    Plain descent takes the place of what the job declares, as Adam's updates do not add up. None where the trainer
-    refuses such a step, or where there are too few records; raises ``Cancelled`` as the trainer does.
+    Plain descent replaces the declared optimizer, because Adam's updates are not additive. None if the trainer rejects
+    the step or there are too few records. Raises ``Cancelled`` as the trainer does.
     """
     places = np.unique(np.linspace(0, len(job.x) - 1, 4 * _RECORDS).round().astype(int))
     if len(places) < 4:
@@ -51,7 +48,7 @@ def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
     before = flat_model.flatten(job.model).detach().cpu().double()
     step = replace(
         job,
-        phases=(_everybody(Phase.of(job.phases[0]), job),),
+        phases=(_full_batch_phase(Phase.of(job.phases[0]), job),),
         options=_plain(job.options),
         device="cpu",
         records=job.public_records,
@@ -62,18 +59,18 @@ def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
     )
     sets = [places[k::4] for k in range(4)]
     try:
-        alone = [_moved(trainer, step, rows, before) for rows in sets]
+        alone = [_update(trainer, step, rows, before) for rows in sets]
         pairs = [np.sort(np.concatenate(two)) for two in (sets[:2], sets[2:])]
-        both = [_moved(trainer, step, rows, before) for rows in pairs]
-        again = _moved(trainer, replace(step, seed=step.seed + 1), sets[0][::-1].copy(), before)
+        both = [_update(trainer, step, rows, before) for rows in pairs]
+        again = _update(trainer, replace(step, seed=step.seed + 1), sets[0][::-1].copy(), before)
     except Cancelled:
         raise
-    except Exception:  # a backend may refuse such a job in any words
+    except Exception:  # backends raise arbitrary errors for unsupported jobs
         return None
     length = float(sum(update.norm() for update in alone))
     apart = (both[0] - alone[0] - alone[1]) - (both[1] - alone[2] - alone[3])
     found = [float(apart.norm()), float((again - alone[0]).norm())]
-    # Updates are differences of rounded parameters, none longer than where they began and how far they went.
+    # Updates are differences of rounded parameters, bounded by the start plus the distance.
     reached = before.abs() + torch.stack([update.abs() for update in (*alone, *both)]).amax(0)
     rounding = 6.0 * _HALF_ULP * float(reached.norm())
     if not np.isfinite([length, rounding, *found]).all() or length == 0.0:
@@ -83,8 +80,8 @@ def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
     )
 
 
-def _everybody(phase: Phase, job: TrainingJob) -> Phase:
-    """One step without noise that draws every record, or every user with all records."""
+def _full_batch_phase(phase: Phase, job: TrainingJob) -> Phase:
+    """One step without noise over all records, or all users with all their records."""
     poisson = phase.sampling.scheme == "poisson"
     drawn: Mapping[str, str | float] = {"scheme": "poisson", "rate": 1.0} if poisson else {"scheme": "full"}
     if phase.sampling.of_users:
@@ -96,10 +93,10 @@ def _plain(options: FrozenMap) -> FrozenMap:
     return FrozenMap({key: value for key, value in options.items() if key not in ("optimizer", "schedule")})
 
 
-def _moved(
+def _update(
     trainer: Trainer, job: TrainingJob, rows: np.ndarray[tuple[int], np.dtype[np.int64]], before: Tensor
 ) -> Tensor:
-    """By how much a step on these rows moves the parameters (P,), float64."""
+    """Change of the parameters (P,), float64, by a step on these rows."""
     alone = replace(job, x=job.x[rows], y=job.y[rows], model=copy.deepcopy(job.model))
     trainer.train(alone)
     return flat_model.flatten(alone.model).detach().cpu().double() - before

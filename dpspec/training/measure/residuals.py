@@ -1,4 +1,4 @@
-"""What is left of each update once the expected one is taken away: what every measurement from outside starts from."""
+"""Residuals: each released update minus its expectation. All measurements on released models start from them."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.evidence.steps import looked
 from dpspec.training.device import full_precision
 from dpspec.training.device import tensors as rows_on
-from dpspec.training.gradients.fetching import Array, Later, Settled
+from dpspec.training.gradients.fetching import Array, SyncedAttribute, TransferQueue
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
-from dpspec.training.loop.optimizers import Invertible, Undone, update_of
+from dpspec.training.loop.optimizers import Invertible, RecoveredUpdate, update_of
 from dpspec.training.loop.samplers import PoissonUsers
 from dpspec.training.loop.schedule import Schedule, ScheduledPhase
 from dpspec.training.measure.population import (
     Drawn,
     Estimated,
     Population,
-    Populations,
     Sample,
+    SharedPopulations,
     drawn,
     estimated,
     population,
 )
-from dpspec.training.measure.update_statistics import BEARABLE, ResidualLog
+from dpspec.training.measure.update_statistics import MAX_ROUNDING, ResidualLog
 
 
 @dataclass(frozen=True)
 class NoiseScale:
-    """The size of the noise as seen from outside, in the directions that no canary uses.
+    """Measured noise in the directions that no canary uses.
 
-    statistic: the sum over steps of (||residual|| + what rounding can have taken from it)^2 / deviation^2 in those
-        directions.
-    degrees: its degrees of freedom. Where the declared noise was added, statistic is at least chi-square(degrees) in
-        distribution (what sampling adds only makes it larger, and an update that is lost in the rounding of the
-        parameters is allowed for), so that a test for too little noise by its lower tail never errs, whatever the
-        data and the learning rate.
-    excess: what sampling is expected to add to statistic.
-    each: (m,) float64, the parts of statistic by step; numbers: (m,) int64, which steps those are, from 1 on.
-    hidden: how many steps are left out because the rounding of the parameters hides their noise.
+    Attributes:
+        statistic: Sum over steps of (||residual|| + rounding bound)^2 / variance in those directions.
+        degrees: Degrees of freedom. With the declared noise, ``statistic`` stochastically dominates
+            chi-square(degrees): sampling only adds to it, and rounding is bounded. A lower-tail test for missing noise
+            is thus valid for all data and learning rates.
+        excess: Expected contribution of sampling to ``statistic``.
+        each: Terms of ``statistic`` by step, (m,) float64.
+        numbers: Numbers of these steps, (m,) int64, from 1.
+        hidden: Number of steps excluded because rounding may hide their noise.
     """
 
     statistic: float
@@ -60,49 +60,48 @@ class NoiseScale:
 
     @property
     def ratio(self) -> float:
-        """Estimate of (noise that was added) / (noise that was declared); nan without degrees of freedom."""
+        """Estimated ratio of added to declared noise; NaN without degrees of freedom."""
         if self.degrees == 0:
             return float("nan")
         return sqrt(max(0.0, self.statistic - self.excess) / self.degrees)
 
 
-#: What is known of what real records add to a step.
+#: What the adversary knows about the contribution of real records.
 Known: TypeAlias = Population | Estimated | Drawn
 
 
 class Residuals(Observer):
-    """Undoes each update, by the declared parameters alone, and measures what is left.
+    """Invert each update with the declared parameters and measure its residual.
 
-    From consecutive models: r_t = (noisy sum behind the step to theta_t) - (expected clipped sum at theta_{t-1}). Plain
-    descent is undone by (theta_{t-1} - theta_t) * divisor / learning_rate; ``optimizers`` says how others are. With
-    everything as declared r_t is the noise, plus the planted canaries that the step drew, plus the deviation of the
-    drawn records from their mean.
+    r_t = (noisy sum behind the step to theta_t) - (expected clipped sum at theta_{t-1}). Plain descent is inverted by
+    (theta_{t-1} - theta_t) * divisor / learning_rate; see ``optimizers`` for others. If the run is as declared, r_t is
+    the noise, plus drawn canaries, plus the deviation of the drawn records from their mean. Subclasses override
+    :meth:`seen`.
 
-    squares: (steps,) float64, ||r_t||^2 in units of the squared clip norm.
-    spread: (steps,) float64, what sampling of the real records is expected to add to ``squares``.
-    rounding: (steps,) float64, a bound on what rounding the parameters can have changed of ||r_t||, in clip norms.
-    expected: (steps,) float64, what such a bound was before the step, by the models until then.
-    steps: how many updates were seen; those beyond the declared number are counted and not kept.
-    looked: (steps,) bool, which steps are measured; the others' entries stay 0.
-
-    Subclasses keep more by :meth:`seen`.
+    Attributes:
+        squares: ||r_t||^2 in squared clip norms, (steps,) float64.
+        spread: Expected contribution of sampling of real records to ``squares``, (steps,) float64.
+        rounding: Bound on the rounding error of ||r_t|| in clip norms, (steps,) float64.
+        expected: The same bound from the models before the step, (steps,) float64.
+        steps: Number of observed updates. Updates beyond the declared number are counted but not measured.
+        looked: Mask (steps,) of the measured steps; other entries stay 0.
     """
 
-    #: What conformance makes of the run, once :meth:`keep_log` was called.
+    #: Update statistics for conformance, after :meth:`keep_log`.
     log: ResidualLog | None = None
 
-    #: The directions that canaries use, where they have some.
+    #: Directions of gradient canaries, if any.
     directions: Directions | None = None
 
-    #: Who is asked what the real records add, where the watchers of many runs ask together.
-    populations: Populations | None = None
+    #: Shared computation of populations for many runs in one batch.
+    populations: SharedPopulations | None = None
 
-    squares: Settled[Tensor] = Settled()
-    spread: Settled[Tensor] = Settled()
-    rounding: Settled[Tensor] = Settled()
-    expected: Settled[Tensor] = Settled()
+    squares: SyncedAttribute[Tensor] = SyncedAttribute()
+    spread: SyncedAttribute[Tensor] = SyncedAttribute()
+    rounding: SyncedAttribute[Tensor] = SyncedAttribute()
+    expected: SyncedAttribute[Tensor] = SyncedAttribute()
 
-    #: The tensors that a checkpoint keeps, by attribute.
+    #: Names of the tensors in a checkpoint.
     kept: tuple[str, ...] = ("squares", "spread", "rounding", "expected")
 
     def __init__(
@@ -114,37 +113,41 @@ class Residuals(Observer):
         drawn: bool = False,
         sample: Sample | None = None,
     ) -> None:
-        """``job`` declares the run; its own observers and canaries' gradients play no part here.
+        """Observe the run that ``job`` declares, without its observers and canary gradients.
 
-        planted: how many canaries an adversary takes to be there, who must not learn it from their coins (batches of
-        a fixed size include each record the less often the more there are); by default as many as there are.
-        looks: how many steps to measure, spread evenly over the run; by default all. Each takes the gradients of all
-        records, which for small batches is many times what training takes.
-        drawn: whether the adversary is told which real records each step drew, whose clipped sum is taken away then
-        instead of the expected one: at the price of one more step.
-        sample: the real records by which the expected sum is estimated, of Poisson batches; by default all are asked.
+        Args:
+            job: The declared job.
+            planted: Number of canaries that the adversary assumes, independent of the inclusion bits (fixed-size
+                batches include each record less often if there are more). Default: the actual number.
+            looks: Number of measured steps, evenly spaced. Default: all. Each needs the gradients of all records, for
+                small batches many times the cost of training.
+            drawn: Whether the adversary knows the drawn real records and subtracts their clipped sum, for the cost of
+                one step.
+            sample: Subset of records to estimate the expected sum for Poisson batches. Default: all records.
         """
         if planted is None:
             planted = job.canaries.count if job.canaries is not None else 0
         self.schedule = Schedule.of(job.phases, len(job.x) + planted)
         self._phases = iter(self.schedule)
-        # A copy: other backends may train the module in place, or hang hooks on it.
+        # Copied, because other backends may train the module in place or attach hooks.
         self.model = FlatModel(copy.deepcopy(job.model), device=job.device)
         self.x, self.y = rows_on(job.x, job.y, job.device)
         update = update_of(job.options, job.expected_batch_size, self.schedule.total)
         if not isinstance(update, Invertible):
-            raise ValueError(f"updates by {type(update).__name__} cannot be undone: residuals need another optimizer")
+            raise ValueError(
+                f"updates by {type(update).__name__} cannot be inverted; residuals require sgd or momentum"
+            )
         self._update = update
         self._previous: Tensor | None = None
         self._estimated: Tensor | None = None
-        self._told: Tensor | None = None
+        self._batch: Tensor | None = None
         self._knows_drawn = drawn
-        # Of all records nothing is left to chance: what they add is no estimate, and its own direction is known.
+        # A sample of all records is exact, not an estimate.
         self._sample = sample if sample is not None and sample.count < len(self.x) else None
         total = self.schedule.total
         self.looked = torch.from_numpy(looked(total, looks))
         self.steps = 0
-        self.later = Later()
+        self.transfers = TransferQueue()
         self.squares = torch.zeros(total, dtype=torch.float64)
         self.spread = torch.zeros(total, dtype=torch.float64)
         self.rounding = torch.zeros(total, dtype=torch.float64)
@@ -152,23 +155,23 @@ class Residuals(Observer):
 
     @property
     def previous(self) -> Tensor | None:
-        """The model (P,) that was seen last."""
+        """The last observed model (P,)."""
         return self._previous
 
     def keep_log(self, job: TrainingJob) -> None:
-        """Keep what conformance needs as well. ``job`` is the one of this run, its canaries in place."""
+        """Also collect update statistics for conformance. ``job`` includes the canaries."""
         self.log = ResidualLog(job, self.model, len(self.x), self.directions, self.looked.numpy())
 
     def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Known) -> None:
-        """One step's residual (P,) in clip norms, and what was known of the real records at ``previous`` (P,)."""
+        """Process one step's residual (P,) in clip norms, given the real records' contribution at ``previous`` (P,)."""
 
     def sampled(self, step: int, indices: Tensor) -> None:
-        """Keep which real records are told to be in the batch, where an adversary knows them."""
+        """Store the batch's real records, if the adversary knows them."""
         if self._knows_drawn:
-            self._told = indices[indices < len(self.x)]
+            self._batch = indices[indices < len(self.x)]
 
     def released(self, step: int, state: Tensor) -> None:
-        """Keep the statistics of the update that led to ``state``; raises ``ValueError`` where a step is missing."""
+        """Measure the update to ``state``. Raises ``ValueError`` if a step is missing."""
         if step != (0 if self._previous is None else self.steps + 1):
             raise ValueError(f"models must be released step by step: step {step} came after step {self.steps}")
         previous, self._previous = self._previous, state.clone()
@@ -178,40 +181,41 @@ class Residuals(Observer):
         phase = next(self._phases, None)
         if phase is None:
             return
-        undone = self._update.invert(previous, state)
+        recovered = self._update.invert(previous, state)
         if self.looked[step - 1]:
             with full_precision(state.device):
-                self._look(step, phase, previous, undone)
+                self._measure(step, phase, previous, recovered)
 
-    def _look(self, step: int, phase: ScheduledPhase, previous: Tensor, undone: Undone) -> None:
+    def _measure(self, step: int, phase: ScheduledPhase, previous: Tensor, recovered: RecoveredUpdate) -> None:
         known: Known
-        apart: Tensor | None = None
+        direction: Tensor | None = None
         if self._knows_drawn:
-            if self._told is None:
-                raise ValueError(f"which records step {step} drew was not told before its model was released")
-            known, self._told = drawn(self.model, previous, self.x, self.y, self._told, phase.clip), None
+            if self._batch is None:
+                raise ValueError(f"the batch of step {step} must be reported before its model is released")
+            known, self._batch = drawn(self.model, previous, self.x, self.y, self._batch, phase.clip), None
         elif self._sample is not None:
             known = self._estimate(step, phase, previous, self._sample)
             if self.log is not None:
-                apart = self._apart(step, phase, previous, self._sample)
+                direction = self._independent_direction(step, phase, previous, self._sample)
                 self._estimated = known.sum
         elif self.populations is None:
             most = phase.sampler.most if isinstance(phase.sampler, PoissonUsers) else None
             known = population(self.model, previous, self.x, self.y, phase.clip, most)
         else:
             known = self.populations.of(self, previous, phase.clip)
-        residual = (undone.noisy - known.mean(phase.sampler)) / phase.clip_norm
+        residual = (recovered.noisy - known.mean(phase.sampler)) / phase.clip_norm
         square = torch.linalg.vector_norm(residual, dtype=torch.float64) ** 2
         spread = known.spread(phase.sampler) / phase.clip_norm**2
-        rounding, expected = undone.rounding / phase.clip_norm, undone.expected / phase.clip_norm
-        self.later.add(self._keep, step, square, spread, rounding, expected)
+        rounding, expected = recovered.rounding / phase.clip_norm, recovered.expected / phase.clip_norm
+        self.transfers.add(self._keep, step, square, spread, rounding, expected)
         self.seen(step, phase, previous, residual, known)
         if self.log is not None:
-            self.log.add(step, previous, undone, known, apart)
+            self.log.add(step, previous, recovered, known, direction)
 
-    def _apart(self, step: int, phase: ScheduledPhase, previous: Tensor, sample: Sample) -> Tensor:
-        """Which way the update is expected to go, (P,), apart from the step's own sample: the estimate of the step
-        before, or, where that was not looked at, one from another sample."""
+    def _independent_direction(self, step: int, phase: ScheduledPhase, previous: Tensor, sample: Sample) -> Tensor:
+        """Expected direction of the update (P,), independent of the step's sample: the previous step's estimate, else
+        another.
+        """
         earlier, self._estimated = self._estimated, None
         if earlier is not None and step > 1 and self.looked[step - 2]:
             return earlier
@@ -232,20 +236,20 @@ class Residuals(Observer):
         self.expected[step - 1] = float(expected)
 
     def noise_scale(self) -> NoiseScale:
-        """The noise measured in all directions; steps that declare no noise are left out."""
+        """Noise in all directions, over steps that declare noise."""
         return self._noise_scale(torch.zeros_like(self.squares), self.model.size)
 
     def _noise_scale(self, inside: Tensor, free: int) -> NoiseScale:
-        """The noise in ``free`` directions, with ``inside`` (steps,) the part of ``squares`` that is in the others."""
+        """Noise in ``free`` directions; ``inside`` (steps,) is the part of ``squares`` in the others."""
         kept = min(self.steps, self.schedule.total)
         gaussian = [phase.noise_multiplier if phase.noise == "gaussian" else 0.0 for phase in self.schedule]
         sigma = torch.tensor(gaussian, dtype=torch.float64)[:kept]
-        noisy, borne = (sigma.square() > 0) & self.looked[:kept], self.borne[:kept]
-        at = noisy & borne
+        noisy, resolvable = (sigma.square() > 0) & self.looked[:kept], self.resolvable[:kept]
+        at = noisy & resolvable
         variance = sigma[at] ** 2
         outside = (self.squares[:kept] - inside[:kept]).clamp_min(0.0)
         each = (outside.sqrt() + self.rounding[:kept]).square()[at] / variance
-        # Over the random choice of directions, what sampling adds falls outside them in proportion to dimensions.
+        # Sampling contributes to these directions in proportion to their number, over the random choice of directions.
         share = free / self.model.size
         return NoiseScale(
             statistic=float(each.sum()),
@@ -253,17 +257,17 @@ class Residuals(Observer):
             excess=float((share * self.spread[:kept][at] / variance).sum()),
             each=each.numpy(),
             numbers=1 + at.nonzero().squeeze(1).numpy(),
-            hidden=int((noisy & ~borne).sum()) if free else 0,
+            hidden=int((noisy & ~resolvable).sum()) if free else 0,
         )
 
     @property
-    def borne(self) -> Tensor:
-        """(steps,) bool: rounding leaves something to see of the declared noise. Decided before each step."""
+    def resolvable(self) -> Tensor:
+        """Mask (steps,) of steps whose declared noise exceeds rounding. Determined before each step."""
         sigma = torch.tensor([phase.noise_multiplier for phase in self.schedule], dtype=torch.float64)
-        return (self.expected <= BEARABLE * sqrt(self.model.size) * sigma) | (sigma.square() == 0.0)
+        return (self.expected <= MAX_ROUNDING * sqrt(self.model.size) * sigma) | (sigma.square() == 0.0)
 
     def state(self) -> Memory:
-        """All that was kept, the last model, and what the update remembers."""
+        """All measurements, the last model and the update's state."""
         remembered = {f"update.{name}": value for name, value in self._update.state().items()}
         kept = {name: getattr(self, name) for name in self.kept}
         if self.log is not None:
@@ -272,8 +276,8 @@ class Residuals(Observer):
         return {**last, **tensors(**kept), **remembered, "steps": np.array(self.steps)}
 
     def restore(self, state: Memory) -> None:
-        """Go on after the step that was seen last; an empty memory begins anew."""
-        self.later.forget()
+        """Continue after the last observed step, or reset."""
+        self.transfers.clear()
         self._update.restore(part(state, "update"))
         if self.log is not None:
             self.log.restore(part(state, "log"))
@@ -283,6 +287,6 @@ class Residuals(Observer):
         self._previous = None if previous is None else previous.to(self.x.device)
         self._estimated = None if last is None else last.to(self.x.device)
         for name in self.kept:
-            mine: Tensor = getattr(self, name)
+            current: Tensor = getattr(self, name)
             found = tensor(state, name)
-            setattr(self, name, torch.zeros_like(mine) if found is None else found.to(mine))
+            setattr(self, name, torch.zeros_like(current) if found is None else found.to(current))

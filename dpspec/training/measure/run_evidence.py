@@ -1,7 +1,7 @@
-"""From what observers kept of a run to the JSON that ``stats.conformance.run_checks`` holds against the declaration.
+"""Convert the observers' logs of a run to the evidence that ``stats.conformance.run_checks`` compares with the
+declaration.
 
-``reported`` boils down what the backend said of itself, ``measured`` what was seen from outside, ``signal`` what the
-planted canaries added along their directions. Only Gaussian noise is tested.
+:func:`reported_evidence` summarizes the backend's reports. Only Gaussian noise is tested.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from math import ceil, floor
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 
 from dpspec.contract.frozen import Json
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance import freshness, noise_size, sampling, step_tests
-from dpspec.stats.conformance.evidence import json_records
-from dpspec.stats.conformance.evidence.measured import GroupSums, OutsideNoise, PlantedSums
+from dpspec.stats.conformance.evidence.measured import OutsideNoise
 from dpspec.stats.conformance.evidence.reported import (
     BatchSums,
     Common,
@@ -33,43 +31,41 @@ from dpspec.stats.conformance.evidence.reported import (
 )
 from dpspec.stats.conformance.evidence.run import RunEvidence, write_run
 from dpspec.stats.truncated_binomial import TruncatedSize
-from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.loop.samplers import (
     RandomAllocation,
     Sampler,
     Shuffled,
     TruncatedPoisson,
-    drawn_shares,
     epoch_of,
     independent,
 )
 from dpspec.training.loop.schedule import Schedule
+from dpspec.training.measure.canary_signal import canary_sums
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
-from dpspec.training.measure.luck import luck_of_steps, totals_by_step
 from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.residuals import NoiseScale, Residuals
-from dpspec.training.measure.update_statistics import ResidualLog, first_coordinates, replace_non_finite, residual_sums
+from dpspec.training.measure.update_statistics import first_coordinates, replace_non_finite, residual_sums
 from dpspec.training.measure.update_statistics import number as number
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: Batches further back than hold so many records are not kept for comparison.
+#: Maximum number of remembered records; batches further back are not compared.
 _REMEMBERED = 2**24
 
 
-_NONE: Array = np.zeros(0, dtype=np.int64)
+_EMPTY: Array = np.zeros(0, dtype=np.int64)
 
 
 class RunLogs:
-    """The logs of one run, held against the schedule that its job declares."""
+    """Logs of one run, for the schedule that its job declares."""
 
     def __init__(self, job: TrainingJob) -> None:
         records = len(job.x) + (job.canaries.count if job.canaries is not None else 0)
         self.schedule = Schedule.of(job.phases, records)
         steps = [phase.steps for phase in self.schedule.phases]
         rates = [phase.sampler.inclusion for phase in self.schedule.phases]
-        means = [phase.steps * _most(phase.sampler) for phase in self.schedule.phases]
-        orders = [_cut(phase.sampler) for phase in self.schedule.phases]
+        means = [phase.steps * _entry_rate(phase.sampler) for phase in self.schedule.phases]
+        orders = [_shuffled_batch_size(phase.sampler) for phase in self.schedule.phases]
         epochs = [epoch_of(phase.sampler) for phase in self.schedule.phases]
         times = [_batches_per_epoch(phase.sampler) for phase in self.schedule.phases]
         self.sampling = SamplingLog(records, steps, compared_lags(self.schedule), rates, means, orders, epochs, times)
@@ -79,15 +75,17 @@ class RunLogs:
 
     @property
     def observers(self) -> tuple[Observer, ...]:
-        """All logs, for a job."""
+        """All logs as observers."""
         return (self.sampling, self.noise, self.norms, self.states)
 
 
 class WatchedRun:
-    """What is kept of a run for conformance: all that it tells, or, of one among many, what it releases alone.
+    """Observers of one run and the conformance evidence they yield.
 
-    job: before it is watched; planted canaries are part of it. watcher: who looks at the released models, if anybody
-    does. logged: whether all is kept that backend and watcher tell.
+    Args:
+        job: The job without observers, with canaries.
+        watcher: Observer of the released models.
+        logged: Whether to log the backend's reports. Otherwise only released models are counted.
     """
 
     def __init__(self, job: TrainingJob, watcher: Residuals | None = None, *, logged: bool = True) -> None:
@@ -103,15 +101,15 @@ class WatchedRun:
         logs = (self._states,) if self.logs is None else self.logs.observers
         return logs if self._watcher is None else (self._watcher, *logs)
 
-    def evidence(self, twin: RunLogs | None = None, sizes: Array = _NONE, coins: Array = _NONE) -> dict[str, Json]:
-        """After the run, as :func:`evidence_of` says it; ``sizes`` and ``coins`` (m,) of gradient canaries."""
+    def evidence(self, second: RunLogs | None = None, sizes: Array = _EMPTY, coins: Array = _EMPTY) -> dict[str, Json]:
+        """Evidence after the run; see :func:`evidence_of`. ``sizes``, ``coins``: (m,) of canary groups."""
         if self.logs is None:
             return self._states.evidence(self._job)
-        return evidence_of(self.logs, twin, self._watcher, self._job, sizes, coins)
+        return evidence_of(self.logs, second, self._watcher, self._job, sizes, coins)
 
 
 def compared_lags(schedule: Schedule) -> tuple[int, ...]:
-    """Lags at which batches of a loader exclude each other or are alike: within an epoch, and one epoch apart."""
+    """Lags at which batches of a data loader exclude or repeat each other: within an epoch, and one epoch apart."""
     found = {1, 2}
     for phase in schedule.phases:
         rate = phase.sampler.inclusion
@@ -123,37 +121,39 @@ def compared_lags(schedule: Schedule) -> tuple[int, ...]:
 
 def evidence_of(
     logs: RunLogs,
-    twin: RunLogs | None,
+    second: RunLogs | None,
     watcher: Residuals | None,
     job: TrainingJob,
     sizes: Array,
     coins: Array,
 ) -> dict[str, Json]:
-    """All that a trial says of the run that it made; ``sizes`` and ``coins`` (m,) are those of its canary groups.
+    """Collect all evidence of a run.
 
-    What was seen of gradients speaks of the rows and comes under ``internal``: a step with a single record less its
-    noise, which the seed gives away, is that record's gradient.
+    Measurements of gradients depend on the rows and are stored under ``internal``: a step with one record minus its
+    noise, which the seed determines, is that record's gradient.
 
-    twin: the logs of another run with seeds of its own. watcher: who saw the released models, if anybody did.
+    Args:
+        logs: Logs of the run.
+        second: Logs of another run with independent seeds.
+        watcher: Observer of the released models.
+        job: The job with canaries.
+        sizes: Sizes of the canary groups (m,).
+        coins: Inclusion bits of the canary groups (m,).
     """
-    run, states = _reported(logs, twin), logs.states.states(job)
+    run, states = reported_evidence(logs, second), logs.states.states(job)
     if states is not None:
         run = replace(run, steps=logs.states.steps, states=states)
     if watcher is not None:
-        run = replace(run, noise=_outside(watcher.noise_scale()))
+        run = replace(run, noise=_residual_noise(watcher.noise_scale()))
         if watcher.log is not None and (watcher.log.seen or watcher.log.steps or watcher.log.hidden):
             run = replace(run, measured=residual_sums(watcher.log))
         if isinstance(watcher, ProjectionObserver):
-            run = replace(run, signal=_planted(watcher, job, sizes, coins))
+            run = replace(run, signal=canary_sums(watcher, job, sizes, coins))
     return write_run(run)
 
 
-def reported(logs: RunLogs, twin: RunLogs | None = None) -> dict[str, Json]:
-    """What the backend said of a run, and of another with seeds of its own; without what it does not report."""
-    return write_run(_reported(logs, twin))
-
-
-def _reported(logs: RunLogs, twin: RunLogs | None) -> RunEvidence:
+def reported_evidence(logs: RunLogs, second: RunLogs | None = None) -> RunEvidence:
+    """Summarize the backend's reports of a run, and of a second run with independent seeds."""
     sampling, norms = logs.sampling, logs.norms
     counts = {"batches": len(sampling.sizes), "noise": len(logs.noise.squares), "norms": len(norms.largest)}
     run = RunEvidence(told=Told(**{log: count for log, count in counts.items() if count}))
@@ -163,7 +163,7 @@ def _reported(logs: RunLogs, twin: RunLogs | None) -> RunEvidence:
         run = replace(run, sampling_log=SamplingSums(records=records, repeats=sampling.repeats, batches=batches))
     scaled = _scaled(logs)
     if scaled is not None:
-        run = replace(run, noise_log=_noise(logs, scaled, _scaled(twin) if twin is not None else None))
+        run = replace(run, noise_log=_noise(logs, scaled, _scaled(second) if second is not None else None))
     if norms.largest:
         run = replace(run, norm_log=_norms(logs))
     return run
@@ -173,7 +173,7 @@ def _norms(logs: RunLogs) -> NormSums:
     clips = np.array([phase.clip_norm for phase in logs.schedule])
     count = min(len(clips), len(logs.norms.largest))
     largest = float(np.max(np.asarray(logs.norms.largest[:count]) / clips[:count]))
-    largest = number(largest if largest >= 0.0 else np.nan)  # no norm is below 0
+    largest = number(largest if largest >= 0.0 else np.nan)  # norms are not negative
     drawn, clipped = logs.sampling.sizes, logs.norms.counts
     if not drawn:
         return NormSums(largest=largest)
@@ -185,64 +185,12 @@ def _norms(logs: RunLogs) -> NormSums:
     )
 
 
-def _outside(scale: NoiseScale) -> OutsideNoise:
+def _residual_noise(scale: NoiseScale) -> OutsideNoise:
     each = None
     if scale.degrees:
         law = noise_size.StepNoise(scale.degrees // len(scale.each), both=False)
         each = step_tests.summary(scale.each, law, scale.numbers, law.count)
     return OutsideNoise(statistic=number(scale.statistic), degrees=scale.degrees, hidden=scale.hidden, each=each)
-
-
-def measured(log: ResidualLog) -> dict[str, Json]:
-    """What was seen from outside: sums of squares per layer, and sums along predictable directions."""
-    found: dict[str, Json] = json_records.write(residual_sums(log))
-    return found
-
-
-def signal(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins: Array) -> dict[str, Json]:
-    """Moments of what was seen along the canaries' directions, per group size and coin; sizes and coins (m,).
-
-    Projections are summed, in clip norms, over the steps that were looked at and whose rounding can be borne. One
-    planted record is expected to add ``draws`` of them: as many as there are batches with it among those, on average,
-    times how far its gradient points along its direction. ``outside`` is the variance of such a sum without planted
-    records, the deviation of the drawn real records taken to lie in no direction more than in others; each planted
-    record adds ``inclusion`` to it. ``rounding`` bounds the length of what rounding changed of the sum of all those
-    residuals, ``hidden`` counts the steps that it hides. ``by_step`` is how totals vary over those that are counted.
-    Empty where clipping turns gradients.
-    """
-    planted = _planted(watcher, job, sizes, coins)
-    return {} if planted is None else {"signal": json_records.write(planted)}
-
-
-def _planted(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins: Array) -> PlantedSums | None:
-    schedule = RunLogs(job).schedule
-    flat = all(isinstance(clipper(phase.clip), Flat) for phase in schedule.phases)
-    if not flat or job.canaries is None or job.canaries.count == 0:
-        return None
-    row = job.canaries.gradients(torch.tensor([0]))[0]
-    along = float(watcher.directions.project(row).max() / row.norm())
-    measured = watcher.looked & watcher.borne
-    sums = watcher.projections[measured].double().sum(0).numpy()
-    moments: list[GroupSums] = []
-    for size in np.unique(sizes):
-        for coin in (0, 1):
-            some = replace_non_finite(sums[(sizes == size) & (coins == coin)])
-            moments.append(GroupSums(int(size), coin, len(some), float(some.sum()), float((some**2).sum())))
-    looked = [phase for phase, seen in zip(schedule, measured.tolist(), strict=True) if seen]
-    ends = np.cumsum([phase.steps for phase in schedule.phases])[:-1]
-    parts = zip(schedule.phases, np.split(measured.numpy(), ends), strict=True)
-    means, variances = zip(*(drawn_shares(phase.sampler, part) for phase, part in parts), strict=True)
-    noise = sum(phase.noise_multiplier**2 for phase in looked)
-    return PlantedSums(
-        draws=along * float(np.concatenate(means).sum()),
-        moments=tuple(moments),
-        outside=number(noise + float(watcher.spread[measured].sum()) / watcher.directions.parameters),
-        inclusion=along**2 * float(np.concatenate(variances).sum()),
-        rounding=number(float(watcher.rounding[measured].sum())),
-        hidden=int((watcher.looked & ~watcher.borne).sum()),
-        luck=tuple(luck_of_steps(watcher, measured, sizes, coins)),
-        by_step=totals_by_step(watcher, measured, sizes, coins, along),
-    )
 
 
 def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
@@ -251,7 +199,7 @@ def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
         sizes = np.asarray(log.sizes[start : start + phase.steps], dtype=np.int64)
         start += phase.steps
         sampler = phase.sampler
-        law = _size_law(sampler) if len(sizes) else None
+        law = _batch_size_distribution(sampler) if len(sizes) else None
         overlaps = zip(log.lags, log.overlaps[index].tolist(), strict=True)
         yield BatchSums(
             steps=len(sizes),
@@ -269,20 +217,20 @@ def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
 
 
 def _compared(log: SamplingLog, phase: int) -> dict[str, Any]:
-    """What batches have in common, and what epochs do."""
+    """Overlaps of batches, and epochs."""
     epochs = log.epochs.get(phase)
     if epochs is not None:
         return {"together": epochs.sums(), "early": epochs.early}
     return {"together": None if log.together is None else log.together.sums(phase)}
 
 
-def _cut(sampler: Sampler) -> int:
-    """The size of batches that are cut from an order; 0 for all others."""
+def _shuffled_batch_size(sampler: Sampler) -> int:
+    """Batch size of shuffled batches; 0 for other schemes."""
     return sampler.batch_size if isinstance(sampler, Shuffled) else 0
 
 
 def _batches_per_epoch(sampler: Sampler) -> int:
-    """In how many batches of an epoch a record is; 1 where no step tells of others."""
+    """Number of batches per record and epoch; 1 if steps are independent."""
     return sampler.batches_per_epoch if isinstance(sampler, RandomAllocation) else 1
 
 
@@ -297,13 +245,13 @@ def _epochs(sampler: RandomAllocation, sizes: Array, log: SamplingLog, phase: in
     )
 
 
-def _most(sampler: Sampler) -> float:
-    """The rate of inclusion, where batches are truncated that of those who enter."""
+def _entry_rate(sampler: Sampler) -> float:
+    """Inclusion probability, before truncation."""
     return sampler.rate if isinstance(sampler, TruncatedPoisson) else sampler.inclusion
 
 
-def _size_law(sampler: Sampler) -> step_tests.Law | None:
-    """The law of a batch's size where that is random and known; None where it is not."""
+def _batch_size_distribution(sampler: Sampler) -> step_tests.Law | None:
+    """Distribution of a random batch size; None if it is fixed or unknown."""
     if isinstance(sampler, TruncatedPoisson) and sampler.rate < 1.0:
         return TruncatedSize(sampler.records, sampler.rate, sampler.max_batch)
     if independent(sampler) and 0.0 < sampler.inclusion < 1.0:
@@ -312,7 +260,7 @@ def _size_law(sampler: Sampler) -> step_tests.Law | None:
 
 
 def _scaled(logs: RunLogs) -> Array | None:
-    """The kept noise (steps, width) in units of its declared deviation; None where that is not what is tested."""
+    """Stored noise (steps, width) in units of its declared standard deviation; None if it is not tested."""
     deviations = np.array([phase.deviation for phase in logs.schedule])
     gaussian = all(phase.noise == "gaussian" for phase in logs.schedule.phases)
     if len(logs.noise.squares) != len(deviations) or not gaussian or not np.all(deviations > 0):

@@ -1,11 +1,10 @@
-"""What is left of each update, kept as sufficient statistics for conformance: measured on released models alone.
+"""Sufficient statistics of the residuals of released models, for conformance.
 
-In directions that no canary uses, the residual of a step is the noise plus the deviation of the drawn records from
-their mean, if all is as declared. Sums of it along directions that were fixed before the step (the update that was
-expected, the residuals of earlier steps) are martingales: :mod:`dpspec.stats.conformance.martingale`. Sums of squares
-are at least those of the noise: :mod:`dpspec.stats.conformance.noise_size`. All in units of the clip norm.
-
-Unlike an adversary, who must not know them, this knows which canaries are planted.
+In directions that no canary uses, the residual is the noise plus the deviation of the drawn records from their mean, if
+all is as declared. Sums along directions fixed before the step (the expected update, residuals of earlier steps) are
+martingales: :mod:`dpspec.stats.conformance.martingale`. Sums of squares are at least those of the noise:
+:mod:`dpspec.stats.conformance.noise_size`. All are in clip norms. Unlike an adversary, this log knows the inserted
+canaries.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, kept_widt
 from dpspec.training.device import tensors
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.gradients.contributions import RecordsAndCanaries
-from dpspec.training.gradients.fetching import Later, Settled, at_hand
+from dpspec.training.gradients.fetching import SyncedAttribute, TransferQueue, float_on_cpu
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Memory
-from dpspec.training.loop.optimizers import Undone
+from dpspec.training.loop.optimizers import RecoveredUpdate
 from dpspec.training.loop.samplers import Shuffled, epoch_of, exclusive
 from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.layer_products import LayerProducts
@@ -52,46 +51,43 @@ from dpspec.training.measure.population import Drawn, Estimated, Population
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: Where rounding can be more than this share of the declared noise's length, a step is not measured.
-BEARABLE = 0.25
+#: Steps are not measured if rounding may exceed this fraction of the declared noise's norm.
+MAX_ROUNDING = 0.25
 
-#: Shorter updates have no direction.
+#: Minimum norm of an update with a direction.
 _SHORTEST = 1e-300
 
-#: Canaries that turn away from their directions by less than this, relatively, count as identical.
+#: Relative deviation below which a canary's gradient counts as parallel to its direction.
 _TURNED = 1e-3
 
 
 class ResidualLog:
-    """Collects residuals step by step; steps that declare no Gaussian noise are left out, and those of shuffled batches
-    out of all but the squares.
+    """Collect residuals of steps with Gaussian noise; of shuffled batches only the squares.
 
-    coordinates: (P,) float64, per parameter the sum over steps of (|residual| + rounding)^2 / variance of the noise.
-    layers: (layers, 2) float64, the same per layer, with the length of its part of the residual for its size: the sum
-        over steps, and the least of them.
-    pairs: products of any two of the largest layers. seen: how many steps are in these.
-    along: per step the free residual along the expected update, that update's length, and what rounding can have
-        changed of the residual, all in clip norms.
-    variances: per step, the noise's variance, and that with what sampling adds at most along any one direction.
-    rows: per step, some coordinates of the free residual.
-    hidden: how many steps are in none of the last three, because of the rounding of the parameters.
+    With random allocation, only the first step of an epoch enters ``along``, ``variances`` and ``rows``, because later
+    batches depend on earlier ones. Estimated updates are biased along the estimate itself; therefore an independent
+    estimate (the previous step's if available) gives the direction. Steps are excluded based on earlier models only.
 
-    Where records are allocated to the steps of an epoch, its first step alone is in the last three: at later ones the
-    past tells of the batch.
-
-    An estimate's error is not without bias along the estimate itself. Where updates are estimated, another estimate
-    gives the direction, that of the step before where there is one, and the length is that of the step's own along it.
-
-    Which steps are left out is decided before each of them, by the models until then.
+    Attributes:
+        coordinates: Per parameter the sum over steps of (|residual| + rounding)^2 / variance of the noise, (P,)
+            float64.
+        layers: Per layer the sum and minimum over steps of the same for norms, (layers, 2) float64.
+        pairs: Inner products of pairs of the largest layers.
+        seen: Number of steps in these.
+        along: Per step, the free residual along the expected update, the update's norm and the rounding bound, in clip
+            norms.
+        variances: Per step, the variance of the noise, and an upper bound including sampling along any direction.
+        rows: Per step, some coordinates of the free residual.
+        hidden: Number of steps excluded from the last three because of rounding.
     """
 
-    coordinates: Settled[Array] = Settled()
-    layers: Settled[Array] = Settled()
-    seen: Settled[int] = Settled()
-    along: Settled[list[tuple[float, float, float]]] = Settled()
-    variances: Settled[list[tuple[float, float]]] = Settled()
-    rows: Settled[list[Array]] = Settled()
-    hidden: Settled[int] = Settled()
+    coordinates: SyncedAttribute[Array] = SyncedAttribute()
+    layers: SyncedAttribute[Array] = SyncedAttribute()
+    seen: SyncedAttribute[int] = SyncedAttribute()
+    along: SyncedAttribute[list[tuple[float, float, float]]] = SyncedAttribute()
+    variances: SyncedAttribute[list[tuple[float, float]]] = SyncedAttribute()
+    rows: SyncedAttribute[list[Array]] = SyncedAttribute()
+    hidden: SyncedAttribute[int] = SyncedAttribute()
 
     def __init__(
         self,
@@ -101,9 +97,14 @@ class ResidualLog:
         directions: attacks.Directions | None = None,
         looked: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        """``job`` has its canaries in place: gradients along ``directions``, or rows after the first ``real`` ones.
+        """Prepare the statistics.
 
-        looked: (steps,), which are going to be added; by default all.
+        Args:
+            job: Job with canaries: gradients along ``directions``, or rows after the first ``real`` ones.
+            model: The model.
+            real: Number of real records.
+            directions: Directions of gradient canaries.
+            looked: Mask (steps,) of the measured steps. Default: all.
         """
         self._model = model
         canaries = job.canaries.count if job.canaries is not None else 0
@@ -113,9 +114,9 @@ class ResidualLog:
         self._planted = RecordsAndCanaries(model, x, y, job.canaries)
         self._indices = torch.arange(len(x) + canaries)
         self._constant = len(x) == 0
-        self._free = _Free(directions)
+        self._free = _CanaryComplement(directions)
         flat = all(isinstance(clipper(phase.clip), Flat) for phase in self._schedule.phases)
-        self._turned = not flat or len(x) > 0 or not _along(self._free, job.canaries)
+        self._turned = not flat or len(x) > 0 or not _canaries_along_directions(self._free, job.canaries)
         self._kept: dict[int, ClippedSum] = {}
         self._width = kept_width(self._schedule.total)
         layout = model.layout
@@ -123,21 +124,25 @@ class ResidualLog:
         self._starts = np.cumsum([0, *(size for _, size in self._parts)])[:-1]
         noisy = np.array([phase.noise_multiplier > 0.0 for phase in self._schedule], dtype=bool)
         self.pairs = LayerProducts(self._parts, int((noisy if looked is None else noisy & looked).sum()))
-        self.later = Later()
+        self.transfers = TransferQueue()
         self.restore({})
 
     def add(
         self,
         step: int,
         previous: Tensor,
-        undone: Undone,
+        recovered: RecoveredUpdate,
         known: Population | Estimated | Drawn,
-        apart: Tensor | None = None,
+        direction: Tensor | None = None,
     ) -> None:
-        """A step from the model ``previous`` (P,), what its update was undone to, and what the real records add.
+        """Add a step.
 
-        apart: where ``known`` is an estimate, another one (P,) of the same sum, made apart from it: of this step, or
-        of the step before.
+        Args:
+            step: Number of the step, from 1.
+            previous: Model (P,) before the step.
+            recovered: The noisy sum behind the update.
+            known: Contribution of the real records.
+            direction: If ``known`` is an estimate, an independent estimate (P,) of the same sum.
         """
         number = bisect_left(self._ends, step)
         phase = self._schedule.phases[number]
@@ -148,26 +153,26 @@ class ResidualLog:
         planted = self._contribution(number, previous)
         rate = phase.sampler.inclusion
         expected = known.mean(phase.sampler, planted.sum) / clip
-        residual = undone.noisy / clip - expected
-        hides = undone.rounding / clip, undone.expected / clip
-        self.later.add(self._keep_squares, residual, *hides, sigma)
+        residual = recovered.noisy / clip - expected
+        hides = recovered.rounding / clip, recovered.expected / clip
+        self.transfers.add(self._keep_squares, residual, *hides, sigma)
         if isinstance(phase.sampler, Shuffled) or (step - 1 - begun) % epoch_of(phase.sampler):
-            return  # given the epoch's earlier batches, records are not in this one with the rate: no martingale
+            return  # given the epoch's earlier batches, inclusion probabilities differ: no martingale
         free = self._free(residual)
-        towards = self._free(expected if apart is None else rate * (apart + planted.sum) / clip)
+        towards = self._free(expected if direction is None else rate * (direction + planted.sum) / clip)
         length = torch.linalg.vector_norm(towards, dtype=torch.float64)
         product = torch.dot(free.double(), towards.double())
         pull = length
-        if apart is not None:
+        if direction is not None:
             pull = torch.dot(self._free(expected).double(), towards.double()) / length.clamp_min(_SHORTEST)
-        squares = known.squares + (at_hand(planted.norms.square().sum()) if self._turned else 0.0)
+        squares = known.squares + (float_on_cpu(planted.norms.square().sum()) if self._turned else 0.0)
         without = 1.0 if exclusive(phase.sampler) and rate < 1.0 else 1.0 - rate
         sampled = (rate * without * squares + rate**2 * known.within) / clip**2
-        self.later.add(self._keep_along, product, length, pull, spaced(free, self._width), sampled, *hides, sigma)
+        self.transfers.add(self._keep_along, product, length, pull, spaced(free, self._width), sampled, *hides, sigma)
 
     def _keep_squares(self, residual: Array, error: Array | float, hidden: Array | float, sigma: float) -> None:
-        """The sums over all parameters, of a step whose rounding can be borne; error, hidden: what it is, and was."""
-        if float(hidden) <= BEARABLE * sqrt(self._model.size) * sigma:
+        """Add sums over all parameters if rounding allows it; error, hidden: actual and predicted rounding bound."""
+        if float(hidden) <= MAX_ROUNDING * sqrt(self._model.size) * sigma:
             exact = residual.astype(np.float64)
             self.pairs.add(exact, float(error), sigma)
             self._add_squares(exact, float(error), sigma)
@@ -183,8 +188,9 @@ class ResidualLog:
         hidden: Array | float,
         sigma: float,
     ) -> None:
-        """What a step says of directions; ``product``: of the residual with a vector of this ``length``, along which
-        the update is ``pull`` long."""
+        """Add directional statistics; ``product``: with a vector of norm ``length``, along which the update has norm
+        ``pull``.
+        """
         if not float(hidden) <= sigma:
             self.hidden += 1
             return
@@ -194,7 +200,7 @@ class ResidualLog:
         self.rows.append(row)
 
     def _add_squares(self, residual: Array, error: float, sigma: float) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):  # a model that has just diverged
+        with np.errstate(over="ignore", invalid="ignore"):  # the model may have diverged
             lengths = np.sqrt(np.add.reduceat(residual * residual, self._starts))
             parts = np.square((lengths + error) / sigma)
             largest = np.abs(residual, out=residual)
@@ -207,7 +213,7 @@ class ResidualLog:
         self.seen += 1
 
     def _contribution(self, number: int, previous: Tensor) -> ClippedSum:
-        """The clipped sum of all planted records; that of gradient canaries is the same whatever the model is."""
+        """Clipped sum of all canaries; constant for gradient canaries."""
         if self._constant and number in self._kept:
             return self._kept[number]
         found = self._planted(previous, self._indices, self._schedule.phases[number].clip)
@@ -217,11 +223,11 @@ class ResidualLog:
 
     @property
     def steps(self) -> int:
-        """How many steps were added."""
+        """Number of added steps."""
         return len(self.rows)
 
     def by_layer(self) -> dict[str, tuple[float, float, int]]:
-        """Per parameter of the model its sum over the steps, its least of a step, and its degrees of freedom."""
+        """Per parameter: the sum over steps, the minimum of a step, and the degrees of freedom per step."""
         return {
             name: (float(total), float(least), size)
             for (name, size), (total, least) in zip(self._parts, self.layers, strict=True)
@@ -240,8 +246,8 @@ class ResidualLog:
         }
 
     def restore(self, state: Memory) -> None:
-        """Go on; an empty memory begins anew."""
-        self.later.forget()
+        """Continue from a memory, or reset."""
+        self.transfers.clear()
         self.pairs.restore(state)
         self.coordinates = np.array(state.get("coordinates", np.zeros(self._model.size)))
         self.layers = np.array(state.get("layers", np.tile([0.0, np.inf], (len(self._parts), 1))))
@@ -251,8 +257,8 @@ class ResidualLog:
         self.rows = list(state.get("rows", ()))
 
 
-class _Free:
-    """Projects a vector (P,) onto the complement of all directions, in O(P); as it is where there are none."""
+class _CanaryComplement:
+    """Project a vector (P,) onto the complement of all directions, in O(P); the identity without directions."""
 
     def __init__(self, directions: attacks.Directions | None) -> None:
         self._directions = directions
@@ -266,8 +272,8 @@ class _Free:
         return vector.index_add(0, self._coordinates.flatten(), -along.flatten().to(vector))
 
 
-def _along(free: _Free, canaries: GradientCanaries | None) -> bool:
-    """Whether the first few canaries' gradients point along their directions: no part of them is free."""
+def _canaries_along_directions(free: _CanaryComplement, canaries: GradientCanaries | None) -> bool:
+    """Whether the first canaries' gradients are parallel to their directions."""
     if canaries is None or canaries.count == 0:
         return True
     rows = canaries.gradients(torch.arange(min(8, canaries.count)))
@@ -275,28 +281,28 @@ def _along(free: _Free, canaries: GradientCanaries | None) -> bool:
     return bool((rest.norm(dim=1) <= _TURNED * rows.norm(dim=1)).all())
 
 
-#: What stands for measurements that are not finite: evidence is JSON, which has none.
+#: Replace non-finite measurements, because evidence is JSON.
 _HUGE, _LARGE = 1e300, 1e70
 
 
 def number(value: float) -> float:
-    """The value, or a huge one where it is not finite or larger: more than was ever declared."""
+    """Clip to the JSON range; NaN becomes a huge value, above any declared one."""
     return float(np.clip(value, -_HUGE, _HUGE)) if np.isfinite(value) else _HUGE
 
 
 def replace_non_finite(values: Array) -> Array:
-    """Values in float64, 0 for what is not a number and large where it is infinite."""
+    """Convert to float64, NaN to 0 and infinities to large values."""
     finite: Array = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=_LARGE, neginf=-_LARGE)
     return finite
 
 
 def first_coordinates(rows: Array) -> tuple[float, ...]:
-    """The first of ``rows`` (steps, width), cut to what is kept of it and to three digits."""
+    """First entries of ``rows`` (steps, width), rounded to three digits."""
     return tuple(round(float(v), 3) for v in np.clip(rows[0, :FIRST_COORDINATES], -1e6, 1e6))
 
 
 def residual_sums(log: ResidualLog) -> ResidualSums:
-    """What was seen from outside: sums of squares per layer, and sums along predictable directions."""
+    """Statistics of the released models: sums of squares per layer, and sums along predictable directions."""
     everywhere = None
     if log.seen:
         layers = log.by_layer()
@@ -327,7 +333,7 @@ def _directions(log: ResidualLog) -> Directions:
     width = rows.shape[1]
 
     def again(later: Array, earlier: Array) -> Array:
-        """What the same noise again would add along the directions of earlier residuals."""
+        """Contribution of repeated noise along the directions of earlier residuals."""
         added: Array = noise[later] * noise[earlier] * width / np.maximum(lengths[earlier], 1e-300)
         return added
 
@@ -361,7 +367,7 @@ def _directions(log: ResidualLog) -> Directions:
 
 
 def _worst_step(drifts: Array, pulls: Array, rounding: Array, variances: Array) -> DriftAtStep:
-    """The step whose residual is most surprising along its expected update, and the one that tells least of it."""
+    """The most surprising step along its expected update, and the least informative one."""
     shift = np.maximum(0.0, np.abs(drifts) - rounding)
     worst = int(np.argmax(shift**2 / (variances + shift / 3.0)))
     weakest = int(np.argmin(pulls / (np.sqrt(variances) + rounding)))

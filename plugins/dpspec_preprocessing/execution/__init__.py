@@ -1,1 +1,1 @@
-"""What runs: the steps on real rows, the check of the declared collection, and the private mechanisms."""
+"""Execution of the steps and private mechanisms on data, and the check of the declared collection."""

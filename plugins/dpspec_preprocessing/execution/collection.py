@@ -1,7 +1,7 @@
-"""The rows at hand against what is declared of them: in the ball, and in the declared collection.
+"""Measurement of the data and comparison with the declared ball and collection.
 
-Measured values depend on the rows. They say whether this data set lies in the collection, and how much slack the
-declaration has; a bound never uses them.
+Measured values depend on the data. They show whether the dataset is in the collection and the slack of the declaration.
+Bounds never use them.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Proj
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: Quantities that the collection bounds from below; all others it bounds from above.
+#: Limits from below; all others are limits from above.
 AT_LEAST = frozenset({"min_observed", "min_eigengap", "min_std", "min_eigenvalue"})
 
-#: Balls are counted so much wider: records that rounding takes to within 3 eta of another must be among them.
+#: Factor on the radius of counted balls, which must include records that rounding moves to within 3 eta of another.
 _EDGE = 1.0 + 1e-9
 
-#: Rows that are summed at once.
+#: Number of rows per block of a sum.
 _BLOCK = 1 << 16
 
-#: float32 rows of radius R may be this much longer, relatively.
+#: Relative rounding error of the norm of float32 rows.
 _ROUNDING = 1e-6
 
 
 def flat_rows(context: dps.Context, declared: Declaration, *, test: bool = False) -> Array:
-    """Training (or test) rows, flat float64 (n, d), cut to the ball where ``clip_rows`` says so.
+    """Flatten training (or test) rows to float64, shape (n, d), and clip them to the ball if ``clip_rows`` is set.
 
-    Missing values count nothing towards a row's norm. Raises ``DataError`` where rows lie outside the declared ball.
+    Raises:
+        DataError: If rows are outside the declared ball and are not clipped.
     """
     data = context.data
     rows = data.test_x if test else data.train_x
@@ -45,57 +46,66 @@ def flat_rows(context: dps.Context, declared: Declaration, *, test: bool = False
 
 
 def in_ball(x: Array, radius: float, *, clip: bool = False) -> Array:
-    """Rows of norm ``radius`` at most; every row by itself, which costs no privacy.
+    """Scale longer rows down to norm ``radius``, record by record, at no privacy cost.
 
-    What rounding to float32 made longer is scaled back as well. Raises ``DataError`` where rows are longer than that
-    and ``clip`` does not say that they are scaled.
+    Missing values count as 0 in the norm. Without ``clip`` only excess from float32 rounding is removed.
+
+    Raises:
+        DataError: If rows are longer and ``clip`` is not set.
     """
     norms = np.sqrt(np.nansum(np.square(x), axis=1))
     beyond = int(np.count_nonzero(norms > radius * (1.0 + _ROUNDING)))
     if beyond and not clip:
         raise dps.DataError(
-            f"{beyond} records lie outside the declared ball of radius {radius:g}; mechanism.clip_rows: true or "
-            f"data.radius: {radius:g} scales them down, data.standardise brings features to one scale before"
+            f"{beyond} records are outside the declared ball of radius {radius:g}; write mechanism.clip_rows: true or "
+            f"data.radius: {radius:g} to scale them down, or data.standardise to scale features first"
         )
     return np.asarray(x * np.minimum(1.0, radius / np.maximum(norms, radius))[:, None], dtype=np.float64)
 
 
 def search_device(context: dps.Context, pipeline: Pipeline) -> str:
-    """Where near-duplicates of many features are sought; everything else stays on the CPU and needs no torch."""
+    """Device of the near-duplicate search in many features. Other steps use the CPU without torch."""
     seeks = any(isinstance(step, Merging) for step in pipeline.steps)
     return context.device if seeks and pipeline.features > TREE_FEATURES else "cpu"
 
 
-def require_inside(x: Array, pipeline: Pipeline, *, tested: bool, device: str = "cpu") -> dict[str, float]:
-    """What a bound reads of the rows, measured. Raises ``DataError`` where they lie outside the declared collection.
+def require_in_collection(x: Array, pipeline: Pipeline, *, tested: bool, device: str = "cpu") -> dict[str, float]:
+    """Measure the limits of the collection and refuse rows outside.
 
-    tested: a test refuses such data, so that they are no error.
+    Args:
+        x: Rows, shape (n, d).
+        pipeline: A pipeline with one step.
+        tested: Whether propose-test-release refuses such data instead.
+        device: Device of the near-duplicate search.
+
+    Returns:
+        Measured limits by key.
+
+    Raises:
+        DataError: If the rows are outside the declared collection.
     """
     assert pipeline.step is not None
     if np.isnan(x).any() and not isinstance(pipeline.step, Imputation):
-        raise dps.DataError("values are missing, and the pipeline imputes none: begin it with {impute: mean}")
+        raise dps.DataError("values are missing, but the pipeline has no imputation: begin it with {impute: mean}")
     empty = np.flatnonzero(np.isnan(x).all(axis=0))
     if len(empty) and not tested:
         raise dps.DataError(
-            f"feature {empty[0] + 1} of {x.shape[1]} has no observed value, so that nothing can be imputed from it; "
-            "leave its column out of the table"
+            f"feature {empty[0] + 1} of {x.shape[1]} has no observed value and cannot be imputed; remove its column "
+            "from the table"
         )
     measured = measure_limits(x, pipeline.step, device)
     broken = broken_limits(measured, pipeline.collection)
     if broken and not tested:
         raise dps.DataError(
-            f"the data set lies outside the declared collection: {', '.join(broken)}. A bound over the collection says "
-            "nothing about it; declare wider limits from public knowledge"
+            f"the dataset is outside the declared collection: {', '.join(broken)}. Bounds over the collection do not "
+            "apply to it; declare wider limits from public knowledge"
             + (", or write ptr to test them privately" if pipeline.step_name in sensitivity.TESTABLE else "")
         )
     return measured
 
 
 def measure_limits(x: Array, step: Step, device: str = "cpu") -> dict[str, float]:
-    """The quantities that a bound for ``step`` reads, by the keys under which a collection declares them.
-
-    device: where near-duplicates of many features are sought.
-    """
+    """Measure the limits that the bound of ``step`` reads, by their keys in a collection."""
     if isinstance(step, Imputation):
         return _measure_missing(x, step)
     if isinstance(step, Merging):
@@ -107,7 +117,7 @@ def measure_limits(x: Array, step: Step, device: str = "cpu") -> dict[str, float
 
 
 def broken_limits(measured: Mapping[str, float], collection: Mapping[str, Any]) -> list[str]:
-    """The declared keys that a measured value breaks."""
+    """Declared keys whose limit a measured value violates."""
     broken = []
     for key, declared in collection.items():
         value = measured.get(key)
@@ -116,16 +126,15 @@ def broken_limits(measured: Mapping[str, float], collection: Mapping[str, Any]) 
     return broken
 
 
-def distance_inside(x: Array, pipeline: Pipeline) -> float:
-    """J: at least so many records must be replaced before a data set leaves the collection; 0 for chains."""
+def distance_to_edge(x: Array, pipeline: Pipeline) -> float:
+    """J: lower bound on the number of replacements until the dataset leaves the collection; 0 for chains."""
     step, limits = pipeline.step, pipeline.collection
     if step is None:
         return 0.0
     if isinstance(step, Projection):
         values, k = covariance_spectrum(x), step.components
         gap = float(values[k - 1] - values[k]) / pipeline.radius**2
-        least = float(limits["min_eigengap"]) / pipeline.radius**2
-        return sensitivity.distance_of_gap(gap, least, len(x))
+        return sensitivity.distance_of_gap(gap, float(limits["min_eigengap"]) / pipeline.radius**2, len(x))
     if isinstance(step, Merging):
         count = window_count(x, 8.0 * step.eta)
         return sensitivity.distance_of_count(count, float(limits["max_ball"]))
@@ -134,9 +143,9 @@ def distance_inside(x: Array, pipeline: Pipeline) -> float:
 
 
 def window_count(x: Array, width: float) -> int:
-    """The most records in a window of ``width`` along (1, ..., 1) / sqrt(d): no less than any ball of that diameter.
+    """Maximum number of records in a window of ``width`` along (1, ..., 1) / sqrt(d).
 
-    One replaced record moves it by at most one, unlike the largest ball around a record.
+    At least the number in any ball of that diameter. Unlike the largest ball around a record, it has sensitivity 1.
     """
     places = np.sort(x.sum(axis=1) / np.sqrt(x.shape[1]))
     return int((np.searchsorted(places, places + width * (1.0 + 1e-12), side="right") - np.arange(len(places))).max())
@@ -149,7 +158,7 @@ def covariance_spectrum(x: Array) -> Array:
 
 
 def _moments(x: Array) -> tuple[Array, Array]:
-    """The mean (d,) and the centred scatter matrix (d, d) of rows without missing values."""
+    """The mean (d,) and the centered scatter matrix (d, d) of rows without missing values."""
     start = x[:_BLOCK].mean(axis=0, dtype=np.float64)
     total, scatter = np.zeros(x.shape[1]), np.zeros((x.shape[1], x.shape[1]))
     for row in range(0, len(x), _BLOCK):
@@ -182,11 +191,11 @@ def _measure_missing(x: Array, step: Imputation) -> dict[str, float]:
 
 
 def _spread(x: Array, missing: Array, trim: int | None) -> float:
-    """The largest difference, over features, of the two order statistics between which the centre of a feature lies.
+    """Maximum over features of the difference of the two order statistics that enclose the feature's center.
 
-    Median: numbers ceil((n + 1) / 2) and floor(n / 2), one further out on either side, where a neighbour's may lie;
-    trimmed mean: numbers n - m and m (of this data set alone: a collection has the extremes over its members).
-    Infinite if a feature has no observed value.
+    Median: order statistics ceil((n + 1) / 2) + 1 and floor(n / 2) - 1, one position wider for a neighbour's median.
+    Trimmed mean: n - m and m, for this dataset only; a collection has the extremes over its members. Infinite if a
+    feature has no observed value.
     """
     if missing.all(axis=0).any():
         return math.inf

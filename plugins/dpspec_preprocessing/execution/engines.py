@@ -1,9 +1,9 @@
-"""The private mechanisms, run: what is declared is what is added.
+"""Execution of the private mechanisms with the declared noise.
 
-Queries release a weighted sum of processed rows, weight w = min(L, sensitivity / (2 R)), so that both constants hold:
-gaussian all d sums, laplace the first feature's, exponential the number of a feature, chosen by its sum. Gradient
-mechanisms train theta of a linear model without intercept on labels -1 and 1, projected to a ball; networks are trained
-by the spec's backend (:mod:`dpspec_preprocessing.execution.network`).
+Queries release a weighted sum of processed rows, weight w = min(L, sensitivity / (2 R)), which satisfies both declared
+constants: gaussian all d sums, laplace the sum of the first feature, exponential the index of a feature, chosen by its
+sum. Gradient mechanisms train a linear model without intercept on labels -1 and 1, with parameters theta projected to a
+ball. The spec's backend trains networks (:mod:`dpspec_preprocessing.execution.network`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ from dpspec_preprocessing.theory.private import GRADIENT, Private, PrivateMechan
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: How finely scores are kept.
+#: Number of bins of scores.
 BINS = 2048
 
 
 @dataclass
 class NoiseTally:
-    """Noise that was added, in units of its declared deviation: how many numbers, and the sum of their squares.
+    """Statistics of the added noise in units of its declared standard deviation.
 
-    released: what a backend released in each run, as ``dpspec.training.measure.logs`` counts it.
+    Attributes:
+        count: Number of noise values.
+        squares: Sum of their squares.
+        released: Summary of the states that a backend released in each run (``dpspec.training.measure.logs``).
     """
 
     count: int = 0
@@ -35,33 +38,41 @@ class NoiseTally:
     released: list[Mapping[str, Any]] = field(default_factory=list)
 
     def add(self, noise: Array) -> None:
-        """Count one draw."""
+        """Add the noise of one draw."""
         self.count += noise.size
         self.squares += float(np.square(noise).sum())
 
 
 class Engine(Protocol):
-    """What runs on processed rows: queries and linear models here, networks by a backend."""
+    """Executes a private mechanism on processed rows."""
 
     @property
     def private(self) -> PrivateMechanism:
         """The mechanism."""
 
     def execute_without_noise(self, x: Array, y: Array) -> Array:
-        """The output on rows (n, d) with labels (n,) as it would be without noise."""
+        """The noiseless output on rows (n, d) with labels (n,)."""
 
     def execute(
         self, sides: Sequence[Array], y: Array, which: Sequence[int], random: np.random.Generator, tally: NoiseTally
     ) -> Iterator[Array]:
-        """One output for each of ``which``: on ``sides[0]`` or on ``sides[1]``; ``tally`` counts the noise."""
+        """Yield one output per index in ``which``, on ``sides[index]``, and add its noise to ``tally``."""
 
     def count_right(self, output: Array, x: Array, y: Array) -> int:
-        """How many records (n, d) the trained ``output`` assigns to their labels."""
+        """Number of records (n, d) that the trained ``output`` classifies correctly."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearEngine:
-    """Queries and linear models: a private mechanism with what only its execution needs. radius: of processed rows."""
+    """Executes queries and trains linear models.
+
+    Attributes:
+        private: The mechanism.
+        radius: Maximum norm of processed rows.
+        loss: Loss of the linear model.
+        theta_radius: Maximum norm of the parameters.
+        learning_rate: Learning rate.
+    """
 
     private: PrivateMechanism
     radius: float
@@ -71,7 +82,7 @@ class LinearEngine:
 
     @classmethod
     def of(cls, private: PrivateMechanism, declared: Private, radius: float) -> LinearEngine:
-        """Of a mechanism as it is declared."""
+        """The engine of a declared mechanism."""
         return cls(
             private=private,
             radius=radius,
@@ -86,19 +97,19 @@ class LinearEngine:
         return min(self.private.lipschitz, self.private.sensitivity / (2.0 * self.radius))
 
     def query(self, x: Array) -> Array:
-        """The weighted sums of rows (n, d): (d,), or (1,) for laplace."""
+        """Weighted sums of rows (n, d): shape (d,), or (1,) for laplace."""
         require_declared_count(self.private, x)
         sums = self.weight * x.sum(axis=0)
         return np.asarray(sums[:1] if self.private.kind == "laplace" else sums, dtype=np.float64)
 
     def execute_without_noise(self, x: Array, y: Array) -> Array:
-        """The query's answer, or what training gives without noise."""
+        """The noiseless answer or the noiselessly trained parameters."""
         return self.train(x, y, None) if self.private.kind in GRADIENT else self.query(x)
 
     def execute(
         self, sides: Sequence[Array], y: Array, which: Sequence[int], random: np.random.Generator, tally: NoiseTally
     ) -> Iterator[Array]:
-        """One output after the other; a query is answered once for each side, and its noise is seen from outside."""
+        """Yield outputs. Queries are computed once per side, and their noise is output minus exact answer."""
         m = self.private
         exact = [] if m.kind in GRADIENT else [self.query(x) for x in sides]
         for side in which:
@@ -108,12 +119,12 @@ class LinearEngine:
             output = self.add_noise(exact[side], random)
             if m.kind == "gaussian":
                 tally.add((output - exact[side]) / m.sigma)
-            if m.kind == "laplace":  # twice |x| / scale is as large as the squares of two standard normal numbers
+            if m.kind == "laplace":  # 2 |x| / scale is chi-squared with two degrees of freedom
                 tally.add(np.sqrt(np.repeat(np.abs(output - exact[side]) / m.sigma, 2)))
             yield output
 
     def add_noise(self, exact: Array, random: np.random.Generator) -> Array:
-        """A query's answer with noise; of exponential the feature that is drawn."""
+        """A query's noisy answer; for exponential the drawn feature index."""
         m = self.private
         if m.kind == "gaussian":
             return np.asarray(exact + random.normal(0.0, m.sigma, exact.shape), dtype=np.float64)
@@ -123,11 +134,21 @@ class LinearEngine:
         return np.array([float(np.argmax(exact / (2.0 * m.sigma) + random.gumbel(size=exact.shape)))])
 
     def count_right(self, output: Array, x: Array, y: Array) -> int:
-        """How many records have their label -1 or 1 on the right side of theta."""
+        """Number of records on the correct side of the hyperplane theta."""
         return int(np.count_nonzero(np.where(x @ output > 0.0, 1.0, -1.0) == y))
 
     def train(self, x: Array, y: Array, random: np.random.Generator | None, tally: NoiseTally | None = None) -> Array:
-        """theta (d,): the average iterate, of sgd-iterated the one at a random step. Without ``random`` no noise."""
+        """Train theta, shape (d,).
+
+        Args:
+            x: Processed rows, shape (n, d).
+            y: Labels -1 or 1, shape (n,).
+            random: Generator of noise and samples; None trains without noise.
+            tally: Statistics that the noise is added to.
+
+        Returns:
+            The average iterate; for sgd-iterated the iterate at a random step.
+        """
         require_declared_count(self.private, x)
         m, n = self.private, len(x)
         theta, total = np.zeros(x.shape[1]), np.zeros(x.shape[1])
@@ -153,7 +174,7 @@ class LinearEngine:
         return theta if stop >= 0 else np.asarray(total / steps, dtype=np.float64)
 
     def gradients(self, theta: Array, x: Array, y: Array) -> Array:
-        """The gradient of each record's loss at theta, (n, d)."""
+        """Gradients of the records' losses at theta, shape (n, d)."""
         margins = x @ theta
         if self.loss == "squared":
             return np.asarray((margins - y)[:, None] * x, dtype=np.float64)
@@ -161,33 +182,42 @@ class LinearEngine:
 
 
 def require_declared_count(m: PrivateMechanism, x: Array) -> None:
-    """The number of records is public and declared: noise and every bound are for it, so that others are refused.
+    """Refuse another number of records than the declared one, which noise and bounds assume.
 
-    Raises ``ValueError``. Neighbours, of which one record is replaced, are both refused or neither.
+    The number is public, and neighbours have equal numbers, so that a refusal reveals nothing.
+
+    Raises:
+        ValueError: If the numbers differ.
     """
     if len(x) != m.records:
-        raise ValueError(f"{len(x)} records, and the mechanism is for {m.records}: declare the number that there are")
+        raise ValueError(f"the mechanism is declared for {m.records} records, got {len(x)}: declare the actual number")
 
 
-def score_output(m: PrivateMechanism, output: Array, one: Array, other: Array) -> float:
-    """How much ``output`` looks like made on the first of two data sets: by what both give without noise.
+def score_output(m: PrivateMechanism, output: Array, present: Array, absent: Array) -> float:
+    """Score that increases with the evidence for the dataset with the canary.
 
-    A log-likelihood ratio for queries, up to a factor for gaussian; for gradients the place along the difference of
-    the noiseless results.
+    Queries use the log-likelihood ratio, up to a factor for gaussian. Gradient mechanisms use the projection on the
+    difference of the noiseless outputs.
+
+    Args:
+        m: The mechanism.
+        output: The released output.
+        present: Noiseless output with the canary.
+        absent: Noiseless output with its replacement.
     """
     if m.kind == "laplace":
-        return float((abs(output[0] - other[0]) - abs(output[0] - one[0])) / m.sigma)
+        return float((abs(output[0] - absent[0]) - abs(output[0] - present[0])) / m.sigma)
     if m.kind == "exponential":
         at = int(output[0])
-        return float((one[at] - other[at]) / (2.0 * m.sigma))
-    towards = one - other
+        return float((present[at] - absent[at]) / (2.0 * m.sigma))
+    towards = present - absent
     length = float(np.linalg.norm(towards))
     if length == 0.0:
         return 0.0
     unit = 1.0 if m.kind != "gaussian" else m.sigma / length
-    return float((output - 0.5 * (one + other)) @ towards / (length * length * unit))
+    return float((output - 0.5 * (present + absent)) @ towards / (length * length * unit))
 
 
 def bin_score(value: float) -> int:
-    """A score as one of ``BINS`` bins, whatever its size: all that is kept of it."""
+    """Map a real score to one of ``BINS`` bins."""
     return min(BINS - 1, max(0, math.floor(BINS * (0.5 + math.atan(value) / math.pi))))

@@ -1,14 +1,15 @@
-"""Which records lie within a radius of one another, exactly, and the good clusters that they form.
+"""Exact fixed-radius neighbour search, and the good clusters of records.
 
-x is the centre of a good cluster where the balls of radius eta and 3 eta around it hold the same records. Two good
-clusters are equal or disjoint; of several centres the one with the lowest index represents the cluster.
+A record is the center of a good cluster if the balls of radius eta and 3 eta around it contain the same records. Two
+good clusters are equal or disjoint; the center with the smallest index represents the cluster.
 
-Closed balls, distances as the norm of a difference of float64 rows. Three ways, of which ``choose_finder`` takes one:
+Balls are closed; a distance is the norm of a difference of float64 rows. ``choose_finder`` selects an algorithm:
 
 * few features: a k-d tree;
-* many features, on a CPU, where few records are near one another: a k-d tree on the first principal directions, along
-  which distances are never longer, and then the distances of what it found;
-* else blocked products of centred float32 rows on the device, of bounded rounding; close calls are measured again.
+* many features on a CPU with sparse neighbourhoods: a k-d tree on the first principal directions, along which distances
+  are never longer, then the exact distances of its candidates;
+* else blocked products of centered float32 rows on the device, with bounded rounding; pairs within the rounding error
+  of the radius are measured again in float64.
 """
 
 from __future__ import annotations
@@ -22,33 +23,31 @@ import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: Features that a k-d tree takes.
+#: Maximum number of features of a k-d tree.
 TREE_FEATURES = 15
 
-#: Numbers that one block of differences, and one block of products, may hold.
+#: Maximum number of values in a block of differences, and in a block of products.
 _DIFFERENCES, _PRODUCTS = 1 << 23, 1 << 24
 
-#: Records whose neighbourhoods along principal directions are counted to tell whether they are sparse, and the share of
-#: all records that they may hold on average.
+#: Number of records in the sparsity estimate, and maximum mean share of all records in a sparse neighbourhood.
 _SAMPLE, _SPARSE = 256, 1.0 / 64.0
 
-
-#: From so many records on a tree answers with all cores.
+#: A tree uses all cores for more records than this.
 _MANY = 1 << 14
 
 
 class Finder(Protocol):
-    """Neighbours among records (n, d), each with a weight (n,)."""
+    """Fixed-radius search among records (n, d) with weights (n,)."""
 
     def weights_within(self, radius: float) -> Array:
-        """The summed weight of the records within ``radius`` of each, itself included, (n,)."""
+        """Total weight of the records within ``radius`` of each record, itself included, shape (n,)."""
 
     def within(self, rows: Array, radius: float) -> list[Array]:
-        """Of some records, who lies within ``radius``, in ascending order."""
+        """Ascending indices of the records within ``radius`` of each of ``rows``."""
 
 
 def choose_finder(x: Array, weight: Array, radius: float, device: str = "cpu") -> Finder:
-    """The way that suits records (n, d), their largest radius and the device."""
+    """Select the search algorithm for records (n, d), their largest radius and the device."""
     if x.shape[1] <= TREE_FEATURES:
         return Tree(x, weight)
     if device == "cpu":
@@ -59,7 +58,7 @@ def choose_finder(x: Array, weight: Array, radius: float, device: str = "cpu") -
 
 
 class Tree:
-    """A k-d tree; of many features on the first principal directions."""
+    """A k-d tree, on the first principal directions for many features."""
 
     def __init__(self, x: Array, weight: Array) -> None:
         from scipy.spatial import cKDTree
@@ -71,13 +70,13 @@ class Tree:
         self._workers = -1 if len(x) > _MANY else 1
 
     def sparse(self, radius: float) -> bool:
-        """Whether few records are near one another along the first principal directions."""
+        """Whether neighbourhoods along the first principal directions are small."""
         n = len(self._x)
         some = self._places[:: max(1, n // _SAMPLE)]
         return float(self._tree.query_ball_point(some, radius, return_length=True).mean()) <= max(8.0, _SPARSE * n)
 
     def weights_within(self, radius: float) -> Array:
-        """Counted by the tree where its distances are exact, and what heavier records add; else pair by pair."""
+        """See :class:`Finder`. An exact tree counts records, and pairs add the weight of duplicates; else all pairs."""
         counts = np.asarray(
             self._tree.query_ball_point(self._places, self._reach(radius), return_length=True, workers=self._workers)
         )
@@ -89,7 +88,7 @@ class Tree:
         return np.rint(total).astype(np.int64)
 
     def within(self, rows: Array, radius: float) -> list[Array]:
-        """Lists from the tree, measured again where its distances are not exact."""
+        """See :class:`Finder`. Candidates of an inexact tree are measured again."""
         counts = self._tree.query_ball_point(
             self._places[rows], self._reach(radius), return_length=True, workers=self._workers
         )
@@ -99,7 +98,7 @@ class Tree:
         return lists
 
     def _pairs(self, rows: Array, counts: Array, radius: float) -> Iterator[tuple[Array, Array]]:
-        """Pairs of ``rows``, in their order, and who lies within; ``counts`` of the tree say how long its lists are."""
+        """Yield pairs of one of ``rows``, in order, and a record within the radius; ``counts`` are list lengths."""
         reach, width = self._reach(radius), 1 if self._exact else self._x.shape[1]
         for start, stop in _blocks(counts * width, _DIFFERENCES):
             some = rows[start:stop]
@@ -111,7 +110,7 @@ class Tree:
             yield left, right
 
     def _reach(self, radius: float) -> float:
-        """What the tree is asked for: a little more where rounding may have moved rows in it."""
+        """Search radius of the tree, with a margin for rounding on principal directions."""
         return radius if self._exact else radius * (1.0 + 1e-9) + 1e-12 * self._x.shape[1] * self._largest
 
     @cached_property
@@ -120,14 +119,14 @@ class Tree:
 
 
 class Products:
-    """Blocked products of centred rows on a device."""
+    """Blocked products of centered rows on a device."""
 
     def __init__(self, x: Array, weight: Array, device: str) -> None:
         import torch
 
         self._x, self._weight = x, weight
         centred = x - x.mean(axis=0)
-        # By a power of two to numbers of at most 1, so that no float32 product is out of range.
+        # Scale by a power of two to at most 1, so that float32 products cannot overflow.
         self._scale = float(np.ldexp(1.0, min(1000, -int(np.frexp(np.abs(centred).max(initial=0.0))[1]))))
         centred = centred * self._scale
         squares = np.einsum("ij,ij->i", centred, centred)
@@ -138,7 +137,7 @@ class Products:
         self._block = max(1, _PRODUCTS // max(1, len(x)))
 
     def weights_within(self, radius: float) -> Array:
-        """Summed on the device, but for close calls."""
+        """See :class:`Finder`. Sums on the device; borderline pairs are added on the CPU."""
         total = np.zeros(len(self._x))
         for start in range(0, len(self._x), self._block):
             rows = np.arange(start, min(len(self._x), start + self._block))
@@ -149,7 +148,7 @@ class Products:
         return np.rint(total).astype(np.int64)
 
     def within(self, rows: Array, radius: float) -> list[Array]:
-        """Pairs from the device, but for close calls."""
+        """See :class:`Finder`. Borderline pairs are added on the CPU."""
         neighbours: list[Array] = []
         for start in range(0, len(rows), self._block):
             some = rows[start : start + self._block]
@@ -164,7 +163,7 @@ class Products:
         return neighbours
 
     def _split(self, rows: Array, radius: float) -> tuple[Any, list[tuple[Array, Array]]]:
-        """Who surely lies within ``radius`` of ``rows``, (b, n) on the device, and in pairs the close calls that do."""
+        """Certain neighbours of ``rows`` as a mask (b, n) on the device, and borderline pairs within ``radius``."""
         from dpspec.training.device import full_precision
 
         at = self._rows[rows]
@@ -184,30 +183,36 @@ class Products:
 
 
 def _leading(x: Array) -> Array:
-    """Rows on the first principal directions, (n, 15)."""
+    """Coordinates of rows along the first principal directions, shape (n, 15)."""
     centred = x - x.mean(axis=0)
     vectors = np.linalg.eigh(centred.T @ centred)[1]
     return np.asarray(centred @ vectors[:, -TREE_FEATURES:], dtype=np.float64)
 
 
-def _distances(one: Array, other: Array) -> Array:
-    return np.asarray(np.sqrt(np.square(one - other).sum(axis=1)), dtype=np.float64)
+def _distances(first: Array, second: Array) -> Array:
+    return np.asarray(np.sqrt(np.square(first - second).sum(axis=1)), dtype=np.float64)
 
 
-def _blocks(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
-    """Ranges that hold ``most`` at most together, or one place."""
+def _blocks(sizes: Array, limit: int) -> Iterator[tuple[int, int]]:
+    """Consecutive ranges with a total size of at most ``limit``, or of one element."""
     ends = np.cumsum(sizes)
     start = 0
     while start < len(sizes):
         before = float(ends[start - 1]) if start else 0.0
-        stop = max(start + 1, int(np.searchsorted(ends, before + most, side="right")))
+        stop = max(start + 1, int(np.searchsorted(ends, before + limit, side="right")))
         yield start, stop
         start = stop
 
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """centres (n,) bool: which records are centres. representative (n,): whom a record's cluster keeps, or itself."""
+    """The good clusters.
+
+    Attributes:
+        centres: Whether a record is a center, shape (n,).
+        representative: Index of the representative of a record's cluster, or of the record itself, shape (n,).
+        largest: Size of the largest cluster.
+    """
 
     centres: Array
     representative: Array
@@ -215,28 +220,25 @@ class Clusters:
 
 
 class Neighbourhoods:
-    """Records (n, d), made ready to be searched up to some radius; closed balls, distances in float64.
-
-    Equal rows are searched for once: data that is worth deduplicating may hold the same row many thousand times.
-    """
+    """Search index of records (n, d) up to some radius. Equal rows are indexed once, with their number as weight."""
 
     def __init__(self, x: Array, radius: float, device: str = "cpu") -> None:
-        rows = np.ascontiguousarray(x, dtype=np.float64) + 0.0  # one zero
+        rows = np.ascontiguousarray(x, dtype=np.float64) + 0.0  # turns -0.0 into 0.0
         keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
         _, first, which, weight = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
         order = np.argsort(first)
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        #: Of every distinct row the first record, and of every record which distinct row it is.
+        #: First record of every distinct row, and index of the distinct row of every record.
         self._first, self._which = first[order], place[which.ravel()]
         self._finder = choose_finder(rows[self._first], weight[order], radius, device)
 
     def count_in_balls(self, radius: float) -> Array:
-        """How many records lie within ``radius`` of each, itself included, (n,) int64."""
+        """Number of records within ``radius`` of each record, itself included, shape (n,)."""
         return np.asarray(self._finder.weights_within(radius)[self._which], dtype=np.int64)
 
     def good_clusters(self, eta: float) -> Clusters:
-        """The good clusters."""
+        """Find the good clusters at distance eta."""
         near, wide = self._finder.weights_within(eta), self._finder.weights_within(3.0 * eta)
         centres = near == wide
         keeper = self._keepers(near, centres, eta)[self._which]
@@ -244,19 +246,19 @@ class Neighbourhoods:
         return Clusters(centres[self._which], representative, int(near[centres].max(initial=1)))
 
     def _keepers(self, near: Array, centres: Array, eta: float) -> Array:
-        """The record that represents each distinct row, the first centre of its cluster; -1 outside of clusters.
+        """Representative of each distinct row, the first center of its cluster; -1 outside of clusters.
 
-        A cluster is looked up at any of its centres, in an order that has nothing to do with that of rows, as many at
-        once as their lists hold records: so few clusters are looked up twice.
+        Any center finds its whole cluster. Batches of centers are drawn in random order, with at most as many results
+        as there are rows, so that few clusters are searched twice.
         """
-        keeper, left = np.full(len(near), -1), centres & (near > 1)
+        keeper, unassigned = np.full(len(near), -1), centres & (near > 1)
         random = np.random.default_rng(0)
-        while left.any():
-            waiting = random.permutation(np.flatnonzero(left))
+        while unassigned.any():
+            waiting = random.permutation(np.flatnonzero(unassigned))
             some = waiting[: max(1, int(np.searchsorted(np.cumsum(near[waiting]), len(near), side="right")))]
             for inside in self._finder.within(some, eta):
                 keeper[inside] = self._first[inside[centres[inside]]].min()
-                left[inside] = False
+                unassigned[inside] = False
         return keeper
 
 

@@ -1,7 +1,8 @@
-"""The spec's own model, trained on processed rows by its backend: noisy gradient steps, clipped record by record.
+"""Training of the spec's model on processed rows by its backend, with per-record clipping and noise.
 
-dp-gd takes every record in every step, sgd-sampled one random record. Both declare the noise of a mean gradient, a
-backend that of a sum: sqrt(T) / noise times the clip norm L, and sqrt(c T) / (noise n). The last model is released.
+dp-gd uses all records in every step, sgd-sampled one random record. The mechanisms declare the noise of a mean
+gradient, a backend the noise of a sum: sqrt(T) / noise times the clip norm L, and sqrt(c T) / (noise n). The last model
+is released.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 
 import dpspec.contract as dps
 from dpspec.training.gradients import flat_model
-from dpspec.training.gradients.fetching import Later
+from dpspec.training.gradients.fetching import TransferQueue
 from dpspec.training.loop.native import train_many
 from dpspec.training.measure.accuracy import accuracy
 from dpspec.training.measure.logs import StateLog
@@ -24,13 +25,13 @@ from dpspec_preprocessing.theory.private import PrivateMechanism
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: Runs that are trained at once, and what stands for parameters that went out of range.
+#: Number of runs per training batch, and replacement of infinite parameters.
 _TOGETHER, _LARGE = 16, 1e30
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkEngine:
-    """A model kind of the spec behind ``private``. training: the spec's block, with the learning rate."""
+    """Trains the spec's model with the mechanism ``private``; ``training`` is the spec's block."""
 
     private: PrivateMechanism
     training: dps.FrozenMap
@@ -38,16 +39,16 @@ class NetworkEngine:
 
     @property
     def batch_size(self) -> int:
-        """Records in a step."""
+        """Number of records per step."""
         return self.private.records if self.private.kind == "dp-gd" else 1
 
     @property
     def multiplier(self) -> float:
-        """The deviation of the noise on a sum of gradients, in clip norms: sigma times the batch over L."""
+        """Noise multiplier of a sum of gradients: sigma * batch size / L."""
         return self.private.sigma * self.batch_size / self.private.lipschitz
 
     def execute_without_noise(self, x: Array, y: Array) -> Array:
-        """The last model's parameters without noise; both neighbours see the same initial model and batches."""
+        """Parameters of the last model without noise, with the same initial model and batches for all datasets."""
         job = self._job(self._shaped(x), y, self.context.seed(0, "noiseless"), 0.0)
         self.context.trainer.train(job)
         return _parameters(job.model)
@@ -55,31 +56,29 @@ class NetworkEngine:
     def execute(
         self, sides: Sequence[Array], y: Array, which: Sequence[int], random: np.random.Generator, tally: NoiseTally
     ) -> Iterator[Array]:
-        """The last models' parameters, of runs with batches and noise of their own."""
-
+        """Yield the parameters of the last models of independent runs."""
         shaped = [self._shaped(x) for x in sides]
         for start in range(0, len(which), _TOGETHER):
             some = which[start : start + _TOGETHER]
-            later = Later()
-            noise = _NoiseLog(tally, self.multiplier * self.private.lipschitz, later)
+            queue = TransferQueue()
+            noise = _NoiseLog(tally, self.multiplier * self.private.lipschitz, queue)
             jobs = [self._job(shaped[side], y, int(random.integers(2**63)), self.multiplier, (noise,)) for side in some]
             jobs[0] = replace(jobs[0], progress=self._progress(start, len(some), len(which)))
             logs = [StateLog() for _ in jobs]
             jobs = [replace(job, observers=(*job.observers, log)) for job, log in zip(jobs, logs, strict=True)]
             train_many(self.context.trainer, jobs)
-            later.settle()
+            queue.flush()
             tally.released += [log.evidence(job) for job, log in zip(jobs, logs, strict=True)]
             yield from (_parameters(job.model) for job in jobs)
 
     def count_right(self, output: Array, x: Array, y: Array) -> int:
-        """How many records have their largest output at their class."""
-
+        """Number of records whose class has the largest output."""
         model = self._model()
         flat_model.load(model, torch.tensor(output, dtype=torch.float32))
         return round(accuracy(model, self._shaped(x), y, device=self.context.device) * len(x))
 
     def _progress(self, before: int, together: int, runs: int) -> Callable[[int, int], None]:
-        """Tells how far all runs are, by the steps of those that are trained together."""
+        """Progress of all runs, from the steps of the current batch of runs."""
 
         def report(done: int, total: int) -> None:
             records = float(self.batch_size)
@@ -90,7 +89,7 @@ class NetworkEngine:
         return report
 
     def _model(self) -> torch.nn.Module:
-        """The initial model, which is public."""
+        """The public initial model."""
         return self.context.model.build(self.context.seed(0, "model"))
 
     def _shaped(self, x: Array) -> Array:
@@ -118,17 +117,17 @@ class NetworkEngine:
 
 
 class _NoiseLog(dps.Observer):
-    """Counts the noise that a backend tells of, in units of its declared deviation; all of it once it is settled."""
+    """Adds the noise that a backend reports to a tally, in units of its declared standard deviation."""
 
-    def __init__(self, tally: NoiseTally, deviation: float, later: Later) -> None:
-        self._tally, self._deviation, self._later = tally, deviation, later
+    def __init__(self, tally: NoiseTally, std: float, queue: TransferQueue) -> None:
+        self._tally, self._std, self._queue = tally, std, queue
 
     def noised(self, step: int, noise: torch.Tensor) -> None:
-        """One step's noise."""
-        self._later.add(self._count, noise.clone())
+        """Add the noise of one step."""
+        self._queue.add(self._count, noise.clone())
 
     def _count(self, noise: Array) -> None:
-        self._tally.add(noise.astype(np.float64) / self._deviation)
+        self._tally.add(noise.astype(np.float64) / self._std)
 
 
 def _parameters(model: torch.nn.Module) -> Array:

@@ -1,7 +1,7 @@
-"""The pre-processings themselves: every step runs on real rows, with scikit-learn and scipy where they have it.
+"""Execution of the pre-processing steps, with scikit-learn and scipy.
 
-A step maps rows (n, d) float64, NaN where a value is missing, to rows of the same shape. Rows are never reordered and
-never dropped: a row that deduplication removes becomes the zero vector, and the divisor stays n.
+A step maps rows (n, d) float64, with NaN for missing values, to rows of the same shape and order. A row that
+deduplication removes becomes the zero vector, so that n does not change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Proj
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: What a fitted step does to rows (n, d).
+#: A fitted step: maps rows (n, d) to rows (n, d).
 Map: TypeAlias = Callable[[Array], Array]
 
 
@@ -28,10 +28,20 @@ def run_steps(
     test: Array | None = None,
     device: str = "cpu",
 ) -> tuple[Array, Array]:
-    """All steps in order, fitted to ``x``: the processed rows, and the rows of ``test`` by the same maps.
+    """Fit all steps to ``x`` in order, and apply them to ``x`` and ``test``.
 
-    device: where near-duplicates of many features are sought.
-    Raises ``ValueError`` where missing or infinite values are left.
+    Args:
+        x: Rows, shape (n, d).
+        pipeline: The steps.
+        radius: Maximum norm of a row.
+        test: Other rows that the fitted steps are applied to, shape (m, d).
+        device: Device of the near-duplicate search.
+
+    Returns:
+        Processed rows, shape (n, d), and processed test rows, shape (m, d).
+
+    Raises:
+        ValueError: If missing or infinite values remain.
     """
     rows = np.array(x, dtype=np.float64)
     others = np.zeros((0, rows.shape[1])) if test is None else np.array(test, dtype=np.float64)
@@ -39,15 +49,15 @@ def run_steps(
         transform = fit_step(rows, step, radius, device)
         rows, others = transform(rows), transform(others) if len(others) else others
     if not (np.isfinite(rows).all() and np.isfinite(others).all()):
-        raise ValueError("missing or infinite values are left after the last step of the pipeline")
+        raise ValueError("missing or infinite values remain after the last step of the pipeline")
     return rows, others
 
 
 def fit_step(x: Array, step: Step, radius: float = 1.0, device: str = "cpu") -> Map:
-    """The record-wise map that a step makes of rows ``x``; also for rows that it was not fitted to, such as test rows.
+    """Fit a step to rows ``x``.
 
-    Near-duplicates are sought among the fitted rows only: other rows stay as they are. ``radius`` is that of the ball
-    that rows are cut back to where a step can leave it.
+    Merging applies only to ``x`` itself; it does not change other rows, such as test rows. Imputed rows are clipped to
+    ``radius``.
     """
     if isinstance(step, Imputation):
         fill = fit_imputation(x, step.by, step.trim)
@@ -62,9 +72,9 @@ def fit_step(x: Array, step: Step, radius: float = 1.0, device: str = "cpu") -> 
 
 
 def fit_imputation(x: Array, by: str, trim: int = 0) -> Map:
-    """Missing values replaced by the feature's mean, median, trimmed mean, or a least-squares fit on complete rows.
+    """Fit the imputation by mean, median, trimmed mean or least squares on complete rows.
 
-    By 0 where nothing is left to take them from: whether a pipeline has an output must not depend on one record.
+    Imputes 0 if a feature has no value to use: one record must not decide whether the pipeline has an output.
     """
     if by == "regression":
         return _fit_regression(x)
@@ -79,7 +89,7 @@ def fit_imputation(x: Array, by: str, trim: int = 0) -> Map:
 
 
 def _fit_regression(x: Array) -> Map:
-    """Each feature on all others by least squares without intercept, fitted on complete rows; missing ones count 0."""
+    """Regress each feature on the others without intercept, on complete rows; missing regressors count as 0."""
     complete = x[~np.isnan(x).any(axis=1)]
     fits = []
     for j in range(x.shape[1]):
@@ -98,18 +108,18 @@ def _fit_regression(x: Array) -> Map:
 
 
 def deduplicate(x: Array, eta: float, device: str = "cpu") -> Array:
-    """Of every good cluster only the representative stays; the others become zero vectors."""
+    """Keep the representative of every good cluster and replace its other members by zero vectors."""
     is_kept = find_good_clusters(x, eta, device).representative == np.arange(len(x))
     return np.where(is_kept[:, None], x, 0.0)
 
 
 def quantise(x: Array, eta: float, device: str = "cpu") -> Array:
-    """Every member of a good cluster becomes its representative."""
+    """Replace every member of a good cluster by its representative."""
     return np.asarray(x[find_good_clusters(x, eta, device).representative], dtype=np.float64)
 
 
 def fit_projection(x: Array, k: int, *, affine: bool = False) -> Map:
-    """Rows on the first k principal directions, in the same space: x V^T V, or that of x - mean, plus mean."""
+    """Fit the projection onto the first k principal directions: x V^T V, or (x - mean) V^T V + mean if affine."""
     from sklearn.decomposition import PCA
 
     model = PCA(n_components=k, svd_solver="covariance_eigh", whiten=False).fit(x)
@@ -119,7 +129,7 @@ def fit_projection(x: Array, k: int, *, affine: bool = False) -> Map:
 
 
 def fit_standardisation(x: Array) -> Map:
-    """(x - mean) / deviation per feature, the population's deviation (scikit-learn)."""
+    """Fit (x - mean) / std per feature, with the population standard deviation."""
     from sklearn.preprocessing import StandardScaler
 
     model = StandardScaler().fit(x)
@@ -127,14 +137,14 @@ def fit_standardisation(x: Array) -> Map:
 
 
 def clip_rows(x: Array, radius: float) -> Array:
-    """Longer rows scaled back to norm ``radius``: 1-Lipschitz and record by record, so that it costs nothing."""
+    """Scale longer rows down to norm ``radius``: 1-Lipschitz and per record, so without privacy cost."""
     norms = np.linalg.norm(x, axis=1)
     with np.errstate(divide="ignore"):
         scale = np.minimum(1.0, radius / norms)
     return np.asarray(x * np.where(np.isfinite(scale), scale, 1.0)[:, None], dtype=np.float64)
 
 
-def moved_distance(one: Array, other: Array) -> tuple[int, float, float]:
-    """(changed, moved, sum of distances) between two processings of the same records."""
-    gaps = np.linalg.norm(one - other, axis=1)
+def moved_distance(first: Array, second: Array) -> tuple[int, float, float]:
+    """Number of changed rows, maximum displacement, and sum of displacements between two arrays of rows."""
+    gaps = np.linalg.norm(first - second, axis=1)
     return int(np.count_nonzero(gaps)), float(gaps.max(initial=0.0)), math.fsum(gaps.tolist())

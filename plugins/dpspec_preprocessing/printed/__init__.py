@@ -1,1 +1,1 @@
-"""What the paper prints, reproduced beside what is proved. It decides no verdict; some of it is refuted."""
+"""The paper's published formulas, including refuted ones. They decide no verdict."""

@@ -1,6 +1,6 @@
-"""What the paper prints of curves and sensitivities (Tables 1 and 2, Theorem 2), and what it has no number for.
+"""Published divergences and sensitivities (Tables 1 and 2, Theorem 2), and refusals of specs that they do not cover.
 
-``changed`` is kappa, in how many records processed data sets can differ; sgd-iterated alone reads it.
+``changed`` is kappa, the maximum number of records in which processed datasets differ; only sgd-iterated reads it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec_preprocessing.execution.refusals import warning
+from dpspec_preprocessing.attack_refusals import warning
 from dpspec_preprocessing.options import Declaration, Pipeline
 from dpspec_preprocessing.schema import OLD_REPAIRED
 from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Projection, Step
@@ -25,12 +25,12 @@ from dpspec_preprocessing.theory.sensitivity import (
     trimmed_mean,
 )
 
-#: Table 2 holds from this order on, and its last column from so many records on.
-PRINTED_ORDER, PRINTED_RECORDS = 11.0, 101
+#: Minimum order of Table 2, and minimum number of records and numerator of tau / eigengap in its last column.
+PRINTED_ORDER, PRINTED_RECORDS, PRINTED_PCA = 11.0, 101, 12.2
 
 
 def printed_rdp(m: PrivateMechanism, order: float) -> float:
-    """Table 1's RDP, misprints repaired; refuted for sgd-sampled with less noise than twice the paper's."""
+    """RDP of Table 1 with misprints corrected; refuted for sgd-sampled with less than twice the paper's noise."""
     e = m.noise
     if m.kind in ("laplace", "exponential"):
         return e
@@ -44,7 +44,7 @@ def printed_rdp(m: PrivateMechanism, order: float) -> float:
 
 
 def printed_srdp(m: PrivateMechanism, order: float, tau: float, changed: float) -> float:
-    """Table 1's smooth RDP at distance ``tau``, misprints repaired, with gamma = 1."""
+    """Smooth RDP of Table 1 at distance ``tau``, with misprints corrected and gamma = 1."""
     e, moved = m.noise, m.reach * tau
     if m.kind in ("laplace", "exponential"):
         return e * moved
@@ -60,16 +60,16 @@ def printed_srdp(m: PrivateMechanism, order: float, tau: float, changed: float) 
 
 
 def largest_sampled_order(m: PrivateMechanism) -> float:
-    """Theorem 13: the largest order that it covers, min(sqrt(T) / e, L^2 T / (e n)^2 ln(n^2 e / (L sqrt(T))))."""
+    """Largest order of Theorem 13: min(sqrt(T) / e, L^2 T / (e n)^2 ln(n^2 e / (L sqrt(T))))."""
     e, n, root = m.noise, m.records, math.sqrt(m.steps)
     scale = (m.lipschitz * root / (e * n)) ** 2
     return min(root / e, scale * math.log(n * n * e / (m.lipschitz * root)))
 
 
 def table_2_divergence(m: PrivateMechanism, order: float, moved: float, changed: float) -> float:
-    """Table 2 with x = ``moved`` (tau as the paper takes it); NaN where the table has no entry.
+    """Table 2 with x = ``moved`` (the paper's tau); NaN if the table has no entry.
 
-    Theorem 16 takes p = q = 2, and so needs the curves at twice the order.
+    Theorem 16 uses p = q = 2 and therefore needs the curves at twice the order.
     """
     twice = 2.0 * order
     if order < PRINTED_ORDER or not math.isfinite(printed_srdp(m, twice, moved, changed) + printed_rdp(m, twice)):
@@ -89,7 +89,7 @@ def table_2_divergence(m: PrivateMechanism, order: float, moved: float, changed:
 
 
 def theorem_2_divergence(m: PrivateMechanism, order: float, tau: float, changed: float) -> float:
-    """Theorem 2 with the paper's curves at the best p and q; its limit p = 1 where no curve depends on the order."""
+    """Theorem 2 with the paper's curves at the best p and q; the limit p = 1 if no curve depends on the order."""
     if m.kind in ("gaussian", "dp-gd"):
         slopes = printed_rdp(m, order) / order, printed_srdp(m, order, tau, changed) / order
         return order * composed_slope(*slopes)
@@ -99,21 +99,18 @@ def theorem_2_divergence(m: PrivateMechanism, order: float, tau: float, changed:
     return (compose_lines if m.kind == "sgd-iterated" else compose)(*curves, order)
 
 
-#: Pre-processings whose printed sensitivities are refuted, and by what.
+#: Reason why a published sensitivity is refuted, by step or mechanism.
 REFUTED: Final = {
-    "deduplicate": "one record can destroy several clusters at once, up to 10 in the plane: Proposition 3 counts two",
-    "quantise": "one record can destroy several clusters at once, and a record can move by 2 eta: Proposition 3 counts "
-    "two clusters and eta",
-    "impute-any": "a neighbour that misses other entries moves imputed values by up to sqrt(6) / N, not 2 / (n - p)",
-    "sgd-sampled": "Theorem 13 is exceeded by explicit gradients where the noise is below 2 L sqrt(T) / (noise n)",
+    "deduplicate": "one record can destroy several clusters, up to 10 in the plane; Proposition 3 counts two",
+    "quantise": "one record can destroy several clusters, and a record can move by 2 eta; Proposition 3 counts two "
+    "clusters and eta",
+    "impute-any": "a neighbour with other missing entries moves imputed values by up to sqrt(6) / N, not 2 / (n - p)",
+    "sgd-sampled": "explicit gradients exceed Theorem 13 if the noise is below 2 L sqrt(T) / (noise n)",
 }
-
-#: Table 2's last column holds from so many records on, with tau = 12.2 / eigengap.
-PRINTED_RECORDS, PRINTED_PCA = 101, 12.2
 
 
 def table_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
-    """What Table 2 takes: Delta_inf, and tau / Delta_inf; None where it has no column or a limit is missing."""
+    """Delta_inf and tau / Delta_inf of Table 2; None without a column or a required limit."""
     limits, records, step = pipeline.collection, pipeline.private.records, pipeline.step
     name = pipeline.step_name
     if step is None or not pipeline.is_smooth or pipeline.radius != 1.0 or _around_mean(step):
@@ -129,7 +126,7 @@ def table_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
 
 
 def theorem_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
-    """What Theorem 2 takes: Table 2's, Proposition 5's for a projection, and Table 3's for other imputations."""
+    """Sensitivity for Theorem 2: Table 2, Proposition 5 for a projection, Table 3 for other imputations."""
     limits, records, step = pipeline.collection, pipeline.private.records, pipeline.step
     name = pipeline.step_name
     if step is None or name is None or not pipeline.is_smooth or pipeline.radius != 1.0 or _around_mean(step):
@@ -151,19 +148,19 @@ def theorem_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
 
 
 def _around_mean(step: Step) -> bool:
-    """Whether a step projects around the mean, of which the paper prints nothing."""
+    """Whether a step is an affine projection, which the paper does not cover."""
     return isinstance(step, Projection) and step.affine
 
 
 def changed_records(pipeline: Pipeline) -> float:
-    """kappa: in how many records processed data sets can differ as Table 2 has it; 0 where it has no column."""
+    """Kappa: maximum number of differing processed records according to Table 2; 0 without a column."""
     tabled = table_2_sensitivity(pipeline)
     return min(tabled.changed, pipeline.private.records) if tabled is not None else 0.0
 
 
-def refutation(pipeline: Pipeline, way: str) -> str | None:
-    """Why the numbers of a way of accounting, ``printed`` or ``theorem2``, are refuted; None where they are not."""
-    if way not in ("printed", "theorem2"):
+def refutation(pipeline: Pipeline, method: str) -> str | None:
+    """Reason why ``printed`` or ``theorem2`` is refuted for this pipeline; None if it is not."""
+    if method not in ("printed", "theorem2"):
         return None
     if pipeline.private.kind == "sgd-sampled" and pipeline.private.factor < 4.0:
         return REFUTED["sgd-sampled"]
@@ -178,7 +175,7 @@ def mean_printed(records: int, missing: int, radius: float = 1.0) -> float:
 
 
 def clusters_printed(cluster: int) -> float:
-    """Proposition 3: 2 max |B|, B the good clusters."""
+    """Proposition 3: 2 max |B| over good clusters B."""
     return 2.0 * cluster
 
 
@@ -192,23 +189,25 @@ _REPAIRED = "accounting: repaired"
 
 
 def mode_refusals(spec: dps.Spec, facts: dps.Facts, pipeline: Pipeline) -> Iterator[dps.Diagnostic]:
-    """What Table 2 and Theorem 2 do not cover, and that both prove nothing."""
+    """Refuse specs that the chosen published formula does not cover, and warn that it proves nothing."""
     if spec.mechanism.get("accounting") == OLD_REPAIRED:
-        yield warning(f"accounting: {OLD_REPAIRED} is the old word for these formulas", _PATH, f"write {_REPAIRED}")
+        yield warning(f"accounting: {OLD_REPAIRED} is the former name of repaired", _PATH, f"write {_REPAIRED}")
     mode = Declaration.of(spec.mechanism.options).accounting
     if mode == "repaired":
         return
-    yield warning(f"accounting: {mode} proves nothing", _PATH, "claims are proved by accounting: repaired")
+    yield warning(f"accounting: {mode} proves nothing", _PATH, "accounting: repaired proves claims")
     if mode == "theorem2":
         if theorem_2_sensitivity(pipeline) is None:
             yield kit.unsupported("Theorem 2 has no sensitivity for this pipeline", _PATH, _REPAIRED)
         return
     if table_2_sensitivity(pipeline) is None:
         too_few = pipeline.step_name == "pca" and facts.records < PRINTED_RECORDS
-        needs = f"n >= {PRINTED_RECORDS} records" if too_few else "one of its columns, radius 1 and its limits"
+        needs = (
+            f"n >= {PRINTED_RECORDS} records" if too_few else "a step of one of its columns, radius 1 and its limits"
+        )
         yield kit.unsupported(f"Table 2 needs {needs}", _PATH, _REPAIRED)
     if not pipeline.private.unit:
-        yield kit.unsupported("Table 2 is printed for constants of 1", _PATH, "accounting: theorem2 takes any")
+        yield kit.unsupported("Table 2 needs constants of 1", _PATH, "accounting: theorem2 supports any constants")
     for i, claim in enumerate(spec.claims):
         if claim.kind == "renyi-dp":
             yield from _order_refusals(pipeline, ("claims", i, "alpha"), float(claim["alpha"]))
@@ -217,12 +216,12 @@ def mode_refusals(spec: dps.Spec, facts: dps.Facts, pipeline: Pipeline) -> Itera
 def _order_refusals(pipeline: Pipeline, path: dps.Path, order: float) -> Iterator[dps.Diagnostic]:
     m, sensitivity = pipeline.private, table_2_sensitivity(pipeline)
     if order < PRINTED_ORDER:
-        yield kit.unsupported(f"Table 2 holds from order {PRINTED_ORDER:g} on", path, _REPAIRED)
+        yield kit.unsupported(f"Table 2 needs an order of at least {PRINTED_ORDER:g}", path, _REPAIRED)
     elif sensitivity is not None and math.isnan(
         table_2_divergence(m, order, sensitivity.tau, changed_records(pipeline))
     ):
         yield kit.unsupported(
-            f"Theorem 16 takes {m.kind} at twice the order, {2.0 * order:g}, where it is not covered",
+            f"Theorem 16 needs {m.kind} at twice the order, {2.0 * order:g}, which is not covered",
             path,
             f"{_REPAIRED}, a smaller order, or a smaller eps_noise",
         )

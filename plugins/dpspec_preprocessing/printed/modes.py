@@ -1,8 +1,7 @@
-"""The accounting modes ``printed`` (Table 2) and ``theorem2`` (Theorem 2 with the paper's sensitivities) as findings.
+"""Findings of the accounting modes ``printed`` (Table 2) and ``theorem2``, and copies of Table 2.
 
-They are approximate, and prove nothing; where explicit data exceed them, they say so.
-
-Table 2 for stated parameters is made in all modes: a table per pre-processing, a row per mechanism.
+The findings are approximate and prove nothing. They are marked if a counterexample refutes them. The copy of Table 2
+for given parameters has one table per pre-processing and one row per mechanism.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from dpspec_preprocessing.printed.formulas import (
     theorem_2_sensitivity,
 )
 from dpspec_preprocessing.theory.conversion import convert_curve
-from dpspec_preprocessing.theory.divergence import group_divergence, least_divergence
+from dpspec_preprocessing.theory.divergence import group_divergence, repaired_divergence
 from dpspec_preprocessing.theory.private import KINDS, PrivateMechanism
 from dpspec_preprocessing.theory.sensitivity import Sensitivity, clusters, mean_same_mask, pca
 
-#: The ways of accounting of this module, and where each stands in the paper.
+#: Accounting methods of this module with their source.
 SOURCES = {
     "theorem2": f"{PAPER}, Theorem 2 with the paper's sensitivities",
     "printed": f"{PAPER}, Theorem 16 and Table 2",
@@ -48,28 +47,28 @@ SOURCES = {
 
 
 def printed_findings(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
-    """The chosen mode's numbers at the deltas and orders of claims, and along a curve of deltas."""
-    way = Declaration.of(spec.mechanism.options).accounting
+    """Findings of the chosen mode at the deltas and orders of claims, and along a curve of deltas."""
+    method = Declaration.of(spec.mechanism.options).accounting
     for delta in bounded_deltas(spec):
-        yield _finding(spec, pipeline, way, printed_epsilon(pipeline, way, delta), {"delta": delta})
+        yield _finding(spec, pipeline, method, printed_epsilon(pipeline, method, delta), {"delta": delta})
     for order in claimed_orders(spec):
-        yield _finding(spec, pipeline, way, printed_divergence(pipeline, way, order), {"alpha": order})
+        yield _finding(spec, pipeline, method, printed_divergence(pipeline, method, order), {"alpha": order})
 
 
-def printed_epsilon(pipeline: Pipeline, way: str, delta: float) -> float:
-    """Epsilon at ``delta`` by one way; NaN where it has none."""
-    if (table_2_sensitivity if way == "printed" else theorem_2_sensitivity)(pipeline) is None:
+def printed_epsilon(pipeline: Pipeline, method: str, delta: float) -> float:
+    """Epsilon at ``delta`` by one method; NaN if the method does not apply."""
+    if (table_2_sensitivity if method == "printed" else theorem_2_sensitivity)(pipeline) is None:
         return math.nan
-    lowest = PRINTED_ORDER if way == "printed" else 1.0
-    curve = lambda order: printed_divergence(pipeline, way, order)  # noqa: E731
+    lowest = PRINTED_ORDER if method == "printed" else 1.0
+    curve = lambda order: printed_divergence(pipeline, method, order)  # noqa: E731
     value = convert_curve(curve, delta, lowest=lowest, conversion="mironov")
     return value if math.isfinite(value) else math.nan
 
 
-def printed_divergence(pipeline: Pipeline, way: str, order: float) -> float:
-    """The Renyi divergence at ``order`` by one way; NaN where it has none."""
+def printed_divergence(pipeline: Pipeline, method: str, order: float) -> float:
+    """Renyi divergence at ``order`` by one method; NaN if the method does not apply."""
     m, changed = pipeline.private, changed_records(pipeline)
-    if way == "theorem2":
+    if method == "theorem2":
         sensitivity = theorem_2_sensitivity(pipeline)
         if sensitivity is None:
             return math.nan
@@ -81,8 +80,8 @@ def printed_divergence(pipeline: Pipeline, way: str, order: float) -> float:
     return table_2_divergence(m, order, sensitivity.tau, changed)
 
 
-def _finding(spec: dps.Spec, pipeline: Pipeline, way: str, value: float, at: dict[str, float]) -> dps.Finding:
-    why = refutation(pipeline, way)
+def _finding(spec: dps.Spec, pipeline: Pipeline, method: str, value: float, at: dict[str, float]) -> dps.Finding:
+    why = refutation(pipeline, method)
     neighbours = SAME_MASK if pipeline.same_mask else "all"
     return dps.Finding(
         quantity="epsilon",
@@ -91,8 +90,8 @@ def _finding(spec: dps.Spec, pipeline: Pipeline, way: str, value: float, at: dic
         rigor="approximate",
         at=dps.FrozenMap(at),
         scope=bound_scope(spec, pipeline.private, data="collection", neighbours=neighbours),
-        method=way,
-        source=SOURCES[way],
+        method=method,
+        source=SOURCES[method],
         assumptions=(*ASSUMPTIONS, COLLECTION),
         printed=dps.Printed(refuted=why is not None, reason=why or "as published, not corrected"),
     )
@@ -100,9 +99,14 @@ def _finding(spec: dps.Spec, pipeline: Pipeline, way: str, value: float, at: dic
 
 @dataclass(frozen=True)
 class Column:
-    """One pre-processing of Table 2.
+    """One column of Table 2.
 
-    changed: Delta_inf. tabled: its x. tau: what Theorem 2 takes. proved: the repaired bound.
+    Attributes:
+        name: The pre-processing.
+        changed: Delta_inf.
+        tabled: x in the table.
+        tau: Distance for Theorem 2.
+        proved: Sensitivity of the repaired bound.
     """
 
     name: str
@@ -113,20 +117,22 @@ class Column:
 
     @property
     def is_projection(self) -> bool:
-        """Whether it is the last column, which has other mechanisms than the rest."""
+        """Whether this is the last column, which has other mechanisms."""
         return self.name == "pca"
 
     @property
     def status(self) -> str:
-        """What is known of the printed column."""
+        """Status of the published column."""
         why = REFUTED.get(self.name)
         if why is not None:
             return f"printed and theorem2 are refuted: {why}"
-        return "printed holds, and is loose" if self.is_projection else "printed holds where both miss the same values"
+        if self.is_projection:
+            return "printed holds, and is loose"
+        return "printed holds for neighbours with the same missing values"
 
 
 def paper_tables(stated: PaperTable, records: int, noise: float) -> Iterator[dps.Series]:
-    """All columns at one order, constants of 1."""
+    """Table 2 at one order with constants of 1, one series per column."""
     p, eta, gap = stated.changed, stated.eta, stated.eigengap
     ball = min(float(records), clusters(stated.ball))
     each = 2.0 / (records - p)
@@ -155,9 +161,9 @@ def _row(column: Column, order: float, kind: str, noise: float, records: int, st
     in_table = (kind, column.is_projection) not in (("sgd-sampled", False), ("sgd-iterated", True))
     return (
         kind,
-        least_divergence(m, order, None, 0.0),
+        repaired_divergence(m, order, None, 0.0),
         table_2_divergence(m, order, column.tabled, changed) if in_table else math.nan,
         theorem_2_divergence(m, order, column.tau, changed) if in_table else math.nan,
-        least_divergence(m, order, distance_of(m, column.proved), column.proved.changed),
+        repaired_divergence(m, order, distance_of(m, column.proved), column.proved.changed),
         group_divergence(m, order, column.proved.changed),
     )

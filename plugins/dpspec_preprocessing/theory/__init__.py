@@ -1,1 +1,1 @@
-"""What is proved: private mechanisms and their curves, sensitivities of steps, and how both compose to epsilon."""
+"""Private mechanisms and their divergences, sensitivities of steps, composition, and conversion to epsilon."""

@@ -1,8 +1,8 @@
-"""From a pipeline's divergences to epsilon at a delta.
+"""Conversion of a pipeline's divergences to epsilon at a delta.
 
-Gaussian noise is converted exactly: the pipeline of a Gaussian mechanism, and of noisy full gradients, is mu-GDP with
-mu = noise sqrt-sum of shifts, since in every step the released mean moves by its own sensitivity and by the smooth
-share at most. All else is converted from its Renyi curve over orders.
+The pipelines of the Gaussian mechanism and of noisy full gradients are mu-GDP, with mu the sum of the mechanism's own
+mu and the mu of the smooth bound: in every step the released mean moves at most by the sensitivity plus the smooth
+share. Other mechanisms are converted from their Renyi curves.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dpspec_preprocessing.theory import divergence
 from dpspec_preprocessing.theory.divergence import rdp_slope, srdp_slope
 from dpspec_preprocessing.theory.private import PrivateMechanism
 
-#: Orders searched for curves that have no closed conversion.
+#: Orders of the search for curves without a closed-form conversion.
 _ORDERS = tuple(1.0 + 10.0 ** (k / 8.0) for k in range(-8, 24))
 
 
 def pipeline_mu(m: PrivateMechanism, tau: float) -> float | None:
-    """mu of the whole pipeline at distance ``tau``, for Gaussian noise without sampling; None elsewhere."""
+    """Mu of the pipeline at distance ``tau`` for Gaussian noise without sampling, else None."""
     if m.kind not in ("gaussian", "dp-gd"):
         return None
     shared = srdp_slope(m, tau) if tau > 0.0 else 0.0
@@ -31,7 +31,7 @@ def pipeline_mu(m: PrivateMechanism, tau: float) -> float | None:
 
 
 def repaired_mu(m: PrivateMechanism, tau: float | None, changed: float) -> float | None:
-    """The smaller of that and of group privacy for changed + 1 records; None where there is none."""
+    """The minimum of :func:`pipeline_mu` and the mu of a group of ``changed`` + 1 records; None if not GDP."""
     alone = pipeline_mu(m, 0.0)
     if alone is None:
         return None
@@ -41,20 +41,24 @@ def repaired_mu(m: PrivateMechanism, tau: float | None, changed: float) -> float
 
 
 def repaired_epsilon(m: PrivateMechanism, tau: float | None, changed: float, delta: float) -> float:
-    """The least epsilon that can be proved at ``delta``: by the exact, the pure and the Renyi conversion that apply.
+    """Smallest proved epsilon at ``delta``, by the exact, pure or Renyi conversion.
 
-    tau: the distance that the smooth bound is taken at; None where no smooth bound holds, infinite where it is vacuous.
+    Args:
+        m: The private mechanism.
+        tau: Distance of the smooth bound; None if no smooth bound holds, infinite if it is vacuous.
+        changed: Maximum number of changed common records.
+        delta: Delta, above 0.
     """
     mu = repaired_mu(m, tau, changed)
     if mu is not None:
         return gaussian_epsilon(mu, delta)
-    converted = convert_curve(lambda order: divergence.least_divergence(m, order, tau, changed), delta)
+    converted = convert_curve(lambda order: divergence.repaired_divergence(m, order, tau, changed), delta)
     pure = pure_epsilon(m, tau, changed)
     return converted if pure is None else min(converted, pure)
 
 
 def pure_epsilon(m: PrivateMechanism, tau: float | None, changed: float) -> float | None:
-    """The pipeline's epsilon at delta = 0; None where the private mechanism has none."""
+    """Epsilon of the pipeline at delta = 0, or None for mechanisms without pure DP."""
     if m.kind not in ("laplace", "exponential"):
         return None
     by_group = m.noise * min(m.records, math.floor(changed) + 1)
@@ -62,16 +66,22 @@ def pure_epsilon(m: PrivateMechanism, tau: float | None, changed: float) -> floa
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The upper end of epsilon at ``delta`` of two Gaussian distributions ``mu`` deviations apart."""
+    """Upper end of epsilon at ``delta`` for two Gaussian distributions ``mu`` standard deviations apart."""
     return 0.0 if mu == 0.0 else gaussian.epsilon_interval(math.log(delta), mu).upper
 
 
 def convert_curve(
     curve: Callable[[float], float], delta: float, *, lowest: float = 1.0, conversion: str = "improved"
 ) -> float:
-    """The least epsilon at ``delta`` over a grid of orders from ``lowest`` on, refined once around the best.
+    """Minimum epsilon at ``delta`` over a grid of orders, refined once around the best order.
 
-    Every order gives a true bound, so that a coarse search is only looser. NaN of the curve counts as infinite.
+    Every order gives a valid bound, so that a coarse grid only loosens the result.
+
+    Args:
+        curve: Renyi divergence as a function of the order; NaN counts as infinite.
+        delta: Delta, above 0.
+        lowest: Smallest valid order.
+        conversion: Name of the conversion in :func:`dpspec.accounting.best_epsilon`.
     """
     orders = np.array([order for order in _ORDERS if order >= lowest] or [max(lowest, _ORDERS[0])])
     if lowest > 1.0:

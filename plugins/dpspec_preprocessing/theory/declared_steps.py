@@ -1,4 +1,4 @@
-"""The steps of a pipeline as a spec declares them, each with its own options and no others; read once."""
+"""The declared steps of a pipeline with their options."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any, Literal, TypeAlias
 
 @dataclass(frozen=True, kw_only=True)
 class Imputation:
-    """Missing values are replaced by a feature's ``mean``, ``median`` or ``trimmed`` mean, or by a ``regression``.
+    """Imputation of missing values by a feature's ``mean``, ``median`` or ``trimmed`` mean, or by a ``regression``.
 
-    trim: how many values are left out at each end of a feature, at least 1 (``trimmed``); 0 where none is declared.
-    same_mask: whether neighbours miss the same entries (``mask: same``).
+    Attributes:
+        by: The statistic.
+        trim: Number of values dropped at each end of a feature (``trimmed``); 0 if not declared.
+        same_mask: Whether neighbours have the same missing entries (``mask: same``).
     """
 
     by: Literal["mean", "median", "trimmed", "regression"]
@@ -22,13 +24,13 @@ class Imputation:
 
     @property
     def name(self) -> str:
-        """What the step imputes by."""
+        """The statistic."""
         return self.by
 
 
 @dataclass(frozen=True, kw_only=True)
 class Merging:
-    """Near-duplicates within ``eta`` >= 0 of one another: all but one become zero, or all become equal to that one."""
+    """Merging of clusters of near-duplicates within ``eta`` >= 0: the others become zero, or equal to one of them."""
 
     by: Literal["deduplicate", "quantise"]
     eta: float
@@ -46,7 +48,7 @@ class Merging:
 
 @dataclass(frozen=True, kw_only=True)
 class Projection:
-    """Records on their first ``components`` >= 1 principal directions; ``affine``: around their mean."""
+    """Projection onto the first ``components`` >= 1 principal directions; ``affine``: around the mean."""
 
     components: int
     affine: bool = False
@@ -59,7 +61,7 @@ class Projection:
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """Features less their mean over their deviation, cut back to norm ``clip`` > 0; infinite where none is declared."""
+    """Standard scaling of features, then clipping of records to norm ``clip`` > 0 (infinite if not declared)."""
 
     clip: float
 
@@ -73,7 +75,7 @@ Step: TypeAlias = Imputation | Merging | Projection | Scaling
 
 
 def read_step(block: Mapping[str, Any]) -> Step:
-    """A step from its block in ``mechanism.pipeline``; of a block that names several, which is refused, the first."""
+    """Read a block of ``mechanism.pipeline``. If it names several steps (refused separately), read the first."""
     if "impute" in block:
         return Imputation(by=block["impute"], trim=int(block.get("trim", 0)), same_mask=block.get("mask") == "same")
     if "deduplicate" in block:

@@ -1,7 +1,7 @@
-"""The six private mechanisms that run on processed records, with their constants and their noise.
+"""The six private mechanisms on processed records, with their constants and noise.
 
-Hu, Sanyal & Schoelkopf 2024 (arXiv 2403.13041 v1), Theorems 9 to 14. ``noise`` is the paper's noise parameter, which is
-no epsilon of (epsilon, delta): deviations and scales are
+Hu, Sanyal & Schoelkopf 2024 (arXiv 2403.13041 v1), Theorems 9 to 14. ``noise`` is the paper's noise parameter, not an
+epsilon of a guarantee. Standard deviations and scales are
 
     gaussian     sensitivity / noise                       laplace, exponential   sensitivity / noise
     dp-gd        L sqrt(T) / (noise n)                     sgd-sampled            L sqrt(c T) / (noise n)
@@ -17,22 +17,26 @@ from typing import Final
 import dpspec.contract as dps
 from dpspec import kit
 
-#: The mechanisms: two that answer a query, one that chooses, and three that train by noisy gradients.
+#: The mechanisms: two queries, one selection, and three trainings with noisy gradients.
 KINDS: Final = ("gaussian", "laplace", "exponential", "dp-gd", "sgd-sampled", "sgd-iterated")
 
-#: Those that take gradients, and so need the constant mu of the loss.
+#: Gradient mechanisms, which need the smoothness constant mu of the loss.
 GRADIENT: Final = ("dp-gd", "sgd-sampled", "sgd-iterated")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateMechanism:
-    """One mechanism on ``records`` records.
+    """One private mechanism on a dataset of known size.
 
-    lipschitz: L. For queries and qualities in the sum of row distances; for gradients the bound on a record's norm.
-    smooth: mu, how fast a record's gradient moves with the record, at every parameter; infinite where it is unknown.
-    sensitivity: of the query, or of the quality, for one replaced record.
-    steps: T of dp-gd and sgd-sampled; sgd-iterated passes once over the records.
-    factor: c, by which the variance of sgd-sampled exceeds the paper's.
+    Attributes:
+        kind: One of ``KINDS``.
+        noise: The paper's noise parameter.
+        records: n, the number of records.
+        lipschitz: L. Queries and qualities: Lipschitz constant in the sum of row distances. Gradients: maximum norm.
+        smooth: mu, Lipschitz constant of a record's gradient as a function of the record; infinite if unknown.
+        sensitivity: Sensitivity of the query or quality to one replaced record.
+        steps: T for dp-gd and sgd-sampled; sgd-iterated makes one pass.
+        factor: c, the noise variance of sgd-sampled relative to the paper's.
     """
 
     kind: str
@@ -46,7 +50,7 @@ class PrivateMechanism:
 
     @property
     def sigma(self) -> float:
-        """The deviation (gaussian, gradients; of a mean gradient for dp-gd) or the scale (laplace) of the noise."""
+        """Noise standard deviation (for dp-gd of a mean gradient) or scale (laplace)."""
         n = self.records
         if self.kind == "dp-gd":
             return self.lipschitz * math.sqrt(self.steps) / (self.noise * n)
@@ -58,24 +62,28 @@ class PrivateMechanism:
 
     @property
     def reach(self) -> float:
-        """How much one unit of tau counts: mu / L for gradients, L / sensitivity for queries."""
+        """Weight of one unit of tau: mu / L for gradients, L / sensitivity for queries."""
         return self.smooth / self.lipschitz if self.kind in GRADIENT else self.lipschitz / self.sensitivity
 
     @property
     def unit(self) -> bool:
-        """Whether all constants are 1, as Table 2 of the paper takes them."""
+        """Whether all constants are 1, as in Table 2 of the paper."""
         return self.lipschitz == 1.0 and (self.smooth if self.kind in GRADIENT else self.sensitivity) == 1.0
 
     def with_noise_times(self, factor: float) -> PrivateMechanism:
-        """The same mechanism with the noise parameter times ``factor``: a group of so many records behaves like it."""
+        """Multiply the noise parameter, for example by the size of a group of records."""
         return replace(self, noise=self.noise * factor)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Private(kit.Options):
-    """The block ``private`` as it is declared; None for what follows from the loss, or is not declared.
+    """The declared block ``private``; None for values that are not declared.
 
-    noise: eps_noise. loss: what is trained. theta_radius, learning_rate: of a linear model.
+    Attributes:
+        noise: ``eps_noise``.
+        loss: The loss of gradient mechanisms.
+        theta_radius: Maximum parameter norm of a linear model.
+        learning_rate: Learning rate of a linear model.
     """
 
     kind: str
@@ -91,7 +99,7 @@ class Private(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Private:
-        """From the block."""
+        """Read the block ``private``."""
         lipschitz, smooth, steps, loss = (block.get(key) for key in ("lipschitz", "smooth", "steps", "loss"))
         return cls(
             kind=str(block["kind"]),
@@ -108,26 +116,26 @@ class Private(kit.Options):
 
     @property
     def steps(self) -> int:
-        """T; 1 where none is declared."""
+        """T; 1 if not declared."""
         return 1 if self.declared_steps is None else self.declared_steps
 
     @property
     def takes_gradients(self) -> bool:
-        """Whether it trains by noisy gradients."""
+        """Whether the mechanism trains with noisy gradients."""
         return self.kind in GRADIENT
 
     @property
     def network(self) -> bool:
-        """Whether it trains the spec's own model, of whose gradients no constant is known here."""
+        """Whether the mechanism trains the spec's model, whose gradient constants are unknown."""
         return self.loss == "cross-entropy"
 
     @property
     def known_loss(self) -> bool:
-        """Whether it trains a linear model by a loss whose constants are known."""
+        """Whether the mechanism trains a linear model with a loss of known constants."""
         return self.loss in ("logistic", "squared")
 
     def mechanism(self, records: int, norm: float = 1.0) -> PrivateMechanism:
-        """It on ``records`` processed rows of l2 norm at most ``norm``."""
+        """The mechanism on ``records`` processed rows of l2 norm at most ``norm``."""
         lipschitz, smooth = self.constants(norm)
         return PrivateMechanism(
             kind=self.kind,
@@ -141,9 +149,10 @@ class Private(kit.Options):
         )
 
     def constants(self, norm: float = 1.0) -> tuple[float, float]:
-        """L and mu: declared, or those of the declared loss; mu is infinite where nothing is known of it.
+        """L and mu: declared, or derived from the declared loss; mu is infinite if unknown.
 
-        norm: of processed rows. Constants of a loss are those for norm 1 at least, also where rows are shorter.
+        Args:
+            norm: Maximum norm of processed rows. Norms below 1 count as 1.
         """
         if not self.takes_gradients:
             return 1.0 if self.lipschitz is None else self.lipschitz, 1.0
@@ -154,7 +163,7 @@ class Private(kit.Options):
         )
 
     def derived_constants(self, norm: float = 1.0) -> tuple[float, float]:
-        """L and mu of the loss for rows of ``norm``; 1 and infinity where they are not known."""
+        """L and mu of the loss for rows of ``norm``; 1 and infinity if unknown."""
         of_loss = {"logistic": logistic_constants, "squared": squared_constants}.get(self.loss or "")
         return of_loss(self.theta_radius, max(1.0, norm)) if of_loss else (1.0, math.inf)
 
@@ -162,7 +171,7 @@ class Private(kit.Options):
 def logistic_constants(radius: float, norm: float = 1.0) -> tuple[float, float]:
     """L and mu of the logistic loss for ||x|| <= r, ||theta|| <= R: r s and s + R r / 4, with s = 1 / (1 + e^(-R r)).
 
-    The gradient is -y s(-y theta x) x, with s the logistic function, which is s at most and has slope 1 / 4 at most.
+    The gradient is -y g(-y theta x) x, with the logistic function g <= s, whose slope is at most 1 / 4.
     """
     steep = 1.0 / (1.0 + math.exp(-radius * norm))
     return norm * steep, steep + radius * norm / 4.0

@@ -21,7 +21,7 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec_preprocessing.conclusions import check_trials
 from dpspec_preprocessing.execution import steps
-from dpspec_preprocessing.execution.collection import distance_inside, window_count
+from dpspec_preprocessing.execution.collection import distance_to_edge, window_count
 from dpspec_preprocessing.execution.engines import LinearEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import Declaration
 from dpspec_preprocessing.theory.declared_steps import read_step
@@ -289,7 +289,7 @@ def test_distances_inside_never_move_by_more_than_one() -> None:
                 x[random.random(60) < 0.3, 0] = math.nan
             z = x.copy()
             z[0] = random.uniform(-0.5, 0.5, size=3)
-            assert abs(distance_inside(x, found) - distance_inside(z, found)) <= 1.0 + 1e-9
+            assert abs(distance_to_edge(x, found) - distance_to_edge(z, found)) <= 1.0 + 1e-9
     assert window_count(np.array([[0.0], [0.1], [0.2], [0.9]]), 0.2) == 3
 
 

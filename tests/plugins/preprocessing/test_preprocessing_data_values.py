@@ -108,8 +108,8 @@ def test_a_feature_without_a_value_is_named(step: dict[str, object], limits: dic
     declared = Declaration.of(FrozenMap({"pipeline": [step], "private": private, "collection": limits}))
     pipeline = declared.pipeline(records=8, features=3)
     with pytest.raises(DataError, match="feature 2 of 3 has no observed value"):
-        collection.require_inside(x, pipeline, tested=False)
-    broken = collection.broken_limits(collection.require_inside(x, pipeline, tested=True), limits)
+        collection.require_in_collection(x, pipeline, tested=False)
+    broken = collection.broken_limits(collection.require_in_collection(x, pipeline, tested=True), limits)
     assert "max_missing_rows" in broken
     assert ("max_spread" in broken) == ("max_spread" in limits)
 

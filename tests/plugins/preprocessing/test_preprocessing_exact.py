@@ -18,7 +18,12 @@ from dpspec_preprocessing.execution import collection, finders, steps
 from dpspec_preprocessing.printed.formulas import clusters_printed, table_2_divergence
 from dpspec_preprocessing.theory import sensitivity
 from dpspec_preprocessing.theory.declared_steps import read_step
-from dpspec_preprocessing.theory.divergence import group_divergence, least_divergence, repaired_rdp, smooth_divergence
+from dpspec_preprocessing.theory.divergence import (
+    group_divergence,
+    repaired_divergence,
+    repaired_rdp,
+    smooth_divergence,
+)
 from dpspec_preprocessing.theory.private import PrivateMechanism
 from dpspec_preprocessing.theory.sensitivity import Sensitivity
 
@@ -118,7 +123,7 @@ def test_exact_divergence_after_near_duplicates_are_merged(name: str) -> None:
     ball = max(int(count_in_balls(x, 8.0 * eta).max()) for x in pair)
     changed = min(float(m.records), sensitivity.clusters(ball))
     moved = 1.0 if by == "deduplicate" else 2.0 * eta
-    assert divergence <= least_divergence(m, order, Sensitivity(changed, moved).tau, changed)
+    assert divergence <= repaired_divergence(m, order, Sensitivity(changed, moved).tau, changed)
     cluster = max(finders.find_good_clusters(x, eta).largest for x in pair)
     printed = table_2_divergence(m, order, clusters_printed(cluster) * (moved if by == "deduplicate" else eta), 0.0)
     if exceeded:

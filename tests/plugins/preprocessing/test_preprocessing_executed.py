@@ -250,7 +250,7 @@ def test_other_numbers_of_records_are_refused_and_not_spoken_of() -> None:
             private = {"kind": kind, "eps_noise": 1.0, "loss": "logistic", "steps": 1}
             found = Declaration.of({**mechanism, "private": private, "radius": 1.0}).pipeline(8, 1)
             engine = LinearEngine.of(found.private, Private.of(private), 1.0)
-            with pytest.raises(ValueError, match=f"{held} records, and the mechanism is for 8"):
+            with pytest.raises(ValueError, match=f"declared for 8 records, got {held}"):
                 engine.execute_without_noise(np.zeros((held, 1)), np.ones(held))
 
 

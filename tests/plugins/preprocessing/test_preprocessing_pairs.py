@@ -178,7 +178,7 @@ def test_ten_thousand_neighbours_keep_the_repaired_bound(name: str) -> None:
 )
 def test_canaries_change_what_they_are_planted_for(step: dict[str, Any], changed: int) -> None:
     x = in_ball(np.random.default_rng(9), 200, 6)
-    planted = attack.plant_neighbours(x, read_step(step), {"max_missing_rows": 20, "min_observed": 150}, 1.0)
+    planted = attack.build_neighbours(x, read_step(step), {"max_missing_rows": 20, "min_observed": 150}, 1.0)
     assert np.array_equal(planted.present[1:], planted.absent[1:], equal_nan=True)
     found = moved(planted, step)
     assert changed - 2 <= found[0] <= changed
@@ -187,7 +187,7 @@ def test_canaries_change_what_they_are_planted_for(step: dict[str, Any], changed
 
 def test_imputation_s_canary_attains_the_bound() -> None:
     x = in_ball(np.random.default_rng(9), 200, 6)
-    planted = attack.plant_neighbours(
+    planted = attack.build_neighbours(
         x, read_step({"impute": "mean"}), {"max_missing_rows": 20, "min_observed": 150}, 1.0
     )
     assert moved(planted, {"impute": "mean"})[1] == pytest.approx(sensitivity.mean_same_mask(180), rel=1e-9)

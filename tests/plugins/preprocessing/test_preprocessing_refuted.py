@@ -23,7 +23,7 @@ from dpspec_preprocessing.printed.formulas import (
 )
 from dpspec_preprocessing.theory import sensitivity
 from dpspec_preprocessing.theory.declared_steps import read_step
-from dpspec_preprocessing.theory.divergence import least_divergence, repaired_rdp
+from dpspec_preprocessing.theory.divergence import repaired_divergence, repaired_rdp
 from dpspec_preprocessing.theory.private import PrivateMechanism
 from dpspec_preprocessing.theory.sensitivity import refusal_probability, threshold
 
@@ -156,7 +156,7 @@ def test_v3_gaussian_after_deduplication(copies: int, exact: float, printed: flo
     claimed = table_2_divergence(m, 11.0, clusters_printed(largest_cluster(pair)), 0.0)
     assert (divergence, claimed) == (pytest.approx(exact, rel=1e-8), pytest.approx(printed, rel=1e-8))
     changed = sensitivity.clusters(ball(pair))
-    assert claimed < divergence <= least_divergence(m, 11.0, changed, changed)
+    assert claimed < divergence <= repaired_divergence(m, 11.0, changed, changed)
 
 
 def quantised_line(copies: int, eta: float, centre: float) -> tuple[Rows, Rows]:
@@ -180,7 +180,7 @@ def test_v4_gaussian_after_quantisation() -> None:
     claimed = table_2_divergence(m, 12.0, 0.05 * clusters_printed(largest_cluster(pair, 0.05)), 0.0)
     assert (divergence, claimed) == (pytest.approx(8.00415, rel=1e-8), pytest.approx(6.3, rel=1e-8))
     changed = min(41.0, sensitivity.clusters(ball(pair, 0.05)))
-    assert divergence <= least_divergence(m, 12.0, changed * 2.0 * 0.05, changed)
+    assert divergence <= repaired_divergence(m, 12.0, changed * 2.0 * 0.05, changed)
 
 
 def test_v5_laplace_after_deduplication_and_quantisation() -> None:
@@ -191,7 +191,7 @@ def test_v5_laplace_after_deduplication_and_quantisation() -> None:
     claimed = table_2_divergence(m, 11.0, clusters_printed(largest_cluster(pair)), 0.0)
     assert (divergence, claimed) == (pytest.approx(1.5353373, rel=1e-7), pytest.approx(0.9))
     changed = min(float(m.records), sensitivity.clusters(ball(pair)))
-    assert divergence <= least_divergence(m, 11.0, changed, changed)
+    assert divergence <= repaired_divergence(m, 11.0, changed, changed)
     pair = quantised_line(15, 0.02, 0.3)
     one, other = (float(np.clip(steps.quantise(x, 0.02), -0.5, 0.5).sum()) for x in pair)
     m = PrivateMechanism(kind="laplace", noise=0.5, records=len(pair[0]))
@@ -199,7 +199,7 @@ def test_v5_laplace_after_deduplication_and_quantisation() -> None:
     claimed = table_2_divergence(m, 40.0, 0.02 * clusters_printed(largest_cluster(pair, 0.02)), 0.0)
     assert (divergence, claimed) == (pytest.approx(0.81454953, rel=1e-8), pytest.approx(0.8))
     changed = min(float(m.records), sensitivity.clusters(ball(pair, 0.02)))
-    assert divergence <= least_divergence(m, 40.0, changed * 2.0 * 0.02, changed)
+    assert divergence <= repaired_divergence(m, 40.0, changed * 2.0 * 0.02, changed)
 
 
 HALF = 1.0 / math.sqrt(2.0)

@@ -116,6 +116,11 @@ def assumptions(
         f"noise is Gaussian and cannot be predicted; it comes from {kind if header.source == 'opacus' else 'the loop'}"
     )
     found.append(Assumption(name="noise-law", status="declared", text=text))
+    text = (
+        "the adversary does not know the seeds of noise and batches, and the seeds do not depend on the records: a "
+        "script that sets a constant seed must keep it secret"
+    )
+    found.append(Assumption(name="secret-randomness", status="declared", text=text))
     if header.source == "own-loop":
         text = (
             "the reports of the loop are true: the batches and norms that it reports, and that the reported sum "
@@ -206,8 +211,8 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
 
 def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Assumption:
     text = (
-        "rate, divisor, clip norm, learning rate and number of steps, how and when their schedulers change them, and "
-        "the initial model (parameters, buffers and attributes) do not depend on the records"
+        "rate, divisor, clip norm, noise multiplier, learning rate and number of steps, how and when their schedulers "
+        "change them, and the initial model (parameters, buffers and attributes) do not depend on the records"
     )
     counted, maybe = computed_from_records(run), maybe_computed(run)
     status: AssumptionStatus = "declared"

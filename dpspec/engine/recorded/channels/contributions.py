@@ -56,7 +56,7 @@ def _unmixed_batches(run: RecordedRun) -> Assumption:
     elif found is not None and found[0] >= 1.0:
         probed, removed, _, _, confirmed, _ = found
         text += f"; the sensitivity probe removed {removed:.0f} records at {probed:.0f} steps"
-        if removed >= 1.0 and confirmed == probed:
+        if removed >= 1.0 and confirmed == probed >= run.steps:
             return Assumption(name="unmixed-batches", status="reported", text=text)
         text += f", and its loss gives the gradients of the training at {confirmed:.0f} of these steps"
     return Assumption(name="unmixed-batches", status="declared", text=text)

@@ -44,7 +44,15 @@ _KINDS = {
     ),
     "noise": _Kind(
         text="each sum gets fresh Gaussian noise of the recorded size",
-        names=("noise-scale", "noise-isotropy", "fresh-noise", "noise-shape", "noise-law", "precision"),
+        names=(
+            "noise-scale",
+            "noise-isotropy",
+            "fresh-noise",
+            "noise-shape",
+            "noise-law",
+            "secret-randomness",
+            "precision",
+        ),
         missing="no noise was observed",
     ),
     "sampling": _Kind(

@@ -1,0 +1,118 @@
+"""Projections on the directions of gradient canaries: moments per group size and inclusion bit.
+
+Effects that canaries share within a step, and across steps, are in ``stats.independence`` and
+``stats.conformance.canary_contributions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpspec.contract.providers import TrainingJob
+from dpspec.stats.conformance.evidence.measured import GroupLuck, GroupSums, PlantedSums, StepTotals
+from dpspec.stats.independence import step_luck
+from dpspec.training.gradients.clipping import Flat, clipper
+from dpspec.training.loop.samplers import inclusion_moments
+from dpspec.training.loop.schedule import Schedule
+from dpspec.training.measure.observers import ProjectionObserver
+from dpspec.training.measure.update_statistics import number, replace_non_finite
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins: Array) -> PlantedSums | None:
+    """Moments of projections on the canaries' directions, per group size and inclusion bit.
+
+    Projections are summed, in clip norms, over the measured steps. An inserted canary is expected to add ``draws``: the
+    mean number of measured batches that include it, times its gradient's component along its direction. ``outside`` is
+    the variance of such a sum without canaries, if real records deviate equally in all directions; each canary adds
+    ``inclusion``. ``rounding`` bounds the rounding error of the summed residuals. ``hidden`` is the number of steps
+    excluded for rounding.
+
+    Args:
+        watcher: The observer of the run.
+        job: Its job with canaries.
+        sizes: Group sizes (m,).
+        coins: Inclusion bits (m,).
+
+    Returns:
+        The moments, or None without canaries or if clipping is not flat.
+    """
+    schedule = Schedule.of(job.phases, len(job.x) + (0 if job.canaries is None else job.canaries.count))
+    flat = all(isinstance(clipper(phase.clip), Flat) for phase in schedule.phases)
+    if not flat or job.canaries is None or job.canaries.count == 0:
+        return None
+    row = job.canaries.gradients(torch.tensor([0]))[0]
+    along = float(watcher.directions.project(row).max() / row.norm())
+    measured = watcher.looked & watcher.resolvable
+    sums = watcher.projections[measured].double().sum(0).numpy()
+    moments: list[GroupSums] = []
+    for size in np.unique(sizes):
+        for coin in (0, 1):
+            some = replace_non_finite(sums[(sizes == size) & (coins == coin)])
+            moments.append(GroupSums(int(size), coin, len(some), float(some.sum()), float((some**2).sum())))
+    looked = [phase for phase, seen in zip(schedule, measured.tolist(), strict=True) if seen]
+    ends = np.cumsum([phase.steps for phase in schedule.phases])[:-1]
+    parts = zip(schedule.phases, np.split(measured.numpy(), ends), strict=True)
+    means, variances = zip(*(inclusion_moments(phase.sampler, part) for phase, part in parts), strict=True)
+    noise = sum(phase.noise_multiplier**2 for phase in looked)
+    return PlantedSums(
+        draws=along * float(np.concatenate(means).sum()),
+        moments=tuple(moments),
+        outside=number(noise + float(watcher.spread[measured].sum()) / watcher.directions.parameters),
+        inclusion=along**2 * float(np.concatenate(variances).sum()),
+        rounding=number(float(watcher.rounding[measured].sum())),
+        hidden=int((watcher.looked & ~watcher.resolvable).sum()),
+        luck=tuple(_step_effects(watcher, measured, sizes, coins)),
+        by_step=_step_totals(watcher, measured, sizes, coins, along),
+    )
+
+
+def _step_effects(watcher: ProjectionObserver, measured: Tensor, sizes: Array, coins: Array) -> Iterator[GroupLuck]:
+    """Shared effects per size and inclusion bit with enough groups, over noisy ``measured`` (steps,) steps."""
+    schedule = watcher.schedule
+    noisy = np.array([phase.noise_multiplier > 0.0 for phase in schedule], dtype=bool)
+    at = np.flatnonzero(measured.numpy() & noisy)
+    numbers = np.repeat(np.arange(len(schedule.phases)), [phase.steps for phase in schedule.phases])[at]
+    sampled = watcher.spread.numpy()[at] / watcher.directions.parameters
+    for size in np.unique(sizes):
+        for coin in (0, 1):
+            which = torch.from_numpy(np.flatnonzero((sizes == size) & (coins == coin)))
+            if len(which) < step_luck.LEAST_CANARIES:
+                continue
+            rows = (watcher.projections[step].index_select(0, which).double().numpy() for step in at)
+            found = step_luck.of_steps(len(which), [step_luck.moments(row) for row in rows], sampled, numbers)
+            if found is not None:
+                yield GroupLuck(int(size), coin, found.count, found.degrees, number(found.means), number(found.spreads))
+
+
+def _step_totals(
+    watcher: ProjectionObserver, measured: Tensor, sizes: Array, coins: Array, along: float
+) -> StepTotals | None:
+    """Covariance of the totals of all sizes and inclusion bits over the ``measured`` (steps,) steps.
+
+    None if no real records are drawn at random, except at the first step, whose gradients precede all canaries.
+    ``along``: contribution of one drawn canary along its direction, in clip norms.
+    """
+    at = np.flatnonzero(measured.numpy())
+    if not np.any(watcher.spread.numpy()[at[at > 0]] != 0.0):
+        return None
+    rates = np.array([phase.sampler.inclusion for phase in watcher.schedule])[at]
+    totals = []
+    for size in np.unique(sizes):
+        for coin in (0, 1):
+            which = np.flatnonzero((sizes == size) & (coins == coin))
+            rows = (watcher.projections[step].double().numpy()[which] for step in at)
+            seen = np.array([replace_non_finite(row).sum() for row in rows])
+            totals.append(seen - coin * len(which) * size * along * rates)
+    apart = np.stack(totals) - np.mean(totals, axis=1, keepdims=True)
+    products = apart @ apart.T
+    return StepTotals(
+        steps=len(at),
+        products=tuple(tuple(number(value) for value in row[: i + 1]) for i, row in enumerate(products.tolist())),
+    )
