@@ -23,6 +23,7 @@ from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 
 import dpspec
+from dpspec.recording.side_state.options import OptionWatch
 
 Script = Callable[[Training], None]
 
@@ -424,3 +425,47 @@ def test_a_step_costs_less_than_a_kilobyte(tmp_path: Path) -> None:
         with training.recorder(tmp_path / "run"):
             training.train(each=lambda _: schedule.step())
     assert (tmp_path / "run" / "steps.log").stat().st_size < 50 * 1000
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_the_object_of_an_earlier_value_is_a_change(private: bool) -> None:
+    """Other code restores the very object that a scheduler, or a look at the private sum, has replaced."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
+    group, sum_ = optimizer.param_groups[0], {"clip_norm": 1.0}
+    watch = OptionWatch(optimizer, lambda: sum_, lambda look: look())
+    try:
+        kept = sum_["clip_norm"] if private else group["lr"]
+        watch.look()
+        watch.look(private=True)
+        watch.written()
+        if private:
+            sum_["clip_norm"] = 2.0
+            watch.look(private=True)
+            sum_["clip_norm"] = kept
+        else:
+            torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
+            watch.written()
+            watch._after_scheduler("StepLR", frozenset({"lr"}))
+            group["lr"] = 0.05
+            watch.look()
+            watch.written()
+            group["lr"] = kept
+        watch.look()
+        assert {name: one.values for name, one in watch.written().items()} == (
+            {"clip_norm": (1.0,)} if private else {"lr": (0.5,)}
+        )
+    finally:
+        watch.remove()
+
+
+def test_options_that_stay_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
+    watch = OptionWatch(optimizer, dict, lambda look: look())
+    try:
+        watch.look()
+        assert list(watch.written())
+        monkeypatch.setattr(watch, "_read", None)
+        watch.look()
+        assert not watch.written()
+    finally:
+        watch.remove()
