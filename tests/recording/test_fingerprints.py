@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpspec.recording.watching import fingerprints
-from dpspec.recording.watching.fingerprints import Tally, differs, fingerprint
+from dpspec.recording import fingerprints
+from dpspec.recording.fingerprints import Tally, differs, fingerprint
 
 VALUES = {
     "float32": torch.tensor([1.0, -2.0, 3.5, float("nan")]),

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,6 +39,9 @@ _SQUARES = 2**24
 #: Largest coordinate of the sum, in standard deviations of the noise, where single values are tested.
 _SUM = 32.0
 
+#: Steps that are tested in one go: the code is in the processor's caches then.
+_BATCH = 32
+
 #: Rounding of a coordinate, in standard deviations, above which a step is not tested for dependence.
 _ROUNDING = 0.01
 
@@ -47,6 +51,21 @@ _APART, _ERROR = 96.0, 80.0
 
 #: Values with this many trailing zero bits more than the resolution explains are coarse.
 _COARSE_BITS = 6
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Some values of a step's noise, the same coordinates of its sum, and (2 L,) sums and squared norms of the layers.
+
+    precise: whether rounding is small enough for tests of sums and norms.
+    """
+
+    values: Tensor
+    total: Tensor | None
+    layers: Array
+    std: float
+    unit: float
+    precise: bool
 
 
 class NoiseWatch:
@@ -78,6 +97,7 @@ class NoiseWatch:
         self._largest: list[Array] = []
         self._squares: list[Tensor] = []
         self._rounding = 0.0
+        self._waiting: list[_Step] = []
         self._seen, self._unit = 0, 0.5 * self._resolution
 
     def add(self, noise: Sequence[Tensor], total: Sequence[Tensor] | None, std: float) -> None:
@@ -97,16 +117,19 @@ class NoiseWatch:
         unit = 0.5 * max(self._resolution, *(torch.finfo(kind).eps for kind in types))
         values, sums = _row(noise), None if total is None else _row(total)
         parts = torch.split(values, self._lengths)
-        ends = _array(torch.stack(torch.aminmax(values if sums is None else sums)))
-        layers = _array(torch.stack([one.sum() for one in parts] + [torch.dot(one, one) for one in parts]))
-        largest = float(np.abs(ends).max())
-        if not (np.isfinite(layers).all() and math.isfinite(largest)):
+        ends = torch.aminmax(values if sums is None else sums)
+        read = _array(torch.stack([*ends, *(one.sum() for one in parts), *(torch.dot(one, one) for one in parts)]))
+        if not np.isfinite(read).all():
             return
+        largest, layers = max(-read[0], read[1]), read[2:]
         self._seen += 1
         self._unit = max(self._unit, unit)
-        self._add_values(values, sums, std, unit)
-        if unit * (largest / std + 8.0) <= _ROUNDING:
-            self._add_norms(layers.reshape(2, -1), std)
+        where, precise = self._coordinates.every(_VALUES), unit * (largest / std + 8.0) <= _ROUNDING
+        chosen = values[where].clone(), None if sums is None else sums[where].clone()
+        self._waiting.append(_Step(*chosen, layers, std, unit, precise))
+        if len(self._waiting) == _BATCH:
+            self._read_steps()
+        if precise:
             every = [values] if len(values) <= _SQUARES else [part[: _SQUARES // len(parts)] for part in parts]
             self._add_squares(every, std, unit * (largest / std + 16.0))
             if sampled or len(self._rows) < _KEPT:
@@ -114,19 +137,25 @@ class NoiseWatch:
             if sampled:
                 self._add_sampled(values, sums, std, unit)
 
-    def _add_values(self, noise: Tensor, total: Tensor | None, std: float, unit: float) -> None:
-        """Count the values of some coordinates by interval."""
-        where = self._coordinates.every(_VALUES)
-        values = _array(noise[where]) / std
-        if total is not None:
-            values = values[np.abs(_array(total[where])) <= _SUM * std]
+    def _read_steps(self) -> None:
+        """Test the steps that wait."""
+        waiting, self._waiting = self._waiting, []
+        for step in waiting:
+            values = _array(step.values) / step.std
+            if step.total is not None:
+                values = values[np.abs(_array(step.total)) <= _SUM * step.std]
+            self._add_values(values, _ERROR * step.unit)
+            if step.precise:
+                self._add_norms(step.layers.reshape(2, -1), step.std)
+
+    def _add_values(self, values: Array, room: float) -> None:
+        """Count values by interval."""
         below = np.searchsorted(np.sort(values), gaussian_noise.EDGES, side="right")
-        counts = np.empty(gaussian_noise.INTERVALS, dtype=np.int64)
-        counts[0], counts[1:-1], counts[-1] = below[0], below[1:] - below[:-1], len(values) - below[-1]
+        counts = np.diff(below, prepend=0, append=len(values))
         self._counts += counts
         self._tested += 1
-        self._room = max(self._room, _ERROR * unit)
-        log_p, _ = gaussian_noise.log_shares(counts.astype(np.float64), _ERROR * unit)
+        self._room = max(self._room, room)
+        log_p, _ = gaussian_noise.log_shares(counts.astype(np.float64), room)
         if log_p < self._worst[0]:
             self._worst = log_p, counts.tolist()
 
@@ -216,6 +245,7 @@ class NoiseWatch:
 
     def found(self) -> dict[str, Any] | None:
         """The statistics, for the end record; None without a step."""
+        self._read_steps()
         if not self._seen:
             return None
         common, pairs = self._common()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpspec.recording.watching.fingerprints import Fingerprint, Tally, differs, fingerprint
+from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
 
 
 class OptimizerState:

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.step_hooks import StepHooks
-from dpspec.recording.watching.fingerprints import Fingerprint, Tally, differs, fingerprint
 from dpspec.recording.watching.gradients.contributions import Contributions
 from dpspec.recording.watching.gradients.recomputed_sums import RecomputedSums
 from dpspec.recording.watching.gradients.replaced_methods import ReplacedMethods

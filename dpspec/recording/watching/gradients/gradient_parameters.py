@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpspec.recording.watching.fingerprints import Tally
+from dpspec.recording.fingerprints import Tally
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 
 #: One in this number of further passes of a step compares values.

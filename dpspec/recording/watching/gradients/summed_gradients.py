@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from dpspec.recording.watching.fingerprints import Fingerprint, Tally, differs, fingerprint
+from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
 
 
 class SummedGradients:
