@@ -76,7 +76,7 @@ def diagnostics_page() -> str:
     for code in sorted(CODES.values(), key=lambda c: c.name):
         example = code.example.strip("\n")
         lines += [f"## `{code.name}`\n", f"*{code.summary}*\n", f"{code.meaning}\n"]
-        lines += [f"```text\n{example}\n```\n", f"{code.mend}\n"]
+        lines += [f"```text\n{example}\n```\n", f"{code.fix}\n"]
     return tidy("\n".join(lines))
 
 

@@ -133,15 +133,15 @@ def quoted(text: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """A JSON value as messages show it: ``1.5``, ``text "eight"``, ``a list``, ``nothing``."""
+    """Format a JSON value for messages: ``1.5``, ``"eight"``, ``a list``, ``null``."""
     if value is None:
-        return "nothing"
+        return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
         return number(value)
     if isinstance(value, str):
-        return f'text "{clipped(value)}"'
+        return f'"{clipped(value)}"'
     return "a map" if hasattr(value, "keys") else "a list"
 
 

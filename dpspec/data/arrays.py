@@ -1,4 +1,4 @@
-"""Files of arrays: ``idx``, the format of MNIST, and ``npz``, numpy's archive, which is read without pickle."""
+"""Data kinds ``idx``, the format of MNIST, and ``npz``, numpy's archive, which is read without pickle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _file(description: str) -> Json:
-    about = f"{description} Relative to path. Where there is no such file, the one that ends in .gz as well."
+    about = f"{description} Relative to path. If the file does not exist, .gz is appended to its name."
     return {"type": "string", "minLength": 1, "description": about}
 
 
@@ -32,7 +32,7 @@ IDX = Dataset(
     summary="Images and labels in the IDX format of MNIST, pixels in [0, 1].",
     schema=schema(
         {
-            "path": path("The folder that the names of the files are relative to; by default the spec's."),
+            "path": path("The folder of the files; by default the spec's."),
             "images": _file("The training images: an IDX file of bytes (n, height, width), gzipped or not."),
             "labels": _file("The training labels: an IDX file of bytes (n), gzipped or not."),
             "test_images": _file("The test images; goes with test_labels."),
@@ -48,12 +48,12 @@ _UNSIGNED_BYTE = 0x08
 
 
 class Idx(Source):
-    """Images (1, height, width): bytes divided by the public constant 255."""
+    """Images of shape (1, height, width): bytes divided by the public constant 255."""
 
     def describe(self) -> Facts:
-        """Sizes from the files' headers, digest from the files."""
+        """Read the sizes from the files' headers, and hash the files."""
         pairs = self._pairs()
-        shapes = [_agreeing(*pair) for pair in pairs]
+        shapes = [_matching_shape(*pair) for pair in pairs]
         (count, *size), *test = shapes
         if test and test[0][1:] != tuple(size):
             raise DataError(f"{pairs[1][0]}: test images have shape {test[0][1:]}, training images {tuple(size)}")
@@ -67,7 +67,7 @@ class Idx(Source):
         )
 
     def read(self) -> LoadedData:
-        """All images and labels."""
+        """Read all images and labels."""
         import numpy as np
 
         def scaled(file: Path) -> np.ndarray[Any, Any]:
@@ -78,7 +78,7 @@ class Idx(Source):
         return LoadedData(train_x=x, train_y=y, test_x=test_x, test_y=test_y)
 
     def what(self, test: bool = False) -> str:
-        """Messages name both files, since either can be the wrong one."""
+        """Return the names of both files, because either may be wrong."""
         names = (self.options.get("test_" * test + key) for key in ("images", "labels"))
         return " and ".join(str(self._folder / name) for name in names if name)
 
@@ -87,24 +87,24 @@ class Idx(Source):
         return self.directory / str(self.options.get("path", ""))
 
     def _pairs(self) -> list[tuple[Path, Path]]:
-        """Images and labels of the training records and, where the spec names them, of the test records."""
+        """Return the image and label files for training and, if the spec has them, for testing."""
         named = [("images", "labels"), ("test_images", "test_labels")]
         if not {"test_images", "test_labels"} & self.options.keys():
             named.pop()
         for key in (key for pair in named for key in pair):
             if key not in self.options:
-                raise DataError(f"idx data with test records needs both test_images and test_labels; no {key} given")
+                raise DataError(f"idx data with test records needs test_images and test_labels; {key} is missing")
         return [(self._file(images), self._file(labels)) for images, labels in named]
 
     def _file(self, key: str) -> Path:
         return locate(self._folder, self.options[key], otherwise=".gz", key=key)
 
 
-def _agreeing(images: Path, labels: Path) -> tuple[int, ...]:
-    """The shape (n, height, width) of images that have as many labels."""
-    with _unpacked(images) as file:
+def _matching_shape(images: Path, labels: Path) -> tuple[int, ...]:
+    """Return the images' shape (n, height, width). Raises ``DataError`` unless there are n labels."""
+    with _open_decompressed(images) as file:
         shape = _idx_header(file, images, axes=3)
-    with _unpacked(labels) as file:
+    with _open_decompressed(labels) as file:
         (count,) = _idx_header(file, labels, axes=1)
     if count != shape[0]:
         raise DataError(f"{labels}: {count} labels for the {shape[0]} images of {images}")
@@ -112,27 +112,27 @@ def _agreeing(images: Path, labels: Path) -> tuple[int, ...]:
 
 
 def _array(path: Path, axes: int) -> np.ndarray[Any, Any]:
-    """All values of an IDX file, uint8; exactly as many as its header says."""
+    """Read an IDX file as uint8. Raises ``DataError`` unless its size matches its header."""
     import numpy as np
 
-    with _unpacked(path) as file:
+    with _open_decompressed(path) as file:
         shape = _idx_header(file, path, axes)
         wanted = prod(shape)
         values = file.read(wanted + 1)
     if len(values) != wanted:
         raise DataError(
-            f"{path}: the header promises {wanted} bytes of values, the file holds "
+            f"{path}: the header declares {wanted} bytes of values, but the file contains "
             f"{'more' if len(values) > wanted else len(values)}"
         )
     return np.frombuffer(values, dtype=np.uint8).reshape(shape)
 
 
 def _idx_header(file: IO[bytes], path: Path, axes: int) -> tuple[int, ...]:
-    """The shape: two zero bytes, the type, the number of axes, then one big-endian 32-bit length per axis."""
+    """Read the header: two zero bytes, type, number of axes, and one big-endian 32-bit length per axis."""
     head = file.read(4 + 4 * axes)
     if len(head) < 4 + 4 * axes or head[:2] != b"\0\0" or head[3] != axes:
         labels_for_images = head[:4] == bytes([0, 0, _UNSIGNED_BYTE, 4 - axes])
-        swapped = "; are images and labels exchanged?" if labels_for_images else ""
+        swapped = "; images and labels may be swapped" if labels_for_images else ""
         raise DataError(f"{path}: not an IDX file with {axes} {'axis' if axes == 1 else 'axes'}{swapped}")
     if head[2] != _UNSIGNED_BYTE:
         raise DataError(f"{path}: IDX values must be unsigned bytes (type 0x08), got type {head[2]:#04x}")
@@ -142,8 +142,8 @@ def _idx_header(file: IO[bytes], path: Path, axes: int) -> tuple[int, ...]:
 
 
 @contextmanager
-def _unpacked(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file, decompressing it where its first bytes say gzip; a broken one becomes a ``DataError``."""
+def _open_decompressed(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file, decompressed if its first bytes are those of gzip. Read errors become ``DataError``."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
@@ -155,7 +155,7 @@ def _unpacked(path: Path) -> Iterator[IO[bytes]]:
 
 NPZ = Dataset(
     kind="npz",
-    summary="Arrays x and y, and perhaps x_test and y_test, of a numpy .npz file.",
+    summary="Arrays x and y, and optionally x_test and y_test, of a numpy .npz file.",
     schema=schema(
         {
             "path": path("The .npz file: x is (n, features), (n, height, width) or (n, channels, height, width)."),
@@ -167,15 +167,15 @@ NPZ = Dataset(
 )
 
 
-#: Names that a message lists at most.
+#: Maximum number of names in a message.
 _SHOWN = 20
 
 
 class Npz(Source):
-    """Features ``x`` of any real dtype and integer labels ``y``; images without channels get one."""
+    """Features ``x`` of any real dtype and integer labels ``y``. Images without a channel axis get one."""
 
     def describe(self) -> Facts:
-        """Shapes from the arrays' headers, digest from the file."""
+        """Read the shapes from the arrays' headers, and hash the file."""
         file = self._file()
         with open_archive(file) as archive:
             shape, labels = self._shape(archive, "x"), self._shape(archive, "y")
@@ -184,7 +184,7 @@ class Npz(Source):
             if _has_test(archive):
                 test, test_labels = self._shape(archive, "x_test"), self._shape(archive, "y_test")
         if test[1:] != shape[1:]:
-            raise DataError(f"{file}: records of x_test have shape {test[1:]}, those of x {shape[1:]}")
+            raise DataError(f"{file}: records of x_test have shape {test[1:]}, but x has {shape[1:]}")
         for name, wanted, got in (("y", shape[:1], labels), ("y_test", test[:1], test_labels)):
             if got != wanted:
                 raise DataError(f"{file}: {name} must have shape {wanted}, one label per record, got {got}")
@@ -198,7 +198,7 @@ class Npz(Source):
         )
 
     def read(self) -> LoadedData:
-        """All arrays, images with their channel axis."""
+        """Read all arrays, with a channel axis for images."""
         with open_archive(self._file()) as archive:
             x, y = self._array(archive, "x"), self._array(archive, "y")
             test_x, test_y = x[:0], y[:0]
@@ -210,7 +210,7 @@ class Npz(Source):
         return locate(self.directory, self.options["path"])
 
     def _shape(self, archive: zipfile.ZipFile, name: str) -> tuple[int, ...]:
-        """The shape of an array from its header alone, refused where it could not be loaded."""
+        """Return an array's shape from its header. Raises ``DataError`` if it cannot be loaded."""
         with open_member(archive, name) as member:
             return _npy_header(member, f"{self.what()}: {name}", "iu" if name.startswith("y") else "fiu")
 
@@ -224,17 +224,17 @@ class Npz(Source):
 
 
 def _has_test(archive: zipfile.ZipFile) -> bool:
-    """Whether test records are there; half of a pair is an error that names the other half."""
+    """Return True if a test array exists. Reading then reports a missing counterpart."""
     return not {"x_test.npy", "y_test.npy"}.isdisjoint(archive.namelist())
 
 
 def _record(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of one record: (n, height, width) are images of one channel."""
+    """Return the shape of one record; (n, height, width) are images with one channel."""
     return (1, *shape[1:]) if len(shape) == 3 else shape[1:]
 
 
 def npy_header(member: IO[bytes], what: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype of an array in an archive, from its header alone; ``what`` begins messages."""
+    """Return shape and dtype of an array in an archive from its header. Messages begin with ``what``."""
     import numpy as np
 
     version = np.lib.format.read_magic(member)
@@ -243,7 +243,7 @@ def npy_header(member: IO[bytes], what: str) -> tuple[tuple[int, ...], np.dtype[
     elif version == (2, 0):
         shape, _, dtype = np.lib.format.read_array_header_2_0(member)
     else:
-        raise DataError(f"{what} is in .npy format {version}, which holds no plain numbers")
+        raise DataError(f"{what} is in .npy format {version}, which is not supported")
     return tuple(int(n) for n in shape), dtype
 
 
@@ -259,9 +259,11 @@ def _npy_header(member: IO[bytes], what: str, kinds: str) -> tuple[int, ...]:
 
 @contextmanager
 def open_archive(file: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.ZipFile]:
-    """Open an archive; whatever goes wrong becomes a ``DataError``. ``content``: what the file held when it was read.
+    """Open an archive. Every error becomes a ``DataError``, because zip, zlib and numpy raise many kinds.
 
-    Every exception, since foreign bytes make zip, zlib and numpy's header parser raise more kinds than can be listed.
+    Args:
+        file: The file, for messages.
+        content: The file's bytes, if they were read before.
     """
     try:
         with zipfile.ZipFile(content or file) as archive:
@@ -274,7 +276,7 @@ def open_archive(file: Path, content: IO[bytes] | None = None) -> Iterator[zipfi
 
 @contextmanager
 def open_member(archive: zipfile.ZipFile, name: str) -> Iterator[IO[bytes]]:
-    """An array of an archive, for reading; raises ``DataError`` with the names that there are."""
+    """Open an array of an archive. Raises ``DataError`` with the existing names if it is missing."""
     try:
         member = archive.open(f"{name}.npy")
     except KeyError:

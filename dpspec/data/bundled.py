@@ -1,4 +1,4 @@
-"""``breast-cancer`` and ``digits``, which come with scikit-learn: facts are constants that rows are held against."""
+"""Data kinds ``breast-cancer`` and ``digits`` from scikit-learn. Their facts are constants checked on loading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Bundled(Source):
-    """A data set whose facts are known without importing scikit-learn, which would import scipy.
+    """A dataset of scikit-learn with constant facts, so that describing it needs no import of scikit-learn and scipy.
 
     ``FACTS.digest`` is the SHA-256 of the features as little-endian float64 and the labels as little-endian int64.
     """
@@ -24,35 +24,35 @@ class Bundled(Source):
 
     @abstractmethod
     def fetch(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """scikit-learn's own features (n, features) and labels (n,)."""
+        """Return scikit-learn's features (n, features) and labels (n,)."""
 
     @abstractmethod
     def units(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The features in the units that this data kind documents."""
+        """Convert features to the documented units."""
 
     def describe(self) -> Facts:
-        """The constants."""
+        """Return the constants."""
         return self.FACTS
 
     def read(self) -> LoadedData:
-        """The rows; raises ``DataError`` where the installed scikit-learn brings others than the facts describe."""
+        """Return the rows. Raises ``DataError`` if those of the installed scikit-learn differ from the facts."""
         x, y = self.fetch()
         found = hashlib.sha256(x.astype("<f8").tobytes() + y.astype("<i8").tobytes()).hexdigest()
         if found != self.FACTS.digest:
-            raise DataError(f"{self.what()}: the installed scikit-learn brings other records (SHA-256 {found})")
+            raise DataError(f"{self.what()}: the installed scikit-learn has different records (SHA-256 {found})")
         x = self.units(x).reshape(-1, *self.FACTS.shape)
         return LoadedData(train_x=x, train_y=y, test_x=x[:0], test_y=y[:0])
 
 
 BREAST_CANCER = Dataset(
     kind="breast-cancer",
-    summary="569 tumours, 30 standardised measurements each, benign or malignant (scikit-learn).",
+    summary="569 tumors with 30 standardized measurements each, benign or malignant (scikit-learn).",
     schema=schema({}, public=True),
     source="dpspec.data.bundled:BreastCancer",
 )
 
-#: Mean and standard deviation of each feature over the published set, to two digits. They are constants of this
-#: data kind and never computed again: were they taken from the records, one record would move all the others.
+#: Mean and standard deviation of each feature of the published dataset, to two digits. They are constants: statistics
+#: computed from the records would let one record change all others.
 MEAN = (
     *(14.0, 19.0, 92.0, 650.0, 0.096, 0.1, 0.089, 0.049, 0.18, 0.063),
     *(0.41, 1.2, 2.9, 40.0, 0.007, 0.025, 0.032, 0.012, 0.021, 0.0038),
@@ -77,14 +77,14 @@ class BreastCancer(Bundled):
     )
 
     def fetch(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Measurements (569, 30) as published, and the diagnoses."""
+        """Return the published measurements (569, 30) and the diagnoses."""
         from sklearn.datasets import load_breast_cancer
 
         x, y = load_breast_cancer(return_X_y=True)
         return x, y
 
     def units(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """(x - MEAN) / STD per feature."""
+        """Standardize: (x - MEAN) / STD per feature."""
         import numpy as np
 
         standard: np.ndarray[Any, Any] = (x - np.asarray(MEAN)) / np.asarray(STD)
@@ -102,7 +102,7 @@ DIGITS = Dataset(
 class Digits(Bundled):
     """Test part of the UCI set "Optical Recognition of Handwritten Digits": records (1, 8, 8) in [0, 1].
 
-    Pixels count dark dots and run from 0 to 16; they are divided by that public constant.
+    Pixels count dark dots from 0 to 16 and are divided by the public constant 16.
     """
 
     FACTS = Facts(
@@ -114,12 +114,12 @@ class Digits(Bundled):
     )
 
     def fetch(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Pixels (1797, 64) from 0 to 16 and the digits."""
+        """Return the pixels (1797, 64) from 0 to 16 and the digits."""
         from sklearn.datasets import load_digits
 
         x, y = load_digits(return_X_y=True)
         return x, y
 
     def units(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Pixels from 0 to 1; exact, since 16 is a power of two."""
+        """Scale pixels to [0, 1], exactly because 16 is a power of two."""
         return x / 16.0

@@ -11,11 +11,11 @@ from dpspec.data.tables.users import RECORDS_PER_USER
 
 DECLARED = Dataset(
     kind="declared",
-    summary="Public facts of a dataset without its records, for bounds alone.",
+    summary="Only the public facts of a dataset, which suffice for bounds but not for training.",
     schema={
         "type": "object",
         "properties": {
-            "records": {"type": "integer", "minimum": 1, "description": "Number of training records."},
+            "records": {"type": "integer", "minimum": 1, "description": "The number of training records."},
             "features": {
                 "type": ["integer", "array"],
                 "minimum": 1,
@@ -23,14 +23,14 @@ DECLARED = Dataset(
                 "maxItems": 3,
                 "items": {"type": "integer", "minimum": 1},
                 "default": 1,
-                "description": "Number of features of a record, or its shape: [channels, height, width] for images.",
+                "description": "The number of features, or the shape: [channels, height, width] for images.",
             },
-            "classes": {**CLASSES, "default": 2, "description": "Number of classes."},
+            "classes": {**CLASSES, "default": 2, "description": "The number of classes."},
             "test_records": {
                 "type": "integer",
                 "minimum": 0,
                 "default": 0,
-                "description": "Number of test records.",
+                "description": "The number of test records.",
             },
             "records_per_user": RECORDS_PER_USER,
         },
@@ -42,7 +42,7 @@ DECLARED = Dataset(
 
 
 class Declared:
-    """The facts that a spec states, without a digest."""
+    """Facts from the spec. They have no digest, because there are no records."""
 
     def __init__(self, options: FrozenMap, directory: Path) -> None:
         self.options = options
@@ -60,5 +60,5 @@ class Declared:
         )
 
     def load(self) -> LoadedData:
-        """Always raises ``DataError``."""
-        raise DataError("data of kind 'declared' has no records: it can be bounded, not trained on")
+        """Raise ``DataError``: there are no records."""
+        raise DataError("data of kind 'declared' has no records, so it supports bounds but not training")

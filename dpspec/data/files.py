@@ -1,4 +1,4 @@
-"""Files of others, found, bounded in size and identified before anything reads them; packages that some need."""
+"""Locate, limit and hash data files before they are read, and import optional packages."""
 
 from __future__ import annotations
 
@@ -14,18 +14,24 @@ from typing import Any
 from dpspec.contract import DataError
 from dpspec.text import closest, did_you_mean
 
-#: No file may be larger, and no array may hold more values (4 bytes each once loaded).
+#: Maximum size of a file, and maximum number of values of an array (4 bytes each once loaded).
 MAX_BYTES = 2**30
 MAX_VALUES = 2**28
 
 
 def locate(directory: Path, name: str, otherwise: str = "", key: str = "path") -> Path:
-    """The regular file ``name``, relative to ``directory``; raises ``DataError`` when absent, empty or too large.
+    """Return the path of a regular file.
 
-    Empty files are refused because those of ``/proc`` call themselves so: some have no end, others hold secrets.
+    Empty files are rejected: system files in ``/proc`` report size 0 but may be endless or contain secrets.
 
-    otherwise: what to append to the name where no file has it as it is.
-    key: the key of ``data`` that names the file.
+    Args:
+        directory: The folder that ``name`` is relative to.
+        name: The file's name.
+        otherwise: A suffix to append if the file does not exist.
+        key: The key of ``data`` that names the file.
+
+    Raises:
+        DataError: The file is missing, empty, too large or not a regular file.
     """
     path = directory / name
     try:
@@ -33,7 +39,7 @@ def locate(directory: Path, name: str, otherwise: str = "", key: str = "path") -
     except FileNotFoundError:
         if otherwise and os.path.exists(directory / (name + otherwise)):
             return locate(directory, name + otherwise, key=key)
-        raise DataError(f"{path}: no such file{did_you_mean(closest(path.name, _beside(path)))}", key) from None
+        raise DataError(f"{path}: no such file{did_you_mean(closest(path.name, _sibling_names(path)))}", key) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be opened: {error}", key) from error
     if not regular:
@@ -45,8 +51,8 @@ def locate(directory: Path, name: str, otherwise: str = "", key: str = "path") -
     return path
 
 
-def _beside(path: Path) -> list[str]:
-    """Names in a file's folder, a thousand at most; none where it cannot be read."""
+def _sibling_names(path: Path) -> list[str]:
+    """Return up to 1000 names in a file's folder; empty if it cannot be read."""
     try:
         with os.scandir(path.parent) as entries:
             return [entry.name for entry in islice(entries, 1000)]
@@ -55,7 +61,7 @@ def _beside(path: Path) -> list[str]:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file's bytes in hexadecimal."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -64,15 +70,15 @@ def sha256(path: Path) -> str:
 
 
 def check_count(what: object, shape: Sequence[int]) -> None:
-    """Refuse arrays without values and arrays that would not fit in memory; ``what`` begins the message."""
+    """Raise ``DataError`` for arrays that are empty or too large. The message begins with ``what``."""
     if min(shape, default=0) < 1:
         raise DataError(f"{what}: is empty (shape {tuple(shape)})")
     if prod(shape) > MAX_VALUES:
         raise DataError(f"{what}: {prod(shape)} values; at most {MAX_VALUES} are read")
 
 
-def need(module: str, package: str, kind: str) -> Any:
-    """The imported ``module`` of ``package``; ``DataError`` names the extra, called like ``kind``, that installs it."""
+def import_optional(module: str, package: str, kind: str) -> Any:
+    """Import ``module`` of ``package``. Raises ``DataError`` with the extra ``kind`` that installs it."""
     try:
         return import_module(module)
     except ImportError as error:

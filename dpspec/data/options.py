@@ -1,4 +1,4 @@
-"""The keys that every data kind with rows shares, and what they do: which records, what scale, in what ball."""
+"""Keys shared by all data kinds with records, and the transformations that they control."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SEED: dict[str, Json] = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1,
 COMMON: dict[str, Json] = {
     "split": {
         "type": "object",
-        "description": "Holds some records back for testing. For sources that bring no test records of their own.",
+        "description": "Holds out some records for testing, if the source has no test records.",
         "properties": {
             "test": {
                 "type": ["number", "array"],
@@ -24,11 +24,11 @@ COMMON: dict[str, Json] = {
                 "minItems": 1,
                 "maxItems": 100_000,
                 "uniqueItems": True,
-                "items": {"type": "integer", "minimum": 0, "description": "A record, by its place, counted from 0."},
-                "description": "How many records to hold back: below 1 a fraction of all records, otherwise a count. "
-                "Or a list of those records, to repeat a published split.",
+                "items": {"type": "integer", "minimum": 0, "description": "A record's index, from 0."},
+                "description": "The records to hold out: a fraction below 1, a count, or a list of indices, for "
+                "example to repeat a published split.",
             },
-            "seed": {**_SEED, "description": "Decides which records are held back, where test says how many."},
+            "seed": {**_SEED, "description": "Seed of the held-out records, if test is a fraction or a count."},
         },
         "required": ["test"],
         "additionalProperties": False,
@@ -36,30 +36,29 @@ COMMON: dict[str, Json] = {
     "size": {
         "type": "integer",
         "minimum": 1,
-        "description": "Train on this many records, drawn at random from the training records by seed. With one seed "
-        "a smaller size draws a subset of a larger one.",
+        "description": "The number of training records to use, drawn at random by seed. With the same seed, a smaller "
+        "size draws a subset of a larger one.",
     },
     "seed": {
         **_SEED,
-        "description": "Decides which records size keeps, and max_records_per_user of each user; synthetic data is "
-        "generated from it too.",
+        "description": "Seed of the records that size and max_records_per_user keep, and of synthetic data.",
     },
     "standardise": {
         "type": "object",
-        "description": "Replaces x by (x - mean) / std. Public constants: they are never computed from the records.",
+        "description": "Replaces x by (x - mean) / std. Public constants, never computed from the records.",
         "properties": {
             "mean": {
                 "type": ["number", "array"],
                 "items": {"type": "number"},
                 "default": 0.0,
-                "description": "What to subtract: one number, or one per feature (images: one per channel).",
+                "description": "The subtrahend: one number, or one per feature (images: one per channel).",
             },
             "std": {
                 "type": ["number", "array"],
                 "exclusiveMinimum": 0,
                 "items": {"type": "number", "exclusiveMinimum": 0},
                 "default": 1.0,
-                "description": "What to divide by: one number, or one per feature (images: one per channel).",
+                "description": "The divisor: one number, or one per feature (images: one per channel).",
             },
         },
         "additionalProperties": False,
@@ -67,21 +66,26 @@ COMMON: dict[str, Json] = {
     "radius": {
         "type": "number",
         "minimum": 1e-6,
-        "description": "Scales every longer record down to this l2 norm, after standardise. A public constant.",
+        "description": "Maximum l2 norm of a record after standardise; longer records are scaled down. A public "
+        "constant.",
     },
 }
 
 
-#: The common keys that scale features.
+#: Common keys that scale features.
 _SCALING = ("standardise", "radius")
 
 
 def schema(
     own: Mapping[str, Json], required: Sequence[str] = (), *, public: bool = False, scaled: bool = True
 ) -> dict[str, Json]:
-    """The JSON Schema of a data block: a kind's own keys and the common ones.
+    """Return the JSON Schema of a data block with a kind's own keys and the common ones.
 
-    public: that key's default. scaled: whether the features are quantities, which the common keys can scale.
+    Args:
+        own: The kind's own keys.
+        required: The required keys.
+        public: The default of the key ``public``.
+        scaled: True if the features are quantities that ``standardise`` and ``radius`` can scale.
     """
     common = {key: value for key, value in COMMON.items() if scaled or key not in _SCALING}
     return {
@@ -94,31 +98,42 @@ def schema(
 
 _PUBLIC: dict[str, Json] = {
     "type": "boolean",
-    "description": "Whether the records are public, so that reports may show values that depend on them, such as "
-    "accuracy. Otherwise reports leave such values out unless asked for with --internal.",
+    "description": "True if the records are public. Reports of private records omit values that depend on them, such "
+    "as accuracy, except with --internal.",
 }
 
-#: How many classes the labels have, for file formats that do not say.
+#: Schema of the number of classes, for file formats that do not contain it.
 CLASSES: dict[str, Json] = {
     "type": "integer",
     "minimum": 2,
     "maximum": 100_000,
-    "description": "How many classes there are; labels run from 0 to classes - 1. A public constant, declared rather "
-    "than counted.",
+    "description": "The number of classes; labels are 0 to classes - 1. A public constant, declared rather than "
+    "counted.",
 }
 
 
 def path(description: str) -> dict[str, Json]:
-    """The schema of a key that names a file."""
+    """Return the schema of a key that names a file."""
     return {"type": "string", "minLength": 1, "description": f"{description} Relative to the spec's directory."}
 
 
 def checked(
     x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], classes: int, what: object, *, missing: bool = False
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Records as float32 (n, ...) and labels as int64 (n,), or ``DataError`` saying what is wrong with ``what``.
+    """Validate and convert records and labels.
 
-    missing: whether NaN stands for a missing value; otherwise it is an error.
+    Args:
+        x: Records (n, ...), real numbers.
+        y: Labels (n,), integers.
+        classes: The number of classes.
+        what: The beginning of messages.
+        missing: Accept NaN as a missing value.
+
+    Returns:
+        Records as float32 (n, ...) and labels as int64 (n,).
+
+    Raises:
+        DataError: Invalid types, shapes, labels or values.
     """
     import numpy as np
 
@@ -127,21 +142,18 @@ def checked(
     if y.dtype.kind not in "iu":
         raise DataError(f"{what}: labels must be integers, got dtype {y.dtype}")
     if y.shape != x.shape[:1]:
-        raise DataError(f"{what}: {x.shape[0]} records need as many labels, got labels of shape {y.shape}")
+        raise DataError(f"{what}: {x.shape[0]} records need {x.shape[0]} labels, got labels of shape {y.shape}")
     wrong = np.flatnonzero((y < 0) | (y >= classes))
     if wrong.size:
         raise DataError(f"{what}: label {y[wrong[0]]} of record {wrong[0]} is not in 0..{classes - 1}")
     with np.errstate(over="ignore", invalid="ignore"):
         rows = x.astype(np.float32)
-    require_finite(rows, what, "features", missing=missing)
+    check_finite(rows, what, "features", missing=missing)
     return rows, y.astype(np.int64)
 
 
-def require_finite(x: np.ndarray[Any, Any], what: object, when: str, *, missing: bool = False) -> None:
-    """Raise ``DataError`` naming the first record of ``x`` that float32 cannot hold as finite numbers.
-
-    missing: lets NaN pass.
-    """
+def check_finite(x: np.ndarray[Any, Any], what: object, when: str, *, missing: bool = False) -> None:
+    """Raise ``DataError`` at the first record that is not finite in float32. ``missing`` allows NaN."""
     import numpy as np
 
     good = np.isfinite(x) | np.isnan(x) if missing else np.isfinite(x)
@@ -151,7 +163,7 @@ def require_finite(x: np.ndarray[Any, Any], what: object, when: str, *, missing:
 
 
 def check_constants(options: FrozenMap, shape: tuple[int, ...]) -> None:
-    """Raise ``DataError`` where ``standardise`` lists another number of constants than there are features."""
+    """Raise ``DataError`` if ``standardise`` has a list of the wrong length."""
     for key, value in (options.get("standardise") or {}).items():
         if isinstance(value, tuple) and len(value) != shape[0]:
             unit = "feature" if len(shape) == 1 else "channel"
@@ -159,11 +171,19 @@ def check_constants(options: FrozenMap, shape: tuple[int, ...]) -> None:
 
 
 def transformed(x: np.ndarray[Any, Any], options: FrozenMap, what: object) -> np.ndarray[Any, Any]:
-    """Records (n, *shape) float32 after ``standardise`` and ``radius``, each record by itself.
+    """Apply ``standardise`` and ``radius`` to each record independently, in float64.
 
-    Computed in float64. A record of l2 norm above ``radius`` is multiplied by radius (1 - 2^-22) / norm: the margin
-    exceeds what rounding to float32 can add (2^-24), so that no returned record is longer than ``radius``. Missing
-    values stay missing and count nothing.
+    Records with an l2 norm above ``radius`` are multiplied by radius (1 - 2^-22) / norm. The margin exceeds the
+    relative rounding error of float32 (2^-24), so that no result is longer than ``radius``. Missing values stay missing
+    and contribute 0 to the norm.
+
+    Args:
+        x: Records (n, *shape).
+        options: The data block.
+        what: The beginning of messages.
+
+    Returns:
+        Records (n, *shape), float32.
     """
     import numpy as np
 
@@ -172,7 +192,7 @@ def transformed(x: np.ndarray[Any, Any], options: FrozenMap, what: object) -> np
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             centred = x.astype(np.float64) - _spread(constants.get("mean", 0.0), x.ndim)
             x = (centred / _spread(constants.get("std", 1.0), x.ndim)).astype(np.float32)
-        require_finite(x, what, "after standardise", missing=bool(options.get("missing")))
+        check_finite(x, what, "after standardise", missing=bool(options.get("missing")))
     if radius is not None and len(x):
         flat = x.reshape(len(x), -1).astype(np.float64)
         norms = np.linalg.norm(np.nan_to_num(flat), axis=1, keepdims=True)
@@ -182,7 +202,7 @@ def transformed(x: np.ndarray[Any, Any], options: FrozenMap, what: object) -> np
 
 
 def _spread(constant: Json, ndim: int) -> np.ndarray[Any, Any]:
-    """A constant that broadcasts against records (n, *shape): along the first axis of a record if it is a list."""
+    """Reshape a constant to broadcast against records (n, *shape); lists apply to a record's first axis."""
     import numpy as np
 
     array = np.asarray(constant, dtype=np.float64)

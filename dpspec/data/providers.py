@@ -1,4 +1,4 @@
-"""The data kinds that come with dpspec. Importing this loads neither numpy, torch, scipy nor scikit-learn."""
+"""The built-in data kinds. Importing this module does not import numpy, torch, scipy or scikit-learn."""
 
 from __future__ import annotations
 

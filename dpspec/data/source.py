@@ -1,4 +1,4 @@
-"""What every data kind has in common: its own facts and rows, then ``split`` and ``size``, as counts and as rows."""
+"""Base class of data kinds with records, and the selection of records by ``split`` and ``size``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-#: Keeps draws apart that share a seed.
+#: Purposes of random draws, which separate streams with the same seed.
 SPLIT, SIZE, GENERATE = 1, 2, 3
 
 
 def generator(seed: int, purpose: int) -> np.random.RandomState:
-    """A random stream of its own. ``RandomState`` is frozen: every numpy draws the same numbers from the same seed."""
+    """Return the random stream of a seed and purpose. ``RandomState`` draws the same numbers in all numpy versions."""
     import numpy as np
 
     return np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, purpose])))
@@ -28,10 +28,14 @@ def generator(seed: int, purpose: int) -> np.random.RandomState:
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """``split`` and ``size`` of a data block, resolved to counts. Keys that change no row are None.
+    """``split`` and ``size`` of a data block, resolved to counts. Keys without effect are None.
 
-    test: how many records are held back. held: which ones, ascending, where the spec lists them; else ``test_seed``
-        draws them.
+    Attributes:
+        test: The number of held-out records.
+        held: Their indices, ascending, if the spec lists them; otherwise ``test_seed`` draws them.
+        test_seed: The seed of the held-out records.
+        size: The number of training records to keep.
+        size_seed: The seed of the kept records.
     """
 
     test: int | None
@@ -42,15 +46,15 @@ class Selection:
 
     @classmethod
     def of(cls, options: FrozenMap, whole: Facts) -> Selection:
-        """Resolve the options against the whole source; raises ``DataError`` where they do not fit it."""
+        """Resolve the options for a source. Raises ``DataError`` if they do not fit it."""
         split, rest = options.get("split"), whole.records
         test = held = None
         if split is not None:
             if whole.test_records:
-                raise DataError("split: this source has test records of its own")
-            asked = split["test"]
-            held = _listed(asked, whole.records) if isinstance(asked, tuple) else None
-            test = _count(float(asked), whole.records) if held is None else len(held)
+                raise DataError("split: this source already has test records")
+            test_option = split["test"]
+            held = _listed(test_option, whole.records) if isinstance(test_option, tuple) else None
+            test = _count(float(test_option), whole.records) if held is None else len(held)
             rest -= test
         size = options.get("size")
         if size is not None and size > rest:
@@ -64,20 +68,20 @@ class Selection:
         )
 
     def key(self) -> dict[str, Json]:
-        """What of the selection decides the rows."""
+        """Return the values that determine the selected rows, for the digest."""
         drawn = None if self.test is None else [self.test, self.test_seed]
         split = drawn if self.held is None else {"held": list(self.held)}
         return {"split": split, "size": None if self.size is None else [self.size, self.size_seed]}
 
     def facts(self, whole: Facts) -> Facts:
-        """The facts of the whole source, with the selection's counts."""
+        """Return the facts of the whole source with the selection's counts."""
         records = whole.records - (self.test or 0)
         return dataclasses.replace(
             whole, records=self.size or records, test_records=whole.test_records + (self.test or 0)
         )
 
     def rows(self, whole: LoadedData) -> LoadedData:
-        """The selected rows, in the source's own order."""
+        """Return the selected rows in the source's order."""
         x, y, test_x, test_y = whole.train_x, whole.train_y, whole.test_x, whole.test_y
         if self.test is not None:
             held = _mask(len(y), self.held) if self.held else _draw(len(y), self.test, self.test_seed, SPLIT)
@@ -89,27 +93,29 @@ class Selection:
 
 
 def _count(test: float, records: int) -> int:
-    """A fraction of the records to the nearest count, or the count itself; at least one record is left to train on."""
+    """Convert a fraction of the records, or a count, to a count that leaves at least one training record."""
     if test >= 1 and not test.is_integer():
-        raise DataError(f"split.test must be a fraction below 1 or a whole count, got {test}")
+        raise DataError(f"split.test must be a fraction below 1 or an integer, got {test}")
     count = int(test) if test >= 1 else int(test * records + 0.5)
     if not 1 <= count < records:
-        raise DataError(f"split.test holds back {count} of {records} records; at least one must test and one train")
+        raise DataError(
+            f"split.test holds out {count} of {records} records; testing and training need at least one each"
+        )
     return count
 
 
-def _listed(asked: tuple[Json, ...], records: int) -> tuple[int, ...]:
-    """The listed places, ascending; at least one record is left to train on."""
-    held = tuple(sorted(int(place) for place in asked))
+def _listed(test_option: tuple[Json, ...], records: int) -> tuple[int, ...]:
+    """Return the listed indices, ascending. Raises ``DataError`` unless a training record remains."""
+    held = tuple(sorted(int(place) for place in test_option))
     if held[-1] >= records:
-        raise DataError(f"split.test holds back record {held[-1]}, but there are {records} records, counted from 0")
+        raise DataError(f"split.test holds out record {held[-1]}, but the last of {records} records is {records - 1}")
     if len(held) == records:
-        raise DataError(f"split.test holds back all {records} records; at least one must train")
+        raise DataError(f"split.test holds out all {records} records; training needs at least one")
     return held
 
 
 def _mask(records: int, places: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """A mask (records,) that is true at ``places``."""
+    """Return a mask (records,) that is true at ``places``."""
     import numpy as np
 
     mask = np.zeros(records, dtype=bool)
@@ -118,7 +124,7 @@ def _mask(records: int, places: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 
 def _draw(records: int, count: int, seed: int, purpose: int) -> np.ndarray[Any, Any]:
-    """A mask (records,) with ``count`` trues, uniform over all such masks."""
+    """Draw a uniformly random mask (records,) with ``count`` true entries."""
     import numpy as np
 
     mask = np.zeros(records, dtype=bool)
@@ -126,23 +132,23 @@ def _draw(records: int, count: int, seed: int, purpose: int) -> np.ndarray[Any, 
     return mask
 
 
-class Selecting(Protocol):
-    """Which of a source's rows are kept, which of those are held back, and what that makes of the facts."""
+class RowSelection(Protocol):
+    """A selection of kept and held-out rows of a source."""
 
     def key(self) -> dict[str, Json]:
-        """What of it decides the rows."""
+        """Return the values that determine the rows, for the digest."""
 
     def facts(self, whole: Facts) -> Facts:
-        """The facts of the whole source, with the counts of what is selected."""
+        """Return the facts of the whole source with the counts of the selected rows."""
 
     def rows(self, whole: LoadedData) -> LoadedData:
-        """The selected rows, in the source's own order."""
+        """Return the selected rows in the source's order."""
 
 
 class Source(ABC):
-    """A :class:`~dpspec.contract.DataSource` that has still to say what it reads.
+    """Base class of :class:`~dpspec.contract.DataSource` with records.
 
-    Image records have shape (channels, height, width), all others (features,).
+    Records of images have shape (channels, height, width), all others (features,).
     """
 
     def __init__(self, options: FrozenMap, directory: Path) -> None:
@@ -151,24 +157,24 @@ class Source(ABC):
 
     @abstractmethod
     def describe(self) -> Facts:
-        """The facts of the whole source before the common options. Cheap; imports neither torch nor scipy.
+        """Return the facts of the whole source before the common options, without importing torch or scipy.
 
-        Its ``digest`` must change whenever the rows that :meth:`read` returns change.
+        The ``digest`` must change if the rows of :meth:`read` change.
         """
 
     @abstractmethod
     def read(self) -> LoadedData:
-        """The rows of the whole source before the common options, of any real dtype; empty test arrays if none."""
+        """Return all rows before the common options, of any real dtype, with empty test arrays if there are none."""
 
     def facts(self) -> Facts:
-        """The public facts of the records that trials see; raises ``DataError``."""
+        """Return the public facts of the records that trials use. Raises ``DataError``."""
         whole = self.describe()
         check_constants(self.options, whole.shape)
         selection = self.selection(whole)
         return dataclasses.replace(selection.facts(whole), digest=self._digest(whole, selection))
 
     def load(self) -> LoadedData:
-        """The records that trials see, finite float32 (NaN where missing) with int64 labels; raises ``DataError``."""
+        """Return the records that trials use: finite float32 (NaN if missing), int64 labels. Raises ``DataError``."""
         whole, what, what_test = self.describe(), self.what(), self.what(test=True)
         check_constants(self.options, whole.shape)
         raw = self.read()
@@ -176,7 +182,7 @@ class Source(ABC):
         train_x, train_y = checked(raw.train_x, raw.train_y, whole.classes, what, missing=missing)
         test_x, test_y = checked(raw.test_x, raw.test_y, whole.classes, what_test, missing=missing)
         if (train_x.shape, test_x.shape) != ((whole.records, *whole.shape), (whole.test_records, *whole.shape)):
-            raise DataError(f"{what}: read {train_x.shape} and {test_x.shape}, which are not the shapes described")
+            raise DataError(f"{what}: shapes {train_x.shape} and {test_x.shape} differ from those described")
         chosen = self.selection(whole).rows(LoadedData(train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y))
         return LoadedData(
             train_x=transformed(chosen.train_x, self.options, what),
@@ -186,16 +192,16 @@ class Source(ABC):
             owners=chosen.owners,
         )
 
-    def selection(self, whole: Facts) -> Selecting:
-        """Which rows trials see; raises ``DataError`` where the options do not fit the source."""
+    def selection(self, whole: Facts) -> RowSelection:
+        """Return the rows that trials use. Raises ``DataError`` if the options do not fit the source."""
         return Selection.of(self.options, whole)
 
     def what(self, test: bool = False) -> str:
-        """How messages about the training or test rows begin: with the file, where there is one."""
+        """Return the beginning of messages about the training or test rows: the file, if there is one."""
         name = self.options.get("path")
         return ("data" if name is None else str(self.directory / name)) + " (test)" * test
 
-    def _digest(self, whole: Facts, selection: Selecting) -> str:
+    def _digest(self, whole: Facts, selection: RowSelection) -> str:
         key: dict[str, Json] = {"rows": whole.digest, **selection.key()}
         constants, radius = self.options.get("standardise"), self.options.get("radius")
         if constants is not None:

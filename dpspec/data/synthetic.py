@@ -1,4 +1,4 @@
-"""``synthetic``: records drawn from a seed, in several shapes."""
+"""Data kind ``synthetic``: records drawn from a seed in one of several patterns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DATASET = Dataset(
             "pattern": {
                 "enum": ["blobs", "linear", "rings", "xor", "images"],
                 "default": "blobs",
-                "description": "blobs: a ball around one random unit vector per class. linear: classes parted by "
+                "description": "blobs: a ball around one random unit vector per class. linear: classes separated by "
                 "random hyperplanes. rings: concentric circles in the first two features. xor: opposite quadrants of "
                 "the first two features. images: one random square picture per class, pixels in [0, 1].",
             },
@@ -33,22 +33,22 @@ DATASET = Dataset(
                 "minimum": 2,
                 "maximum": 10_000_000,
                 "default": 1000,
-                "description": "How many records to draw, before split and size.",
+                "description": "The number of records to draw, before split and size.",
             },
             "features": {
                 "type": "integer",
                 "minimum": 1,
                 "maximum": 1_000_000,
                 "default": 16,
-                "description": "How many features a record has; for images a square number of pixels.",
+                "description": "The number of features of a record; for images a square number.",
             },
-            "classes": {**CLASSES, "default": 2, "description": "How many classes there are; xor has two."},
+            "classes": {**CLASSES, "default": 2, "description": "The number of classes; 2 for xor."},
             "noise": {
                 "type": "number",
                 "minimum": 0,
                 "maximum": 1e6,
                 "default": 0.2,
-                "description": "Standard deviation of the gaussian noise on every feature, added once labels are set.",
+                "description": "The standard deviation of the Gaussian noise added to every feature after labeling.",
             },
         },
         public=True,
@@ -58,10 +58,10 @@ DATASET = Dataset(
 
 
 class Synthetic(Source):
-    """Records (features,), or (1, side, side) for images; the same seed draws the same records."""
+    """Records (features,), or (1, side, side) for images. The same seed draws the same records."""
 
     def describe(self) -> Facts:
-        """From the options alone."""
+        """Derive the facts from the options."""
         pattern, features, classes = self.options.get("pattern", "blobs"), self._int("features"), self._int("classes")
         side = isqrt(features)
         if pattern == "images" and side * side != features:
@@ -82,7 +82,7 @@ class Synthetic(Source):
         )
 
     def read(self) -> LoadedData:
-        """Draws all records."""
+        """Draw all records."""
         facts = self.describe()
         random = generator(self._int("seed"), GENERATE)
         pattern = self.options.get("pattern", "blobs")
@@ -112,14 +112,14 @@ def _blobs(random: np.random.RandomState, facts: Facts) -> Rows:
 
 
 def _linear(random: np.random.RandomState, facts: Facts) -> Rows:
-    """x gaussian of expected squared norm 1, y = argmax of the entries of W x."""
+    """x Gaussian with expected squared norm 1, y = argmax of W x."""
     weights = random.standard_normal((facts.features, facts.classes))
     x = random.standard_normal((facts.records, facts.features)) / facts.features**0.5
     return x, (x @ weights).argmax(axis=1)
 
 
 def _rings(random: np.random.RandomState, facts: Facts) -> Rows:
-    """Class y is the circle of radius (y + 1) / classes."""
+    """Circle of radius (y + 1) / classes for class y."""
     import numpy as np
 
     y = random.randint(facts.classes, size=facts.records)
@@ -130,13 +130,13 @@ def _rings(random: np.random.RandomState, facts: Facts) -> Rows:
 
 
 def _xor(random: np.random.RandomState, facts: Facts) -> Rows:
-    """x uniform in [-1, 1], y = 1 where the first two features have opposite signs."""
+    """x uniform in [-1, 1], y = 1 if the first two features have opposite signs."""
     x = random.uniform(-1, 1, size=(facts.records, facts.features))
     return x, (x[:, 0] * x[:, 1] < 0).astype(int)
 
 
 def _images(random: np.random.RandomState, facts: Facts) -> Rows:
-    """One picture per class, of blocks of 4 by 4 equal pixels so that convolutions have something to find."""
+    """One picture per class with blocks of 4 by 4 equal pixels, which convolutions can detect."""
     import numpy as np
 
     side = isqrt(facts.features)

@@ -1,9 +1,8 @@
-"""Texts as tokens: ``tokens``, sequences of ids from a file, and ``synthetic-tokens``, drawn from a seed.
+"""Data kinds ``tokens``, sequences of token ids from a file, and ``synthetic-tokens``, drawn from a seed.
 
-A record is a sequence of ``length`` ids below ``vocabulary``; id 0 is padding, which fills up shorter ones at the end.
-Vocabulary and length are public constants, and ids are made elsewhere, by a tokenizer that is public too. Ids are no
-quantities, so that what scales features (``standardise``, ``radius``) is no key of these kinds. They travel as float32
-like all features, which holds them exactly.
+A record is a sequence of ``length`` ids below ``vocabulary``, padded with id 0 at the end. Vocabulary and length are
+public constants. A public tokenizer must have produced the ids. Ids are not quantities, so these kinds lack the keys
+``standardise`` and ``radius``. Like all features, ids are stored as float32, which represents them exactly.
 """
 
 from __future__ import annotations
@@ -25,43 +24,43 @@ from dpspec.data.source import GENERATE, Source, generator
 if TYPE_CHECKING:
     import numpy as np
 
-#: The id that stands for no token.
+#: The padding id.
 PADDING = 0
 
-#: No line of a file of texts may be longer, in characters.
-_LONGEST_LINE = 2**20
+#: Maximum length of a line in characters.
+_MAX_LINE = 2**20
 
 _VOCABULARY: dict[str, Json] = {
     "type": "integer",
     "minimum": 2,
     "maximum": 2**20,
-    "description": "How many ids there are, 0 for padding among them: ids run from 0 to vocabulary - 1. A public "
-    "constant, declared rather than counted.",
+    "description": "The number of ids, including 0 for padding; ids are 0 to vocabulary - 1. A public constant, "
+    "declared rather than counted.",
 }
 
 _LENGTH: dict[str, Json] = {
     "type": "integer",
     "minimum": 1,
     "maximum": 65536,
-    "description": "How many ids a record has; shorter texts are padded by 0 at their end. A public constant.",
+    "description": "The number of ids of a record; shorter texts are padded with 0 at the end. A public constant.",
 }
 
 TOKENS = Dataset(
     kind="tokens",
-    summary="Texts as sequences of ids with a label each: a .jsonl file, or a numpy .npz file.",
+    summary="Labeled texts as sequences of token ids: a .jsonl file, or a numpy .npz file.",
     schema=schema(
         {
             "path": path(
-                'The file. Of a .jsonl file each line is {"tokens": [5, 17, 3], "label": 1}; a .npz file holds the '
-                "arrays x (n, at most length) and y (n,), and perhaps x_test and y_test, all of integers."
+                'The file. Each line of a .jsonl file is {"tokens": [5, 17, 3], "label": 1}. A .npz file contains the '
+                "integer arrays x (n, at most length) and y (n,), and optionally x_test and y_test."
             ),
             "vocabulary": _VOCABULARY,
             "length": _LENGTH,
             "truncate": {
                 "type": "boolean",
                 "default": False,
-                "description": "Whether texts of more ids are cut to the first length ones; otherwise they are "
-                "refused. Each text is cut by itself, whatever the others are.",
+                "description": "Truncate texts to the first length ids. By default longer texts are errors. Texts are "
+                "truncated independently.",
             },
             "classes": CLASSES,
         },
@@ -73,7 +72,7 @@ TOKENS = Dataset(
 
 SYNTHETIC = Dataset(
     kind="synthetic-tokens",
-    summary="Texts of ids drawn from a seed: each class prefers ids of its own.",
+    summary="Texts of token ids drawn from a seed, with preferred ids for each class.",
     schema=schema(
         {
             "records": {
@@ -81,7 +80,7 @@ SYNTHETIC = Dataset(
                 "minimum": 2,
                 "maximum": 10_000_000,
                 "default": 1000,
-                "description": "How many texts to draw, before split and size.",
+                "description": "The number of texts to draw, before split and size.",
             },
             "vocabulary": {**_VOCABULARY, "minimum": 4, "default": 50},
             "length": {**_LENGTH, "default": 16},
@@ -91,7 +90,7 @@ SYNTHETIC = Dataset(
                 "minimum": 0,
                 "maximum": 1,
                 "default": 0.5,
-                "description": "The probability of each token to be any id, instead of one that the class prefers.",
+                "description": "The probability that a token is drawn from all ids instead of the class's ids.",
             },
         },
         public=True,
@@ -102,10 +101,10 @@ SYNTHETIC = Dataset(
 
 
 class _Texts(Source):
-    """A source whose records are ids (length,), below ``vocabulary``."""
+    """A source of records (length,) of ids below ``vocabulary``."""
 
     def facts_of(self, records: int, test_records: int, key: Json) -> Facts:
-        """The facts of so many texts; ``key`` identifies them."""
+        """Return the facts of a source with the given numbers of texts; ``key`` identifies the texts."""
         length, vocabulary = self.number("length"), self.number("vocabulary")
         check_count(self.what(), (records + test_records, length))
         decided: dict[str, Json] = {"length": length, "vocabulary": vocabulary, **key}
@@ -120,22 +119,22 @@ class _Texts(Source):
         )
 
     def number(self, key: str) -> int:
-        """A number of the options, or its default."""
+        """Return a number from the options, or its default."""
         defaults = {"records": 1000, "vocabulary": 50, "length": 16, "classes": 2, "seed": 0}
         return int(self.options.get(key, defaults[key]))
 
 
 class Tokens(_Texts):
-    """Texts from a file, in its order."""
+    """Texts from a file, in file order."""
 
     def describe(self) -> Facts:
-        """Counts lines, or reads the headers of arrays."""
+        """Count lines, or read the headers of arrays."""
         file, truncate = self._file(), bool(self.options.get("truncate", False))
         count = self._counts_of_arrays if self._is_archive(file) else self._count_of_lines
         return self.facts_of(*count(file), {"kind": "tokens", "file": sha256(file), "truncate": truncate})
 
     def read(self) -> LoadedData:
-        """All texts; raises ``DataError`` naming the first line, or record, that cannot be used."""
+        """Read all texts. Raises ``DataError`` at the first invalid line or record."""
         file = self._file()
         if not self._is_archive(file):
             x, y = self._lines(file)
@@ -165,9 +164,9 @@ class Tokens(_Texts):
     def _count(self, archive: Any, texts: str, labels: str) -> int:
         shape, wide = self._shape(archive, texts, 2), self.number("length")
         if self._shape(archive, labels, 1) != shape[:1]:
-            raise DataError(f"{self.what()}: {labels} must hold one label for each of the {shape[0]} texts of {texts}")
+            raise DataError(f"{self.what()}: {labels} must contain one label for each of the {shape[0]} texts")
         if shape[1] > wide and not self.options.get("truncate", False):
-            raise DataError(f"{self.what()}: {texts} has {shape[1]} ids a text; length is {wide}", "length")
+            raise DataError(f"{self.what()}: {texts} has {shape[1]} ids per text, but length is {wide}", "length")
         return shape[0]
 
     def _shape(self, archive: Any, name: str, axes: int) -> tuple[int, ...]:
@@ -175,7 +174,7 @@ class Tokens(_Texts):
         with open_member(archive, name) as member:
             shape, dtype = npy_header(member, what)
         if dtype.kind not in "iu" or len(shape) != axes:
-            raise DataError(f"{what} must hold integers along {axes} axes, got dtype {dtype} and shape {shape}")
+            raise DataError(f"{what} must have integers and {axes} axes, got dtype {dtype} and shape {shape}")
         check_count(what, shape)
         return shape
 
@@ -202,7 +201,7 @@ class Tokens(_Texts):
         with _opened(file) as lines:
             records = sum(1 for _ in _numbered(file, lines))
         if not records:
-            raise DataError(f"{file}: is empty: it has no line of a text", "path")
+            raise DataError(f"{file}: is empty: all lines are blank", "path")
         return records, 0
 
     def _lines(self, file: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -218,35 +217,35 @@ class Tokens(_Texts):
         return np.frombuffer(ids, dtype=np.int64).reshape(-1, length), np.frombuffer(labels, dtype=np.int64)
 
     def _text(self, line: str, where: str) -> tuple[list[int], int]:
-        """The ids, at most ``length``, and the label of one line."""
+        """Return the ids, at most ``length``, and the label of one line."""
         length, vocabulary, classes = self.number("length"), self.number("vocabulary"), self.number("classes")
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{where}: not JSON: {error}") from None
         if not isinstance(found, dict) or set(found) != {"tokens", "label"}:
-            raise DataError(f'{where}: must be {{"tokens": [...], "label": ...}} and no more')
+            raise DataError(f'{where}: must be {{"tokens": [...], "label": ...}} without other keys')
         tokens, label = found["tokens"], found["label"]
         if not _is_count(label) or label >= classes:
-            raise DataError(f"{where}: the label must be a whole number in 0..{classes - 1}")
-        if not isinstance(tokens, list) or not all(_is_count(one) and one < vocabulary for one in tokens):
-            raise DataError(f"{where}: tokens must be a list of whole numbers in 0..{vocabulary - 1}")
+            raise DataError(f"{where}: the label must be an integer in 0..{classes - 1}")
+        if not isinstance(tokens, list) or not all(_is_count(token) and token < vocabulary for token in tokens):
+            raise DataError(f"{where}: tokens must be a list of integers in 0..{vocabulary - 1}")
         if len(tokens) > length and not self.options.get("truncate", False):
             raise DataError(
-                f"{where}: has {len(tokens)} tokens; length is {length}: raise it, or set truncate", "length"
+                f"{where}: {len(tokens)} tokens, but length is {length}; raise it or set truncate", "length"
             )
         return tokens[:length], label
 
 
 class SyntheticTokens(_Texts):
-    """Texts of at least half the length. The ids but 0 are shared out among the classes by remainder."""
+    """Texts of at least half the length. The remainder of an id modulo ``classes`` determines its class."""
 
     def describe(self) -> Facts:
-        """From the options alone."""
+        """Derive the facts from the options."""
         vocabulary, classes = self.number("vocabulary"), self.number("classes")
         if classes >= vocabulary:
             raise DataError(
-                f"synthetic-tokens needs an id for each of {classes} classes, and padding: vocabulary must "
+                f"synthetic-tokens needs one id for each of {classes} classes and one for padding: vocabulary must "
                 f"be above {classes}, got {vocabulary}",
                 "vocabulary",
             )
@@ -254,7 +253,7 @@ class SyntheticTokens(_Texts):
         return self.facts_of(key["records"], 0, {"kind": "synthetic-tokens", **key, "noise": self._noise})
 
     def read(self) -> LoadedData:
-        """Draws all texts; the same seed draws the same."""
+        """Draw all texts. The same seed draws the same texts."""
         import numpy as np
 
         facts, random = self.describe(), generator(self.number("seed"), GENERATE)
@@ -286,13 +285,13 @@ def _opened(file: Path) -> IO[str]:
 
 
 def _numbered(file: Path, lines: IO[str]) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, with their numbers from 1; none longer than may be read."""
+    """Yield the lines that are not blank with their numbers from 1. Raises ``DataError`` for long lines."""
     number = 0
     try:
-        while line := lines.readline(_LONGEST_LINE + 1):
+        while line := lines.readline(_MAX_LINE + 1):
             number += 1
-            if len(line) > _LONGEST_LINE:
-                raise DataError(f"{file}:{number}: is longer than {_LONGEST_LINE} characters", "path")
+            if len(line) > _MAX_LINE:
+                raise DataError(f"{file}:{number}: is longer than {_MAX_LINE} characters", "path")
             if line.strip():
                 yield number, line
     except UnicodeDecodeError as error:

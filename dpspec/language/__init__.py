@@ -1,1 +1,1 @@
-"""The spec language: YAML files to validated, immutable specs, with every error located."""
+"""Parser and validator of the spec language: YAML files to immutable specs, with located diagnostics."""

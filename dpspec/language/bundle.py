@@ -1,7 +1,7 @@
 """``dpspec schema``: one JSON Schema of specs with all installed plugins, for editors and other tools.
 
-It speaks JSON Schema 2020-12 in keywords that draft-07 shares and holds no references. Where a spec extends a parent
-or has a matrix, nothing is demanded of the file alone: the parent or the cells may give it.
+The schema is JSON Schema 2020-12, uses only keywords that draft-07 shares, and contains no references. If a spec has
+``extends`` or ``matrix``, no key is required, because the parent or the cells may supply it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
 def bundle(catalog: Catalog) -> dict[str, Json]:
-    """The schema of everything that a spec may hold, given what is installed."""
-    whole = _whole(catalog, _written)
+    """Return the JSON Schema of a spec file for the installed plugins."""
+    whole = _spec_schema(catalog, _mechanism_schema)
     inherits = {"anyOf": [{"required": ["extends"]}, {"required": ["matrix"]}]}
     top = {key: whole[key] for key in ("title", "description", "type")}
     names = {key: {"description": value["description"]} for key, value in whole["properties"].items()}
@@ -30,18 +30,18 @@ def bundle(catalog: Catalog) -> dict[str, Json]:
         "properties": names,
         "additionalProperties": False,
         "if": inherits,
-        "then": blocks.relaxed({key: value for key, value in whole.items() if key not in top}, removable=True),
+        "then": blocks.without_required({key: value for key, value in whole.items() if key not in top}, removable=True),
         "else": {key: value for key, value in whole.items() if key not in top},
     }
 
 
 def reference(catalog: Catalog) -> dict[str, Json]:
-    """The same without cases for parents, matrix and phases: what a page of reference is made from."""
-    return _whole(catalog, functools.partial(blocks.mechanism_block, demanding=True))
+    """Return the schema without alternatives for parents, matrix and phases, for the reference pages."""
+    return _spec_schema(catalog, functools.partial(blocks.mechanism_block, phaseless=True))
 
 
-def _written(provider: Mechanism) -> Plain:
-    """The mechanism block as it may be written: its phases as a list, a table or a formula."""
+def _mechanism_schema(provider: Mechanism) -> Plain:
+    """Return the schema of a mechanism block whose phases may be a list, a table or a formula."""
     schema = blocks.mechanism_block(provider)
     if provider.steps:
         phases = schema["properties"]["phases"]
@@ -50,17 +50,16 @@ def _written(provider: Mechanism) -> Plain:
     return schema
 
 
-def _whole(catalog: Catalog, mechanism_block: Json) -> Plain:
-    """The schema of a spec that has no parent."""
+def _spec_schema(catalog: Catalog, mechanism_block: Json) -> Plain:
     schema = dict(blocks.core("spec"))
     mechanisms = _providers(catalog.mechanisms)
     properties = dict(schema["properties"])
     properties["mechanism"] = _by_kind("mechanism", "kind", mechanisms, mechanism_block)
     properties["data"] = _by_kind("data", "kind", _providers(catalog.datasets), blocks.data_block)
     properties["model"] = _by_kind("model", "kind", _providers(catalog.models), blocks.model_block)
-    properties["training"] = _training(catalog)
+    properties["training"] = _training_schema(catalog)
     schema["properties"] = properties
-    return _with_cases(schema, [_of_mechanism(provider, catalog) for provider in mechanisms.values()])
+    return _with_cases(schema, [_mechanism_case(provider, catalog) for provider in mechanisms.values()])
 
 
 def _providers(offers: Json) -> dict[str, Json]:
@@ -68,7 +67,7 @@ def _providers(offers: Json) -> dict[str, Json]:
 
 
 def _by_kind(name: str, key: str, providers: dict[str, Json], block: Json) -> Plain:
-    """A block whose kind chooses among the schemas of its providers."""
+    """Return the schema of a block whose kind selects a provider's schema."""
     described = blocks.core(name)["properties"][key]["description"]
     summaries = "".join(f"\n{kind}: {provider.summary}" for kind, provider in providers.items())
     schema = {
@@ -78,63 +77,65 @@ def _by_kind(name: str, key: str, providers: dict[str, Json], block: Json) -> Pl
         "required": [key],
     }
     cases = [
-        {"if": _is(key, kind), "then": _without_description(block(provider))} for kind, provider in providers.items()
+        {"if": _has_value(key, kind), "then": _without_description(block(provider))}
+        for kind, provider in providers.items()
     ]
     return _with_cases(schema, cases)
 
 
-def _training(catalog: Catalog) -> Plain:
-    """The training block, whose backend may be left out: then it is the native one."""
+def _training_schema(catalog: Catalog) -> Plain:
+    """Return the schema of the training block. The default backend is ``native``."""
     providers = _providers(catalog.backends)
     schema = _by_kind("training", "backend", providers, blocks.training_block)
     del schema["required"]
     core = blocks.core("training")["properties"]
     schema["properties"] = {**core, "backend": {**schema["properties"]["backend"], "default": "native"}}
     for case in schema.get("allOf", ()):
-        if case["if"] == _is("backend", "native"):
+        if case["if"] == _has_value("backend", "native"):
             case["if"] = {"properties": {"backend": {"const": "native"}}}
     return schema
 
 
-def _of_mechanism(provider: Mechanism, catalog: Catalog) -> Plain:
-    """What a mechanism's kind decides about the other blocks."""
+def _mechanism_case(provider: Mechanism, catalog: Catalog) -> Plain:
+    """Return the condition that a mechanism's kind imposes on the other blocks."""
     return {
         "if": {
-            "properties": {"mechanism": {"type": "object", **_is("kind", provider.kind)}},
+            "properties": {"mechanism": {"type": "object", **_has_value("kind", provider.kind)}},
             "required": ["mechanism"],
         },
         "then": {
             "properties": {
                 "threat_model": blocks.threat_model_block(provider),
-                "audit": _audit(provider, catalog),
-                "claims": {"items": _claims(provider)},
+                "audit": _audit_schema(provider, catalog),
+                "claims": {"items": _claims_schema(provider)},
             }
         },
     }
 
 
-def _audit(provider: Mechanism, catalog: Catalog) -> Plain:
-    """The audit block, with what plugins offer where the mechanism takes it: kinds with their keys, and scores."""
+def _audit_schema(provider: Mechanism, catalog: Catalog) -> Plain:
+    """Return the schema of the audit block with the canaries and scores that the mechanism supports."""
     canaries = {k: c for k, c in _providers(catalog.canaries).items() if c.space in provider.canaries}
     scores = _providers(catalog.scores) if provider.scores else {}
     schema = blocks.audit_block(provider)
     if canaries:
-        planted = schema["properties"]["canary"]
+        block = schema["properties"]["canary"]
         usual = " and ".join(f"{USUAL[space]} in space {space}" for space in USUAL if space in provider.canaries)
-        kind = _offered(planted["properties"]["kind"], canaries, f" Left out: {usual}.")
-        planted = {**planted, "properties": {**planted["properties"], **_own_keys(canaries), "kind": kind}}
-        schema = {**schema, "properties": {**schema["properties"], "canary": planted}}
+        kind = _provider_choice(block["properties"]["kind"], canaries, f" Default: {usual}.")
+        block = {**block, "properties": {**block["properties"], **_own_keys(canaries), "kind": kind}}
+        schema = {**schema, "properties": {**schema["properties"], "canary": block}}
     if scores:
-        chosen = {"score": _offered(schema["properties"]["score"], scores)}
+        chosen = {"score": _provider_choice(schema["properties"]["score"], scores)}
         if own := _own_keys(scores):
-            chosen["scoring"] = blocks.scoring({"type": "object", "properties": own, "additionalProperties": False})
+            chosen["scoring"] = blocks.scoring_block(
+                {"type": "object", "properties": own, "additionalProperties": False}
+            )
         schema = {**schema, "properties": {**schema["properties"], **chosen}}
     return schema
 
 
 def _own_keys(providers: dict[str, Json]) -> Plain:
-    """The keys of all kinds of canaries, or of all scores; of one that they describe otherwise, nothing but that it
-    exists is demanded."""
+    """Merge the keys of all providers. A key with different schemas accepts any value."""
     found: Plain = {}
     for provider in providers.values():
         for key, schema in thaw(provider.schema).get("properties", {}).items():
@@ -143,18 +144,17 @@ def _own_keys(providers: dict[str, Json]) -> Plain:
     return found
 
 
-def _offered(key: Plain, providers: dict[str, Json], usual: str = "") -> Plain:
-    """A key that chooses among providers."""
+def _provider_choice(key: Plain, providers: dict[str, Json], usual: str = "") -> Plain:
     return _choice(providers, key["description"] + usual + "".join(f"\n{k}: {p.summary}" for k, p in providers.items()))
 
 
-def _claims(provider: Mechanism) -> Plain:
-    """One claim of any kind that the mechanism judges."""
+def _claims_schema(provider: Mechanism) -> Plain:
     kinds = [kind for kind in blocks.known_claim_kinds(provider) if kind in provider.claims]
     summaries = {kind: blocks.claim_block(kind, provider).get("description", "") for kind in kinds}
-    described = "What kind of statement this is." + "".join(f"\n{kind}: {text}" for kind, text in summaries.items())
+    described = "The kind of claim." + "".join(f"\n{kind}: {text}" for kind, text in summaries.items())
     cases = [
-        {"if": _is("kind", kind), "then": _without_description(blocks.claim_block(kind, provider))} for kind in kinds
+        {"if": _has_value("kind", kind), "then": _without_description(blocks.claim_block(kind, provider))}
+        for kind in kinds
     ]
     return _with_cases(
         {"type": "object", "properties": {"kind": _choice(kinds, described)}, "required": ["kind"]}, cases
@@ -162,10 +162,10 @@ def _claims(provider: Mechanism) -> Plain:
 
 
 def _with_cases(schema: Plain, cases: list[Plain]) -> Plain:
-    return {**schema, "allOf": cases} if cases else schema  # an empty allOf is no valid schema
+    return {**schema, "allOf": cases} if cases else schema  # an empty allOf is invalid
 
 
-def _is(key: str, value: str) -> Plain:
+def _has_value(key: str, value: str) -> Plain:
     return {"properties": {key: {"const": value}}, "required": [key]}
 
 
@@ -175,5 +175,5 @@ def _choice(values: Iterable[str], description: str) -> Plain:
 
 
 def _without_description(schema: Plain) -> Plain:
-    """A claim's or block's own words would hide those of the key that chose it."""
+    """Drop the description, which would hide that of the key that selected the schema."""
     return {key: value for key, value in schema.items() if key != "description"}

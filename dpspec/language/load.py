@@ -1,4 +1,4 @@
-"""From spec files to specs: the one way in. What is wrong with a file is a diagnostic, never an exception."""
+"""Load specs from files or resolved documents. Errors in a file are diagnostics, not exceptions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpspec.contract import AuditOptions, Claim, Diagnostic, FrozenMap, Json, Section, Span, Spec, ThreatModel, thaw
-from dpspec.contract import (
-    Path as Place,
-)
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.canonical import digest
 from dpspec.contract.catalog import Catalog
@@ -19,13 +16,13 @@ from dpspec.language.composing import overrides as command_line
 from dpspec.language.composing import schedules, selection
 from dpspec.language.composing.compose import Composed, compose, read_family
 from dpspec.language.reading.spec_files import find_specs
-from dpspec.language.reading.tree import Node, from_plain, locate, not_json, origin, plain
+from dpspec.language.reading.tree import Node, from_plain, json_problem, locate, origin, plain
 from dpspec.language.validating.blocks import core
 from dpspec.language.validating.installed import PLUGIN_CODES
 from dpspec.language.validating.problems import problems
 from dpspec.language.validating.validate import Checked, check
 
-#: Keys that change nothing about an audit, or are used up by the time a document is resolved.
+#: Keys that do not affect an audit, or that composition has already consumed.
 OUTSIDE_DIGEST = frozenset(
     {"name", "description", "system", "owner", "contact", "requires", "extends", "matrix", "tuning"}
 )
@@ -53,10 +50,10 @@ def build(
     *,
     name: str,
     cell: FrozenMap,
-    origin: Mapping[Place, Span],
+    origin: Mapping[SpecPath, Span],
     directory: str,
 ) -> Spec:
-    """The spec of a valid document with its defaults filled in."""
+    """Build the spec of a valid document whose defaults are filled in."""
     document = checked.document
     threat_model = _threat_model(document["threat_model"])
     unit = unit_in_words(threat_model.unit, document["data"])
@@ -79,12 +76,12 @@ def build(
 
 
 def digest_of(document: Mapping[str, Json]) -> str:
-    """The SHA-256 of what a resolved document decides: all but its names, texts, requirements and composition."""
+    """Return the SHA-256 of a resolved document without the keys in :data:`OUTSIDE_DIGEST`."""
     return digest({key: value for key, value in document.items() if key not in OUTSIDE_DIGEST})
 
 
 def claim_options(claim: Mapping[str, Json]) -> FrozenMap:
-    """What a claim's block says besides what claims of every kind may say: its own kind's numbers."""
+    """Return the keys that only this kind of claim has, such as ``epsilon`` and ``delta``."""
     return _without(claim, _CLAIM)
 
 
@@ -128,17 +125,21 @@ def _without(block: Mapping[str, Json], keys: tuple[str, ...]) -> FrozenMap:
     return FrozenMap({key: value for key, value in block.items() if key not in keys})
 
 
-#: How many errors of one file are told.
+#: Maximum number of errors reported per file.
 MAX_DIAGNOSTICS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """What some files hold: one spec for every valid cell of every matrix, and all that is wrong.
+    """Specs and diagnostics of a set of files.
 
-    missing_plugins: there are errors, and every one of them is a plugin that is not installed, broken or too old.
-    sources: the text of every file that was read, and of the overrides, by the name that spans give them.
-    files: the spec files, those of folders among them. others: the YAML files of these folders that are no specs.
+    Attributes:
+        specs: One spec for each valid cell of each matrix.
+        diagnostics: Errors and warnings, in the order of the files.
+        missing_plugins: True if there are errors and each is about a missing, broken or outdated plugin.
+        files: The spec files, including those found in folders.
+        others: YAML files in these folders that are not specs.
+        sources: The text of each file and of the overrides, by the file name that spans use.
     """
 
     specs: tuple[Spec, ...]
@@ -150,21 +151,28 @@ class Loaded:
 
     @property
     def ok(self) -> bool:
-        """Whether there are no errors; warnings do not count."""
+        """True if there are no errors. Warnings are allowed."""
         return not any(d.severity == "error" for d in self.diagnostics)
 
 
 def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str] = ()) -> Loaded:
-    """Read, compose and validate spec files, and all specs below folders (``reading.spec_files``).
+    """Read, compose and validate spec files.
 
-    overrides: ``path=value`` texts of the command line; each holds for every spec.
+    Args:
+        paths: Spec files, or folders that are searched for specs (``reading.spec_files``).
+        catalog: The installed providers.
+        overrides: ``path=value`` strings from the command line; each applies to every spec.
 
-    Raises ``UsageError`` where a folder holds no spec.
+    Returns:
+        The valid specs and all diagnostics.
+
+    Raises:
+        UsageError: A folder contains no spec.
     """
     found = find_specs(paths)
     given, misread = command_line.parse(overrides)
-    diagnostics = _bounded(misread)
-    sources = {command_line.FILE: command_line.text_of(overrides)} if overrides else {}
+    diagnostics = _limited(misread)
+    sources = {command_line.FILE: command_line.as_text(overrides)} if overrides else {}
     specs: list[Spec] = []
     for path in found.files:
         built, wrong, texts = _load(path, catalog, given)
@@ -172,7 +180,7 @@ def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]
         diagnostics += wrong
         sources |= texts
     if len(given) < len(overrides):
-        specs = []  # without one of its overrides, none of them is the spec that was asked for
+        specs = []  # an override is invalid, so no spec is the requested one
     unique = tuple(dict.fromkeys(diagnostics))
     return Loaded(
         specs=tuple(specs),
@@ -192,14 +200,22 @@ def from_document(
     name: str | None = None,
     cell: Mapping[str, Json] | None = None,
 ) -> Spec:
-    """Rebuild the spec of a resolved document, such as a result holds.
+    """Rebuild the spec of a resolved document, for example from a result.
 
-    name: the spec's name with its cell, where it differs from the document's.
-    Raises ``SpecError`` where the document is not valid, ``PluginError`` where only a plugin is missing or broken.
+    Args:
+        document: The resolved document.
+        catalog: The installed providers.
+        directory: The folder that relative paths in the document refer to.
+        name: The spec's name including its cell, if it differs from the document's name.
+        cell: The values of the matrix axes in this cell.
+
+    Raises:
+        SpecError: The document is not valid.
+        PluginError: Each error is about a missing or broken plugin.
     """
-    unusable = not_json(document)
-    if unusable is not None:
-        raise SpecError([unusable])
+    invalid = json_problem(document)
+    if invalid is not None:
+        raise SpecError([invalid])
     checked = check(thaw(document), catalog)
     errors = [d for d in checked.diagnostics if d.severity == "error"]
     if errors and _plugins_only(errors):
@@ -219,35 +235,34 @@ def from_document(
 def _load(
     path: Path, catalog: Catalog, given: Sequence[command_line.Override]
 ) -> tuple[list[Spec], list[Diagnostic], dict[str, str]]:
-    """One file: its specs, what is wrong with it, and the texts that were read."""
+    """Return the specs of one file, its diagnostics, and the texts read."""
     family = read_family(path)
     diagnostics = list(family.diagnostics)
     if family.root is None:
-        return [], _bounded(diagnostics), family.texts
+        return [], _limited(diagnostics), family.texts
     cells, misplaced = compose(family.root, given)
     diagnostics += misplaced
-    parted = selection.part(cells)
-    diagnostics += [*parted.diagnostics, *_of_tuning(cells)]
+    split = selection.split_claims(cells)
+    diagnostics += [*split.diagnostics, *_tuning_problems(cells)]
     specs: list[Spec] = []
-    for composed in parted.cells:
-        spec, wrong = _cell(composed, path, catalog)
-        # What is wrong with a value as written was told where it was read; a schema would only repeat it.
-        diagnostics += [d for d in wrong if not _below(d.path, family.spoilt)]
+    for composed in split.cells:
+        spec, wrong = _build_cell(composed, path, catalog)
+        # The reader already reported values that cannot be parsed; schema errors would repeat it.
+        diagnostics += [d for d in wrong if not _is_inside(d.path, family.unparsed)]
         specs += [spec] if spec is not None else []
         if len(diagnostics) > MAX_DIAGNOSTICS:
             break
-    if parted.selection is not None and specs and not any(d.severity == "error" for d in diagnostics):
-        diagnostics += parted.selection.differing(specs)
-        best, wrong = _cell(parted.selection.composed(specs), path, catalog)
+    if split.selection is not None and specs and not any(d.severity == "error" for d in diagnostics):
+        diagnostics += split.selection.differing(specs)
+        best, wrong = _build_cell(split.selection.composed(specs), path, catalog)
         diagnostics += wrong
-        specs = [*([] if parted.bare else specs), *([best] if best is not None else [])]
+        specs = [*([] if split.bare else specs), *([best] if best is not None else [])]
     unique = list(dict.fromkeys(diagnostics))
     errors = any(d.severity == "error" for d in unique)
-    return [] if errors else specs, _bounded(unique), family.texts
+    return [] if errors else specs, _limited(unique), family.texts
 
 
-def _of_tuning(cells: Sequence[Composed]) -> Iterator[Diagnostic]:
-    """What is wrong with ``tuning``, which is none of a cell's blocks."""
+def _tuning_problems(cells: Sequence[Composed]) -> Iterator[Diagnostic]:
     tuning = next((cell.tuning for cell in cells if cell.tuning is not None), None)
     if tuning is not None:
         spans = origin(Node({"tuning": tuning}))
@@ -255,15 +270,15 @@ def _of_tuning(cells: Sequence[Composed]) -> Iterator[Diagnostic]:
             yield locate(wrong, spans)
 
 
-def _cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None, list[Diagnostic]]:
+def _build_cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None, list[Diagnostic]]:
     root, unclear = schedules.expand(composed.root, path.parent)
     spans = origin(root)
     if unclear:
         return None, [locate(d, spans) for d in unclear]
     document = plain(root)
     checked = check(document, catalog)
-    idle = schedules.idle(document, composed.chosen, merged=root is not composed.root)
-    wrong = [locate(d, spans) for d in (*checked.diagnostics, *idle)]
+    unused = schedules.unused_settings(document, composed.chosen, merged=root is not composed.root)
+    wrong = [locate(d, spans) for d in (*checked.diagnostics, *unused)]
     if any(d.severity == "error" for d in wrong):
         return None, wrong
     name = checked.document["name"] + composed.suffix
@@ -271,19 +286,19 @@ def _cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None
     return build(checked, name=name, cell=composed.cell, origin=spans, directory=directory), wrong
 
 
-def _bounded(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """In the order of the file, the first :data:`MAX_DIAGNOSTICS` of them."""
+def _limited(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
+    """Sort by position and keep the first :data:`MAX_DIAGNOSTICS`."""
     ordered = sorted(diagnostics, key=lambda d: (d.span.file, d.span.line, d.span.column) if d.span else ("", 0, 0))
     if len(ordered) <= MAX_DIAGNOSTICS:
         return ordered
     last = ordered[MAX_DIAGNOSTICS - 1]
-    message = f"there are more errors than these {MAX_DIAGNOSTICS}"
-    more = Diagnostic(code="more-errors", message=message, path=last.path, span=last.span, help="mend these first")
+    message = f"more than {MAX_DIAGNOSTICS} errors; the rest is not shown"
+    more = Diagnostic(code="more-errors", message=message, path=last.path, span=last.span, help="fix these first")
     return [*ordered[:MAX_DIAGNOSTICS], more]
 
 
-def _below(path: SpecPath, spoilt: Iterable[SpecPath]) -> bool:
-    return any(path[: len(s)] == s for s in spoilt)
+def _is_inside(path: SpecPath, unparsed: Iterable[SpecPath]) -> bool:
+    return any(path[: len(s)] == s for s in unparsed)
 
 
 def _plugins_only(diagnostics: Sequence[Diagnostic]) -> bool:

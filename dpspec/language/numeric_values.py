@@ -1,4 +1,4 @@
-"""The numbers of a spec that may be varied: dotted place, type, limits by the schemas, and the value there now."""
+"""Numbers of a spec that calibration may vary: dotted path, type, schema limits and current value."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dpspec.contract.catalog import Catalog
 from dpspec.errors import UsageError
 from dpspec.language.validating import blocks
 from dpspec.language.validating.blocks import Plain
-from dpspec.language.validating.problems import accepts
+from dpspec.language.validating.problems import is_valid
 from dpspec.text import closest, did_you_mean, listed, quoted, shown
 
-#: Stands for a limit that a schema does not give.
+#: Upper limit if the schema gives none.
 LARGEST = 1e12
 
 
@@ -23,9 +23,13 @@ LARGEST = 1e12
 class NumericKey:
     """One number of a spec.
 
-    place: as ``--set`` takes it, claims by id: ``claims.family.group_size``.
-    low, high: the range that the schemas allow, both ends included; 0 <= low.
-    value: what stands there; of a list of numbers the largest; None where the spec leaves the key out.
+    Attributes:
+        place: Dotted path as ``--set`` accepts it, with claims by id: ``claims.family.group_size``.
+        path: The same path as a tuple, with claims by position.
+        integer: True if the schema requires an integer.
+        low: Smallest value that the schemas allow, at least 0.
+        high: Largest value that the schemas allow.
+        value: The current value; the largest element of a list; None if the spec omits the key.
     """
 
     place: str
@@ -36,30 +40,34 @@ class NumericKey:
     value: float | None
 
     def spelling(self, value: float) -> str:
-        """A value of this key as one writes it in a spec or after ``--set``."""
+        """Format a value as in a spec or after ``--set``."""
         whole = self.integer or (float(value).is_integer() and abs(value) < 1e15)
         return str(int(value)) if whole else shown(float(value))
 
 
 def numeric_key(spec: Spec, catalog: Catalog, place: str) -> NumericKey:
-    """The number at a dotted place. Raises ``UsageError`` where there is no such key or it holds no number."""
+    """Return the number at a dotted path.
+
+    Raises:
+        UsageError: The key does not exist or is not a number.
+    """
     keys = [(path, _numeric(_by_id(spec, path), path, parts, value)) for path, parts, value in _keys(spec, catalog)]
     numbers = {key.place: key for _, key in keys if key is not None}
     found = {_by_id(spec, path): key for path, key in keys}
-    found = {**{dotted(path): key for path, key in keys}, **found}  # as with --set, an id wins over a position
+    found = {**{dotted(path): key for path, key in keys}, **found}  # as with --set, an id takes precedence
     key = found.get(place)
     if key is not None:
         return key
     given = (name for name, k in numbers.items() if k.value is not None and isinstance(k.path[-1], str))
     hint = f"numbers of this spec: {listed(given)}"
     if place in found:
-        raise UsageError(f"{quoted(place)} is not a number that could be varied; {hint}")
+        raise UsageError(f"{quoted(place)} is not a number; {hint}")
     near = next((name for name in numbers if name.endswith(f".{place}")), None) or closest(place, numbers)
     raise UsageError(f"no key {quoted(place)} in spec {quoted(spec.name)}{did_you_mean(near)} ({hint})")
 
 
 def with_value(spec: Spec, key: NumericKey, value: float) -> dict[str, Json]:
-    """The spec's resolved document with another value at the key."""
+    """Return a copy of the spec's resolved document with ``value`` at ``key``."""
     document: dict[str, Json] = spec.to_json()
     block: Json = document
     for step in key.path[:-1]:
@@ -69,7 +77,7 @@ def with_value(spec: Spec, key: NumericKey, value: float) -> dict[str, Json]:
 
 
 def _keys(spec: Spec, catalog: Catalog) -> Iterator[tuple[Path, list[Plain], Json]]:
-    """Every key below the blocks on which bounds may depend: path, the schemas that hold for it, value or None."""
+    """Yield each key on which bounds may depend: its path, the schemas that apply, and its value or None."""
     document = spec.to_json()
     mechanism = catalog.mechanisms[spec.mechanism.kind].provider
     schemas: dict[str, Plain] = {
@@ -98,7 +106,7 @@ def _below(path: Path, schemas: Sequence[Plain], value: Json) -> Iterator[tuple[
                 inner.setdefault(name, []).append(schema)
     for step, found in inner.items():
         if any(schema is False for schema in found):
-            continue  # it does not belong beside what stands there
+            continue  # excluded by another key of the block
         usable = [schema for schema in found if isinstance(schema, Mapping)]
         current = value[int(step)] if isinstance(value, list) else value.get(step)
         yield (*path, step), [thaw(schema) for schema in usable], current
@@ -107,12 +115,12 @@ def _below(path: Path, schemas: Sequence[Plain], value: Json) -> Iterator[tuple[
 
 
 def _applying(schema: Plain, value: Json) -> Iterator[Plain]:
-    """A schema and those of its parts that hold for a value."""
+    """Yield a schema and the parts of it that apply to a value."""
     yield schema
     for part in schema.get("allOf", ()):
         yield from _applying(part, value)
     if "if" in schema:
-        branch = schema.get("then" if accepts(schema["if"], value) else "else")
+        branch = schema.get("then" if is_valid(schema["if"], value) else "else")
         if isinstance(branch, Mapping):
             yield from _applying(dict(branch), value)
 
@@ -148,12 +156,11 @@ def _limits(parts: Sequence[Plain], integer: bool) -> tuple[float, float]:
 
 
 def _by_id(spec: Spec, path: Path) -> str:
-    """A path in dotted form, with claims by their ids."""
     if path[0] == "claims":
         return dotted(("claims", spec.claims[int(path[1])].id, *path[2:]))
     return dotted(path)
 
 
 def dotted(path: Path) -> str:
-    """A path as ``--set`` takes it."""
+    """Return a path as ``--set`` accepts it."""
     return ".".join(str(step) for step in path)

@@ -1,4 +1,4 @@
-"""Small models for images: ``cnn-small``, and ``lenet5`` (LeCun, Bottou, Bengio and Haffner 1998) as written today."""
+"""Small models for images: ``cnn-small``, and a modern ``lenet5`` (LeCun, Bottou, Bengio and Haffner 1998)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dpspec.models.stack import ACTIVATION, Stack, images
 
 CNN_SMALL = Model(
     kind="cnn-small",
-    summary="3 x 3 convolutions, each halving the image, then one dense layer; for images from 8 x 8.",
+    summary="3 x 3 convolutions with pooling, then one dense layer; for images of at least 8 x 8.",
     schema={
         "type": "object",
         "properties": {
@@ -20,7 +20,7 @@ CNN_SMALL = Model(
                 "minItems": 1,
                 "maxItems": 8,
                 "default": [16, 32],
-                "description": "The number of channels after each convolution, first to last.",
+                "description": "The number of channels after each convolution.",
             },
             "activation": {**ACTIVATION, "default": "relu"},
         },
@@ -31,10 +31,10 @@ CNN_SMALL = Model(
 
 
 class CnnSmall(Stack):
-    """Each convolution to c channels from b has (9 b + 1) c parameters, the scores (inputs + 1) classes."""
+    """Convolutions from b to c channels with (9 b + 1) c parameters each, then (inputs + 1) classes parameters."""
 
     def layers(self) -> Iterable[Layer]:
-        """Convolution, activation and max pooling per entry of ``channels``, then the scores."""
+        """Yield convolution, activation and max pooling per entry of ``channels``, then the scores."""
         images("cnn-small", self.facts.shape, 8)
         for width in self.options.get("channels", (16, 32)):
             yield Convolution(int(width), kernel=3, padding=1)
@@ -57,13 +57,14 @@ LENET5 = Model(
 
 
 class Lenet5(Stack):
-    """61,706 parameters for ten classes of grey images.
+    """LeNet-5 with 61,706 parameters for ten classes of grayscale images.
 
-    Unlike the original, the second convolution sees all channels, pooling has no parameters and the scores are linear.
+    Unlike in the original, the second convolution uses all channels, pooling has no parameters, and the scores are
+    linear.
     """
 
     def layers(self) -> Iterable[Layer]:
-        """Images of 28 x 28 are padded to 32 x 32 by the first convolution."""
+        """Return the layers. The first convolution pads images of 28 x 28 to 32 x 32."""
         shape = self.facts.shape
         if shape[1:] not in ((28, 28), (32, 32)):
             raise ValueError(

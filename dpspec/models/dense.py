@@ -1,8 +1,8 @@
-"""Models of dense layers alone: ``linear``, ``logistic``, ``mlp`` and ``tabular-mlp``.
+"""Models of dense layers: ``linear``, ``logistic``, ``mlp`` and ``tabular-mlp``.
 
-``logistic`` is logistic regression against a reference class, so that two classes have the usual one logit. ``linear``
-gives every class a score of its own. Its softmax has the same decision regions, but adding one constant to all scores
-changes nothing, and for two classes a record's gradient is sqrt(2) times as long.
+``logistic`` uses a reference class, so that two classes have one logit. ``linear`` has one score per class: the
+decision regions of its softmax are the same, but adding a constant to all scores has no effect, and for two classes a
+record's gradient is sqrt(2) times as long.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINEAR = Model(
     schema={
         "type": "object",
         "properties": {
-            "bias": {"type": "boolean", "default": True, "description": "Whether every score has a constant term."},
+            "bias": {"type": "boolean", "default": True, "description": "Add a constant term to every score."},
         },
         "additionalProperties": False,
     },
@@ -34,20 +34,20 @@ LINEAR = Model(
 
 
 class Linear(Stack):
-    """features x classes weights, and classes biases."""
+    """Linear scores with features x classes weights and ``classes`` biases."""
 
     def layers(self) -> Iterable[Layer]:
-        """Flattens images first."""
+        """Return a flatten and a dense layer."""
         return Flatten(), Dense(self.facts.classes, bias=bool(self.options.get("bias", True)))
 
 
 LOGISTIC = Model(
     kind="logistic",
-    summary="Logistic regression: one linear score for each class but the first, whose score is 0.",
+    summary="Logistic regression: one linear score per class except the first, whose score is 0.",
     schema={
         "type": "object",
         "properties": {
-            "bias": {"type": "boolean", "default": True, "description": "Whether every score has a constant term."},
+            "bias": {"type": "boolean", "default": True, "description": "Add a constant term to every score."},
         },
         "additionalProperties": False,
     },
@@ -56,27 +56,27 @@ LOGISTIC = Model(
 
 
 class Logistic(Stack):
-    """(features + 1) (classes - 1) parameters.
+    """Logistic regression with (features + 1) (classes - 1) parameters.
 
-    For two classes the loss is log(1 + exp(-s z)), z = w x + b and s = 1 for class 1, -1 for class 0; its gradient
-    in (w, b) is at most sqrt(||x||^2 + 1) long.
+    For two classes the loss is log(1 + exp(-s z)) with z = w x + b, s = 1 for class 1 and s = -1 for class 0. The norm
+    of its gradient in (w, b) is at most sqrt(||x||^2 + 1).
     """
 
     def layers(self) -> Iterable[Layer]:
-        """Flattens images first."""
+        """Return a flatten and a dense layer, and the score of the reference class."""
         return Flatten(), Dense(self.facts.classes - 1, bias=bool(self.options.get("bias", True))), Reference()
 
 
 @dataclass(frozen=True)
 class Reference(Layer):
-    """(k,) to (k + 1,): the score 0 of the reference class before the others."""
+    """(k,) to (k + 1,): prepend the score 0 of the reference class."""
 
     def output(self, shape: Shape) -> Shape:
-        """(k + 1,)."""
+        """Return (k + 1,)."""
         return (shape[0] + 1,)
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """:class:`dpspec.models.modules.ZeroFirst`."""
+        """Return a :class:`dpspec.models.modules.ZeroFirst`."""
         from dpspec.models.modules import ZeroFirst
 
         return ZeroFirst()
@@ -84,7 +84,7 @@ class Reference(Layer):
 
 MLP = Model(
     kind="mlp",
-    summary="Dense layers with an activation between them.",
+    summary="Dense layers with activations between them.",
     schema={
         "type": "object",
         "properties": {
@@ -101,7 +101,7 @@ class Mlp(Stack):
     """Hidden widths h_1, ..., h_k: (features + 1) h_1 + (h_1 + 1) h_2 + ... + (h_k + 1) classes parameters."""
 
     def layers(self) -> Iterable[Layer]:
-        """Flattens images first."""
+        """Yield a flatten layer, then dense layers and activations."""
         yield Flatten()
         for width in self.options.get("hidden", (64,)):
             yield Dense(int(width))
@@ -111,7 +111,7 @@ class Mlp(Stack):
 
 TABULAR_MLP = Model(
     kind="tabular-mlp",
-    summary="Dense layers with layer normalisation, for rows of a table.",
+    summary="Dense layers with layer normalization, for tabular records.",
     schema={
         "type": "object",
         "properties": {
@@ -120,8 +120,8 @@ TABULAR_MLP = Model(
             "layer_norm": {
                 "type": "boolean",
                 "default": True,
-                "description": "Whether what a hidden layer computes is normalised, each record by itself, before the "
-                "activation. It needs no statistics of the data, unlike batch normalisation.",
+                "description": "Normalize the output of each hidden layer per record before the activation. Unlike "
+                "batch normalization, this uses no statistics of the data.",
             },
         },
         "additionalProperties": False,
@@ -131,16 +131,16 @@ TABULAR_MLP = Model(
 
 
 class TabularMlp(Stack):
-    """Like ``mlp``, and 2 h more parameters for every hidden layer of width h where it is normalised.
+    """Like ``mlp``, with 2 h additional parameters for each normalized hidden layer of width h.
 
-    Features enter as they are: bring them to a common scale by ``data.standardise``, with public constants.
+    Features are not scaled: use ``data.standardise`` with public constants.
     """
 
     def layers(self) -> Iterable[Layer]:
-        """Dense layer, normalisation and activation per entry of ``hidden``, then the scores."""
+        """Yield dense layer, normalization and activation per entry of ``hidden``, then the scores."""
         shape = self.facts.shape or (self.facts.features,)
         if len(shape) != 1:
-            raise ValueError(f"tabular-mlp needs rows of a table (features,), got records {shape}; mlp takes images")
+            raise ValueError(f"tabular-mlp needs records of shape (features,), got {shape}; use mlp for images")
         for width in self.options.get("hidden", (128, 64)):
             yield Dense(int(width))
             if self.options.get("layer_norm", True):

@@ -1,7 +1,8 @@
-"""Layers as light values: they know their shapes and parameters without torch, and make their torch module on demand.
+"""Layers that compute shapes and parameter counts without torch, and build torch modules on demand.
 
-No layer mixes records: every record's gradient is its own. In place of batch normalisation, which would mix them, stand
-two within one record, x to (x - mean) / sqrt(variance + 1e-5) * weight + bias, weight 1 and bias 0 at first.
+No layer mixes records, so per-example gradients are well defined. Instead of batch normalization there are two layers
+that normalize within one record: x to (x - mean) / sqrt(variance + 1e-5) * weight + bias, with initial weight 1 and
+bias 0.
 """
 
 from __future__ import annotations
@@ -20,45 +21,45 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class Layer(ABC):
-    """One step of a stack; shapes are those of one record."""
+    """A layer of a model. Shapes are those of one record."""
 
     @abstractmethod
     def output(self, shape: Shape) -> Shape:
-        """The shape that comes out when ``shape`` goes in; raises ``ValueError`` where it does not fit."""
+        """Return the output shape for an input shape. Raises ``ValueError`` if the input shape is not supported."""
 
     def parameters(self, shape: Shape) -> int:
-        """The number of trainable parameters when ``shape`` goes in."""
+        """Return the number of trainable parameters for an input shape."""
         return 0
 
     @abstractmethod
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """The torch module when ``shape`` goes in, float32 on the CPU, its weights drawn from ``generator``."""
+        """Build the float32 CPU module for an input shape, with weights drawn from ``generator``."""
 
 
 @dataclass(frozen=True)
 class Chain(Layer):
-    """Layers one after the other."""
+    """A sequence of layers."""
 
     layers: tuple[Layer, ...]
 
     def output(self, shape: Shape) -> Shape:
-        """What the last layer makes of it."""
+        """Return the last layer's output shape."""
         for layer in self.layers:
             shape = layer.output(shape)
         return shape
 
     def parameters(self, shape: Shape) -> int:
-        """Of all layers."""
+        """Return the sum over all layers."""
         return sum(layer.parameters(before) for layer, before in self._fitted(shape))
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """``torch.nn.Sequential``; weights are drawn first layer first."""
+        """Build a ``torch.nn.Sequential``; weights are drawn in the order of the layers."""
         import torch
 
         return torch.nn.Sequential(*(layer.module(before, generator) for layer, before in self._fitted(shape)))
 
     def _fitted(self, shape: Shape) -> Iterator[tuple[Layer, Shape]]:
-        """Every layer with the shape that goes into it."""
+        """Yield each layer with its input shape."""
         for layer in self.layers:
             yield layer, shape
             shape = layer.output(shape)
@@ -66,14 +67,14 @@ class Chain(Layer):
 
 @dataclass(frozen=True)
 class Flatten(Layer):
-    """Any shape to one axis."""
+    """Flatten any shape to one axis."""
 
     def output(self, shape: Shape) -> Shape:
-        """(prod(shape),)."""
+        """Return (prod(shape),)."""
         return (prod(shape),)
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """``torch.nn.Flatten``."""
+        """Build a ``torch.nn.Flatten``."""
         import torch
 
         return torch.nn.Flatten(1)
@@ -87,15 +88,15 @@ class Dense(Layer):
     bias: bool = True
 
     def output(self, shape: Shape) -> Shape:
-        """(width,)."""
+        """Return (width,)."""
         return (self.width,)
 
     def parameters(self, shape: Shape) -> int:
-        """Weights and biases."""
+        """Return the number of weights and biases."""
         return (shape[0] + self.bias) * self.width
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """``torch.nn.Linear``."""
+        """Build a ``torch.nn.Linear``."""
         import torch
 
         made = torch.nn.Linear(shape[0], self.width, bias=self.bias, device="meta", dtype=torch.float32)
@@ -104,7 +105,7 @@ class Dense(Layer):
 
 @dataclass(frozen=True)
 class Convolution(Layer):
-    """(channels, h, w) to (width, h', w') by square kernels, h' = (h + 2 padding - kernel) // stride + 1."""
+    """(channels, h, w) to (width, h', w') with square kernels, h' = (h + 2 padding - kernel) // stride + 1."""
 
     width: int
     kernel: int
@@ -113,7 +114,7 @@ class Convolution(Layer):
     bias: bool = True
 
     def output(self, shape: Shape) -> Shape:
-        """(width, h', w'); raises ``ValueError`` for images smaller than the kernel and for records that are none."""
+        """Return (width, h', w'). Raises ``ValueError`` for small images and records that are not images."""
         if len(shape) != 3:
             raise ValueError(f"needs images of shape (channels, height, width), got records of shape {shape}")
         h, w = ((side + 2 * self.padding - self.kernel) // self.stride + 1 for side in shape[1:])
@@ -124,11 +125,11 @@ class Convolution(Layer):
         return (self.width, h, w)
 
     def parameters(self, shape: Shape) -> int:
-        """Kernels and, where there are any, biases."""
+        """Return the number of weights and biases."""
         return (shape[0] * self.kernel**2 + self.bias) * self.width
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """``torch.nn.Conv2d``."""
+        """Build a ``torch.nn.Conv2d``."""
         import torch
 
         made = torch.nn.Conv2d(
@@ -144,19 +145,19 @@ class Convolution(Layer):
 
 @dataclass(frozen=True)
 class Pool(Layer):
-    """Halves height and width, rounding down: the largest or the average of every 2 x 2 pixels."""
+    """Maximum or average of 2 x 2 pixels; halves height and width, rounded down."""
 
     by: Literal["max", "average"] = "max"
 
     def output(self, shape: Shape) -> Shape:
-        """(channels, h // 2, w // 2); raises ``ValueError`` where nothing is left."""
+        """Return (channels, h // 2, w // 2). Raises ``ValueError`` if h or w is 1."""
         channels, h, w = shape
         if min(h, w) < 2:
-            raise ValueError(f"images of {h} x {w} cannot be halved once more")
+            raise ValueError(f"images of {h} x {w} are too small for pooling")
         return (channels, h // 2, w // 2)
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """``torch.nn.MaxPool2d`` or ``torch.nn.AvgPool2d``."""
+        """Build a ``torch.nn.MaxPool2d`` or ``torch.nn.AvgPool2d``."""
         import torch
 
         return torch.nn.MaxPool2d(2) if self.by == "max" else torch.nn.AvgPool2d(2)
@@ -164,7 +165,7 @@ class Pool(Layer):
 
 @dataclass(frozen=True)
 class Activation(Layer):
-    """``relu`` or ``tanh``, entry by entry."""
+    """Element-wise ``relu`` or ``tanh``."""
 
     function: Literal["relu", "tanh"]
 
@@ -173,16 +174,16 @@ class Activation(Layer):
         return shape
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """``torch.nn.ReLU`` or ``torch.nn.Tanh``."""
+        """Build a ``torch.nn.ReLU`` or ``torch.nn.Tanh``."""
         import torch
 
         return torch.nn.ReLU() if self.function == "relu" else torch.nn.Tanh()
 
 
 def _drawn(module: torch.nn.Module, fan_in: int, generator: torch.Generator) -> torch.nn.Module:
-    """Weights and biases uniform in +-1/sqrt(fan_in), which is torch's own default, but from ``generator`` alone.
+    """Draw weights and biases uniform in +-1/sqrt(fan_in), torch's default, from ``generator``.
 
-    ``module`` comes on the meta device, where torch's own initialisation draws nothing.
+    ``module`` is on the meta device, so that torch's initialization draws no random numbers.
     """
     import torch
 
@@ -195,22 +196,22 @@ def _drawn(module: torch.nn.Module, fan_in: int, generator: torch.Generator) -> 
 
 @dataclass(frozen=True)
 class GroupNorm(Layer):
-    """Wu and He (2018): mean and variance over the pixels and channels of each of ``groups`` groups of channels."""
+    """Group normalization (Wu and He 2018), with mean and variance per group of channels."""
 
     groups: int
 
     def output(self, shape: Shape) -> Shape:
-        """The same shape; raises ``ValueError`` where the channels cannot be shared out."""
+        """Return the same shape. Raises ``ValueError`` if ``groups`` does not divide the number of channels."""
         if shape[0] % self.groups:
-            raise ValueError(f"{shape[0]} channels cannot be cut into {self.groups} equal groups")
+            raise ValueError(f"{shape[0]} channels cannot be divided into {self.groups} equal groups")
         return shape
 
     def parameters(self, shape: Shape) -> int:
-        """A weight and a bias per channel."""
+        """Return the number of parameters: a weight and a bias per channel."""
         return 2 * shape[0]
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """``torch.nn.GroupNorm``; nothing is drawn."""
+        """Build a ``torch.nn.GroupNorm``."""
         import torch
 
         return torch.nn.GroupNorm(self.groups, shape[0], device="cpu", dtype=torch.float32)
@@ -218,18 +219,18 @@ class GroupNorm(Layer):
 
 @dataclass(frozen=True)
 class LayerNorm(Layer):
-    """Ba, Kiros and Hinton (2016): mean and variance over all values of a record."""
+    """Layer normalization (Ba, Kiros and Hinton 2016), with mean and variance over all values of a record."""
 
     def output(self, shape: Shape) -> Shape:
         """The same shape."""
         return shape
 
     def parameters(self, shape: Shape) -> int:
-        """A weight and a bias per value."""
+        """Return the number of parameters: a weight and a bias per value."""
         return 2 * shape[0]
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """``torch.nn.LayerNorm``; nothing is drawn."""
+        """Build a ``torch.nn.LayerNorm``."""
         import torch
 
         return torch.nn.LayerNorm(shape[0], device="cpu", dtype=torch.float32)

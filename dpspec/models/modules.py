@@ -1,5 +1,4 @@
-"""Torch modules that torch itself has no name for. None holds parameters but in torch's own layers, changes its input,
-or branches on values."""
+"""Torch modules that torch lacks. Modules keep parameters in torch layers and do not change inputs in place."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ class Sum(nn.Module):
         self.shortcut = shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        """Records (n, c, h, w) through both."""
-        both: Tensor = self.body(x) + self.shortcut(x)
-        return both
+        """Apply both to records (n, c, h, w)."""
+        total: Tensor = self.body(x) + self.shortcut(x)
+        return total
 
 
 class Subsample(nn.Module):
-    """Every ``stride``-th pixel, and ``more`` channels of zeros behind the others."""
+    """Select every ``stride``-th pixel and append ``more`` channels of zeros."""
 
     def __init__(self, stride: int, more: int) -> None:
         super().__init__()
@@ -30,20 +29,20 @@ class Subsample(nn.Module):
         self.more = more
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, c, h, w) to (n, c + more, ceil(h / stride), ceil(w / stride))."""
+        """Map (n, c, h, w) to (n, c + more, ceil(h / stride), ceil(w / stride))."""
         return nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.more))
 
 
 class ZeroFirst(nn.Module):
-    """A zero before the scores of each record."""
+    """Prepend a zero to the scores of each record."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, k) to (n, k + 1)."""
+        """Map (n, k) to (n, k + 1)."""
         return torch.nn.functional.pad(x, (1, 0))
 
 
-#: What stands in place of attention to padding: its exponential is 0 beside any other.
-_NEVER = -1e9
+#: Attention score of padding, whose softmax is 0.
+_MASKED = -1e9
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
@@ -59,9 +58,9 @@ def _table(count: int, width: int) -> nn.Embedding:
 
 
 class Encoder(nn.Module):
-    """Ids (n, length) to (n, width): attention and dense layers, then the mean over what is no padding (id 0).
+    """Ids (n, length) to (n, width): attention and dense layers, then the mean over all tokens except padding (id 0).
 
-    Weights are not initialised: whoever makes it fills them in.
+    The caller must initialize the weights.
     """
 
     def __init__(self, vocabulary: int, length: int, width: int, heads: int, depth: int, hidden: int) -> None:
@@ -73,7 +72,7 @@ class Encoder(nn.Module):
         self.to_empty(device="cpu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Records (n, length), whole numbers of any type."""
+        """Encode records (n, length) of integers in any dtype."""
         ids = x.long()
         real = (ids != 0).to(self.norm.weight.dtype)
         places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
@@ -86,7 +85,7 @@ class Encoder(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """x + attention(norm(x)), then x + dense(norm(x)); every parameter in a layer that has a rule for its gradients."""
+    """x + attention(norm(x)), then x + dense(norm(x)), with all parameters in torch layers."""
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
@@ -99,11 +98,11 @@ class EncoderLayer(nn.Module):
         self.outer = _linear(hidden, width)
 
     def forward(self, x: Tensor, real: Tensor) -> Tensor:
-        """Vectors (n, length, width); ``real`` (n, length) is 1 where there is a token and 0 where there is padding."""
+        """Transform vectors (n, length, width); ``real`` (n, length) is 1 for tokens and 0 for padding."""
         split = (*x.shape[:2], 3, self.heads, x.shape[2] // self.heads)
         q, k, v = self.packed(self.before_attention(x)).view(split).permute(2, 0, 3, 1, 4).unbind(0)
-        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5 + (1.0 - real)[:, None, None, :] * _NEVER
-        heard = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
-        x = x + self.attended(heard)
-        found: Tensor = x + self.outer(nn.functional.gelu(self.inner(self.before_dense(x))))
-        return found
+        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5 + (1.0 - real)[:, None, None, :] * _MASKED
+        attended = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        x = x + self.attended(attended)
+        output: Tensor = x + self.outer(nn.functional.gelu(self.inner(self.before_dense(x))))
+        return output

@@ -1,8 +1,7 @@
-"""Max pooling on a CPU by way of the layout in which torch does it fast.
+"""Fast max pooling on CPUs in the channels-last layout.
 
-With channels last, torch compares many channels at once; with channels first it goes through one window after the
-other, which takes longer than both ways between the layouts. What comes out is the same to the last bit: values, the
-places that they come from, and gradients, which go back by those places in the layout that the model has.
+In this layout torch vectorizes over channels, which saves more time than the conversions cost. Values, indices and
+gradients are bitwise equal to those of torch; the backward pass uses the indices in the model's layout.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 #: One number for both axes, or one for each.
 Sizes: TypeAlias = int | tuple[int, ...]
 
-#: With fewer channels than this the other layout has nothing to compare at once.
+#: Minimum number of channels for which channels-last is faster.
 _CHANNELS = 8
 
 
@@ -29,7 +28,7 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """``torch.nn.functional.max_pool2d``, of whatever it takes; no transformed tensors of ``torch.func``."""
+    """Replace ``torch.nn.functional.max_pool2d``. Tensors transformed by ``torch.func`` are not supported."""
     sizes = kernel_size, kernel_size if stride is None else stride, padding, dilation
     if return_indices or input.ndim != 4 or input.device.type != "cpu" or input.shape[1] < _CHANNELS:
         plain: Any = nn.functional.max_pool2d
@@ -38,7 +37,7 @@ def max_pool2d(
 
 
 class FastPooling(TorchFunctionMode):
-    """Within it, whatever asks for ``torch.nn.functional.max_pool2d`` gets :func:`max_pool2d`."""
+    """Context in which ``torch.nn.functional.max_pool2d`` is :func:`max_pool2d`."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = max_pool2d if func is nn.functional.max_pool2d else func
@@ -46,11 +45,11 @@ class FastPooling(TorchFunctionMode):
 
 
 class _ChannelsLast(torch.autograd.Function):
-    """Records (b, c, h, w), of any number of channels."""
+    """Max pooling of records (b, c, h, w) with any number of channels."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *options: Any) -> Tensor:
-        """Keeps the places, in the order of the input."""
+        """Pool, and save the indices in the layout of the input."""
         last = x.contiguous(memory_format=torch.channels_last)
         values, places = torch.ops.aten.max_pool2d_with_indices.default(last, *options)
         if ctx.needs_input_grad[0]:
@@ -61,7 +60,7 @@ class _ChannelsLast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """As torch's own."""
+        """Compute the gradient with torch's kernel."""
         x, places = ctx.saved_tensors
         found = torch.ops.aten.max_pool2d_with_indices_backward.default(gradient, x, *ctx.options, places)
         return found, *(None for _ in ctx.options)

@@ -1,4 +1,4 @@
-"""The model kinds that come with dpspec. Importing this does not import torch."""
+"""The built-in model kinds. Importing this module does not import torch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Residual networks, with group normalisation: ``resnet20`` (He, Zhang, Ren and Sun 2016, for CIFAR) and
-``wide-resnet-16-4`` (Zagoruyko and Komodakis 2016, as De et al. 2022 train it), and the layers that they are made of.
+"""Residual networks with group normalization: ``resnet20`` (He, Zhang, Ren and Sun 2016, for CIFAR) and
+``wide-resnet-16-4`` (Zagoruyko and Komodakis 2016, as in De et al. 2022), and their layers.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
     import torch
 
 
-#: The schema of the number of groups, less its default. It must divide the least number of channels, which is 16.
+#: Schema of the number of groups, without default. It must divide the minimum number of channels, 16.
 GROUPS: dict[str, Json] = {
     "enum": [1, 2, 4, 8, 16],
-    "description": "How many groups of channels are normalised apart. Group normalisation replaces the batch "
-    "normalisation of the original, which would mix records.",
+    "description": "The number of groups of channels. Group normalization replaces the original's batch "
+    "normalization, which mixes records.",
 }
 
 
 @dataclass(frozen=True)
 class Residual(Layer):
-    """x to body(x) + shortcut(x). A shortcut of no layers is the identity."""
+    """x to body(x) + shortcut(x). An empty shortcut is the identity."""
 
     body: Chain
     shortcut: Chain
 
     def output(self, shape: Shape) -> Shape:
-        """What both make of it; raises ``ValueError`` where they differ."""
-        out, beside = self.body.output(shape), self.shortcut.output(shape)
-        if out != beside:
-            raise ValueError(f"a residual block of shape {out} has a shortcut of shape {beside}")
-        return out
+        """Return the common output shape. Raises ``ValueError`` if body and shortcut differ."""
+        body, shortcut = self.body.output(shape), self.shortcut.output(shape)
+        if body != shortcut:
+            raise ValueError(f"a residual block of shape {body} has a shortcut of shape {shortcut}")
+        return body
 
     def parameters(self, shape: Shape) -> int:
-        """Of both."""
+        """Return the sum over body and shortcut."""
         return self.body.parameters(shape) + self.shortcut.parameters(shape)
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """:class:`dpspec.models.modules.Sum`."""
+        """Build a :class:`dpspec.models.modules.Sum`."""
         from dpspec.models.modules import Sum
 
         return Sum(self.body.module(shape, generator), self.shortcut.module(shape, generator))
@@ -51,17 +51,17 @@ class Residual(Layer):
 
 @dataclass(frozen=True)
 class Subsample(Layer):
-    """(channels, h, w) to (width, ceil(h / stride), ceil(w / stride)): leaves pixels out, adds channels of zeros."""
+    """(channels, h, w) to (width, ceil(h / stride), ceil(w / stride)): drop pixels, add channels of zeros."""
 
     width: int
     stride: int
 
     def output(self, shape: Shape) -> Shape:
-        """(width, ceil(h / stride), ceil(w / stride))."""
+        """Return (width, ceil(h / stride), ceil(w / stride))."""
         return (self.width, *(-(-side // self.stride) for side in shape[1:]))
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """:class:`dpspec.models.modules.Subsample`."""
+        """Build a :class:`dpspec.models.modules.Subsample`."""
         from dpspec.models.modules import Subsample as Module
 
         return Module(self.stride, self.width - shape[0])
@@ -72,11 +72,11 @@ class GlobalAverage(Layer):
     """(channels, h, w) to (channels, 1, 1): the mean over all pixels."""
 
     def output(self, shape: Shape) -> Shape:
-        """(channels, 1, 1)."""
+        """Return (channels, 1, 1)."""
         return (shape[0], 1, 1)
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """``torch.nn.AdaptiveAvgPool2d``."""
+        """Build a ``torch.nn.AdaptiveAvgPool2d``."""
         import torch
 
         return torch.nn.AdaptiveAvgPool2d(1)
@@ -84,7 +84,7 @@ class GlobalAverage(Layer):
 
 RESNET20 = Model(
     kind="resnet20",
-    summary="ResNet-20 for images from 8 x 8, with group normalisation instead of batch normalisation.",
+    summary="ResNet-20 for images of at least 8 x 8, with group normalization instead of batch normalization.",
     schema={
         "type": "object",
         "properties": {"groups": {**GROUPS, "default": 8}, "activation": {**ACTIVATION, "default": "relu"}},
@@ -95,14 +95,14 @@ RESNET20 = Model(
 
 
 class Resnet20(Stack):
-    """269,722 parameters for ten classes of colour images.
+    """ResNet-20 with 269,722 parameters for ten classes of color images.
 
-    Weights have the shapes of the original: three stages of three blocks, 16, 32 and 64 channels, convolutions
-    without biases, shortcuts without parameters (the paper's option A).
+    Weights have the original's shapes: three stages of three blocks with 16, 32 and 64 channels, convolutions without
+    biases, and shortcuts without parameters (the paper's option A).
     """
 
     def layers(self) -> Iterable[Layer]:
-        """A convolution, nine blocks, the mean over all pixels, then the scores."""
+        """Yield a convolution, nine blocks, the mean over all pixels, then the scores."""
         images("resnet20", self.facts.shape, 8)
         norm = GroupNorm(int(self.options.get("groups", 8)))
         activation = Activation(self.options.get("activation", "relu"))
@@ -121,7 +121,7 @@ class Resnet20(Stack):
 
 WIDE_RESNET_16_4 = Model(
     kind="wide-resnet-16-4",
-    summary="Wide ResNet of depth 16 and width 4 for images from 8 x 8, with group instead of batch normalisation.",
+    summary="Wide ResNet of depth 16 and width 4 for images of at least 8 x 8, with group normalization.",
     schema={
         "type": "object",
         "properties": {"groups": {**GROUPS, "default": 16}, "activation": {**ACTIVATION, "default": "relu"}},
@@ -132,15 +132,15 @@ WIDE_RESNET_16_4 = Model(
 
 
 class WideResnet16x4(Stack):
-    """2,748,890 parameters for ten classes of colour images.
+    """Wide ResNet with 2,748,890 parameters for ten classes of color images.
 
-    Weights have the shapes of the original: three stages of two blocks, 64, 128 and 256 channels, normalisation and
-    activation before each convolution, convolutions without biases, a 1 x 1 convolution as shortcut where the shape
-    changes. Unlike De et al. the convolutions' weights are not standardised.
+    Weights have the original's shapes: three stages of two blocks with 64, 128 and 256 channels, normalization and
+    activation before each convolution, convolutions without biases, and a 1 x 1 convolution as shortcut if the shape
+    changes. Unlike in De et al., weights are not standardized.
     """
 
     def layers(self) -> Iterable[Layer]:
-        """A convolution, six blocks, normalisation, the mean over all pixels, then the scores."""
+        """Yield a convolution, six blocks, normalization, the mean over all pixels, then the scores."""
         images("wide-resnet-16-4", self.facts.shape, 8)
         before = (
             GroupNorm(int(self.options.get("groups", 16))),
@@ -157,7 +157,7 @@ class WideResnet16x4(Stack):
 
 
 def _convolutions(width: int, stride: int, between: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """Two 3 x 3 convolutions with normalisation and activation between them."""
+    """Return two 3 x 3 convolutions with normalization and activation between them."""
     return (
         Convolution(width, kernel=3, padding=1, stride=stride, bias=False),
         *between,

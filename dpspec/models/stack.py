@@ -1,4 +1,4 @@
-"""What every model kind has in common: layers one after the other, from a record to one score per class."""
+"""Base class of the model kinds: a sequence of layers from a record to one score per class."""
 
 from __future__ import annotations
 
@@ -12,27 +12,33 @@ from dpspec.models.layers import Chain, Layer, Shape
 if TYPE_CHECKING:
     import torch
 
-#: The schema of an activation function, less its default.
+#: Schema of an activation function, without default.
 ACTIVATION: dict[str, Json] = {
     "enum": ["relu", "tanh"],
-    "description": "The function between layers. Bounded ones such as tanh often train better under clipping.",
+    "description": "The activation function. Bounded functions such as tanh often train better with clipping.",
 }
 
-#: The schema of the hidden layers' widths, less its default.
+#: Schema of the hidden layers' widths, without default.
 HIDDEN: dict[str, Json] = {
     "type": "array",
     "items": {"type": "integer", "minimum": 1, "maximum": 65536},
     "minItems": 1,
     "maxItems": 16,
-    "description": "The widths of the hidden layers, first to last.",
+    "description": "The widths of the hidden layers.",
 }
 
 
 class Stack(ABC):
-    """A :class:`~dpspec.contract.ModelFactory` that has still to say its layers.
+    """Base class of :class:`~dpspec.contract.ModelFactory` for sequences of layers.
 
-    The module maps float32 records (n, *shape) to scores (n, classes), before softmax. Raises ``ValueError`` where
-    the layers do not fit the data.
+    The module maps float32 records (n, *shape) to scores (n, classes) before softmax.
+
+    Args:
+        options: The model block.
+        facts: The public facts of the data.
+
+    Raises:
+        ValueError: The layers do not fit the data.
     """
 
     def __init__(self, options: FrozenMap, facts: Facts) -> None:
@@ -43,26 +49,26 @@ class Stack(ABC):
 
     @property
     def _shape(self) -> Shape:
-        """The shape of one record; data that states none is flat."""
+        """The shape of one record; (features,) if the data declares none."""
         return self.facts.shape or (self.facts.features,)
 
     @abstractmethod
     def layers(self) -> Iterable[Layer]:
-        """The layers, first to last, that map ``facts.shape`` to (classes,)."""
+        """Return the layers that map ``facts.shape`` to (classes,)."""
 
     def parameters(self) -> int:
-        """The number of trainable parameters."""
+        """Return the number of trainable parameters."""
         return self._chain.parameters(self._shape)
 
     def build(self, seed: int) -> torch.nn.Module:
-        """A module whose weights depend on the seed alone; torch's global generators are neither read nor moved."""
+        """Build a module whose weights depend only on the seed, without using torch's global generators."""
         import torch
 
         return self._chain.module(self._shape, torch.Generator(device="cpu").manual_seed(seed))
 
 
 def images(kind: str, shape: Shape, least: int) -> None:
-    """Raise ``ValueError`` unless ``shape`` is that of images (channels, h, w) with h and w at least ``least``."""
+    """Raise ``ValueError`` unless ``shape`` is (channels, h, w) with h and w at least ``least``."""
     if len(shape) != 3 or min(shape[1:]) < least:
         raise ValueError(
             f"{kind} needs images (channels, height, width) of at least {least} x {least}, got records {shape}"

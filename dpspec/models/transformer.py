@@ -1,7 +1,7 @@
-"""``transformer``: a small encoder for texts (Vaswani et al. 2017).
+"""Model kind ``transformer``: a small encoder for texts (Vaswani et al. 2017).
 
-Every part has its normalisation before it (Xiong et al. 2020). Padding, id 0, is neither attended to nor averaged over.
-There is no dropout: the noise of DP-SGD already regularises.
+Normalization precedes each part (Xiong et al. 2020). Attention and the final mean ignore padding, id 0. There is no
+dropout, because the noise of DP-SGD already regularizes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def _size(default: int, most: int, description: str) -> dict[str, Json]:
 
 TRANSFORMER = Model(
     kind="transformer",
-    summary="A small transformer encoder for texts of tokens; the scores are made of the mean over all tokens.",
+    summary="A small transformer encoder for token sequences, with scores from the mean over all tokens.",
     schema={
         "type": "object",
         "properties": {
-            "width": _size(32, 4096, "The length of the vector that stands for a token; a multiple of heads."),
-            "heads": _size(2, 64, "How many heads attention has."),
-            "layers": _size(1, 48, "How many layers there are, each attention and two dense layers."),
+            "width": _size(32, 4096, "The length of a token's vector; a multiple of heads."),
+            "heads": _size(2, 64, "The number of attention heads."),
+            "layers": _size(1, 48, "The number of layers, each with attention and two dense layers."),
             "hidden": _size(64, 65536, "The width between the two dense layers of each layer."),
         },
         "additionalProperties": False,
@@ -41,15 +41,16 @@ TRANSFORMER = Model(
 
 
 class Transformer(Stack):
-    """w (vocabulary + length) + layers (4 w (w + 1) + 4 w + 2 h w + h + w) + 2 w + classes (w + 1) parameters.
+    """Encoder and linear scores.
 
-    w is the width and h what stands between the dense layers.
+    With width w and hidden width h there are w (vocabulary + length) + layers (4 w (w + 1) + 4 w + 2 h w + h + w) +
+    2 w + classes (w + 1) parameters.
     """
 
     def layers(self) -> Iterable[Layer]:
-        """The encoder, then the scores. Raises ``ValueError`` for records that are no texts."""
+        """Return the encoder and the scores. Raises ``ValueError`` unless records are token sequences."""
         if self.facts.vocabulary is None or len(self.facts.shape) != 1:
-            raise ValueError("transformer needs texts of tokens, such as data of kind tokens, and the records are none")
+            raise ValueError("transformer needs records of token ids, such as data of kind tokens")
         width, heads = int(self.options.get("width", 32)), int(self.options.get("heads", 2))
         if width % heads:
             raise ValueError(f"width must be a multiple of heads ({heads}), got {width}")
@@ -59,7 +60,7 @@ class Transformer(Stack):
 
 @dataclass(frozen=True)
 class Encoder(Layer):
-    """Ids (length,) to (width,): the mean over the vectors of all tokens that are no padding."""
+    """Ids (length,) to (width,): the mean of the tokens' vectors, without padding."""
 
     vocabulary: int
     width: int
@@ -68,17 +69,17 @@ class Encoder(Layer):
     hidden: int
 
     def output(self, shape: Shape) -> Shape:
-        """(width,)."""
+        """Return (width,)."""
         return (self.width,)
 
     def parameters(self, shape: Shape) -> int:
-        """Two tables, every layer, and the last normalisation."""
+        """Return the number of parameters of both tables, all layers and the final normalization."""
         w, h = self.width, self.hidden
         each = 4 * w * (w + 1) + 4 * w + 2 * h * w + h + w
         return w * (self.vocabulary + shape[0]) + self.depth * each + 2 * w
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """:class:`dpspec.models.modules.Encoder`: normal tables (0, 0.1), dense layers as elsewhere."""
+        """Build a :class:`dpspec.models.modules.Encoder`: embeddings from N(0, 0.1^2), dense layers by fan-in."""
         import torch
 
         from dpspec.models.modules import Encoder as Module

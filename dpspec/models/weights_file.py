@@ -1,4 +1,4 @@
-"""Initial weights from a safetensors file: its header is compared with the model before any tensor is read."""
+"""Initial weights from a safetensors file, whose header is compared with the model before tensors are read."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 #: The maximum size of a file.
 MOST_BYTES = 2**30
 
-#: Where a spec names the file.
+#: Path of the key that names the file.
 PLACE = "model.initial.path"
 
-#: Names that a message lists at most, of each sort, and of those that the model has.
+#: Maximum number of names in a message: of each kind of mismatch, and of the model's tensors.
 _SHOWN, _EXPECTED = 3, 12
 
-#: The types of tensors by their names in safetensors.
+#: Names of dtypes in safetensors.
 _TYPES = {
     "torch.float64": "F64",
     "torch.float32": "F32",
@@ -42,7 +42,7 @@ _TYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One tensor as a header, or a model, has it: the name of its type in safetensors, and its shape."""
+    """Safetensors type and shape of one tensor of a file or a model."""
 
     type: str
     shape: tuple[int, ...]
@@ -53,51 +53,63 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weights:
-    """What a file holds: its SHA-256, and its tensors by name."""
+    """SHA-256 and tensors of a file."""
 
     digest: str
     tensors: Mapping[str, torch.Tensor]
 
 
-#: The files whose weights are in use, so that the cells of a matrix share them.
+#: Weights in use by SHA-256, shared by the cells of a matrix.
 _IN_USE: WeakValueDictionary[str, Weights] = WeakValueDictionary()
 
 
 class FromFile:
-    """A :class:`~dpspec.contract.ModelFactory` whose modules all start from the weights of one file.
+    """A :class:`~dpspec.contract.ModelFactory` whose modules have the weights of a file.
 
-    digest: the SHA-256 of the bytes that were read, once; later changes of the file change nothing.
+    The file is read once.
+
+    Attributes:
+        digest: The SHA-256 of the file.
     """
 
     def __init__(self, factory: ModelFactory, path: Path) -> None:
-        """Raises ``DataError`` where the file cannot be read, ``ValueError`` where it holds another model's weights."""
+        """Read the weights.
+
+        Args:
+            factory: The factory of the model without the file.
+            path: The safetensors file.
+
+        Raises:
+            DataError: The file cannot be read.
+            ValueError: The file contains the weights of another model.
+        """
         self._factory = factory
         header = header_of(path)
-        if factory.parameters() > MOST_BYTES // 4:  # before it is built, which takes as much
-            most = f"at most {MOST_BYTES // 4} can be read from a file"
+        if factory.parameters() > MOST_BYTES // 4:  # check before building allocates the memory
+            most = f"files support at most {MOST_BYTES // 4}"
             raise ValueError(f"the model has {factory.parameters()} parameters; {most}")
         module = factory.build(0)
-        require_alike(path, header, module)
+        check_tensors(path, header, module)
         self._weights = _read(path)
         if {name: _entry(tensor) for name, tensor in self._weights.tensors.items()} != header:
             raise DataError(f"{path}: changed while it was read", PLACE)
         self.digest = self._weights.digest
-        load_into(module, self._weights.tensors, path)  # of a name that is tied, all values have to agree
+        load_into(module, self._weights.tensors, path)  # checks that tied tensors are equal
         self._path = path
 
     def parameters(self) -> int:
-        """As many as without the file."""
+        """Return the number of trainable parameters."""
         return self._factory.parameters()
 
     def build(self, seed: int) -> torch.nn.Module:
-        """The module with the file's weights; the seed decides nothing that they do."""
+        """Build the module with the file's weights; the seed affects only state that is not in the file."""
         module = self._factory.build(seed)
         load_into(module, self._weights.tensors, self._path)
         return module
 
 
 def header_of(path: Path) -> dict[str, Entry]:
-    """Return the types and shapes of a file's tensors by name, without reading a tensor; raises ``DataError``."""
+    """Return the types and shapes of a file's tensors by name, without reading them. Raises ``DataError``."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -119,10 +131,10 @@ def _unreadable(path: Path, why: str) -> DataError:
     return DataError(f"{path}: not a readable safetensors file: {why}", PLACE)
 
 
-def require_alike(path: Path, header: Mapping[str, Entry], module: torch.nn.Module) -> None:
-    """Raise ``ValueError`` naming what is missing, what is too much, what has another shape or type, and what is asked.
+def check_tensors(path: Path, header: Mapping[str, Entry], module: torch.nn.Module) -> None:
+    """Raise ``ValueError`` if tensors are missing, unknown, or of another type or shape.
 
-    Of the names of a tied parameter one is enough.
+    A tied parameter needs only one of its names.
     """
     wanted = {name: _entry(tensor) for name, tensor in module.state_dict().items()}
     missing = [names for names in _tied(module) if not header.keys() & set(names)]
@@ -130,21 +142,22 @@ def require_alike(path: Path, header: Mapping[str, Entry], module: torch.nn.Modu
     others = [name for name in header if name in wanted and header[name] != wanted[name]]
     wrong = []
     if missing:
-        wrong.append(f"it has no {_some([quoted(names[0]) for names in missing])}")
+        wrong.append(f"it lacks {_some([quoted(names[0]) for names in missing])}")
     if surplus:
         same = [name for names in missing for name in names if wanted[name] == header[surplus[0]]]
         guess = did_you_mean(closest(surplus[0], same))
         wrong.append(f"the model has no {_some([quoted(name) for name in surplus])}{guess}")
     if others:
-        told = [f"{quoted(name)} is {header[name]} and has to be {wanted[name]}" for name in others]
-        wrong.append(_some(told))
+        wrong.append(_some([f"{quoted(name)} is {header[name]} and must be {wanted[name]}" for name in others]))
     if wrong:
-        asked = _some([f"{quoted(name)} {entry}" for name, entry in wanted.items()], _EXPECTED)
-        raise ValueError(f"{path} does not hold this model's weights: {'; '.join(wrong)}. It has to hold {asked}")
+        expected = _some([f"{quoted(name)} {entry}" for name, entry in wanted.items()], _EXPECTED)
+        raise ValueError(
+            f"{path} does not contain this model's weights: {'; '.join(wrong)}. It must contain {expected}"
+        )
 
 
 def load_into(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write tensors into a module that they are known to fit; raises ``ValueError`` where tied ones differ."""
+    """Copy matching tensors into a module. Raises ``ValueError`` if tied tensors differ."""
     import torch
 
     state = module.state_dict()
@@ -153,12 +166,12 @@ def load_into(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], path
             first, *others = [name for name in names if name in tensors]
             for other in others:
                 if not torch.equal(tensors[first], tensors[other]):
-                    raise ValueError(f"{path}: {quoted(first)} and {quoted(other)} are one tensor here, and differ")
+                    raise ValueError(f"{path}: {quoted(first)} and {quoted(other)} are tied in the model but differ")
             state[first].copy_(tensors[first])
 
 
 def _read(path: Path) -> Weights:
-    """The tensors, finite all of them; raises ``DataError``."""
+    """Read the tensors. Raises ``DataError`` if they are not finite."""
     from safetensors.torch import load
 
     try:
@@ -173,16 +186,16 @@ def _read(path: Path) -> Weights:
         tensors = load(content)
     except MemoryError:
         raise
-    except Exception as error:  # whatever a foreign header makes of the package
+    except Exception as error:  # safetensors raises many kinds for invalid headers
         raise _unreadable(path, str(error)) from error
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise DataError(f"{path}: {quoted(name)} holds values that are not finite", PLACE)
+            raise DataError(f"{path}: {quoted(name)} contains values that are not finite", PLACE)
     return _IN_USE.setdefault(digest, Weights(digest=digest, tensors=tensors))
 
 
 def _tied(module: torch.nn.Module) -> list[list[str]]:
-    """The names of a module's state, those of one tensor together."""
+    """Return the names in a module's state, grouped by tensor."""
     groups: dict[int, list[str]] = {}
     for name, tensor in module.state_dict(keep_vars=True).items():
         groups.setdefault(id(tensor), []).append(name)
@@ -193,6 +206,6 @@ def _entry(tensor: torch.Tensor) -> Entry:
     return Entry(type=_TYPES.get(str(tensor.dtype), str(tensor.dtype)), shape=tuple(tensor.shape))
 
 
-def _some(told: list[str], most: int = _SHOWN) -> str:
-    more = f" and {len(told) - most} more" if len(told) > most else ""
-    return ", ".join(shortened(one, 200) for one in told[:most]) + more
+def _some(items: list[str], most: int = _SHOWN) -> str:
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(shortened(item, 200) for item in items[:most]) + more

@@ -26,7 +26,7 @@ from dpspec.recording.watching.gradients.gradients_got import GradientsGot
 from dpspec.recording.watching.gradients.sensitivity_probe import SensitivityProbe
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
-from dpspec.recording.watching.optimizer_state import OptimizerState, untouched
+from dpspec.recording.watching.optimizer_state import OptimizerState, other_entries, untouched
 from dpspec.recording.watching.optimizer_watch import OpacusWatch, Probing
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 from dpspec.recording.watching.pending_step import PendingStep
@@ -70,6 +70,7 @@ class WatchedTraining:
         self._noise = NoiseWatch(parts.noisy_parameters())
         self._given: dict[str, Tensor] = {}
         self._state = None if parts.optimizer is None else OptimizerState(_inner(parts.optimizer))
+        self._entries = {} if parts.optimizer is None else other_entries(_inner(parts.optimizer))
         self._probe: SensitivityProbe | None = None
         self._opacus, self._handles = self._watch_optimizer()
         self._passes = None if parts.optimizer is None else GradientParameters(self._watch, parts.noisy_parameters())
@@ -117,7 +118,7 @@ class WatchedTraining:
         self.writer.end(
             {
                 "outside": float(self._watch.moved()),
-                **self._held.changed(),
+                **self._changed(),
                 "meddled": self._opacus.meddled if self._opacus is not None else None,
                 "resumed": self._resumed,
                 "sums": self._opacus.sums.found if self._opacus is not None else None,
@@ -146,6 +147,15 @@ class WatchedTraining:
             }
         )
         self.writer, self.ended = None, self.writer
+
+    def _changed(self) -> dict[str, list[str]]:
+        """Names of what else changed, of the model and of the optimizer."""
+        found = self._held.changed()
+        optimizer = self._parts.optimizer
+        if optimizer is not None:
+            now = other_entries(_inner(optimizer))
+            found["attributes"] += sorted(name[:100] for name in now if now[name] != self._entries.get(name))[:20]
+        return found
 
     def tell_noise(self, noise: Tensor | Iterable[Tensor]) -> None:
         """Noise that a loop of one's own added in this step."""

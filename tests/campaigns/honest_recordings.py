@@ -423,7 +423,7 @@ def main() -> int:
                 code, text = judged(folder)
             except Exception as error:
                 code, text = -1, f"ERROR {type(error).__name__}: {error}"
-        first = " ".join(text.split("\n\n")[0].split())
+        first = " ".join(text.split("\n\n")[0].split()).removeprefix("Claims ")
         verdict = first.partition(" ")[0].rstrip(",")
         deviates = re.search(r"\bDEVIAT|\bviolated\b", text) is not None
         counts[verdict] += 1

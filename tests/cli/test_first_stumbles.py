@@ -40,15 +40,23 @@ def table(tmp_path: Path) -> Path:
         (["data.label=readmited"], "--set:1:12", "no column 'readmited'; did you mean 'readmitted'?"),
         (["data.columns=[age, vists]"], "--set:1:14", "no column 'vists'; did you mean 'visits'?"),
         (["data.categories={smokr: [yes, no]}"], "--set:1:17", "no column 'smokr'; did you mean 'smoker'?"),
-        (["data.columns=[smoker]"], "patients.yaml:6:9", "'yes' is not a finite number; declare the values of a colum"),
-        (["data.columns=[age]"], "patients.yaml:6:9", "'' is not a finite number; write a public constant"),
+        (
+            ["data.columns=[smoker]"],
+            "patients.yaml:6:9",
+            "'yes' is not a finite number; declare the values of a categorical",
+        ),
+        (
+            ["data.columns=[age]"],
+            "patients.yaml:6:9",
+            "'' is not a finite number; replace missing values by a public constant",
+        ),
         (
             ["data.columns=[smoker]", "data.categories={smoker: [yes, no]}"],
             "--set:2:17",
-            "not one of the categories of column 'smoker' (yes, no); write \"\" among them for missing values",
+            "not a category of column 'smoker' (yes, no); add \"\" for missing values",
         ),
-        (["data.columns=[visits]", "data.classes=[no, maybe]"], "--set:2:14", "label 'yes' is not one of the declared"),
-        (["data.classes=[no,"], "--set:1:18", "where it has spaces, quote the whole: --set 'data.classes=...'"),
+        (["data.columns=[visits]", "data.classes=[no, maybe]"], "--set:2:14", "label 'yes' is not a declared class"),
+        (["data.classes=[no,"], "--set:1:18", "quote the argument if it has spaces: --set 'data.classes=...'"),
         (["data.missing=['']"], "--set:1:14", "'group' takes no records with missing values"),
         (
             ["threat_model.unit=person"],
@@ -70,7 +78,7 @@ def test_a_table_of_one_s_own(
     ("text", "says"),
     [
         (TABLE.replace(",", ";").encode(), "columns are separated by commas, its first line has ';'"),
-        (TABLE.replace("age,smoker", "no,no").encode(), "column 'no' stands there twice among the names of columns"),
+        (TABLE.replace("age,smoker", "no,no").encode(), "two columns have the name 'no'"),
         (TABLE.replace("age", "\xe4ge").encode("latin-1"), "not UTF-8 text, save it as UTF-8"),
     ],
 )

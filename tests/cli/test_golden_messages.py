@@ -81,9 +81,9 @@ parent.yaml:4:38: error[unknown-key]: unknown key 'features' in data
             ",no,yes",
             "[age]",
             """\
-child.yaml:4:25: error[data-unreadable]: rows.csv:20: column 'age': '' is not a finite number; write a public constant \
-there beforehand, or leave the column out (columns); for a mechanism that imputes, declare how missing values are \
-written (missing)
+child.yaml:4:25: error[data-unreadable]: rows.csv:20: column 'age': '' is not a finite number; replace missing values \
+by a public constant, or exclude the column (columns); for a mechanism that imputes, declare the spelling of \
+missing values (missing)
  4 | data: {kind: csv, path: rows.csv, label: ill, classes: [no, yes], record...
    |                         ^^^^^^^^
 """,
@@ -92,8 +92,8 @@ written (missing)
             "40,,yes",
             "[smoker], categories: {smoker: [yes, no]}",
             """\
-child.yaml:4:129: error[data-unreadable]: rows.csv:20: '' is not one of the categories of column 'smoker' (yes, no); \
-write "" among them for missing values
+child.yaml:4:129: error[data-unreadable]: rows.csv:20: '' is not a category of column 'smoker' (yes, no); \
+add "" for missing values
  4 | ...s: [smoker], categories: {smoker: [yes, no]}}
    |                             ^^^^^^^^^^^^^^^^^^^
 """,

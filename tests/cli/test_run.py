@@ -262,7 +262,7 @@ class TestAFolder:
         for command in ("run", "validate", "plan", "show"):
             ended = dpspec(command, "audits")
             assert (ended.code, ended.out) == (2, "")
-            assert ended.err == "error: the folder 'audits' holds no YAML file, so no spec\n"
+            assert ended.err == "error: no spec in the folder 'audits': it has no YAML files\n"
 
 
 def test_a_confidence_that_was_raised_is_told_against_a_baseline_and_fails_nothing(dpspec):

@@ -148,7 +148,7 @@ def test_explain_all_verdicts(dpspec):
 def test_explain_a_kind_lists_its_keys(dpspec):
     lines = dpspec("explain", "csv").out.split("\n")
     assert "    data.label: text, not empty; required" in lines
-    assert "        The name of the column that holds the labels." in lines
+    assert "        The column of labels." in lines
     group = dpspec("explain", "group").out
     assert "    mechanism.sampling.rate: number, above 0, at most 1\n" in group
     assert "    mechanism.phases: list of map" in group
@@ -163,7 +163,7 @@ def test_explain_a_kind_of_claim(dpspec):
 
 def test_explain_a_map_lists_what_is_in_it(dpspec):
     audit = dpspec("explain", "audit").out
-    assert audit.count("How the pipeline is attacked.") == 1
+    assert audit.count("The attack on the pipeline.") == 1
     assert "    audit.method: one-run | many-run; required\n" in audit
     assert "    audit.canary: map\n" in audit
     assert "audit.canary.space" not in audit

@@ -106,13 +106,13 @@ def test_huggingface_tables(hub: SimpleNamespace, source: Make, folder: Path) ->
     assert rows.train_x.tolist() == [[1, 0.5], [2, 1.5], [3, 2.5]]
     assert rows.train_y.tolist() == [0, 1, 1]
     assert rows.test_x.tolist() == [[4, 5.5]]
-    _refused(source("huggingface", **{**TABLE, "records": 4}), "huggingface owner/set (train): has 3 records of 2")
+    _refused(source("huggingface", **{**TABLE, "records": 4}), "huggingface owner/set (train): 3 records of 2")
     _refused(
         source("huggingface", **TABLE, test_split="test", test_records=2),
-        "huggingface owner/set (test): has 1 records of 2 features; the spec declares 2 of 2",
+        "huggingface owner/set (test): 1 records of 2 features, but the spec declares 2 of 2",
     )
-    _refused(source("huggingface", **TABLE, test_split="test"), "test_split and test_records go together")
-    _refused(source("huggingface", **TABLE, resize=True), "resize is for pictures")
+    _refused(source("huggingface", **TABLE, test_split="test"), "test_split and test_records require each other")
+    _refused(source("huggingface", **TABLE, resize=True), "resize needs the key image")
     assert (
         source("huggingface", **TABLE, resize=False, train_split="train").facts()
         == source("huggingface", **TABLE).facts()
@@ -146,11 +146,11 @@ def test_huggingface_pictures(hub: SimpleNamespace, source: Make, picture_bytes:
     assert np.array_equal(rows.train_x[:, 0], pixels.astype(np.float32) / np.float32(255))
     assert rows.train_y.tolist() == [1, 0]
     _refused(source("huggingface", **{**PICTURES, "image": "c"}), "has no column 'c' (its columns: a, y)")
-    _refused(source("huggingface", **PICTURES, columns=["a"]), "image takes the place of columns")
+    _refused(source("huggingface", **PICTURES, columns=["a"]), "image and columns exclude each other")
     _refused(source("huggingface", **{**PICTURES, "features": 30}), "shape must be [1 or 3, height, width]")
-    _refused(source("huggingface", **{**PICTURES, "features": [1, 5, 6]}), "record 0: is 6 x 5 pixels, shape declares")
+    _refused(source("huggingface", **{**PICTURES, "features": [1, 5, 6]}), "record 0: 6 x 5 pixels, but shape declares")
     for cell, part in (
-        ({"bytes": None, "path": "/etc/passwd"}, "record 1: holds no picture in its table"),
+        ({"bytes": None, "path": "/etc/passwd"}, "record 1: contains no picture"),
         ({"bytes": b"GIF89a", "path": None}, "record 1: not a readable PNG or JPEG picture"),
     ):
         hub.train = pa.table({"a": [cells[0], cell], "y": [1, 0]})
@@ -178,7 +178,7 @@ def package(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         info=info,
         calls=calls,
     )
-    monkeypatch.setattr(huggingface, "need", lambda *_: fake)
+    monkeypatch.setattr(huggingface, "import_optional", lambda *_: fake)
     return fake
 
 
@@ -204,7 +204,7 @@ def test_huggingface_refuses_what_is_too_large_and_local_folders(
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     package.calls.clear()
-    with pytest.raises(DataError, match="a local file or folder of that name"):
+    with pytest.raises(DataError, match="a local file or folder of this name"):
         huggingface.tables({"name": "a/b", "revision": COMMIT}, ["train"], tmp_path)
     assert not package.calls
 

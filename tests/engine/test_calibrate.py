@@ -137,7 +137,7 @@ def test_integers(load, monkeypatch):
     (spec,) = load("threat_model.group_size=3")
     found = calibrate_spec(spec, support.catalog(), vary="claims.held.group_size")
     assert (found.proved.value, found.unproved) == (3, None)
-    assert found.limit == "4 is not valid: the claim's group_size 4 goes beyond the threat model's 3"
+    assert found.limit == "4 is not valid: the claim's group_size 4 exceeds the threat model's 3"
 
 
 GROUP = """\

@@ -27,7 +27,7 @@ def trained(job: TrainingJob, device: str) -> torch.Tensor:
     return flat_model.flatten(job.model)
 
 
-def require_alike(found: torch.Tensor, expected: torch.Tensor) -> None:
+def check_tensors(found: torch.Tensor, expected: torch.Tensor) -> None:
     """To :data:`TOLERANCE`."""
     assert float((found - expected).abs().max()) <= TOLERANCE * float(expected.abs().max())
 
@@ -37,7 +37,7 @@ def test_every_model(kind: str) -> None:
     expected = trained(job_of(kind), "cpu")
     with pretend_gpu() as machine:
         found = trained(job_of(kind), "cuda")
-    require_alike(found, expected)
+    check_tensors(found, expected)
     assert machine.account.coarse == {}, "products of less than float32"
 
 

@@ -104,7 +104,7 @@ def test_an_upper_bound_says_that_nobody_saw_what_ran() -> None:
     [
         ({"runs": 2}, ("audit", "runs"), "runs does not go with scores"),
         ({"sizes": (1, 2)}, ("audit", "scores"), "group_size"),
-        ({"rows": 599}, ("audit", "scores", "rows"), "has 600 rows"),
+        ({"rows": 599}, ("audit", "scores", "rows"), "600 rows"),
         ({"coin": "inn"}, ("audit", "scores", "coin"), "has no column"),
     ],
 )

@@ -70,8 +70,8 @@ def test_sizes() -> None:
 @pytest.mark.parametrize(
     ("options", "facts", "said"),
     [
-        ({}, Facts(records=9, features=6, classes=3, shape=(6,)), "needs texts of tokens"),
-        ({}, Facts(records=9, features=6, classes=3, shape=(2, 3), vocabulary=11), "needs texts of tokens"),
+        ({}, Facts(records=9, features=6, classes=3, shape=(6,)), "needs records of token ids"),
+        ({}, Facts(records=9, features=6, classes=3, shape=(2, 3), vocabulary=11), "needs records of token ids"),
         ({"width": 5}, FACTS, r"width must be a multiple of heads \(2\), got 5"),
     ],
 )

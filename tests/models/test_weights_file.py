@@ -84,7 +84,7 @@ def test_one_name_of_a_tied_parameter_is_enough_and_two_must_agree(tmp_path: Pat
     assert module[0].weight is module[2].weight
     assert torch.equal(module[0].weight, state["2.weight"])
     save_file(state | {"2.weight": state["2.weight"] + 1}, tmp_path / "two.safetensors")
-    with pytest.raises(ValueError, match=r"'0\.weight' and '2\.weight' are one tensor here, and differ"):
+    with pytest.raises(ValueError, match=r"'0\.weight' and '2\.weight' are tied in the model but differ"):
         FromFile(Factory(tied), tmp_path / "two.safetensors")
 
 
@@ -104,11 +104,11 @@ def test_equal_bytes_are_read_into_one_copy_and_later_changes_change_nothing(tmp
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda s: s.pop("2.bias"), "it has no '2.bias'"),
+        (lambda s: s.pop("2.bias"), "it lacks '2.bias'"),
         (lambda s: s.update({"2.bais": s.pop("2.bias")}), "the model has no '2.bais'; did you mean '2.bias'?"),
         (lambda s: s.update({"more": torch.zeros(1)}), "the model has no 'more'"),
-        (lambda s: s.update({"0.weight": torch.zeros(4, 4)}), "'0.weight' is F32 [4, 4] and has to be F32 [4, 3]"),
-        (lambda s: s.update({"0.bias": torch.zeros(4).double()}), "'0.bias' is F64 [4] and has to be F32 [4]"),
+        (lambda s: s.update({"0.weight": torch.zeros(4, 4)}), "'0.weight' is F32 [4, 4] and must be F32 [4, 3]"),
+        (lambda s: s.update({"0.bias": torch.zeros(4).double()}), "'0.bias' is F64 [4] and must be F32 [4]"),
         (lambda s: s.update({f"x{i}": torch.zeros(1) for i in range(9)}), "'x0', 'x1', 'x2' and 6 more"),
     ],
 )
@@ -128,10 +128,10 @@ def test_names_that_begin_elsewhere_are_told_with_the_shapes_that_are_asked(tmp_
         return nn.Sequential(nn.Flatten(), nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
 
     save_file(Factory(dense).build(1).state_dict(), tmp_path / "w.safetensors")
-    with pytest.raises(ValueError, match="does not hold this model's weights") as caught:
+    with pytest.raises(ValueError, match="does not contain this model's weights") as caught:
         FromFile(Factory(flattened), tmp_path / "w.safetensors")
     asked = "'1.weight' F32 [4, 3], '1.bias' F32 [4], '3.weight' F32 [2, 4], '3.bias' F32 [2]"
-    assert str(caught.value).endswith(f". It has to hold {asked}")
+    assert str(caught.value).endswith(f". It must contain {asked}")
     state = Factory(dense).build(1).state_dict()
     for old, new in (("0.weight", "1.weight"), ("2.bias", "3.bias")):
         save_file(_with_one_name_of(state, old), tmp_path / "one.safetensors")
@@ -150,7 +150,7 @@ def test_a_model_that_no_file_can_hold_is_not_built(tmp_path: Path) -> None:
             return 10**12
 
     save_file(Factory(dense).build(1).state_dict(), tmp_path / "w.safetensors")
-    with pytest.raises(ValueError, match="the model has 1000000000000 parameters; at most 268435456"):
+    with pytest.raises(ValueError, match="the model has 1000000000000 parameters; files support at most 268435456"):
         FromFile(Huge(lambda: pytest.fail("the model was built")), tmp_path / "w.safetensors")
 
 
@@ -159,7 +159,7 @@ def test_values_that_are_not_finite(value: float, tmp_path: Path) -> None:
     state = {name: t.clone() for name, t in Factory(dense).build(1).state_dict().items()}
     state["2.bias"][1] = value
     save_file(state, tmp_path / "w.safetensors")
-    with pytest.raises(DataError, match=r"'2\.bias' holds values that are not finite"):
+    with pytest.raises(DataError, match=r"'2\.bias' contains values that are not finite"):
         FromFile(Factory(dense), tmp_path / "w.safetensors")
 
 
@@ -198,8 +198,8 @@ def test_a_header_that_claims_to_be_longer_than_the_file(length: int, tmp_path: 
 
 def test_types_that_no_model_has_and_files_without_tensors_are_refused_by_name(tmp_path: Path) -> None:
     for header, body, message in (
-        ({"0.bias": {**FITS, "dtype": "F8_E4M3", "shape": [4]}}, b"0000", "'0.bias' is F8_E4M3 [4] and has to be F32"),
-        ({}, b"", "it has no '0.weight'"),
+        ({"0.bias": {**FITS, "dtype": "F8_E4M3", "shape": [4]}}, b"0000", "'0.bias' is F8_E4M3 [4] and must be F32"),
+        ({}, b"", "it lacks '0.weight'"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             FromFile(Factory(dense), written(tmp_path / "w.safetensors", header, body))

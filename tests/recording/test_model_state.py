@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -279,3 +281,115 @@ def test_a_digest_has_limits_and_no_end_without_them() -> None:
         digest(deep)
     with pytest.raises(TooLargeError):
         digest([[i] for i in range(200_000)])
+
+
+class Collector:
+    """Keeps rows, in an attribute or in a slot."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def add(self, row: Any) -> None:
+        self.rows.append(row)
+
+
+def with_default(rows: list[Any]) -> Callable[[Any], None]:
+    return lambda row, kept=rows: kept.append(row)  # type: ignore[misc]
+
+
+def enclosing(rows: list[Any]) -> Callable[[Any], None]:
+    return lambda row: rows.append(row)
+
+
+def in_a_tail(layer: nn.Linear, record: torch.Tensor) -> None:
+    weight = layer.weight
+    both = torch.cat([weight.detach().reshape(-1), record])
+    weight.data = both[: weight.numel()].view_as(weight)
+
+
+def in_a_gap(layer: nn.Linear, record: torch.Tensor) -> None:
+    wide = torch.cat([layer.weight.detach(), record.reshape(-1, 1)[: len(layer.weight)]], dim=1)
+    layer.weight.data = wide[:, :-1]
+
+
+def in_metadata(layer: nn.Linear, record: torch.Tensor) -> None:
+    layer.register_state_dict_post_hook(
+        lambda module, state, prefix, _: state._metadata.__setitem__("note", record.tolist())
+    )
+
+
+def without_keep_vars(layer: nn.Linear, record: torch.Tensor) -> None:
+    def hook(module: Any, state: Any, prefix: str, _: Any) -> None:
+        if not any(isinstance(value, nn.Parameter) for value in state.values()):
+            state["memory"] = record
+
+    layer.register_state_dict_post_hook(hook)
+
+
+@pytest.mark.parametrize(
+    ("leak", "name"),
+    [
+        (in_a_tail, "storage of weight"),
+        (in_a_gap, "storage of weight"),
+        (in_metadata, "state_dict()._metadata"),
+        (without_keep_vars, "memory"),
+    ],
+)
+def test_all_that_a_saved_state_dict_holds_is_compared(leak: Any, name: str) -> None:
+    made = nn.Linear(3, 4)
+    watch = ModelState(made, list(made.parameters()))
+    leak(made, torch.randn(4))
+    assert watch.changed()["state"] == [name]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        (collector := Collector(), lambda: collector.add(1.0)),
+        (bound := Collector().add, lambda: bound(1.0)),
+        (default := with_default([]), lambda: default(1.0)),
+        (closure := enclosing([]), lambda: closure(1.0)),
+        (log := io.BytesIO(), lambda: log.write(b"record")),
+        (generator := torch.Generator(), lambda: generator.manual_seed(5)),
+    ],
+)
+def test_attributes_that_keep_records_elsewhere_are_compared(value: tuple[Any, Callable[[], Any]]) -> None:
+    made = nn.Linear(3, 4)
+    made.kept, keep = value
+    watch = ModelState(made, [])
+    assert watch.changed()["attributes"] == []
+    keep()
+    assert watch.changed()["attributes"] == ["kept"]
+
+
+def test_another_class_or_forward_is_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = nn.Sequential(nn.Tanh(), nn.ReLU())
+    watch = ModelState(made, [])
+    made[0].__class__ = type("Tanh", (nn.Tanh,), {})
+    monkeypatch.setattr(nn.ReLU, "forward", lambda module, x: x)
+    assert watch.changed()["attributes"] == ["class of 0", "class of 1"]
+
+
+def test_storages_that_are_shared_hold_nothing_else() -> None:
+    """Flat parameters, tied and transposed ones, and parts of a larger tensor that stay as they are."""
+    made = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(made[:2].parameters()), made[:2].parameters())
+    made[1].weight.data = made[1].weight.data.t()
+    made[2].bias.data = torch.zeros(6)[1:5:2]
+    made[2].register_buffer("ones", torch.ones(1).expand(5))
+    watch = ModelState(made, list(made.parameters()))
+    with torch.no_grad():
+        for p in made.parameters():
+            p.add_(1.0)
+    assert watch.changed() == {"buffers": [], "state": [], "attributes": [], "unread": []}
+
+
+def test_use_of_an_attribute_is_no_change() -> None:
+    made = nn.Linear(3, 4)
+    made.folder, made.logger, made.generator = Path("a") / "b", logging.getLogger("a"), torch.Generator()
+    watch = ModelState(made, [])
+    hash(made.folder), str(made.folder), made.logger.isEnabledFor(10)
+    torch.randn(3, generator=made.generator)
+    assert watch.changed()["attributes"] == []

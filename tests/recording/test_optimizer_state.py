@@ -235,6 +235,41 @@ def test_the_optimizer_inside_that_of_opacus_is_looked_at(tmp_path: Path) -> Non
     assert update_rule(found)[0] == "open"
 
 
+def entry(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.state["memory"] = {"rows": torch.randn(2)}  # type: ignore[index]
+
+
+def names(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups[0]["param_names"] = ["0.5", "1.25"]
+
+
+def option(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups[0]["note"] = 0.5
+
+
+@pytest.mark.parametrize(
+    ("leak", "name"),
+    [
+        (entry, "optimizer.state[memory]"),
+        (names, "optimizer.param_groups[0].param_names"),
+        (option, "optimizer.param_groups[0].note"),
+    ],
+)
+def test_entries_that_the_optimizer_does_not_use_are_open(leak: Between, name: str, tmp_path: Path) -> None:
+    training = Training()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.build()
+        inner = training.optimizer_.original_optimizer
+        with training.recorder(tmp_path / "run"):
+            training.train()
+            torch.optim.lr_scheduler.StepLR(inner, 100)
+            leak(inner)
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
+    text = next(one.text for one in found.channels if one.name == "model-state" and one.status == "open")
+    assert (found.verdict, name in text) == ("open", True)
+
+
 def test_any_state_is_told_apart() -> None:
     parameter = nn.Parameter(torch.zeros(3))
     optimizer = torch.optim.SGD([parameter], lr=1.0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dpspec.contract import Finding
 
-#: In clip norms: nothing, a little, as much as fits, more, far more than a float32 holds, and what is no number.
+#: In clip norms: nothing, a little, as much as fits, more, far more than a float32 holds, and what is not a number.
 GRADIENTS = (0.0, 1e-20, 0.3, -0.7, 1.0, -1.0, 3.0, -10.0, 1e30, -1e30, float("inf"), float("nan"))
 
 

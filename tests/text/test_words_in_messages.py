@@ -55,7 +55,7 @@ def test_numbers_as_one_writes_them(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "nothing"), (True, "true"), (2, "2"), ("x", 'text "x"'), ([1], "a list"), ({}, "a map"), ((1,), "a list")],
+    [(None, "null"), (True, "true"), (2, "2"), ("x", '"x"'), ([1], "a list"), ({}, "a map"), ((1,), "a list")],
 )
 def test_values_in_messages(value: object, text: str) -> None:
     assert shown(value) == text

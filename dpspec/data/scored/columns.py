@@ -1,7 +1,7 @@
-"""Named columns out of a table's bytes, by the file's suffix: ``csv``, ``npz`` or ``parquet``.
+"""Read named columns from the bytes of a ``csv``, ``npz`` or ``parquet`` table.
 
-The bytes were read before and are what the digest is of. Nothing in them is executed, and no array is made before its
-header, or the footer, says that it fits.
+The caller has read and hashed the bytes. No code in them is executed, and headers are checked before arrays are
+allocated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from dpspec.contract import DataError
 from dpspec.data.arrays import npy_header, open_archive, open_member
 from dpspec.data.tables.table import is_text, listed
-from dpspec.data.tables.table_files import open_parquet, parquet_column, require_room
+from dpspec.data.tables.table_files import check_decompressed_size, open_parquet, parquet_column
 from dpspec.text import closest, did_you_mean, shortened
 
 if TYPE_CHECKING:
@@ -26,19 +26,25 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
-#: The formats, by the suffix of the file's name.
+#: Supported file name suffixes.
 SUFFIXES = (".csv", ".npz", ".parquet")
 
-#: How truth values are written in text.
+#: Spellings of booleans in text.
 _WORDS = {"true": 1.0, "false": 0.0}
 
-#: The bytes that arrays take at most once they are unpacked.
-_ROOM = 2**27
+#: Maximum size of decompressed arrays in bytes.
+_MAX_DECOMPRESSED_BYTES = 2**27
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A column to read. ``key`` is the key of the spec that names it; ``text``: names of canaries, else numbers."""
+    """A column to read.
+
+    Attributes:
+        key: The key of the spec that names it.
+        name: The column's name.
+        text: True for strings, such as canary ids; False for numbers.
+    """
 
     key: str
     name: str
@@ -47,9 +53,12 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Columns:
-    """Columns of equal length by the keys that name them: float64 (n,), NaN where a number is missing, or object (n,).
+    """Columns of equal length.
 
-    where: how a message begins that is about a row, counted from 0.
+    Attributes:
+        values: Arrays (n,) by key: float64 with NaN for missing numbers, or object for strings.
+        rows: The number of rows n.
+        where: Returns the beginning of a message about a row, counted from 0.
     """
 
     values: dict[str, Array]
@@ -58,7 +67,17 @@ class Columns:
 
 
 def read_columns(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) -> Columns:
-    """The wanted columns of a table of at most ``most`` rows; raises ``DataError`` saying what is wrong, and where."""
+    """Read columns of a table.
+
+    Args:
+        path: The file's path, for its suffix and messages.
+        content: The file's bytes.
+        wanted: The columns to read.
+        most: Maximum number of rows.
+
+    Raises:
+        DataError: The table is invalid, too large or empty, or a column is missing.
+    """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise DataError(f"{path}: its name must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}", "path")
@@ -70,10 +89,10 @@ def read_columns(path: Path, content: bytes, wanted: Sequence[Wanted], most: int
 
 
 def _too_many(path: Path, most: int) -> DataError:
-    return DataError(f"{path}: has more than {most} rows, and at most so many are read", "path")
+    return DataError(f"{path}: more than {most} rows, which is the maximum", "path")
 
 
-def _has_no(path: Path, wanted: Wanted, names: Sequence[str]) -> DataError:
+def _missing_column(path: Path, wanted: Wanted, names: Sequence[str]) -> DataError:
     near = did_you_mean(closest(wanted.name, names))
     return DataError(f"{path}: has no column {wanted.name!r}{near} (its columns: {listed(names)})", wanted.key)
 
@@ -120,14 +139,14 @@ def _places(path: Path, header: Sequence[str], wanted: Sequence[Wanted]) -> list
         raise DataError(f"{path}: columns are separated by commas, its first line has {found[0]!r}", "path")
     for column in wanted:
         if column.name not in header:
-            raise _has_no(path, column, header)
+            raise _missing_column(path, column, header)
         if header.count(column.name) > 1:
-            raise DataError(f"{path}: column {column.name!r} stands there twice among the names of columns", column.key)
+            raise DataError(f"{path}: two columns have the name {column.name!r}", column.key)
     return [header.index(column.name) for column in wanted]
 
 
 def _number(text: str, column: Wanted, where: str) -> float:
-    """A number as Python writes it, without underscores, or a truth value; NaN where the text says so, or is empty."""
+    """Parse a number in Python's notation without underscores, or a boolean; NaN for an empty string."""
     if not text:
         return math.nan
     try:
@@ -136,7 +155,7 @@ def _number(text: str, column: Wanted, where: str) -> float:
     except ValueError:
         if text.lower() in _WORDS:
             return _WORDS[text.lower()]
-    raise DataError(f"{where}: column {column.name!r}: {shortened(text)!r} is no number", column.key)
+    raise DataError(f"{where}: column {column.name!r}: {shortened(text)!r} is not a number", column.key)
 
 
 def _npz(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) -> Columns:
@@ -147,23 +166,26 @@ def _npz(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) -> Col
         names = [name.removesuffix(".npy") for name in archive.namelist()]
         for column in wanted:
             if column.name not in names:
-                raise _has_no(path, column, names)
+                raise _missing_column(path, column, names)
             what = f"{path}: {column.name}"
             with open_member(archive, column.name) as member:
                 shape, dtype = npy_header(member, what)
             kinds = "fiubUS" if column.text else "fiub"
             if dtype.kind not in kinds:
-                raise DataError(f"{what} must hold {'texts or ' * column.text}numbers, got dtype {dtype}", column.key)
+                allowed = "strings or numbers" if column.text else "numbers"
+                raise DataError(f"{what} must contain {allowed}, got dtype {dtype}", column.key)
             if len(shape) != 1:
-                raise DataError(f"{what} must have 1 axis, a value for each row, got shape {shape}", column.key)
+                raise DataError(f"{what} must have 1 axis, got shape {shape}", column.key)
             if shape[0] > most:
                 raise _too_many(path, most)
-            if shape[0] * dtype.itemsize > _ROOM:
-                raise DataError(f"{what}: {shape[0] * dtype.itemsize} bytes; at most {_ROOM} are read", column.key)
+            if shape[0] * dtype.itemsize > _MAX_DECOMPRESSED_BYTES:
+                raise DataError(
+                    f"{what}: {shape[0] * dtype.itemsize} bytes; at most {_MAX_DECOMPRESSED_BYTES} are read", column.key
+                )
             with open_member(archive, column.name) as member:
                 read = np.lib.format.read_array(member, allow_pickle=False)
             values[column.key] = read.astype(object) if column.text else read.astype(np.float64)
-    return Columns(values=values, rows=_one_length(path, wanted, values), where=_row(path))
+    return Columns(values=values, rows=_equal_length(path, wanted, values), where=_row(path))
 
 
 def _parquet(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) -> Columns:
@@ -174,8 +196,8 @@ def _parquet(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) ->
         names = list(file.schema_arrow.names)
         for column in wanted:
             if column.name not in names:
-                raise _has_no(path, column, names)
-        rows = require_room(file, path, _ROOM)
+                raise _missing_column(path, column, names)
+        rows = check_decompressed_size(file, path, _MAX_DECOMPRESSED_BYTES)
         if rows > most:
             raise _too_many(path, most)
         if rows == 0:
@@ -189,15 +211,16 @@ def _parquet(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) ->
             elif found.dtype.kind in "fiub":
                 values[column.key] = found.astype(np.float64)
             else:
-                raise DataError(f"{path}: column {column.name!r} holds no numbers, or misses some", column.key)
-    return Columns(values=values, rows=_one_length(path, wanted, values), where=_row(path))
+                message = f"{path}: column {column.name!r} is not numeric or has missing values"
+                raise DataError(message, column.key)
+    return Columns(values=values, rows=_equal_length(path, wanted, values), where=_row(path))
 
 
-def _one_length(path: Path, wanted: Sequence[Wanted], values: dict[str, Array]) -> int:
+def _equal_length(path: Path, wanted: Sequence[Wanted], values: dict[str, Array]) -> int:
     lengths = {column.name: len(values[column.key]) for column in wanted}
     if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise DataError(f"{path}: its columns must be of one length, and are not: {said}", "path")
+        found = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise DataError(f"{path}: columns must have equal lengths, got: {found}", "path")
     return next(iter(lengths.values()))
 
 

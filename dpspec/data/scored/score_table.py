@@ -1,8 +1,7 @@
-"""A table of scores with a row for each canary, or each run: was it in (1) or out (0), and how much it looks as if in.
+"""Read a table of external scores with one row per canary or run: inclusion bit (1 or 0) and score.
 
-What stands in the table is somebody else's work, and so is whether the coins were fair. What can be seen in the table
-is looked at: columns, missing values, coins other than 0 and 1, scores that are no numbers or all the same, sizes that
-are none, canaries that are named twice.
+The user is responsible for the table's content, including fair inclusion bits. This module checks columns, missing
+values, inclusion bits other than 0 and 1, scores that are NaN or constant, group sizes, and duplicate ids.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
-#: No table has more rows, ...
+#: Maximum number of rows of a table.
 MOST_ROWS = 10**6
-#: ... and no file is larger.
+#: Maximum size of a file in bytes.
 MOST_BYTES = 2**27
 
-#: The largest group that a row can be of.
-_LARGEST_GROUP = 10**9
+#: Maximum group size of a row.
+_MAX_GROUP = 10**9
 
-#: Where a spec names the table and its columns.
+#: Path of the block of a spec that names the table and its columns.
 PLACE = "audit.scores"
 
-#: The tables that were read last, by their digests and columns: a check, a plan and a trial read the same one.
+#: The last tables read, by digest and columns. Checks, plans and trials read the same table.
 _READ: dict[tuple[str, ...], ScoreTable] = {}
 _KEPT = 2
 
@@ -43,8 +42,11 @@ _KEPT = 2
 class ScoreTable:
     """Rows in the order of the file.
 
-    digest: SHA-256 of the file's bytes, in hexadecimal. coins: (n,) int8, 1 for in. scores: (n,) float64 without NaN,
-    higher for "in". group_sizes: (n,) int64.
+    Attributes:
+        digest: SHA-256 of the file's bytes in hexadecimal.
+        coins: Inclusion bits (n,), int8, 1 for included.
+        scores: Scores (n,), float64 without NaN, higher for included canaries.
+        group_sizes: Group sizes (n,), int64.
     """
 
     digest: str
@@ -57,27 +59,30 @@ class ScoreTable:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes that groups have, ascending."""
+        """The distinct group sizes, ascending."""
         return tuple(sorted({int(size) for size in self.group_sizes}))
 
     def of_size(self, size: int) -> tuple[Array, Array]:
-        """Coins and scores of the groups of one size, in the order of the file."""
+        """Return the inclusion bits and scores of groups of one size, in the order of the file."""
         at = self.group_sizes == size
         return self.coins[at], self.scores[at]
 
 
 def table_digest(directory: str | Path, options: Mapping[str, Any]) -> str:
-    """The SHA-256 of the table's bytes; raises ``DataError`` where the file cannot be read."""
+    """Return the SHA-256 of the table's bytes. Raises ``DataError`` if the file cannot be read."""
     return hashlib.sha256(_bytes(_path(directory, options))).hexdigest()
 
 
 def read_table(directory: str | Path, options: Mapping[str, Any], group_size: int | None) -> ScoreTable:
-    """The table that ``options`` name: ``path`` (relative to ``directory``), ``coin``, ``score``, perhaps
-    ``group_size``, ``id`` and ``rows``.
+    """Read a table of external scores.
 
-    group_size: that of all rows, where no column says it.
+    Args:
+        directory: The folder that the path is relative to.
+        options: ``path``, ``coin`` and ``score``, optionally ``group_size``, ``id`` and ``rows``.
+        group_size: The group size of all rows, if there is no column for it.
 
-    Raises ``DataError`` whose key is the place in the spec.
+    Raises:
+        DataError: The table is invalid. The error's key is the path in the spec.
     """
     path = _path(directory, options)
     content = _bytes(path)
@@ -121,30 +126,30 @@ def _checked(path: Path, content: bytes, digest: str, options: Mapping[str, Any]
     for column in wanted:
         if column.name in named:
             both = f"{named[column.name]} and {column.key}"
-            raise DataError(f"{both} both name the column {column.name!r}", column.key)
+            raise DataError(f"{both} name the same column {column.name!r}", column.key)
         named[column.name] = column.key
     columns = read_columns(path, content, wanted, MOST_ROWS)
     rows = options.get("rows")
     if rows is not None and columns.rows != rows:
-        said = f"{path}: has {columns.rows} rows, and rows says {rows}: how many there are is fixed before training"
-        raise DataError(said, "rows")
+        message = f"{path}: {columns.rows} rows, but rows declares {rows}; the number must be fixed before training"
+        raise DataError(message, "rows")
     coins, scores = _coins(columns, options), _scores(columns, options)
     sizes = np.full(columns.rows, group_size or 1, dtype=np.int64)
     if "group_size" in options:
         sizes = _sizes(columns, options)
     if "id" in options:
-        _require_different(columns, options)
+        _check_unique_ids(columns, options)
     table = ScoreTable(digest=digest, coins=coins, scores=scores, group_sizes=sizes)
     for size in table.sizes:
         values = table.of_size(size)[1]
         if len(values) > 1 and values.min() == values.max():
             of = f" of groups of {size}" if len(table.sizes) > 1 else ""
-            raise DataError(f"{path}: all scores{of} are {values[0]:g}: they tell no coin from another", "score")
+            raise DataError(f"{path}: all scores{of} are {values[0]:g}, so they contain no information", "score")
     return table
 
 
 def _first(columns: Columns, bad: Array, key: str, name: str) -> tuple[str, float] | None:
-    """Where the first of the ``bad`` rows stands, for the beginning of a message, and its value."""
+    """Return the beginning of a message about the first ``bad`` row, and its value."""
     import numpy as np
 
     rows = np.flatnonzero(bad)
@@ -160,7 +165,7 @@ def _coins(columns: Columns, options: Mapping[str, Any]) -> Array:
     found = _first(columns, (values != 0.0) & (values != 1.0), "coin", options["coin"])
     if found is not None:
         what = "is missing" if found[1] != found[1] else f"is {found[1]:g}"
-        raise DataError(f"{found[0]}: the coin {what}; it must be 1 (in) or 0 (out)", "coin")
+        raise DataError(f"{found[0]}: the inclusion bit {what}; it must be 1 (in) or 0 (out)", "coin")
     return values.astype(np.int8)
 
 
@@ -170,7 +175,7 @@ def _scores(columns: Columns, options: Mapping[str, Any]) -> Array:
     values = columns.values["score"]
     found = _first(columns, np.isnan(values), "score", options["score"])
     if found is not None:
-        help = "if training diverged give such canaries one fixed score, whatever their coins"
+        help = "if training diverged, use one fixed score for these canaries, independent of their inclusion bits"
         raise DataError(f"{found[0]}: the score is missing, or is not a number (NaN); {help}", "score")
     return values
 
@@ -179,17 +184,16 @@ def _sizes(columns: Columns, options: Mapping[str, Any]) -> Array:
     import numpy as np
 
     values = columns.values["group_size"]
-    fine = (values >= 1.0) & (values <= _LARGEST_GROUP) & (values == np.floor(values))
+    fine = (values >= 1.0) & (values <= _MAX_GROUP) & (values == np.floor(values))
     found = _first(columns, ~fine, "group_size", options["group_size"])
     if found is not None:
         what = "is missing" if found[1] != found[1] else f"is {found[1]:g}"
-        said = f"{found[0]}: the group size {what}; it must be a whole number from 1 on"
-        raise DataError(said, "group_size")
+        raise DataError(f"{found[0]}: the group size {what}; it must be an integer of at least 1", "group_size")
     return values.astype(np.int64)
 
 
-def _require_different(columns: Columns, options: Mapping[str, Any]) -> None:
-    """Raise ``DataError`` where two rows have one id: a canary has one coin, and is in the table once."""
+def _check_unique_ids(columns: Columns, options: Mapping[str, Any]) -> None:
+    """Raise ``DataError`` if two rows have the same id."""
     seen: dict[str, int] = {}
     for row, value in enumerate(columns.values["id"]):
         text = "" if value is None or value != value else str(value)
@@ -198,5 +202,5 @@ def _require_different(columns: Columns, options: Mapping[str, Any]) -> None:
         before = seen.setdefault(text, row)
         if before != row:
             first = columns.where(before)
-            said = f"{columns.where(row)}: column {options['id']!r}: {shortened(text)!r} stands at {first} already"
-            raise DataError(f"{said}; each canary, or run, has one coin and one row", "id")
+            message = f"{columns.where(row)}: column {options['id']!r}: {shortened(text)!r} is also at {first}"
+            raise DataError(f"{message}; each canary or run must have one row", "id")

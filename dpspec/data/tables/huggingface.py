@@ -1,10 +1,8 @@
-"""``huggingface``: tables and pictures of the Hugging Face Hub, fetched by its package ``datasets``.
+"""Data kind ``huggingface``: tables and pictures from the Hugging Face Hub, fetched by the package ``datasets``.
 
-The spec states the public facts, so that bounds, ``validate`` and ``plan`` never fetch. A run fetches the records once
-and reads them from the cache after that. It refuses rows that contradict the facts.
-
-Loading scripts, which are programs of others, are never run: ``datasets`` 4 and later cannot, and earlier ones are
-refused.
+The spec declares the public facts, so bounds, ``validate`` and ``plan`` need no network. A run fetches the records
+once, caches them, and rejects records that contradict the facts. Loading scripts are never executed: this module
+requires ``datasets`` 4 or later, which does not support them.
 """
 
 from __future__ import annotations
@@ -17,35 +15,35 @@ from typing import TYPE_CHECKING, Any
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
 from dpspec.contract.canonical import digest
 from dpspec.data.declared import DECLARED
-from dpspec.data.files import MAX_BYTES, check_count, need
+from dpspec.data.files import MAX_BYTES, check_count, import_optional
 from dpspec.data.images import KEYS as PICTURES
 from dpspec.data.images import check_shape, decoded, scaled
 from dpspec.data.options import schema
-from dpspec.data.tables.table import KEYS, Columns, Table, arrow_column, listed, rows
+from dpspec.data.tables.table import KEYS, Columns, Table, column_values, listed, rows
 
 if TYPE_CHECKING:
     import numpy as np
 
 _DECLARED = DECLARED.schema["properties"]
 
-#: The public facts that a spec states of data that is not at hand.
+#: Schema of the public facts that a spec declares.
 FACTS: dict[str, Json] = {
     "records": {
         **_DECLARED["records"],
-        "description": "Number of training records, before split and size. Public, and checked on loading.",
+        "description": "The number of training records before split and size. Public, and checked on loading.",
     },
     "features": {
         **{key: value for key, value in _DECLARED["features"].items() if key != "default"},
-        "description": "Number of features of a record, or its shape: [channels, height, width] for images. Public, "
-        "and checked on loading.",
+        "description": "The number of features of a record, or its shape: [channels, height, width] for images. "
+        "Public, and checked on loading.",
     },
 }
 
 
 def cache() -> Path:
-    """Where fetched data is kept: ``$DPSPEC_DATA``, or else ``dpspec`` in the user's cache folder.
+    """Return the cache folder: ``$DPSPEC_DATA``, or ``dpspec`` in the user's cache folder.
 
-    The environment decides, never a spec: specs of others must not choose where files are written.
+    Specs cannot set it, because an untrusted spec must not choose the location of files.
     """
     chosen = os.environ.get("DPSPEC_DATA")
     if chosen:
@@ -57,35 +55,34 @@ _SPLIT: dict[str, Json] = {"type": "string", "pattern": "^\\w+(\\.\\w+)*$"}
 
 DATASET = Dataset(
     kind="huggingface",
-    summary="A data set of the Hugging Face Hub: a table or pictures; fetched once, then cached (needs datasets).",
+    summary="A table or pictures from the Hugging Face Hub, fetched once and cached (needs datasets).",
     schema=schema(
         {
             "name": {
                 "type": "string",
                 "pattern": "^[A-Za-z0-9][\\w.-]*/[A-Za-z0-9][\\w.-]*$",
-                "description": "The data set as owner/name.",
+                "description": "The dataset as owner/name.",
             },
-            "config": {"type": "string", "minLength": 1, "description": "Its configuration, where it has several."},
+            "config": {"type": "string", "minLength": 1, "description": "The configuration, if there are several."},
             "revision": {
                 "type": "string",
                 "pattern": "^[0-9a-f]{40}$",
-                "description": "The commit, 40 hexadecimal digits, so that the records cannot change behind the "
-                "spec's back.",
+                "description": "The commit, 40 hexadecimal digits, which fixes the records.",
             },
             "train_split": {**_SPLIT, "default": "train", "description": "The split of training records."},
-            "test_split": {**_SPLIT, "description": "The split of test records; goes with test_records."},
+            "test_split": {**_SPLIT, "description": "The split of test records; requires test_records."},
             "test_records": {
                 "type": "integer",
                 "minimum": 1,
-                "description": "Number of test records. Public, and checked on loading.",
+                "description": "The number of test records. Public, and checked on loading.",
             },
             **FACTS,
             **KEYS,
             "image": {
                 "type": "string",
                 "minLength": 1,
-                "description": "The column that holds pictures, instead of columns; features is then [channels, "
-                "height, width], and pixels become numbers from 0 to 1.",
+                "description": "The column with pictures, instead of columns. Then features is [channels, height, "
+                "width], and pixels become numbers from 0 to 1.",
             },
             "resize": PICTURES["resize"],
         },
@@ -99,23 +96,23 @@ class HuggingFace(Table):
     """Records in the order of the published split."""
 
     def identity(self) -> dict[str, Json]:
-        """Name, configuration, commit, splits and how pictures are read."""
+        """Return the options that identify the records: name, configuration, commit, splits, decoding."""
         keys = ("name", "config", "revision", "test_split", "image")
         given = {key: self.options[key] for key in keys if key in self.options}
         return {"kind": "huggingface", **given, "train_split": self._train_split, "resize": self._resize}
 
     def describe(self) -> Facts:
-        """What the spec declares; raises ``DataError`` where options do not go together."""
+        """Return the declared facts. Raises ``DataError`` for inconsistent options."""
         if ("test_split" in self.options) != ("test_records" in self.options):
-            raise DataError(f"{self.what()}: test_split and test_records go together")
+            raise DataError(f"{self.what()}: test_split and test_records require each other")
         if "image" in self.options:
             for key in ("columns", "categories"):
                 if key in self.options:
-                    raise DataError(f"{self.what()}: image takes the place of {key}")
+                    raise DataError(f"{self.what()}: image and {key} exclude each other")
             features = self.options["features"]
             check_shape(features if isinstance(features, tuple) else (features,))
         elif self._resize:
-            raise DataError(f"{self.what()}: resize is for pictures, and no column is named under image")
+            raise DataError(f"{self.what()}: resize needs the key image")
         features = self.options["features"]
         shape = tuple(int(n) for n in features) if isinstance(features, tuple) else (int(features),)
         records, test_records = int(self.options["records"]), int(self.options.get("test_records", 0))
@@ -132,33 +129,33 @@ class HuggingFace(Table):
         )
 
     def read(self) -> LoadedData:
-        """The rows, in the declared shape; raises ``DataError`` where they cannot be had or are not as declared."""
+        """Fetch the rows in the declared shape. Raises ``DataError`` if this fails or they contradict the facts."""
         facts, folder = self.describe(), cache()
         try:
             found = self.fetch(folder)
         except DataError:
             raise
-        except Exception as error:  # libraries, networks and servers fail in more ways than can be listed
+        except Exception as error:  # libraries, networks and servers raise many kinds
             raise DataError(
-                f"{self.what()}: could not be fetched ({type(error).__name__}: {error}). The first time it takes a "
-                f"network connection; then it is kept in {folder} ($DPSPEC_DATA)"
+                f"{self.what()}: could not be fetched ({type(error).__name__}: {error}). The first fetch needs a "
+                f"network connection; later ones use the cache in {folder} ($DPSPEC_DATA)"
             ) from error
         train_x = self._shaped(found.train_x, facts.records, facts)
         test_x = self._shaped(found.test_x, facts.test_records, facts, test=True)
         return LoadedData(train_x=train_x, train_y=found.train_y, test_x=test_x, test_y=found.test_y)
 
     def _shaped(self, x: np.ndarray[Any, Any], records: int, facts: Facts, test: bool = False) -> np.ndarray[Any, Any]:
-        """Features in the declared shape, if there are as many as declared."""
+        """Reshape features to the declared shape. Raises ``DataError`` if their number differs."""
         found = prod(x.shape[1:])
         if (len(x), found) != (records, facts.features):
             raise DataError(
-                f"{self.what(test)}: has {len(x)} records of {found} features; the spec declares {records} of "
+                f"{self.what(test)}: {len(x)} records of {found} features, but the spec declares {records} of "
                 f"{facts.features}"
             )
         return x.reshape(records, *facts.shape)
 
     def fetch(self, folder: Path) -> LoadedData:
-        """The rows of the declared splits."""
+        """Return the rows of the declared splits."""
         splits = [self._train_split]
         splits += [self.options["test_split"]] if "test_split" in self.options else []
         (x, y), *test = [self._rows(table) for table in tables(self.options, splits, folder)]
@@ -166,7 +163,7 @@ class HuggingFace(Table):
         return LoadedData(train_x=x, train_y=y, test_x=test_x, test_y=test_y)
 
     def what(self, test: bool = False) -> str:
-        """The data set and the split."""
+        """Return the names of the dataset and the split."""
         split = self.options.get("test_split", "test") if test else self._train_split
         return f"huggingface {self.options['name']} ({split})"
 
@@ -182,7 +179,7 @@ class HuggingFace(Table):
         import numpy as np
 
         def read(name: str) -> np.ndarray[Any, Any]:
-            return arrow_column(table[name], name, self.what())
+            return column_values(table[name], name, self.what())
 
         image = self.options.get("image")
         if image is None:
@@ -200,23 +197,23 @@ class HuggingFace(Table):
 
 
 def _bytes(cell: Any, where: str) -> bytes:
-    """The bytes of a picture, as the Hub's tables hold them."""
+    """Return the bytes of a picture in a table of the Hub."""
     data = cell.get("bytes") if isinstance(cell, dict) else None
     if not isinstance(data, bytes):
-        raise DataError(f"{where}: holds no picture in its table")
+        raise DataError(f"{where}: contains no picture")
     return data
 
 
 def tables(options: Any, splits: list[str], folder: Path) -> list[Any]:
-    """The Arrow tables of some splits, fetched or from ``folder``; pictures stay undecoded."""
+    """Return the Arrow tables of the splits, fetched or from the cache in ``folder``, with undecoded pictures."""
     from packaging.version import Version
 
-    datasets = need("datasets", "datasets", "huggingface")
+    datasets = import_optional("datasets", "datasets", "huggingface")
     if Version(datasets.__version__) < Version("4"):
         raise DataError(f"data of kind 'huggingface' needs datasets 4 or later, found {datasets.__version__}")
     name = options["name"]
     if os.path.lexists(name):
-        raise DataError(f"huggingface {name}: a local file or folder of that name would be read instead; move it")
+        raise DataError(f"huggingface {name}: a local file or folder of this name takes precedence; move it")
     datasets.disable_progress_bars()
     builder = datasets.load_dataset_builder(
         name, options.get("config"), revision=options["revision"], cache_dir=str(folder / "huggingface")

@@ -1,8 +1,7 @@
-"""What tables have in common, whatever they come from: features, one-hot categories, and named classes.
+"""Base class of tables: features, one-hot categories and named classes.
 
-:class:`Table` knows the keys of a data block. Tables that come column by column, from pyarrow, become
-rows by :func:`rows`: a column is an array (n,) of dtype float, int, bool, or object; objects are texts, None where a
-value is missing.
+:func:`rows` converts columns from pyarrow to records. A column is an array (n,) of dtype float, int, bool or object;
+objects are strings, or None for missing values.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     Array: TypeAlias = np.ndarray[Any, Any]
 
 
-#: The keys of a data block that says how the columns of a table become records.
+#: Schema of the keys that map the columns of a table to records.
 KEYS: dict[str, Json] = {
-    "label": {"type": "string", "minLength": 1, "description": "The name of the column that holds the labels."},
+    "label": {"type": "string", "minLength": 1, "description": "The column of labels."},
     "classes": {
         "type": ["integer", "array"],
         "minimum": CLASSES["minimum"],
@@ -32,15 +31,15 @@ KEYS: dict[str, Json] = {
         "minItems": 2,
         "uniqueItems": True,
         "items": {"type": "string"},
-        "description": "How many classes there are, if labels are written 0, 1, ...; otherwise the list of all "
-        "labels as they are written, class 0 first. A public constant.",
+        "description": "The number of classes, if labels are written 0, 1, ...; otherwise the list of all labels as "
+        "written, class 0 first. A public constant.",
     },
     "columns": {
         "type": "array",
         "minItems": 1,
         "uniqueItems": True,
         "items": {"type": "string", "minLength": 1},
-        "description": "The columns to use as features, in this order; by default all but the label.",
+        "description": "The feature columns, in this order; by default all except the label.",
     },
     "categories": {
         "type": "object",
@@ -50,27 +49,28 @@ KEYS: dict[str, Json] = {
             "uniqueItems": True,
             "items": {"type": "string"},
         },
-        "description": "For each column that holds categories rather than numbers, the list of all its values as they "
-        "are written, an empty text for a missing one. Such a column becomes one feature per value, 1 where a record "
-        "has it and 0 elsewhere. Public constants.",
+        "description": "The values of each categorical column as written, an empty string for a missing value. Such a "
+        "column becomes one feature per value, 1 if the record has this value and 0 otherwise. Public constants.",
     },
 }
 
-#: Names that a message lists at most.
+#: Maximum number of names in a message.
 SHOWN = 20
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for a message, not too many."""
+    """Join the first names for a message."""
     return ", ".join(map(shortened, names[:SHOWN])) + (", ..." if len(names) > SHOWN else "")
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table that are read.
+    """The columns of a table to read.
 
-    features: the columns that become features, in order.
-    categories: for those that hold categories, the place of each value among the column's features.
+    Attributes:
+        label: The column of labels.
+        features: The feature columns, in order.
+        categories: For each categorical column, the position of each value among the column's features.
     """
 
     label: str
@@ -79,7 +79,7 @@ class Columns:
 
     @property
     def width(self) -> int:
-        """How many features a record has."""
+        """The number of features of a record."""
         return sum(len(self.categories[name]) if name in self.categories else 1 for name in self.features)
 
 
@@ -87,12 +87,12 @@ class Table(Source):
     """A source of rows with named columns: records (features,)."""
 
     def columns(self, header: Sequence[str], where: object) -> Columns:
-        """What the options choose among the columns of table ``where``; raises ``DataError`` where they do not fit."""
+        """Return the columns that the options select. Raises ``DataError`` if they do not fit the header."""
         label, user = str(self.options["label"]), self.options.get("user")
         position = {name: index for index, name in enumerate(header)}
         for index, name in enumerate(header):
             if position[name] != index:
-                raise DataError(f"{where}: column {shortened(name)!r} stands there twice among the names of columns")
+                raise DataError(f"{where}: two columns have the name {shortened(name)!r}")
         features = tuple(self.options.get("columns") or (name for name in header if name not in (label, user)))
         categories = self.options.get("categories") or {}
         for name in (label, *([] if user is None else [user]), *features, *categories):
@@ -102,7 +102,7 @@ class Table(Source):
                 near = did_you_mean(closest(name, header))
                 raise DataError(f"{where}: has no column {name!r}{near} (its columns: {listed(header)})", key)
         if user is not None and user in (label, *features):
-            raise DataError(f"{where}: column {user!r} says whose a record is, and can be nothing else", "user")
+            raise DataError(f"{where}: column {user!r} is the user and cannot be a label or feature", "user")
         if label in features:
             raise DataError(f"{where}: column {label!r} is the label and cannot be a feature", "columns")
         for name in categories:
@@ -111,19 +111,18 @@ class Table(Source):
         return Columns(label, features, {name: places(values) for name, values in categories.items()})
 
     def classes(self) -> dict[str, int]:
-        """The number of each label as the table writes it."""
+        """Return the class of each label as written in the table."""
         declared = self.options["classes"]
         return places(declared if isinstance(declared, tuple) else [str(c) for c in range(int(declared))])
 
-    def no_class(self, label: str, where: object) -> DataError:
-        """The error of a label that is not among the classes; with what to declare where labels may be words."""
+    def unknown_class(self, label: str, where: object) -> DataError:
+        """Return the error for a label that is not a declared class."""
         hint = "" if isinstance(self.options["classes"], tuple) else "; list labels that are words: classes: [no, yes]"
         known = listed([*self.classes()])
-        said = f"{where}: label {shortened(label)!r} is not one of the declared classes ({known}){hint}"
-        return DataError(said, "classes")
+        return DataError(f"{where}: label {shortened(label)!r} is not a declared class ({known}){hint}", "classes")
 
     def table_key(self) -> dict[str, Json]:
-        """What of the options decides the rows."""
+        """Return the options that determine the rows, for the digest."""
         categories = self.options.get("categories")
         return {
             "label": self.options["label"],
@@ -133,34 +132,43 @@ class Table(Source):
 
 
 def places(names: Sequence[str]) -> dict[str, int]:
-    """The place of each name, stripped of the blanks around it."""
+    """Return the index of each name without surrounding blanks."""
     return {name.strip(): place for place, name in enumerate(names)}
 
 
-def no_category(value: str, name: str, known: Mapping[str, int], where: object) -> DataError:
-    """The error of a value that is not among the categories of column ``name``."""
-    hint = "" if value else '; write "" among them for missing values'
-    said = f"{where}: {shortened(value)!r} is not one of the categories of column {name!r} ({listed([*known])}){hint}"
-    return DataError(said, "categories")
+def unknown_category(value: str, name: str, known: Mapping[str, int], where: object) -> DataError:
+    """Return the error for a value that is not a category of column ``name``."""
+    hint = "" if value else '; add "" for missing values'
+    message = f"{where}: {shortened(value)!r} is not a category of column {name!r} ({listed([*known])}){hint}"
+    return DataError(message, "categories")
 
 
 def rows(read: Callable[[str], Array], table: Table, columns: Columns, where: object) -> tuple[Array, Array]:
-    """Features (n, columns.width) float64 and labels (n,) int64; one column is in memory at a time beside them.
+    """Convert columns to features and labels, with one column in memory at a time.
 
-    ``read`` gives a column by its name. Raises ``DataError`` naming record and column where a value is missing, no
-    number, no declared category or no declared class; records count from 0.
+    Args:
+        read: Returns a column by name.
+        table: The table's options.
+        columns: The columns to read.
+        where: The beginning of messages.
+
+    Returns:
+        Features (n, columns.width), float64, and labels (n,), int64.
+
+    Raises:
+        DataError: A value is missing, not a number, not a category or not a class. Records count from 0.
     """
     import numpy as np
 
     known = table.classes()
     values = read(columns.label)
-    y = _places(values, known, lambda text, record: table.no_class(text, _record(where, record)))
+    y = _places(values, known, lambda text, record: table.unknown_class(text, _record(where, record)))
     x = np.zeros((len(y), columns.width), dtype=np.float64)
     start = 0
     for name in columns.features:
         values = read(name)
         if len(values) != len(y):
-            raise DataError(f"{where}: column {name!r} has {len(values)} values, the labels are {len(y)}")
+            raise DataError(f"{where}: column {name!r} has {len(values)} values for {len(y)} labels")
         categories = columns.categories.get(name)
         if categories is None:
             x[:, start] = _numbers(values, name, where)
@@ -173,7 +181,7 @@ def rows(read: Callable[[str], Array], table: Table, columns: Columns, where: ob
 
 
 def _unknown(name: str, known: Mapping[str, int], where: object) -> Callable[[str, int], DataError]:
-    return lambda text, record: no_category(text, name, known, _record(where, record))
+    return lambda text, record: unknown_category(text, name, known, _record(where, record))
 
 
 def _record(where: object, record: int) -> str:
@@ -184,7 +192,8 @@ def _numbers(values: Array, name: str, where: object) -> Array:
     import numpy as np
 
     if values.dtype.kind not in "fiub":
-        raise DataError(f"{where}: column {name!r} holds no numbers; list its values under categories, or leave it out")
+        message = f"{where}: column {name!r} is not numeric; list its values under categories, or exclude it"
+        raise DataError(message)
     numbers: Array = values.astype(np.float64)
     bad = np.flatnonzero(~np.isfinite(numbers))
     if bad.size:
@@ -193,7 +202,7 @@ def _numbers(values: Array, name: str, where: object) -> Array:
 
 
 def _places(values: Array, known: Mapping[str, int], unknown: Callable[[str, int], DataError]) -> Array:
-    """The place of each value (n,) by its text; ``unknown`` makes the error of a text and its record."""
+    """Return the index of each value (n,) by its text; ``unknown`` returns the error for a text and its record."""
     import numpy as np
 
     if values.dtype.kind in "fiub":
@@ -209,10 +218,10 @@ def _places(values: Array, known: Mapping[str, int], unknown: Callable[[str, int
 
 
 def text_of(value: Any) -> str:
-    """A value as specs write it: whole numbers without a point, true and false, nothing for a missing one."""
+    """Format a value as in specs: integers without a point, true and false, an empty string if missing."""
     import numpy as np
 
-    if value is None or value != value:  # NaN alone differs from itself
+    if value is None or value != value:  # NaN
         return ""
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
@@ -221,10 +230,11 @@ def text_of(value: Any) -> str:
     return str(value).strip()
 
 
-def arrow_column(values: Any, name: str, where: object) -> np.ndarray[Any, Any]:
-    """A chunked array as numbers, truth values or texts (see :mod:`dpspec.data.tables.table`).
+def column_values(values: Any, name: str, where: object) -> np.ndarray[Any, Any]:
+    """Convert a chunked array to numbers, booleans or strings; missing numbers become NaN, missing strings None.
 
-    Missing numbers become NaN and missing texts None. Raises ``DataError`` for dates, lists, records and the like.
+    Raises:
+        DataError: The column has another type, such as dates or lists.
     """
     import numpy as np
     import pyarrow as pa
@@ -245,18 +255,18 @@ def arrow_column(values: Any, name: str, where: object) -> np.ndarray[Any, Any]:
     if kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind):
         array: np.ndarray[Any, Any] = values.to_numpy()
         return array
-    raise DataError(f"{where}: column {shortened(name)!r} is of type {kind}, neither number, truth value nor text")
+    raise DataError(f"{where}: column {shortened(name)!r} has type {kind}; it must be numeric, boolean or string")
 
 
 def is_text(kind: Any) -> bool:
-    """Whether an Arrow type is that of texts."""
+    """Return True if an Arrow type is a string type."""
     import pyarrow.types as kinds
 
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
 
 
 def _texts(values: Any) -> np.ndarray[Any, Any]:
-    """Texts that are kept once each: a long one in every record takes no more memory than in one."""
+    """Convert dictionary-encoded strings, storing each distinct string once to bound memory."""
     import numpy as np
 
     chunks = values.unify_dictionaries().chunks

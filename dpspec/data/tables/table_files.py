@@ -1,4 +1,4 @@
-"""``csv`` and ``parquet``: tables with named columns, one of them the label."""
+"""Data kinds ``csv`` and ``parquet``: tables with named columns, one of them the label."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Dataset, Facts, LoadedData
 from dpspec.contract.canonical import digest
-from dpspec.data.files import MAX_BYTES, check_count, locate, need, sha256
+from dpspec.data.files import MAX_BYTES, check_count, import_optional, locate, sha256
 from dpspec.data.options import path, schema
 from dpspec.data.tables import users
-from dpspec.data.tables.table import KEYS, Columns, arrow_column, is_text, no_category, rows, text_of
+from dpspec.data.tables.table import KEYS, Columns, column_values, is_text, rows, text_of, unknown_category
 from dpspec.data.tables.users import TableOfUsers
 from dpspec.text import shortened
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 CSV = Dataset(
     kind="csv",
-    summary="A table with a header: columns of numbers or categories, and one of labels.",
+    summary="A CSV table with a header, numeric or categorical columns, and a label column.",
     schema=schema(
         {
-            "path": path("The table: UTF-8, comma-separated, the first line names the columns."),
+            "path": path("The table: UTF-8, comma-separated, with column names in the first line."),
             **KEYS,
             **users.KEYS,
             "missing": {
@@ -38,8 +38,8 @@ CSV = Dataset(
                 "minItems": 1,
                 "uniqueItems": True,
                 "items": {"type": "string"},
-                "description": "How missing values are written in columns of numbers, an empty text for nothing at "
-                "all. Such records are taken by mechanisms that impute only. Public constants.",
+                "description": "The spellings of missing values in numeric columns; an empty string for empty cells. "
+                "Only mechanisms that impute accept such records. Public constants.",
             },
         },
         required=["path", "label", "classes"],
@@ -50,7 +50,7 @@ CSV = Dataset(
 
 @dataclass(frozen=True)
 class _Layout:
-    """A file, the width of its lines, and where the features, the label and other columns stand in them."""
+    """A file, the number of its columns, and the indices of features, label and all columns."""
 
     file: Path
     width: int
@@ -64,12 +64,12 @@ class Csv(TableOfUsers):
     """Records (features,): every column a number or one of its categories, every label one of the classes."""
 
     def describe(self) -> Facts:
-        """Counts the lines; reads no number."""
+        """Count the lines without parsing numbers."""
         with self._lines() as (table, lines):
             records = sum(1 for _ in lines)
         shape = (table.columns.width,)
         if not records:
-            raise DataError(f"{table.file}: is empty: no record follows the line of column names")
+            raise DataError(f"{table.file}: is empty: there are no records after the header")
         check_count(table.file, (records, *shape))
         key = {"kind": "csv", "file": sha256(table.file), "columns": list(table.features), **self.table_key()}
         if self.options.get("missing"):
@@ -77,7 +77,7 @@ class Csv(TableOfUsers):
         return Facts(records=records, features=shape[0], classes=len(self.classes()), shape=shape, digest=digest(key))
 
     def read(self) -> LoadedData:
-        """All values; raises ``DataError`` naming the line and the column of the first that cannot be used."""
+        """Read all values. Raises ``DataError`` with line and column of the first invalid value."""
         import numpy as np
 
         x, y, classes = array("d"), array("q"), self.classes()
@@ -94,21 +94,21 @@ class Csv(TableOfUsers):
                         x.extend(_one_hot(line[index].strip(), name, known, where))
                 label = line[table.label].strip()
                 if label not in classes:
-                    raise self.no_class(label, where)
+                    raise self.unknown_class(label, where)
                 y.append(classes[label])
         features = np.frombuffer(x, dtype=np.float64).reshape(len(y), table.columns.width)
         labels = np.frombuffer(y, dtype=np.int64)
         return LoadedData(train_x=features, train_y=labels, test_x=features[:0], test_y=labels[:0])
 
     def owners(self) -> list[str]:
-        """The texts of the column of users."""
+        """Return the user of each record."""
         name = str(self.options["user"])
         with self._lines() as (table, lines):
             return [line[table.places[name]].strip() for _, line in lines]
 
     @contextmanager
     def _lines(self) -> Iterator[tuple[_Layout, Iterator[tuple[int, list[str]]]]]:
-        """The table, and its lines with their numbers; whatever is wrong with the text becomes a ``DataError``."""
+        """Yield the table's layout and its numbered lines. Read errors become ``DataError``."""
         path = locate(self.directory, self.options["path"])
         try:
             with path.open(encoding="utf-8-sig", newline="") as file:
@@ -117,7 +117,7 @@ class Csv(TableOfUsers):
                 yield (
                     table,
                     (
-                        (reader.line_num, _of_width(line, table.width, f"{path}:{reader.line_num}"))
+                        (reader.line_num, _check_width(line, table.width, f"{path}:{reader.line_num}"))
                         for line in reader
                         if line
                     ),
@@ -143,36 +143,34 @@ class Csv(TableOfUsers):
         )
 
 
-def _of_width(line: list[str], width: int, where: str) -> list[str]:
+def _check_width(line: list[str], width: int, where: str) -> list[str]:
     if len(line) != width:
         raise DataError(f"{where}: {len(line)} values under {width} column names")
     return line
 
 
 def _one_hot(text: str, name: str, known: Mapping[str, int], where: str) -> list[float]:
-    """1.0 at the place of a category, 0.0 elsewhere."""
     if text not in known:
-        raise no_category(text, name, known, where)
+        raise unknown_category(text, name, known, where)
     return [float(place == known[text]) for place in range(len(known))]
 
 
-#: What is no number to Python and often stands where one should: a date, and numbers of other conventions.
+#: Common values that Python does not parse as numbers: dates, and numbers in other conventions.
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
 _GROUPED = re.compile(r"[+-]?\d+(?:[.,' ]\d{3})*(?:[.,]\d+)?")
 
 
 def _hint(text: str) -> str:
-    """What to do about a value that is no number."""
     if not text.strip():
         return (
-            "; write a public constant there beforehand, or leave the column out (columns); for a mechanism that "
-            "imputes, declare how missing values are written (missing)"
+            "; replace missing values by a public constant, or exclude the column (columns); for a mechanism that "
+            "imputes, declare the spelling of missing values (missing)"
         )
     if _DATE.search(text):
-        return "; of a date make a number beforehand, as the days since a public one, or leave the column out (columns)"
+        return "; convert dates to numbers, such as days since a public date, or exclude the column (columns)"
     if _GROUPED.fullmatch(text.strip()):
-        return "; write numbers with a point and without separators of thousands"
-    return "" if _like_a_number(text) else "; declare the values of a column of words (categories), or leave it out"
+        return "; write numbers with a decimal point and without thousands separators"
+    return "" if _like_a_number(text) else "; declare the values of a categorical column (categories), or exclude it"
 
 
 def _like_a_number(text: str) -> bool:
@@ -180,7 +178,6 @@ def _like_a_number(text: str) -> bool:
 
 
 def _number(text: str, where: str) -> float:
-    """A finite number in Python's notation, without its underscores."""
     try:
         value = math.nan if "_" in text else float(text)
     except ValueError:
@@ -192,7 +189,7 @@ def _number(text: str, where: str) -> float:
 
 PARQUET = Dataset(
     kind="parquet",
-    summary="A table in Parquet's format: columns of numbers or categories, and one of labels (needs pyarrow).",
+    summary="A Parquet table with numeric or categorical columns and a label column (needs pyarrow).",
     schema=schema(
         {
             "path": path("The table of training records."),
@@ -210,11 +207,11 @@ class Parquet(TableOfUsers):
     """Records (features,): every column a number or one of its categories, every label one of the classes."""
 
     def describe(self) -> Facts:
-        """Counts and names from the files' footers, digest from the files."""
+        """Read counts and names from the files' footers, and hash the files."""
         files = self._files()
         counts, layouts = zip(*map(self._described, files), strict=True)
         if layouts[-1] != layouts[0]:
-            raise DataError(f"{files[-1]}: has not the features of {files[0]}; name them under columns")
+            raise DataError(f"{files[-1]}: the features differ from those of {files[0]}; list them under columns")
         shape = (layouts[0].width,)
         for file, count in zip(files, counts, strict=True):
             check_count(file, (count, *shape))
@@ -229,64 +226,66 @@ class Parquet(TableOfUsers):
         )
 
     def read(self) -> LoadedData:
-        """The chosen columns, one after the other."""
+        """Read the selected columns one at a time."""
         (x, y), *test = [self._rows(file) for file in self._files()]
         test_x, test_y = test[0] if test else (x[:0], y[:0])
         return LoadedData(train_x=x, train_y=y, test_x=test_x, test_y=test_y)
 
     def what(self, test: bool = False) -> str:
-        """The file of training or of test records."""
+        """Return the file of training or test records."""
         return str(self.directory / self.options["test_path" if test and "test_path" in self.options else "path"])
 
     def owners(self) -> list[str]:
-        """The column of users of the training records: texts, or whole numbers as specs write them."""
+        """Return the user of each training record. Integers are formatted as in specs."""
         file, name = self._files()[0], str(self.options["user"])
         with open_parquet(file) as opened:
-            require_room(opened, file, MAX_BYTES)
+            check_decompressed_size(opened, file, MAX_BYTES)
             values = parquet_column(opened, name, file)
-        if values.dtype.kind not in "iuO":  # as floats, two users could round to one
-            raise DataError(f"{file}: users must be texts or whole numbers, without gaps: column {name!r}", "user")
+        if values.dtype.kind not in "iuO":  # floats could merge two users by rounding
+            message = f"{file}: column {name!r} of users must contain strings or integers without missing values"
+            raise DataError(message, "user")
         return [text_of(value) for value in values]
 
     def _files(self) -> list[Path]:
-        """The table of training records and, where the spec names it, that of test records."""
         return [
             locate(self.directory, self.options[key], key=key) for key in ("path", "test_path") if key in self.options
         ]
 
     def _described(self, path: Path) -> tuple[int, Columns]:
-        """How many records a file holds, and its columns; refused where all of it would not fit in memory."""
+        """Return the number of records and the columns of a file. Raises ``DataError`` if it is too large."""
         with open_parquet(path) as file:
             found = self.columns(file.schema_arrow.names, path)
-            return require_room(file, path, MAX_BYTES), found
+            return check_decompressed_size(file, path, MAX_BYTES), found
 
     def _rows(self, path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         with open_parquet(path) as file:
             columns = self.columns(file.schema_arrow.names, path)
-            require_room(file, path, MAX_BYTES)
+            check_decompressed_size(file, path, MAX_BYTES)
             texts = [field.name for field in file.schema_arrow if is_text(field.type)]
         with open_parquet(path, texts) as file:
             return rows(lambda name: parquet_column(file, name, path), self, columns, path)
 
 
-#: Limits of pyarrow for the footer: the length of a text, and the number of row groups or columns.
-_LONGEST_TEXT, _MOST_ITEMS = 1 << 22, 1 << 16
+#: Limits of pyarrow for the footer: length of a string, and number of row groups or columns.
+_MAX_STRING, _MAX_ITEMS = 1 << 22, 1 << 16
 
 
 @contextmanager
 def open_parquet(path: Path, texts: Sequence[str] = (), content: IO[bytes] | None = None) -> Iterator[Any]:
-    """Open a file; whatever goes wrong becomes a ``DataError``, as foreign bytes make pyarrow raise many kinds.
+    """Open a Parquet file. Every error becomes a ``DataError``, because pyarrow raises many kinds.
 
-    texts: the columns to read as dictionaries: as a file may store a text once for many records, so does memory.
-    content: what the file held when it was read.
+    Args:
+        path: The file.
+        texts: Columns to read as dictionaries, so that memory stores repeated strings once, like the file.
+        content: The file's bytes, if they were read before.
     """
-    parquet = need("pyarrow.parquet", "pyarrow", "parquet")
+    parquet = import_optional("pyarrow.parquet", "pyarrow", "parquet")
     try:
         with parquet.ParquetFile(
             content or path,
             read_dictionary=list(texts),
-            thrift_string_size_limit=_LONGEST_TEXT,
-            thrift_container_size_limit=_MOST_ITEMS,
+            thrift_string_size_limit=_MAX_STRING,
+            thrift_container_size_limit=_MAX_ITEMS,
         ) as file:
             yield file
     except DataError:
@@ -295,24 +294,26 @@ def open_parquet(path: Path, texts: Sequence[str] = (), content: IO[bytes] | Non
         raise DataError(f"{path}: not a readable Parquet file: {error}") from error
 
 
-def require_room(file: Any, path: Path, most: int) -> int:
+def check_decompressed_size(file: Any, path: Path, most: int) -> int:
     """Return the number of rows of an open file.
 
-    Raises ``DataError`` if the footer states more than ``most`` bytes of decompressed data.
+    Raises:
+        DataError: The footer declares more than ``most`` bytes of decompressed data.
     """
     metadata = file.metadata
     size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     if size > most:
-        raise DataError(f"{path}: {size} bytes once decompressed; at most {most} are read")
+        raise DataError(f"{path}: {size} decompressed bytes; the maximum is {most}")
     return int(metadata.num_rows)
 
 
 def parquet_column(file: Any, name: str, path: Path) -> np.ndarray[Any, Any]:
-    """Read a column of an open file as :func:`~dpspec.data.tables.table.arrow_column` does.
+    """Read a column of an open file with :func:`~dpspec.data.tables.table.column_values`.
 
-    Raises ``DataError`` if its length is not the number of rows that the footer states.
+    Raises:
+        DataError: The length differs from the number of rows in the footer.
     """
-    values = arrow_column(file.read(columns=[name])[name], name, path)
+    values = column_values(file.read(columns=[name])[name], name, path)
     if len(values) != file.metadata.num_rows:
         raise DataError(f"{path}: not a readable Parquet file: column {shortened(name)!r} has {len(values)} values")
     return values

@@ -1,19 +1,16 @@
-"""Whose the records of a table are, at most how many of them are kept, and which users are held back for testing.
+"""Users of a table: the records kept per user, and the users held out for testing.
 
-*Why keeping at most k records a user is sound.* Let T be what is kept of a table: of every user with more than k
-records, k of them, drawn by a generator that is seeded by the spec's seed and the user's name alone, among the user's
-own records in the order in which the table has them. So what is kept of user u is a function of u's own records,
-T(D) restricted to u = t(D restricted to u), and of nobody else's. Let D' be D without u, the other records in their
-order. For every other user v, D' restricted to v = D restricted to v, and so T(D') restricted to v = T(D) restricted
-to v: T(D') is T(D) without the records of u, of which there are at most k. Neighbours by a user become neighbours by a
-group of at most k records, and what is proved of such groups is proved of users. Of single records that is not so: one
-record less of a user with more than k brings another one in, and may change which are drawn.
+*Keeping at most k records per user is sound.* T keeps k records of each user with more than k, drawn by a generator
+that is seeded only by the spec's seed and the user's name, from the user's records in table order. So the records kept
+of user u are a function t of u's records only: T(D)|u = t(D|u). Let D' be D without u. For every other user v, D'|v =
+D|v and hence T(D')|v = T(D)|v. So T(D') is T(D) without the at most k records of u: user-level neighbors become
+neighbors that differ in a group of at most k records, and bounds for such groups apply to users. This is not true for
+single records: removing a record of a user with more than k may change which of the others are drawn.
 
-A table that declares ``records_per_user`` is refused where somebody has more, and then T is the identity.
+If ``records_per_user`` is declared, a table with a larger user is an error, and T is the identity.
 
-*Held back* are whole users, since a model that has seen a user's other records is not tested by one of them. Which
-users, a seed and the sorted list of all users decide: as with records, the data set that claims speak of is what is
-left to train on.
+Whole users are held out, because a model trained on a user's other records cannot be tested on the rest. A seed and the
+sorted list of users determine the held-out users. Claims cover the remaining training dataset.
 """
 
 from __future__ import annotations
@@ -25,71 +22,75 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Diagnostic, Facts, FrozenMap, Json, LoadedData
-from dpspec.data.source import SPLIT, Selecting, generator
+from dpspec.data.source import SPLIT, RowSelection, generator
 from dpspec.data.tables.table import Table
 
 if TYPE_CHECKING:
     import numpy as np
 
-#: How many records a user has at most, where nothing of them is dropped.
+#: Schema of the maximum number of records per user.
 RECORDS_PER_USER: dict[str, Json] = {
     "type": "integer",
     "minimum": 1,
     "maximum": 1_000_000,
-    "description": "No user has more records than this, which claims about users count on (threat_model.unit: user).",
+    "description": "The maximum number of records per user, which claims about users assume (threat_model.unit: user).",
 }
 
-#: The keys of a table that says whose its records are.
+#: Schema of the keys of a table with users.
 KEYS: dict[str, Json] = {
     "user": {
         "type": "string",
         "minLength": 1,
-        "description": "The name of the column that says whose a record is: it is no feature, and one text is one "
-        "user. split then holds back whole users, and counts them.",
+        "description": "The column with the user of each record, which is not a feature. Equal values are one user. "
+        "split then counts and holds out whole users.",
     },
     "records_per_user": {
         **RECORDS_PER_USER,
-        "description": f"{RECORDS_PER_USER['description']} A table in which one has more is refused.",
+        "description": f"{RECORDS_PER_USER['description']} A table with more records of a user is an error.",
     },
     "max_records_per_user": {
         **RECORDS_PER_USER,
-        "description": "Of a user with more records than this, so many are kept, drawn by seed from that user's own; "
-        "a warning says how many are dropped. A public constant, for claims about users (threat_model.unit: user).",
+        "description": "The maximum number of records to keep per user, drawn by seed from the user's records. A "
+        "warning states the number of dropped records. A public constant, for claims about users (threat_model.unit: "
+        "user).",
     },
 }
 
 
 class TableOfUsers(Table):
-    """A table that may say whose its records are."""
+    """A table that may have a column of users."""
 
     @abstractmethod
     def owners(self) -> list[str]:
-        """Whose each training record is, in the table's order, without blanks around; the options name the column."""
+        """Return the user of each training record in table order, without surrounding blanks."""
 
-    def selection(self, whole: Facts) -> Selecting:
-        """Record by record, or where the options speak of users user by user."""
+    def selection(self, whole: Facts) -> RowSelection:
+        """Select by record, or by user if the options have a key about users."""
         return self._users() or super().selection(whole)
 
     def remarks(self) -> Iterator[Diagnostic]:
-        """A warning where records of users are dropped."""
+        """Warn if records of users are dropped."""
         users = self._users()
         if users is not None and users.dropped:
             path = ("data", "max_records_per_user")
             yield Diagnostic(code="records-dropped", message=users.remark(), path=path, severity="warning")
 
-    def _users(self) -> OfUsers | None:
+    def _users(self) -> UserSelection | None:
         if not any(self.options.get(key) is not None for key in KEYS):
             return None
-        require_sense(self.options)
-        return OfUsers.of(self.options, self.owners(), self.what())
+        check_user_options(self.options)
+        return UserSelection.of(self.options, self.owners(), self.what())
 
 
 @dataclass(frozen=True, eq=False)
-class OfUsers:
-    """Which records of a table are kept, and which of those are held back, user by user.
+class UserSelection:
+    """A selection of records by user.
 
-    places: (users) the kept records of each user, ascending; users are sorted by name.
-    held: the users, by their number among these, that are held back. dropped: how many records are not kept.
+    Attributes:
+        places: The indices of each user's kept records, ascending. Users are sorted by name.
+        held: Indices of the held-out users.
+        dropped: The number of records not kept.
+        options: The data block.
     """
 
     places: tuple[tuple[int, ...], ...]
@@ -98,22 +99,22 @@ class OfUsers:
     options: FrozenMap
 
     @classmethod
-    def of(cls, options: FrozenMap, owners: Sequence[str], where: object) -> OfUsers:
-        """From the data block and whose each record of table ``where`` is; raises ``DataError`` on a misfit."""
+    def of(cls, options: FrozenMap, owners: Sequence[str], where: object) -> UserSelection:
+        """Build the selection from the data block and the user of each record. Raises ``DataError``."""
         own: dict[str, list[int]] = {}
         for record, owner in enumerate(owners):
             own.setdefault(owner, []).append(record)
         if "" in own:
             at, column = own[""][0], options["user"]
-            raise DataError(f"{where}: record {at}: column {column!r} is empty: every record needs a user", "user")
-        _require_at_most(own.values(), options.get("records_per_user"), where)
+            raise DataError(f"{where}: record {at}: column {column!r} is empty; every record needs a user", "user")
+        _check_records_per_user(own.values(), options.get("records_per_user"), where)
         most, seed = options.get("max_records_per_user"), int(options.get("seed", 0))
         kept = tuple(tuple(_kept(name, own[name], most, seed)) for name in sorted(own))
         held = _held(options.get("split"), len(kept))
         return cls(kept, held, len(owners) - sum(map(len, kept)), options)
 
     def key(self) -> dict[str, Json]:
-        """What of users decides the rows."""
+        """Return the values that determine the rows, for the digest."""
         key: dict[str, Json] = {"user": self.options["user"]}
         if self.dropped:
             key["kept"] = [self.options["max_records_per_user"], int(self.options.get("seed", 0))]
@@ -122,18 +123,18 @@ class OfUsers:
         return key
 
     def facts(self, whole: Facts) -> Facts:
-        """The facts of the whole table, with the counts of what is kept."""
+        """Return the facts of the whole table with the counts of the kept records and users."""
         test = sum(len(self.places[user]) for user in self.held)
         records = sum(map(len, self.places)) - test
         if self.held and whole.test_records:
-            raise DataError("split: this source has test records of its own")
+            raise DataError("split: this source already has test records")
         users = len(self.places) - len(self.held)
         return replace(whole, records=records, test_records=whole.test_records + test, users=users)
 
     def rows(self, whole: LoadedData) -> LoadedData:
-        """The kept rows, in the table's order, those of held users apart."""
+        """Return the kept rows in table order, with held-out users as test records."""
         if len(whole.train_y) != self.dropped + sum(map(len, self.places)):
-            raise DataError("the table changed while it was read: it has other records than users were counted of")
+            raise DataError("the table changed while it was read: the number of records differs")
         x, y, test_x, test_y = whole.train_x, whole.train_y, whole.test_x, whole.test_y
         train, test = self._order(held=False), self._order(held=True)
         if self.held:
@@ -142,7 +143,7 @@ class OfUsers:
         return LoadedData(train_x=x[train], train_y=y[train], test_x=test_x, test_y=test_y, owners=own)
 
     def _owners(self) -> np.ndarray[Any, Any]:
-        """Of every record of the table, whose it is: users that train, counted from 0 by name; -1 where none does."""
+        """Return the index of each record's training user, sorted by name, or -1 for other records."""
         import numpy as np
 
         training = [own for user, own in enumerate(self.places) if user not in self.held]
@@ -158,37 +159,37 @@ class OfUsers:
         return np.array(sorted(chosen), dtype=np.int64)
 
     def remark(self) -> str:
-        """What was dropped, in a sentence."""
+        """Return a sentence about the dropped records."""
         most, all_ = self.options["max_records_per_user"], self.dropped + sum(map(len, self.places))
-        return f"{self.dropped} of {all_} records are dropped, of users with more than {most}"
+        return f"{self.dropped} of {all_} records are dropped: some users have more than {most}"
 
 
-def require_sense(options: FrozenMap) -> None:
-    """Raise ``DataError`` where keys that speak of users contradict each other, or others."""
+def check_user_options(options: FrozenMap) -> None:
+    """Raise ``DataError`` if keys about users contradict each other or other keys."""
     bounds = [key for key in ("records_per_user", "max_records_per_user") if options.get(key) is not None]
     if options.get("user") is None:
-        raise DataError(f"{bounds[0]} speaks of users: name the column that says whose a record is (user)", bounds[0])
+        raise DataError(f"{bounds[0]} needs the key user, the column with the user of each record", bounds[0])
     if len(bounds) == 2:
         raise DataError(
-            "records_per_user refuses users with more records and max_records_per_user drops them: write one of both",
+            "records_per_user rejects users with more records, max_records_per_user drops records; use one of them",
             "records_per_user",
         )
     if options.get("size") is not None:
-        raise DataError("size counts records, and this table is one of users: leave size out", "size")
+        raise DataError("size counts records and is not supported for tables with users; remove it", "size")
 
 
-def _require_at_most(own: Iterable[Sized], most: int | None, where: object) -> None:
+def _check_records_per_user(own: Iterable[Sized], most: int | None, where: object) -> None:
     largest = max(map(len, own), default=0)
     if most is not None and largest > most:
         raise DataError(
-            f"{where}: a user has {largest} records, and records_per_user says at most {most}; to train on {most} of "
-            f"them, drawn by seed, write max_records_per_user: {most} instead",
+            f"{where}: a user has {largest} records, but records_per_user is {most}; write max_records_per_user: "
+            f"{most} to keep a random sample",
             "records_per_user",
         )
 
 
 def _kept(name: str, own: list[int], most: int | None, seed: int) -> list[int]:
-    """The places that are kept of one user's, ascending: a function of that user's records alone."""
+    """Return the indices of a user's kept records, ascending: a function of only this user's records."""
     if most is None or len(own) <= most:
         return own
     import numpy as np
@@ -199,17 +200,19 @@ def _kept(name: str, own: list[int], most: int | None, seed: int) -> list[int]:
 
 
 def _held(split: FrozenMap | None, users: int) -> frozenset[int]:
-    """The users that are held back: a fraction of them, to the nearest count, or a count."""
+    """Draw the held-out users: a fraction, or a count."""
     if split is None:
         return frozenset()
     test = split["test"]
     if isinstance(test, tuple):
-        raise DataError("split.test lists records, and users are held back whole: say how many, or a fraction", "split")
+        raise DataError("split.test must be a fraction or a number of users for tables with users", "split")
     if test >= 1 and not float(test).is_integer():
-        raise DataError(f"split.test must be a fraction below 1 or a whole count, got {test}", "split")
+        raise DataError(f"split.test must be a fraction below 1 or an integer, got {test}", "split")
     count = int(test) if test >= 1 else int(test * users + 0.5)
     if not 1 <= count < users:
-        raise DataError(f"split.test holds back {count} of {users} users; one must test and one train", "split")
+        raise DataError(
+            f"split.test holds out {count} of {users} users; testing and training need at least one each", "split"
+        )
     return frozenset(generator(int(split.get("seed", 0)), SPLIT).permutation(users)[:count].tolist())
 
 

@@ -1,1 +1,1 @@
-"""The layers of a spec: extends, matrix, --set."""
+"""Composition of a spec from its layers: extends, matrix, --set."""

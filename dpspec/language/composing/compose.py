@@ -1,6 +1,6 @@
-"""The layers of a spec, in their order: parent < child < cell of the matrix < ``--set``.
+"""Compose a spec from its layers, lowest first: parent, child, matrix cell, ``--set``.
 
-A child ``extends`` its parent: maps merge, lists and scalars replace, a null removes what the parent gave.
+A child ``extends`` its parent: maps merge, lists and scalars replace, null removes the parent's value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_PARENTS = 8
 
 
 def merge(parent: Node, child: Node) -> Node:
-    """The child over the parent. Each value keeps the span of the file that it came from."""
+    """Merge a child over its parent. Each value keeps the span of its own file."""
     if not isinstance(parent.value, dict) or not isinstance(child.value, dict):
         return child
     entries = dict(parent.value)
@@ -38,12 +38,19 @@ def merge(parent: Node, child: Node) -> Node:
 
 @dataclass
 class Family:
-    """A file with all its parents merged (None where nothing could be read), and every text that was read."""
+    """A spec file merged with all its parents.
+
+    Attributes:
+        root: The merged tree; None if a file cannot be read.
+        texts: The text of each file, by file name.
+        diagnostics: Errors found while reading.
+        unparsed: Paths of values that cannot be parsed.
+    """
 
     root: Node | None = None
     texts: dict[str, str] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
-    spoilt: set[Path] = field(default_factory=set)
+    unparsed: set[Path] = field(default_factory=set)
 
 
 def read_family(path: FilePath) -> Family:
@@ -52,27 +59,27 @@ def read_family(path: FilePath) -> Family:
     layers: list[Node] = []
     seen: list[str] = []
     file = str(path)
-    blame: Node | None = None  # the ``extends`` value that asked for the file being read
+    extends: Node | None = None  # the ``extends`` value that names the current file
     while True:
         source = read_file(FilePath(file), file)
         if source.text is not None:
             family.texts[file] = source.text
-        family.diagnostics += [_blamed(d, file, blame) for d in source.diagnostics]
-        family.spoilt |= source.spoilt
+        family.diagnostics += [_at_extends(d, file, extends) for d in source.diagnostics]
+        family.unparsed |= source.unparsed
         if source.root is None:
             return family
         if not isinstance(source.root.value, dict):
-            message = f"a spec must be a map of keys and values, got {shown(_gist(source.root))}"
+            message = f"a spec must be a map of keys and values, got {shown(_outline(source.root))}"
             family.diagnostics.append(Diagnostic(code="wrong-type", message=message, span=source.root.span))
             return family
         layers.append(source.root)
         seen.append(os.path.realpath(file))
-        blame = source.root.value.get("extends")
-        if blame is None:
+        extends = source.root.value.get("extends")
+        if extends is None:
             break
-        if ("extends",) in source.spoilt:  # no path: it has been told of
+        if ("extends",) in source.unparsed:  # already reported
             return family
-        found = _parent(file, blame, seen)
+        found = _parent(file, extends, seen)
         if isinstance(found, Diagnostic):
             family.diagnostics.append(found)
             return family
@@ -84,47 +91,52 @@ def read_family(path: FilePath) -> Family:
 
 
 def _parent(file: str, extends: Node, seen: list[str]) -> str | Diagnostic:
-    """The parent's file, or why there is none."""
+    """Return the parent's file, or a diagnostic if ``extends`` is not usable."""
     name = extends.value
     if not isinstance(name, str) or not name:
-        message = f"extends must be the path of one spec file, got {shown(_gist(extends))}"
+        message = f"extends must be the path of one spec file, got {shown(_outline(extends))}"
         return Diagnostic(code="bad-extends", message=message, path=("extends",), span=extends.span)
     if os.path.isabs(name) or FilePath(name).is_absolute() or ":" in name[:2]:
         message = f"extends must be a path relative to this file, got {quoted(name)}"
         return Diagnostic(code="bad-extends", message=message, path=("extends",), span=extends.span)
     parent = os.path.normpath(os.path.join(os.path.dirname(file), name))
     if os.path.realpath(parent) in seen:
-        message = f"{quoted(name)} extends this file in turn" if len(seen) > 1 else "a spec cannot extend itself"
+        message = f"{quoted(name)} extends this file" if len(seen) > 1 else "a spec cannot extend itself"
         return Diagnostic(code="extends-cycle", message=message, path=("extends",), span=extends.span)
     if len(seen) > MAX_PARENTS:
-        message = f"more than {MAX_PARENTS} specs extend one another"
+        message = f"the chain of parents is longer than {MAX_PARENTS}"
         return Diagnostic(code="extends-depth", message=message, path=("extends",), span=extends.span)
     return parent
 
 
-def _blamed(diagnostic: Diagnostic, file: str, blame: Node | None) -> Diagnostic:
-    """A parent that cannot be read is the fault of the line that names it."""
-    if diagnostic.code != "unreadable" or blame is None:
+def _at_extends(diagnostic: Diagnostic, file: str, extends: Node | None) -> Diagnostic:
+    """Locate the error of an unreadable parent at the line that names it."""
+    if diagnostic.code != "unreadable" or extends is None:
         return diagnostic
     message = f"{quoted(file)}: {diagnostic.message}"
-    return Diagnostic(code=diagnostic.code, message=message, path=("extends",), span=blame.span)
+    return Diagnostic(code=diagnostic.code, message=message, path=("extends",), span=extends.span)
 
 
-def _gist(node: Node) -> object:
-    """Enough of a node's value to say what it is."""
+def _outline(node: Node) -> object:
+    """Return a node's value, with the content of maps and lists omitted."""
     return {} if isinstance(node.value, dict) else [] if isinstance(node.value, list) else node.value
 
 
-#: Keys that choose what is composed, and are gone once it is.
+#: Keys that control composition and are removed from the result.
 COMPOSING = ("extends", "matrix", "tuning")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Composed:
-    """One cell's whole document.
+    """The complete document of one cell.
 
-    chosen: the places that its axes and the command line decide, as paths.
-    matrix: that of the file, None without one. tuning: what the document said of how the best cell was found.
+    Attributes:
+        root: The document as a tree.
+        cell: The values of the matrix axes, by dotted path.
+        suffix: The text appended to the spec's name.
+        chosen: Paths that the axes or the command line set.
+        matrix: The file's ``matrix`` block, or None.
+        tuning: The document's ``tuning`` block, or None.
     """
 
     root: Node
@@ -136,11 +148,18 @@ class Composed:
 
 
 def compose(root: Node, given: Sequence[overrides.Override]) -> tuple[list[Composed], list[Diagnostic]]:
-    """Every cell of a document whose parents are merged already, and what is wrong with cells and overrides.
+    """Expand the matrix and apply overrides to a document whose parents are merged.
 
-    What is wrong is left out of the documents, so that everything else can still be checked.
+    Invalid cells and overrides are reported and not applied, so that the rest can be checked.
+
+    Args:
+        root: The merged document.
+        given: Overrides from the command line.
+
+    Returns:
+        The cells, and diagnostics of invalid axes and overrides.
     """
-    # The command line may replace the matrix itself, which must be known before it is expanded.
+    # An override may replace the matrix itself, so apply those before expanding it.
     shaping = [o for o in given if o.place.split(".")[0] == "matrix"]
     others = [o for o in given if o not in shaping]
     root, problems = overrides.apply(root, shaping)
@@ -152,7 +171,7 @@ def compose(root: Node, given: Sequence[overrides.Override]) -> tuple[list[Compo
         document, wrong = overrides.apply(document, others)
         problems += misplaced + wrong
         documents.append(document)
-    named = [matrix.as_composed(cell, document) for cell, document in zip(cells, documents, strict=True)]
+    named = [matrix.with_composed_values(cell, document) for cell, document in zip(cells, documents, strict=True)]
     kept = matrix.distinct(named)
     composed = [
         Composed(
@@ -170,7 +189,7 @@ def compose(root: Node, given: Sequence[overrides.Override]) -> tuple[list[Compo
 
 
 def _chosen(document: Node, cell: matrix.Cell, given: Sequence[overrides.Override]) -> tuple[Path, ...]:
-    """The paths of what a cell and the command line set; what names no place was told of."""
+    """Return the paths set by a cell and the command line. Invalid ones were already reported."""
     found: list[Path] = []
     for place in (*cell.values, *(o.place for o in given)):
         with contextlib.suppress(overrides.PlaceError):

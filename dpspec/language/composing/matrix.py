@@ -1,4 +1,4 @@
-"""``matrix``: one spec, many cells. A map of axes gives their product, a list gives the cells themselves."""
+"""``matrix``: expand one spec into many cells, either the product of a map of axes or a list of cells."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from dpspec.contract import Diagnostic, FrozenMap, Json, Path, Span
 from dpspec.contract.canonical import canonical_json
-from dpspec.language.composing.overrides import Override, PlaceError, covers, piece_spans, put, resolve
+from dpspec.language.composing.overrides import Override, PlaceError, covers, key_spans, put, resolve
 from dpspec.language.reading.tree import Node, child, plain
 from dpspec.text import quoted, shown
 
 MAX_CELLS = 1000
-#: Cells times the values in the document: what all cells together may hold.
+#: Maximum of the number of cells times the number of values in the document.
 MAX_VALUES = 200_000
 
 _NOT_AXES = frozenset({"dpspec", "name", "description", "requires", "extends", "matrix", "tuning"})
@@ -22,17 +22,17 @@ _NOT_AXES = frozenset({"dpspec", "name", "description", "requires", "extends", "
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: what it sets, by dotted text. The only cell of a spec without a matrix sets nothing."""
+    """One cell: the values that it sets, by dotted path. A spec without a matrix has one empty cell."""
 
     values: dict[str, Node]
 
     def frozen(self) -> FrozenMap:
-        """The cell as plain values."""
+        """Return the cell as plain values."""
         return FrozenMap({place: plain(node) for place, node in self.values.items()})
 
 
 def expand(root: Node, overrides: Sequence[Override]) -> tuple[list[Cell], list[Diagnostic]]:
-    """The cells of the document's matrix, without the axes that an override decides."""
+    """Return the cells of the document's matrix without the axes that an override sets."""
     matrix = child(root, "matrix")
     if matrix is None:
         return [Cell({})], []
@@ -46,7 +46,7 @@ def expand(root: Node, overrides: Sequence[Override]) -> tuple[list[Cell], list[
         cells = [_cell(item, problems) for item in matrix.value[: MAX_CELLS + 1]]
         count = len(matrix.value)
     else:
-        _complain(problems, f"matrix must be a map of axes or a list of cells, got {shown(plain(matrix))}", matrix)
+        _report(problems, f"matrix must be a map of axes or a list of cells, got {shown(plain(matrix))}", matrix)
         return [], problems
     size = count * _size(root)
     if count > MAX_CELLS or size > MAX_VALUES:
@@ -55,21 +55,21 @@ def expand(root: Node, overrides: Sequence[Override]) -> tuple[list[Cell], list[
         return [], [*problems, Diagnostic(code="too-many-cells", message=message, path=("matrix",), at_key=True)]
     if problems:
         return [], problems
-    decided = _decided(root, cells, overrides)
-    kept = [{place: node for place, node in cell.items() if place not in decided} for cell in cells]
-    repeated = _repeated(kept, matrix)
-    if decided:  # cells that differed in a decided axis only are one cell now
-        kept = list({_spelling(cell): cell for cell in kept}.values())
+    overridden = _overridden_axes(root, cells, overrides)
+    kept = [{place: node for place, node in cell.items() if place not in overridden} for cell in cells]
+    repeated = _repeated_cell(kept, matrix)
+    if overridden:  # cells that differed only in an overridden axis are now equal
+        kept = list({_canonical(cell): cell for cell in kept}.values())
     elif repeated is not None:
         return [], [repeated]
     return [Cell(cell) for cell in kept], []
 
 
 def place_cell(root: Node, cell: Cell) -> tuple[Node, list[Diagnostic]]:
-    """The document with the cell's values in their places and without its matrix."""
+    """Return the document with the cell's values and without its matrix."""
     problems: list[Diagnostic] = []
     for place, node in cell.values.items():
-        keys = piece_spans(place, node.key) if node.key is not None else [None] * (place.count(".") + 1)
+        keys = key_spans(place, node.key) if node.key is not None else [None] * (place.count(".") + 1)
         try:
             root = put(root, resolve(root, place), Node(node.value, node.span), keys)
         except PlaceError as error:
@@ -79,19 +79,19 @@ def place_cell(root: Node, cell: Cell) -> tuple[Node, list[Diagnostic]]:
     return Node(entries, root.span, root.key), problems
 
 
-def as_composed(cell: Cell, document: Node) -> Cell:
-    """The cell as it stands in its composed document: an axis over a block holds what ``--set``, or another axis, put
-    inside it, so that no cell is called by a value that it does not have."""
-    return Cell({place: _standing(document, place) or node for place, node in cell.values.items()})
+def with_composed_values(cell: Cell, document: Node) -> Cell:
+    """Return the cell with the values of its composed document, in which ``--set`` or another axis may have changed
+    part of an axis's value. Cell names then show the effective values."""
+    return Cell({place: _value_at(document, place) or node for place, node in cell.values.items()})
 
 
 def distinct(cells: Sequence[Cell]) -> list[int]:
-    """The places of the first of all cells that are equal."""
-    return sorted({_spelling(cell.values): i for i, cell in reversed(list(enumerate(cells)))}.values())
+    """Return the index of the first cell of each group of equal cells."""
+    return sorted({_canonical(cell.values): i for i, cell in reversed(list(enumerate(cells)))}.values())
 
 
-def _standing(root: Node, place: str) -> Node | None:
-    """What stands at a place; None where nothing does."""
+def _value_at(root: Node, place: str) -> Node | None:
+    """Return the value at a dotted path, or None."""
     node: Node | None = root
     for step in _path(root, place):
         inner = node.value if node is not None else None
@@ -103,7 +103,7 @@ def _standing(root: Node, place: str) -> Node | None:
 
 
 def suffixes(cells: Sequence[Cell]) -> list[str]:
-    """What each cell adds to the spec's name: ``[0.8]``, ``[0.8, 4]``; unique, and empty without a matrix."""
+    """Return each cell's unique name suffix, such as ``[0.8]`` or ``[0.8, 4]``; empty without a matrix."""
     same_axes = len({tuple(cell.values) for cell in cells}) == 1
     names = [", ".join(_label(place, node, named=not same_axes) for place, node in c.values.items()) for c in cells]
     if len(set(names)) < len(names) or any(len(name) > 60 for name in names):
@@ -117,7 +117,7 @@ def _axes(entries: dict[str, Node], problems: list[Diagnostic]) -> dict[str, lis
         _check_axis(place, node, problems)
         if not isinstance(node.value, list) or not node.value:
             got = shown(plain(node)) if not isinstance(node.value, list) else "an empty list"
-            _complain(problems, f"the axis {quoted(place)} must be a list of values, got {got}", node)
+            _report(problems, f"the axis {quoted(place)} must be a list of values, got {got}", node)
             continue
         axes[place] = [Node(item.value, item.span, node.key) for item in node.value]
     return axes
@@ -125,7 +125,7 @@ def _axes(entries: dict[str, Node], problems: list[Diagnostic]) -> dict[str, lis
 
 def _cell(item: Node, problems: list[Diagnostic]) -> dict[str, Node]:
     if not isinstance(item.value, dict) or not item.value:
-        _complain(problems, f"a cell must be a map of paths to values, got {shown(plain(item))}", item)
+        _report(problems, f"a cell must be a map of paths to values, got {shown(plain(item))}", item)
         return {}
     for place, node in item.value.items():
         _check_axis(place, node, problems)
@@ -138,8 +138,8 @@ def _check_axis(place: str, node: Node, problems: list[Diagnostic]) -> None:
         problems.append(Diagnostic(code="bad-matrix", message=message, span=node.key))
 
 
-def _decided(root: Node, cells: list[dict[str, Node]], overrides: Sequence[Override]) -> set[str]:
-    """The axes that an override sets, however either is spelt."""
+def _overridden_axes(root: Node, cells: list[dict[str, Node]], overrides: Sequence[Override]) -> set[str]:
+    """Return the axes that an override sets, by id or by position."""
     paths = [_path(root, o.place) for o in overrides]
     axes = {place for cell in cells for place in cell}
     return {axis for axis in axes if any(covers(path, _path(root, axis)) for path in paths)}
@@ -152,18 +152,18 @@ def _path(root: Node, place: str) -> Path:
         return tuple(place.split("."))
 
 
-def _repeated(cells: list[dict[str, Node]], matrix: Node) -> Diagnostic | None:
+def _repeated_cell(cells: list[dict[str, Node]], matrix: Node) -> Diagnostic | None:
     seen: set[str] = set()
     for cell in cells:
-        spelling = _spelling(cell)
-        if spelling in seen:
+        canonical = _canonical(cell)
+        if canonical in seen:
             span = next((node.span for node in cell.values() if node.span), matrix.span)
-            return Diagnostic(code="bad-matrix", message="the matrix holds the same cell twice", span=span)
-        seen.add(spelling)
+            return Diagnostic(code="bad-matrix", message="the matrix lists the same cell twice", span=span)
+        seen.add(canonical)
     return None
 
 
-def _spelling(cell: dict[str, Node]) -> str:
+def _canonical(cell: dict[str, Node]) -> str:
     return canonical_json({place: plain(node) for place, node in cell.items()})
 
 
@@ -178,6 +178,6 @@ def _size(node: Node) -> int:
     return 1 + sum(_size(child) for child in inner)
 
 
-def _complain(problems: list[Diagnostic], message: str, node: Node) -> None:
+def _report(problems: list[Diagnostic], message: str, node: Node) -> None:
     span: Span | None = node.span
     problems.append(Diagnostic(code="bad-matrix", message=message, path=("matrix",), span=span))

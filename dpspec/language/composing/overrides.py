@@ -1,6 +1,6 @@
-"""``--set path=value``: the topmost layer. Values are YAML by the same rules as in a file.
+"""``--set path=value``: the topmost layer. Values are YAML with the same rules as in a file.
 
-Places in a document are named by dotted text, ``claims.family.epsilon``.
+Paths are dotted, for example ``claims.family.epsilon``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dpspec.language.reading.tree import Node, claim_ids
 from dpspec.language.reading.yaml_source import read_yaml
 from dpspec.text import closest, did_you_mean, listed, quoted, visible
 
-#: No place in a spec lies deeper.
-MAX_PIECES = 64
+#: Maximum number of keys in a dotted path.
+MAX_KEYS = 64
 
 
 class PlaceError(Exception):
-    """A dotted text names no place; ``part`` is the index of the piece at fault."""
+    """A dotted path does not exist; ``part`` is the index of the invalid key in it."""
 
     def __init__(self, message: str, part: int, hint: str | None = None) -> None:
         super().__init__(message)
@@ -29,22 +29,25 @@ class PlaceError(Exception):
 
 
 def resolve(root: Node, text: str) -> Path:
-    """The path that a dotted text names: keys by name, list items by position from 0, claims also by id.
+    """Resolve a dotted path: keys by name, list items by position from 0, claims also by id.
 
-    The last pieces may be new keys of maps; whether they mean anything is for the schema to say.
+    The last keys may be new; the schema decides whether they are valid.
+
+    Raises:
+        PlaceError: The path does not exist.
     """
     parts = text.split(".")
-    if len(parts) > MAX_PIECES:
-        raise PlaceError(f"a path of {len(parts)} pieces is too long; specs are at most {MAX_PIECES} levels deep", 0)
+    if len(parts) > MAX_KEYS:
+        raise PlaceError(f"the path has {len(parts)} keys; specs are at most {MAX_KEYS} levels deep", 0)
     node: Node | None = root
     path: Path = ()
     for i, part in enumerate(parts):
         if not part:
-            raise PlaceError(f"{quoted(text)} has an empty piece between its dots", i)
+            raise PlaceError(f"{quoted(text)} has an empty key between its dots", i)
         step: str | int = part
         value = node.value if node is not None else {}
         if isinstance(value, list):
-            step = _item(root, path, value, part, i)
+            step = _item_index(root, path, value, part, i)
             node = value[step]
         elif isinstance(value, dict):
             node = value.get(part)
@@ -57,9 +60,13 @@ def resolve(root: Node, text: str) -> Path:
 
 
 def put(root: Node, path: Path, value: Node, keys: Sequence[Span | None]) -> Node:
-    """The tree with ``value`` in place of what stands at ``path``; a null removes what stands there.
+    """Return the tree with ``value`` at ``path``. Null removes the key.
 
-    ``keys`` holds the spans of the path's pieces, for keys that did not exist.
+    Args:
+        root: The tree.
+        path: The path to set.
+        value: The new value.
+        keys: The span of each key in the path, used for new keys.
     """
     if not path:
         return value
@@ -80,7 +87,7 @@ def put(root: Node, path: Path, value: Node, keys: Sequence[Span | None]) -> Nod
     return Node(entries, root.span, root.key)
 
 
-def _item(root: Node, path: Path, items: list[Node], part: str, index: int) -> int:
+def _item_index(root: Node, path: Path, items: list[Node], part: str, index: int) -> int:
     ids = claim_ids(root) if path == ("claims",) else {}
     if part in ids:
         return ids[part]
@@ -95,30 +102,30 @@ def _item(root: Node, path: Path, items: list[Node], part: str, index: int) -> i
     )
 
 
-#: What stands for the file's name in the spans of values that the command line gave.
+#: File name in the spans of values from the command line.
 FILE = "--set"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Override:
-    """One ``--set``, parsed: where, what, and on which line of all overrides together."""
+    """One parsed ``--set``: path, value, and its line in the text of all overrides."""
 
     place: str
     value: Node
     line: int
 
     def keys(self) -> list[Span]:
-        """The spans of the place's pieces."""
-        return piece_spans(self.place, Span(FILE, self.line, 1, self.line, len(self.place) + 1))
+        """Return the spans of the keys in the path."""
+        return key_spans(self.place, Span(FILE, self.line, 1, self.line, len(self.place) + 1))
 
 
-def text_of(overrides: Sequence[str]) -> str:
-    """All overrides as the text of a file, one a line, for showing them in messages."""
+def as_text(overrides: Sequence[str]) -> str:
+    """Return all overrides as the text of a file, one per line, for messages."""
     return "\n".join(_one_line(o) for o in overrides)
 
 
 def parse(overrides: Sequence[str]) -> tuple[list[Override], list[Diagnostic]]:
-    """Parse every override; each one that cannot be parsed gives a diagnostic."""
+    """Parse overrides. Each invalid one yields a diagnostic."""
     parsed: list[Override] = []
     diagnostics: list[Diagnostic] = []
     for line, override in enumerate(overrides, start=1):
@@ -129,11 +136,11 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[Diagnostic]]:
             message = "--set expects PATH=VALUE, such as mechanism.noise_multiplier=1.2"
             diagnostics.append(Diagnostic(code="bad-path", message=message, span=span))
             continue
-        # Spaces instead of the path keep the value's columns right; a map or list in flow style may stand there.
+        # Replacing the path by spaces keeps the value's columns.
         source = read_yaml(" " * (len(place) + 1) + value, FILE, line=line)
         empty = [d.code for d in source.diagnostics] == ["empty-file"]
         if source.diagnostics and not empty:
-            diagnostics += [_with_quotes(d, place, value) for d in source.diagnostics]
+            diagnostics += [_with_quoting_help(d, place, value) for d in source.diagnostics]
             continue
         column = len(place) + 2
         node = source.root or Node(None, Span(FILE, line, column, line, column + len(value)))
@@ -141,16 +148,16 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[Diagnostic]]:
     return parsed, diagnostics
 
 
-def _with_quotes(diagnostic: Diagnostic, place: str, value: str) -> Diagnostic:
-    """What most often cuts a list or a map short: a space that the shell took for the end of the argument."""
+def _with_quoting_help(diagnostic: Diagnostic, place: str, value: str) -> Diagnostic:
+    """Add a hint if a list or map is cut short, usually by a space that ended the shell argument."""
     cut = any(value.count(opening) > value.count(closing) for opening, closing in ("[]", "{}"))
     if diagnostic.code != "syntax" or diagnostic.help or not cut:
         return diagnostic
-    return dataclasses.replace(diagnostic, help=f"where it has spaces, quote the whole: --set '{visible(place)}=...'")
+    return dataclasses.replace(diagnostic, help=f"quote the argument if it has spaces: --set '{visible(place)}=...'")
 
 
 def apply(root: Node, overrides: Sequence[Override]) -> tuple[Node, list[Diagnostic]]:
-    """The document with every override in place, and a diagnostic for each that has no place."""
+    """Apply overrides to a document. Each override with an invalid path yields a diagnostic."""
     diagnostics: list[Diagnostic] = []
     for override in overrides:
         try:
@@ -160,7 +167,7 @@ def apply(root: Node, overrides: Sequence[Override]) -> tuple[Node, list[Diagnos
             diagnostics.append(Diagnostic(code="bad-path", message=error.message, span=span, help=error.hint))
             continue
         if path[0] == "extends":
-            message = "extends cannot be overridden: parents are read before the command line"
+            message = "extends cannot be overridden: parents are merged before overrides"
             diagnostics.append(Diagnostic(code="bad-path", message=message, span=override.keys()[0]))
             continue
         root = put(root, path, override.value, override.keys())
@@ -168,12 +175,12 @@ def apply(root: Node, overrides: Sequence[Override]) -> tuple[Node, list[Diagnos
 
 
 def covers(path: Path, other: Path) -> bool:
-    """Whether setting ``path`` decides all that stands at ``other``."""
+    """Return True if ``path`` equals ``other`` or contains it."""
     return other[: len(path)] == path
 
 
-def piece_spans(place: str, span: Span) -> list[Span]:
-    """The span of each piece of a dotted text that begins at ``span``."""
+def key_spans(place: str, span: Span) -> list[Span]:
+    """Return the span of each key in a dotted path that begins at ``span``."""
     spans: list[Span] = []
     column = span.column
     for part in place.split("."):

@@ -1,17 +1,17 @@
-"""``mechanism.phases`` from a table or a formula: data, no code; what follows is the list of phases that it stands for.
+"""Expand ``mechanism.phases`` from a table or a formula into a list of phases.
 
-*A table*, ``phases: {table: schedule.csv}``: a phase for each row, a key of a phase for each column, those inside a map
-by their dotted names: ``steps,noise_multiplier,sampling.rate``.
+*Table*, ``phases: {table: schedule.csv}``: one phase per row and one key per column. Keys inside maps have dotted
+names: ``steps,noise_multiplier,sampling.rate``.
 
-*A formula*, ``phases: {steps: 1000, every: 10, noise_multiplier: {from: 2.0, to: 1.0, shape: geometric}}``: phases of
-``every`` steps, the last one of what is left, until there are ``steps``. Of n phases number i = 0, ..., n - 1 has, with
-f = i / (n - 1) (0 where n is 1),
+*Formula*, ``phases: {steps: 1000, every: 10, noise_multiplier: {from: 2.0, to: 1.0, shape: geometric}}``: phases of
+``every`` steps, with a shorter last phase if needed. In phase i = 0, ..., n - 1 of n, with f = i / (n - 1), or 0 if
+n = 1, the value is
 
     linear     from + (to - from) f
     geometric  from^(1 - f) to^f, both above 0
     cosine     to + (from - to) (1 + cos(pi f)) / 2
 
-Other keys are the same in every phase. A map that stands in a phase and in the block too adds to the block's.
+Other keys are equal in all phases. A map in a phase is merged over the same map of the block.
 """
 
 from __future__ import annotations
@@ -29,39 +29,44 @@ from dpspec.language.reading.tree import Node, plain
 from dpspec.regular_files import read_text
 from dpspec.text import quoted, shown
 
-#: How a table's name ends.
+#: File name suffix of tables.
 TABLE = ".csv"
 
-#: More phases are no list that a spec may hold.
-MOST_PHASES = 1000
+#: Maximum number of phases, as in a list of phases.
+MAX_PHASES = 1000
 
-#: A table is a spec's, and no longer than one (bytes).
-_LARGEST = 2**17
+#: Maximum size of a table in bytes, that of a spec.
+_MAX_TABLE_BYTES = 2**17
 
 _PLACE = ("mechanism", "phases")
 
-#: No key of a phase lies deeper, in pieces of a dotted name.
-_DEEPEST = 8
+#: Maximum number of keys in a dotted column name.
+_MAX_COLUMN_KEYS = 8
 
-_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
-#: What a number is made of; ``float`` takes digits of all alphabets, and underscores.
+#: Characters of a number. ``float`` alone would also accept underscores and digits of other scripts.
 _NUMBER = re.compile(r"[0-9.eE+-]+")
 
 _SHAPES = ("linear", "geometric", "cosine")
 
 
-class _WrongError(Exception):
-    """What is wrong with a schedule, and where."""
+class _ScheduleError(Exception):
+    """An invalid schedule, with its diagnostic."""
 
     def __init__(self, message: str, node: Node, help: str | None = None) -> None:
         self.diagnostic = Diagnostic(code="bad-value", message=message, path=_PLACE, span=node.span, help=help)
 
 
 def expand(root: Node, directory: FilePath) -> tuple[Node, list[Diagnostic]]:
-    """The document with its phases written out, where they are a table or a formula; what is wrong with these.
+    """Replace a table or formula under ``mechanism.phases`` by the list of phases.
 
-    directory: what the table's path is relative to.
+    Args:
+        root: The document.
+        directory: The folder that the table's path is relative to.
+
+    Returns:
+        The document, unchanged if its phases are already a list, and the diagnostics of the schedule.
     """
     mechanism = root.value.get("mechanism") if isinstance(root.value, dict) else None
     phases = mechanism.value.get("phases") if mechanism is not None and isinstance(mechanism.value, dict) else None
@@ -71,21 +76,24 @@ def expand(root: Node, directory: FilePath) -> tuple[Node, list[Diagnostic]]:
     assert isinstance(root.value, dict)
     assert isinstance(mechanism.value, dict)
     try:
-        found = list(_of_table(phases, directory) if "table" in phases.value else _of_formula(phases))
-    except _WrongError as wrong:
+        found = list(_phases_from_table(phases, directory) if "table" in phases.value else _phases_from_formula(phases))
+    except _ScheduleError as wrong:
         return root, [wrong.diagnostic]
-    written = replace(phases, value=[_over(mechanism.value, phase) for phase in found])
+    written = replace(phases, value=[_merge_over_block(mechanism.value, phase) for phase in found])
     return replace(
         root, value={**root.value, "mechanism": replace(mechanism, value={**mechanism.value, "phases": written})}
     ), []
 
 
-def idle(document: Json, chosen: Iterable[Path], *, merged: bool) -> Iterator[Diagnostic]:
-    """Of the paths that axes of a matrix and ``--set`` decide, those in the mechanism's block that no phase takes from
-    there, as each has its own: what they are set to would be told, and something else be audited.
+def unused_settings(document: Json, chosen: Iterable[Path], *, merged: bool) -> Iterator[Diagnostic]:
+    """Report settings of matrix axes and ``--set`` that no phase uses because each phase overrides them.
 
-    document: plain, its phases written out. merged: whether they were a table or a formula: then a phase's map is added
-    to the block's, so that of a key inside one is known only what it came to.
+    The report would default show a value that the audit did not use.
+
+    Args:
+        document: The plain document with its phases as a list.
+        chosen: The paths that matrix axes and ``--set`` set.
+        merged: True if the phases came from a table or a formula. Then a phase's maps already include the block's.
     """
     mechanism = document.get("mechanism") if isinstance(document, dict) else None
     phases = mechanism.get("phases") if isinstance(mechanism, dict) else None
@@ -94,71 +102,72 @@ def idle(document: Json, chosen: Iterable[Path], *, merged: bool) -> Iterator[Di
     assert isinstance(mechanism, dict)
     for path in chosen:
         if len(path) < 2 or path[0] != "mechanism" or path[1] in ("phases", "steps"):
-            continue  # steps are refused beside phases anyway
-        value = _within(mechanism, path[1:])
-        effective = [_within(phase if path[1] in phase else mechanism, path[1:]) for phase in phases]
+            continue  # the validator rejects steps together with phases
+        value = _value_at(mechanism, path[1:])
+        effective = [_value_at(phase if path[1] in phase else mechanism, path[1:]) for phase in phases]
         own = all(path[1] in phase for phase in phases) and not (merged and isinstance(mechanism.get(path[1]), dict))
-        differ = [one != value for one in effective]
+        differ = [used != value for used in effective]
         if value is not None and (all(differ) or (own and any(differ))):
             name = ".".join(map(str, path))
             yield Diagnostic(
                 code="conflicting-key",
-                message=f"{quoted(name)} is set and changes nothing: each phase has its own",
+                message=f"{quoted(name)} is set but has no effect: each phase sets its own value",
                 path=path,
                 help=f"set {quoted(f'mechanism.phases.0.{path[1]}')} and so on, or take it out of the phases",
             )
 
 
-def _within(block: Json, path: Path) -> Json:
-    """What stands at a path; None where nothing does."""
+def _value_at(block: Json, path: Path) -> Json:
+    """Return the value at a path, or None."""
     for step in path:
         block = block.get(step) if isinstance(block, dict) else None
     return block
 
 
-def _of_table(phases: Node, directory: FilePath) -> Iterator[Node]:
-    """A phase for each row, located in the table."""
+def _phases_from_table(phases: Node, directory: FilePath) -> Iterator[Node]:
     assert isinstance(phases.value, dict)
     table = phases.value["table"]
     if len(phases.value) > 1:
         other = next(key for key in phases.value if key != "table")
-        raise _WrongError(f"{quoted(other)} does not belong beside 'table'", phases, "write it as a column")
+        raise _ScheduleError(f"{quoted(other)} cannot be combined with 'table'", phases, "write it as a column")
     if not isinstance(table.value, str) or not table.value.endswith(TABLE) or os.path.isabs(table.value):
         message = f"table must be the path of a {TABLE} file, relative to the spec, got {shown(plain(table))}"
-        raise _WrongError(message, table)
+        raise _ScheduleError(message, table)
     try:
-        text = read_text(directory / table.value, _LARGEST)
+        text = read_text(directory / table.value, _MAX_TABLE_BYTES)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it is not UTF-8 text"
-        raise _WrongError(f"table {quoted(table.value)} cannot be read: {why}", table) from None
+        raise _ScheduleError(f"table {quoted(table.value)} cannot be read: {why}", table) from None
     file = str(directory / table.value)
     try:
         rows = [(number, row) for number, row in _rows(text) if any(map(str.strip, row))]
     except csv.Error as error:
-        raise _WrongError(f"table {quoted(table.value)} is no CSV: {error}", table) from None
+        raise _ScheduleError(f"table {quoted(table.value)} is not valid CSV: {error}", table) from None
     if len(rows) < 2:
-        raise _WrongError(f"table {quoted(table.value)} must have a line of names and a line for each phase", table)
+        message = f"table {quoted(table.value)} must have a header line and one line per phase"
+        raise _ScheduleError(message, table)
     (_, names), *lines = rows
     names = [name.strip() for name in names]
     if len(set(names)) < len(names) or "" in names:
-        raise _WrongError(f"table {quoted(table.value)} must name each of its columns once", table)
+        raise _ScheduleError(f"table {quoted(table.value)} must have distinct, non-empty column names", table)
     for name in names:
         pieces = name.split(".")
-        if len(pieces) > _DEEPEST:
-            raise _WrongError(f"column {quoted(name)} has {len(pieces)} pieces; no key of a phase lies so deep", table)
+        if len(pieces) > _MAX_COLUMN_KEYS:
+            raise _ScheduleError(f"column {quoted(name)} has {len(pieces)} keys, at most {_MAX_COLUMN_KEYS}", table)
         if (whole := next((w for w in names if name.startswith(f"{w}.")), None)) is not None:
-            message = f"columns {quoted(whole)} and {quoted(name)} exclude each other: one is a part of the other"
-            raise _WrongError(message, table)
-    if len(lines) > MOST_PHASES:
-        raise _WrongError(f"table {quoted(table.value)} has {len(lines)} phases, of at most {MOST_PHASES}", table)
+            message = f"columns {quoted(whole)} and {quoted(name)} conflict: the first contains the second"
+            raise _ScheduleError(message, table)
+    if len(lines) > MAX_PHASES:
+        message = f"table {quoted(table.value)} has {len(lines)} phases; the maximum is {MAX_PHASES}"
+        raise _ScheduleError(message, table)
     for number, row in lines:
         span = Span(file=file, line=number, column=1, end_line=number, end_column=2)
         if len(row) != len(names):
-            raise _WrongError(f"the line has {len(row)} values, of {len(names)} columns", Node(None, span))
+            raise _ScheduleError(f"the line has {len(row)} values for {len(names)} columns", Node(None, span))
         phase: dict[str, Node] = {}
         for name, value in zip(names, row, strict=True):
-            if value.strip():  # an empty cell leaves the block's value
-                _put(phase, name, Node(_scalar(value.strip()), span, span))
+            if value.strip():  # an empty cell keeps the block's value
+                _set_value(phase, name, Node(_scalar(value.strip()), span, span))
         yield Node(phase, span)
 
 
@@ -169,8 +178,7 @@ def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _scalar(text: str) -> str | int | float:
-    """A cell as a whole number, a number, or text."""
-    if _WHOLE.fullmatch(text):
+    if _INTEGER.fullmatch(text):
         return int(text)
     try:
         value = float(text) if _NUMBER.fullmatch(text) else math.nan
@@ -179,70 +187,70 @@ def _scalar(text: str) -> str | int | float:
     return value if math.isfinite(value) else text
 
 
-def _put(phase: dict[str, Node], name: str, value: Node) -> None:
-    """Set the value at a dotted name."""
+def _set_value(phase: dict[str, Node], name: str, value: Node) -> None:
     first, _, rest = name.partition(".")
     if not rest:
         phase[first] = value
         return
     there = phase.get(first)
     inner = dict(there.value) if there is not None and isinstance(there.value, dict) else {}
-    _put(inner, rest, value)
+    _set_value(inner, rest, value)
     phase[first] = Node(inner, value.span, value.key)
 
 
-def _of_formula(phases: Node) -> Iterator[Node]:
+def _phases_from_formula(phases: Node) -> Iterator[Node]:
     assert isinstance(phases.value, dict)
     steps, every = _count(phases, "steps"), _count(phases, "every", 1)
     number = -(-steps // every)
-    if number > MOST_PHASES:
-        most = -(-steps // MOST_PHASES)
-        message = f"{steps} steps in phases of {every} are {number} phases, of at most {MOST_PHASES}"
-        raise _WrongError(message, phases, f"write every: {most} or more")
+    if number > MAX_PHASES:
+        most = -(-steps // MAX_PHASES)
+        message = f"{steps} steps in phases of {every} are {number} phases; the maximum is {MAX_PHASES}"
+        raise _ScheduleError(message, phases, f"write every: {most} or more")
     for i in range(number):
-        share = i / (number - 1) if number > 1 else 0.0
-        entries = {key: _at(node, share) for key, node in phases.value.items() if key != "every"}
+        fraction = i / (number - 1) if number > 1 else 0.0
+        entries = {key: _evaluate(node, fraction) for key, node in phases.value.items() if key != "every"}
         length = min(every, steps - i * every)
         yield Node({**entries, "steps": replace(phases.value["steps"], value=length)}, phases.span)
 
 
-def _count(phases: Node, key: str, otherwise: int | None = None) -> int:
-    """A whole number of the formula, 1 or more."""
+def _count(phases: Node, key: str, default: int | None = None) -> int:
     assert isinstance(phases.value, dict)
     node = phases.value.get(key)
-    value = otherwise if node is None else node.value
+    value = default if node is None else node.value
     if value is None:
-        message = "phases that are a map must say how many steps there are, or name a table"
-        raise _WrongError(message, phases, "for example phases: {steps: 1000, every: 10, ...}")
+        message = "phases given as a map need steps or table"
+        raise _ScheduleError(message, phases, "for example phases: {steps: 1000, every: 10, ...}")
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _WrongError(
-            f"{key} must be a whole number, 1 or more, got {shown(plain(node or phases))}", node or phases
+        raise _ScheduleError(
+            f"{key} must be an integer of at least 1, got {shown(plain(node or phases))}", node or phases
         )
     return value
 
 
-def _at(node: Node, share: float) -> Node:
-    """A value of the phase at this share of the way; maps from one number to another give one."""
+def _evaluate(node: Node, fraction: float) -> Node:
+    """Evaluate a value at fraction ``fraction`` of the schedule; ``{from, to}`` maps become numbers."""
     if not isinstance(node.value, dict):
         return node
     if not {"from", "to"} & node.value.keys():
-        return replace(node, value={key: _at(inner, share) for key, inner in node.value.items()})
+        return replace(node, value={key: _evaluate(inner, fraction) for key, inner in node.value.items()})
     unknown = sorted(node.value.keys() - {"from", "to", "shape"})
     if unknown:
-        raise _WrongError(f"{quoted(unknown[0])} does not belong beside 'from' and 'to'", node)
+        raise _ScheduleError(f"{quoted(unknown[0])} cannot be combined with 'from' and 'to'", node)
     first, last = (_number(node, key) for key in ("from", "to"))
     shape = node.value["shape"].value if "shape" in node.value else "linear"
     if shape == "linear":
-        value = first + (last - first) * share
+        value = first + (last - first) * fraction
     elif shape == "geometric":
         if first <= 0.0 or last <= 0.0:
-            raise _WrongError("a geometric schedule must go from above 0 to above 0", node)
-        value = first ** (1.0 - share) * last**share
+            raise _ScheduleError("a geometric schedule needs from and to above 0", node)
+        value = first ** (1.0 - fraction) * last**fraction
     elif shape == "cosine":
-        value = last + (first - last) * (1.0 + math.cos(math.pi * share)) / 2.0
+        value = last + (first - last) * (1.0 + math.cos(math.pi * fraction)) / 2.0
     else:
-        raise _WrongError(f"shape must be one of {', '.join(_SHAPES)}, got {shown(plain(node.value['shape']))}", node)
-    return replace(node, value=first if share == 0.0 else last if share == 1.0 else value)
+        raise _ScheduleError(
+            f"shape must be one of {', '.join(_SHAPES)}, got {shown(plain(node.value['shape']))}", node
+        )
+    return replace(node, value=first if fraction == 0.0 else last if fraction == 1.0 else value)
 
 
 def _number(node: Node, key: str) -> float:
@@ -250,12 +258,12 @@ def _number(node: Node, key: str) -> float:
     found = node.value.get(key)
     value = None if found is None else found.value
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
-        raise _WrongError(f"a schedule goes from a number to a number; {key} is {shown(value)}", found or node)
+        raise _ScheduleError(f"{key} of a schedule must be a number, got {shown(value)}", found or node)
     return float(value)
 
 
-def _over(block: Mapping[str, Node], phase: Node) -> Node:
-    """The phase, its maps over the block's: ``sampling.rate`` alone leaves the block's scheme."""
+def _merge_over_block(block: Mapping[str, Node], phase: Node) -> Node:
+    """Merge a phase's maps over the block's, so that ``sampling.rate`` alone keeps the block's scheme."""
     assert isinstance(phase.value, dict)
     entries = dict(phase.value)
     for key, own in entries.items():

@@ -1,9 +1,9 @@
-"""Claims ``over: matrix``: what is said of publishing the best of all cells, as a spec of its own beside the cells'.
+"""Claims ``over: matrix``, about publishing the best of all cells, become a separate spec.
 
-The claims leave the cells and become those of one more document, ``NAME best of N``: its mechanism, of kind
-``selection``, holds the resolved mechanism, model, training and threat model of every cell, and the random number of
-tries where ``tuning`` declares one. So it is judged, reported and verified as any other spec is. Where the cells have
-no claim besides these, they are no audits of their own.
+The claims move from the cells to a document named ``NAME best of N``. Its mechanism, of kind ``selection``, contains
+the resolved mechanism, model, training and threat model of each cell, and the random number of tries if ``tuning``
+declares one. It is judged, reported and verified like any other spec. If the cells have no other claims, they are not
+audited separately.
 """
 
 from __future__ import annotations
@@ -17,13 +17,21 @@ from dpspec.language.reading.tree import Node, child, from_plain, plain
 from dpspec.language.selections import CELL_BLOCKS, CLAIM_KIND, SELECTION, named_after
 from dpspec.text import quoted
 
-#: What all cells must have in common, since one claim speaks of all of them.
-_SAME = (("data",), ("threat_model",), ("training", "backend"), ("model", "initial"))
+#: Values that must be equal in all cells, because one claim covers all of them.
+_SHARED = (("data",), ("threat_model",), ("training", "backend"), ("model", "initial"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The claims over a matrix, without their ``over``, with all else that the cells' documents agree about."""
+    """Claims over a matrix, and what the cells' documents share.
+
+    Attributes:
+        claims: The claims without their ``over`` key.
+        root: The document of the first cell.
+        tries: The random number of tries, or None.
+        matrix: The matrix block.
+        over: The span of the first ``over`` key.
+    """
 
     claims: list[Node]
     root: Node
@@ -32,15 +40,15 @@ class Selection:
     over: Span | None
 
     def differing(self, cells: Sequence[Spec]) -> Iterator[Diagnostic]:
-        """Why no one claim can be about all of these cells."""
-        for path in _SAME:
+        """Report values that must be equal in all cells but vary."""
+        for path in _SHARED:
             if any(_value(cell, path) != _value(cells[0], path) for cell in cells):
                 message = f"cells of a claim over: matrix must agree in {'.'.join(path)}, which varies here"
-                hint = "take it out of the matrix: what is published is the best of runs on the same data"
+                hint = "remove it from the matrix: the claim is about the best of several runs on the same data"
                 yield Diagnostic(code="bad-matrix", message=message, span=self.over, help=hint)
 
     def composed(self, cells: Sequence[Spec]) -> Composed:
-        """The document of the best of the cells."""
+        """Return the document of the selection spec."""
         entries = dict(self.root.value) if isinstance(self.root.value, dict) else {}
         entries.pop("audit", None)
         name = plain(entries["name"])
@@ -58,11 +66,15 @@ class Selection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parted:
-    """The cells without claims over the matrix, and these.
+class SplitClaims:
+    """Cells without the claims over the matrix, and the selection made of these claims.
 
-    bare: whether cells have no claim of their own; they are given those about the matrix then, so that all of a cell
-    is checked, and are no audits.
+    Attributes:
+        cells: The remaining documents.
+        selection: The selection, or None.
+        bare: True if the cells have no other claims. They then keep the claims over the matrix, so that validation
+            covers the whole cell, and are not audited.
+        diagnostics: Errors in the claims over the matrix.
     """
 
     cells: list[Composed]
@@ -71,55 +83,55 @@ class Parted:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-#: The keys of a threat model that are core's own: cells bring those of their mechanisms themselves.
+#: Keys of a threat model that core defines. The cells' blocks contain those of their mechanisms.
 _CORE_THREAT = ("adjacency", "unit", "access", "direction", "group_size", "min_records", "neighbours")
 
 
-def part(cells: Sequence[Composed]) -> Parted:
-    """Take the claims over the matrix out of the cells' documents."""
-    split = [_split(cell.root) for cell in cells]
+def split_claims(cells: Sequence[Composed]) -> SplitClaims:
+    """Move the claims over the matrix out of the cells' documents."""
+    split = [_partition(cell.root) for cell in cells]
     if not any(over for _, over in split):
-        return Parted(cells=list(cells), diagnostics=tuple(dict.fromkeys(_no_claim(cells))))
+        return SplitClaims(cells=list(cells), diagnostics=tuple(dict.fromkeys(_unused_tuning(cells))))
     over = next(found for _, found in split if found)
-    wrong = list(dict.fromkeys(d for claim in over for d in _refused(claim, cells[0].matrix)))
+    wrong = list(dict.fromkeys(d for claim in over for d in _invalid(claim, cells[0].matrix)))
     if any([plain(claim) for claim in found] != [plain(claim) for claim in over] for _, found in split):
-        message = "a claim over: matrix is about all cells, and cannot vary over them"
-        wrong.append(Diagnostic(code="bad-matrix", message=message, span=_at(over[0], "over")))
+        message = "a claim over: matrix must be equal in all cells"
+        wrong.append(Diagnostic(code="bad-matrix", message=message, span=_span_of(over[0], "over")))
     matrix = cells[0].matrix
-    # What is refused is left in place: all else that is wrong with it is told as well.
+    # Invalid claims stay in the cells, so that validation reports their other errors too.
     claims = [_without_over(claim) for claim in over]
     bare = not any(own for own, _ in split)
-    parted = [
+    remaining = [
         replace(cell, root=_with_claims(cell.root, claims if bare else own))
         for cell, (own, _) in zip(cells, split, strict=True)
     ]
     if wrong or matrix is None:
-        return Parted(cells=parted, bare=bare, diagnostics=tuple(wrong))
+        return SplitClaims(cells=remaining, bare=bare, diagnostics=tuple(wrong))
     tuning = cells[0].tuning
     selection = Selection(
         claims=claims,
         root=cells[0].root,
         tries=None if tuning is None else child(tuning, "tries"),
         matrix=matrix,
-        over=_at(over[0], "over"),
+        over=_span_of(over[0], "over"),
     )
-    return Parted(cells=parted, selection=selection, bare=bare)
+    return SplitClaims(cells=remaining, selection=selection, bare=bare)
 
 
-def _split(root: Node) -> tuple[list[Node], list[Node]]:
-    """A document's claims: its own, and those over the matrix. Each keeps the id that its place gives it."""
+def _partition(root: Node) -> tuple[list[Node], list[Node]]:
+    """Return a document's own claims and those over the matrix, with the ids that their positions give them."""
     claims = child(root, "claims")
     if claims is None or not isinstance(claims.value, list):
         return [], []
     over = [_text(claim, "over") == "matrix" for claim in claims.value]
     if not any(over):
         return list(claims.value), []
-    named = [_named(claim, number) for number, claim in enumerate(claims.value, 1)]
+    named = [_with_id(claim, number) for number, claim in enumerate(claims.value, 1)]
     own = [claim for claim, is_over in zip(named, over, strict=True) if not is_over]
     return own, [claim for claim, is_over in zip(named, over, strict=True) if is_over]
 
 
-def _named(claim: Node, number: int) -> Node:
+def _with_id(claim: Node, number: int) -> Node:
     if not isinstance(claim.value, dict) or "id" in claim.value:
         return claim
     return replace(claim, value={"id": Node(f"claim-{number}"), **claim.value})
@@ -135,26 +147,26 @@ def _with_claims(root: Node, claims: list[Node]) -> Node:
     return replace(root, value={**root.value, "claims": replace(root.value["claims"], value=claims)})
 
 
-def _refused(claim: Node, matrix: Node | None) -> Iterator[Diagnostic]:
+def _invalid(claim: Node, matrix: Node | None) -> Iterator[Diagnostic]:
     if matrix is None:
-        message = "over: matrix speaks of the best of a matrix's cells, and this spec has no matrix"
-        hint = "add a matrix, or leave over out"
-        yield Diagnostic(code="bad-value", message=message, span=_at(claim, "over"), help=hint)
+        message = "over: matrix needs a matrix, and this spec has none"
+        hint = "add a matrix, or remove over"
+        yield Diagnostic(code="bad-value", message=message, span=_span_of(claim, "over"), help=hint)
     kind = _text(claim, "kind")
     if kind is not None and kind != CLAIM_KIND:
-        message = f"a claim over: matrix is of kind {quoted(CLAIM_KIND)}, not {quoted(kind)}"
-        hint = f"write kind: {CLAIM_KIND}, or leave over out: the claim is then about each cell by itself"
-        yield Diagnostic(code="claim-not-judged", message=message, span=_at(claim, "kind"), help=hint)
+        message = f"a claim over: matrix must be of kind {quoted(CLAIM_KIND)}, got {quoted(kind)}"
+        hint = f"write kind: {CLAIM_KIND}, or remove over to claim it for each cell separately"
+        yield Diagnostic(code="claim-not-judged", message=message, span=_span_of(claim, "kind"), help=hint)
     if child(claim, "record") is not None:
-        message = "a claim over: matrix is about all records, not about one"
-        yield Diagnostic(code="bad-value", message=message, span=_at(claim, "record"), help="leave record out")
+        message = "a claim over: matrix covers all records and cannot have record"
+        yield Diagnostic(code="bad-value", message=message, span=_span_of(claim, "record"), help="remove record")
 
 
-def _no_claim(cells: Sequence[Composed]) -> Iterator[Diagnostic]:
+def _unused_tuning(cells: Sequence[Composed]) -> Iterator[Diagnostic]:
     for cell in cells:
         if cell.tuning is not None:
-            message = "tuning says how the best cell of a matrix was found, and no claim is over: matrix"
-            hint = "write over: matrix into a claim of kind approx-dp, or leave tuning out"
+            message = "tuning describes the selection of a matrix cell, but no claim has over: matrix"
+            hint = "add over: matrix to a claim of kind approx-dp, or remove tuning"
             yield Diagnostic(code="bad-value", message=message, span=cell.tuning.key, help=hint)
 
 
@@ -163,7 +175,7 @@ def _text(node: Node, key: str) -> str | None:
     return found.value if found is not None and isinstance(found.value, str) else None
 
 
-def _at(node: Node, key: str) -> Span | None:
+def _span_of(node: Node, key: str) -> Span | None:
     found = child(node, key)
     return None if found is None else found.span
 

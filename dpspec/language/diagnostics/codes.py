@@ -1,4 +1,4 @@
-"""The one list of diagnostic codes, ``codes.yaml``, and ``dpspec explain CODE``: what one means and how to mend it."""
+"""The list of diagnostic codes in ``codes.yaml``, and their explanations for ``dpspec explain CODE``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import yaml
 
 from dpspec.language.diagnostics.render import WIDTH
 
-#: What it takes to find it: the spec language alone, the check of mechanism, data and model together, more than a
-#: file (a plugin that is broken, say), or nothing, as it is a remark on a valid spec.
+#: Origin of a diagnostic: validation of the spec, the check of mechanism, data and model together, the environment
+#: (such as a broken plugin), or a remark on a valid spec.
 Stage: TypeAlias = Literal["spec", "check", "environment", "remark"]
 
 
@@ -22,14 +22,20 @@ Stage: TypeAlias = Literal["spec", "check", "environment", "remark"]
 class Code:
     """One diagnostic code.
 
-    summary: a phrase. meaning: sentences. example: lines of a spec or of a shell. mend: what to write instead.
+    Attributes:
+        name: The code.
+        summary: A phrase.
+        meaning: One or more sentences.
+        example: Lines of a spec or of a shell session.
+        fix: The correction.
+        stage: The origin of the diagnostic.
     """
 
     name: str
     summary: str
     meaning: str
     example: str
-    mend: str
+    fix: str
     stage: Stage = "spec"
 
 
@@ -38,19 +44,16 @@ def _read() -> Mapping[str, Code]:
     return MappingProxyType({name: Code(name=name, **entry) for name, entry in entries.items()})
 
 
-#: Every code that dpspec itself emits, by name.
+#: All codes that dpspec emits, by name. Plugins may emit others.
 CODES: Mapping[str, Code] = _read()
 
 
 def explain(code: str) -> str | None:
-    """The explanation of a diagnostic's code.
-
-    None where the table does not have it: a plugin may emit codes of its own, which its documentation explains.
-    """
+    """Return the explanation of a code, or None if dpspec does not define it."""
     found = CODES.get(code)
     if found is None:
         return None
     example = "\n".join(f"    {line}".rstrip() for line in found.example.strip("\n").splitlines())
     meaning = textwrap.fill(found.meaning, WIDTH, break_on_hyphens=False)
-    mend = textwrap.fill(f"To mend it: {found.mend}", WIDTH, break_on_hyphens=False)
-    return f"{code}: {found.summary}\n\n{meaning}\n\nFor example:\n\n{example}\n\n{mend}\n"
+    fix = textwrap.fill(f"Fix: {found.fix}", WIDTH, break_on_hyphens=False)
+    return f"{code}: {found.summary}\n\n{meaning}\n\nExample:\n\n{example}\n\n{fix}\n"

@@ -1,4 +1,4 @@
-"""Diagnostics as text: where, what, the line with a caret under the fault, and what to do about it."""
+"""Format diagnostics as text: position, message, source line with a caret, and help."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ _STYLES = {"error": "31;1", "warning": "33;1", "bold": "1", "gutter": "34;1"}
 
 
 def render(diagnostics: Iterable[Diagnostic], *, color: bool = False, sources: Mapping[str, str] | None = None) -> str:
-    """Write diagnostics, one paragraph each.
+    """Format diagnostics, one paragraph each.
 
-    The first line of each, ``file:line:column: error[code]: message``, is never folded, so that editors can follow
-    it; all else fits in 80 columns.
+    The first line, ``file:line:column: error[code]: message``, is not wrapped, so that editors can parse it. The other
+    lines are at most 80 columns wide.
 
-    sources: texts by file name, as ``Loaded.sources`` holds them; other files are read again.
+    Args:
+        diagnostics: The diagnostics, in order.
+        color: Use ANSI colors.
+        sources: Texts by file name, as in ``Loaded.sources``. Other files are read from disk.
     """
     painter = _Painter(color, dict(sources or {}))
     return "\n".join(painter.paragraph(d) for d in diagnostics)
@@ -68,7 +71,7 @@ class _Painter:
         return [self._paint("gutter", head.rstrip()) + " " + body[0], *(indent + line for line in body[1:])]
 
     def _line(self, span: Span) -> str | None:
-        """The source line of a span; None where there is no text to show."""
+        """Return the source line of a span, or None."""
         if span.file not in self.lines:
             text = self.sources[span.file] if span.file in self.sources else _read(span.file)
             self.lines[span.file] = LINE_END.split(text) if text is not None else []
@@ -87,7 +90,7 @@ def _read(file: str) -> str | None:
 
 
 def _window(source: str, start: int, end: int, room: int) -> tuple[str, int, int]:
-    """The part of a line that fits into ``room`` columns, the caret's first column in it, and the caret's width."""
+    """Return the part of a line that fits in ``room`` columns, the caret's column in it, and the caret's width."""
     cells = _cells(source)
     start = min(max(start, 0), len(cells))
     end = min(max(end, start), len(cells))
@@ -95,7 +98,7 @@ def _window(source: str, start: int, end: int, room: int) -> tuple[str, int, int
     marked = sum(widths[start:end])
     if sum(widths) <= room:
         return "".join(cells), sum(widths[:start]), max(marked, 1)
-    # Too long: show some context before the fault, and as much after it as fits.
+    # Too long: use a third of the room for context before the error, the rest for what follows.
     left, before = start, 0
     while left > 0 and before + widths[left - 1] <= room // 3:
         left -= 1
@@ -112,10 +115,10 @@ def _window(source: str, start: int, end: int, room: int) -> tuple[str, int, int
 
 
 def _cells(source: str) -> list[str]:
-    """What each character of a line is shown as."""
+    """Return the printable form of each character."""
     return [" " * _TAB if c == "\t" else visible(c) for c in source]
 
 
 def _width(text: str) -> int:
-    """How many columns a piece of text takes in a terminal."""
+    """Return the number of terminal columns of a text."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

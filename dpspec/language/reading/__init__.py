@@ -1,1 +1,1 @@
-"""Spec files to trees in which every value remembers where it was written."""
+"""Readers of spec files. The resulting trees keep the position of each value."""

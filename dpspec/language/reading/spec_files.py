@@ -1,8 +1,8 @@
-"""Reads a spec file as text, bounded and decoded, or says why it cannot be read.
+"""Read spec files as text with size limits, and find the specs in folders.
 
-Of a folder, every YAML file below it with a top-level key ``dpspec`` is a spec, in the order of paths: the one rule for
-all that take specs: commands, ``dpspec.run``, the pytest plugin. Parents that specs extend leave the key to their
-children, and files that have nothing to do with dpspec do not have it."""
+In a folder, each YAML file with a top-level key ``dpspec`` is a spec, sorted by path. Commands, ``dpspec.run`` and the
+pytest plugin all use this rule. Parent files leave the key to their children, and unrelated files do not have it.
+"""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from dpspec.text import closest, did_you_mean, quoted
 
 MAX_BYTES = 128 * 1024
 
-#: A file of a folder that is larger is none of ours; one that is a little too large for a spec is told when it is read.
-_LARGEST = 1 << 30
+#: Larger files in a folder are not specs. Smaller files above MAX_BYTES are reported when they are read.
+_MAX_CANDIDATE_BYTES = 1 << 30
 
 #: Control characters, and line separators that YAML and text editors count differently.
-UNWANTED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
-#: What ends a line, to YAML and to people.
+#: Line endings of YAML and of text editors.
 LINE_END = re.compile("\r\n|\r|\n")
 
 
 def read_text(path: FilePath, file: str) -> str | Diagnostic:
-    """The text of a file without its byte-order mark; ``file`` is its name in messages."""
+    """Return the text of a file without byte-order mark, or a diagnostic. ``file`` is its name in messages."""
     try:
-        # The kind and the size are asked before anything is opened: a pipe would block, a disk image fill the memory.
+        # Check type and size before opening: a pipe would block, a disk image would fill the memory.
         facts = os.stat(path)
         if stat.S_ISDIR(facts.st_mode):
-            return _whole(file, "unreadable", "is a folder; name a spec file in it")
+            return _file_diagnostic(file, "unreadable", "is a folder; give the path of a spec file in it")
         if not stat.S_ISREG(facts.st_mode):
-            return _whole(file, "unreadable", "is not a regular file; what comes through a pipe, write to a file first")
+            return _file_diagnostic(file, "unreadable", "is not a regular file; save piped input to a file first")
         if facts.st_size > MAX_BYTES:
             return _too_large(file, facts.st_size)
         raw = read_regular(path, MAX_BYTES)
     except FileNotFoundError:
-        beside = _specs_beside(path)
-        near = closest(path.stem, beside)
-        return _whole(file, "unreadable", "no such file" + did_you_mean(beside[near] if near else None))
-    except NotRegularError as error:  # the system's own, such as /proc/self/environ, which nobody needs to see
-        return _whole(file, "unreadable", f"{error.strerror}; a spec is a file on a disk")
+        siblings = _yaml_siblings(path)
+        near = closest(path.stem, siblings)
+        return _file_diagnostic(file, "unreadable", "no such file" + did_you_mean(siblings[near] if near else None))
+    except NotRegularError as error:  # system files such as /proc/self/environ may contain secrets
+        return _file_diagnostic(file, "unreadable", f"{error.strerror}; a spec must be a file on disk")
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return _whole(file, "unreadable", f"cannot be read: {reason}")
+        return _file_diagnostic(file, "unreadable", f"cannot be read: {reason}")
     return decode(raw, file)
 
 
-def _specs_beside(path: FilePath) -> dict[str, str]:
-    """YAML files in a file's folder, name by stem; none where it cannot be read."""
+def _yaml_siblings(path: FilePath) -> dict[str, str]:
+    """Return the names of YAML files in the same folder by their stems; empty if it cannot be read."""
     try:
         with os.scandir(path.parent) as entries:
             names = [FilePath(entry.name) for entry in itertools.islice(entries, 1000)]
@@ -67,7 +67,7 @@ def _specs_beside(path: FilePath) -> dict[str, str]:
 
 
 def decode(raw: bytes, file: str) -> str | Diagnostic:
-    """UTF-8 bytes as text, or the place of the first byte that is none."""
+    """Decode UTF-8 bytes, or return a diagnostic at the first invalid byte."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -77,9 +77,9 @@ def decode(raw: bytes, file: str) -> str | Diagnostic:
     return text
 
 
-def unwanted(text: str, file: str) -> Diagnostic | None:
-    """What is wrong with the first character that a spec cannot hold, if there is one."""
-    found = UNWANTED.search(text)
+def forbidden_character(text: str, file: str) -> Diagnostic | None:
+    """Return a diagnostic for the first forbidden character, if any."""
+    found = FORBIDDEN.search(text)
     if found is None:
         return None
     message = f"character U+{ord(found[0]):04X} is not allowed in a spec"
@@ -88,41 +88,42 @@ def unwanted(text: str, file: str) -> Diagnostic | None:
 
 
 def _span(before: str, file: str) -> Span:
-    """The span of the one character that follows ``before``."""
+    """Return the span of the character that follows the text ``before``."""
     lines = LINE_END.split(before)
     line, column = len(lines), len(lines[-1]) + 1
     return Span(file, line, column, line, column + 1)
 
 
-def _whole(file: str, code: str, message: str) -> Diagnostic:
+def _file_diagnostic(file: str, code: str, message: str) -> Diagnostic:
     return Diagnostic(code=code, message=message, span=Span(file, 1, 1, 1, 1))
 
 
 def _too_large(file: str, size: int) -> Diagnostic:
-    return _whole(file, "too-large", f"the file has {size} bytes; a spec may have {MAX_BYTES}")
+    return _file_diagnostic(file, "too-large", f"the file has {size} bytes; a spec may have {MAX_BYTES}")
 
 
 _SUFFIXES = (".yaml", ".yml")
 
-#: The key at the beginning of a line, where no nested key can be; or the first of a document in braces.
+#: The key at the beginning of a line, where nested keys cannot be, or first in a document in braces.
 _KEY = re.compile(rb"""^(?:\xef\xbb\xbf)?(?:\{\s*)?(["']?)dpspec\1[ \t]*:""", re.MULTILINE)
 
-#: A folder that holds this is a virtual environment.
+#: Marks a folder as a virtual environment.
 _ENVIRONMENT = "pyvenv.cfg"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The spec files, each once; and the YAML files of the given folders that are none."""
+    """The spec files, without repetitions, and the other YAML files in the given folders."""
 
     files: tuple[Path, ...]
     others: tuple[Path, ...] = ()
 
 
 def find_specs(paths: Sequence[Path]) -> Found:
-    """The files among ``paths`` as they are given, and for every folder the specs below it.
+    """Return the files in ``paths`` unchanged and the specs in each folder.
 
-    Raises ``UsageError`` where a folder holds no spec, or one in it cannot be read.
+    Raises:
+        UsageError: A folder contains no spec, or a subfolder cannot be read.
     """
     files: list[Path] = []
     others: list[Path] = []
@@ -133,22 +134,22 @@ def find_specs(paths: Sequence[Path]) -> Found:
         below = sorted(_yaml_below(path))
         specs = {file for file in below if is_spec(file)}
         if not specs:
-            raise UsageError(_none_in(path, len(below)))
+            raise UsageError(_no_spec_message(path, len(below)))
         files += [file for file in below if file in specs]
         others += [file for file in below if file not in specs]
-    return Found(files=tuple(_once(files)), others=tuple(_once(others)))
+    return Found(files=tuple(_unique(files)), others=tuple(_unique(others)))
 
 
 def is_spec(path: Path) -> bool:
-    """Whether a file in a folder is taken for a spec; what is wrong with it is told when it is read.
+    """Return True if a file in a folder counts as a spec. Reading it reports its errors.
 
-    So is one that we may not read: nobody should take it for audited.
+    A file without read permission counts, so that it is not skipped silently.
     """
     if path.suffix not in _SUFFIXES or not os.path.isfile(path):  # a pipe would block
         return False
     try:
-        with open_regular(path, _LARGEST) as stream:
-            empty = os.fstat(stream.fileno()).st_size == 0  # or made up by the system, perhaps without an end
+        with open_regular(path, _MAX_CANDIDATE_BYTES) as stream:
+            empty = os.fstat(stream.fileno()).st_size == 0  # also system files, which may be endless
             return not empty and _KEY.search(stream.read(MAX_BYTES)) is not None
     except NotRegularError:
         return False
@@ -164,8 +165,8 @@ def _is_folder(path: Path) -> bool:
 
 
 def _yaml_below(folder: Path) -> Iterator[Path]:
-    """YAML files: no hidden ones, none in hidden folders, in virtual environments or behind links to folders."""
-    for root, folders, names in os.walk(folder, onerror=_unread):
+    """Yield YAML files, except hidden files and those in hidden folders, virtual environments and linked folders."""
+    for root, folders, names in os.walk(folder, onerror=_raise_unreadable):
         folders[:] = [name for name in folders if not _skipped(Path(root, name))]
         yield from (Path(root, name) for name in names if name.endswith(_SUFFIXES) and not name.startswith("."))
 
@@ -174,14 +175,14 @@ def _skipped(folder: Path) -> bool:
     return folder.name.startswith(".") or os.path.exists(folder / _ENVIRONMENT)
 
 
-def _unread(error: OSError) -> None:
-    """What is in a folder that we may not read, nobody should take for audited."""
+def _raise_unreadable(error: OSError) -> None:
+    """Raise for an unreadable folder, so that it is not skipped silently."""
     if not isinstance(error, FileNotFoundError):
         raise UsageError(f"the folder {str(error.filename)!r} cannot be read: {error.strerror}")
 
 
-def _once(paths: Iterable[Path]) -> Iterator[Path]:
-    """Every file the first time that it is named, whatever the way to it."""
+def _unique(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield each file once, even if several paths lead to it."""
     seen: set[str] = set()
     for path in paths:
         try:
@@ -193,11 +194,8 @@ def _once(paths: Iterable[Path]) -> Iterator[Path]:
             yield path
 
 
-def _none_in(folder: Path, files: int) -> str:
+def _no_spec_message(folder: Path, files: int) -> str:
     if not files:
-        return f"the folder {quoted(str(folder))} holds no YAML file, so no spec"
-    these = "its YAML file has" if files == 1 else f"none of its {files} YAML files has"
-    no = "no" if files == 1 else "a"
-    return (
-        f"the folder {quoted(str(folder))} holds no spec: {these} {no} key 'dpspec' at the top level, as in 'dpspec: 1'"
-    )
+        return f"no spec in the folder {quoted(str(folder))}: it has no YAML files"
+    these = "its YAML file has no" if files == 1 else f"none of its {files} YAML files has a"
+    return f"no spec in the folder {quoted(str(folder))}: {these} top-level key 'dpspec', as in 'dpspec: 1'"

@@ -1,4 +1,4 @@
-"""A document as a tree in which every value remembers where it and its key were written."""
+"""A document as a tree that keeps the span of each value and key."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TypeAlias
 
 from dpspec.contract import Diagnostic, Json, Path, Span, format_path
 
-#: What a node holds: a scalar, a mapping or a list of nodes.
+#: Value of a node: a scalar, a mapping of nodes or a list of nodes.
 Content: TypeAlias = "dict[str, Node] | list[Node] | str | int | float | bool | None"
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value, the span it was written at, and that of its key. Its containers are never changed in place."""
+    """A value with its span and the span of its key. Containers are never changed in place."""
 
     value: Content
     span: Span | None = None
@@ -24,9 +24,9 @@ class Node:
 
 
 class Origin(Mapping[Path, Span]):
-    """Where each value of a document was written; ``key`` answers the same for keys.
+    """Spans of the values of a document by path; ``key`` returns those of keys.
 
-    Claims may be named by id as well as by position: ``("claims", "family", "epsilon")``.
+    Paths may name claims by id or by position: ``("claims", "family", "epsilon")``.
     """
 
     __slots__ = ("_claims", "_keys", "_values")
@@ -46,7 +46,7 @@ class Origin(Mapping[Path, Span]):
         return len(self._values)
 
     def key(self, path: Path) -> Span | None:
-        """Where the key of the value at ``path`` stands; None for list items and values without one."""
+        """Return the span of the key at ``path``, or None for list items and values without a span."""
         return self._keys.get(self._plain(path))
 
     def _plain(self, path: Path) -> Path:
@@ -56,12 +56,12 @@ class Origin(Mapping[Path, Span]):
 
 
 def child(node: Node, key: str) -> Node | None:
-    """The value under a key of a map; None where there is none, or no map."""
+    """Return the value of a key, or None if the key is missing or the node is not a map."""
     return node.value.get(key) if isinstance(node.value, dict) else None
 
 
 def plain(node: Node) -> Json:
-    """The tree as plain dicts, lists and scalars."""
+    """Convert a tree to dicts, lists and scalars."""
     value = node.value
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
@@ -71,7 +71,7 @@ def plain(node: Node) -> Json:
 
 
 def from_plain(value: Json) -> Node:
-    """A tree without spans, of a JSON value."""
+    """Convert a JSON value to a tree without spans."""
     if isinstance(value, Mapping):
         return Node({str(k): from_plain(v) for k, v in value.items()})
     if isinstance(value, list | tuple):
@@ -79,13 +79,13 @@ def from_plain(value: Json) -> Node:
     return Node(value)
 
 
-def not_json(value: Json, path: Path = (), depth: int = 64) -> Diagnostic | None:
-    """What keeps a value that no file of ours held from being a document: depth, keys, NaN and infinities."""
+def json_problem(value: Json, path: Path = (), depth: int = 64) -> Diagnostic | None:
+    """Return a diagnostic if a value is not valid JSON: too deep, non-string keys, NaN or infinities."""
     if depth == 0:
         return Diagnostic(code="too-deep", message="values are nested too deeply", path=path)
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
-            return Diagnostic(code="bad-key", message="keys must be text", path=path)
+            return Diagnostic(code="bad-key", message="keys must be strings", path=path)
         inner: list[tuple[str | int, Json]] = list(value.items())
     elif isinstance(value, list | tuple):
         inner = list(enumerate(value))
@@ -93,12 +93,12 @@ def not_json(value: Json, path: Path = (), depth: int = 64) -> Diagnostic | None
         return None
     else:
         return Diagnostic(code="bad-number", message="every number must be finite", path=path)
-    found = (not_json(item, (*path, key), depth - 1) for key, item in inner)
+    found = (json_problem(item, (*path, key), depth - 1) for key, item in inner)
     return next((diagnostic for diagnostic in found if diagnostic is not None), None)
 
 
 def origin(root: Node) -> Origin:
-    """The tables of all spans in a tree."""
+    """Collect all spans of a tree."""
     values: dict[Path, Span] = {}
     keys: dict[Path, Span] = {}
     for path, node in _walk(root, ()):
@@ -110,7 +110,7 @@ def origin(root: Node) -> Origin:
 
 
 def claim_ids(root: Node) -> dict[str, int]:
-    """The position of each claim by its id; a claim without one is called ``claim-N``, counting from 1."""
+    """Return the position of each claim by its id. Claim N, counted from 1, has the default id ``claim-N``."""
     claims = root.value.get("claims") if isinstance(root.value, dict) else None
     ids: dict[str, int] = {}
     if claims is None or not isinstance(claims.value, list):
@@ -123,7 +123,7 @@ def claim_ids(root: Node) -> dict[str, int]:
 
 
 def locate(diagnostic: Diagnostic, spans: Mapping[Path, Span]) -> Diagnostic:
-    """Give a diagnostic the span of its path, or of the nearest parent's key that stands in a file."""
+    """Set a diagnostic's span to that of its path, or of the nearest parent key that has one."""
     if diagnostic.span is not None:
         return diagnostic
     path, at_key = diagnostic.path, diagnostic.at_key
@@ -131,14 +131,14 @@ def locate(diagnostic: Diagnostic, spans: Mapping[Path, Span]) -> Diagnostic:
         key = spans.key(path) if isinstance(spans, Origin) else None
         span = key if at_key and key is not None else spans.get(path)
         if span is not None:
-            return dataclasses.replace(_inherited(diagnostic, span, spans), span=span)
+            return dataclasses.replace(_with_inheritance_help(diagnostic, span, spans), span=span)
         if not path:
             return diagnostic
-        path, at_key = path[:-1], True  # a value that is not there is told at the key of its block
+        path, at_key = path[:-1], True  # report a missing value at the key of its block
 
 
-def _inherited(diagnostic: Diagnostic, span: Span, spans: Mapping[Path, Span]) -> Diagnostic:
-    """With the way out for a key that does not fit and stands in a file that the spec extends, not in a table."""
+def _with_inheritance_help(diagnostic: Diagnostic, span: Span, spans: Mapping[Path, Span]) -> Diagnostic:
+    """Extend the help for an unknown key that the spec inherits from a parent file."""
     file = source_file(spans)
     if diagnostic.code != "unknown-key" or not file or span.file in (file, "--set") or span.file.endswith(".csv"):
         return diagnostic
@@ -147,7 +147,7 @@ def _inherited(diagnostic: Diagnostic, span: Span, spans: Mapping[Path, Span]) -
 
 
 def source_file(spans: Mapping[Path, Span]) -> str:
-    """The file in which a document was written; empty where it was in none."""
+    """Return the file of a document, or an empty string."""
     span = spans.get(())
     return span.file if span is not None else ""
 

@@ -1,4 +1,4 @@
-"""YAML text to a tree with spans. Hostile files get a diagnostic, in bounded time and memory, and nothing else."""
+"""Read YAML into a tree with spans. Hostile files yield diagnostics in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from dpspec.contract import Diagnostic, Json, Path, Span
-from dpspec.language.reading.spec_files import UNWANTED, read_text, unwanted
+from dpspec.language.reading.spec_files import FORBIDDEN, forbidden_character, read_text
 from dpspec.language.reading.tree import Node
 from dpspec.language.reading.yaml_syntax import read_scalar, syntax_diagnostic
 from dpspec.text import quoted
@@ -23,20 +23,25 @@ _NO_TAG = ""
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One file, read: its tree (None where nothing could be read), its text, and what is wrong with it.
+    """Content of one file.
 
-    ``spoilt`` holds the paths of values that are wrong in themselves, so that nobody complains of them again.
+    Attributes:
+        file: Its name in spans.
+        root: The tree, or None if the file cannot be read.
+        text: The text, or None if the file cannot be decoded.
+        diagnostics: Errors found while reading.
+        unparsed: Paths of values that cannot be parsed, so that the validator does not report them again.
     """
 
     file: str
     root: Node | None
     text: str | None
     diagnostics: tuple[Diagnostic, ...] = ()
-    spoilt: frozenset[Path] = frozenset()
+    unparsed: frozenset[Path] = frozenset()
 
 
 def read_file(path: FilePath, file: str | None = None) -> Source:
-    """Read a spec file; never raises for what is in it."""
+    """Read a spec file. Errors in it are diagnostics."""
     name = str(path) if file is None else file
     text = read_text(path, name)
     if isinstance(text, Diagnostic):
@@ -46,31 +51,31 @@ def read_file(path: FilePath, file: str | None = None) -> Source:
 
 def read_yaml(text: str, file: str, *, line: int = 1) -> Source:
     """Read one YAML document; ``line`` is the number of the text's first line."""
-    refused = unwanted(text, file)
-    if refused is not None:
-        return Source(file=file, root=None, text=text, diagnostics=(refused,))
+    forbidden = forbidden_character(text, file)
+    if forbidden is not None:
+        return Source(file=file, root=None, text=text, diagnostics=(forbidden,))
     reader = _Reader(file, line - 1)
     root: Node | None = None
     try:
         root = reader.read(text)
-    except _Refused as error:
+    except _ReadError as error:
         reader.diagnostics.append(error.diagnostic)
     return Source(
         file=file,
         root=root,
         text=text,
         diagnostics=tuple(reader.diagnostics),
-        spoilt=frozenset(reader.spoilt),
+        unparsed=frozenset(reader.unparsed),
     )
 
 
-class _Refused(Exception):  # noqa: N818 - carries a diagnostic out of the parser
+class _ReadError(Exception):
     def __init__(self, diagnostic: Diagnostic) -> None:
         self.diagnostic = diagnostic
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's own parser, counting as it goes and deciding nothing about types."""
+    """PyYAML's parser with limits on events and depth, and without type resolution."""
 
     def __init__(self, text: str, reader: _Reader) -> None:
         super().__init__(text)
@@ -82,19 +87,19 @@ class _Loader(yaml.SafeLoader):
         event = super().get_event()  # type: ignore[no-untyped-call]
         self._events += 1
         if self._events > MAX_EVENTS:
-            raise self._reader.refuse("too-large", f"the file has more than {MAX_EVENTS} YAML events", event)
+            raise self._reader.error_at("too-large", f"the file has more than {MAX_EVENTS} YAML events", event)
         if isinstance(event, yaml.CollectionStartEvent):
             self._depth += 1
             if self._depth > MAX_DEPTH:
-                raise self._reader.refuse("too-deep", f"values are nested deeper than {MAX_DEPTH} levels", event)
+                raise self._reader.error_at("too-deep", f"values are nested deeper than {MAX_DEPTH} levels", event)
         elif isinstance(event, yaml.CollectionEndEvent):
             self._depth -= 1
         if getattr(event, "tag", None) == "!":
-            event.tag = "! "  # else the composer would take it for no tag at all
+            event.tag = "! "  # the composer ignores the tag "!"
         return event
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
-        """Every node without a tag stays without one; ``scalars`` reads plain ones by YAML 1.2."""
+        """Return no tag; :func:`read_scalar` resolves plain scalars by YAML 1.2."""
         return _NO_TAG
 
 
@@ -103,22 +108,22 @@ class _Reader:
     file: str
     lines_before: int
     diagnostics: list[Diagnostic] = field(default_factory=list)
-    spoilt: set[Path] = field(default_factory=set)
+    unparsed: set[Path] = field(default_factory=set)
     nodes: int = 0
 
     def read(self, text: str) -> Node:
         try:
             loader = _Loader(text, self)
         except yaml.YAMLError as error:
-            raise _Refused(syntax_diagnostic(error, self.mark)) from None
+            raise _ReadError(syntax_diagnostic(error, self.mark)) from None
         try:
             root = self._compose(loader)
         except yaml.YAMLError as error:
-            raise _Refused(syntax_diagnostic(error, self.mark)) from None
-        except (ValueError, OverflowError):  # an escape such as "\UFFFFFFFF" that names no character
+            raise _ReadError(syntax_diagnostic(error, self.mark)) from None
+        except (ValueError, OverflowError):  # an escape outside Unicode such as "\UFFFFFFFF"
             span = self.mark(loader.get_mark())
-            message = "an escape in quotes names no character"
-            raise _Refused(Diagnostic(code="bad-character", message=message, span=span)) from None
+            message = "an escape in quotes is not a Unicode character"
+            raise _ReadError(Diagnostic(code="bad-character", message=message, span=span)) from None
         finally:
             loader.dispose()
         return self._walk(root, (), frozenset())
@@ -126,31 +131,33 @@ class _Reader:
     def _compose(self, loader: _Loader) -> Any:
         loader.get_event()
         if loader.check_event(yaml.StreamEndEvent):
-            raise _Refused(self._empty())
+            raise _ReadError(self._empty())
         root = loader.compose_document()
         if not loader.check_event(yaml.StreamEndEvent):
             second = loader.peek_event()  # type: ignore[no-untyped-call]
-            raise self.refuse("several-documents", "a second YAML document begins here; a file holds one spec", second)
+            raise self.error_at("several-documents", "a second document begins here; a file contains one spec", second)
         if isinstance(root, yaml.ScalarNode) and root.style is None and read_scalar_or_text(root.value) is None:
-            raise _Refused(self._empty())
+            raise _ReadError(self._empty())
         return root
 
     def _empty(self) -> Diagnostic:
         line = self.lines_before + 1
-        return Diagnostic(code="empty-file", message="holds no value", span=Span(self.file, line, 1, line, 1))
+        return Diagnostic(code="empty-file", message="the file is empty", span=Span(self.file, line, 1, line, 1))
 
     def _walk(self, node: Any, path: Path, parents: frozenset[int]) -> Node:
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            raise self.refuse("alias-bomb", f"aliases unfold to more than {MAX_NODES} values", node)
+            raise self.error_at("alias-bomb", f"aliases expand to more than {MAX_NODES} values", node)
         if id(node) in parents:
-            raise self.refuse("alias-recursion", "this value contains itself through an alias", node)
+            raise self.error_at("alias-recursion", "this value contains itself through an alias", node)
         if len(parents) > MAX_DEPTH:
-            raise self.refuse("too-deep", f"aliases unfold to values nested deeper than {MAX_DEPTH} levels", node)
+            raise self.error_at("too-deep", f"aliases expand to values nested deeper than {MAX_DEPTH} levels", node)
         span = self.span(node)
         if node.tag != _NO_TAG:
-            message = f"the tag {quoted(_short_tag(node.tag))} is refused; a spec holds data only"
-            self._spoil(path, Diagnostic(code="tag", message=message, path=path, span=span, help="remove the tag"))
+            message = f"the tag {quoted(_short_tag(node.tag))} is not allowed; a spec contains only data"
+            self._add_unparsed(
+                path, Diagnostic(code="tag", message=message, path=path, span=span, help="remove the tag")
+            )
         if isinstance(node, yaml.ScalarNode):
             return Node(self._scalar(node, path, span), span)
         inner = parents | {id(node)}
@@ -167,7 +174,7 @@ class _Reader:
                 continue
             if key in items:
                 first = items[key].key
-                where = f"the first one is in line {first.line}; keep one" if first else None
+                where = f"the first is on line {first.line}; keep one" if first else None
                 message = f"key {quoted(key)} appears twice"
                 self._add(Diagnostic(code="duplicate-key", message=message, path=path, span=span, help=where))
                 continue
@@ -177,26 +184,26 @@ class _Reader:
     def _key(self, node: Any) -> str | None:
         span = self.span(node)
         if not isinstance(node, yaml.ScalarNode) or node.tag != _NO_TAG:
-            message = "keys must be text without tags, not lists or maps"
+            message = "keys must be strings without tags, not lists or maps"
             self._add(Diagnostic(code="bad-key", message=message, span=span))
             return None
         value = read_scalar_or_text(node.value) if node.style is None else node.value
         if not isinstance(value, str):
             what = "an empty key" if node.value == "" else f"the key {node.value[:40]}"
-            message = f"{what} is not text"
-            hint = f'write "{node.value[:40]}", in quotes, if it is meant as text'
+            message = f"{what} is not a string"
+            hint = f'write "{node.value[:40]}", in quotes, to make it a string'
             self._add(Diagnostic(code="bad-key", message=message, span=span, help=hint))
             return None
-        if UNWANTED.search(value):
-            self._add(Diagnostic(code="bad-character", message="a key holds a control character", span=span))
+        if FORBIDDEN.search(value):
+            self._add(Diagnostic(code="bad-character", message="a key contains a control character", span=span))
             return None
         return value
 
     def _scalar(self, node: Any, path: Path, span: Span) -> Json:
         text: str = node.value
-        if UNWANTED.search(text):
-            message = "this text holds a control character"
-            self._spoil(path, Diagnostic(code="bad-character", message=message, path=path, span=span))
+        if FORBIDDEN.search(text):
+            message = "this string contains a control character"
+            self._add_unparsed(path, Diagnostic(code="bad-character", message=message, path=path, span=span))
             return text
         if node.style is not None:
             return text
@@ -204,33 +211,33 @@ class _Reader:
             return read_scalar(text)
         except ValueError as error:
             message = f"{text if len(text) <= 40 else text[:37] + '...'} {error}"
-            self._spoil(path, Diagnostic(code="bad-number", message=message, path=path, span=span))
+            self._add_unparsed(path, Diagnostic(code="bad-number", message=message, path=path, span=span))
             return text
 
-    def _spoil(self, path: Path, diagnostic: Diagnostic) -> None:
-        self.spoilt.add(path)
+    def _add_unparsed(self, path: Path, diagnostic: Diagnostic) -> None:
+        self.unparsed.add(path)
         self._add(diagnostic)
 
     def _add(self, diagnostic: Diagnostic) -> None:
         self.diagnostics.append(diagnostic)
 
-    def refuse(self, code: str, message: str, at: Any) -> _Refused:
-        return _Refused(Diagnostic(code=code, message=message, span=self.mark(at.start_mark)))
+    def error_at(self, code: str, message: str, at: Any) -> _ReadError:
+        return _ReadError(Diagnostic(code=code, message=message, span=self.mark(at.start_mark)))
 
     def span(self, node: Any) -> Span:
-        """Of a node: the start of its anchor or value to its end."""
+        """Return the span of a node, from its anchor or value to its end."""
         start, end = node.start_mark, node.end_mark
         before = self.lines_before + 1
         return Span(self.file, before + start.line, start.column + 1, before + end.line, end.column + 1)
 
     def mark(self, mark: Any) -> Span:
-        """Of one character."""
+        """Return the span of one character."""
         line, column = self.lines_before + mark.line + 1, mark.column + 1
         return Span(self.file, line, column, line, column + 1)
 
 
 def read_scalar_or_text(text: str) -> Json:
-    """Like :func:`read_scalar`, but a number that does not fit counts as a number."""
+    """Return the value of an unquoted scalar; 0 for a number outside the supported range."""
     try:
         return read_scalar(text)
     except ValueError:

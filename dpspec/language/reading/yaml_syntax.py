@@ -1,6 +1,4 @@
-"""YAML's words: plain scalars by the 1.2 core schema (``1e-6`` is a number, ``no`` is text, ``010`` is ten), and what
-is wrong with text that is not YAML.
-"""
+"""Plain YAML scalars by the 1.2 core schema (``1e-6`` is a number, ``no`` a string, ``010`` ten), and syntax errors."""
 
 from __future__ import annotations
 
@@ -19,14 +17,16 @@ _INT = re.compile(r"[-+]?[0-9]+")
 _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.?(nan|inf|infinity)", re.IGNORECASE)
-_LARGEST = 2**63 - 1
+_MAX_INTEGER = 2**63 - 1
 
 
 def read_scalar(text: str) -> Json:
-    """The value of an unquoted scalar: None, a bool, an int, a float, or the text itself.
+    """Return the value of an unquoted scalar: None, a bool, an int, a float, or the string itself.
 
-    The forms ``.nan`` and ``.inf`` of the core schema are left out on purpose and stay text. Raises ``ValueError``,
-    saying why, where a number does not survive as an int of 64 bits or as a finite, non-zero float64.
+    Unlike in the core schema, ``.nan`` and ``.inf`` are strings.
+
+    Raises:
+        ValueError: A number does not fit in a 64-bit integer or overflows or underflows float64.
     """
     if text in _NULL:
         return None
@@ -42,15 +42,15 @@ def read_scalar(text: str) -> Json:
 
 
 def is_not_finite(text: str) -> bool:
-    """Whether a text is somebody's way of writing NaN or an infinity."""
+    """Return True if a string is a spelling of NaN or an infinity."""
     return _NOT_FINITE.fullmatch(text) is not None
 
 
 def _int(digits: str, base: int) -> int:
-    # The length is looked at first: int() takes quadratic time, and refuses 4,300 digits in its own words.
-    value = int(digits, base) if len(digits.lstrip("+-0")) <= 20 else _LARGEST + 1
-    if abs(value) > _LARGEST:
-        raise ValueError("is too large: whole numbers go up to 9223372036854775807")
+    # Check the length first: int() takes quadratic time and raises its own error from 4,300 digits on.
+    value = int(digits, base) if len(digits.lstrip("+-0")) <= 20 else _MAX_INTEGER + 1
+    if abs(value) > _MAX_INTEGER:
+        raise ValueError("is too large: the largest integer is 9223372036854775807")
     return value
 
 
@@ -60,10 +60,10 @@ def _float(text: str) -> float:
         raise ValueError("is too large for a 64-bit float")
     if value == 0 and re.search("[1-9]", text.lower().partition("e")[0]):
         raise ValueError("is too small for a 64-bit float: it would become 0")
-    return value + 0.0  # -0.0 becomes 0.0, which has one canonical spelling
+    return value + 0.0  # turns -0.0 into 0.0, so that equal specs have equal digests
 
 
-#: A piece of the parser's message, what we say instead, and what to do.
+#: Part of the parser's message, our message, and the help.
 _TEXTS: tuple[tuple[str, str, str | None], ...] = (
     ("mapping values are not allowed", "': ' is not allowed here", "a line holds one 'key: value'; quote other colons"),
     ("'\\t' that cannot start", "a tab is not allowed here", "indent with spaces"),
@@ -73,26 +73,26 @@ _TEXTS: tuple[tuple[str, str, str | None], ...] = (
     ("expected ',' or '}'", "a map that '{' opened is not closed here", "separate entries by ',' and close with '}'"),
     ("unexpected end of stream", "a quoted text is not closed", "close it with the quote that opened it"),
     ("unexpected document separator", "a quoted text is not closed", "close it with the quote that opened it"),
-    ("found undefined alias", "this alias has no anchor", "write &name before the value that it should repeat"),
+    ("found undefined alias", "this alias has no anchor", "write &name before the value to repeat"),
     ("found duplicate anchor", "this anchor was used before", "give each anchor its own name"),
     ("unknown escape character", "no such escape in quotes", "use single quotes for text with backslashes"),
     ("expected escape sequence", "an escape in quotes is not complete", "use single quotes for text with backslashes"),
     ("cannot start any token", "this character cannot begin a value", "put the value in quotes"),
     ("sequence entries are not allowed", "a list item cannot begin here", "begin the list on a line of its own"),
-    ("expected '<document start>'", "a second YAML document begins here", "a file holds one spec"),
+    ("expected '<document start>'", "a second YAML document begins here", "a file contains one spec"),
     ("block mapping", "this is not an entry 'key: value'", None),
 )
 
 
 def syntax_diagnostic(error: yaml.YAMLError, mark_span: Callable[[Any], Span]) -> Diagnostic:
-    """The diagnostic for an error of the parser; ``mark_span`` turns its marks into spans."""
+    """Return the diagnostic of a parser error; ``mark_span`` converts its marks to spans."""
     problem, mark = "this is not YAML", None
     if isinstance(error, yaml.MarkedYAMLError):
         problem = error.problem or problem
         mark = error.problem_mark or error.context_mark
     span = mark_span(mark) if mark is not None else None
-    said = f"{problem} {getattr(error, 'context', '') or ''}"
+    text = f"{problem} {getattr(error, 'context', '') or ''}"
     for piece, message, hint in _TEXTS:
-        if piece in said:
+        if piece in text:
             return Diagnostic(code="syntax", message=message, span=span, help=hint)
     return Diagnostic(code="syntax", message=f"not YAML: {clipped(problem, 100)}", span=span)

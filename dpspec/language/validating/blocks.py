@@ -1,6 +1,6 @@
-"""The JSON Schema of each block of a spec: core's own keys and those of the provider that the block's kind chooses.
+"""JSON Schemas of the blocks of a spec: core's keys and those of the provider that the block's kind selects.
 
-Validation and the bundle for editors both start here, so that they cannot disagree.
+Validation and the schema for editors both use this module, so they agree.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from dpspec.contract import Backend, Dataset, Json, Mechanism, Model, thaw
 from dpspec.contract.attacks import Canary, Score
 
-#: A schema as plain dicts, safe to pick apart and put together; never changed in place.
+#: A schema as plain dicts; never changed in place.
 Plain = dict[str, Any]
 
 _FOLDER = FilePath(__file__).parent / "schemas" / "v1"
@@ -23,20 +23,20 @@ _CONDITION = ("if", "then", "else")
 
 @functools.cache
 def core(name: str) -> Plain:
-    """One of core's own schemas: ``spec``, ``mechanism``, ``claim``, ..."""
+    """Return one of core's schemas: ``spec``, ``mechanism``, ``claim``, ..."""
     schema: Plain = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     return schema
 
 
 def claim_kinds() -> Plain:
-    """Core's claim kinds, each with the schema of its own keys."""
+    """Return core's claim kinds with the schemas of their keys."""
     return core("claim_kinds")
 
 
 def combine(first: Mapping[str, Json], second: Mapping[str, Json]) -> Plain:
-    """One schema that has the keys of both and demands what either demands.
+    """Combine two schemas into one that has the keys and requirements of both.
 
-    The second refines the first where both describe a property: its keywords win, its properties are added.
+    If both define a property, the keywords of the second take precedence and its properties are added.
     """
     a, b = thaw(first), thaw(second)
     merged: Plain = {**{k: v for k, v in a.items() if k not in _CONDITION}, **b}
@@ -55,31 +55,33 @@ def combine(first: Mapping[str, Json], second: Mapping[str, Json]) -> Plain:
     return merged
 
 
-def mechanism_block(provider: Mechanism, *, demanding: bool = False) -> Plain:
-    """The whole mechanism block. With ``phases``, what the block lacks may stand in each of them.
+def mechanism_block(provider: Mechanism, *, phaseless: bool = False) -> Plain:
+    """Return the schema of the mechanism block. With ``phases``, a required key may be in each phase instead.
 
-    demanding: leave that out, and demand what a block without phases must have.
+    Args:
+        provider: The mechanism.
+        phaseless: Ignore phases and require the keys of a block without them.
     """
     schema = combine(core("mechanism"), provider.schemas.mechanism)
     if not provider.steps:
-        return _named(schema, provider.kind, provider.summary)
+        return _provider_block(schema, provider.kind, provider.summary)
     iterative = thaw(core("iterative"))
-    if demanding:
+    if phaseless:
         plain = {"properties": iterative["properties"], "required": iterative["else"]["required"]}
         plain["properties"]["phases"]["items"] = phase_block(provider)
-        return _named(combine(schema, plain), provider.kind, provider.summary)
-    # The block's own demands hold where there are no phases; with phases, each phase is held to them.
-    demands = [key for key in schema["required"] if key != "kind"]
-    iterative["else"]["required"] = [*iterative["else"]["required"], *demands]
+        return _provider_block(combine(schema, plain), provider.kind, provider.summary)
+    # Without phases, the block needs the required keys; with phases, each phase does.
+    required = [key for key in schema["required"] if key != "kind"]
+    iterative["else"]["required"] = [*iterative["else"]["required"], *required]
     schema["required"] = ["kind"]
-    phase = relaxed(phase_block(provider))
+    phase = without_required(phase_block(provider))
     phase["required"] = ["steps"]
     iterative["properties"]["phases"]["items"] = phase
-    return _named(combine(schema, iterative), provider.kind, provider.summary)
+    return _provider_block(combine(schema, iterative), provider.kind, provider.summary)
 
 
 def phase_block(provider: Mechanism) -> Plain:
-    """One phase with the block's other keys filled in; ``kind`` belongs to the block alone."""
+    """Return the schema of one phase merged with the block; ``kind`` is a key of the block only."""
     core_keys = core("iterative")["properties"]
     described = {"type": "object", "description": core_keys["phases"]["items"]["description"]}
     steps = {"properties": {"steps": core_keys["steps"]}, "required": ["steps"], "additionalProperties": False}
@@ -87,17 +89,17 @@ def phase_block(provider: Mechanism) -> Plain:
 
 
 def data_block(provider: Dataset) -> Plain:
-    """The whole data block."""
-    return _named(combine(core("data"), provider.schema), provider.kind, provider.summary)
+    """Return the schema of the data block."""
+    return _provider_block(combine(core("data"), provider.schema), provider.kind, provider.summary)
 
 
 def model_block(provider: Model) -> Plain:
-    """The whole model block."""
-    return _named(combine(core("model"), provider.schema), provider.kind, provider.summary)
+    """Return the schema of the model block."""
+    return _provider_block(combine(core("model"), provider.schema), provider.kind, provider.summary)
 
 
 def training_block(provider: Backend | None) -> Plain:
-    """The whole training block; without a provider, core's keys only."""
+    """Return the schema of the training block; without a provider, core's keys only."""
     if provider is None:
         return core("training")
     schema = combine(core("training"), provider.schema)
@@ -107,29 +109,32 @@ def training_block(provider: Backend | None) -> Plain:
 
 
 def threat_model_block(provider: Mechanism | None) -> Plain:
-    """The whole threat model."""
-    return _shared("threat_model", provider.schemas.threat_model if provider else None)
+    """Return the schema of the threat model."""
+    return _core_block("threat_model", provider.schemas.threat_model if provider else None)
 
 
 def audit_block(provider: Mechanism | None, canary: Canary | None = None, score: Score | None = None) -> Plain:
-    """The whole audit block, with the keys of the kind of canary that it chooses, and those of the score."""
-    schema = _shared("audit", provider.schemas.audit if provider else None)
+    """Return the schema of the audit block with the keys of the selected canary kind and score."""
+    schema = _core_block("audit", provider.schemas.audit if provider else None)
     if score is not None and score.schema.get("properties"):
-        schema = {**schema, "properties": {**schema["properties"], "scoring": {**scoring(score.schema), "default": {}}}}
+        schema = {
+            **schema,
+            "properties": {**schema["properties"], "scoring": {**scoring_block(score.schema), "default": {}}},
+        }
     if canary is None:
         return schema
-    planted = schema["properties"]["canary"]
-    whole = {**combine(planted, canary.schema), "description": planted["description"]}
-    return {**schema, "properties": {**schema["properties"], "canary": whole}}
+    block = schema["properties"]["canary"]
+    combined = {**combine(block, canary.schema), "description": block["description"]}
+    return {**schema, "properties": {**schema["properties"], "canary": combined}}
 
 
-def scoring(keys: Mapping[str, Json]) -> Plain:
-    """The block of a score's own keys, from the schema of these."""
-    return {**thaw(keys), "description": "The keys of the score's own: how it scores."}
+def scoring_block(keys: Mapping[str, Json]) -> Plain:
+    """Return the schema of the ``scoring`` block from the schema of the score's keys."""
+    return {**thaw(keys), "description": "Options of the score."}
 
 
 def claim_block(kind: str, provider: Mechanism | None) -> Plain:
-    """One claim of a kind."""
+    """Return the schema of a claim of one kind."""
     schema = combine(core("claim"), claim_kinds().get(kind, {}))
     further = provider.schemas.claims.get(kind) if provider else None
     if further is not None:
@@ -142,19 +147,21 @@ def claim_block(kind: str, provider: Mechanism | None) -> Plain:
 
 
 def known_claim_kinds(provider: Mechanism | None) -> list[str]:
-    """Core's claim kinds, then those that the mechanism brings."""
+    """Return core's claim kinds, then those that the mechanism adds."""
     extra = [kind for kind in (provider.schemas.claims if provider else ()) if kind not in claim_kinds()]
     return [*claim_kinds(), *sorted(extra)]
 
 
-def relaxed(schema: Plain, *, removable: bool = False) -> Plain:
-    """The same keys with nothing demanded: what a part of a block may hold. Conditions keep their ``if``.
+def without_required(schema: Plain, *, removable: bool = False) -> Plain:
+    """Return the schema without required keys, for a part of a block. Conditions keep their ``if``.
 
-    removable: each value may also be null, by which a child removes what its parent gives.
+    Args:
+        schema: The schema.
+        removable: Allow null for each value, with which a child removes its parent's value.
     """
 
     def inner(value: Json) -> Json:
-        return relaxed(value, removable=removable) if isinstance(value, dict) else value
+        return without_required(value, removable=removable) if isinstance(value, dict) else value
 
     def of_property(value: Json) -> Json:
         result = inner(value)
@@ -180,12 +187,12 @@ def relaxed(schema: Plain, *, removable: bool = False) -> Plain:
     return result
 
 
-def _shared(name: str, further: Mapping[str, Json] | None) -> Plain:
+def _core_block(name: str, further: Mapping[str, Json] | None) -> Plain:
     schema = core(name) if further is None else combine(core(name), further)
     return {**schema, "description": core("spec")["properties"][name]["description"]}
 
 
-def _named(schema: Plain, kind: str, summary: str) -> Plain:
-    # The key that chooses is described where it is chosen; here it is only told apart from other kinds.
+def _provider_block(schema: Plain, kind: str, summary: str) -> Plain:
+    # The parent schema describes ``kind``; here it only distinguishes the kinds.
     properties = {**schema["properties"], "kind": {"const": kind}}
     return {**schema, "description": summary, "properties": properties}

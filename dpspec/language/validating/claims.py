@@ -1,4 +1,4 @@
-"""Validates the claims: each by its kind, and all of them against the mechanism and the threat model."""
+"""Validate claims by their kinds and against the mechanism and the threat model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dpspec.language.validating.blocks import claim_block, claim_kinds, core, kn
 from dpspec.language.validating.problems import cast, fill, problems
 from dpspec.text import closest, did_you_mean, listed, quoted, shown
 
-#: What a claim may not widen: each value of the threat model, with the values within it.
-_WITHIN = {
+#: For each value of the threat model, the values that a claim may have.
+_NARROWER = {
     "access": {
         "transcript": ("transcript", "all-iterates", "final-model"),
         "all-iterates": ("all-iterates", "final-model"),
@@ -26,9 +26,15 @@ _WITHIN = {
 def check_claims(
     claims: Json, mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None
 ) -> tuple[Json, list[Diagnostic]]:
-    """The claims with defaults filled in, and what is wrong with them.
+    """Fill in the defaults of claims and validate them.
 
-    An unknown mechanism or a wrong threat model is None, and what would be held against it is left unsaid.
+    Args:
+        claims: The ``claims`` block.
+        mechanism: The mechanism, or None if it is unknown. Its checks are then skipped.
+        threat_model: The threat model, or None if it is invalid. Its checks are then skipped.
+
+    Returns:
+        The claims with defaults, and the diagnostics.
     """
     if claims == [] and mechanism is not None and mechanism.kind == "recorded":  # its epsilon is reported without one
         return claims, []
@@ -39,38 +45,38 @@ def check_claims(
     for i, claim in enumerate(claims):
         checked.append(claim)
         if not isinstance(claim, dict):
-            continue  # told above
+            continue  # the schema reported it
         named = claim if "id" in claim else {"id": f"claim-{i + 1}", **claim}
-        checked[i], wrong = _remembered(named, mechanism, threat_model, ("claims", i))
+        checked[i], wrong = _check_cached(named, mechanism, threat_model, ("claims", i))
         found += wrong
-    found += _same_ids(checked)
+    found += _check_ids(checked)
     return checked, found
 
 
-#: Claims that were checked before, with what came of it and the mechanism: most cells of a matrix share all of them.
+#: Results of earlier checks. Most cells of a matrix share their claims.
 _CHECKED: dict[tuple[int, str, Path], tuple[Mechanism | None, Json, list[Diagnostic]]] = {}
 
-#: Of so many the outcome is kept.
-_MOST_CHECKED = 4096
+#: Maximum size of the cache.
+_MAX_CHECKED = 4096
 
 
-def _remembered(
+def _check_cached(
     claim: dict[str, Json], mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None, path: Path
 ) -> tuple[Json, list[Diagnostic]]:
-    """What :func:`_one` says, worked out once for equal claims in the same place."""
+    """Call :func:`_check_claim` once for equal claims at the same position."""
     try:
         key = (id(mechanism), json.dumps([claim, thaw(threat_model)]), path)
     except (TypeError, ValueError):
-        return _one(claim, mechanism, threat_model, path)
+        return _check_claim(claim, mechanism, threat_model, path)
     known = _CHECKED.get(key)
     if known is None or known[0] is not mechanism:
-        if len(_CHECKED) >= _MOST_CHECKED:
+        if len(_CHECKED) >= _MAX_CHECKED:
             _CHECKED.clear()
-        known = _CHECKED[key] = (mechanism, *_one(claim, mechanism, threat_model, path))
+        known = _CHECKED[key] = (mechanism, *_check_claim(claim, mechanism, threat_model, path))
     return copy.deepcopy(known[1]), list(known[2])
 
 
-def _one(
+def _check_claim(
     claim: dict[str, Json], mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None, path: Path
 ) -> tuple[Json, list[Diagnostic]]:
     kind = claim.get("kind")
@@ -79,14 +85,14 @@ def _one(
     if not isinstance(kind, str):
         hint = f"valid: {listed(judged)}"
         if "kind" in claim:
-            message = f"kind must be text, got {shown(kind)}"
+            message = f"kind must be a string, got {shown(kind)}"
             return claim, [Diagnostic(code="wrong-type", message=message, path=(*path, "kind"), help=hint)]
         message = f"missing key 'kind' in claims[{path[-1]}]"
         return claim, [Diagnostic(code="missing-key", message=message, path=path, help=hint, at_key=True)]
     if kind not in known and mechanism is None:
-        return claim, []  # it may be the unknown mechanism's own
+        return claim, []  # the unknown mechanism may define it
     if kind not in known:
-        message = f"{quoted(kind)} is not a kind of claim" + did_you_mean(closest(kind, judged))
+        message = f"{quoted(kind)} is not a claim kind" + did_you_mean(closest(kind, judged))
         hint = f"valid: {listed(judged)}"
         return claim, [Diagnostic(code="bad-choice", message=message, path=(*path, "kind"), help=hint)]
     schema = claim_block(kind, mechanism)
@@ -101,25 +107,25 @@ def _one(
     filled = cast(schema, filled)
     if isinstance(filled["expect"], str):
         filled["expect"] = [filled["expect"]]
-    scope = _scope(filled, threat_model, path) if threat_model is not None else []
+    scope = _check_scope(filled, threat_model, path) if threat_model is not None else []
     return filled, [
-        *_no_cells(filled, path),
-        *_impossible(filled, path),
-        *_no_metric(filled, path),
-        *_no_share(filled, path),
+        *_check_over(filled, path),
+        *_check_rates(filled, path),
+        *_check_metric_name(filled, path),
+        *_check_accuracy(filled, path),
         *scope,
     ]
 
 
-def _no_cells(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
-    """What is said of a whole matrix is taken out of its cells before they are checked: here no matrix is left."""
+def _check_over(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
+    """Reject ``over: matrix``. Composition has already moved valid claims of this kind out of the cells."""
     if claim.get("over") == "matrix":
-        message = "over: matrix speaks of the best of a matrix's cells, and there is no matrix here"
-        yield Diagnostic(code="bad-value", message=message, path=(*path, "over"), help="leave over out")
+        message = "over: matrix needs a matrix, and this spec has none"
+        yield Diagnostic(code="bad-value", message=message, path=(*path, "over"), help="remove over")
 
 
-def _impossible(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
-    """Rates that no claim can mean: guessing at random reaches a true-positive rate equal to the false-positive one."""
+def _check_rates(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
+    """Reject true-positive rates below the false-positive rate, which random guessing reaches."""
     points: list[tuple[Path, Mapping[str, Json]]] = []
     if claim["kind"] == "tradeoff":
         points = [((*path, "points", i, "tpr"), point) for i, point in enumerate(claim["points"])]
@@ -128,49 +134,48 @@ def _impossible(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
     for place, point in points:
         if point["tpr"] < point["fpr"]:
             message = f"tpr {shown(point['tpr'])} is below fpr {shown(point['fpr'])}, which random guessing reaches"
-            yield Diagnostic(code="bad-value", message=message, path=place, help="claim a tpr of at least the fpr")
+            yield Diagnostic(code="bad-value", message=message, path=place, help="claim a tpr at or above the fpr")
 
 
-def _no_metric(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
-    """A metric has no scope: what is said of privacy would be read without neighbours, adversary and data sets."""
+def _check_metric_name(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
+    """Reject privacy quantities as metrics: a metric states no adjacency, adversary or datasets."""
     if claim["kind"] == "metric" and is_privacy_quantity(claim["name"]):
-        message = f"{quoted(claim['name'])} is a privacy quantity, which no metric may be called"
+        message = f"{quoted(claim['name'])} is a privacy quantity and cannot be the name of a metric"
         kinds = [kind for kind in claim_kinds() if kind != "metric"]
-        hint = f"claim it with its scope, as {listed(kinds)}; a metric is a number about the trained model"
+        hint = f"use a claim with a scope: {listed(kinds)}; a metric is a number about the trained model"
         yield Diagnostic(code="bad-value", message=message, path=(*path, "name"), help=hint)
 
 
-def _no_share(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
-    """An accuracy is a share, and not a percentage: beyond 1 no run could ever decide it."""
+def _check_accuracy(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
+    """Reject accuracies outside [0, 1], such as percentages."""
     for key in ("at_least", "at_most") if (claim["kind"], claim.get("name")) == ("metric", "accuracy") else ():
         value = claim.get(key)
         if value is not None and not 0 <= value <= 1:
-            message = f"an accuracy lies between 0 and 1, got {shown(value)}"
-            hint = f"write {value / 100:g} for {value:g} percent" if 1 < value <= 100 else "write a share, such as 0.8"
+            message = f"accuracy must be between 0 and 1, got {shown(value)}"
+            percent = f"write {value / 100:g} for {value:g} percent"
+            hint = percent if 1 < value <= 100 else "write a fraction, such as 0.8"
             yield Diagnostic(code="bad-value", message=message, path=(*path, key), help=hint)
 
 
-def _scope(claim: Mapping[str, Json], threat_model: Mapping[str, Json], path: Path) -> list[Diagnostic]:
-    """A claim may narrow the threat model; what it widens, nothing in the audit could decide."""
+def _check_scope(claim: Mapping[str, Json], threat_model: Mapping[str, Json], path: Path) -> list[Diagnostic]:
+    """Report values with which a claim exceeds the threat model, so that no finding applies to it."""
     found: list[Diagnostic] = []
-    for key, within in _WITHIN.items():
+    for key, within in _NARROWER.items():
         allowed = within[threat_model.get(key, "all")]
         if key in claim and claim[key] not in allowed:
-            message = (
-                f"the claim's {key} {quoted(claim[key])} goes beyond the threat model's {quoted(threat_model[key])}"
-            )
+            message = f"the claim's {key} {quoted(claim[key])} exceeds the threat model's {quoted(threat_model[key])}"
             hint = f"narrow it to {listed(allowed)}, or widen threat_model.{key}"
             found.append(Diagnostic(code="claim-outside-threat-model", message=message, path=(*path, key), help=hint))
     fewest = threat_model.get("min_records", 0)
     if claim.get("min_records", fewest) < fewest:
-        message = f"the claim's min_records {claim['min_records']} goes beyond the threat model's {fewest}"
+        message = f"the claim's min_records {claim['min_records']} is below the threat model's {fewest}"
         hint = f"claim at least {fewest}, or lower threat_model.min_records"
         found.append(
             Diagnostic(code="claim-outside-threat-model", message=message, path=(*path, "min_records"), help=hint)
         )
     largest = max(threat_model["group_size"])
     if claim["group_size"] > largest:
-        message = f"the claim's group_size {claim['group_size']} goes beyond the threat model's {largest}"
+        message = f"the claim's group_size {claim['group_size']} exceeds the threat model's {largest}"
         hint = f"add {claim['group_size']} to threat_model.group_size"
         found.append(
             Diagnostic(code="claim-outside-threat-model", message=message, path=(*path, "group_size"), help=hint)
@@ -178,13 +183,13 @@ def _scope(claim: Mapping[str, Json], threat_model: Mapping[str, Json], path: Pa
     return found
 
 
-def _same_ids(claims: list[Json]) -> Iterator[Diagnostic]:
+def _check_ids(claims: list[Json]) -> Iterator[Diagnostic]:
     seen: dict[str, int] = {}
     for i, claim in enumerate(claims):
         name = claim.get("id") if isinstance(claim, dict) else None
         if not isinstance(name, str):
             continue
         if name in seen:
-            message = f"two claims are called {quoted(name)}: claims[{seen[name]}] and claims[{i}]"
+            message = f"two claims have the id {quoted(name)}: claims[{seen[name]}] and claims[{i}]"
             yield Diagnostic(code="duplicate-id", message=message, path=("claims", i, "id"), help="rename one of them")
         seen.setdefault(name, i)

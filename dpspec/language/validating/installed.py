@@ -1,4 +1,4 @@
-"""What a spec needs installed: the provider that a ``kind`` names, and the distributions of ``requires``."""
+"""Look up the providers that a spec names, and check the distributions in ``requires``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dpspec.version import VERSION
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-#: Codes that say that something is not installed, rather than that the spec is wrong.
+#: Codes that report a missing or broken installation, not an invalid spec.
 PLUGIN_CODES = frozenset({"unknown-kind", "broken-plugin", "unmet-requirement"})
 
 
 @dataclass(frozen=True)
 class Chooser:
-    """A block, the key in it that chooses a provider, and how messages call what providers do."""
+    """A block, its key that selects a provider, the catalog's attribute, and the message for unknown kinds."""
 
     block: str
     key: str
@@ -29,7 +29,7 @@ class Chooser:
     missing: str
 
     def providers(self, catalog: Catalog) -> Mapping[str, Offered]:
-        """What is installed for this block, by kind."""
+        """Return the installed providers by kind."""
         found: Mapping[str, Offered] = getattr(catalog, self.offers)
         return found
 
@@ -42,33 +42,32 @@ CHOOSERS = {
 }
 
 
-def attack_of(
+def selected_attack(
     audit: Json, mechanism: Mechanism, threat_model: Mapping[str, Json] | None, catalog: Catalog
 ) -> tuple[Canary | None, Score | None, list[Diagnostic]]:
-    """What an audit block chooses of what plugins offer to mechanisms that take it, and what is wrong with the choice.
+    """Return the canary kind and score that an audit block selects, with diagnostics.
 
-    A value of another type than its key's is left to the schema.
+    The schema reports values of the wrong type.
     """
-    if not isinstance(audit, Mapping) or "scores" in audit:  # a table of scores was made elsewhere
+    if not isinstance(audit, Mapping) or "scores" in audit:  # external scores need neither
         return None, None, []
     canary = audit.get("canary")
     space = canary.get("space", "gradient") if isinstance(canary, Mapping) else None
     kind = score = None
     if isinstance(canary, Mapping) and isinstance(space, str) and space in mechanism.canaries:
-        kind = _canary(canary.get("kind", USUAL[space]), space, catalog)
+        kind = _find_canary(canary.get("kind", USUAL[space]), space, catalog)
     if mechanism.scores and ("score" in audit or _scored(space, threat_model)):
-        score = _named(audit.get("score", USUAL_SCORE), catalog.scores, "score", ("audit", "score"), catalog)
+        score = _find_kind(audit.get("score", USUAL_SCORE), catalog.scores, "score", ("audit", "score"), catalog)
     wrong = [found for found in (kind, score) if isinstance(found, Diagnostic)]
     return kind if isinstance(kind, Canary) else None, score if isinstance(score, Score) else None, wrong
 
 
 def _scored(space: str | None, threat_model: Mapping[str, Json] | None) -> bool:
-    """Whether planted records are scored by a final model."""
+    """Return True if a score of final models applies to inserted records."""
     return space == "input" and threat_model is not None and threat_model.get("access") == "final-model"
 
 
-def _canary(kind: Json, space: str, catalog: Catalog) -> Any:
-    """The kind of canary of a space, or what is wrong with it."""
+def _find_canary(kind: Json, space: str, catalog: Catalog) -> Any:
     path: Path = ("audit", "canary", "kind")
     offered = catalog.canaries.get(kind) if isinstance(kind, str) else None
     if offered is not None and offered.provider.space != space:
@@ -77,73 +76,77 @@ def _canary(kind: Json, space: str, catalog: Catalog) -> Any:
             code="unsupported",
             message=f"{quoted(kind)} is not a kind of {space} canary",
             path=path,
-            help=f"it is one of {other} canaries: write space: {other}",
+            help=f"it is a kind of {other} canary: write space: {other}",
         )
     fitting = {name: each for name, each in catalog.canaries.items() if each.provider.space == space}
-    return _named(kind, fitting, f"{space} canary", path, catalog)
+    return _find_kind(kind, fitting, f"{space} canary", path, catalog)
 
 
-def _named(kind: Json, offers: Mapping[str, Offered], what: str, path: Path, catalog: Catalog) -> Any:
-    """The provider of a kind, a diagnostic where there is none, None where the kind is no text."""
+def _find_kind(kind: Json, offers: Mapping[str, Offered], what: str, path: Path, catalog: Catalog) -> Any:
+    """Return the provider of a kind, a diagnostic if it is unknown, or None if the kind is not a string."""
     if not isinstance(kind, str) or not kind:
         return None
     if kind in offers:
         return offers[kind].provider
-    return _absent(kind, offers, f"no installed plugin offers {what}", path, catalog)
+    return _unknown_kind(kind, offers, f"no installed plugin offers {what}", path, catalog)
 
 
 def find(block: Mapping[str, Json], chooser: Chooser, catalog: Catalog) -> Any | Diagnostic:
-    """The provider that a block chooses, or what is wrong with the choice."""
+    """Return the provider that a block selects, or a diagnostic."""
     path: Path = (chooser.block, chooser.key)
     installed = chooser.providers(catalog)
     if chooser.key not in block:
         message = f"missing key {quoted(chooser.key)} in {chooser.block}"
-        return Diagnostic(code="missing-key", message=message, path=path[:1], help=_installed(installed), at_key=True)
+        return Diagnostic(
+            code="missing-key", message=message, path=path[:1], help=_installed_help(installed), at_key=True
+        )
     kind = block[chooser.key]
     if not isinstance(kind, str):
-        message = f"{chooser.key} must be text, got {shown(kind)}"
-        return Diagnostic(code="wrong-type", message=message, path=path, help=_installed(installed))
+        message = f"{chooser.key} must be a string, got {shown(kind)}"
+        return Diagnostic(code="wrong-type", message=message, path=path, help=_installed_help(installed))
     if kind in installed:
         return installed[kind].provider
-    return _absent(kind, installed, chooser.missing, path, catalog)
+    return _unknown_kind(kind, installed, chooser.missing, path, catalog)
 
 
-def _absent(kind: str, installed: Mapping[str, Offered], missing: str, path: Path, catalog: Catalog) -> Diagnostic:
-    """What to say of a kind that nothing offers that could be used."""
+def _unknown_kind(
+    kind: str, installed: Mapping[str, Offered], missing: str, path: Path, catalog: Catalog
+) -> Diagnostic:
+    """Return the diagnostic of a kind without a usable provider."""
     broken = next((b for b in catalog.broken if kind in b.kinds), None)
     if broken is not None:
-        message = f"{_name(broken)} failed to load: {clipped(broken.reason, 200)} (see `dpspec plugins`)"
-        return Diagnostic(code="broken-plugin", message=message, path=path, help=_mend(broken))
+        message = f"{_plugin_name(broken)} failed to load: {clipped(broken.reason, 200)} (see `dpspec plugins`)"
+        return Diagnostic(code="broken-plugin", message=message, path=path, help=_broken_help(broken))
     near = closest(kind, installed)
     message = f"{missing} {quoted(kind)}" + did_you_mean(near)
-    hint = _installed(installed)
+    hint = _installed_help(installed)
     if near is None and catalog.broken:
-        names = ", ".join(_name(b) for b in catalog.broken)
-        hint += f". It may come from what failed to load: {names} (see `dpspec plugins`)"
+        names = ", ".join(_plugin_name(b) for b in catalog.broken)
+        hint += f". A plugin that failed to load may provide it: {names} (see `dpspec plugins`)"
     return Diagnostic(code="unknown-kind", message=message, path=path, help=hint)
 
 
-def _name(broken: BrokenPlugin) -> str:
+def _plugin_name(broken: BrokenPlugin) -> str:
     return " ".join(part for part in ("plugin", broken.distribution or broken.plugin, broken.version) if part)
 
 
-def _mend(broken: BrokenPlugin) -> str:
-    return f"reinstall or update {broken.distribution or broken.plugin}, or report it to its authors"
+def _broken_help(broken: BrokenPlugin) -> str:
+    return f"reinstall or update {broken.distribution or broken.plugin}, or report the error to its authors"
 
 
-def _installed(installed: Mapping[str, Offered]) -> str:
-    return f"installed: {listed(sorted(installed))}" if installed else "nothing of the sort is installed"
+def _installed_help(installed: Mapping[str, Offered]) -> str:
+    return f"installed: {listed(sorted(installed))}" if installed else "none is installed"
 
 
 def check(requirements: Sequence[Json]) -> Iterator[Diagnostic]:
-    """What is wrong with the requirements, or missing from this installation."""
+    """Report invalid requirements and those that this installation does not meet."""
     if not requirements:
         return
     from packaging.requirements import InvalidRequirement, Requirement
 
     for i, text in enumerate(requirements):
         if not isinstance(text, str):
-            continue  # its type is told by the schema
+            continue  # the schema reports it
         try:
             wanted = Requirement(text)
         except InvalidRequirement:
@@ -155,25 +158,25 @@ def check(requirements: Sequence[Json]) -> Iterator[Diagnostic]:
             continue
         version = _installed_version(wanted.name)
         if version is None:
-            message = f"this spec requires {clipped(text)}, and {clipped(wanted.name)} is not installed"
-        elif not _within(wanted, version):
-            message = f"this spec requires {clipped(text)}, and {clipped(wanted.name)} {version} is installed"
+            message = f"this spec requires {clipped(text)}, but {clipped(wanted.name)} is not installed"
+        elif not _satisfies(wanted, version):
+            message = f"this spec requires {clipped(text)}, but {clipped(wanted.name)} {version} is installed"
         else:
             continue
         hint = f"python -m pip install '{wanted.name}{wanted.specifier}'"
         yield Diagnostic(code="unmet-requirement", message=message, path=("requires", i), help=hint)
 
 
-def name_packages(found: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Add to each unknown kind the packages that the spec requires and that are not installed: one may offer it."""
+def suggest_packages(found: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Mention missing required packages in the help for unknown kinds, because one of them may provide the kind."""
     commands = [d.help for d in found if d.code == "unmet-requirement" and d.help]
     if not commands:
         return list(found)
-    hint = f"a package that the spec requires may offer it: {'; '.join(commands)}"
+    hint = f"a missing required package may provide it: {'; '.join(commands)}"
     return [replace(d, help=f"{d.help}; {hint}") if d.code == "unknown-kind" else d for d in found]
 
 
-def _within(wanted: Requirement, version: str) -> bool:
+def _satisfies(wanted: Requirement, version: str) -> bool:
     from packaging.version import InvalidVersion
 
     try:
@@ -191,4 +194,4 @@ def _installed_version(name: str) -> str | None:
         pass
     if name != "dpspec":
         return None
-    return VERSION  # run from a source tree, dpspec is not installed
+    return VERSION  # not installed if it runs from a source tree

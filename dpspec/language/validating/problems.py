@@ -1,6 +1,6 @@
-"""Holds a value against a JSON Schema and tells every objection in our words, at its place.
+"""Validate values against JSON Schemas with located diagnostics.
 
-And gives equal specs one form: schema defaults filled in, whole numbers as ints, real numbers as floats.
+Also normalizes values, so that equal specs have equal digests: defaults filled in, integers as int, numbers as float.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import Any
 
 from dpspec.contract import Diagnostic, Json, Path, thaw
 from dpspec.language.validating.blocks import Plain
-from dpspec.language.validating.schema_messages import TEXTS, Problem, missing_one, otherwise
+from dpspec.language.validating.schema_messages import TEXTS, Problem, default_message, missing_any
 
 
 @functools.cache
 def validator_class() -> Any:
-    """The validator of JSON Schema 2020-12, imported when first needed."""
+    """Return the validator class of JSON Schema 2020-12, imported lazily."""
     from jsonschema.exceptions import ValidationError
     from jsonschema.validators import Draft202012Validator, extend
 
     def pattern(validator: Any, wanted: str, value: Json, schema: Json) -> Iterator[ValidationError]:
-        # By the standard ``$`` is the end of the text. Python's also stands before a last line break.
+        # In JSON Schema, ``$`` matches only at the end; in Python also before a final line break.
         if isinstance(value, str) and not re.search(re.sub(r"(?<!\\)\$$", r"\\Z", wanted), value):
             yield ValidationError(f"{value!r} does not match {wanted!r}")
 
     return extend(Draft202012Validator, {"pattern": pattern})  # type: ignore[no-untyped-call]
 
 
-def accepts(schema: Plain, value: Json) -> bool:
-    """Whether a value is valid by a schema."""
+def is_valid(schema: Plain, value: Json) -> bool:
+    """Return True if a value is valid."""
     valid: bool = validator_class()(schema).is_valid(value)
     return valid
 
 
 def fill(schema: Json, value: Json) -> Json:
-    """The value with the schema's defaults where keys are absent; conditions count once plain defaults are in."""
+    """Fill in the schema's defaults for missing keys. Conditions apply to the value with plain defaults."""
     if not isinstance(schema, Mapping):
         return value
     if isinstance(value, list) and isinstance(schema.get("items"), Mapping):
@@ -56,7 +56,7 @@ def fill(schema: Json, value: Json) -> Json:
 
 
 def cast(schema: Json, value: Json) -> Json:
-    """A valid value with every number in the type that its schema names: 1 for an integer, 1.0 for a number."""
+    """Convert the numbers of a valid value to the types of its schema: 1 for an integer, 1.0 for a number."""
     if not isinstance(schema, Mapping):
         return value
     if isinstance(value, dict):
@@ -80,10 +80,9 @@ def cast(schema: Json, value: Json) -> Json:
 
 
 def _branch(schema: Mapping[str, Json], value: Json) -> Json:
-    """The ``then`` or ``else`` that applies; None where there is none."""
     if "if" not in schema:
         return None
-    return schema.get("then" if accepts(schema["if"], value) else "else")
+    return schema.get("then" if is_valid(schema["if"], value) else "else")
 
 
 def _number(kind: Json, value: Json) -> Json:
@@ -96,18 +95,18 @@ def _number(kind: Json, value: Json) -> Json:
 
 
 def problems(schema: Plain, value: Json, path: Path = ()) -> Iterator[Diagnostic]:
-    """Everything that a schema objects to in a value that stands at ``path``, in our words."""
+    """Yield a diagnostic for each violation of a schema by the value at ``path``."""
     root = _explicit(schema)
-    told: set[Diagnostic] = set()
+    reported: set[Diagnostic] = set()
     for error in validator_class()(root).iter_errors(value):
-        for diagnostic in _tell(error, root, path):
-            if diagnostic not in told:  # the library objects once per missing key, each time naming them all
-                told.add(diagnostic)
+        for diagnostic in _diagnose(error, root, path):
+            if diagnostic not in reported:  # the library repeats the list of missing keys for each of them
+                reported.add(diagnostic)
                 yield diagnostic
 
 
 def _explicit(schema: Plain) -> Plain:
-    """The same schema with forbidden properties spelt ``{"not": {}}``: for ``false`` the library tells no path."""
+    """Replace ``false`` for forbidden properties by ``{"not": {}}``, for which the library reports a path."""
     result: Plain = {}
     for keyword, inner in schema.items():
         if keyword in ("properties", "patternProperties"):
@@ -121,7 +120,7 @@ def _explicit(schema: Plain) -> Plain:
     return result
 
 
-def _tell(error: Any, root: Plain, path: Path) -> Iterator[Diagnostic]:
+def _diagnose(error: Any, root: Plain, path: Path) -> Iterator[Diagnostic]:
     problem = Problem(
         keyword=error.validator,
         wanted=error.validator_value,
@@ -136,21 +135,21 @@ def _tell(error: Any, root: Plain, path: Path) -> Iterator[Diagnostic]:
     if problem.keyword == "anyOf":
         yield from _best_branch(problem, path)
     else:
-        yield from TEXTS.get(problem.keyword, otherwise)(problem)
+        yield from TEXTS.get(problem.keyword, default_message)(problem)
 
 
 def _best_branch(p: Problem, path: Path) -> Iterator[Diagnostic]:
-    """Of several alternatives that all fail, the one that the value was most likely meant to be."""
+    """Yield the diagnostics of the alternative that the value most likely intends."""
     if p.branches and all(error.validator == "required" for error in p.branches):
-        yield from missing_one(p, [key for error in p.branches for key in error.validator_value])
+        yield from missing_any(p, [key for error in p.branches for key in error.validator_value])
         return
     branches: dict[int, list[Any]] = {}
     for error in p.branches:
         branches.setdefault(error.schema_path[0], []).append(error)
-    best = min(branches.values(), key=lambda found: (any(_of_type(e) for e in found), len(found)), default=[])
+    best = min(branches.values(), key=lambda found: (any(_is_type_error(e) for e in found), len(found)), default=[])
     for error in best:
-        yield from _tell(error, p.root, path)
+        yield from _diagnose(error, p.root, path)
 
 
-def _of_type(error: Any) -> bool:
+def _is_type_error(error: Any) -> bool:
     return error.validator == "type" and not error.path

@@ -1,4 +1,4 @@
-"""Our own words for everything that a JSON Schema can object to: one text per keyword, never the library's."""
+"""Messages for violations of JSON Schemas, one per keyword."""
 
 from __future__ import annotations
 
@@ -13,15 +13,24 @@ from dpspec.language.reading.yaml_syntax import is_not_finite, read_scalar
 from dpspec.language.validating.blocks import Plain
 from dpspec.text import choice, clipped, closest, did_you_mean, listed, number, quoted, shown, visible
 
-#: How many unknown keys of one map are told; the rest would only repeat that something is very wrong.
+#: Maximum number of unknown keys reported per map.
 _MOST_KEYS = 50
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One objection of the validator: the keyword, what it demands, the value, and where both stand.
+    """One violation.
 
-    whole: the value is the whole block that ``root`` describes.
+    Attributes:
+        keyword: The schema keyword.
+        wanted: The keyword's value.
+        value: The invalid value.
+        path: The value's path in the document.
+        schema: The innermost schema with the keyword.
+        root: The schema of the block.
+        schema_path: The path from ``root`` to the keyword.
+        branches: The errors of each alternative of ``anyOf``.
+        whole: True if the value is the complete block.
     """
 
     keyword: str | None
@@ -36,27 +45,27 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """The value's own name: its key, with the positions that follow it."""
+        """The last key in the path, with the list positions after it."""
         keys = [i for i, part in enumerate(self.path) if isinstance(part, str)]
         return visible(format_path(self.path[keys[-1] :])) if keys else format_path(self.path)
 
     @property
     def place(self) -> str:
-        """The value's whole path, as people write it."""
+        """The formatted path."""
         return visible(format_path(self.path))
 
     def tell(self, code: str, message: str, help: str | None = None, path: Path | None = None) -> Diagnostic:
-        """A diagnostic at the value, or at ``path``."""
+        """Return a diagnostic at the value, or at ``path``."""
         return Diagnostic(code=code, message=message, path=self.path if path is None else path, help=help)
 
 
 def _unknown_keys(p: Problem) -> Iterator[Diagnostic]:
     valid = _valid_keys(p.schema)
-    for key, near in _meant(p.schema, p.value):
+    for key, near in _unknown_with_suggestions(p.schema, p.value):
         message = f"unknown key {quoted(key)} in {p.place}" + did_you_mean(near)
         hint = f"valid keys: {listed(sorted(valid))}" if valid else "no keys are allowed here"
         if key == "<<":
-            hint = "YAML's merge key is no part of the spec language; use extends, or repeat the keys"
+            hint = "the spec language does not support YAML's merge key; use extends, or repeat the keys"
         yield Diagnostic(code="unknown-key", message=message, path=(*p.path, key), help=hint, at_key=True)
 
 
@@ -64,10 +73,10 @@ def _valid_keys(schema: Json) -> list[str]:
     return [key for key, inner in schema.get("properties", {}).items() if inner != {"not": {}}]
 
 
-def _meant(schema: Json, value: Json) -> Iterator[tuple[str, str | None]]:
-    """The unknown keys of a map, each with the valid key that it was most likely meant to be."""
+def _unknown_with_suggestions(schema: Json, value: Json) -> Iterator[tuple[str, str | None]]:
+    """Yield the unknown keys of a map, each with the most similar valid key."""
     required = schema.get("required", ())
-    # A missing key is the likeliest meaning of a misspelt one, and one that is there the least likely.
+    # Prefer keys that are required and missing; keys that are present come last.
     likely = sorted(_valid_keys(schema), key=lambda key: (key in value, key not in required))
     patterns = [re.compile(pattern) for pattern in schema.get("patternProperties", ())]
     properties = schema.get("properties", {})
@@ -77,20 +86,20 @@ def _meant(schema: Json, value: Json) -> Iterator[tuple[str, str | None]]:
 
 
 def _missing_keys(p: Problem) -> Iterator[Diagnostic]:
-    schema = p.root if p.whole else p.schema  # what a condition requires is described by the block that it stands in
+    schema = p.root if p.whole else p.schema  # the block describes keys that a condition requires
     strict = schema.get("additionalProperties") is False
-    misspelt = {near for _, near in _meant(schema, p.value)} if strict else set()
+    misspelt = {near for _, near in _unknown_with_suggestions(schema, p.value)} if strict else set()
     for key in p.wanted:
-        if key in p.value or key in misspelt:  # a misspelt key is told once, as the unknown key that it is
+        if key in p.value or key in misspelt:  # a misspelt key is reported once, as unknown
             continue
         about = _description(schema, key) or _description(p.root, key)
         message = f"missing key {quoted(key)} in {p.place}"
         yield Diagnostic(code="missing-key", message=message, path=p.path, help=about, at_key=True)
 
 
-def missing_one(p: Problem, keys: Sequence[str]) -> Iterator[Diagnostic]:
-    """What to tell where one of several keys has to stand: nothing where a misspelt one is told anyway."""
-    if not {near for _, near in _meant(p.schema, p.value)} & set(keys):
+def missing_any(p: Problem, keys: Sequence[str]) -> Iterator[Diagnostic]:
+    """Report that one of several keys is missing, unless a misspelling of one is reported."""
+    if not {near for _, near in _unknown_with_suggestions(p.schema, p.value)} & set(keys):
         message = f"{p.place} needs one of {listed(keys)}"
         yield Diagnostic(code="missing-key", message=message, path=p.path, at_key=True)
 
@@ -103,12 +112,12 @@ def _description(schema: Json, key: str) -> str | None:
 
 _TYPE_NAMES = {
     "number": "a number",
-    "integer": "a whole number",
-    "string": "text",
+    "integer": "an integer",
+    "string": "a string",
     "boolean": "true or false",
     "object": "a map",
     "array": "a list",
-    "null": "nothing",
+    "null": "null",
 }
 
 
@@ -188,21 +197,21 @@ def _pattern(p: Problem) -> Iterator[Diagnostic]:
 
 
 def _conflict(p: Problem) -> Iterator[Diagnostic]:
-    """A property that a condition forbids: its schema was ``false``."""
+    """Report a property that a condition forbids."""
     if p.wanted != {}:
-        yield from otherwise(p)
+        yield from default_message(p)
         return
     yield Diagnostic(
         code="conflicting-key",
-        message=f"{quoted(p.name)} does not belong {_condition(p)}",
+        message=f"{quoted(p.name)} is not allowed {_condition(p)}",
         path=p.path,
-        help="remove it, or change what excludes it",
+        help="remove it, or change the key that excludes it",
         at_key=True,
     )
 
 
 def _condition(p: Problem) -> str:
-    """The condition under which the value is judged, in words: ``to scheme poisson``, ``beside 'phases'``."""
+    """Describe the condition that applies: ``with scheme poisson``, ``with 'phases'``, ``without 'epsilon'``."""
     schema: Any = p.root
     test: Plain | None = None
     holds = True
@@ -214,23 +223,22 @@ def _condition(p: Problem) -> str:
         return "here"
     values = [f"{key} {_compared(schema)}" for key, schema in test.get("properties", {}).items()]
     if holds and values:
-        return f"to {' and '.join(values)}"
+        return f"with {' and '.join(values)}"
     keys = " and ".join(values or [quoted(key) for key in test.get("required", ())])
-    return f"{'beside' if holds else 'here without'} {keys}" if keys else "here"
+    return f"{'with' if holds else 'without'} {keys}" if keys else "here"
 
 
 def _compared(schema: Plain) -> str:
-    """What a condition compares a value with."""
     return listed([schema["const"]] if "const" in schema else schema.get("enum", []))
 
 
-def otherwise(p: Problem) -> Iterator[Diagnostic]:
-    """For keywords that no text stands for."""
+def default_message(p: Problem) -> Iterator[Diagnostic]:
+    """Report a violation of a keyword without a message in :data:`TEXTS`."""
     about = p.schema.get("description") if isinstance(p.schema, dict) else None
     yield p.tell("not-allowed", f"{p.name} cannot be {shown(p.value)}", f"{p.name}: {about}" if about else None)
 
 
-#: One text per keyword.
+#: The message function of each keyword.
 TEXTS: dict[str | None, Callable[[Problem], Iterator[Diagnostic]]] = {
     "not": _conflict,
     "additionalProperties": _unknown_keys,

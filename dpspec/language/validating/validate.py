@@ -1,4 +1,4 @@
-"""Validates one resolved document: every block by core's schema and its provider's, every error at once."""
+"""Validate a resolved document, each block by core's schema and its provider's, and collect all errors."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ VERSION = 1
 
 @dataclass
 class Checked:
-    """A document with defaults filled in and numbers in their types, and what is wrong with it.
+    """A document with defaults and converted numbers, and its diagnostics.
 
-    canary, score: what its audit chooses of what plugins offer.
+    Attributes:
+        document: The document.
+        diagnostics: Errors and warnings.
+        canary: The canary kind that the audit selects, or None.
+        score: The score that the audit selects, or None.
     """
 
     document: dict[str, Json]
@@ -33,12 +37,12 @@ class Checked:
 
 
 def check(document: dict[str, Json], catalog: Catalog) -> Checked:
-    """Validate a document whose parents, cell and overrides are in place."""
+    """Validate a document after composition."""
     version = document.get("dpspec")
     if version is not None and (isinstance(version, bool) or version != VERSION):
-        # Another version is another language: to judge it by this one's rules would only mislead.
-        message = f"this dpspec reads version {VERSION} of the spec language, got {shown(version)}"
-        hint = f"write dpspec: {VERSION}, or install the dpspec that this spec was written for"
+        # The other rules may not apply to another version, so report nothing else.
+        message = f"this dpspec supports version {VERSION} of the spec language, got {shown(version)}"
+        hint = f"write dpspec: {VERSION}, or install a dpspec release that supports this version"
         return Checked(document, [Diagnostic(code="unsupported-version", message=message, path=("dpspec",), help=hint)])
     return _Checker(document, catalog).run()
 
@@ -56,8 +60,8 @@ class _Checker:
         if isinstance(self.document.get("requires"), list):
             self.found += installed.check(self.document["requires"])
         mechanism = self._mechanism()
-        self._chosen("data", blocks.data_block)
-        self._chosen("model", blocks.model_block)
+        self._selected_block("data", blocks.data_block)
+        self._selected_block("model", blocks.model_block)
         self._training()
         threat_model = self._threat_model(mechanism)
         if "audit" in self.document:
@@ -67,7 +71,7 @@ class _Checker:
             self.document["claims"] = claims
             self.found += wrong
         self.document = {**self.document, "dpspec": VERSION}
-        found = installed.name_packages(list(dict.fromkeys(self.found)))
+        found = installed.suggest_packages(list(dict.fromkeys(self.found)))
         return Checked(self.document, found, self.canary, self.score)
 
     def _mechanism(self) -> Mechanism | None:
@@ -82,12 +86,12 @@ class _Checker:
         return provider  # type: ignore[no-any-return]
 
     def _phases(self, provider: Mechanism, block: dict[str, Json]) -> None:
-        """Each phase over the block, as training will see it; an error is told where its value stands."""
+        """Validate each phase merged over the block, as training uses it."""
         phases_schema = blocks.mechanism_block(provider)["properties"]["phases"]
         phases = block["phases"]
         wrong = list(problems({**phases_schema, "items": {"type": "object"}}, phases, ("mechanism", "phases")))
         if "steps" in block:
-            message = "'steps' does not belong beside 'phases': each phase has its own"
+            message = "'steps' is not allowed with 'phases': each phase has its own steps"
             wrong.append(
                 Diagnostic(
                     code="conflicting-key", message=message, path=("mechanism", "steps"), help="remove it", at_key=True
@@ -101,7 +105,7 @@ class _Checker:
                 continue
             own = {key: fill(whole["properties"].get(key, {}), value) for key, value in phase.items()}
             here: Path = ("mechanism", "phases", i)
-            wrong += (_at_home(d, own, here) for d in problems(whole, {**base, **own}, here))
+            wrong += (_at_block(d, own, here) for d in problems(whole, {**base, **own}, here))
             filled.append(own)
         if not wrong:
             base = cast(whole, base)
@@ -111,7 +115,7 @@ class _Checker:
         self.found += wrong
         self.document["mechanism"] = {"kind": provider.kind, **base, "phases": filled}
 
-    def _chosen(self, name: str, schema: Any) -> None:
+    def _selected_block(self, name: str, schema: Any) -> None:
         provider = self._provider(name)
         if provider is not None:
             self._block(name, schema(provider))
@@ -119,15 +123,15 @@ class _Checker:
     def _training(self) -> None:
         written = self.document.get("training")
         if not isinstance(written, dict):
-            return  # told by the top schema
+            return  # the top schema reports it
         if not written and "native" not in self.catalog.backends:
-            self._block("training", blocks.training_block(None))  # nothing asks for a backend yet
+            self._block("training", blocks.training_block(None))  # no backend selected
             return
         self.document["training"] = {"backend": "native", **written}
-        self._chosen("training", blocks.training_block)
+        self._selected_block("training", blocks.training_block)
 
     def _threat_model(self, mechanism: Mechanism | None) -> dict[str, Json] | None:
-        """The threat model where it is valid."""
+        """Return the threat model if it is valid."""
         if not self._block("threat_model", blocks.threat_model_block(mechanism), open=mechanism is None):
             return None
         block: dict[str, Json] = self.document["threat_model"]
@@ -136,11 +140,10 @@ class _Checker:
         return block
 
     def _audit(self, mechanism: Mechanism | None, threat_model: dict[str, Json] | None) -> None:
-        """The audit block, with the keys of the kind of canary that it plants, and of the score."""
         wrong: list[Diagnostic] = []
         if mechanism is not None:
             block = self.document["audit"]
-            self.canary, self.score, wrong = installed.attack_of(block, mechanism, threat_model, self.catalog)
+            self.canary, self.score, wrong = installed.selected_attack(block, mechanism, threat_model, self.catalog)
         schema = blocks.audit_block(mechanism, self.canary, self.score)
         self._block("audit", schema, open=mechanism is None or bool(wrong))
         self.found += wrong
@@ -148,7 +151,7 @@ class _Checker:
     def _provider(self, name: str) -> Any:
         block = self.document.get(name)
         if not isinstance(block, dict):
-            return None  # absent, or told by the top schema
+            return None  # absent, or reported by the top schema
         found = find(block, CHOOSERS[name], self.catalog)
         if isinstance(found, Diagnostic):
             self.found.append(found)
@@ -156,9 +159,9 @@ class _Checker:
         return found
 
     def _block(self, name: str, schema: Plain, *, open: bool = False) -> bool:
-        """Validate and fill in one block; whether it is there and valid.
+        """Fill in and validate one block. Return True if it exists and is valid.
 
-        open: the mechanism is unknown, and with it some of the keys: none can be called unknown.
+        ``open`` allows unknown keys, which an unknown mechanism may define.
         """
         block = self.document.get(name)
         if not isinstance(block, dict):
@@ -171,19 +174,18 @@ class _Checker:
 
 
 def _top_schema() -> Plain:
-    """Core's own schema, claims aside: those are validated one by one."""
+    """Return core's schema without those of keys that are checked separately or consumed by composition."""
     schema = blocks.core("spec")
-    # These stay valid keys: ``claims`` and ``dpspec`` have their own checks, the other two are composed away.
-    apart = ("dpspec", "extends", "matrix", "claims")
+    unchecked = ("dpspec", "extends", "matrix", "claims")
     properties = {
-        key: {"description": inner["description"]} if key in apart else inner
+        key: {"description": inner["description"]} if key in unchecked else inner
         for key, inner in schema["properties"].items()
     }
     return {**schema, "properties": properties}
 
 
-def _at_home(diagnostic: Diagnostic, own: dict[str, Json], here: Path) -> Diagnostic:
-    """Where a phase took a value from the block, the block is at fault: point there."""
+def _at_block(diagnostic: Diagnostic, own: dict[str, Json], here: Path) -> Diagnostic:
+    """Locate an error in a value that a phase takes from the block at the block."""
     inside = diagnostic.path[len(here) :]
     if not inside or inside[0] in own:
         return diagnostic

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
+import logging
 from collections.abc import Collection, Mapping
+from pathlib import PurePath
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,33 +19,51 @@ from torch import Tensor
 MOST_VALUES, MOST_DEPTH, MOST_BYTES = 100_000, 50, 1 << 30
 
 #: Objects that work on a training and are no part of its state.
-_OPAQUE = (torch.optim.Optimizer, torch.Generator, torch.utils.data.DataLoader, torch.device, torch.dtype, type)
+_OPAQUE = (
+    *(torch.optim.Optimizer, torch.utils.data.DataLoader, torch.device, torch.dtype, type),
+    *(ModuleType, logging.Logger, logging.Handler),
+)
+
+
+#: Stands for a value that cannot be compared.
+UNREAD = ""
 
 
 class TooLargeError(ValueError):
     """A value exceeds the limits of a digest."""
 
 
-def digest(value: Any, skip: Collection[int] = ()) -> str:
+def digest(value: Any, skip: Collection[int] = (), *, functions: bool = False) -> str:
     """SHA-256 of a value: numbers, strings, tensors, arrays, containers, and the attributes of other objects.
 
-    Functions, classes and optimizers count by their names alone. Values that contain themselves are supported.
+    Classes, optimizers and loaders count by their names alone, random generators by their seeds. Values that contain
+    themselves are supported.
 
     Args:
         value: What to read. Nothing is written to it.
         skip: Identities (``id``) of objects that count by their types alone.
+        functions: Whether functions count with their defaults and the variables that they enclose, and methods with the
+            object that they are bound to; otherwise by their names alone.
 
     Raises:
         TooLargeError: If the value exceeds the limits.
     """
-    walk = _Walk(skip)
+    walk = _Walk(skip, functions)
     walk.add(value, 0)
     return walk.hash.hexdigest()
 
 
+def readable_digest(value: Any, skip: Collection[int] = ()) -> str:
+    """The digest of a value with what its functions enclose; ``UNREAD`` if it is too large or its class fails."""
+    try:
+        return digest(value, skip, functions=True)
+    except Exception:  # code of the value's own class
+        return UNREAD
+
+
 class _Walk:
-    def __init__(self, skip: Collection[int]) -> None:
-        self.hash = hashlib.sha256()
+    def __init__(self, skip: Collection[int], functions: bool) -> None:
+        self.hash, self._functions = hashlib.sha256(), functions
         self._skip, self._seen, self._bytes = skip, dict[int, int](), 0
         self._kept: list[Any] = []
 
@@ -67,14 +89,26 @@ class _Walk:
         elif isinstance(value, Mapping):
             self._add_all("mapping", [part for item in list(value.items()) for part in item], depth)
         elif isinstance(value, set | frozenset):
-            self._write("set", "".join(sorted(digest(one, self._skip) for one in value)).encode())
+            self._write(
+                "set", "".join(sorted(digest(one, self._skip, functions=self._functions) for one in value)).encode()
+            )
         elif isinstance(value, functools.partial):
             self._add_all("partial", [value.func, value.args, value.keywords], depth)
+        elif isinstance(value, torch.Generator):
+            self._write("generator", str(value.initial_seed()).encode())
+        elif isinstance(value, PurePath):
+            self._write(type(value).__name__, str(value).encode("utf-8", "surrogatepass"))
+        elif isinstance(value, io.BytesIO | io.StringIO):
+            self._add_all("buffer", [value.tell(), value.getvalue()], depth)
+        elif isinstance(value, CellType):
+            self._add_all("cell", [value.cell_contents] if value != CellType() else [], depth)
         elif callable(value) and hasattr(value, "__qualname__"):
             self._write("function", f"{getattr(value, '__module__', '')}.{value.__qualname__}".encode())
-        elif hasattr(value, "__dict__"):
+            if self._functions:
+                self._add_all("enclosed", _enclosed(value), depth)
+        elif hasattr(value, "__dict__") or _slots(value):
             kept = list(value) if isinstance(value, list | tuple) else []
-            self._add_all(type(value).__qualname__, [dict(vars(value)), kept], depth)
+            self._add_all(type(value).__qualname__, [{**getattr(value, "__dict__", {}), **_slots(value)}, kept], depth)
         elif hasattr(type(value), "__iter__") and hasattr(type(value), "__len__"):
             self._add_all(type(value).__qualname__, list(value), depth)
         else:
@@ -99,3 +133,27 @@ class _Walk:
         if self._bytes > MOST_BYTES:
             raise TooLargeError(f"more than {MOST_BYTES} bytes")
         self.hash.update(f"{kind} {len(content)} ".encode() + content)
+
+
+def _enclosed(function: Any) -> list[Any]:
+    """What a function or method holds: the object that it is bound to, its defaults, variables and attributes."""
+    if isinstance(function, MethodType | BuiltinFunctionType):
+        return [getattr(function, "__func__", None), function.__self__]
+    if isinstance(function, FunctionType):
+        held = (function.__closure__, function.__defaults__, function.__kwdefaults__)
+        return [*held, dict(vars(function))]
+    return []
+
+
+def _slots(value: Any) -> dict[str, Any]:
+    """The attributes that a class keeps in ``__slots__``, by their names."""
+    found = {}
+    for kind in type(value).__mro__:
+        given = vars(kind).get("__slots__", ())
+        for name in (given,) if isinstance(given, str) else given:
+            place = f"_{kind.__name__.lstrip('_')}{name}" if name[:2] == "__" and name[-2:] != "__" else name
+            if hasattr(value, place):
+                found[place] = getattr(value, place)
+    found.pop("__dict__", None)
+    found.pop("__weakref__", None)
+    return found

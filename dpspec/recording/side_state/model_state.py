@@ -1,7 +1,8 @@
 """What a model holds apart from its trained parameters, and whether it changed during a recording.
 
-Buffers and frozen parameters are compared at each step, and with everything else at the end: the attributes of all
-modules, and the entries of ``state_dict()``, extra state included.
+Buffers and frozen parameters are compared at each step, and with everything else at the end: the classes and attributes
+of all modules, the entries of ``state_dict()``, extra state and metadata included, and the bytes of storages that no
+parameter or buffer uses, which ``torch.save`` writes nevertheless.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpspec.recording.side_state.digests import digest
+from dpspec.recording.side_state.digests import MOST_BYTES, UNREAD, readable_digest
 
 #: Attributes of every module: its parts, which are compared apart, its hooks, and its mode.
 _OF_EVERY_MODULE = {*vars(nn.Module()), "_is_full_backward_hook", "_compiled_call_impl", "_forward_hooks_with_kwargs"}
@@ -24,9 +25,6 @@ _OF_OPACUS = {
     *("hooks_enabled", "grad_accumulation_allowed", "grad_accumulation_hook", "ddp_hooks"),
 }
 _OF_PARAMETERS = {"grad_sample", "summed_grad", "_forward_counter", "_norm_sample"}
-
-#: Stands for a value that cannot be compared.
-_UNREAD = ""
 
 #: At most so many names are written of each kind.
 _MOST_NAMES = 20
@@ -39,6 +37,9 @@ class ModelState:
         """Digest everything. ``trained``: the parameters that are observed step by step, which are no part of it."""
         self._model, self._trained = model, {id(p) for p in trained}
         self._tensors = self._held_tensors()
+        self._kinds = [
+            (type(module), type(module).forward) for module in model.modules()
+        ]  # so that no id is used again
         self._attributes, self._state = self._held_attributes(), self._held_state()
         self._places = {name: place for name, place, _ in self._named_tensors()}
         self._versions: dict[str, tuple[Any, ...]] = {}
@@ -60,13 +61,13 @@ class ModelState:
         """Names of what is not what it was, is new or is gone, at most 20 of each kind.
 
         Returns:
-            ``buffers``: buffers and frozen parameters, at any step. ``state``: other entries of ``state_dict()``.
-            ``attributes``: attributes of modules that are in no ``state_dict()``. ``unread``: what is too large to be
-            compared, or cannot be read.
+            ``buffers``: buffers and frozen parameters, at any step. ``state``: other entries of ``state_dict()``, and
+            unused parts of storages. ``attributes``: attributes of modules that are in no ``state_dict()``, and
+            classes. ``unread``: what is too large to be compared, or cannot be read.
         """
         attributes, state = self._held_attributes(), self._held_state()
         both = ((attributes, self._attributes), (state, self._state))
-        unread = [name for now, before in both for name in now if _UNREAD in (now[name], before.get(name))]
+        unread = [name for now, before in both for name in now if UNREAD in (now[name], before.get(name))]
         found = {
             "buffers": _different(self._held_tensors(), self._tensors) | self._moved,
             "state": _different(state, self._state),
@@ -94,23 +95,35 @@ class ModelState:
         skip = self._trained | {id(part) for part in parts}
         found = {}
         for prefix, module in modules.items():
+            kind = type(module)
+            found[f"class of {prefix or 'the model'}"] = f"{id(kind)} {id(getattr(kind.forward, '__code__', None))}"
             for key, value in list(vars(module).items()):
                 if not _is_known(module, key, value):
-                    found[f"{prefix}.{key}" if prefix else key] = _digest(value, skip)
+                    found[f"{prefix}.{key}" if prefix else key] = readable_digest(value, skip)
         for name, parameter in self._model.named_parameters():
             for key, value in list(vars(parameter).items()):
                 if key not in _OF_PARAMETERS:
-                    found[f"{name}.{key}"] = _digest(value, skip)
+                    found[f"{name}.{key}"] = readable_digest(value, skip)
         return found
 
     def _held_state(self) -> dict[str, str]:
-        """Entries of ``state_dict()`` that are neither parameters nor buffers."""
-        known = self._trained | {id(tensor) for tensor in [*self._model.parameters(), *self._model.buffers()]}
-        try:
-            entries = dict(self._model.state_dict(keep_vars=True))
-        except Exception:  # code of the model, whose faults are the script's to see
-            return {"state_dict()": _UNREAD}
-        return {str(name): _digest(value, known) for name, value in entries.items() if id(value) not in known}
+        """What ``torch.save(state_dict())`` writes other than parameters and buffers."""
+        tensors = dict([*self._model.named_parameters(), *self._model.named_buffers()])
+        places = {_place(tensor) for tensor in tensors.values()}
+        found = _unused_bytes(tensors)
+        for model in (self._model, getattr(self._model, "_module", None)):
+            if not isinstance(model, nn.Module):
+                continue
+            try:
+                entries = model.state_dict()
+            except Exception:  # code of the model, whose faults are the script's to see
+                return {**found, "state_dict()": UNREAD}
+            for name, value in entries.items():
+                if not isinstance(value, Tensor) or _place(value) not in places:
+                    found[str(name)] = readable_digest(value)
+            for name, value in vars(entries).items():
+                found[f"state_dict().{name}"] = readable_digest(value)
+        return found
 
 
 def _is_known(module: nn.Module, key: str, value: Any) -> bool:
@@ -119,13 +132,6 @@ def _is_known(module: nn.Module, key: str, value: Any) -> bool:
     if key in _OF_EVERY_MODULE or of_a_batch.get(key, False):
         return True
     return key in _OF_OPACUS and type(module).__module__.partition(".")[0] == "opacus"
-
-
-def _digest(value: Any, skip: set[int]) -> str:
-    try:
-        return digest(value, skip)
-    except Exception:  # code of the value's own class
-        return _UNREAD
 
 
 def _different(now: dict[str, str], before: dict[str, str]) -> set[str]:
@@ -143,3 +149,49 @@ def _tensor_digest(tensor: Tensor) -> str:
     plain = plain if plain.layout == torch.strided and not plain.is_quantized else plain.to_dense()
     rows = plain.cpu().contiguous().reshape(-1).view(torch.uint8)
     return hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode() + rows.numpy().tobytes()).hexdigest()
+
+
+def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
+    """The memory of a tensor; None if it has none of its own, as sparse tensors and some subclasses."""
+    if tensor.is_meta or tensor.layout != torch.strided:
+        return None
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    """Equal for tensors that show the same memory in the same way."""
+    storage = _storage(tensor)
+    if storage is None:
+        return (id(tensor),)
+    return storage.data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+def _unused_bytes(tensors: dict[str, Tensor]) -> dict[str, str]:
+    """Digests of the bytes of storages that belong to none of the tensors, by the first name of each storage."""
+    sharing: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if (storage := _storage(tensor)) is not None:
+            sharing.setdefault(storage.data_ptr(), {})[name] = tensor.detach()
+    found = {}
+    for together in sharing.values():
+        first, one = next(iter(together.items()))
+        size = one.untyped_storage().nbytes()
+        if any(t.is_contiguous() and t.numel() * t.element_size() == size for t in together.values()):
+            continue
+        if size > MOST_BYTES:
+            found[f"storage of {first}"] = UNREAD
+            continue
+        content = torch.empty(0, dtype=torch.uint8, device=one.device).set_(one.untyped_storage()).cpu()
+        unused = torch.ones(size, dtype=torch.bool)
+        for tensor in together.values():
+            width = tensor.element_size()
+            for byte in unused[: size - size % width].view(-1, width).unbind(1):
+                strides = [width * stride for stride in tensor.stride()]
+                start = byte.storage_offset() + width * tensor.storage_offset()
+                byte.as_strided(tensor.shape, strides, start).fill_(False)
+        if unused.any():
+            found[f"storage of {first}"] = _tensor_digest(content[unused])
+    return found

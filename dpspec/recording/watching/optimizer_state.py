@@ -6,9 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from dpspec.recording.side_state.digests import readable_digest
 
 from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
+
+
+#: Options that the schedulers of torch add to each group.
+_OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum"}
 
 
 class OptimizerState:
@@ -59,6 +65,26 @@ def _joined(every: Iterable[Fingerprint]) -> Fingerprint:
         host.append(of_host)
         device += of_device
     return host, device
+
+
+def other_entries(optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """Digests of what ``state_dict()`` holds other than options and the state of parameters, by name.
+
+    These are the entries of ``state`` under keys that are no parameters, and the names of parameters and options in
+    each group. Options that schedulers add are omitted.
+    """
+    every = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    found = {}
+    state: dict[Any, Any] = dict(optimizer.state)
+    for key, value in state.items():
+        if not (id(key) in every or isinstance(key, nn.Parameter)):
+            found[f"optimizer.state[{key if isinstance(key, str) else type(key).__name__}]"] = readable_digest(value)
+    for number, group in enumerate(optimizer.param_groups):
+        for name in group.keys() - _OF_SCHEDULERS:
+            found[f"optimizer.param_groups[{number}].{name}"] = (
+                readable_digest(group[name]) if name == "param_names" else ""
+            )
+    return found
 
 
 def untouched(optimizer: torch.optim.Optimizer) -> bool:

@@ -182,8 +182,8 @@ def _model_state(run: RecordedRun) -> Iterator[Assumption]:
         doubts.append("the recording does not compare the attributes of modules: record again with this version")
     if changed:
         doubts.append(
-            f"attributes of modules changed during the training: {', '.join(changed[:5])}; state_dict() does not hold "
-            "them, but a model that is saved as a whole does"
+            f"attributes of modules or of the optimizer changed during the training: {', '.join(changed[:5])}; "
+            "state_dict() of the model does not hold them, but a model or optimizer that is saved as a whole does"
         )
     if unread:
         doubts.append(f"what cannot be read or is too large was not compared: {', '.join(unread[:5])}")

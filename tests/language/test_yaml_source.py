@@ -105,14 +105,14 @@ def test_quoted_keys_may_look_like_anything() -> None:
 def test_all_faults_of_a_file_at_once() -> None:
     source = read("a: !!int 1\nb: 1e999\nb: 2\n3: 4\n")
     assert codes(source) == ["tag", "bad-number", "duplicate-key", "bad-key"]
-    assert source.spoilt == {("a",), ("b",)}
+    assert source.unparsed == {("a",), ("b",)}
 
 
 def test_the_first_of_two_equal_keys_counts() -> None:
     source = read("a: 1\na: 2")
     assert source.root is not None
     assert plain(source.root) == {"a": 1}
-    assert source.diagnostics[0].help == "the first one is in line 1; keep one"
+    assert source.diagnostics[0].help == "the first is on line 1; keep one"
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

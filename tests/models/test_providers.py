@@ -188,7 +188,7 @@ def test_residual_branches_of_other_shapes_are_refused() -> None:
 
     with pytest.raises(ValueError, match=r"shape \(4, 8, 8\) has a shortcut of shape \(3, 8, 8\)"):
         Residual(Chain((Convolution(4, kernel=3, padding=1),)), Chain(())).output((3, 8, 8))
-    with pytest.raises(ValueError, match="6 channels cannot be cut into 4 equal groups"):
+    with pytest.raises(ValueError, match="6 channels cannot be divided into 4 equal groups"):
         GroupNorm(4).output((6, 8, 8))
 
 
@@ -222,10 +222,10 @@ def test_records_do_not_mix(kind: str, options: dict[str, Any], shape: tuple[int
         ("lenet5", {}, (1, 28, 32), "lenet5 needs images"),
         ("cnn-small", {}, (64,), "cnn-small needs images .* of at least 8 x 8"),
         ("cnn-small", {}, (1, 7, 8), "cnn-small needs images"),
-        ("cnn-small", {"channels": [1, 1, 1, 1]}, (1, 8, 8), "images of 1 x 1 cannot be halved once more"),
+        ("cnn-small", {"channels": [1, 1, 1, 1]}, (1, 8, 8), "images of 1 x 1 are too small for pooling"),
         ("resnet20", {}, (3, 32, 7), r"resnet20 needs images .* of at least 8 x 8, got records \(3, 32, 7\)"),
         ("wide-resnet-16-4", {}, (64,), r"wide-resnet-16-4 needs images .*, got records \(64,\)"),
-        ("tabular-mlp", {}, (1, 8, 8), r"tabular-mlp needs rows of a table .*, got records \(1, 8, 8\); mlp takes"),
+        ("tabular-mlp", {}, (1, 8, 8), r"tabular-mlp needs records of shape .*, got \(1, 8, 8\); use mlp"),
     ],
 )
 def test_data_that_do_not_fit(kind: str, options: dict[str, Any], shape: tuple[int, ...], message: str) -> None:

@@ -59,7 +59,7 @@ def test_grey_and_colour(source: Make, pictures: Path, picture_bytes: Callable[.
 
 def test_jpeg_and_resize(source: Make, pictures: Path, picture_bytes: Callable[..., bytes]) -> None:
     (pictures / "cat" / "big.JPG").write_bytes(picture_bytes(np.full((12, 20, 3), 128), "JPEG"))
-    _refused(source("images", pictures.parent, **FOLDER), "big.JPG: is 12 x 20 pixels, shape declares 6 x 5")
+    _refused(source("images", pictures.parent, **FOLDER), "big.JPG: 12 x 20 pixels, but shape declares 6 x 5")
     made = source("images", pictures.parent, **FOLDER, resize=True)
     x = made.load().train_x
     assert np.abs(x[5] - 128 / 255).max() < 0.02
@@ -119,11 +119,11 @@ def test_headers_that_promise_more_than_pillow_itself_allows(source: Make, pictu
         ),
         (
             lambda p: Image.fromarray(np.zeros((6, 5), np.uint16)).save(p / "cat" / "a.png"),
-            ["a.png: pictures must have 8 bits a channel, got one of mode"],
+            ["a.png: pictures must have 8 bits per channel, got mode"],
         ),
         (lambda p: Image.new("RGB", (5, 6)).save(p / "cat" / "a.png", "BMP"), ["a.png: not a readable PNG or JPEG"]),
         (lambda p: (p / "cat" / "a.png").mkdir(), ["a.png: not a regular file"]),
-        (lambda p: (p / "cow").mkdir(), ["folder 'cow' is not among the declared classes"]),
+        (lambda p: (p / "cow").mkdir(), ["folder 'cow' is not a declared class"]),
         (lambda p: (p / "cat").rename(p.parent / "gone"), ["cat: not a readable folder"]),
         (lambda p: (p / "cat" / "a.png").symlink_to(p / "dog" / "0.png"), ["a.png: is a symbolic link"]),
         (
@@ -146,7 +146,7 @@ def test_options_that_do_not_fit(source: Make, pictures: Path) -> None:
 
 def test_limit_of_all_bytes(source: Make, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kind, "MAX_BYTES", 500)
-    _refused(source("images", pictures.parent, **FOLDER), "pictures of more than 500 bytes")
+    _refused(source("images", pictures.parent, **FOLDER), "pictures exceed the limit of 500 bytes")
 
 
 def test_the_schema_keeps_classes_inside_the_folder() -> None:

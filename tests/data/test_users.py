@@ -1,4 +1,4 @@
-"""Tables of users: what is kept of one tells of no other, users are held back whole, and what does not fit is refused.
+"""Tables of users: what is kept of one tells of no other, a number of users, and what does not fit is refused.
 
 ``neighbours`` writes a table and the same table without one user, and reads both by the code that audits read them by.
 """
@@ -124,7 +124,7 @@ def test_facts_count_what_is_kept(source: Any, tmp_path: Path) -> None:
     assert (len(rows.train_y), len(rows.test_y)) == (facts.records, facts.test_records)
     (warning,) = made.remarks()
     assert (warning.severity, warning.path) == ("warning", ("data", "max_records_per_user"))
-    assert warning.message == "2 of 7 records are dropped, of users with more than 2"
+    assert warning.message == "2 of 7 records are dropped: some users have more than 2"
     assert not [*source("csv", tmp_path, **OPTIONS, max_records_per_user=4).remarks()]
     assert not [*source("csv", tmp_path, path="t.csv", label="y", classes=2, columns=["x"]).remarks()]
 
@@ -158,21 +158,21 @@ def test_parquet_is_read_as_csv_is(source: Any, tmp_path: Path) -> None:
             assert kept(other.load()) == kept(one)
     for values in ([0.5] * 9, [True] * 9, [None, *range(8)]):
         parquet.write_table(arrow.table({**columns, "who": values}), tmp_path / "t.parquet")
-        with pytest.raises(DataError, match="must be texts or whole numbers"):
+        with pytest.raises(DataError, match="must contain strings or integers"):
             source("parquet", tmp_path, **{**OPTIONS, "path": "t.parquet"}).facts()
 
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    ({"records_per_user": 3}, "a user has 4 records, and records_per_user says at most 3", "records_per_user"),
-    ({"records_per_user": 4, "max_records_per_user": 4}, "write one of both", "records_per_user"),
-    ({"user": None, "max_records_per_user": 4}, "name the column", "max_records_per_user"),
+    ({"records_per_user": 3}, "a user has 4 records, but records_per_user is 3", "records_per_user"),
+    ({"records_per_user": 4, "max_records_per_user": 4}, "use one of them", "records_per_user"),
+    ({"user": None, "max_records_per_user": 4}, "the column with the user", "max_records_per_user"),
     ({"user": "whom"}, "no column 'whom'; did you mean 'who'", "user"),
-    ({"user": "y"}, "can be nothing else", "user"),
-    ({"columns": ["x", "who"]}, "can be nothing else", "user"),
-    ({"size": 3}, "leave size out", "size"),
-    ({"split": {"test": (0, 1)}}, "users are held back whole", "split"),
-    ({"split": {"test": 3}}, "holds back 3 of 3 users", "split"),
-    ({"split": {"test": 1.5}}, "fraction below 1 or a whole count", "split"),
+    ({"user": "y"}, "cannot be a label or feature", "user"),
+    ({"columns": ["x", "who"]}, "cannot be a label or feature", "user"),
+    ({"size": 3}, "remove it", "size"),
+    ({"split": {"test": (0, 1)}}, "a number of users", "split"),
+    ({"split": {"test": 3}}, "holds out 3 of 3 users", "split"),
+    ({"split": {"test": 1.5}}, "fraction below 1 or an integer", "split"),
 ]
 
 

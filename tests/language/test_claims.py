@@ -70,7 +70,7 @@ def test_no_metric_is_called_like_privacy(load: Load, valid: str, name: str) -> 
     assert "pure-dp" in str(found.help)
 
 
-@pytest.mark.parametrize(("bound", "help"), [("at_least: 80", "0.8 for 80 percent"), ("at_most: -0.1", "a share")])
+@pytest.mark.parametrize(("bound", "help"), [("at_least: 80", "0.8 for 80 percent"), ("at_most: -0.1", "a fraction")])
 def test_an_accuracy_is_a_share(load: Load, valid: str, bound: str, help: str) -> None:
     head, middle, tail = valid.index("mechanism:"), valid.index("data:"), valid.index("claims:")
     claims = f"claims: [{{kind: metric, name: accuracy, {bound}}}]\n"
@@ -165,7 +165,7 @@ def test_a_wrong_threat_model_is_told_alone(claim: Callable[..., Loaded]) -> Non
 def test_ids_are_unique(claim: Callable[..., Loaded]) -> None:
     loaded = claim("{kind: gdp, mu: 1}, {id: claim-1, kind: gdp, mu: 2}")
     assert [(d.code, d.message) for d in loaded.diagnostics] == [
-        ("duplicate-id", "two claims are called 'claim-1': claims[0] and claims[1]")
+        ("duplicate-id", "two claims have the id 'claim-1': claims[0] and claims[1]")
     ]
 
 

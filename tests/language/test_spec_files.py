@@ -97,13 +97,13 @@ def test_what_we_may_not_read_is_not_passed_over(tmp_path: Path, monkeypatch: py
 
 
 def test_a_folder_without_a_spec_is_refused_and_says_what_it_lacks(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no YAML file, so no spec"):
+    with pytest.raises(UsageError, match="it has no YAML files"):
         find_specs([tmp_path])
     write(tmp_path / "a.yaml", "name: a\n")
-    with pytest.raises(UsageError, match="its YAML file has no key 'dpspec' at the top level"):
+    with pytest.raises(UsageError, match="its YAML file has no top-level key 'dpspec'"):
         find_specs([tmp_path])
     write(tmp_path / "b.yaml", "name: b\n")
-    with pytest.raises(UsageError, match="none of its 2 YAML files has a key 'dpspec'"):
+    with pytest.raises(UsageError, match="none of its 2 YAML files has a top-level key 'dpspec'"):
         load_specs([tmp_path], Catalog())
 
 

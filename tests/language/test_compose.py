@@ -40,7 +40,7 @@ class TestExtends:
 
     def test_null_that_removes_nothing_is_a_mistake(self, load: Load, valid: str) -> None:
         loaded = load(valid[: valid.index("audit:")] + "audit:\n")
-        assert [(d.code, d.message) for d in loaded.diagnostics] == [("wrong-type", "audit must be a map, got nothing")]
+        assert [(d.code, d.message) for d in loaded.diagnostics] == [("wrong-type", "audit must be a map, got null")]
 
     def test_sampling_can_be_switched(self, load: Load, valid: str) -> None:
         child = "extends: base.yaml\nmechanism: {sampling: {scheme: fixed, rate: null, batch_size: 64}}\n"
@@ -145,8 +145,8 @@ class TestSet:
             ("claims.7.mu=3", 8, "no claim is called '7'"),
             ("threat_model.group_size.5=3", 25, "'threat_model.group_size' is a list without an item '5'"),
             ("name.first=x", 6, "'name' is a single value and has no 'first'"),
-            ("mechanism..steps=x", 11, "'mechanism..steps' has an empty piece between its dots"),
-            ("extends=x.yaml", 1, "extends cannot be overridden: parents are read before the command line"),
+            ("mechanism..steps=x", 11, "'mechanism..steps' has an empty key between its dots"),
+            ("extends=x.yaml", 1, "extends cannot be overridden: parents are merged before overrides"),
         ],
     )
     def test_paths_that_name_nothing(self, load: Load, valid: str, override: str, column: int, message: str) -> None:
@@ -232,7 +232,7 @@ class TestMatrix:
         text = re.sub(r"  steps: .*\n", f"  phases: [{phases}]\n", valid, count=1)
         assert load(text).ok
         axis = "matrix: {mechanism.sampling: [{scheme: poisson, rate: 0.2}, {scheme: poisson, rate: 0.3}]}\n"
-        assert "'mechanism.sampling' is set and changes nothing: each phase has its own" in {
+        assert "'mechanism.sampling' is set but has no effect: each phase sets its own value" in {
             d.message for d in load(text + axis).diagnostics
         }
 
@@ -241,7 +241,7 @@ class TestMatrix:
         """Rows of a table were called by values that no phase had."""
         text = re.sub(r"  steps: .*\n", f"  phases: {phases}\n", valid, count=1)
         assert load(text).ok
-        message = "'mechanism.clip_norm' is set and changes nothing: each phase has its own"
+        message = "'mechanism.clip_norm' is set but has no effect: each phase sets its own value"
         for loaded in (
             load(text + "matrix: {mechanism.clip_norm: [7, 8]}\n"),
             load(text + "matrix: {mechanism.clip_norm: [2, 3]}\n"),  # each is what some phase has, and none takes it
@@ -282,7 +282,7 @@ class TestMatrix:
             ("{data.size: []}", "the axis 'data.size' must be a list of values, got an empty list"),
             ("[3]", "a cell must be a map of paths to values, got 3"),
             ("[{}]", "a cell must be a map of paths to values, got a map"),
-            ("{data.size: [1, 1]}", "the matrix holds the same cell twice"),
+            ("{data.size: [1, 1]}", "the matrix lists the same cell twice"),
             ("{name: [a, b]}", "'name' cannot vary over a matrix"),
             ("{matrix.x: [1, 2]}", "'matrix.x' cannot vary over a matrix"),
         ],

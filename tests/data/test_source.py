@@ -155,7 +155,7 @@ def test_bundled_rows_that_are_not_the_described_ones_are_refused(
     made = source("digits")
     x, y = made.fetch()  # type: ignore[attr-defined]
     monkeypatch.setattr(made, "fetch", lambda: (x[::-1], y))
-    with pytest.raises(DataError, match="scikit-learn brings other records"):
+    with pytest.raises(DataError, match="scikit-learn has different records"):
         made.load()
 
 

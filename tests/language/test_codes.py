@@ -11,7 +11,7 @@ from dpspec.language.diagnostics.codes import CODES, explain
 from dpspec.language.validating.installed import PLUGIN_CODES
 
 #: Functions of ours that take a code as their argument of this position.
-TAKING_CODES = {"tell": 0, "refuse": 0, "_whole": 1}
+TAKING_CODES = {"tell": 0, "error_at": 0, "_file_diagnostic": 1}
 
 
 def emitted() -> Iterator[tuple[str, str]]:
@@ -48,7 +48,7 @@ def test_explanations_are_whole(name: str) -> None:
     assert code.name == name
     assert code.summary[0].islower() or code.summary.startswith("YAML")
     assert code.meaning.endswith(".")
-    assert code.mend.endswith(".")
+    assert code.fix.endswith(".")
     text = explain(name)
     assert text is not None
     assert text.startswith(f"{name}: ")

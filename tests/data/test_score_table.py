@@ -70,17 +70,17 @@ def test_coins_may_be_truth_values_or_numbers(write: Writer, truth: list[Any], t
     [
         ({"inn": COINS, "score": SCORES}, {}, "coin", "has no column 'in'; did you mean 'inn'?"),
         ({"in": COINS, "points": SCORES}, {}, "score", "has no column 'score'"),
-        ({"in": [1, 0, 2, 0], "score": SCORES}, {}, "coin", "the coin is 2; it must be 1 (in) or 0 (out)"),
-        ({"in": [1, 0, 0.5, 0], "score": SCORES}, {}, "coin", "the coin is 0.5"),
+        ({"in": [1, 0, 2, 0], "score": SCORES}, {}, "coin", "the inclusion bit is 2; it must be 1 (in) or 0 (out)"),
+        ({"in": [1, 0, 0.5, 0], "score": SCORES}, {}, "coin", "the inclusion bit is 0.5"),
         ({"in": COINS, "score": [1.0, float("nan"), 2.0, 3.0]}, {}, "score", "not a number (NaN)"),
         ({"in": COINS, "score": [7.0] * 4}, {}, "score", "all scores are 7"),
         ({"in": COINS, "score": SCORES, "k": [1, 0, 1, 1]}, {"group_size": "k"}, "group_size", "the group size is 0"),
-        ({"in": COINS, "score": SCORES, "k": [1, 1.5, 1, 1]}, {"group_size": "k"}, "group_size", "whole number"),
-        ({"in": COINS, "score": SCORES, "n": [3, 5, 3, 4]}, {"id": "n"}, "id", "'3' stands at"),
-        ({"in": COINS, "score": SCORES}, {"rows": 5}, "rows", "has 4 rows, and rows says 5"),
-        ({"in": COINS, "score": SCORES}, {"score": "in"}, "score", "coin and score both name the column 'in'"),
+        ({"in": COINS, "score": SCORES, "k": [1, 1.5, 1, 1]}, {"group_size": "k"}, "group_size", "integer"),
+        ({"in": COINS, "score": SCORES, "n": [3, 5, 3, 4]}, {"id": "n"}, "id", "'3' is also at"),
+        ({"in": COINS, "score": SCORES}, {"rows": 5}, "rows", "4 rows, but rows declares 5"),
+        ({"in": COINS, "score": SCORES}, {"score": "in"}, "score", "coin and score name the same column 'in'"),
         ({"in": COINS, "score": [1.0, 1.0, 2.0, 3.0], "k": [2, 2, 1, 1]}, {"group_size": "k"}, "score", "groups of 2"),
-        ({"in": COINS, "score": ["high", "low", "high", "low"]}, {}, "score", "number"),
+        ({"in": COINS, "score": ["high", "low", "high", "low"]}, {}, "score", "num"),
         ({"in": [], "score": []}, {}, "path", "is empty"),
     ],
 )
@@ -100,7 +100,7 @@ def test_messages_name_line_or_row(tmp_path: Path) -> None:
     columns = {"in": [1, 0, 5, 0], "score": SCORES}
     for write, where in ((csv_file, "t.csv:4:"), (npz_file, "t.npz: row 2:"), (parquet_file, "t.parquet: row 2:")):
         path = write(tmp_path, **columns)
-        with pytest.raises(DataError, match=r"the coin is 5") as caught:
+        with pytest.raises(DataError, match=r"the inclusion bit is 5") as caught:
             read_table(tmp_path, {"path": path.name, **NAMED}, 1)
         assert where in str(caught.value)
 
@@ -109,11 +109,11 @@ def test_missing_values_are_told(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     for text, key, words in (
         ("in,score\n1,\n0,2\n", "score", ":2: column 'score': the score is missing"),
-        ("in,score\n,1\n0,2\n", "coin", ":2: column 'in': the coin is missing"),
+        ("in,score\n,1\n0,2\n", "coin", ":2: column 'in': the inclusion bit is missing"),
         ("in,score\n1\n0,2\n", "path", ":2: 1 values under 2 column names"),
-        ("in,score\n1,1_0\n0,2\n", "score", "'1_0' is no number"),
+        ("in,score\n1,1_0\n0,2\n", "score", "'1_0' is not a number"),
         ("in;score\n1;1\n", "path", "separated by commas"),
-        ("in,score,in\n1,1,1\n", "coin", "stands there twice"),
+        ("in,score,in\n1,1,1\n", "coin", "two columns have the name"),
         ("", "path", "is empty"),
     ):
         path.write_text(text, encoding="utf-8")
@@ -122,7 +122,7 @@ def test_missing_values_are_told(tmp_path: Path) -> None:
         assert words in str(caught.value)
         assert caught.value.key == f"audit.scores.{key}"
     parquet = parquet_file(tmp_path, **{"in": [1, None, 0, 1], "score": SCORES})
-    with pytest.raises(DataError, match="row 1: column 'in': the coin is missing"):
+    with pytest.raises(DataError, match="row 1: column 'in': the inclusion bit is missing"):
         read_table(tmp_path, {"path": parquet.name, **NAMED}, 1)
 
 
@@ -170,7 +170,7 @@ def test_an_archive_that_promises_too_much_is_refused_before_it_is_read(tmp_path
     np.savez(tmp_path / "i.npz", **monkey)  # type: ignore[arg-type]
     assert len(read_table(tmp_path, {"path": "i.npz", **NAMED, "id": "id"}, 1)) == 4
     np.savez(tmp_path / "s.npz", **{"in": np.array(COINS), "score": np.array(SCORES[:3])})
-    with pytest.raises(DataError, match="one length"):
+    with pytest.raises(DataError, match="equal lengths"):
         read_table(tmp_path, {"path": "s.npz", **NAMED}, 1)
 
 

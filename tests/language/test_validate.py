@@ -69,40 +69,40 @@ def test_group_size_may_be_one_number(load: Load, valid: str) -> None:
             "noise_multiplier: 1",
             'noise_multiplier: "1"',
             "wrong-type",
-            'noise_multiplier must be a number, got text "1"',
+            'noise_multiplier must be a number, got "1"',
             "write it without quotes",
         ),
         (
             "noise_multiplier: 1",
             "noise_multiplier: eight",
             "wrong-type",
-            'noise_multiplier must be a number, got text "eight"',
+            'noise_multiplier must be a number, got "eight"',
             None,
         ),
         (
             "steps: 100",
             "steps: 1_000",
             "wrong-type",
-            'steps must be a whole number, got text "1_000"',
+            'steps must be an integer, got "1_000"',
             "write it as 1000",
         ),
-        ("steps: 100", "steps: 1.5", "wrong-type", "steps must be a whole number, got 1.5", None),
-        ("steps: 100", "steps: true", "wrong-type", "steps must be a whole number, got true", None),
-        ("steps: 100", "steps: [100]", "wrong-type", "steps must be a whole number, got a list", None),
+        ("steps: 100", "steps: 1.5", "wrong-type", "steps must be an integer, got 1.5", None),
+        ("steps: 100", "steps: true", "wrong-type", "steps must be an integer, got true", None),
+        ("steps: 100", "steps: [100]", "wrong-type", "steps must be an integer, got a list", None),
         (
             "steps: 100",
             "steps:",
             "wrong-type",
-            "steps must be a whole number, got nothing",
+            "steps must be an integer, got null",
             "give it a value, or remove the key",
         ),
-        ("name: valid", "name: 3", "wrong-type", "name must be text, got 3", "write it in quotes"),
-        ("data: {kind: toy}", "data: toy", "wrong-type", 'data must be a map, got text "toy"', None),
+        ("name: valid", "name: 3", "wrong-type", "name must be a string, got 3", "write it in quotes"),
+        ("data: {kind: toy}", "data: toy", "wrong-type", 'data must be a map, got "toy"', None),
         (
             "claims:\n",
             "requires: numpy\nclaims:\n",
             "wrong-type",
-            'requires must be a list, got text "numpy"',
+            'requires must be a list, got "numpy"',
             "write it in brackets: [...]",
         ),
         ("epsilon: 3", "epsilon: .nan", "bad-number", "epsilon must be a finite number, got .nan", None),
@@ -131,8 +131,8 @@ def test_group_size_may_be_one_number(load: Load, valid: str) -> None:
             "rate: 0.01",
             "rate: 0.01, batch_size: 5",
             "conflicting-key",
-            "'batch_size' does not belong to scheme poisson",
-            "remove it, or change what excludes it",
+            "'batch_size' is not allowed with scheme poisson",
+            "remove it, or change the key that excludes it",
         ),
         (
             "name: valid",
@@ -145,8 +145,8 @@ def test_group_size_may_be_one_number(load: Load, valid: str) -> None:
             "dpspec: 1",
             "dpspec: 2",
             "unsupported-version",
-            "this dpspec reads version 1 of the spec language, got 2",
-            "write dpspec: 1, or install the dpspec that this spec was written for",
+            "this dpspec supports version 1 of the spec language, got 2",
+            "write dpspec: 1, or install a dpspec release that supports this version",
         ),
         (
             "kind: noisy",
@@ -160,16 +160,17 @@ def test_group_size_may_be_one_number(load: Load, valid: str) -> None:
             "kind: wrecked",
             "broken-plugin",
             "plugin dpspec-wreck 0.3 failed to load: ImportError: no hull (see `dpspec plugins`)",
-            "reinstall or update dpspec-wreck, or report it to its authors",
+            "reinstall or update dpspec-wreck, or report the error to its authors",
         ),
         (
             "kind: toy",
             "kind: zebra",
             "unknown-kind",
             "no installed plugin offers data kind 'zebra'",
-            "installed: toy. It may come from what failed to load: plugin dpspec-wreck 0.3 (see `dpspec plugins`)",
+            "installed: toy. A plugin that failed to load may provide it: plugin dpspec-wreck 0.3 "
+            "(see `dpspec plugins`)",
         ),
-        ("kind: net", "kind: [net]", "wrong-type", "kind must be text, got a list", "installed: net"),
+        ("kind: net", "kind: [net]", "wrong-type", "kind must be a string, got a list", "installed: net"),
         (
             "backend: native",
             "backend: nativ",
@@ -297,7 +298,7 @@ class TestRequires:
         text = valid.replace("kind: noisy", "kind: laplacian") + 'requires: ["dpspec-no-such-thing>=2"]\n'
         (unknown,) = [d for d in load(text).diagnostics if d.code == "unknown-kind"]
         assert unknown.help.endswith(
-            "a package that the spec requires may offer it: python -m pip install 'dpspec-no-such-thing>=2'"
+            "a missing required package may provide it: python -m pip install 'dpspec-no-such-thing>=2'"
         )
         (alone,) = load(text[: text.index("requires")]).diagnostics
         assert "requires" not in alone.help
@@ -337,17 +338,17 @@ class TestPhases:
         ("phases", "message"),
         [
             ("phases: []", "phases must have at least 1 item, got 0"),
-            ("phases: twice", 'phases must be a list, got text "twice"'),
+            ("phases: twice", 'phases must be a list, got "twice"'),
             ("phases: [{steps: 3}, 4]", "phases[1] must be a map, got 4"),
             ("phases: [{noise_multiplier: 3}]", "missing key 'steps' in mechanism.phases[0]"),
             ("phases: [{steps: 1, stepps: 3}]", "unknown key 'stepps' in mechanism.phases[0]; did you mean 'steps'?"),
             ("phases: [{steps: 1, kind: noisy}]", "unknown key 'kind' in mechanism.phases[0]"),
             ("phases: [{steps: 1, phases: []}]", "unknown key 'phases' in mechanism.phases[0]"),
             ("phases: [{steps: 1, clip_norm: 0}]", "clip_norm must be at least 1e-30, got 0"),
-            ("steps: 3\n  phases: [{steps: 1}]", "'steps' does not belong beside 'phases': each phase has its own"),
+            ("steps: 3\n  phases: [{steps: 1}]", "'steps' is not allowed with 'phases': each phase has its own steps"),
             (
                 "phases: [{steps: 1, sampling: {scheme: full, rate: 1}}]",
-                "'rate' does not belong to scheme full",
+                "'rate' is not allowed with scheme full",
             ),
         ],
     )
@@ -357,7 +358,7 @@ class TestPhases:
     def test_an_error_of_the_block_is_told_once_and_there(self, load: Load, valid: str) -> None:
         loaded = load(valid.replace("steps: 100", self.PHASES).replace("clip_norm: 1.0", "clip_norm: x\n  nosie: 3"))
         assert [(d.message, d.span.line) for d in loaded.diagnostics if d.span] == [
-            ('clip_norm must be a number, got text "x"', 8),
+            ('clip_norm must be a number, got "x"', 8),
             ("unknown key 'nosie' in mechanism; did you mean 'noise_multiplier'?", 9),
         ]
 

@@ -75,16 +75,16 @@ def test_a_long_name_is_cut_so_that_it_stays_one(load: Callable[..., Loaded]) ->
 
 WRONG = {
     "no matrix": ("matrix: {mechanism.noise_multiplier: [1.0, 2.0], training.learning_rate: [0.1, 0.2]}\n", "",
-                  "bad-value", "this spec has no matrix", 8),
+                  "bad-value", "and this spec has none", 8),
     "another kind": ("kind: approx-dp, epsilon: 4.0, delta: 1e-6, over", "kind: gdp, mu: 4.0, over",
-                     "claim-not-judged", "not 'gdp'", 9),
-    "one record": ("over: matrix", "over: matrix, record: 3", "bad-value", "not about one", 9),
+                     "claim-not-judged", "got 'gdp'", 9),
+    "one record": ("over: matrix", "over: matrix, record: 3", "bad-value", "covers all records", 9),
     "other data": ("training.learning_rate: [0.1, 0.2]", "data.records: [100, 1000]",
                    "bad-matrix", "must agree in data", 9),
     "other adversaries": ("training.learning_rate: [0.1, 0.2]", "threat_model.access: [all-iterates, final-model]",
                           "bad-matrix", "must agree in threat_model", 9),
     "another claim in each": ("training.learning_rate: [0.1, 0.2]", "claims.claim-2.epsilon: [3.0, 4.0]",
-                              "bad-matrix", "cannot vary over them", 9),
+                              "bad-matrix", "must be equal in all cells", 9),
     "another tuning in each": ("training.learning_rate: [0.1, 0.2]", "tuning.tries.mean: [3.0, 4.0]",
                                "bad-matrix", "cannot vary over a matrix", 6),
     "a cell that is no cell": ("[1.0, 2.0]", "[1.0, many]", "wrong-type", "noise_multiplier must be a number", 6),
@@ -106,7 +106,7 @@ def test_what_cannot_be_said_of_the_best_cell_is_told_in_its_place(load: Callabl
         ("tuning: {}\n", "missing key 'tries'"),
         ("tuning: {tries: {distribution: poissn, mean: 4}}\n", "did you mean 'poisson'"),
         ("tuning: {tries: {distribution: geometric, mean: 0.5}}\n", "mean must be at least 1"),
-        ("tuning: {tries: {distribution: poisson, mean: 4, eta: 1}}\n", "'eta' does not belong here"),
+        ("tuning: {tries: {distribution: poisson, mean: 4, eta: 1}}\n", "'eta' is not allowed without"),
         ("tuning: {tries: {distribution: truncated-negative-binomial, mean: 4}}\n", "missing key 'eta'"),
         ("tuning: {tries: {distribution: poisson, mean: 4}, by: hand}\n", "unknown key 'by'"),
     ],
@@ -123,5 +123,5 @@ def test_a_law_of_tries_that_is_none_is_told_in_its_place(
 def test_tries_that_no_claim_speaks_of_are_refused(load: Callable[..., Loaded]) -> None:
     loaded = load(SPEC.replace(", over: matrix", "") + TRIES)
     assert [d.message for d in loaded.diagnostics] == [
-        "tuning says how the best cell of a matrix was found, and no claim is over: matrix"
+        "tuning describes the selection of a matrix cell, but no claim has over: matrix"
     ]

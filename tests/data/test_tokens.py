@@ -89,14 +89,14 @@ def test_whatever_decides_the_rows_decides_the_digest(tmp_path: Path) -> None:
         ("[]", "must be"),
         ('{"tokens": [1]}', "must be"),
         ('{"tokens": [1], "label": 0, "text": "a"}', "must be"),
-        ('{"tokens": [9], "label": 0}', "tokens must be a list of whole numbers in 0..8"),
-        ('{"tokens": [-1], "label": 0}', "tokens must be a list of whole numbers in 0..8"),
-        ('{"tokens": [1.0], "label": 0}', "tokens must be a list of whole numbers in 0..8"),
-        ('{"tokens": [true], "label": 0}', "tokens must be a list of whole numbers in 0..8"),
-        ('{"tokens": "abc", "label": 0}', "tokens must be a list of whole numbers in 0..8"),
-        ('{"tokens": [1], "label": 3}', "the label must be a whole number in 0..2"),
-        ('{"tokens": [1], "label": "0"}', "the label must be a whole number in 0..2"),
-        ('{"tokens": [1, 1, 1, 1, 1], "label": 0}', "has 5 tokens; length is 4: raise it, or set truncate"),
+        ('{"tokens": [9], "label": 0}', "tokens must be a list of integers in 0..8"),
+        ('{"tokens": [-1], "label": 0}', "tokens must be a list of integers in 0..8"),
+        ('{"tokens": [1.0], "label": 0}', "tokens must be a list of integers in 0..8"),
+        ('{"tokens": [true], "label": 0}', "tokens must be a list of integers in 0..8"),
+        ('{"tokens": "abc", "label": 0}', "tokens must be a list of integers in 0..8"),
+        ('{"tokens": [1], "label": 3}', "the label must be an integer in 0..2"),
+        ('{"tokens": [1], "label": "0"}', "the label must be an integer in 0..2"),
+        ('{"tokens": [1, 1, 1, 1, 1], "label": 0}', "5 tokens, but length is 4; raise it or set truncate"),
         ('{"tokens": [], "label": ' + "9" * 5000 + "}", "not JSON"),
     ],
 )
@@ -114,7 +114,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("hello")
     for name, said in (
         ("texts.jsonl", "not UTF-8"),
-        ("blank.jsonl", "has no line of a text"),
+        ("blank.jsonl", "all lines are blank"),
         ("long.jsonl", "is longer than"),
         ("texts.txt", "must end in .jsonl or .npz"),
         ("absent.npz", "no such file"),
@@ -126,15 +126,15 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ({"x": np.zeros((2, 3)), "y": np.zeros(2, int)}, "x must hold integers along 2 axes, got dtype float64"),
-        ({"x": np.zeros(3, int), "y": np.zeros(2, int)}, "x must hold integers along 2 axes"),
-        ({"x": np.zeros((2, 3), int), "y": np.zeros(3, int)}, "y must hold one label for each of the 2 texts"),
-        ({"x": np.zeros((2, 5), int), "y": np.zeros(2, int)}, "x has 5 ids a text; length is 4"),
+        ({"x": np.zeros((2, 3)), "y": np.zeros(2, int)}, "x must have integers and 2 axes, got dtype float64"),
+        ({"x": np.zeros(3, int), "y": np.zeros(2, int)}, "x must have integers and 2 axes"),
+        ({"x": np.zeros((2, 3), int), "y": np.zeros(3, int)}, "y must contain one label for each of the 2 texts"),
+        ({"x": np.zeros((2, 5), int), "y": np.zeros(2, int)}, "x has 5 ids per text, but length is 4"),
         ({"x": np.full((2, 3), 9), "y": np.zeros(2, int)}, "x: id 9 of text 0 is not in 0..8"),
         ({"x": np.full((2, 3), -1), "y": np.zeros(2, int)}, "x: id -1 of text 0"),
         ({"x": np.zeros((2, 3), int), "y": np.full(2, 7)}, "label 7 of record 0 is not in 0..2"),
         ({"x": np.zeros((2, 3), int), "y": np.zeros(2, int), "y_test": np.zeros(2, int)}, "has no array 'x_test'"),
-        ({"x": np.zeros((2, 3), object), "y": np.zeros(2, int)}, "x must hold integers"),
+        ({"x": np.zeros((2, 3), object), "y": np.zeros(2, int)}, "x must have integers"),
     ],
 )
 def test_arrays_that_are_no_texts(arrays: dict[str, Any], said: str, tmp_path: Path) -> None:

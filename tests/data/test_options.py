@@ -82,11 +82,11 @@ def test_a_published_split_is_a_list_of_records() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"split": {"test": (3, 10)}}, "holds back record 10, but there are 10 records"),
-        ({"split": {"test": tuple(range(10))}}, "holds back all 10 records"),
-        ({"split": {"test": 2.5}}, "a fraction below 1 or a whole count, got 2.5"),
-        ({"split": {"test": 10.0}}, "holds back 10 of 10 records"),
-        ({"split": {"test": 0.01}}, "holds back 0 of 10 records"),
+        ({"split": {"test": (3, 10)}}, "holds out record 10, but the last of 10 records is 9"),
+        ({"split": {"test": tuple(range(10))}}, "holds out all 10 records"),
+        ({"split": {"test": 2.5}}, "a fraction below 1 or an integer, got 2.5"),
+        ({"split": {"test": 10.0}}, "holds out 10 of 10 records"),
+        ({"split": {"test": 0.01}}, "holds out 0 of 10 records"),
         ({"size": 11}, "size is 11, but there are only 10 training records"),
         ({"size": 9, "split": {"test": 2.0}}, "there are only 8 training records"),
     ],
@@ -97,7 +97,7 @@ def test_selections_that_do_not_fit_are_refused(options: dict[str, Any], message
 
 
 def test_split_is_refused_where_test_records_exist(source: Make, files: Any) -> None:
-    with pytest.raises(DataError, match="test records of its own"):
+    with pytest.raises(DataError, match="already has test records"):
         source("npz", files, path="arrays.npz", classes=3, split={"test": 0.5}).facts()
 
 
