@@ -444,7 +444,9 @@ def test_the_object_of_an_earlier_value_is_a_change(private: bool) -> None:
             watch.look(private=True)
             sum_["clip_norm"] = kept
         else:
-            lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1).step()
+            scheduler = lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
+            optimizer.step()
+            scheduler.step()
             group["lr"] = kept
         watch.look()
         name = "clip_norm" if private else "lr"

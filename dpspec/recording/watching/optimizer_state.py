@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpspec.recording.side_state.digests import readable_digest
-
 from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
-
+from dpspec.recording.side_state.digests import readable_digest
 
 #: Options that the schedulers of torch add to each group.
 _OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum"}
