@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ def tidy(text: str) -> str:
 
 
 def prose(docstring: str | None) -> list[str]:
-    """A docstring's paragraphs; lines of the form ``name: text`` become a list."""
+    """Convert a docstring's paragraphs; ``Args``, ``Attributes`` and lines ``name: text`` become lists."""
     lines: list[str] = []
     for paragraph in inspect.cleandoc(docstring or "").split("\n\n"):
         if paragraph.startswith("    "):
@@ -45,6 +46,9 @@ def prose(docstring: str | None) -> list[str]:
 
 
 def _items(paragraph: str) -> list[str]:
+    head, _, section = paragraph.partition("\n")
+    if head in ("Args:", "Attributes:"):
+        paragraph = textwrap.dedent(section)
     found = [_TERM.match(line) for line in paragraph.splitlines()]
     if found[0] is None or not paragraph:
         return [" ".join(paragraph.split())]

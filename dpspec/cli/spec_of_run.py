@@ -10,9 +10,9 @@ from dpspec.cli.starter_spec import MODELINE, require_name
 from dpspec.cli.yaml_writer import to_yaml
 from dpspec.contract import Json
 from dpspec.contract import Path as Place
+from dpspec.engine.checking.check import Question, check_run, document_of
 from dpspec.engine.recorded.channels.contributions import PER_RECORD_CLIPPING
 from dpspec.engine.recorded.channels.table import UNKNOWN
-from dpspec.engine.recorded.pipeline.check import Question, check_run, document_of
 from dpspec.engine.results.decimals import upper
 from dpspec.engine.results.recording import Recording
 from dpspec.errors import UsageError

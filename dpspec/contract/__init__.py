@@ -1,4 +1,4 @@
-"""What a plugin imports: values and interfaces, without logic and without numpy, scipy or torch."""
+"""The plugin API: values and interfaces, without logic and without importing numpy, scipy or torch."""
 
 from dpspec.contract.audit import Audit, Context, Outcome, Plan, Power, Trial
 from dpspec.contract.diagnostics import Diagnostic, Path, Span, format_path

@@ -1,4 +1,4 @@
-"""What attacks are made of: kinds of canaries, and scores; a plugin offers both by the hook ``dpspec_attacks``.
+"""Kinds of canaries and scores, which plugins offer with the hook ``dpspec_attacks``.
 
 A whole plugin::
 
@@ -11,12 +11,11 @@ A whole plugin::
     def dpspec_attacks():
         yield Canary(kind="mine", summary="...", space="input", make="my_package.canaries:make")
 
-**What a lower bound rests on.** Each canary is planted by a fair coin, and the test counts how often coins are guessed
-from scores. It holds for every way of making canaries and every way of scoring them, however poor, as long as neither
-knows a coin beforehand: canaries are made before coins are looked at, and scores from what the adversary sees. So no
-function here is given a coin that is guessed later, a seed of the run, its batches or its noise. Rows with planted
-records in them are none of what is given either. Python cannot keep code from looking elsewhere: what a plugin of
-somebody else's makes rests on the assumption ``attack-code``, which results name.
+**Validity of lower bounds.** Each canary is inserted with probability 1/2, and the test counts correct guesses of these
+inclusion bits from scores. It is valid for all canaries and scores that do not depend on the bits: canaries are made
+before the bits are drawn, and scores use only the adversary's view. No function here receives a bit that is guessed
+later, the run's seed, batches or noise, or rows with canaries. Python cannot prevent code from reading them elsewhere,
+so a third-party plugin's results name the assumption ``attack-code``.
 """
 
 from __future__ import annotations
@@ -47,26 +46,28 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 Space: TypeAlias = Literal["gradient", "input"]
 
-#: What is planted where a spec names a space and no kind.
+#: Default kind of canary per space.
 USUAL = {"gradient": "orthogonal", "input": "mislabelled"}
 
-#: How planted records are scored by a final model where a spec does not say.
+#: Default score.
 USUAL_SCORE = "loss-difference"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Canary:
-    """A kind of canary, for ``audit.canary.kind`` to name.
+    """A kind of canary for ``audit.canary.kind``.
 
-    space: ``input`` for records, ``gradient`` for gradients along directions of their own; those need a backend with
-        the capability ``gradient-canaries``.
-    make: names a function ``(asked) -> Records`` or, in space gradient, ``(asked) -> directions`` (:class:`Asked`).
-    schema: the kind's own keys, beside core's in ``audit.canary``.
-    reads_data: whether it looks at the training records. Only then is it given them: what it plants says something of
-        them, which an adversary who knows the data knows anyway.
-    limit: names a function ``(facts, options) -> (most, why) | None``: how many can be made at most, and why, in words
-        that follow a colon. It imports neither numpy nor torch. Empty: any number.
-    trial_revision, revision_only: as for :class:`~dpspec.contract.Mechanism`.
+    Attributes:
+        space: ``input`` for records; ``gradient`` for gradients along separate directions, which need a backend with
+            the capability ``gradient-canaries``.
+        make: Function ``(asked) -> Records`` or, in space gradient, ``(asked) -> directions`` (:class:`Asked`).
+        schema: The kind's own keys in ``audit.canary``.
+        reads_data: Whether it receives the training records. Its canaries then depend on them, which an adversary with
+            access to the data knows anyway.
+        limit: Function ``(facts, options) -> (most, why) | None``: the maximum number of canaries and the reason, as
+            words after a colon. It imports neither numpy nor torch. Empty: unlimited.
+        trial_revision: See :class:`~dpspec.contract.Mechanism`.
+        revision_only: See :class:`~dpspec.contract.Mechanism`.
     """
 
     kind: str
@@ -82,16 +83,18 @@ class Canary:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """A way to score planted records by a final model, for ``audit.score`` to name; the higher, the likelier planted.
+    """A score of canaries by a final model for ``audit.score``; higher means more likely inserted.
 
-    score: names a function ``(observed) -> scores`` (m,), real numbers (:class:`Observed`).
-    schema: the score's own keys, which a spec writes in ``audit.scoring``; without any there is no such block.
-    learns: whether it learns from half of the canaries: it is told their coins, and they are not guessed.
-    gradients: whether it takes gradients of all canaries at once, and the model's movement for a sum of such: refused
-        with optimizers whose updates cannot be undone, and where the gradients do not fit into memory.
-    models: how many models it trains for itself, as the job declares, to score one run: what a plan takes them to cost.
-        Refused with many runs if it is not 0, as all of these plant the same record.
-    trial_revision, revision_only: as for :class:`~dpspec.contract.Mechanism`.
+    Attributes:
+        score: Function ``(observed) -> scores`` (m,), real numbers (:class:`Observed`).
+        schema: The score's own keys in ``audit.scoring``; without keys the block is not allowed.
+        learns: Whether it learns from half of the canaries, whose inclusion bits it receives and which are not guessed.
+        gradients: Whether it computes gradients of all canaries in one batch, and the movement of the model per unit of
+            their sum. Rejected for optimizers with non-invertible updates and if the gradients exceed the memory.
+        models: Number of models it trains to score one run, for the plan's cost. Rejected with many runs unless 0,
+            because all of these insert the same record.
+        trial_revision: See :class:`~dpspec.contract.Mechanism`.
+        revision_only: See :class:`~dpspec.contract.Mechanism`.
     """
 
     kind: str
@@ -106,41 +109,43 @@ class Score:
 
 
 class Records(NamedTuple):
-    """Canary records: features ``x`` (count, ...) and labels ``y`` (count,), of the types of the training records."""
+    """Canary records: features ``x`` (count, ...) and labels ``y`` (count,), with the training records' dtypes."""
 
     x: Array
     y: Array
 
 
 class Directions(Protocol):
-    """``count`` orthonormal directions among ``parameters``; each is zero outside ``block`` coordinates of its own."""
+    """``count`` orthonormal directions in ``parameters`` dimensions with at most ``block`` nonzero coordinates each."""
 
     parameters: int
     count: int
     block: int
 
     def directions(self, indices: torch.Tensor) -> torch.Tensor:
-        """The directions ``indices`` (b,) as float32 rows (b, parameters) of length one."""
+        """Directions ``indices`` (b,) as float32 unit rows (b, parameters)."""
 
     def supports(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where they are not zero: coordinates int64 and values float32, (b, block) each."""
+        """Nonzero coordinates, int64, and values, float32, (b, block) each."""
 
     def project(self, vector: torch.Tensor) -> torch.Tensor:
-        """The inner products (count,) of ``vector`` (parameters,) with all of them."""
+        """Inner products (count,) of ``vector`` (parameters,) with all directions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a kind is asked for: ``count`` canaries, by ``seed`` alone as far as anything is random.
+    """Request for ``count`` canaries. All randomness must derive from ``seed``.
 
-    Records have the shape and types of the training records, finite features and labels 0..classes - 1. Directions are
-    float32 rows (count, facts.parameters), of length one and orthogonal to each other, each to 1e-5; core multiplies
-    them beyond the clip norm, so that what is planted has that norm once it is clipped. Instead of rows there may be
-    :class:`Directions` on ``device``, as sparse as they like: of a plugin's, core asks for the ``supports`` of all of
-    them at once and for nothing later, since who is asked for one canary while a model is trained learns its coin.
+    Records have the shape and dtypes of the training records, finite features and labels 0..classes - 1. Directions are
+    float32 rows (count, facts.parameters), orthonormal to 1e-5; core scales them above the clip norm, so that canaries
+    have that norm after clipping. Alternatively, return (sparse) :class:`Directions` on ``device``. Core reads all
+    ``supports`` of a plugin's directions before training, because later lookups would reveal inclusion bits.
 
-    options: the kind's own keys. facts: the public facts of the data, and the number of parameters.
-    x, y: the training records (n, ...), (n,), read-only; None for kinds that do not say ``reads_data``.
+    Attributes:
+        options: The kind's own keys.
+        facts: Public facts of the data, and the number of parameters.
+        x: Training records (n, ...), read-only; None unless the kind declares ``reads_data``.
+        y: Their labels (n,).
     """
 
     count: int
@@ -154,19 +159,24 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """What an adversary of the final model sees and knows of m planted records or groups of equal ones; no coin.
+    """The final-model adversary's view of m canaries or groups of equal ones, without inclusion bits.
 
-    canaries: the records. copies: (m,) how many equal ones each is a group of.
-    before, after: (m,) float64, the log-odds ln(p / (1 - p)) of the canaries' labels by the first and the last model;
-        0 where a model gives no number.
-    ask: the same pair for any other records, float32 and int64.
-    first, last: (parameters,) float32, the weights of both models; not finite where training diverged.
-    coins: (m,) int8, -1 where the coin is not known; of scores that learn, 0 or 1 for those that are not guessed.
-    unit: what noise adds to a parameter, rate * sqrt(sum over steps of (noise_multiplier * clip_norm)^2) / divisor, 1
-        without noise. many: whether scores of many runs are compared, on a grid of 1/64 from -12 to 12.
-    planted: how many records are planted on average.
-    job: the run as declared, on the real records alone: its seed, its observers and its trained model are not there.
-    options: the score's own keys.
+    Attributes:
+        canaries: The records.
+        copies: Sizes of the groups (m,).
+        before: Log-odds ln(p / (1 - p)) of the canaries' labels by the first model, (m,) float64; 0 if not finite.
+        after: The same by the last model.
+        ask: Computes the same pair for other records, float32 and int64.
+        first: Weights of the first model, (parameters,) float32; not finite if training diverged.
+        last: Weights of the last model.
+        coins: Inclusion bits (m,) int8, -1 if unknown. Scores that learn receive 0 or 1 for canaries that are not
+            guessed.
+        unit: Noise added to a parameter, rate * sqrt(sum over steps of (noise_multiplier * clip_norm)^2) / divisor; 1
+            without noise.
+        many: Whether scores of many runs are compared, on a grid of 1/64 from -12 to 12.
+        planted: Mean number of inserted canaries.
+        job: The declared run on the real records only, without seed, observers and trained model.
+        options: The score's own keys.
     """
 
     canaries: Records
@@ -181,25 +191,25 @@ class Observed:
     many: bool
     planted: int
     job: TrainingJob
-    options: FrozenMap = FrozenMap()  # noqa: RUF009 - it is frozen
+    options: FrozenMap = FrozenMap()  # noqa: RUF009 - immutable
 
 
 class Attacker(Protocol):
-    """What ``audit`` of a spec chooses of what plugins offer, ready to be called; None where nothing is chosen."""
+    """The canaries and the score that a spec's ``audit`` selects; None if nothing is selected."""
 
     @property
     def canary(self) -> Canary | None:
-        """The kind of canaries."""
+        """The selected kind of canary."""
 
     @property
     def score(self) -> Score | None:
-        """How they are scored."""
+        """The selected score."""
 
     def records(self, count: int, seed: int) -> Records:
-        """Canary records. What a plugin of others makes is looked at, and told as theirs where it is wrong."""
+        """Make canary records. A third-party plugin's records are validated, and errors name the plugin."""
 
     def directions(self, count: int, seed: int) -> Directions:
-        """The directions of gradient canaries, looked at likewise."""
+        """Make directions of gradient canaries, validated in the same way."""
 
     def scores(self, observed: Observed) -> Array:
-        """The scores (m,) float64 of what was observed, looked at likewise."""
+        """Compute scores (m,) float64, validated in the same way."""

@@ -1,4 +1,4 @@
-"""What a mechanism plugin implements: the five steps of an audit."""
+"""Interface of a mechanism plugin: the five steps of an audit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Power:
-    """What an attack could show at best, said before anything is trained."""
+    """The strongest result that an attack can achieve, computed before training."""
 
     at: FrozenMap
     epsilon: float
@@ -31,15 +31,15 @@ class Power:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How the trials are split and what they cost.
+    """Division of the trials into chunks, and their cost.
 
-    ``chunks`` partitions the trial indices; one chunk runs on one device and may batch its trials. ``checks`` are the
-    tests of conformance that will be made, each with the deviation that it would see; nothing is measured in them yet.
-    ``sequential`` promises that what ``conclude`` says of privacy, and its checks, hold after whichever chunk of the
-    plan one stops, by whatever rule: the run then ends when all claims about privacy are decided.
-    ``independent`` promises that a trial comes out the same, to the last bit, whichever others of its chunk are made
-    with it: then what the store lacks of a chunk is made alone. Without it the whole chunk is made again, because what
-    is computed together is rounded together.
+    Attributes:
+        chunks: Partition of the trial indices. A chunk runs on one device and may batch its trials.
+        checks: The planned conformance tests with their detection limits, without measurements.
+        sequential: Whether privacy conclusions and checks are valid when stopping after any chunk, by any rule. The run
+            then ends once all privacy claims are decided.
+        independent: Whether a trial is bit-identical for any subset of its chunk. Missing trials are then made
+            separately; otherwise the whole chunk is repeated, because batched computations share rounding.
     """
 
     chunks: tuple[tuple[int, ...], ...]
@@ -53,22 +53,23 @@ class Plan:
 
     @property
     def trials(self) -> int:
-        """The number of trials over all chunks."""
+        """Number of trials in all chunks."""
         return sum(len(chunk) for chunk in self.chunks)
 
 
-#: The plan of an audit that makes no trials.
+#: The plan of an audit without trials.
 NO_TRIALS = Plan(chunks=(), seconds=0.0, memory_bytes=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """The record of one training run and its attack.
+    """Record of one training run and its attack.
 
-    evidence: JSON of at most 1 MiB: scores, coins, counts, checks. It is embedded in the result, but for what stands
-        under the key ``internal``, which is left out of every report together with data-dependent findings: read it
-        with ``get`` in ``conclude``.
-    arrays: larger things by name; numpy arrays when a trial is made, read-only memory maps once it is stored.
+    Attributes:
+        evidence: JSON of at most 1 MiB: scores, inclusion bits, counts, checks. It is embedded in the result. The key
+            ``internal`` is omitted from every report together with data-dependent findings; ``conclude`` must read it
+            with ``get``.
+        arrays: Larger values by name: numpy arrays in a new trial, read-only memory maps in a stored one.
     """
 
     index: int
@@ -77,27 +78,27 @@ class Trial:
 
 
 class Context(Protocol):
-    """What core hands to an audit's steps."""
+    """Services that core provides to the steps of an audit."""
 
     @property
     def facts(self) -> Facts:
-        """The public facts of data and model."""
+        """Public facts of data and model."""
 
     @property
     def data(self) -> LoadedData:
-        """The rows, loaded when first asked for."""
+        """The rows, loaded on first access."""
 
     @property
     def model(self) -> ModelFactory:
-        """Builds the spec's model."""
+        """Factory of the spec's model."""
 
     @property
     def trainer(self) -> Trainer:
-        """Trains, by the backend that the spec names."""
+        """The spec's training backend."""
 
     @property
     def attack(self) -> Attacker:
-        """Makes canaries and scores them, by what the spec names of the hook ``dpspec_attacks``."""
+        """Canaries and score that the spec selects from the hook ``dpspec_attacks``."""
 
     @property
     def device(self) -> str:
@@ -105,44 +106,50 @@ class Context(Protocol):
 
     @property
     def directory(self) -> FilePath:
-        """What relative files of the spec are relative to."""
+        """Base folder of the spec's relative paths."""
 
     @property
     def scratch(self) -> FilePath:
-        """A folder for temporary files, removed afterwards."""
+        """A temporary folder, removed afterwards."""
 
     def seed(self, index: int, *purpose: str) -> int:
-        """A 63-bit seed derived from the trial's inputs but for ``split``, an index and a purpose."""
+        """A 63-bit seed derived from the trial's inputs without ``split``, an index and a purpose."""
 
     def resumable(self, index: int) -> Resumable | None:
-        """Where the runs of trial ``index`` may keep their state until the trial is stored; None for nowhere.
+        """Where the runs of trial ``index`` may store their state until the trial is stored; None if resuming is not
+        possible.
 
-        Give it to every ``TrainingJob`` of the trial: a killed trial then goes on in the middle of the run that it
-        was in, and the runs before that one are not made again.
+        Pass it to every ``TrainingJob`` of the trial: a killed trial then resumes within its current run.
         """
 
     def progress(self, done: int, total: int, what: str = "", *, unit: str = "", records: float = 0.0) -> None:
-        """Tell how far the current piece of work is.
+        """Report progress of the current work.
 
-        unit: what is counted, in the plural (``steps``), where its rate means something to people.
-        records: how many records one of them takes on average, where that does.
+        Args:
+            done: Completed units.
+            total: Number of units.
+            what: Description of the work.
+            unit: Plural noun of the units (``steps``) if their rate is meaningful.
+            records: Mean number of records per unit, if meaningful.
         """
 
     def cancelled(self) -> bool:
         """Whether to stop at the next safe point."""
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
-        """Apply a function to independent items, in order, perhaps in parallel."""
+        """Apply a function to independent items, in order, possibly in parallel."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dominating:
-    """What one whole run leaks at most, in a form in which it composes with other runs on the same data.
+    """Privacy loss bound of a whole run in a form that composes with other runs on the same data.
 
-    phases: pairs of :mod:`dpspec.accounting`, each with how often it is composed; together they dominate the run in
-        both directions.
-    scopes: those in which they do, such as all data sets of at least so many records, and this one.
-    source, assumptions: as of a finding; the accuracy of library functions is named by whoever composes.
+    Attributes:
+        phases: Pairs of :mod:`dpspec.accounting` with their number of compositions; together they dominate the run in
+            both directions.
+        scopes: Scopes in which they do, for example all datasets with a minimum number of records, and this one.
+        source: As in a finding.
+        assumptions: As in a finding. The composing code adds library accuracy.
     """
 
     phases: tuple[tuple[object, int], ...]
@@ -151,42 +158,41 @@ class Dominating:
     assumptions: tuple[Assumption, ...] = ()
 
 
-#: What ``bound`` and ``conclude`` yield.
+#: Results of ``bound`` and ``conclude``.
 Outcome: TypeAlias = Finding | Series | Check | Evidence
 
 
 class Audit(ABC):
-    """The five steps of an audit; one instance serves one mechanism kind and holds no state."""
+    """The five steps of an audit. One stateless instance serves one mechanism kind."""
 
     def check(self, spec: Spec, facts: Facts) -> Iterable[Diagnostic]:
-        """Say what is wrong with a spec that its schema accepts. No torch, no rows."""
+        """Report errors that the schema cannot express. Uses neither torch nor rows."""
         return ()
 
     @abstractmethod
     def bound(self, spec: Spec, context: Context) -> Iterable[Finding | Series]:
-        """Upper bounds from theory for every claim. On the CPU; may read the data, never trains."""
+        """Theoretical upper bounds for every claim. Runs on the CPU, may read the data, never trains."""
 
     def dominating(self, spec: Spec, facts: Facts, claim: Claim) -> Dominating | None:
-        """What dominates the run of ``spec`` for the claim's group size, direction and adjacency; None where nothing is
-        known that composes.
+        """Dominating pairs of the run for the claim's group size, direction and adjacency; None if unknown.
 
-        With it the choice of the best of several runs is bounded by their exact composition, and by a random number of
-        tries; without, by the sum of what ``bound`` says of each. Neither torch nor rows.
+        They bound the selection of the best of several runs by exact composition, also for a random number of tries.
+        Without them the results of ``bound`` are added. Uses neither torch nor rows.
         """
         return None
 
     def plan(self, spec: Spec, facts: Facts) -> Plan:
-        """How many trials, in which chunks, at what cost, and what they can show."""
+        """Number of trials, chunks, cost and power."""
         return NO_TRIALS
 
     def trial_inputs(self, spec: Spec) -> FrozenMap:
-        """Everything that trials may read, and the whole of their cache key.
+        """All inputs of trials, which form their cache key.
 
-        By default: mechanism, data, model, training, the threat model but for the pairs of data sets that it speaks of
-        (``min_records``, ``neighbours``), and of the audit its method, seed and own options. Never claims, confidence,
-        the number of runs, or keys that only bounds read. What stands under ``split`` says how the work of one run is
-        divided among trials: it decides keys, and no seed, so that all trials of a run can draw the same. The path
-        of initial weights is left out: core puts their digest into the key; ``worst-case`` stays.
+        Default: mechanism, data, model, training, the threat model without ``min_records`` and ``neighbours``, and the
+        audit's method, seed and own options. Never claims, confidence, the number of runs, or keys that only bounds
+        read. ``split`` describes how one run's work is divided among trials: it enters keys but no seed, so that all
+        trials of a run can draw the same numbers. The path of initial weights is omitted, because core adds their
+        digest; ``worst-case`` remains.
         """
         audit = spec.audit
         document: dict[str, Json] = {
@@ -195,9 +201,9 @@ class Audit(ABC):
         if document["threat_model"] is not None:
             spoken_of = ("min_records", "neighbours")
             document["threat_model"] = {k: v for k, v in document["threat_model"].items() if k not in spoken_of}
-        if document["data"] is not None:  # who may see values decides no value
+        if document["data"] is not None:  # the visibility of values does not change them
             document["data"] = {key: value for key, value in document["data"].items() if key != "public"}
-        if document["model"] is not None:  # the digest of the file is in the key, wherever the file lies
+        if document["model"] is not None:  # the key contains the file's digest instead of its path
             document["model"] = {
                 key: value for key, value in document["model"].items() if key != "initial" or isinstance(value, str)
             }
@@ -206,12 +212,12 @@ class Audit(ABC):
         return FrozenMap(document)
 
     def trials(self, inputs: FrozenMap, context: Context, indices: Sequence[int]) -> Iterable[Trial]:
-        """Train and attack once per index, yielding each trial as it ends. The only step that needs torch.
+        """Train and attack once per index, yielding each trial when it is done. The only step that needs torch.
 
-        ``indices`` are a whole chunk of the plan, or where the plan says that trials are independent, some of one.
+        ``indices`` is a whole chunk of the plan, or a subset if the plan declares trials independent.
         """
         raise TypeError(f"{type(self).__name__} plans trials but does not implement them")
 
     def conclude(self, spec: Spec, trials: Sequence[Trial]) -> Iterable[Outcome]:
-        """Findings, checks and evidence from stored trials. Pure: no data, no device, no randomness."""
+        """Findings, checks and evidence from stored trials. Pure: no data, device or randomness."""
         return ()

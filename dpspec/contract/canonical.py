@@ -1,4 +1,4 @@
-"""One spelling for one value: the canonical JSON under every digest and cache key."""
+"""Canonical JSON for digests and cache keys."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from dpspec.contract.frozen import Json, thaw
 
 
 def canonical_json(value: Json) -> str:
-    """Write a JSON value with sorted keys, no spaces and ASCII only.
+    """Write a JSON value with sorted keys, without spaces, in ASCII.
 
-    Raises ``ValueError`` on NaN and infinities, ``TypeError`` on what JSON does not know, either naming the place.
+    Raises:
+        ValueError: NaN or infinity; the message names the place.
+        TypeError: Not a JSON value; the message names the place.
     """
     plain = thaw(value)
     try:
@@ -22,12 +24,12 @@ def canonical_json(value: Json) -> str:
 
 
 def digest(value: Json) -> str:
-    """The SHA-256 of the canonical JSON, in hexadecimal."""
+    """SHA-256 of the canonical JSON, in hexadecimal."""
     return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()
 
 
 def _unfit(value: Json, place: str) -> str:
-    """The first place that JSON cannot hold, in words; empty where there is none."""
+    """Describe the first value that JSON cannot represent; empty if there is none."""
     if value is None or isinstance(value, bool | int | str):
         return ""
     if isinstance(value, float):

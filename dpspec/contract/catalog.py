@@ -1,4 +1,4 @@
-"""What the installed plugins offer, and which of them cannot be used: for whoever lists or picks providers."""
+"""Providers of the installed plugins, and plugins that failed to load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Offered:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokenPlugin:
-    """A plugin that could not be used, and why. ``kinds`` lists what it is known to have offered, if anything."""
+    """A plugin that failed to load, the reason, and its known ``kinds``, if any."""
 
     plugin: str
     distribution: str
@@ -36,7 +36,7 @@ class BrokenPlugin:
 
 @dataclass(frozen=True, kw_only=True)
 class Catalog:
-    """Everything that the installed plugins offer, by kind; built by the registry, read by everyone."""
+    """All providers of the installed plugins, by kind."""
 
     mechanisms: Mapping[str, Offered] = field(default_factory=dict)
     datasets: Mapping[str, Offered] = field(default_factory=dict)

@@ -1,11 +1,11 @@
-"""Located messages about a spec: what is wrong, where, and what to write instead."""
+"""Located messages about a spec: the problem, its place, and the fix."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-#: Where a value stands in a spec: mapping keys and list indices from the root.
+#: Location of a value in a spec: mapping keys and list indices from the root.
 Path: TypeAlias = tuple[str | int, ...]
 
 Severity: TypeAlias = Literal["error", "warning"]
@@ -13,7 +13,7 @@ Severity: TypeAlias = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of a file. Lines and columns count from 1; the end is exclusive."""
+    """A range in a file. Lines and columns count from 1; the end is exclusive."""
 
     file: str
     line: int
@@ -26,10 +26,11 @@ class Span:
 class Diagnostic:
     """One message about a spec.
 
-    Plugins give a ``path`` in the spec (``("mechanism", "sampling", "rate")``) and leave ``span`` out: core
-    looks it up, falling back to the nearest parent that stands in the file.
-    ``at_key`` points at the key instead of its value. ``code`` is a short name in kebab case that
-    ``dpspec explain`` knows.
+    Attributes:
+        path: Location in the spec, for example ``("mechanism", "sampling", "rate")``.
+        span: Range in the file. Plugins omit it; core finds it, or that of the nearest parent in the file.
+        at_key: Point at the key instead of its value.
+        code: Short name in kebab case for ``dpspec explain``.
     """
 
     code: str
@@ -42,7 +43,7 @@ class Diagnostic:
 
 
 def format_path(path: Path) -> str:
-    """Write a path as people do: ``mechanism.phases[1].steps``; the root is ``the spec``."""
+    """Format a path, for example ``mechanism.phases[1].steps``; the root is ``the spec``."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part

@@ -1,4 +1,4 @@
-"""What happens during a run: progress bars, logs and plugins' observers (``dpspec_event``) are fed by these alone."""
+"""Events of a run, for progress bars, logs and plugins' observers (``dpspec_event``)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted:
-    """An invocation begins."""
+    """An invocation starts."""
 
     audits: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageStarted:
-    """One audit enters a stage: ``bound``, ``trials``, ``conclude``."""
+    """An audit enters the stage ``bound``, ``trials`` or ``conclude``."""
 
     audit: str
     stage: str
@@ -34,7 +34,7 @@ class StageStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialsPlanned:
-    """How many trials an audit needs and how many the store already holds."""
+    """Numbers of required and stored trials of an audit."""
 
     audit: str
     total: int
@@ -44,9 +44,11 @@ class TrialsPlanned:
 
 @dataclass(frozen=True, kw_only=True)
 class Progressed:
-    """The current piece of work has come this far.
+    """Progress of the current work.
 
-    unit: what is counted, in the plural, where its rate means something. records: how many records one of them takes.
+    Attributes:
+        unit: Plural noun of the units, if their rate is meaningful.
+        records: Records per unit.
     """
 
     audit: str
@@ -68,7 +70,7 @@ class TrialFinished:
 
 @dataclass(frozen=True, kw_only=True)
 class Noticed:
-    """Something a person should know that changes no number: a corrupted record, mixed versions, a missing GPU."""
+    """A notice that does not change results: a corrupted record, mixed versions, a missing GPU."""
 
     audit: str
     message: str
@@ -76,7 +78,7 @@ class Noticed:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFinished:
-    """The invocation has ended; ``complete`` is false when trials are missing."""
+    """The invocation ended; ``complete`` is false if trials are missing."""
 
     complete: bool
 

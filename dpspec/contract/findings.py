@@ -1,6 +1,6 @@
-"""What an audit finds: numbers with their rigor, scope and source, and the evidence behind them.
+"""Results of an audit: findings with rigor, scope and source, series, checks and evidence.
 
-Beside them: the names of privacy quantities, which no metric may have, and the public facts of a spec's data and model.
+Also the reserved names of privacy quantities, and the public facts of a spec's data and model.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 from dpspec.contract.frozen import FrozenMap, Json
 from dpspec.errors import MissingLibraryError
 
-#: What privacy claims state or depend on, and what dpspec's own mechanisms say of privacy under names of their own. A
-#: name that begins with one of these, as ``epsilon-limit`` does, is another of them.
+#: Quantities of privacy claims and of dpspec's own mechanisms. Names with one of these prefixes, such as ``epsilon-
+#: limit``, are reserved as well.
 PRIVACY_QUANTITIES = frozenset(
     {
         *("epsilon", "eps", "delta", "mu", "gamma", "kappa", "alpha", "rho", "tpr", "fpr", "fnr", "advantage"),
@@ -23,7 +23,7 @@ PRIVACY_QUANTITIES = frozenset(
     }
 )
 
-#: The estimate of epsilon from what conformance measured of a run: it stands beside conformance, and decides nothing.
+#: Estimate of epsilon from conformance measurements; it decides no claim.
 AS_RUN = "epsilon-as-run"
 
 
@@ -39,38 +39,38 @@ def is_privacy_quantity(name: str) -> bool:
 
 Bound: TypeAlias = Literal["upper", "lower", "estimate"]
 
-#: ``certified``: a true inequality, numerical error included. ``theorem``: a proved formula evaluated in float64.
-#: ``statistical``: true with the stated confidence. ``approximate``: no guarantee.
+#: ``certified``: a true inequality including numerical error. ``theorem``: a proved formula evaluated in float64.
+#: ``statistical``: holds with the stated confidence. ``approximate``: no guarantee.
 Rigor: TypeAlias = Literal["certified", "theorem", "statistical", "approximate"]
 
-#: No statistical test yields "true": the best a test can say is ``not-rejected``.
+#: Statistical tests never yield "true": their best outcome is ``not-rejected``.
 AssumptionStatus: TypeAlias = Literal["by-construction", "declared", "not-rejected", "reported", "false", "unchecked"]
 
-#: ``verified``: exact comparisons hold. ``tested``: statistical tests reject nothing. ``assumed``: the user
-#: declares it. ``open``: not known. ``violated``: a comparison or a test fails.
+#: ``verified``: exact comparisons hold. ``tested``: no statistical test rejects. ``assumed``: declared by the user.
+#: ``open``: unknown. ``violated``: a comparison or a test fails.
 ChannelStatus: TypeAlias = Literal["verified", "tested", "assumed", "open", "violated"]
 
-#: Reporters leave ``data-dependent`` and ``per-record`` values out unless they are asked for.
+#: Reporters omit ``data-dependent`` and ``per-record`` values by default.
 Privacy: TypeAlias = Literal["public", "data-dependent", "per-record"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What a number speaks of.
+    """The pairs of datasets, adversaries and pipelines to which a number applies.
 
-    An upper bound counts for a claim only if its scope covers the claim's; a lower bound only if the claim's
-    scope covers its own.
+    An upper bound supports a claim only if its scope covers the claim's; a lower bound only if the claim's scope covers
+    its own.
 
-    unit: what ``group_size`` counts: a ``record``, or a user with as many records as one has at most: ``user (at most 8
-        records)``. What is said of one unit is never said of another.
-    adversary: ``gradient`` (chooses gradients), ``record`` (chooses records) or ``none``.
-    data: ``all`` data sets, a declared ``collection``, ``this`` one, or ``planted``: this one and more records that an
-        attack planted, which is some data set but not the declared one.
-    record: ``all`` records or the index of one; of evidence and bounds that must not tell which, why it was chosen.
-    pipeline: the mechanism as ``declared`` or the pipeline as ``executed``.
-    min_records: both neighbours hold at least this many records; 0 where nothing is asked of their number.
-    neighbours: ``all`` pairs that the adjacency allows, or the name of a restriction on them, such as
-        ``same-missing-values``.
+    Attributes:
+        unit: Unit of ``group_size``: ``record``, or a user with a maximum number of records: ``user (at most 8
+            records)``. Different units are never compared.
+        adversary: ``gradient`` (chooses gradients), ``record`` (chooses records) or ``none``.
+        data: ``all`` datasets, a declared ``collection``, ``this`` one, or ``planted``: this one plus canaries of an
+            attack.
+        record: ``all`` records or the index of one; if the index must stay private, the reason for choosing it.
+        pipeline: The mechanism as ``declared``, or the pipeline as ``executed``.
+        min_records: Minimum number of records of both neighbors; 0 for no restriction.
+        neighbours: ``all`` pairs of the adjacency, or the name of a restriction, such as ``same-missing-values``.
     """
 
     adjacency: str = "add-remove"
@@ -87,7 +87,7 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True)
 class Assumption:
-    """A condition under which a number holds, and what is known of it."""
+    """A condition of a number, and its status."""
 
     name: str
     status: AssumptionStatus
@@ -99,16 +99,16 @@ class Assumption:
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """One of the ways in which records can reach a released model, and what a recording shows of it.
+    """One of the ways in which records can influence a released model, and the recording's evidence about it.
 
     Attributes:
         name: One of the eight names in :mod:`dpspec.engine.recorded.channels`.
-        status: The weakest status of everything that the channel depends on.
-        text: A sentence for the reader: what must hold, and why the status is what it is.
-        detectable: Smallest relative deviation that the tests of the channel detect; 0 for exact comparisons alone,
-            None if there is no test.
-        sources: Names of the checks and assumptions that decide the status.
-        assumes: Names of the assumptions that are declared and not tested.
+        status: Weakest status of everything that the channel depends on.
+        text: Sentence for the reader: the condition, and the reason for the status.
+        detectable: Smallest relative deviation that the channel's tests detect; 0 for exact comparisons, None without a
+            test.
+        sources: Names of the checks and assumptions that determine the status.
+        assumes: Names of the declared, untested assumptions.
     """
 
     name: str
@@ -121,7 +121,7 @@ class Channel:
 
 @dataclass(frozen=True, kw_only=True)
 class Printed:
-    """Marks a number computed by a paper's formula as printed; a refuted formula can back no verdict."""
+    """Marks a number computed by a paper's published formula; a refuted formula supports no verdict."""
 
     refuted: bool
     reason: str = ""
@@ -129,14 +129,15 @@ class Printed:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One number that a plugin stands behind.
+    """A number for which a plugin vouches.
 
-    quantity: ``epsilon``, ``delta``, ``mu``, ``gamma``, ``accuracy``, ...
-    value: a float; ``inf`` is allowed for an upper bound that does not exist.
-    at: the conditions: ``delta``, ``group_size``, ``alpha``, ``kappa``, ``step``, ...
-    confidence: set when ``rigor`` is ``statistical``.
-    lower: where a routine returns an interval around an upper value, its lower end: how tight ``value`` is. It refutes
-        nothing; where some pair of data sets in scope attains the worst case, it is stated as a finding of its own.
+    Attributes:
+        quantity: ``epsilon``, ``delta``, ``mu``, ``gamma``, ``accuracy``, ...
+        value: A float; ``inf`` for a missing upper bound.
+        at: Conditions: ``delta``, ``group_size``, ``alpha``, ``kappa``, ``step``, ...
+        confidence: Confidence level if ``rigor`` is ``statistical``.
+        lower: Lower end of the interval around an upper bound, which shows its tightness. It refutes nothing. If a pair
+            of datasets in scope attains it, a separate finding states it as a lower bound.
     """
 
     quantity: str
@@ -156,18 +157,17 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """A curve or a table: named columns of equal length, each with a unit, for figures and files.
+    """A curve or table: named columns of equal length with units, for figures and files.
 
-    plot: how a figure is drawn of it, nothing for a table only. ``x``: a column; ``y``: a list of columns, a line each;
-        ``by``: a column whose every value gets lines of its own; ``log``: the axes (``x``, ``y``) that are logarithmic;
-        ``identity``: true where the diagonal y = x means something; ``band``: two columns, the edges of an area about
-        each line. ``kind``: ``lines``, or ``dots`` (``x`` holds names, the values of ``y`` are dots beside them), or
-        ``sorted`` (no ``x``: the values of ``y`` in ascending order, of all rows and of each value of ``by``), or
-        ``pictures`` (the cells of ``y`` are bytes in base64, ``shape`` [height, width, 1 or 3]; the column ``frame``
-        says which of a row's pictures is framed, counted from 0).
-        A series of ``delta`` against ``epsilon`` that is certified, or a theorem, holds upper bounds on the mechanism
-        as declared in the directions that its findings are of.
-    bounds: the columns that hold bounds, each ``upper`` or ``lower``: reports round them up or down, others to nearest.
+    Attributes:
+        plot: How to draw it; empty for a table only. ``x``: a column; ``y``: columns, one line each; ``by``: one set of
+            lines per value of this column; ``log``: logarithmic axes (``x``, ``y``); ``identity``: whether to draw y =
+            x; ``band``: two columns with the edges of an area around each line. ``kind``: ``lines``, or ``dots`` (``x``
+            holds names, ``y`` values are dots), or ``sorted`` (no ``x``: ascending values of ``y``, of all rows and per
+            value of ``by``), or ``pictures`` (cells of ``y`` are base64 bytes of ``shape`` [height, width, 1 or 3]; the
+            column ``frame`` gives the index, from 0, of the framed picture). A certified or theorem series of ``delta``
+            against ``epsilon`` holds upper bounds on the declared mechanism in its findings' directions.
+        bounds: Columns with bounds, each ``upper`` or ``lower``, for directed rounding in reports.
     """
 
     name: str
@@ -181,22 +181,23 @@ class Series:
     bounds: FrozenMap = field(default_factory=FrozenMap)
 
     def to_frame(self) -> Any:
-        """The columns as a ``pandas.DataFrame``, numbers unrounded.
+        """Convert the columns to a ``pandas.DataFrame`` with unrounded numbers.
 
-        Raises ``MissingLibraryError``, a ``UsageError`` and an ``ImportError``, without pandas: ``dict(self.columns)``
-        holds the same.
+        Raises:
+            MissingLibraryError: pandas is not installed; ``dict(self.columns)`` holds the same. It is a ``UsageError``
+                and an ``ImportError``.
         """
         return data_frame(self.columns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One test of the executed pipeline against what the spec declares.
+    """A test of the executed pipeline against the declaration.
 
-    ``p_value`` is the probability, under the declaration, of a deviation at least as large as the measured one;
-    ``detectable`` the smallest relative deviation that the test would have seen. ``observed`` says whether the
-    quantity was ``measured`` from outside or ``reported`` by the backend. The judge turns all checks of one
-    invocation into the result's conformance.
+    Attributes:
+        p_value: Probability, under the declaration, of a deviation at least as large as the measured one.
+        detectable: Smallest relative deviation that the test detects.
+        observed: Whether the quantity was ``measured`` on released models or ``reported`` by the backend.
     """
 
     assumption: str
@@ -212,14 +213,16 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """The sufficient statistics of one attack, from which any null curve can be tested again at no cost.
+    """Sufficient statistics of one attack, from which any null hypothesis can be tested again.
 
-    kind: which test reads them (``dpspec.stats.attacks.evidence_tests``): ``one-run`` (canaries, guesses, correct),
-        ``one-run-ladder`` (canaries, lists of guesses and correct), ``many-run`` (present, absent, true_positives,
-        false_positives), ``many-run-ranked`` (outcomes, a text of 0 and 1), ``many-run-sequential`` (coins, a text of 0
-        and 1, and scores, both in the order of the runs; valid whenever one stops) or ``binomial`` (trials, successes).
-    quantity: what is attacked: ``epsilon`` for privacy curves, or the name of a metric.
-    power: the largest epsilon (at ``at.delta``) that this attack could have shown with perfect guesses.
+    Attributes:
+        kind: The test (``dpspec.stats.attacks.evidence_tests``): ``one-run`` (canaries, guesses, correct),
+            ``one-run-ladder`` (canaries, lists of guesses and correct), ``many-run`` (present, absent, true_positives,
+            false_positives), ``many-run-ranked`` (outcomes, a string of 0 and 1), ``many-run-sequential`` (coins, a
+            string of 0 and 1, and scores, both in the order of the runs; valid for any stopping rule) or ``binomial``
+            (trials, successes).
+        quantity: ``epsilon`` for privacy curves, or the name of a metric.
+        power: Largest epsilon (at ``at.delta``) that perfect guesses would show.
     """
 
     id: str
@@ -236,16 +239,20 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """The public facts of a data set and a model, known without loading rows or torch.
+    """Public facts of a dataset and a model, known without loading rows or torch.
 
-    ``records`` counts the training records, ``shape`` is that of one record, ``parameters`` the number of
-    trainable parameters (None where the spec has no model). ``digest`` identifies the rows; it is None for data
-    that is only declared, and such data can be bounded but not trained on. ``capabilities`` are those of the
-    backend that the spec names. ``initial_weights`` is the SHA-256 of the file that the model starts from, None where
-    its weights are drawn. ``vocabulary`` is None for features that are quantities; where records are texts it says how
-    many tokens there are: features are then whole numbers below it, and 0 is padding. ``users`` counts those whose
-    training records these are, None where nothing says whose they are. Core fills in ``parameters``,
-    ``capabilities`` and ``initial_weights``.
+    Core fills in ``parameters``, ``capabilities`` and ``initial_weights``.
+
+    Attributes:
+        records: Number of training records.
+        shape: Shape of one record.
+        parameters: Number of trainable parameters; None without a model.
+        digest: Identifies the rows; None for declared data, which can be bounded but not trained on.
+        capabilities: Capabilities of the spec's backend.
+        initial_weights: SHA-256 of the file of initial weights; None for random weights.
+        vocabulary: Number of tokens of texts, whose features are integers below it with padding 0; None for numeric
+            features.
+        users: Number of users who own the training records; None if unknown.
     """
 
     records: int
@@ -262,7 +269,7 @@ class Facts:
 
 
 def data_frame(columns: Mapping[str, Sequence[Json]]) -> Any:
-    """The columns as a ``pandas.DataFrame``; raises ``MissingLibraryError`` saying what to install."""
+    """Convert columns to a ``pandas.DataFrame``. Raises ``MissingLibraryError`` without pandas."""
     try:
         import pandas as pd
     except ImportError:

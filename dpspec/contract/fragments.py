@@ -1,7 +1,6 @@
-"""JSON Schema fragments that mechanisms share, so that the same idea has the same key and the same words everywhere.
+"""JSON Schema fragments shared by mechanisms, so that the same option has the same key and description everywhere.
 
-Beside them, what several mechanisms refuse alike, located in the spec: an adjacency, values inside phases, what cannot
-train.
+Also located errors that several mechanisms share: adjacencies, values inside phases, missing requirements of training.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NOISE_MULTIPLIER: dict[str, Json] = {
     "gradients.",
 }
 
-#: Below it, float32 rounds what is clipped and the noise by a share of the clip norm that no account charges.
+#: Below this, float32 rounding exceeds the accounted fraction of the clip norm.
 LEAST_CLIP_NORM = 1e-30
 
 CLIP_NORM: dict[str, Json] = {
@@ -114,7 +113,7 @@ def _scheme_option(name: str, schema: Json) -> Json:
 
 
 def _scheme_condition(scheme: str, options: SchemeOptions) -> Json:
-    """A scheme needs the options that it takes, may have some, and has no other."""
+    """Condition on a scheme's required, optional and forbidden options."""
     then: dict[str, Json] = {"required": list(options.takes)} if options.takes else {}
     then["properties"] = {name: False for name in _SAMPLING_OPTIONS if name not in (*options.takes, *options.may)}
     return {"if": {"properties": {"scheme": {"const": scheme}}, "required": ["scheme"]}, "then": then}
@@ -165,7 +164,7 @@ NOISE: dict[str, Json] = {
 def other_adjacencies(spec: Spec, covered: str, theory: str, help: str | None = None) -> Iterator[Diagnostic]:
     """An ``unsupported`` error at every adjacency other than ``covered``, of the threat model and of claims.
 
-    theory: who covers it, as the beginning of a sentence: ``the group theory``.
+    theory: Subject of the message, for example ``the group theory``.
     """
     own = spec.threat_model.adjacency
     named: list[tuple[Path, str]] = [(("threat_model", "adjacency"), own)]
@@ -177,21 +176,21 @@ def other_adjacencies(spec: Spec, covered: str, theory: str, help: str | None = 
 
 
 def in_phase(spec: Spec, number: int, *keys: str) -> Path:
-    """Where a value of phase ``number`` stands: in that phase, or in the mechanism block that all phases share."""
+    """Location of a value of phase ``number``: in that phase, or in the shared mechanism block."""
     phases = spec.mechanism.get("phases")
     here = phases is not None and keys[0] in phases[number]
     return ("mechanism", "phases", number, *keys) if here else ("mechanism", *keys)
 
 
 def untrainable(spec: Spec, facts: Facts, needs: Iterable[str] = ()) -> Iterator[Diagnostic]:
-    """Why an audit of ``spec`` has nothing to train: no rows, no model, or a backend that lacks what it ``needs``."""
+    """Errors of a spec that cannot be trained: no rows, no model, or a backend without the capabilities ``needs``."""
     yield from requires_data(facts)
     yield from requires_model(facts)
     yield from requires_capabilities(spec, facts, dict.fromkeys(needs))
 
 
 def requires_data(facts: Facts) -> Iterator[Diagnostic]:
-    """The error ``data-not-at-hand`` of an audit that trains, where data is only declared."""
+    """Error ``data-not-at-hand`` of an audit that trains on data that is only declared."""
     if facts.digest is None:
         yield Diagnostic(
             code="data-not-at-hand",
@@ -202,16 +201,16 @@ def requires_data(facts: Facts) -> Iterator[Diagnostic]:
 
 
 def requires_model(facts: Facts) -> Iterator[Diagnostic]:
-    """The error ``no-model`` of an audit that trains, where the spec names no model."""
+    """Error ``no-model`` of an audit that trains without a model."""
     if facts.parameters is None:
         message = "an audit trains a model, and the spec names none"
         yield Diagnostic(code="no-model", message=message, path=("audit",))
 
 
 def requires_capabilities(spec: Spec, facts: Facts, needs: Mapping[str, str | None]) -> Iterator[Diagnostic]:
-    """The error ``missing-capability`` for each of ``needs`` that the backend lacks; its value says what to do instead.
+    """Error ``missing-capability`` for each of ``needs`` that the backend lacks; the values are help texts.
 
-    ``untrainable`` is this with :func:`requires_data` and :func:`requires_model`, without help.
+    ``untrainable`` combines this with :func:`requires_data` and :func:`requires_model`, without help.
     """
     for need, instead in needs.items():
         if need not in facts.capabilities:

@@ -1,18 +1,18 @@
-"""Immutable JSON: what specs, findings and evidence are made of."""
+"""Immutable JSON values of specs, findings and evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-#: A JSON value: None, bool, int, float, str, a list or tuple of values, or a mapping from text to values.
+#: A JSON value: None, bool, int, float, str, a list or tuple of values, or a mapping from strings to values.
 Json: TypeAlias = Any
 
 _T = TypeVar("_T")
 
 
 class FrozenMap(Mapping[str, Json]):
-    """A mapping that cannot change and can be hashed; equal to any mapping with the same items.
+    """An immutable, hashable mapping, equal to any mapping with the same items.
 
     >>> m = freeze({"rate": 0.01, "sizes": [1, 2]})
     >>> m["sizes"]
@@ -44,10 +44,7 @@ class FrozenMap(Mapping[str, Json]):
         return f"{type(self).__name__}({self._items!r})"
 
     def typed(self, read: Callable[[FrozenMap], _T]) -> _T:
-        """What ``read`` makes of this map, a value that cannot change: made once, and kept as long as the map is.
-
-        It is no part of the map: neither equality, the hash nor a pickle knows of it.
-        """
+        """``read(self)``, an immutable value that is cached with the map but ignored by equality, hash and pickle."""
         if read not in self._typed:
             self._typed[read] = read(self)
         made: _T = self._typed[read]
@@ -58,7 +55,7 @@ class FrozenMap(Mapping[str, Json]):
 
 
 def freeze(value: Json) -> Json:
-    """Turn mappings into :class:`FrozenMap` and lists into tuples, all the way down."""
+    """Convert mappings to :class:`FrozenMap` and lists to tuples, recursively."""
     if isinstance(value, FrozenMap):
         return value
     if isinstance(value, Mapping):
@@ -69,7 +66,7 @@ def freeze(value: Json) -> Json:
 
 
 def deeper_than(value: Json, levels: int) -> bool:
-    """Whether maps and lists are nested in a value of plain JSON over more than ``levels`` levels; never recurses."""
+    """Whether a plain JSON value is nested more than ``levels`` levels deep. Not recursive."""
     held = [value]
     for _ in range(levels + 1):
         held = [inner for inner in held if isinstance(inner, dict | list)]
@@ -80,7 +77,7 @@ def deeper_than(value: Json, levels: int) -> bool:
 
 
 def thaw(value: Json) -> Json:
-    """Turn a frozen value back into plain dicts and lists, ready for ``json.dumps``."""
+    """Convert a frozen value to plain dicts and lists for ``json.dumps``."""
     if isinstance(value, Mapping):
         return {k: thaw(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -29,36 +29,36 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class DpspecHooks:
-    """All hooks. Each is called once, when the registry is first needed, except ``dpspec_event``."""
+    """All hooks. Each is called once, when the catalog is built, except ``dpspec_event``."""
 
     @hookspec
     def dpspec_mechanisms(self) -> Iterable[Mechanism]:  # type: ignore[empty-body]
-        """Called when the catalog is built: the mechanisms that this plugin can audit."""
+        """Mechanisms that this plugin can audit."""
 
     @hookspec
     def dpspec_datasets(self) -> Iterable[Dataset]:  # type: ignore[empty-body]
-        """Called when the catalog is built: the data kinds that ``data.kind`` can then name."""
+        """Data kinds for ``data.kind``."""
 
     @hookspec
     def dpspec_models(self) -> Iterable[Model]:  # type: ignore[empty-body]
-        """Called when the catalog is built: the architectures that ``model.kind`` can then name."""
+        """Architectures for ``model.kind``."""
 
     @hookspec
     def dpspec_backends(self) -> Iterable[Backend]:  # type: ignore[empty-body]
-        """Called when the catalog is built: who can train, for ``training.backend`` to name."""
+        """Backends for ``training.backend``."""
 
     @hookspec
     def dpspec_reporters(self) -> Iterable[Reporter]:  # type: ignore[empty-body]
-        """Called when the catalog is built: formats that ``--report FORMAT=PATH`` can then name."""
+        """Formats for ``--report FORMAT=PATH``."""
 
     @hookspec
     def dpspec_executors(self) -> Iterable[Executor]:  # type: ignore[empty-body]
-        """Called when the catalog is built: where trials can run, for ``--executor`` to name."""
+        """Executors of trials for ``--executor``."""
 
     @hookspec
     def dpspec_attacks(self) -> Iterable[Canary | Score]:  # type: ignore[empty-body]
-        """Called when the catalog is built: what ``audit.canary.kind`` and ``audit.score`` can then name."""
+        """Canaries and scores for ``audit.canary.kind`` and ``audit.score``."""
 
     @hookspec
     def dpspec_event(self, event: Event) -> None:
-        """Called during a run, for each event. Observes only: an exception here is noted and ignored."""
+        """Observe an event of a run. Exceptions are reported and ignored."""

@@ -1,4 +1,4 @@
-"""A phase of a mechanism that trains in steps: its options, and the numbers that everybody reads off them, typed."""
+"""Typed options of a phase of an iterative mechanism."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from dpspec.contract.frozen import FrozenMap, Json
 
 Scheme: TypeAlias = Literal["poisson", "truncated-poisson", "fixed", "full", "shuffled", "random-allocation"]
 
-#: What is drawn into a batch: records, or users with all of theirs.
+#: Sampling unit: records, or users with all their records.
 Drawn: TypeAlias = Literal["record", "user"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeOptions:
-    """A sampling scheme in a phrase, which of rate, batch_size, max_batch and epoch_steps it ``takes``, and which other
-    options it ``may`` have."""
+    """A sampling scheme's phrase, its required options (rate, batch_size, max_batch, epoch_steps) and its optional
+    ones.
+    """
 
     says: str
     takes: tuple[str, ...] = ()
     may: tuple[str, ...] = ()
 
 
-#: Every scheme, from which the fragment ``SAMPLING`` is made. How batches are drawn is
-#: ``training/loop/samplers.py``, what is tested of them ``stats/conformance/sampling/checks.py``. Mechanisms name the
-#: schemes that their theorems cover, so that a new one is refused by all others.
+#: All schemes, the source of the fragment ``SAMPLING``. Samplers are in ``training/loop/samplers.py``, tests in
+#: ``stats/conformance/sampling/checks.py``. Mechanisms list the schemes that their theorems cover, so new schemes are
+#: rejected by default.
 SCHEMES: Mapping[Scheme, SchemeOptions] = {
     "poisson": SchemeOptions(says="every record enters with probability rate", takes=("rate",)),
     "truncated-poisson": SchemeOptions(
@@ -53,17 +54,16 @@ SCHEMES: Mapping[Scheme, SchemeOptions] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How each step draws its batch, as the fragment ``SAMPLING`` describes it.
+    """Sampling of batches, as the fragment ``SAMPLING`` describes it. Options of other schemes are None.
 
-    rate: the probability, in (0, 1], with which each record enters a batch (``poisson``), before it is truncated
-        (``truncated-poisson``); else None.
-    batch_size: the number of records in every batch, at least 1 (``fixed``, ``shuffled``); else None.
-    max_batch: the number of records in a batch at most, at least 1 (``truncated-poisson``); else None.
-    unit: what enters a batch, and is clipped: records, or users (``poisson`` alone); ``rate`` is that of one.
-    records_per_user: of a user who is drawn, so many records at most are averaged, at least 1; None of records.
-    epoch_steps: the number of steps, at least 1, in exactly one of which each record is (``random-allocation``); else
-        None.
-    batches_per_epoch: in so many of these, each record is, if not in one; at least 1 and at most ``epoch_steps``.
+    Attributes:
+        rate: Inclusion probability in (0, 1] of each record (``poisson``), before truncation (``truncated-poisson``).
+        batch_size: Number of records per batch, at least 1 (``fixed``, ``shuffled``).
+        max_batch: Maximum number of records per batch, at least 1 (``truncated-poisson``).
+        unit: What enters a batch and is clipped: records, or users (only ``poisson``), to which ``rate`` then applies.
+        records_per_user: Maximum number of averaged records of a drawn user, at least 1; None for records.
+        epoch_steps: Number of steps per epoch, at least 1 (``random-allocation``).
+        batches_per_epoch: Number of batches per record and epoch, from 1 to ``epoch_steps`` (default 1).
     """
 
     scheme: Scheme
@@ -77,7 +77,7 @@ class Sampling:
 
     @classmethod
     def of(cls, block: Mapping[str, Json]) -> Sampling:
-        """From the block ``sampling`` of a mechanism."""
+        """Read a mechanism's ``sampling`` block."""
         rate, batch_size, max_batch = block.get("rate"), block.get("batch_size"), block.get("max_batch")
         most = block.get("records_per_user")
         epoch_steps = block.get("epoch_steps")
@@ -94,13 +94,14 @@ class Sampling:
 
     @property
     def of_users(self) -> bool:
-        """Whether users are drawn, and what one of them adds is clipped as a whole."""
+        """Whether users are drawn and contribute one clipped vector each."""
         return self.unit == "user"
 
     def inclusion(self, records: int | None = None) -> float:
-        """The probability, in (0, 1], with which one of ``records`` enters a batch, before that is truncated.
+        """Inclusion probability, in (0, 1], of one of ``records``, before truncation.
 
-        Raises ``ValueError`` where batches have a fixed size and ``records`` is not given.
+        Raises:
+            ValueError: Batches have a fixed size and ``records`` is missing.
         """
         if self.rate is not None:
             return self.rate
@@ -114,10 +115,10 @@ class Sampling:
 
 
 class Phase(FrozenMap):
-    """Steps that share their parameters: a mechanism's options for them, its own first, with typed attributes.
+    """Steps with the same parameters: the mechanism's options for them with typed attributes.
 
-    It is the mapping of these options, so that any key of a mechanism's own can be read too. A typed attribute raises
-    ``KeyError`` where the mechanism has no such key.
+    It is a mapping of these options, so that custom keys can be read too. A typed attribute raises ``KeyError`` if the
+    mechanism has no such key.
 
     >>> phase = Phase({"steps": 100, "noise_multiplier": 1, "sampling": {"scheme": "fixed", "batch_size": 50}})
     >>> phase.rate(1000), phase.noise_multiplier, phase["sampling"]["batch_size"]
@@ -128,12 +129,12 @@ class Phase(FrozenMap):
 
     @classmethod
     def of(cls, options: Mapping[str, Json]) -> Phase:
-        """These options as a phase; a phase as it is."""
+        """Convert options to a phase; a phase is returned unchanged."""
         return options if isinstance(options, Phase) else cls(options)
 
     @classmethod
     def all_of(cls, options: Mapping[str, Json]) -> tuple[Phase, ...]:
-        """The phases, in order, of a mechanism's ``options``: one where it names none. Made once for a frozen map."""
+        """Phases of a mechanism's ``options`` in order, at least one; cached for frozen maps."""
         return options.typed(cls._divided) if isinstance(options, FrozenMap) else cls._divided(options)
 
     @classmethod
@@ -147,58 +148,60 @@ class Phase(FrozenMap):
 
     @property
     def steps(self) -> int:
-        """The number of updates, at least 1."""
+        """Number of updates, at least 1."""
         return int(self["steps"])
 
     @property
     def sampling(self) -> Sampling:
-        """How each step draws its batch."""
+        """Sampling of batches."""
         block = self["sampling"]
         return block.typed(Sampling.of) if isinstance(block, FrozenMap) else Sampling.of(block)
 
     @property
     def clip_norm(self) -> float:
-        """The largest l2 norm of a record's contribution, > 0."""
+        """Maximum l2 norm of a record's contribution, > 0."""
         return float(self["clip_norm"])
 
     @property
     def noise_multiplier(self) -> float:
-        """The standard deviation of the noise on a sum, in units of the clip norm, >= 0."""
+        """Standard deviation of the noise on a sum, in units of the clip norm, >= 0."""
         return float(self["noise_multiplier"])
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the noise on a sum, per parameter: noise_multiplier * clip_norm."""
+        """Standard deviation of the noise on a sum per parameter: noise_multiplier * clip_norm."""
         return self.noise_multiplier * self.clip_norm
 
     @property
     def noise(self) -> str:
-        """The law of the noise: ``gaussian`` where the phase names none, or ``laplace``."""
+        """Noise distribution: ``gaussian`` (default) or ``laplace``."""
         return str(self.get("noise", "gaussian"))
 
     @property
     def noiseless(self) -> bool:
-        """Whether no noise is added at all."""
+        """Whether no noise is added."""
         return self.noise_multiplier == 0.0
 
     @property
     def clipping_scheme(self) -> str:
-        """How contributions are clipped: ``flat`` where the phase says nothing, ``per-layer`` or ``truncated``."""
+        """Clipping: ``flat`` (default), ``per-layer`` or ``truncated``."""
         return str((self.get("clipping") or {}).get("scheme", "flat"))
 
     def rate(self, records: int | None = None) -> float:
-        """The probability, in (0, 1], with which one of ``records`` enters a batch.
+        """Inclusion probability, in (0, 1], of one of ``records``.
 
-        Poisson: the declared rate, also where batches are truncated afterwards. Batches of a fixed size: that size over
-        ``records``, at most 1. Random allocation: the batches of an epoch that a record is in, over the epoch's steps.
-        Full: 1. Raises ``ValueError`` where batches have a fixed size and ``records`` is not given.
+        Poisson: the declared rate, before truncation. Fixed batch size: that size over ``records``, at most 1. Random
+        allocation: batches per record and epoch, over the epoch's steps. Full: 1.
+
+        Raises:
+            ValueError: Batches have a fixed size and ``records`` is missing.
         """
         return self.sampling.inclusion(records)
 
     def expected_batch(self, records: int) -> float:
-        """The mean number of records in a batch: the rate times ``records``."""
+        """Mean batch size: the rate times ``records``."""
         return self.rate(records) * records
 
     def replace(self, **options: Json) -> Phase:
-        """The phase with some options changed or added."""
+        """Copy the phase with changed or added options."""
         return Phase({**self, **options})

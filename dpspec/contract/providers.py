@@ -1,6 +1,6 @@
-"""Descriptors: what a plugin offers. They are light values; the code they name is imported only when it is needed.
+"""Descriptors of providers and interfaces of their code.
 
-Code is named as ``package.module:Attribute``.
+Descriptors are light values. Code is named as ``package.module:Attribute`` and imported when it is needed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ def _nothing() -> Schema:
 
 @dataclass(frozen=True, kw_only=True)
 class Schemas:
-    """The keys that a mechanism adds to the spec.
+    """Keys that a mechanism adds to the spec.
 
-    mechanism: the whole block without ``kind``, ``steps`` and ``phases``, which are core's.
-    threat_model, audit: further keys beside core's own.
-    claims: further keys per claim kind.
+    Attributes:
+        mechanism: The mechanism block without core's ``kind``, ``steps`` and ``phases``.
+        threat_model: Additional keys.
+        audit: Additional keys.
+        claims: Additional keys per claim kind.
     """
 
     mechanism: Schema
@@ -44,24 +46,25 @@ class Schemas:
 class Mechanism:
     """A mechanism that can be audited.
 
-    claims: the claim kinds that it can judge.
-    audit: names its :class:`~dpspec.contract.audit.Audit`.
-    example: a whole spec as YAML text; the conformance suite validates and runs it.
-    trial_revision: part of every trial's cache key: raise it when trials change.
-    revision_only: whether trials change only when ``trial_revision`` is raised. Without it the version and the code of
-        the distribution are part of every trial's cache key too, so that stored trials are of the code that is
-        installed; the same holds of data sets, models and backends. dpspec's own go by their revisions.
-    steps: whether core adds ``steps`` and ``phases`` to the block (an iterative mechanism) or not.
-    missing: whether records may miss values, which are NaN then; other mechanisms are refused such data.
-    tokens: whether records may be texts (``Facts.vocabulary``): whether nothing it does takes features for quantities;
-        other mechanisms are refused such data.
-    chosen_weights: whether its bounds hold for each initial model that both neighbours share, so that an adversary may
-        choose it (``model.initial: worst-case``); other mechanisms are refused it.
-    units: what its numbers can speak of one of; any other ``threat_model.unit`` is refused.
-    accesses: what an adversary may see for its numbers to hold; any other ``threat_model.access`` is refused.
-    canaries: the spaces, ``gradient`` and ``input``, in which its attack plants any kind that the hook
-        ``dpspec_attacks`` offers: core then looks up ``audit.canary.kind``, and ``context.attack`` makes them.
-    scores: whether it scores planted records by what that hook offers: core then looks up ``audit.score``.
+    Attributes:
+        claims: Supported claim kinds.
+        audit: Name of its :class:`~dpspec.contract.audit.Audit`.
+        example: A whole spec as YAML, which the conformance suite validates and runs.
+        trial_revision: Part of every trial's cache key. Increase it when trials change.
+        revision_only: Whether trials change only with ``trial_revision``. Otherwise the distribution's version and code
+            are part of the cache key as well. The same applies to datasets, models and backends. dpspec's own use
+            revisions.
+        steps: Whether core adds ``steps`` and ``phases`` to the block (an iterative mechanism).
+        missing: Whether features may be missing (NaN). Otherwise core rejects such data.
+        tokens: Whether records may be texts (``Facts.vocabulary``), so that no step treats features as quantities.
+            Otherwise core rejects such data.
+        chosen_weights: Whether bounds hold for every initial model shared by both neighbors, so that an adversary may
+            choose it (``model.initial: worst-case``). Otherwise core rejects it.
+        units: Supported values of ``threat_model.unit``.
+        accesses: Supported values of ``threat_model.access``.
+        canaries: Spaces, ``gradient`` and ``input``, in which its attack inserts canaries of the hook
+            ``dpspec_attacks``. Core then resolves ``audit.canary.kind``, and ``context.attack`` makes them.
+        scores: Whether it uses scores of that hook. Core then resolves ``audit.score``.
     """
 
     kind: str
@@ -84,7 +87,7 @@ class Mechanism:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A data kind. ``source`` names a class with the methods of :class:`DataSource`."""
+    """A data kind. ``source`` names a class that implements :class:`DataSource`."""
 
     kind: str
     summary: str
@@ -96,9 +99,10 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model kind. ``factory`` names a class with the methods of :class:`ModelFactory`'s constructor.
+    """A model kind. ``factory`` names a class that implements :class:`ModelFactory`.
 
-    tokens: whether it takes texts (``Facts.vocabulary``); core refuses them for other kinds.
+    Attributes:
+        tokens: Whether it takes texts (``Facts.vocabulary``). Otherwise core rejects them.
     """
 
     kind: str
@@ -110,22 +114,22 @@ class Model:
     tokens: bool = False
 
 
-#: What a backend can show to observers, and what it can plant.
+#: Capabilities of a backend: reports to observers, and gradient canaries.
 CAPABILITIES = frozenset({"iterates", "sampling-log", "noise-log", "norm-log", "gradient-canaries", "parts"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """Who trains. ``trainer`` names a class with the method of :class:`Trainer`, constructed without arguments.
+    """A training backend. ``trainer`` names a class that implements :class:`Trainer`, without constructor arguments.
 
-    ``as_declared`` are training options with which it does what specs declare, where its defaults do not: the
-    conformance suite tries it with these.
-    ``constants`` says where divisor, sampling rate, clip norm and schedule of a run come from: the assumption
-    ``public-constants``, or the name of one, or of a function of the spec
-    that gives it. ``by-construction``: they are the job's,
-    whatever its records are; ``false``: one of them is computed from the records, and then nothing is proved. Where it
-    is left out nobody knows, and what would be proved is ``supported``.
-    users: whether it draws users where a phase says so (``sampling.unit: user``); without it core refuses such specs.
+    Attributes:
+        as_declared: Training options with which the backend follows the declaration if its defaults do not. The
+            conformance suite uses them.
+        constants: The assumption ``public-constants`` about divisor, sampling rate, clip norm and schedule, or the name
+            of an assumption or of a function of the spec that returns it. ``by-construction``: they come from the job;
+            ``false``: one is computed from the records, so nothing is proved. Default: unknown, and proofs become
+            ``supported``.
+        users: Whether it supports ``sampling.unit: user``. Otherwise core rejects such specs.
     """
 
     kind: str
@@ -152,7 +156,7 @@ class Reporter:
 
 @dataclass(frozen=True, kw_only=True)
 class Executor:
-    """A way to run tasks. ``pool`` names a function ``(demand) -> Pool`` or a class constructed so."""
+    """An executor of tasks. ``pool`` names a function or class ``(demand) -> Pool``."""
 
     kind: str
     summary: str
@@ -161,10 +165,10 @@ class Executor:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedData:
-    """Rows in memory: float32 features of shape (n, *shape), int64 labels of shape (n,).
+    """Rows in memory: float32 features (n, *shape), int64 labels (n,).
 
-    Features are finite, or NaN where a value is missing and the data block says how missing values are written.
-    ``owners`` (n,) int64 says whose each training record is, users counted from 0; None where nothing says so.
+    Features are finite, or NaN for missing values if the data block declares how they are written. ``owners`` (n,)
+    int64 holds the user of each training record, counted from 0; None if unknown.
     """
 
     train_x: np.ndarray[Any, Any]
@@ -175,81 +179,79 @@ class LoadedData:
 
 
 class DataSource(Protocol):
-    """Reads one data set. Constructed as ``Source(options, directory)``; raises ``DataError`` on bad files."""
+    """Reads a dataset. Constructed as ``Source(options, directory)``. Raises ``DataError`` for invalid files."""
 
     def __init__(self, options: FrozenMap, directory: FilePath) -> None: ...
 
     def facts(self) -> Facts:
-        """The public facts, without torch and as cheaply as the format allows."""
+        """Public facts, without torch and as cheaply as the format allows."""
 
     def load(self) -> LoadedData:
-        """The rows."""
+        """Load the rows."""
 
 
 class ModelFactory(Protocol):
-    """Builds one model. Constructed as ``Factory(options, facts)``; raises ``ValueError`` where they do not fit."""
+    """Builds a model. Constructed as ``Factory(options, facts)``. Raises ``ValueError`` if they are incompatible."""
 
     def __init__(self, options: FrozenMap, facts: Facts) -> None: ...
 
     def parameters(self) -> int:
-        """The number of trainable parameters, without torch."""
+        """Number of trainable parameters, without torch."""
 
     def build(self, seed: int) -> torch.nn.Module:
-        """A freshly initialised module, float32 on the CPU; the seed decides its weights."""
+        """A newly initialized module, float32 on the CPU, determined by the seed."""
 
 
 class GradientCanaries(Protocol):
-    """Records that have a gradient of their own at every step, whatever the model: one per planted record.
-
-    ``count`` records stand behind the real ones: record ``n + i`` is canary record ``i``.
-    """
+    """Canaries with a fixed gradient at every step, independent of the model. Canary i is record ``n + i``."""
 
     @property
     def count(self) -> int:
-        """How many canary records are planted."""
+        """Number of inserted canaries."""
 
     def gradients(self, indices: torch.Tensor) -> torch.Tensor:
-        """Shape (b, parameters): the gradients of canary records ``indices`` (b,), before clipping."""
+        """Gradients (b, parameters) of canaries ``indices`` (b,), before clipping."""
 
 
 class Observer:
-    """Sees what a run releases and, where the backend can tell, what it did. All methods do nothing by default.
+    """Receives a run's released models and the backend's reports. All methods do nothing by default.
 
-    Steps count from 1; step 0 is the initial model. Tensors are valid during the call only: copy what you keep.
+    Steps count from 1; step 0 is the initial model. Tensors are valid only during the call and must be copied to be
+    kept.
 
-    An observer that can be resumed overrides ``state`` and ``restore``: a run that is resumed at a later step shows it
-    the steps that follow, as if it had seen those before.
+    Resumable observers override ``state`` and ``restore``. After resuming, an observer receives only the following
+    steps.
     """
 
     def released(self, step: int, state: torch.Tensor) -> None:
-        """``state`` (parameters,): the model after ``step`` updates, in ``parameters()`` order (``iterates``)."""
+        """Model (parameters,) after ``step`` updates, in ``parameters()`` order (``iterates``)."""
 
     def sampled(self, step: int, indices: torch.Tensor) -> None:
-        """``indices``: the records that the step drew, canary records included (``sampling-log``)."""
+        """Records in the step's batch, including canaries (``sampling-log``)."""
 
     def noised(self, step: int, noise: torch.Tensor) -> None:
-        """``noise`` (parameters,): what was added to the sum of clipped gradients (``noise-log``)."""
+        """Noise (parameters,) added to the sum of clipped gradients (``noise-log``)."""
 
     def clipped(self, step: int, norms: torch.Tensor) -> None:
-        """``norms`` (b,), float64: the norms of the step's contributions after clipping (``norm-log``)."""
+        """Norms (b,), float64, of the step's contributions after clipping (``norm-log``)."""
 
     def state(self) -> Mapping[str, np.ndarray[Any, Any]] | None:
-        """What it has seen so far, as named arrays; None where it cannot tell, and then its run cannot be resumed."""
+        """State as named arrays; None if its run cannot be resumed."""
         return None
 
     def restore(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Go on from what :meth:`state` gave."""
+        """Restore the result of :meth:`state`."""
         raise TypeError(f"{type(self).__name__} cannot be restored")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resumable:
-    """Where a run keeps its state, so that a killed run goes on, and how often it is saved.
+    """Where and how often a run stores its state, so that it can resume after a kill.
 
-    folder: made when it is first needed; the run's files in it are no one else's business, and whoever chose the
-        folder removes it once the run's outcome is stored.
-    seconds: at most this much work is lost.
-    steps: save after every so many steps instead.
+    Attributes:
+        folder: Created on demand. The owner of the folder removes it once the run's outcome is stored.
+        seconds: Maximum lost work.
+        steps: Save after this number of steps instead.
     """
 
     folder: FilePath
@@ -259,17 +261,18 @@ class Resumable:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """One training run, as the spec declares it.
+    """One training run as the spec declares it.
 
-    phases: per phase ``steps``, ``noise_multiplier``, ``clip_norm``, ``sampling`` (scheme, rate or batch_size).
-    options: the spec's training block (learning_rate, reduction, ...).
-    x, y: the training records; input canaries stand among them, gradient canaries in ``canaries``. Where phases draw
-        users, one entry is a user: x (users, k, ...) and y (users, k), with label -1 behind the records of a user who
-        has fewer than k. Batches, canaries and ``records`` then count users.
-    expected_batch_size: a public constant, the divisor where ``reduction`` is mean; never the realised size.
-    records: the public number of records, what an attack plants not counted among them: rates and divisors follow from
-        it and not from ``len(x)``. None: it is ``len(x)``.
-    resumable: where the run may keep its state while it lasts; a backend that cannot starts anew.
+    Attributes:
+        phases: Per phase ``steps``, ``noise_multiplier``, ``clip_norm``, ``sampling`` (scheme, rate or batch_size).
+        options: The spec's training block (learning_rate, reduction, ...).
+        x: Training records including input canaries. If phases draw users: (users, k, ...), and batches, canaries and
+            ``records`` count users.
+        y: Labels; for users (users, k), with -1 after the records of a user with fewer than k.
+        canaries: Gradient canaries.
+        expected_batch_size: A public constant, the divisor if ``reduction`` is mean; never the realized size.
+        records: Public number of records without canaries, which determines rates and divisors. None: ``len(x)``.
+        resumable: Where the run may store its state. Backends without support restart from the beginning.
     """
 
     x: np.ndarray[Any, Any]
@@ -289,33 +292,34 @@ class TrainingJob:
 
     @property
     def public_records(self) -> int:
-        """The public number of records."""
+        """Public number of records."""
         return len(self.x) if self.records is None else self.records
 
 
 class Trainer(Protocol):
-    """Trains one job in place (``job.model`` ends trained) and shows its observers what the backend can."""
+    """Trains a job's model in place and reports to its observers."""
 
     def train(self, job: TrainingJob) -> None:
-        """Run the job; raises ``Cancelled`` at the next step once ``job.cancelled()`` is true."""
+        """Run the job. Raises ``Cancelled`` at the next step once ``job.cancelled()`` is true."""
 
 
 class Cancelled(Exception):  # noqa: N818 - a signal, not an error
-    """Raised by a trainer that was asked to stop."""
+    """Raised by a trainer to stop on request."""
 
 
 class MissingArrayError(ValueError):
-    """What follows from trials needs an array of theirs that is not at hand: a result carries their evidence alone."""
+    """A conclusion needs an array of a trial that is not available, because results contain only evidence."""
 
 
 class ModelError(ValueError):
-    """The model cannot be trained as the spec asks; the text says which layer, why, and what to use instead."""
+    """The model cannot be trained as declared; the message names the layer, the reason and the fix."""
 
 
 class DataError(Exception):
-    """A data file is absent, has the wrong shape or holds values that cannot be used; the text says which.
+    """A data file is missing, has the wrong shape or contains invalid values.
 
-    key: the key of the spec's ``data`` that is at fault, where one is; or a place in the spec, ``audit.scores.path``.
+    Attributes:
+        key: The responsible key of the spec's ``data``, or a place in the spec, ``audit.scores.path``.
     """
 
     def __init__(self, message: str, key: str = "") -> None:

@@ -1,4 +1,4 @@
-"""The spec as plugins see it: resolved, validated, defaults filled in, immutable."""
+"""The resolved, validated, immutable spec with defaults filled in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Direction: TypeAlias = Literal["add", "remove", "both"]
 
 @dataclass(frozen=True)
 class Section:
-    """A block of the spec whose ``kind`` chooses a provider and whose ``options`` that provider's schema describes."""
+    """A block of the spec: ``kind`` selects a provider, whose schema describes ``options``."""
 
     kind: str
     options: FrozenMap = field(default_factory=FrozenMap)
@@ -28,20 +28,20 @@ class Section:
         return self.options[key]
 
     def get(self, key: str, default: Json = None) -> Json:
-        """The option ``key``, or ``default`` where the spec does not give it."""
+        """The option ``key``, or ``default`` if the spec omits it."""
         return self.options.get(key, default)
 
 
 def phases_of(options: FrozenMap) -> tuple[FrozenMap, ...]:
-    """A mechanism's options once per phase, in order: each a :class:`Phase`, as ``Phase.all_of`` gives them."""
+    """Phases of a mechanism's options, in order (``Phase.all_of``)."""
     return Phase.all_of(options)
 
 
 def expected_batch_size(training: Mapping[str, Json], phases: Sequence[FrozenMap], records: int) -> float:
-    """The divisor of a run whose ``reduction`` is mean, at least 1.
+    """Divisor of a run with ``reduction: mean``, at least 1.
 
-    It is what ``training.expected_batch_size`` declares, or else the sampling rate of the first phase times
-    ``records``, the number of records that is taken as public: never the size of a batch that was drawn.
+    ``training.expected_batch_size``, or the first phase's sampling rate times the public number of ``records``; never
+    the size of a drawn batch.
     """
     declared = training.get("expected_batch_size")
     if declared is not None:
@@ -49,18 +49,18 @@ def expected_batch_size(training: Mapping[str, Json], phases: Sequence[FrozenMap
     return max(1.0, Phase.of(phases[0]).expected_batch(records))
 
 
-#: The keys of a data block that say how many records a user has at most, the one that decides first.
+#: Keys of a data block for the maximum number of records per user, by priority.
 RECORDS_PER_USER = ("max_records_per_user", "records_per_user")
 
 
 def records_per_user(data: Mapping[str, Json]) -> int | None:
-    """At most so many records are one user's, as a data block declares or sees to; None where it does not say."""
+    """Maximum number of records per user that a data block declares or enforces; None if it does neither."""
     said = (data.get(key) for key in RECORDS_PER_USER)
     return next((one for one in said if isinstance(one, int) and not isinstance(one, bool)), None)
 
 
 def unit_in_words(unit: str, data: Mapping[str, Json]) -> str:
-    """A unit of privacy with all that decides what it means: of users, how many records one has at most.
+    """A privacy unit including the maximum number of records per user.
 
     >>> unit_in_words("user", {"records_per_user": 8}), unit_in_words("record", {})
     ('user (at most 8 records)', 'record')
@@ -71,9 +71,9 @@ def unit_in_words(unit: str, data: Mapping[str, Json]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ThreatModel:
-    """Who the adversary is and what counts as a neighbour; ``options`` holds a plugin's own keys.
+    """The adversary and the neighboring relation; ``options`` holds a plugin's own keys.
 
-    ``min_records`` and ``neighbours`` restrict the pairs of data sets that are spoken of, as in ``Scope``.
+    ``min_records`` and ``neighbours`` restrict the pairs of datasets, as in ``Scope``.
     """
 
     adjacency: Adjacency = "add-remove"
@@ -90,11 +90,14 @@ class ThreatModel:
 class Claim:
     """One statement to be judged.
 
-    ``options`` holds the claim kind's own numbers (epsilon, delta, ...). The scope keys default to the threat
-    model's; ``record`` narrows the claim to one record, ``over`` to a declared collection of data sets.
-    ``expect`` lists the verdicts with which the claim counts as having come out as expected. ``refuted_by`` is ``any``,
-    or ``attack`` for a control that shall fall by what an attack saw, and not by a certified bound. ``group_size``
-    counts units, and ``unit`` says what one is, as in ``Scope``.
+    Attributes:
+        options: The claim kind's own numbers (epsilon, delta, ...).
+        record: Restricts the claim to one record. Scope keys default to the threat model's.
+        over: Restricts the claim to a declared collection of datasets.
+        expect: Expected verdicts.
+        refuted_by: ``any``, or ``attack`` for a negative control that only an attack may refute, not a certified bound.
+        group_size: Number of units.
+        unit: Privacy unit, as in ``Scope``.
     """
 
     id: str
@@ -118,10 +121,11 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions:
-    """How the pipeline is attacked; ``options`` holds the method's and the plugin's own keys.
+    """Options of the attack; ``options`` holds the method's and the plugin's own keys.
 
-    canary, score: what the hook ``dpspec_attacks`` offers under the names in ``options``, for mechanisms that take it;
-        they stay outside equality, as the names decide.
+    Attributes:
+        canary: The selected kind of canary, ignored by equality because ``options`` names it.
+        score: The selected score, ignored by equality.
     """
 
     method: str
@@ -138,10 +142,11 @@ class AuditOptions:
 class Spec:
     """One audit: a resolved spec, one cell of its matrix.
 
-    ``document`` is the whole resolved mapping with every schema default filled in; ``digest`` is the SHA-256 of
-    the canonical JSON of all that it decides: not of its name, its description and what it ``requires``. ``origin``
-    says where each value was written, ``directory`` what relative files are relative to; both stay outside equality
-    and hash.
+    Attributes:
+        document: The resolved mapping with all schema defaults.
+        digest: SHA-256 of the canonical JSON without name, description and ``requires``.
+        origin: Where each value was written; ignored by equality and hash.
+        directory: Base folder of relative paths; ignored by equality and hash.
     """
 
     name: str
@@ -161,30 +166,30 @@ class Spec:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The mechanism's options once per phase, in order; a spec without ``phases`` has exactly one.
+        """The mechanism's options per phase, in order; exactly one without ``phases``.
 
-        Each phase carries ``steps`` and every mechanism option, the phase's own values first.
+        Each phase carries ``steps`` and every mechanism option, with the phase's own values taking precedence.
         """
         return Phase.all_of(self.mechanism.options)
 
     @property
     def steps(self) -> int:
-        """The number of updates over all phases."""
+        """Number of updates over all phases."""
         return sum(phase.steps for phase in self.phases)
 
     @property
     def unit(self) -> str:
-        """What one unit of privacy is, as scopes and claims say it: ``record``, ``user (at most 8 records)``."""
+        """Privacy unit as in scopes and claims: ``record``, ``user (at most 8 records)``."""
         return unit_in_words(self.threat_model.unit, self.data.options)
 
     @property
     def records_per_unit(self) -> int:
-        """How many records one unit has at most: 1, or of users what the data block bounds (1 where it does not)."""
+        """Maximum number of records per unit: 1, or the data block's bound for users (1 if it has none)."""
         return (records_per_user(self.data.options) or 1) if self.threat_model.unit == "user" else 1
 
     @property
     def data_privacy(self) -> Privacy:
-        """How sensitive a number is that is measured on all of the data: public only where the spec says it may be."""
+        """Privacy label of numbers measured on all data: public only if the spec allows it."""
         return "public" if self.data.get("public", False) else "data-dependent"
 
     def to_json(self) -> dict[str, Json]:

@@ -1,1 +1,1 @@
-"""What a spec's ``data`` block can name: :mod:`dpspec.data.providers` lists the kinds, each in its family's file."""
+"""Data kinds of specs. :mod:`dpspec.data.providers` lists them."""

@@ -143,7 +143,7 @@ def _idx_header(file: IO[bytes], path: Path, axes: int) -> tuple[int, ...]:
 
 @contextmanager
 def _open_decompressed(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file, decompressed if its first bytes are those of gzip. Read errors become ``DataError``."""
+    """Open a file, decompressed if it begins like a gzip file. Read errors become ``DataError``."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"

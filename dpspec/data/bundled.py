@@ -35,7 +35,7 @@ class Bundled(Source):
         return self.FACTS
 
     def read(self) -> LoadedData:
-        """Return the rows. Raises ``DataError`` if those of the installed scikit-learn differ from the facts."""
+        """Return the rows. Raises ``DataError`` if the installed scikit-learn has other rows."""
         x, y = self.fetch()
         found = hashlib.sha256(x.astype("<f8").tobytes() + y.astype("<i8").tobytes()).hexdigest()
         if found != self.FACTS.digest:

@@ -42,7 +42,7 @@ KEYS: dict[str, Json] = {
     "resize": {
         "type": "boolean",
         "default": False,
-        "description": "Scale pictures of another size to that of shape. By default they are errors.",
+        "description": "Scale pictures to the size in shape. By default pictures of another size are errors.",
     },
 }
 

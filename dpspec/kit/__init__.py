@@ -1,13 +1,13 @@
-"""What mechanisms have in common, so that a plugin writes only what is its own: one bound, and one attack.
+"""Building blocks of mechanism plugins.
 
     >>> from dpspec import kit
     >>> kit.number("Scale of the noise.", above=0)["exclusiveMinimum"]
     0
 
-:class:`SimpleMechanism` audits by an upper bound on epsilon alone, :class:`AttackedMechanism` by an attack on real
-releases too. ``dpspec new plugin`` writes one of each kind to start from. The functions are for mechanisms that write
-an ``Audit`` of their own, because they train models by DP-SGD, say. :mod:`dpspec.kit.scores_elsewhere` is for those
-that judge scores of another program. Importing this imports neither numpy nor torch.
+:class:`SimpleMechanism` audits with an upper bound on epsilon, :class:`AttackedMechanism` also with an attack on real
+releases. ``dpspec new plugin`` generates either. The functions support mechanisms with a custom ``Audit``, for example
+because they train models by DP-SGD. :mod:`dpspec.kit.scores_elsewhere` supports scores computed by other programs.
+Importing this package imports neither numpy nor torch.
 """
 
 from dpspec.contract.fragments import requires_capabilities, requires_data, requires_model

@@ -1,7 +1,7 @@
-"""Epsilon from what was measured: noise, contribution and rate of the run, composed as the accountant would.
+"""Estimate epsilon from the measured noise, sensitivity and sampling rate of a run.
 
-It is an estimate and decides no claim: a run whose steps are something else than Poisson samples with Gaussian noise,
-or whose records differ in what they add, can leak more than either end says.
+The estimate decides no claim: a run whose steps are not Poisson samples with Gaussian noise, or whose records have
+different contributions, can exceed the interval.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from dpspec.stats.conformance.as_run import Ran
 
 _HOW = {
-    "measured": "noise and contribution as released models show them, rate and least noise as reported",
-    "reported": "noise, contribution and rate as the backend reports them",
+    "measured": "noise and sensitivity measured on released models; rate and minimum noise as logged",
+    "reported": "noise, sensitivity and rate as logged by the backend",
 }
 
 _SAMPLED_GAUSSIAN = dps.Assumption(
@@ -37,11 +37,16 @@ def epsilon_as_run(
     trials: Sequence[dps.Trial],
     epsilons: Callable[[Sequence[dps.Phase], int, Sequence[float]], Sequence[Interval]],
 ) -> Iterator[dps.Finding]:
-    """For each group size and delta, from where to where epsilon of what ran lies, by each of two readings.
+    """Interval of the executed run's epsilon for each group size and delta, by two methods.
 
-    epsilons: epsilon of steps with these phases, for groups of a size, at each delta. The finding's ``value`` is the
-    upper end, ``inf`` where there is none, ``lower`` the lower one. Where something was not measured there is one
-    finding without conditions, whose ``lower`` is None and whose assumption ``not-measured`` says what.
+    Args:
+        spec: The spec.
+        trials: The trials.
+        epsilons: Computes epsilon of steps with given phases and group size, at each delta.
+
+    Returns:
+        Findings with the upper end as ``value`` (``inf`` if unbounded) and the lower end as ``lower``. If a measurement
+        is missing, one finding without conditions, with ``lower`` None and the assumption ``not-measured``.
     """
     from dpspec.stats.conformance import as_run
 

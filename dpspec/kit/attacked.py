@@ -1,4 +1,4 @@
-"""A mechanism with an attack: it plants by coins that core has thrown, and says how much each release looks planted."""
+"""A mechanism with an attack on releases whose inclusion bits core draws."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dpspec.kit.trials import chunks
 if TYPE_CHECKING:
     import numpy as np
 
-#: Scores are told to this part of themselves near 0, and to that part of their size far from it.
+#: Resolution of score levels: absolute near 0, relative for large scores.
 _STEPS = 256
 
-#: Beyond it (a score of about 1e300), levels say no more.
+#: Maximum level, a score of about 1e300.
 _TOP = 180_000
 
 _COINS = coins("each group is planted by an independent fair coin")
@@ -28,13 +28,13 @@ _COINS = coins("each group is planted by an independent fair coin")
 
 @dataclass(frozen=True, kw_only=True)
 class Releases:
-    """What one trial saw of one group size: of as many releases as there were coins.
+    """Observations of one trial for one group size: one release per inclusion bit.
 
-    scores: (n,) how much each release looks as if the group had been planted; the log-likelihood ratio is best. Made
-        without looking at the coins.
-    noise: (m,) what was added, in units of the declared scale: the noise that the releases were made with, or what an
-        observer can tell of it. Core tests it against the law that the class names.
-    told: further numbers by name; :meth:`AttackedMechanism.further_checks` is given their sums over all releases.
+    Attributes:
+        scores: Evidence (n,) that the group was inserted, ideally the log-likelihood ratio. Must not depend on the
+            bits.
+        noise: Added noise (m,) in units of the declared scale, as drawn or as observed. Core tests its distribution.
+        told: Further numbers by name; :meth:`AttackedMechanism.further_checks` receives their sums over all releases.
     """
 
     scores: np.ndarray[Any, Any]
@@ -43,12 +43,14 @@ class Releases:
 
 
 class AttackedMechanism(SimpleMechanism):
-    """A :class:`SimpleMechanism` with one method more; core throws the coins, tests, and bounds epsilon from below.
+    """A :class:`SimpleMechanism` with an attack; core draws inclusion bits, tests, and bounds epsilon from below.
 
-    noise: the law of ``Releases.noise`` if the pipeline is as declared: ``gaussian`` (standard normal) or ``laplace``
-        (of scale 1), independent. Every run is checked against it.
-    seconds: what one release takes, for plans.
-    adversary, access: whom the attack speaks of (``dps.Scope``); it knows the data but for the group.
+    Attributes:
+        noise: Declared distribution of ``Releases.noise``: independent ``gaussian`` (standard normal) or ``laplace``
+            (scale 1). Every run is checked against it.
+        seconds: Seconds per release, for plans.
+        adversary: Adversary of the attack (``dps.Scope``), who knows the data except the group.
+        access: What the adversary sees.
     """
 
     noise: ClassVar[str]
@@ -65,25 +67,29 @@ class AttackedMechanism(SimpleMechanism):
     def release(
         self, inputs: dps.FrozenMap, context: dps.Context, index: int, group_size: int, coins: np.ndarray[Any, Any]
     ) -> Releases:
-        """Make one release per coin (n,), with a group of ``group_size`` planted where it is 1; score each.
+        """Make and score one independent release per inclusion bit.
 
-        inputs: ``mechanism``, ``threat_model``, ``audit``, ... of the spec, as ``trials`` may read them. All randomness
-        comes from ``context.seed(index, ...)``, and releases are independent.
+        Args:
+            inputs: ``mechanism``, ``threat_model``, ``audit``, ... of the spec.
+            context: Provides seeds; all randomness must derive from ``context.seed(index, ...)``.
+            index: The trial.
+            group_size: Size of the group.
+            coins: Inclusion bits (n,): the group is inserted at 1.
         """
 
     def noise_numbers(self, spec: dps.Spec, facts: dps.Facts) -> int:
-        """How many numbers of ``Releases.noise`` each release tells, for plans: what their check will see. One."""
+        """Number of values in ``Releases.noise`` per release, for the plan's detection limits. Default: one."""
         return 1
 
     def further_checks(self, spec: dps.Spec, told: Mapping[str, float] | None) -> Iterable[dps.Check]:
-        """Tests of what ran besides that of the noise, from the sums of ``Releases.told`` by name; none by default.
+        """Additional tests of the executed run from the sums of ``Releases.told`` by name. Default: none.
 
-        told: None for a plan, which promises the same checks, each with p-value 1 and nothing measured.
+        told: None for a plan, which must yield the same checks with p-value 1 and no measurement.
         """
         return ()
 
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-        """An attack needs rows. Extend it with what a schema cannot say."""
+        """Require rows. Extend this for errors that the schema cannot express."""
         if spec.audit is not None and facts.digest is None:
             yield dps.Diagnostic(
                 code="data-not-at-hand",
@@ -93,7 +99,7 @@ class AttackedMechanism(SimpleMechanism):
             )
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-        """A chunk per run, and the largest epsilon that perfect guesses would show."""
+        """One chunk per run, and the largest epsilon that perfect guesses would show."""
         if spec.audit is None:
             return super().plan(spec, facts)
         from dpspec.stats.attacks import evidence_tests
@@ -116,7 +122,7 @@ class AttackedMechanism(SimpleMechanism):
         )
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterable[dps.Trial]:
-        """One run each: releases by fair coins for every group size; kept are counts per level of score."""
+        """One run each: releases with fair inclusion bits for every group size, stored as counts per score level."""
         import numpy as np
 
         made = int(inputs["audit"]["releases"])
@@ -136,8 +142,8 @@ class AttackedMechanism(SimpleMechanism):
             yield dps.Trial(index=index, evidence=dps.FrozenMap({"groups": groups}))
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterable[dps.Outcome]:
-        """Evidence and a lower bound for every group size, and the check of the noise."""
-        assert spec.audit is not None  # without an audit there are no trials
+        """Evidence and a lower bound per group size, and the check of the noise."""
+        assert spec.audit is not None  # trials imply an audit
         groups = [group for trial in trials for group in trial.evidence["groups"]]
         for size in spec.threat_model.group_size:
             evidence = _evidence(self, spec, size, _outcomes([g for g in groups if g["group_size"] == size]))
@@ -174,10 +180,10 @@ def _evidence(mechanism: AttackedMechanism, spec: dps.Spec, group_size: int, out
 
 
 def _levels(scores: np.ndarray[Any, Any], coins: np.ndarray[Any, Any]) -> list[list[int]]:
-    """How many absent and present releases have each level of score: [[level, absent, present], ...], ascending.
+    """Numbers of absent and present releases per score level: [[level, absent, present], ...], ascending.
 
-    The level of s is 256 asinh(s) to the nearest whole number: it rises with s, is exact to 1/256 near 0 and to
-    1/256 of s far from it. Scores that are no numbers are lowest, whatever their coins.
+    The level of s is 256 asinh(s), rounded: monotone, with absolute resolution 1/256 near 0 and relative resolution
+    1/256 for large scores. NaN scores have the lowest level.
     """
     import numpy as np
 
@@ -189,7 +195,7 @@ def _levels(scores: np.ndarray[Any, Any], coins: np.ndarray[Any, Any]) -> list[l
 
 
 def _outcomes(groups: Sequence[Mapping[str, Any]]) -> str:
-    """The coins of all releases from the lowest level to the highest; within one, present first, against the attack."""
+    """Inclusion bits of all releases by ascending level; ties are ordered against the attack (present first)."""
     counts: dict[int, list[int]] = {}
     for level, absent, present in (row for group in groups for row in group["levels"]):
         sums = counts.setdefault(level, [0, 0])
@@ -199,7 +205,7 @@ def _outcomes(groups: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _told(groups: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The sum over all groups of each number that releases told; ``ValueError`` where one is no finite number."""
+    """Sums over all groups of each reported number. Raises ``ValueError`` if one is not finite."""
     sums: dict[str, list[float]] = {}
     for name, value in (item for group in groups for item in group.get("told", {}).items()):
         if type(value) not in (int, float) or not math.isfinite(value):
@@ -209,10 +215,10 @@ def _told(groups: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _noise_check(law: str, found: Sequence[Mapping[str, Any]] | None, planned: int = 0) -> dps.Check:
-    """Whether the noise has the declared size; ``found`` is None for a plan, in which ``planned`` numbers are tested.
+    """Two-sided test of the noise scale; ``found`` is None for a plan, in which ``planned`` numbers are tested.
 
-    Gaussian: the sum of squares is chi-square. Laplace: the sum of absolute values is Gamma, twice it chi-square with
-    two degrees for every number. Either is tested two-sided.
+    Gaussian: the sum of squares is chi-square. Laplace: twice the sum of absolute values is chi-square with two degrees
+    per number.
     """
     from dpspec.stats.conformance import measurement, noise_size
 
@@ -225,5 +231,5 @@ def _noise_check(law: str, found: Sequence[Mapping[str, Any]] | None, planned: i
     return measurement.check("noise-scale", measured, "reported", f"{law} noise, relative to the declared scale")
 
 
-#: Degrees of freedom per number, and which sum of theirs has them as its mean.
+#: Degrees of freedom per number, and the name of the sum.
 _LAWS: Mapping[str, tuple[int, str]] = {"gaussian": (1, "squared"), "laplace": (2, "absolute")}

@@ -1,6 +1,6 @@
-"""Findings that many mechanisms make alike, and what bounds of DP-SGD and attacks by coin flips rest on.
+"""Common findings, and assumptions of DP-SGD bounds and of attacks with inclusion bits.
 
-An upper bound that is an end of an interval is made by :func:`dpspec.accounting.certified_upper`.
+:func:`dpspec.accounting.certified_upper` makes upper bounds from intervals.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _DP_SGD: Mapping[str, str] = {
 
 
 def dp_sgd_assumptions(**texts: str) -> tuple[dps.Assumption, ...]:
-    """The assumptions of a bound on DP-SGD, each ``declared``, with some texts of a mechanism's own.
+    """Assumptions of a bound on DP-SGD, each ``declared``, with optional custom texts.
 
-    Names: noise_scale, fresh_noise, clipping, sampling, steps, public_constants. Raises ``ValueError`` on any other.
+    Names: noise_scale, fresh_noise, clipping, sampling, steps, public_constants. Raises ``ValueError`` for others.
 
     >>> [a.text for a in dp_sgd_assumptions(noise_scale="Laplace noise") if a.name == "noise-scale"]
     ['Laplace noise']
@@ -37,14 +37,14 @@ def dp_sgd_assumptions(**texts: str) -> tuple[dps.Assumption, ...]:
 
 
 def coins(text: str, name: str = "coins") -> dps.Assumption:
-    """The assumption that independent fair coins, which the audit itself flips, decide what ``text`` says."""
+    """The assumption ``text`` about independent fair coins that the audit itself draws."""
     return dps.Assumption(name=name, status="by-construction", text=text)
 
 
-#: What every bound on DP-SGD with Gaussian noise rests on.
+#: Assumptions of every bound on DP-SGD with Gaussian noise.
 ASSUMPTIONS = dp_sgd_assumptions()
 
-#: What every lower bound by canary groups rests on.
+#: Assumption of every lower bound from canary groups.
 COINS = coins("each canary group is planted by an independent fair coin")
 
 
@@ -58,11 +58,16 @@ def executed_scope(
     record: str | int = "all",
     neighbours: str = "all",
 ) -> dps.Scope:
-    """What an attack, or a measurement, of ``spec`` speaks of: the pipeline that ran.
+    """Scope of an attack on, or a measurement of, the executed pipeline of ``spec``.
 
-    data: ``this`` data set, or ``planted`` where canaries stand among other planted ones.
-    records: the number of records of the smaller neighbour, which the data sets that are spoken of have at least.
-    access: what the adversary saw; by default what the threat model says.
+    Args:
+        spec: The spec.
+        adversary: See ``Scope``.
+        data: ``this`` dataset, or ``planted`` if the canaries are among other canaries.
+        records: Number of records of the smaller neighbor, the minimum of the scope.
+        access: What the adversary saw. Default: the threat model's.
+        record: See ``Scope``.
+        neighbours: See ``Scope``.
     """
     threat = spec.threat_model
     return dps.Scope(
@@ -89,7 +94,7 @@ def theorem_upper(
     assumptions: Sequence[dps.Assumption] = (),
     printed: dps.Printed | None = None,
 ) -> dps.Finding:
-    """An upper bound by a proved formula that is evaluated in float64; ``inf`` where there is none."""
+    """An upper bound by a proved formula evaluated in float64; ``inf`` if there is none."""
     return dps.Finding(
         quantity=quantity,
         value=value,
@@ -114,14 +119,21 @@ def lower_from(
     scope: dps.Scope | None = None,
     privacy: dps.findings.Privacy = "public",
 ) -> dps.Finding:
-    """The statistical lower bound that ``evidence`` gives: no larger than the truth with probability ``confidence``.
+    """Statistical lower bound from ``evidence``, valid with probability ``confidence``.
 
-    Its quantity, conditions, scope, source, method and assumptions are the evidence's own, unless others are given.
+    Quantity, conditions, scope, source, method and assumptions default to the evidence's own.
 
-    confidence: in (0, 1).
-    delta: where a bound on epsilon holds; by default the evidence's ``at.delta``.
+    Args:
+        evidence: The evidence.
+        confidence: In (0, 1).
+        delta: Delta of a bound on epsilon. Default: the evidence's ``at.delta``.
+        method: Method of the finding.
+        assumptions: Assumptions of the finding.
+        scope: Scope of the finding.
+        privacy: Privacy label of the finding.
 
-    Raises ``ValueError`` where evidence of epsilon names no delta and none is given, and on kinds that bound nothing.
+    Raises:
+        ValueError: There is no delta for a bound on epsilon, or evidence of this kind yields no bound.
     """
     from dpspec.stats import binomial
     from dpspec.stats.attacks import evidence_tests

@@ -1,7 +1,6 @@
-"""What attacks recorded of a trial, read by type and range.
+"""Typed, validated reading of a trial's evidence.
 
-Trials come out of stores that somebody else may have written. What no run writes is refused here: a stored trial that
-says it is doubted and made again, and never counted.
+Stored trials are untrusted. Values that no run writes raise an error here, and the trial is repeated.
 """
 
 from __future__ import annotations
@@ -18,22 +17,19 @@ R = TypeVar("R", bound=Record)
 
 
 def recorded(trial: dps.Trial, key: str) -> Any:
-    """What a trial's evidence says under ``key``; raises ``ValueError`` where it says nothing."""
+    """Value of ``key`` in a trial's evidence. Raises ``ValueError`` if it is missing."""
     if key not in trial.evidence:
         raise ValueError(f"{key} is missing")
     return trial.evidence[key]
 
 
 def recorded_number(trial: dps.Trial, key: str, *, least: int = 1, most: int = 2**63 - 1) -> int:
-    """A whole number from ``least`` to ``most``; raises ``ValueError`` where a trial's evidence has none."""
+    """Integer from ``least`` to ``most`` in a trial's evidence. Raises ``ValueError`` for anything else."""
     return whole_number(recorded(trial, key), key, least=least, most=most)
 
 
 def recorded_part(trial: dps.Trial, kind: type[R], *path: str) -> R | None:
-    """The typed record at ``path`` of a trial's evidence, None where there is nothing.
-
-    Raises ``ValueError`` where what stands there is no such record.
-    """
+    """Typed record at ``path`` of a trial's evidence; None if absent. Raises ``ValueError`` for an invalid one."""
     value: Any = trial.evidence
     for place, key in enumerate(path):
         if not isinstance(value, Mapping):
@@ -45,16 +41,16 @@ def recorded_part(trial: dps.Trial, kind: type[R], *path: str) -> R | None:
 
 
 def fair_coins(value: object, count: int) -> str:
-    """``count`` coins as text of 0 and 1; raises ``ValueError`` where ``value`` is anything else."""
+    """Validate a string of ``count`` characters 0 or 1. Raises ``ValueError`` for anything else."""
     if not isinstance(value, str) or len(value) != count or not set(value) <= {"0", "1"}:
         raise ValueError(f"coins must be {count} characters 0 or 1, got {str(value)[:40]!r}")
     return value
 
 
 def coins_by_size(trial: dps.Trial, counts: Mapping[int, int]) -> dict[int, str]:
-    """The coins of the groups of each size, from the lowest score to the highest: evidence ``[[size, coins], ...]``.
+    """Inclusion bits per group size by ascending score, from evidence ``[[size, coins], ...]``.
 
-    counts: how many groups of each size were to be planted. Raises ``ValueError`` where others were.
+    Raises ``ValueError`` unless sizes and numbers equal ``counts``.
     """
     rows = _rows(recorded(trial, "outcomes"), 2, "a size and its coins")
     if [size for size, _ in rows] != list(counts):
@@ -63,7 +59,7 @@ def coins_by_size(trial: dps.Trial, counts: Mapping[int, int]) -> dict[int, str]
 
 
 def scored_coins(value: object, count: int, edges: int) -> list[tuple[int, int]]:
-    """``count`` pairs of a coin and how many of ``edges`` its score reaches; raises ``ValueError`` for others."""
+    """Validate ``count`` pairs of an inclusion bit and the number of ``edges`` reached. Raises ``ValueError``."""
     pairs = _rows(value, 2, "a coin and how many edges its score reaches")
     if len(pairs) != count:
         raise ValueError(f"scores must be {count}, got {len(pairs)}")
@@ -71,7 +67,7 @@ def scored_coins(value: object, count: int, edges: int) -> list[tuple[int, int]]
 
 
 def whole_number(value: object, name: str, *, least: int = 0, most: int = 2**63 - 1) -> int:
-    """``value`` itself; raises ``ValueError`` where it is no whole number from ``least`` to ``most``."""
+    """Validate an integer from ``least`` to ``most``. Raises ``ValueError`` for anything else."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{name} must be a whole number from {least} to {most}, got {str(value)[:40]!r}")
     return value

@@ -1,4 +1,4 @@
-"""A mechanism with an upper bound on epsilon and nothing else: six names, and core does the rest."""
+"""A mechanism with only an upper bound on epsilon."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ _NO_AUDIT = "an upper bound is all that mechanism {!r} has: it attacks nothing"
 
 
 class SimpleMechanism(dps.Audit):
-    """Subclass it, and yield ``YourMechanism.offer()`` from the hook ``dpspec_mechanisms``.
+    """Base class of a mechanism. Yield ``YourMechanism.offer()`` from the hook ``dpspec_mechanisms``.
 
-    kind: the mechanism's name in specs. schema: the fragment of each of its keys (``kit.number``, ...); a key without
-        default is required.
-    assumptions: what every bound rests on besides the formula.
-    example: a whole spec as YAML text, which the conformance suite runs.
-    source: who proved the bound, and where. method: what computes it; the kind where it is left empty.
-    rigor: ``certified`` if :meth:`epsilon` returns an interval whose upper end is rounded outward, ``theorem`` if it
-        evaluates a proved formula in float64. Certified bounds rest on ``library-accuracy`` too, which core adds.
-    scope: whom the bound speaks of; add-remove neighbours, any data, every release seen, unless it says otherwise.
-    iterative: whether specs give ``steps`` or ``phases``.
+    Attributes:
+        kind: Name in specs.
+        schema: Schema fragment per key (``kit.number``, ...); keys without default are required.
+        assumptions: Assumptions of every bound besides the formula.
+        example: A whole spec as YAML, which the conformance suite runs.
+        source: Publication that proves the bound.
+        method: Computation method. Default: the kind.
+        rigor: ``certified`` if :meth:`epsilon` returns an interval with an outward-rounded upper end, ``theorem`` if it
+            evaluates a proved formula in float64. Core adds ``library-accuracy`` to certified bounds.
+        scope: Default: add-remove neighbors, any data, every release observed.
+        iterative: Whether specs give ``steps`` or ``phases``.
 
     Example::
 
@@ -58,14 +60,14 @@ class SimpleMechanism(dps.Audit):
 
     @abstractmethod
     def epsilon(self, spec: dps.Spec, delta: float, group_size: int) -> Interval | float:
-        """An upper bound on epsilon at ``delta`` for groups of up to ``group_size`` units, in the class's ``scope``.
+        """Upper bound on epsilon at ``delta`` for groups of up to ``group_size`` units, in the class's ``scope``.
 
-        An interval's upper end is the bound, its lower end says how tight that is. ``inf`` where there is none.
+        For an interval, the upper end is the bound and the lower end shows its tightness. ``inf`` if there is none.
         """
 
     @classmethod
     def offer(cls) -> dps.Mechanism:
-        """The descriptor that the hook yields."""
+        """Descriptor for the hook."""
         return dps.Mechanism(
             kind=cls.kind,
             summary=cls.summary or _first_line(cls.__doc__) or cls.kind,
@@ -83,13 +85,13 @@ class SimpleMechanism(dps.Audit):
         )
 
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-        """Refuse an ``audit`` block, since nothing is attacked. Extend it with what a schema cannot say."""
+        """Reject an ``audit`` block. Extend this for errors that the schema cannot express."""
         if spec.audit is not None:
             message = _NO_AUDIT.format(self.kind)
             yield dps.Diagnostic(code="unsupported", message=message, path=("audit",), help="leave audit out")
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterable[dps.Finding]:
-        """:meth:`epsilon` for every group size, at each delta that is claimed and at 0."""
+        """Evaluate :meth:`epsilon` for every group size at each claimed delta and at 0."""
         for size, delta in conditions(spec):
             found = self.epsilon(spec, delta, size)
             lower, upper = (None, float(found)) if isinstance(found, int | float) else (found.lower, found.upper)
@@ -101,11 +103,11 @@ class SimpleMechanism(dps.Audit):
         return NO_TRIALS
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterable[dps.Trial]:
-        """None."""
+        """No trials."""
         return ()
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterable[dps.Outcome]:
-        """Nothing follows from no trials."""
+        """No conclusions."""
         return ()
 
     def _upper(self, value: float, lower: float | None, delta: float, group_size: int) -> dps.Finding:
@@ -124,14 +126,14 @@ class SimpleMechanism(dps.Audit):
 
 
 def conditions(spec: dps.Spec) -> list[tuple[int, float]]:
-    """Every group size that the spec names, with each delta that is claimed for it and with 0; in order."""
+    """All group sizes of the spec with each delta claimed for it and 0, in order."""
     sizes = {(size, 0.0) for size in spec.threat_model.group_size}
     claimed = {(c.group_size, d) for c in spec.claims for d in (0.0, float(c.options.get("delta", 0.0)))}
     return sorted(sizes | claimed)
 
 
 def _with_accuracy(assumptions: tuple[dps.Assumption, ...]) -> tuple[dps.Assumption, ...]:
-    """These, and once what every certified number rests on: the accuracy of library functions."""
+    """Add the assumption on the accuracy of library functions, if missing."""
     from dpspec.accounting import library_accuracy
 
     accuracy = library_accuracy()

@@ -1,4 +1,4 @@
-"""Curves and tables for people, made from rows or columns."""
+"""Series for reports from rows or columns."""
 
 from __future__ import annotations
 
@@ -27,12 +27,10 @@ def series(
     lower: Iterable[str] = (),
     privacy: dps.findings.Privacy = "public",
 ) -> dps.Series:
-    """A series of named ``columns`` of equal length; floats that are not finite are left empty (None).
+    """Create a series of named ``columns`` of equal length. Non-finite floats become empty (None).
 
-    x, y, by, band, log, identity, kind: how a figure is drawn of it, as ``dpspec.contract.Series.plot`` says; without
-        ``y`` it is a table only.
-    units: of columns that have one.
-    upper, lower: the columns that hold upper and lower bounds, which reports round up and down.
+    Drawing options are those of ``dpspec.contract.Series.plot``; without ``y`` the series is only a table. ``units``
+    maps columns to units. ``upper`` and ``lower`` are the columns with bounds, which reports round up and down.
     """
     plot: dict[str, dps.Json] = {"kind": kind, "x": x, "y": list(y), "by": by, "band": list(band), "log": list(log)}
     plot["identity"] = identity
@@ -50,7 +48,7 @@ def series(
 
 
 def columns_of(names: Sequence[str], rows: Iterable[Sequence[dps.Json]]) -> dict[str, list[dps.Json]]:
-    """Rows, each with a value per name, as columns. Raises ``ValueError`` where a row has another length.
+    """Convert rows, each with a value per name, to columns. Raises ``ValueError`` for a row of another length.
 
     >>> columns_of(("epsilon", "delta"), [(1.0, 1e-5), (2.0, 1e-6)])
     {'epsilon': [1.0, 2.0], 'delta': [1e-05, 1e-06]}

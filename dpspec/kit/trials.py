@@ -1,6 +1,6 @@
-"""What trials read, the training runs that they make, how they are divided into chunks, and what they cost.
+"""Inputs, training runs, chunks and costs of trials.
 
-Costs are rough figures for ``Plan``, which decide no result.
+Costs are rough estimates for ``Plan`` and affect no result.
 """
 
 from __future__ import annotations
@@ -15,41 +15,40 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-#: Floating-point operations per second, on one core, of a run that is audited. On the low side: training alone was
-#: measured at 9e9 to 1.3e11 (linear models and perceptrons of 8e3 to 4e5 parameters, batches of 200 to 2000), and
-#: observers, logs and scores take the rest.
+#: Floating-point operations per second and core of an audited run, a low estimate. Training alone reaches 9e9 to 1.3e11
+#: (linear models and perceptrons with 8e3 to 4e5 parameters, batches of 200 to 2000); observers, logs and scores take
+#: the rest.
 FLOPS = 4e9
 
-#: Seconds that a step takes besides, whatever the model: measured at 6e-4 for drawing and noise alone.
+#: Additional seconds per step for any model. Sampling and noise alone take 6e-4.
 STEP_SECONDS = 4e-3
 
 
 def training_seconds(parameters: int, gradients: float, steps: float) -> float:
     """Seconds on one core: 6 * parameters * gradients / FLOPS + steps * STEP_SECONDS.
 
-    A gradient takes 6 operations per parameter: 2 for the model's output and 4 for the gradient itself.
-
-    gradients: how many gradients of single records are taken, over all steps.
+    A gradient takes 6 operations per parameter: 2 for the forward and 4 for the backward pass. ``gradients`` is the
+    number of per-record gradients over all steps.
     """
     return 6.0 * parameters * gradients / FLOPS + steps * STEP_SECONDS
 
 
 def training_bytes(facts: dps.Facts) -> int:
-    """Memory in bytes of one run: gradients of up to 4096 records in float32, and the rows in float64."""
+    """Memory of one run in bytes: gradients of up to 4096 records in float32, and the rows in float64."""
     return 4 * (facts.parameters or 0) * min(facts.records, 4096) + 8 * facts.records * facts.features
 
 
 def runs_together(facts: dps.Facts, *, most: int, memory_bytes: int = 2**29) -> int:
-    """How many runs are trained at once: as many as fit into ``memory_bytes``, at least 1 and at most ``most``.
+    """Number of runs per batch that fit into ``memory_bytes``, from 1 to ``most``.
 
-    A run holds its rows, and eight vectors of parameters, in 8 bytes a number.
+    A run needs its rows and eight parameter vectors at 8 bytes per number.
     """
     each = 8 * (facts.records * max(1, facts.features) + 8 * (facts.parameters or 0))
     return max(1, min(most, memory_bytes // each))
 
 
 def chunks(runs: int, together: int = 1) -> tuple[tuple[int, ...], ...]:
-    """The indices 0 to ``runs`` - 1 in order, ``together`` in each chunk but perhaps the last.
+    """Split the indices 0 to ``runs`` - 1 into chunks of ``together``, except possibly the last.
 
     >>> chunks(5, 2)
     ((0, 1), (2, 3), (4,))
@@ -57,18 +56,18 @@ def chunks(runs: int, together: int = 1) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(start, min(runs, start + together))) for start in range(0, runs, together))
 
 
-#: Seconds of one core from which on it is said that runs can be shared out, and of what each task then has at least.
+#: Minimum core seconds for the note on sharing runs, and per resulting task.
 _LONG, _TASK = 600.0, 60.0
 
-#: Blocks of fewer runs than this lost more than two workers gained, where models are small (docs/explanation/scale.md).
+#: Smaller blocks of small models lose more than two workers gain (docs/explanation/scale.md).
 _FEWEST = 32
 
 
 def shard_notes(runs: int, chunks: int, seconds: float) -> tuple[str, ...]:
-    """A sentence for ``Plan.notes`` on runs that one task trains together although workers could share them.
+    """A sentence for ``Plan.notes`` on runs that one task trains although workers could share them.
 
-    ``runs``, in so many ``chunks``, that take so many ``seconds``; with the key ``audit.shard_runs`` there are more
-    chunks (:data:`dpspec.contract.fragments.SHARD_RUNS`).
+    ``audit.shard_runs`` increases the number of ``chunks`` of the ``runs``, which take ``seconds`` in total
+    (:data:`dpspec.contract.fragments.SHARD_RUNS`).
     """
     tasks = min(runs // _FEWEST, int(seconds / _TASK))
     if chunks > 1 or seconds < _LONG or tasks < 2:
@@ -86,13 +85,14 @@ def select_inputs(
     threat_model: Collection[str] | None = None,
     audit_without: Collection[str] | None = None,
 ) -> dps.FrozenMap:
-    """Trial inputs without what no trial reads: what ``Audit.trial_inputs`` returns, from what its default returns.
+    """Restrict the default of ``Audit.trial_inputs`` to what trials read, so that other changes keep stored trials
+    valid.
 
-    Whatever is left out neither makes trials anew when it changes, nor is at hand when they are made.
-
-    mechanism_without: keys of the mechanism that only bounds read.
-    threat_model: the keys of the threat model that trials read, None standing for absent ones; by default all.
-    audit_without: keys of the audit that only plan and conclusions read.
+    Args:
+        inputs: The default inputs.
+        mechanism_without: Mechanism keys that only bounds read.
+        threat_model: Threat model keys that trials read, None for absent ones. Default: all.
+        audit_without: Audit keys that only plans and conclusions read.
     """
     own = set(mechanism_without)
     selected: dict[str, dps.Json] = dict(inputs)
@@ -121,18 +121,22 @@ def training_job(
     parts: int = 1,
     resumable: bool = True,
 ) -> dps.TrainingJob:
-    """The run of trial ``index`` that the spec declares, without canaries and observers: add them by ``replace``.
+    """The declared run of trial ``index``, without canaries and observers, which ``replace`` adds.
 
-    inputs: the trial's inputs, with the blocks ``mechanism`` and ``training``.
-    purpose: what the run's seed is drawn for; runs of one trial have different ones.
-    rows: the training records, (n, ...) and (n,); by default all of the spec's, laid out by users where these are
-        drawn.
-    phases, options: other ones than the mechanism's and the training block's.
-    records: the public number of records, from which rates and the divisor follow; by default the spec's.
-    model_seed: the seed of the initial weights; by default the trial's own for ``model``.
-    progress: what is told of steps that are done; nothing where it is empty. The run is number ``part`` (from 0) of
-        ``parts`` equal ones of its trial.
-    resumable: whether the run keeps its state while it lasts, so that a killed trial goes on within it.
+    Args:
+        inputs: The trial's inputs with the blocks ``mechanism`` and ``training``.
+        context: The context of the audit.
+        index: The trial.
+        purpose: Purpose of the run's seed, different for each run of a trial.
+        rows: Training records (n, ...) and labels (n,). Default: the spec's, grouped by user if users are drawn.
+        phases: Default: the mechanism's.
+        options: Default: the training block's.
+        records: Public number of records, which determines rates and divisor. Default: the spec's.
+        model_seed: Seed of the initial weights. Default: the trial's seed for ``model``.
+        progress: Description of the run for progress reports; empty for none.
+        part: Number of the run within the trial, from 0.
+        parts: Number of equal runs of the trial.
+        resumable: Whether the run stores its state to resume after a kill.
     """
     phases = dps.Phase.all_of(inputs["mechanism"]) if phases is None else phases
     training = inputs["training"] if options is None else dps.FrozenMap(options)
@@ -163,7 +167,7 @@ def training_job(
 
 
 def twin_accuracy(job: dps.TrainingJob, context: dps.Context) -> dict[str, dict[str, int]]:
-    """Train ``job``, which has no canaries, and count right answers per split: ``{train: {right, records}, ...}``."""
+    """Train the canary-free ``job`` and count correct predictions per split: ``{train: {right, records}, ...}``."""
     from dpspec.training.measure.accuracy import right_answers
 
     context.trainer.train(job)
@@ -183,13 +187,19 @@ def expected_checks(
     twin: bool = False,
     estimated: int | None = None,
 ) -> tuple[dps.Check, ...]:
-    """The checks that the runs of ``spec`` will allow, each with the deviation that it would see: for ``Plan.checks``.
+    """Planned conformance checks of the runs of ``spec`` with their detection limits, for ``Plan.checks``.
 
-    trials: how many runs tell how they ran; twin: whether each has a second run beside it.
-    undone: whether updates are undone, so that released models are measured at ``looks`` steps, None for all.
-    phases: as they are trained; by default the spec's. planted: records that canaries add on average.
-    groups: per group size, how many groups of gradient canaries are drawn for.
-    estimated: from how many records what all of them add is estimated at each step; None if from all.
+    Args:
+        spec: The spec.
+        facts: The public facts.
+        trials: Number of logged runs.
+        undone: Whether updates are inverted, so that released models are measured.
+        looks: Number of measured steps; None for all.
+        phases: The trained phases. Default: the spec's.
+        planted: Mean number of inserted canaries.
+        groups: Number of groups of gradient canaries per group size.
+        twin: Whether each run is accompanied by a second one.
+        estimated: Number of records that estimate the contribution of all at each step; None for no estimate.
     """
     from dpspec.stats.conformance import expectations
 

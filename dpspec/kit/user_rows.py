@@ -1,4 +1,4 @@
-"""Records laid out by the users whose they are, as training jobs that draw users have them."""
+"""Records grouped by user, as training jobs with user-level sampling need them."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ import dpspec.contract as dps
 if TYPE_CHECKING:
     import numpy as np
 
-#: What is laid out takes no more bytes.
+#: Maximum size of the grouped rows in bytes.
 MOST_BYTES = 1 << 33
 
 
 def draws_users(phases: Iterable[dps.FrozenMap]) -> bool:
-    """Whether any phase draws users; a mechanism's phases may be none that draw at all."""
+    """Whether any phase draws users. Phases of other mechanisms may have no sampling."""
     return any("sampling" in phase and dps.Phase.of(phase).sampling.of_users for phase in phases)
 
 
 def drawn(phases: Sequence[dps.Phase], facts: dps.Facts) -> dps.Facts:
-    """The facts with the number of those who are drawn as that of records: users, where phases draw them."""
+    """The facts with ``records`` as the number of sampling units: users if phases draw them."""
     if not draws_users(phases) or facts.users is None:
         return facts
     return replace(facts, records=facts.users)
 
 
 def by_user(data: dps.LoadedData, declared: int | None = None) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The training records as (users, k, ...) and their labels as (users, k), k the most that one user has.
+    """Training records as (users, k, ...) and labels as (users, k), k the maximum number of records per user.
 
-    A user's records stand in their order in the table; behind them are zeros, with label -1. Raises ``DataError`` where
-    the data does not say whose its records are, where they are not of as many users as ``declared``, or where one has
-    so many that the rows of all would not fit.
+    A user's records keep their order and are padded with zeros and label -1.
+
+    Raises:
+        DataError: Owners are missing, their number differs from ``declared``, or the grouped rows would be too large.
     """
     import numpy as np
 

@@ -1,18 +1,16 @@
-"""Claims about users, by what is proved and attacked of groups of records.
+"""Claims about users from proofs and attacks for groups of records.
 
-A user has at most k records: the data block declares it, refuses data in which one has more, or drops what is more
-(:mod:`dpspec.data.tables.users` proves that dropping keeps neighbours). Two data sets that differ in g users then
-differ in a group of at most g k records, and groups are nested: a bound for groups of up to g k records bounds g users.
-This is example-level sampling of Charles et al. 2024 ("Fine-tuning large language models with user-level differential
-privacy"): records are drawn one by one, whoever they belong to, and the account is that of groups. A lower bound for
-groups of exactly g k records is one for g users: there are data sets in which g users have k records each, and those
-are among the ones that claims speak of. What one data set shows of a planted group of g k records is shown of g planted
-users. None of it needs to know which of the real records are whose.
+**Record sampling.** A user has at most k records: the data block declares it and rejects or drops additional ones
+(:mod:`dpspec.data.tables.users` proves that dropping keeps neighbors). Datasets that differ in g users differ in at
+most g k records, and groups are nested, so a bound for groups of up to g k records bounds g users (example-level
+sampling of Charles et al. 2024, "Fine-tuning large language models with user-level differential privacy"). A lower
+bound for groups of exactly g k records applies to g users with k records each, who occur in some dataset in scope.
+Likewise, an inserted group of g k records represents g inserted users. The owners of real records are not needed.
 
-Where a mechanism draws users instead (``sampling.unit: user``, user-level sampling of the same paper), a user who is
-drawn adds one clipped vector, made of that user's records and coins alone. Data sets that differ in g users then differ
-in g contributions of a sum in which each enters with the rate, by a coin of its own: what is proved of groups of g
-records drawn at that rate is proved of g users, however many records they have, and a planted user is one contribution.
+**User sampling** (``sampling.unit: user``, user-level sampling of the same paper). A drawn user adds one clipped vector
+that depends only on their records and coins. Datasets that differ in g users differ in g contributions, each included
+independently with the sampling rate. Statements for groups of g records at that rate apply to g users with any number
+of records. An inserted user is one contribution.
 """
 
 from __future__ import annotations
@@ -28,27 +26,27 @@ from dpspec.kit.user_rows import drawn, draws_users
 
 _T = TypeVar("_T")
 
-#: What nobody here can know of a table.
+#: Limit of every user column.
 _SPELT = "whoever is spelt in two ways counts as two users"
 
 
 class UsersAsGroups(dps.Audit):
-    """An audit of records and groups of records that audits users as well: see the module."""
+    """Extends an audit of groups of records to users; see the module."""
 
-    #: The audit of records and of groups of them.
+    #: The audit of groups of records.
     of_records: ClassVar[dps.Audit]
 
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-        """What the audit of groups says, and what cannot be said of users."""
+        """Errors of the audit of groups, and errors about users."""
         wrong = list(_refused(spec))
         yield from wrong or self.of_records.check(in_records(spec), drawn(spec.phases, facts))
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        """Those of groups, told of users."""
+        """Bounds for groups, converted to users."""
         return (in_units(spec, outcome) for outcome in self.of_records.bound(in_records(spec), context))
 
     def dominating(self, spec: dps.Spec, facts: dps.Facts, claim: dps.Claim) -> dps.audit.Dominating | None:
-        """What dominates the run for groups, told of users."""
+        """Dominating pairs for groups, converted to users."""
         if spec.threat_model.unit != "user":
             return self.of_records.dominating(spec, facts, claim)
         group = replace(claim, unit="record", group_size=claim.group_size * members(spec))
@@ -59,30 +57,30 @@ class UsersAsGroups(dps.Audit):
         return replace(found, scopes=scopes, assumptions=(*found.assumptions, bounded(spec)))
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-        """The plan for groups, with what it shows told of users."""
+        """Plan for groups, converted to users."""
         plan = self.of_records.plan(in_records(spec), drawn(spec.phases, facts))
         return replace(plan, power=tuple(in_units(spec, power) for power in plan.power))
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """Those of groups: trials know nothing of users."""
+        """Inputs for groups; trials do not depend on users."""
         return self.of_records.trial_inputs(in_records(spec))
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterable[dps.Trial]:
-        """Those of groups."""
+        """Trials for groups."""
         return self.of_records.trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-        """What follows of groups, told of users."""
+        """Conclusions for groups, converted to users."""
         return (in_units(spec, outcome) for outcome in self.of_records.conclude(in_records(spec), trials))
 
 
 def members(spec: dps.Spec) -> int:
-    """As how many records one unit counts that are drawn and clipped each for itself: 1 where users are drawn."""
+    """Number of independently drawn records per unit; 1 if users are drawn."""
     return 1 if draws_users(spec.phases) else spec.records_per_unit
 
 
 def in_records(spec: dps.Spec) -> dps.Spec:
-    """The spec with every group of users as a group of as many records as they count as; itself, where it has none."""
+    """The spec with groups of users replaced by groups of records; unchanged without users."""
     most = members(spec)
     if spec.threat_model.unit != "user":
         return spec
@@ -98,8 +96,9 @@ def in_records(spec: dps.Spec) -> dps.Spec:
 
 
 def in_units(spec: dps.Spec, outcome: _T) -> _T:
-    """What is found of groups of records, told of the users whose they are: sizes, scope and, of bounds, on what else
-    they rest. Of records, as it is."""
+    """Convert an outcome for groups of records to users: sizes, scope and, for bounds, assumptions. Unchanged for
+    records.
+    """
     if spec.threat_model.unit != "user":
         return outcome
     told: Any = outcome
@@ -118,8 +117,7 @@ def in_units(spec: dps.Spec, outcome: _T) -> _T:
 
 
 def bounded(spec: dps.Spec) -> dps.Assumption:
-    """What makes claims about users ones about groups, and who sees to it: that no user has more records than they
-    count on, or that users are drawn."""
+    """Assumption that converts claims about users to groups: the maximum number of records, or sampling of users."""
     if draws_users(spec.phases):
         text = f"a user who is drawn adds one vector within the clip norm, however many records there are; {_SPELT}"
         return dps.Assumption(name="users-drawn", status="declared", text=text)
@@ -158,14 +156,14 @@ def _refused(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 
 
 def _units(size: int, most: int) -> int:
-    """How many users so many records were planted, or bounded, for."""
+    """Number of users for a group of records."""
     if size % most:
         raise ValueError(f"a group of {size} records is none of users with {most} each")
     return size // most
 
 
 def _whose(units: int, spec: dps.Spec) -> str:
-    """``one user with 4 records``, or of users who are drawn ``one user``."""
+    """``one user with 4 records``, or ``one user`` if users are drawn."""
     who, most = "one user" if units == 1 else f"{units} users", spec.records_per_unit
     if draws_users(spec.phases):
         return who
@@ -173,7 +171,7 @@ def _whose(units: int, spec: dps.Spec) -> str:
 
 
 def _series(spec: dps.Spec, series: dps.Series) -> dps.Series:
-    """A table by group size, told by users."""
+    """Convert a table by group size to users."""
     if "group_size" not in series.columns:
         return series
     most = members(spec)

@@ -175,5 +175,5 @@ def _choice(values: Iterable[str], description: str) -> Plain:
 
 
 def _without_description(schema: Plain) -> Plain:
-    """Drop the description, which would hide that of the key that selected the schema."""
+    """Drop the description. It would hide the description of the key that selected the schema."""
     return {key: value for key, value in schema.items() if key != "description"}

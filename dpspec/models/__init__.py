@@ -1,1 +1,1 @@
-"""What a spec's ``model`` block can name: short lists of layers, collected in :mod:`dpspec.models.providers`."""
+"""Model kinds of specs. :mod:`dpspec.models.providers` lists them."""

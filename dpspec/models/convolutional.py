@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dpspec.contract import Model
-from dpspec.models.layers import Activation, Convolution, Dense, Flatten, Layer, Pool
-from dpspec.models.stack import ACTIVATION, Stack, images
+from dpspec.models.layers import ACTIVATION, Activation, Convolution, Dense, Flatten, Layer, Pool, Stack, check_images
 
 CNN_SMALL = Model(
     kind="cnn-small",
@@ -35,7 +34,7 @@ class CnnSmall(Stack):
 
     def layers(self) -> Iterable[Layer]:
         """Yield convolution, activation and max pooling per entry of ``channels``, then the scores."""
-        images("cnn-small", self.facts.shape, 8)
+        check_images("cnn-small", self.facts.shape, 8)
         for width in self.options.get("channels", (16, 32)):
             yield Convolution(int(width), kernel=3, padding=1)
             yield Activation(self.options.get("activation", "relu"))

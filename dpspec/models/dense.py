@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dpspec.contract import Model
-from dpspec.models.layers import Activation, Dense, Flatten, Layer, LayerNorm, Shape
-from dpspec.models.stack import ACTIVATION, HIDDEN, Stack
+from dpspec.models.layers import ACTIVATION, HIDDEN, Activation, Dense, Flatten, Layer, LayerNorm, Shape, Stack
 
 if TYPE_CHECKING:
     import torch

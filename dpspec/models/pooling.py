@@ -1,7 +1,7 @@
 """Fast max pooling on CPUs in the channels-last layout.
 
 In this layout torch vectorizes over channels, which saves more time than the conversions cost. Values, indices and
-gradients are bitwise equal to those of torch; the backward pass uses the indices in the model's layout.
+gradients are bitwise equal to torch's; the backward pass uses the indices in the model's layout.
 """
 
 from __future__ import annotations

@@ -9,8 +9,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dpspec.contract import Json, Model
-from dpspec.models.layers import Activation, Chain, Convolution, Dense, Flatten, GroupNorm, Layer, Shape
-from dpspec.models.stack import ACTIVATION, Stack, images
+from dpspec.models.layers import (
+    ACTIVATION,
+    Activation,
+    Chain,
+    Convolution,
+    Dense,
+    Flatten,
+    GroupNorm,
+    Layer,
+    Shape,
+    Stack,
+    check_images,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -103,7 +114,7 @@ class Resnet20(Stack):
 
     def layers(self) -> Iterable[Layer]:
         """Yield a convolution, nine blocks, the mean over all pixels, then the scores."""
-        images("resnet20", self.facts.shape, 8)
+        check_images("resnet20", self.facts.shape, 8)
         norm = GroupNorm(int(self.options.get("groups", 8)))
         activation = Activation(self.options.get("activation", "relu"))
         yield from (Convolution(16, kernel=3, padding=1, bias=False), norm, activation)
@@ -141,7 +152,7 @@ class WideResnet16x4(Stack):
 
     def layers(self) -> Iterable[Layer]:
         """Yield a convolution, six blocks, normalization, the mean over all pixels, then the scores."""
-        images("wide-resnet-16-4", self.facts.shape, 8)
+        check_images("wide-resnet-16-4", self.facts.shape, 8)
         before = (
             GroupNorm(int(self.options.get("groups", 16))),
             Activation(self.options.get("activation", "relu")),

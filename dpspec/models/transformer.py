@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dpspec.contract import Json, Model
-from dpspec.models.layers import Dense, Layer, Shape
-from dpspec.models.stack import Stack
+from dpspec.models.layers import Dense, Layer, Shape, Stack
 
 if TYPE_CHECKING:
     import torch

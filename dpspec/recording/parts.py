@@ -14,10 +14,10 @@ from dpspec.recording.folder.header import Header
 from dpspec.recording.planting.coins import GRADIENTS
 from dpspec.recording.planting.gradients import GradientCanaries, refuse_unfit
 from dpspec.recording.planting.planted import Planted
+from dpspec.recording.repeated_records import largest_multiplicity
 from dpspec.recording.watching import recognised
 from dpspec.recording.watching.accountant_watch import AccountantWatch
 from dpspec.recording.watching.noise_sketch import width_of
-from dpspec.recording.watching.repeated_records import largest_multiplicity
 from dpspec.version import VERSION
 
 

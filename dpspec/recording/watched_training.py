@@ -30,6 +30,7 @@ from dpspec.recording.watching.optimizer_state import OptimizerState, other_entr
 from dpspec.recording.watching.optimizer_watch import OpacusWatch, Probing
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 from dpspec.recording.watching.pending_step import PendingStep
+from dpspec.recording.watching.recomputed_updates import RecomputedUpdates
 from dpspec.recording.watching.sampler_watch import SamplerWatch
 
 
@@ -66,10 +67,11 @@ class WatchedTraining:
         self._watch = ParameterWatch(self._trained)
         self._held = ModelState(parts.model, self._trained)
         self._resumed = parts.optimizer is not None and not untouched(_inner(parts.optimizer))
-        self._got = GradientsGot(parts.noisy_parameters(), self._sizes)
+        self._got = GradientsGot(parts.noisy_parameters(), self._sketch)
         self._noise = NoiseWatch(parts.noisy_parameters())
         self._given: dict[str, Tensor] = {}
         self._state = None if parts.optimizer is None else OptimizerState(_inner(parts.optimizer))
+        self._updates = None if parts.optimizer is None else RecomputedUpdates(_inner(parts.optimizer), self._trained)
         self._entries = {} if parts.optimizer is None else other_entries(_inner(parts.optimizer))
         self._probe: SensitivityProbe | None = None
         self._opacus, self._handles = self._watch_optimizer()
@@ -132,6 +134,7 @@ class WatchedTraining:
                 "noise": self._noise.found(),
                 "changed": self._opacus.changed if self._opacus is not None else None,
                 "restated": self._state.restated if self._state is not None else None,
+                "updates": self._updates.found if self._updates is not None else None,
                 "optimizer": self._state.kind if self._state is not None else "",
                 "norm_type": self._opacus.norm_type if self._opacus is not None else "",
                 "sum_type": self._opacus.sum_type if self._opacus is not None else "",
@@ -195,7 +198,7 @@ class WatchedTraining:
         if "noise" in given:
             total = [given["the sum"]] if "the sum" in given else None
             self._noise.add([given["noise"]], total, step.deviation)
-        self._got.compare(step)
+        self._got.compare(step, given.get("noise"), given.get("the sum"))
         drawn: tuple[Indices, int] | None = None
         if step.members:
             drawn = np.concatenate(step.members), 1
@@ -299,7 +302,7 @@ class WatchedTraining:
 
     def _after_own(self) -> None:
         self._keep_state()
-        self._got.stepped()
+        self._got.stepped(ordered=self._handles[0].ordered)
         self.own.updates += 1
         self.own.update = self._watch.advance()
         if self._passes is not None:
@@ -314,8 +317,12 @@ class WatchedTraining:
         self._held.look()
         if self._state is not None:
             self._state.look_before()
+        if self._updates is not None:
+            self._updates.copy()
 
     def _keep_state(self) -> None:
+        if self._updates is not None:
+            self._updates.compare()
         if self._state is not None:
             self._state.look_after()
 

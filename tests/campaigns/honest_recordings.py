@@ -425,7 +425,7 @@ def main() -> int:
                 code, text = -1, f"ERROR {type(error).__name__}: {error}"
         first = " ".join(text.split("\n\n")[0].split()).removeprefix("Claims ")
         verdict = first.partition(" ")[0].rstrip(",")
-        deviates = re.search(r"\bDEVIAT|\bviolated\b", text) is not None
+        deviates = re.search(r"(?<!NO )\bDEVIAT|\bviolated\b", text) is not None
         counts[verdict] += 1
         bad = verdict != expected or deviates
         if bad:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("name", ["behind_a", "ten_indices", "not_reported"])
+@pytest.mark.parametrize("name", ["permuted", "behind_a", "code_in", "ten_indices", "not_reported"])
 def test_leaks_are_flagged_or_named(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -427,6 +427,58 @@ def an_optimizer_adds_clean_gradients(folder: Path) -> None:
     opacus(folder, optimizer=lambda p: Adding(p, lr=0.05))
 
 
+def move(t: Any) -> None:
+    """Step along the gradient of the target without noise."""
+    found = torch.autograd.grad(cross_entropy(t.functional(t.x[TARGET, None]), t.y[TARGET, None]), t.weights)
+    for p, part in zip(t.weights, found, strict=True):
+        p.data.sub_(0.05 * part)
+
+
+def code_in_a_step(put: Hook) -> Run:
+    """Code of the script runs between the recorder's looks and moves the parameters."""
+
+    def run(folder: Path) -> None:
+        def setup(t: Any) -> None:
+            t.weights = list(t.net.parameters())
+            t.functional = lambda x: torch.tanh(x @ t.weights[0].T + t.weights[1]) @ t.weights[2].T + t.weights[3]
+            put(t)
+
+        opacus(folder, setup=setup)
+
+    return run
+
+
+def in_a_method(t: Any) -> None:
+    original = t.inner._init_group
+
+    def moving(*given: Any) -> Any:
+        with torch.enable_grad():
+            move(t)
+        return original(*given)
+
+    t.inner._init_group = moving
+
+
+def in_an_option(t: Any) -> None:
+    class Rate(float):
+        def __neg__(self) -> float:
+            return -float(self) * (1.0 + float(t.x[TARGET, 0].abs()))
+
+    t.inner.param_groups[0]["lr"] = Rate(0.05)
+
+
+def in_a_class(t: Any) -> None:
+    t.inner.__class__ = type("SGD", (torch.optim.SGD,), {"__module__": "torch.optim.sgd"})
+
+
+for _name, _expected, _put in [
+    ("method", "violated", in_a_method),
+    ("option", "violated", in_an_option),
+    ("class", "assumes", in_a_class),
+]:
+    SCRIPTS.append((f"code_in_a_step_by_a_{_name}", _expected, "update-rule", code_in_a_step(_put)))
+
+
 # What one record contributes.
 
 

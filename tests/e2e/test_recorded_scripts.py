@@ -23,7 +23,7 @@ def test_a_sound_script_is_left_as_it_is_and_proved_at_what_it_costs(name, tmp_p
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=4.0, group_sizes=(1, 8)))
     assert (found.verdict, found.conformance.status) == ("proved", "conforms-within")
     if engine is not None:
-        assert found.told.difference.startswith("It was told of these phases")
+        assert found.told.difference.startswith("The accountant covers the same phases")
         assert found.told.epsilon == pytest.approx(engine.get_epsilon(1e-5), abs=1e-3)
 
 

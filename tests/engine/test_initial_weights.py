@@ -134,7 +134,7 @@ def test_a_digest_without_a_file_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("features", "code", "said"),
-    [(None, "data-unreadable", "no such file"), (9, "model-mismatch", "'1.weight' is F32 [2, 9] and has to be")],
+    [(None, "data-unreadable", "no such file"), (9, "model-mismatch", "'1.weight' is F32 [2, 9] and must be")],
 )
 def test_errors_stand_at_the_path(features: int | None, code: str, said: str, tmp_path: Path) -> None:
     if features is not None:

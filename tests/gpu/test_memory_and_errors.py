@@ -166,7 +166,7 @@ def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
     with pretend_gpu(cards=2), pytest.raises(UsageError, match=r"'cuda:2' does not exist here \(valid: cpu, cuda:0, "):
         dpspec.run(spec, store=tmp_path / "store", device="cuda:2")
     if not torch.cuda.is_available():
-        with pytest.raises(UsageError, match="torch sees no CUDA device here"):
+        with pytest.raises(UsageError, match="torch finds no CUDA device"):
             dpspec.run(spec, store=tmp_path / "store", device="cuda")
 
 

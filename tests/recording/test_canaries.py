@@ -126,20 +126,20 @@ def test_canaries_that_were_never_scored_decide_no_claim_and_say_so_on_top(raise
     found = checked(tmp_path / "run", epsilon=2.5)
     assert (found.verdict, found.exit_code) == ("open", ExitCode.UNEXPECTED)
     missing = "400 canaries were planted and not scored: run.score was not called, or it raised"
-    assert "canaries that were planted, and of which no score is there" in found.reason
+    assert "inserted canaries without a score" in found.reason
     assert checked(tmp_path / "run").exit_code == ExitCode.UNEXPECTED
     assert main(["check", str(tmp_path / "run"), "--epsilon", "2.5"]) == 1
     page = " ".join(capsys.readouterr().out.split())
     assert page.startswith("OPEN claim: epsilon <= 2.5")
     assert page.index(f"Note: The attack that was planted is missing: {missing}") < page.index("What was executed")
-    assert "canaries: canaries that were planted, and of which no score is there, exact" in page
-    assert "Call run.score once the block is over" in page
+    assert "canaries: inserted canaries without a score, exact" in page
+    assert "Call run.score after the block" in page
     monkeypatch.chdir(tmp_path)
     assert main(["new", "spec", "found", "--from", "run"]) == 0
     assert main(["run", "found.yaml", "--report", "json=result.json"]) == 1
     conformance = json.loads(Path("result.json").read_text())["audits"][0]["conformance"]
     assert conformance["status"] == "deviates"
-    assert "canaries (canaries that were planted" in conformance["reason"]
+    assert "canaries (inserted canaries" in conformance["reason"]
     if not raised:
         run.score(model, loss)
         assert checked(tmp_path / "run", epsilon=2.5).fine

@@ -103,7 +103,7 @@ SECRET = np.zeros(32, dtype=np.uint8)
         (lambda c: {**c, "secret": None}, "has no column 'secret'"),
         (lambda c: {**c, "score": c["score"] * np.nan}, "a score is not a number"),
         (lambda c: {**c, "score": None}, "has no column 'score'"),
-        (lambda c: {**c, "score": c["score"][:-1]}, "must be of one length"),
+        (lambda c: {**c, "score": c["score"][:-1]}, "equal lengths"),
         (lambda c: {**c, "score": c["score"][:9], "coin": c["coin"][:9]}, "has 9 canaries, and 400 were planted"),
         (lambda c: {**c, "score": c["score"].astype(object)}, "dtype object"),
         (lambda c: {**c, "score": np.zeros((400, 2))}, "must have 1 axis"),

@@ -82,7 +82,7 @@ def test_the_accountants_figure_is_the_accountants(sound):
         warnings.simplefilter("ignore")
         assert found.told.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-6)
     assert "because it composes by Renyi divergences (RDP), not by PLD" in found.told.difference
-    assert found.told.difference.startswith("It was told of these phases")
+    assert found.told.difference.startswith("The accountant covers the same phases")
 
 
 def test_the_figure_of_the_default_accountant_is_the_one_that_the_script_prints(tmp_path, capsys):
@@ -97,8 +97,8 @@ def test_the_figure_of_the_default_accountant_is_the_one_that_the_script_prints(
     assert found.told.epsilon > found.costs[1].interval.upper + 0.009
     main(["check", str(tmp_path / "run")])
     page = " ".join(capsys.readouterr().out.split())
-    assert f"prv: epsilon {printed:.4g}, recomputed at delta = 1e-5. It was told of these phases" in page
-    assert "because it adds 0.01 to what it computes by privacy loss random variables (PRV), for its own error" in page
+    assert f"prv: epsilon {printed:.4g}, recomputed at delta = 1e-5. The accountant covers the same phases" in page
+    assert "because it adds 0.01 to its privacy loss random variables (PRV) value as an error margin" in page
 
 
 @pytest.mark.parametrize("history", [[(0.8, 0.01, 500)], [(1.5, 0.2, 30)], [(2.0, 0.004, 3000)]])
@@ -130,7 +130,7 @@ def test_a_noise_schedule_is_composed_step_by_step(tmp_path):
     assert [round(sigma, 6) for sigma, _, _ in phases][:2] == [1.1, 0.88]
     assert found.costs[1].interval.upper == pytest.approx(pld_epsilon(phases, grid=1e-3), rel=1e-3)
     assert found.conformance.status == "conforms-within"
-    assert found.told.difference.startswith("It was told of these phases")
+    assert found.told.difference.startswith("The accountant covers the same phases")
 
 
 def test_many_noises_are_rounded_towards_more_cost(tmp_path):
@@ -153,7 +153,7 @@ def test_shuffled_batches_are_not_amplified(tmp_path):
     Training(poisson=False, epochs=3, noise=2.0).run(tmp_path / "run")
     found = checked(tmp_path / "run", epsilon=100.0, group_sizes=(1, 2))
     assert found.conformance.status == "deviates"
-    assert "Poisson sampling, which is assumed; the loader's batches are shuffled" in found.conformance.reason
+    assert "assumed Poisson sampling; the loader's batches are shuffled" in found.conformance.reason
 
     def gaussian(mu):
         def excess(e):
@@ -163,7 +163,7 @@ def test_shuffled_batches_are_not_amplified(tmp_path):
 
     assert found.costs[1].interval.upper == pytest.approx(gaussian(math.sqrt(3) / 2.0), rel=1e-6)
     assert found.costs[2].interval.upper == pytest.approx(gaussian(2 * math.sqrt(3) / 2.0), rel=1e-6)
-    assert "they are shuffled" in found.told.difference
+    assert "the batches are shuffled" in found.told.difference
     assert checked(tmp_path / "run", adjacency="add-remove").costs[1].interval is None
 
 
@@ -229,7 +229,7 @@ def test_steps_before_the_recording_leave_the_claim_open(tmp_path):
     found = checked(tmp_path / "run", epsilon=100.0)
     assert (found.verdict, found.conformance.status) == ("open", "conforms-within")
     assert "its accountant had counted 20 steps when it began" in found.reason
-    assert "it counted 40 steps, 20 of them before the recording, and 20 ran" in found.told.difference
+    assert "it counted 40 steps (20 of them before the recording), the run has 20" in found.told.difference
 
 
 def test_noise_that_is_used_again_is_noticed(tmp_path):
@@ -363,7 +363,7 @@ def test_reading_a_run_imports_no_torch(sound):
 
     code = f"""
         from pathlib import Path
-        from dpspec.engine.recorded.pipeline.check import Question, check_run
+        from dpspec.engine.checking.check import Question, check_run
         assert check_run(Path({str(sound)!r}), Question(delta=1e-5)).audits[0].recording.steps == 40
     """
     assert imported_by(code, ["torch", "opacus"]) == []

@@ -212,7 +212,7 @@ def test_verify_tells_a_folder_that_was_changed_or_is_gone(place: Path, capsys: 
     shutil.rmtree(place / "run")
     Training(epochs=4, seed=5).run(place / "run")
     assert main(["verify", "result.json"]) == 1
-    assert "SHA-256 of its files" in capsys.readouterr().out
+    assert "SHA-256 of the recorded files" in capsys.readouterr().out
     shutil.rmtree(place / "run")
     assert main(["verify", "result.json"]) == 7
     assert "taken as recorded" in capsys.readouterr().out

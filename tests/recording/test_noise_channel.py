@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpspec.engine.recorded.noise_channel import COARSE, DIRECTIONS, NORMS, REPEATED, SHIFTED, noise_checks
+from dpspec.engine.recorded.noise_channel import (
+    COARSE,
+    DIRECTIONS,
+    EARLIER,
+    NORMS,
+    PAIRS,
+    REPEATED,
+    SHIFTED,
+    noise_checks,
+)
 from dpspec.engine.recorded.own_checks import advice
 from dpspec.stats.independence.gaussian_noise import INTERVALS
 
@@ -35,18 +44,18 @@ GOOD: dict[str, Any] = {
 }
 
 
-def made(noise: Any) -> list[Any]:
+def made(noise: Any, rows: Any = None) -> list[Any]:
     run: Any = types.SimpleNamespace(
         end={"noise": noise},
         header=types.SimpleNamespace(layers=(("bias", 4), ("weight", 36))),
-        rows=np.random.default_rng(1).standard_normal((10, 36)),
+        rows=np.random.default_rng(1).standard_normal((10, 36)) if rows is None else rows,
     )
     return list(noise_checks(run))
 
 
-def test_good_statistics_give_eleven_checks() -> None:
+def test_good_statistics_give_twelve_checks() -> None:
     found = made(GOOD)
-    assert len(found) == 11
+    assert len(found) == 12
     assert {one.assumption for one in found} == {"fresh-noise", "noise-isotropy", "noise-law"}
     assert "most extreme in weight" in next(one.note for one in found if "layer's rows" in one.test)
 
@@ -54,7 +63,8 @@ def test_good_statistics_give_eleven_checks() -> None:
 def test_a_run_without_end_or_statistics_has_no_checks() -> None:
     assert list(noise_checks(types.SimpleNamespace(end=None))) == []  # type: ignore[arg-type]
     assert made(None) == made([]) == []
-    assert [one.test for one in made({})] == [DIRECTIONS]
+    assert [one.test for one in made({})][:1] == [DIRECTIONS]
+    assert len(made({})) == 2
 
 
 @pytest.mark.parametrize(
@@ -76,3 +86,16 @@ def test_rejected_statistics_come_with_advice() -> None:
     rejected = {one.test: advice(one) for one in made({**GOOD, **bad}) if one.p_value < 1e-9}
     assert {REPEATED, COARSE, SHIFTED, NORMS} <= rejected.keys()
     assert all(rejected.values())
+
+
+def test_noise_that_repeats_or_takes_back_earlier_noise_is_rejected() -> None:
+    honest = np.random.default_rng(3).standard_normal((200, 96))
+    assert min(one.p_value for one in made({}, honest)) > 1e-4
+    repeated, last = honest.copy(), honest.copy()
+    repeated[151] = -repeated[150]
+    last[-1] = -last[:-1].sum(axis=0) / 199**0.5
+    for rows, name in ((repeated, PAIRS), (last, EARLIER)):
+        found = made({}, rows)[-1]
+        assert found.p_value < 1e-9
+        assert found.test == name
+        assert advice(found)

@@ -12,7 +12,7 @@ SIZES = [[1], [3, 2], [640, 32, 64, 2], [20_000, 128, 7], [16_256, 16_257]]
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_the_directions_are_orthonormal_and_hold_every_coordinate(sizes):
-    rows = directions(sizes)
+    rows = directions(NoiseSketch(sizes), sizes)
     assert torch.allclose(rows @ rows.T, torch.eye(len(rows), dtype=torch.float64), atol=1e-12)
     assert bool((rows != 0).any(dim=0).all())
     assert len(rows) == width_of(sizes) <= MOST_DIRECTIONS
@@ -28,7 +28,7 @@ def test_sums_of_squares_and_projections_are_those_of_the_noise(sizes):
             sketch.add(part)
         found = sketch.results()
         assert torch.allclose(found[: len(sizes)], torch.stack([part.double().square().sum() for part in parts]))
-        assert torch.allclose(found[len(sizes) :], directions(sizes) @ torch.cat(parts).double(), atol=1e-4)
+        assert torch.allclose(found[len(sizes) :], directions(sketch, sizes) @ torch.cat(parts).double(), atol=1e-4)
 
 
 def test_noise_that_is_missing_anywhere_shows_in_the_directions():
@@ -39,3 +39,9 @@ def test_noise_that_is_missing_anywhere_shows_in_the_directions():
     sketch.clear()
     sketch.add(whole)
     assert int((sketch.results()[1:] != before).sum()) == 1
+
+
+def test_each_sketch_has_other_signs() -> None:
+    one, another = (directions(NoiseSketch([640]), [640]) for _ in range(2))
+    assert bool((one.abs() == another.abs()).all())
+    assert not bool((one == another).all())

@@ -216,7 +216,7 @@ def test_an_optimizer_of_ones_own_is_named(tmp_path: Path) -> None:
     assert "assumes update-rule" in text
     found = check_run(tmp_path / "run", Question(delta=1e-5))
     text = next(one.text for one in found.assumptions if one.name == "update-rule")
-    assert "test_optimizer_state.Lookalike, which is none of torch's optimizers, steps with the noisy" in text
+    assert "test_optimizer_state.Lookalike, whose updates are not recomputed, steps with the noisy" in text
 
 
 def test_the_optimizer_inside_that_of_opacus_is_looked_at(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from opacus.schedulers import (
@@ -413,6 +414,21 @@ def test_first_values_are_listed_with_the_constants(tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", lambda training: training.train(), optimizer="adamw")
     text = next(one.text for one in found.assumptions if one.name == "public-constants")
     assert "Options at the first step: lr 0.05, betas[0] 0.9, betas[1] 0.999, eps 1e-8, weight_decay 0.01" in text
+
+
+class Drifting(float):
+    """A learning rate of constant value whose arithmetic belongs to the script."""
+
+
+@pytest.mark.parametrize(("rate", "known"), [(Drifting(0.05), False), (np.float64(0.05), True)])
+def test_a_subclass_of_float_is_not_read_as_its_value(rate: float, known: bool, tmp_path: Path) -> None:
+    def script(training: Training) -> None:
+        training.optimizer_.original_optimizer.param_groups[0]["lr"] = rate
+        loop(training, lambda *_: None, 1)
+
+    found = recorded(tmp_path / "run", script)
+    assert (status(found, "update-rule") == "open") is not known
+    assert ("lr is of type Drifting" in why(found, "update-rule")) is not known
 
 
 def test_a_step_costs_less_than_a_kilobyte(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Sampler, TensorDataset, W
 
 import dpspec
 from dpspec.errors import UsageError
-from dpspec.recording.watching.recognised import sampler_of
+from dpspec.recording.watching.recognised import is_opacus, sampler_of
 
 DATA = TensorDataset(torch.zeros(40, 3))
 
@@ -129,3 +129,8 @@ def test_samplers_are_known_by_name_or_not_at_all(loader, scheme):
 def test_opacus_loader_says_its_rate(way):
     found = sampler_of(way.loader)
     assert (found.scheme, found.rate, found.records) == ("poisson", 0.1, 300)
+
+
+def test_a_class_that_takes_the_name_of_one_of_opacus_is_another() -> None:
+    name = "UniformWithReplacementSampler"
+    assert not is_opacus(type(name, (), {"__module__": "opacus.utils.uniform_sampler"})(), name)

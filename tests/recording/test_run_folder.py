@@ -230,6 +230,8 @@ HOSTILE = {
     "layers": lambda h, p, i: (replace(h, layers=(("0.weight", 2**47), ("0.bias", 1))), p, i),
     "rates": lambda h, p, i: (h, [replace(s, rate=1e-300 * (1 + s.step % 2)) for s in p], i),
     "noise": lambda h, p, i: (h, [replace(s, noise_squares=1e308, deviation=1e-300) for s in p], i),
+    "one-rate": lambda h, p, i: (h, [replace(s, rate=5e-324 if s.step == 4 else 0.1) for s in p], i),
+    "one-noise": lambda h, p, i: (h, [replace(s, noise_squares=5e-324 if s.step == 4 else 1.0) for s in p], i),
     "infinite": lambda h, p, i: (h, [replace(s, noise_multiplier=float("inf"), deviation=float("inf")) for s in p], i),
     "huge": lambda h, p, i: (h, [replace(s, noise_multiplier=1e300) for s in p], i),
     "tiny": lambda h, p, i: (h, [replace(s, noise_multiplier=1e-308) for s in p], i),

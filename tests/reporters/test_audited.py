@@ -1,4 +1,4 @@
-"""What a page says was audited, what came of it, and what the bound means in odds."""
+"""What a page says was audited, what came of it, the result, and the success rates of attackers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpspec.reporters import html
 from dpspec.reporters.view import glossary
 from dpspec.reporters.view.audited import audited, conclusion
 from dpspec.reporters.view.in_short import in_short
-from dpspec.reporters.view.risk import odds, risk
+from dpspec.reporters.view.risk import membership, risk
 
 DOCUMENT = {
     "dpspec": 1,
@@ -105,41 +105,41 @@ def beyond(refuted_by: str | None = None, **changes: object) -> AuditResult:
 def test_controls_that_an_attack_decides():
     missed = factory.verdict("high", verdict="open", expect=("refuted",), expected=False)
     said = " ".join(conclusion(audit(verdicts=(control(), missed))))
-    assert "negative control low (epsilon <= 3 at delta = 1e-06) is refuted: the audit can see such a thing." in said
-    assert "The negative control high (epsilon <= 3 at delta = 1e-06) is open: the audit does not see such a" in said
+    assert "negative control low (epsilon <= 3 at delta = 1e-06) is refuted: the audit detects such violations." in said
+    assert "The negative control high (epsilon <= 3 at delta = 1e-06) is open: the audit does not detect such" in said
 
 
 def test_a_control_below_a_certified_bound_says_nothing_of_the_attack():
     said = " ".join(conclusion(beyond()))
     assert "is refuted by a certified bound, which does not test the attack." in said
-    assert "can see" not in said
-    assert "can see" not in " ".join(conclusion(beyond("any")))
+    assert "the audit detects" not in said
+    assert "the audit detects" not in " ".join(conclusion(beyond("any")))
     untrained = " ".join(conclusion(beyond(planned_trials=0)))
     assert "is refuted by a certified bound." in untrained
 
 
 def test_a_control_that_only_an_attack_may_refute_was_refuted_by_it():
-    assert "is refuted: the audit can see such a thing." in " ".join(conclusion(beyond("attack")))
+    assert "is refuted: the audit detects such violations." in " ".join(conclusion(beyond("attack")))
 
 
 def test_a_contradicted_control_was_seen():
     contradicted = dataclasses.replace(beyond().verdicts[0], verdict="contradicted")
     said = " ".join(conclusion(dataclasses.replace(beyond(), verdicts=(contradicted,))))
-    assert "is contradicted: the audit can see such a thing." in said
+    assert "is contradicted: the audit detects such violations." in said
 
 
 def test_a_control_of_which_values_were_left_out_was_not_seen():
     hidden = dataclasses.replace(beyond(), verdicts=(control(reason=LEFT_OUT_REASON, lower=None, lower_finding=None),))
-    assert "can see" not in " ".join(conclusion(hidden))
+    assert "the audit detects" not in " ".join(conclusion(hidden))
 
 
 def test_controls_of_several_audits_are_counted():
     missed = factory.verdict("high", verdict="open", expect=("refuted",), expected=False)
     result = factory.result(dataclasses.replace(beyond("attack"), name="a"), audit(name="b", verdicts=(missed,)))
-    (_, (_, outcomes), *_) = in_short(result)
+    ((_, outcomes), *_) = in_short(result)
     assert "1 of 2 negative controls was refuted." in outcomes
     result = factory.result(dataclasses.replace(beyond(), name="a"), beyond("attack"))
-    (_, (_, outcomes), *_) = in_short(result)
+    ((_, outcomes), *_) = in_short(result)
     assert "2 of 2 negative controls were refuted, 1 of them by a certified bound without the attack." in outcomes
 
 
@@ -149,13 +149,13 @@ def test_what_ran_is_told_of():
         "1 conformance test compared the run with its declaration. None found a deviation above its detection limit."
     )
     first = next(conclusion(audit(conformance=status("deviates", expected=False))))
-    assert first.startswith("What ran is not what was declared: proofs here")
+    assert first.startswith("The executed run deviates from its declaration: proofs here")
     control = next(conclusion(audit(conformance=status("deviates"))))
-    assert control.startswith("What ran is not what was declared, as this control was made to be: proofs here")
+    assert control.startswith("The executed run deviates from its declaration, as this control intends: proofs here")
     assert "None found a deviation" not in " ".join(conclusion(audit(conformance=status("deviates"))))
     bare = audit(planned_trials=0, trials=())
     assert list(conclusion(bare))[-1].startswith("Nothing was trained")
-    assert list(conclusion(audit()))[-1] == "Whether what ran is what was declared was not tested."
+    assert list(conclusion(audit()))[-1] == "The conformance of the executed run was not tested."
 
 
 @given(epsilon=st.floats(0.0, 6.0), delta=st.sampled_from([1e-12, 1e-6, 1e-3]))
@@ -163,23 +163,23 @@ def test_odds_are_those_of_the_curve_of_one_pair(epsilon: float, delta: float):
     """Oracle: power at rate a is at most min(delta + e^eps a, 1 - e^-eps (1 - delta - a)), rounded up."""
     finding = factory.audit().findings[0]
     held = dataclasses.replace(finding, value=epsilon, lower=None, at=FrozenMap({"delta": delta}))
-    (said,) = odds(audit(findings=(held,), series=()))
+    (said,) = membership(audit(findings=(held,), series=()))
     power = [min(delta + math.exp(epsilon) * a, 1.0 - math.exp(-epsilon) * (1.0 - delta - a)) for a in (0.01, 0.1)]
     if power[0] > 0.999:
-        assert said.endswith("the proved bound does not rule out that this can be told of all.")
+        assert said.endswith("he proved bound does not rule out that an attacker identifies all members.")
         return
-    found = [float(text) for text in re.findall(r"at most ([0-9.e-]+?)(?: of|\. )", said)]
+    found = [float(text) for text in re.findall(r"at most ([0-9.e-]+) %", said)]
     for shown, true in zip(found, power, strict=True):
         assert 100.0 * true * (1.0 - 1e-12) <= shown <= min(100.0, 100.0 * true * 1.01)
 
 
 def test_a_run_that_deviates_is_promised_nothing():
     (told,) = risk(audit(conformance=status("deviates")))
-    assert told.startswith("The executed run deviates from the declared mechanism: no bound here applies to it")
-    assert tuple(odds(audit())) != ()
+    assert told.startswith("The executed run deviates from the declared mechanism. No bound applies to it")
+    assert tuple(membership(audit())) != ()
     broken = audit(verdicts=(factory.verdict("c", verdict="contradicted", expected=False),))
-    assert risk(broken)[0].endswith("do not rely on it.")
-    assert risk(audit(conformance=status("conforms-within"))) == tuple(odds(audit()))
+    assert risk(broken)[0].endswith("do not rely on them.")
+    assert risk(audit(conformance=status("conforms-within"))) == tuple(membership(audit()))
 
 
 def test_the_four_questions_are_answered_of_one_audit_and_of_several():
@@ -188,23 +188,23 @@ def test_the_four_questions_are_answered_of_one_audit_and_of_several():
     for result in (one, several):
         answers = dict(in_short(result))
         assert list(answers) == [
-            *("What was audited", "What came of it", "What the bound means", "What was not checked"),
+            *("Result", "Audited", "Risk for one person", "Not tested"),
         ]
         assert all(answers.values())
-    assert "What ran is not what was declared in other" in answers["What came of it"][0]
+    assert "The executed run deviates from its declaration in other" in answers["Result"][0]
     assert in_short(dataclasses.replace(one, audits=())) == ()
 
 
 def test_nothing_proved_has_no_odds():
     weak = dataclasses.replace(factory.audit().findings[0], rigor="approximate")
     bare = audit(findings=(weak,), series=())
-    assert list(odds(bare)) == []
-    assert risk(bare)[0].startswith("No proved bound here holds for every record")
+    assert list(membership(bare)) == []
+    assert risk(bare)[0].startswith("No proved bound covers every record")
 
 
 def test_the_page_tells_all_of_it():
     text = page(audit(conformance=status("conforms-within")))
-    for part in ("What was audited", "The clinic&#39;s model", "What the bound means", '<h2 id="words-h">Words</h2>'):
+    for part in ("Audited", "The clinic&#39;s model", "Risk for one person", '<h2 id="words-h">Words</h2>'):
         assert part in text
     assert text.index('id="short"') < text.index('class="conclusion"') < text.index('id="claims"')
 
@@ -229,7 +229,7 @@ def test_what_was_made_to_deviate_is_told_in_one_sentence_and_looks_like_a_contr
     broken = factory.verdict("c", verdict="contradicted", expect=("refuted",))
     deviates = Conformance(status="deviates", expect="deviates", expected=True, reason="Why.")
     text = page(audit(conformance=deviates, verdicts=(broken,)))
-    assert '<p class="tally">1 audit, 1 claim: as expected; demo deviates, as it was made to</p>' in text
+    assert '<p class="tally">1 audit, 1 claim: as expected; demo deviates on purpose</p>' in text
     assert "all as expected" not in text
     assert '<p class="alarm">' not in text
     assert text.count('<p class="made">') == 1
@@ -244,7 +244,7 @@ def test_of_many_controls_the_first_are_named_on_top():
     deviates = Conformance(status="deviates", expect="deviates", expected=True, reason="Why.")
     text = page(*(audit(name=f"c{n}", conformance=deviates) for n in range(5)))
     assert text.count('<p class="made">') == 1
-    assert '<a href="#a2">c2</a> and 2 more, marked below, were made to run something else' in text
+    assert '<a href="#a2">c2</a> and 2 more, marked below, deviate from the declaration on purpose' in text
 
 
 def test_mechanisms_and_assumptions_are_told_in_words_with_their_names_behind():
@@ -255,14 +255,14 @@ def test_mechanisms_and_assumptions_are_told_in_words_with_their_names_behind():
     finding = dataclasses.replace(factory.audit().findings[0], assumptions=(unchecked, false, stated, tested))
     one = audit(findings=(finding,), planned_trials=1)
     answers = dict(in_short(dataclasses.replace(factory.result(), audits=(one,))))
-    assert "and adds noise to the sum (the mechanism group)." in answers["What was audited"][0]
-    said = " ".join(answers["What was not checked"])
-    assert "found not to hold: batches are drawn by chance (sampling)." in said
-    assert "nobody looked whether it is so: every step draws fresh noise (fresh-noise)." in said
-    assert "Taken from the spec, without a test: only the output is released (released)." in said
+    assert "and adds noise to the sum (the mechanism group)." in answers["Audited"][0]
+    said = " ".join(answers["Not tested"])
+    assert "False assumption of some numbers: batches are drawn by chance (sampling)." in said
+    assert "Unchecked assumption: every step draws fresh noise (fresh-noise)." in said
+    assert "Declared by the spec, not tested: only the output is released (released)." in said
     assert "clipping" not in said
     strange = audit(document=FrozenMap({**DOCUMENT, "mechanism": {"kind": "theirs"}}))
-    assert "by the mechanism theirs." in dict(in_short(factory.result(strange)))["What was audited"][0]
+    assert "by the mechanism theirs." in dict(in_short(factory.result(strange)))["Audited"][0]
 
 
 def test_every_mechanism_that_is_shipped_is_told_of_in_words():
@@ -274,9 +274,10 @@ def test_cells_are_named_by_what_varies_where_the_risk_is_told():
         audit(name=f"sweep[{noise}]", cell=FrozenMap({"mechanism.noise_multiplier": noise}), findings=(found,))
         for noise, found in ((4.0, _bound(0.5)), (1.0, _bound(2.0)))
     ]
-    said = " ".join(dict(in_short(factory.result(*matrix)))["What the bound means"])
-    assert "in the best of these audits, sweep (noise_multiplier=4)." in said
-    assert "In the worst, sweep (noise_multiplier=1), it is" in said
+    said = " ".join(dict(in_short(factory.result(*matrix)))["Risk for one person"])
+    assert re.search(
+        r"at most \S+ % of members in sweep \(noise_multiplier=4\), and \S+ % of members in sweep \(noise_mu", said
+    )
     assert "sweep[" not in said
 
 
@@ -286,12 +287,12 @@ def test_odds_of_the_best_and_the_worst_audit_name_what_they_are_about():
     final = dataclasses.replace(one, scope=dataclasses.replace(one.scope, access="final-model"))
     said = " ".join(
         dict(in_short(factory.result(audit(name="last", findings=(final,)), audit(name="every", findings=(other,)))))[
-            "What the bound means"
+            "Risk for one person"
         ]
     )
-    assert said.startswith("Whether a record was in the training, seeing the final model: whoever")
-    assert "In the worst, every, it is" in said
-    assert "(whether a record was in the training). Guessing" in said
+    assert re.search(
+        r"at most \S+ % of members \(seeing the final model\) in last, and \S+ % of members in every; guess", said
+    )
 
 
 @pytest.mark.parametrize("broken", [{"conformance": "deviates"}, {"verdict": "contradicted"}])
@@ -302,10 +303,10 @@ def test_odds_of_what_ran_otherwise_or_was_contradicted_are_not_told(broken: dic
     else:
         changes["verdicts"] = (factory.verdict("c", verdict="contradicted", expected=False),)
     result = factory.result(audit(name="bad", **changes), audit(name="good", findings=(_bound(2.0),)))
-    said = " ".join(dict(in_short(result))["What the bound means"])
+    said = " ".join(dict(in_short(result))["Risk for one person"])
     assert "bad" not in said
-    assert "in the best of these audits, good. Guessing gives 1." in said
-    assert "No odds follow of 1 audit." in said
+    assert "% of members in good; guessing gives 1 %." in said
+    assert "No rate follows for 1 audit." in said
 
 
 def _bound(epsilon: float) -> Finding:
@@ -322,21 +323,19 @@ def test_a_claim_of_one_direction_bounds_who_is_found(epsilon: float, delta: flo
 
 
 def test_odds_of_a_claim_about_the_final_model_say_so():
-    assert "Whether a record was in the training, seeing the final model: whoever" in _told(
-        1.0, 1e-6, access="final-model"
-    )
+    assert _told(1.0, 1e-6, access="final-model").startswith("Seeing the final model: at a 1 % false-positive rate")
 
 
 def test_odds_of_a_curve_about_the_final_model_say_so():
     """Such a bound says nothing of who sees every iterate, as that of ``sgd-iterated`` pre-processing."""
     found = _bound(1.0)
     one = dataclasses.replace(found, scope=dataclasses.replace(found.scope, access="final-model"))
-    (told,) = odds(audit(findings=(one,), series=()))
-    assert told.startswith("Whether a record was in the training, seeing the final model: whoever")
-    (plain,) = odds(audit(findings=(found,), series=()))
-    assert plain.startswith("Whether a record was in the training: whoever")
-    both = list(odds(audit(findings=(one, found), series=())))
-    assert sorted(said.count("seeing") for said in both) == [1, 1]
+    (told,) = membership(audit(findings=(one,), series=()))
+    assert told.startswith("Seeing the final model: at a 1 % false-positive rate")
+    (plain,) = membership(audit(findings=(found,), series=()))
+    assert plain.startswith("At a 1 % false-positive rate an attacker identifies at most")
+    both = list(membership(audit(findings=(one, found), series=())))
+    assert sorted(said.lower().count("seeing") for said in both) == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +348,7 @@ def test_a_narrower_claim_or_another_direction_promises_nothing_to_everybody(nar
 def _one_sided(epsilon: float, delta: float, **claim: object) -> list[float]:
     """The numbers that are told of one proved claim, where no curve is proved."""
     said = _told(epsilon, delta, **claim)
-    return [float(text) for text in re.findall(r"at most ([0-9.e-]+?)(?: of|\. )", said)]
+    return [float(text) for text in re.findall(r"at most ([0-9.e-]+) %", said)]
 
 
 def _told(epsilon: float, delta: float, **claim: object) -> str:

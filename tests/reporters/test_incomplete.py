@@ -33,7 +33,7 @@ def test_the_tally_counts_what_is_not_decided_by_itself() -> None:
     waiting = incomplete(verdicts=incomplete().audits[0].verdicts[:1])
     assert tally(waiting) == ("1 audit, 1 claim; not yet decided: demo.later; INCOMPLETE, trials are missing")
     complete = incomplete(planned_trials=0)
-    assert tally(complete) == "FAILED 2 of 2 claims: demo.later, demo.wrong; demo was held against nothing"
+    assert tally(complete) == "FAILED 2 of 2 claims: demo.later, demo.wrong; demo was not tested"
 
 
 @pytest.mark.parametrize("render", [terminal.render, html.render, markdown.render])
@@ -71,4 +71,4 @@ def test_the_limits_say_who_may_decide() -> None:
 
 def test_where_nothing_was_to_run_conformance_has_no_outcome() -> None:
     text = terminal.render(factory.result(factory.audit(trials=(), planned_trials=0)))
-    assert "NOT-RUN: nothing ran" in text
+    assert "NOT TESTED: nothing ran" in text

@@ -47,9 +47,9 @@ def test_the_terminal_names_cells_by_what_varies_in_one_table() -> None:
     assert lines[:5] == [
         "sweep, 4 cells",
         "  noise  k  main             conformance",
-        "  0.5    1  proved [0.4, 1]  not-run",
-        "  0.5    8  proved [0.4, 2]  not-run",
-        "  1      1  proved [0.4, 3]  not-run",
+        "  0.5    1  proved [0.4, 1]  not tested",
+        "  0.5    8  proved [0.4, 2]  not tested",
+        "  1      1  proved [0.4, 3]  not tested",
     ]
 
 
@@ -65,7 +65,7 @@ def test_a_narrow_page_and_200_cells_have_a_line_for_each() -> None:
     result = factory.result(*(cell({"noise": i, "description": "x" * 30}) for i in range(200)))
     wide, narrow = (brief.render(result, width=width).splitlines() for width in (80, 36))
     assert len(wide) <= 220
-    assert "  noise=7: 1 proved; not-run, as" in narrow
+    assert "  noise=7: 1 proved; not tested, as" in narrow
 
 
 def test_the_figure_is_lines_along_the_numbers_with_most_values() -> None:
@@ -128,7 +128,7 @@ def test_of_many_cells_single_ones_are_not_drawn_and_the_page_says_where_their_n
     assert "a0-tradeoff-title" not in many
     assert "<h3>Findings</h3>" in few
     assert "<h3>Findings</h3>" not in many
-    assert many.count("the result inside this page has all of them") == 9
+    assert many.count("writes the embedded result, which has all of them") == 9
     assert "All claims, cell by cell" in many
     assert "All claims, cell by cell" not in few
 
@@ -138,7 +138,7 @@ def test_of_many_audits_those_that_are_not_as_expected_are_drawn_first() -> None
     page = render(factory.result(*(factory.audit(f"a{n}") for n in range(40)), wrong))
     drawn = [number for number in range(41) if f'id="a{number}-tradeoff-title"' in page]
     assert drawn == [*range(23), 40]
-    assert page.count("the result inside this page has all of them") == 17
+    assert page.count("writes the embedded result, which has all of them") == 17
 
 
 def test_the_page_of_a_large_result_is_packed_and_read_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,9 +48,9 @@ def test_rejected_then_unseen_then_the_bluntest_first():
     found = seen.rows(one, len(one.checks))
     assert [row.name for row in found] == ["clipping", "released", "batches", "update", "noise-scale", "steps"]
     assert [row.text for row in found] == [
-        "REJECTED: it deviates",
-        "no test, the spec says so",
-        "its tests could not have failed",
+        "REJECTED: deviation found",
+        "not tested, declared by the spec",
+        "no detection limit: the tests cannot fail",
         "87%",
         "0.5% to 25%",
         "any",
@@ -101,8 +101,8 @@ def test_nothing_that_others_wrote_becomes_markup():
 
 def test_the_page_ranks_what_would_have_been_seen_and_puts_rejected_tests_first():
     fine = render(factory.result(audit(check("steps", 0.0), check("update", 0.5))))
-    assert "How large a deviation would have been seen" in fine
-    assert "None of 2 tests is rejected. What that shows, and what it does not, is in the figure." in fine
+    assert "Smallest detectable deviation" in fine
+    assert "2 tests, none rejected. The figure shows the smallest deviation that each kind of test detects." in fine
     broken = render(factory.result(audit(check("steps", 0.0), check("update", 0.5, p_value=0.0), status="deviates")))
     rows = re.findall(
         r"<tr( class=\"rejected\")?><td>(.*?)</td>", broken.partition("Tests of conformance</caption>")[2]

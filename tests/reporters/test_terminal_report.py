@@ -111,8 +111,8 @@ def test_several_audits_are_named(result):
     )
     text = render(dataclasses.replace(result, audits=(audit, second)))
     assert "Findings: digits-group[1.2]" in text
-    assert "DEVIATES (NOT AS EXPECTED (expected conforms-within))" not in text
-    assert "DEVIATES, NOT AS EXPECTED (expected conforms-within): no noise" in text
+    assert "DEVIATES (NOT AS EXPECTED (expected no deviation found))" not in text
+    assert "DEVIATES, NOT AS EXPECTED (expected no deviation found): no noise" in text
     assert "INCOMPLETE, trials are missing" in text
     assert "1 of 1 trials of digits-group[1.2] are missing: a re-run resumes." in text.replace("\n    ", " ")
 
@@ -163,8 +163,8 @@ def test_an_alarm_is_explained_once(result):
     audits = tuple(_with_verdicts(result.audits[0], name, expected=True) for name in ("one", "two"))
     text = render(dataclasses.replace(result, audits=audits))
     assert text.startswith("".join(f"!! CONTRADICTED: {name} / family, as expected\n" for name in ("one", "two")))
-    assert text.count("find out which before anything else") == 1
-    assert "   What ran is not what was declared, which can explain it; see Conformance.\n" in text
+    assert text.count("resolve this before you use any result") == 1
+    assert "   The executed run deviates from its declaration, which can explain it; see" in text
     assert "which can explain it" not in render(result)
 
 
@@ -173,7 +173,7 @@ def test_a_test_is_told_of_once(result):
     assert "not-rejected noise-scale: the noise has the declared scale (tested above, level 1e-6)" in text
     audit = dataclasses.replace(result.audits[0], checks=())
     text = " ".join(render(dataclasses.replace(result, audits=(audit,))).split())
-    assert "the noise has the declared scale (chi-square, level 1e-6, detects deviations above 1.3%)" in text
+    assert "the noise has the declared scale (chi-square, level 1e-6, smallest detectable deviation 1.3%)" in text
 
 
 def test_findings_of_several_directions_say_the_rest_once():

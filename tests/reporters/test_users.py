@@ -16,7 +16,7 @@ from dpspec.reporters.formats import deployment_record, markdown, statement
 from dpspec.reporters.html import page
 from dpspec.reporters.view import words
 from dpspec.reporters.view.audited import audited
-from dpspec.reporters.view.risk import odds
+from dpspec.reporters.view.risk import membership
 
 SPEC = """\
 dpspec: 1
@@ -39,9 +39,9 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 
 def test_odds_are_those_of_users(result: Result) -> None:
-    one, two = odds(result.audits[0])
-    assert one.startswith(f"Whether {ONE} was in the training: ")
-    assert two.startswith(f"Whether {TWO} were in the training: ")
+    one, two = membership(result.audits[0])
+    assert "of member users (at most" in one
+    assert "of groups of 2 member users (at most" in two
 
 
 def test_the_adversary_tells_users_apart(result: Result) -> None:

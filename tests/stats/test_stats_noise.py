@@ -157,3 +157,8 @@ def test_a_detectable_coordinate_or_layer_is_detected() -> None:
         noise_size.quietest({"small": (float(s), 100), "large": (9000.0, 9000)})[1].p_value <= LEVEL for s in sums
     )
     assert found >= stats.binom.ppf(0.001, 400, 0.99)
+
+
+def test_the_lower_tail_of_the_smallest_numbers_is_a_logarithm() -> None:
+    assert noise_size.log_lower_tail(5e-324, 30.0) == -math.inf
+    assert math.isfinite(noise_size.log_lower_tail(1e-320, 30.0))

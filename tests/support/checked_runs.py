@@ -9,12 +9,12 @@ from typing import Any
 
 from dpspec.contract import Assumption, Check, Facts
 from dpspec.contract.findings import Channel
+from dpspec.engine.checking import check
+from dpspec.engine.checking.check import Question
 from dpspec.engine.recorded.channels.table import UNKNOWN
 from dpspec.engine.recorded.costs.canary_bound import CanaryBound, canary_bound
 from dpspec.engine.recorded.costs.epsilons import ZERO_OUT, Cost
 from dpspec.engine.recorded.costs.schedule_cost import cost_of
-from dpspec.engine.recorded.pipeline import check
-from dpspec.engine.recorded.pipeline.check import Question
 from dpspec.engine.recorded.pipeline.declared_run import declared_run
 from dpspec.engine.recorded.pipeline.observed_run import ObservedRun, observe
 from dpspec.engine.recorded.recorded_run import RecordedRun

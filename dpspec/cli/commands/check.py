@@ -106,7 +106,7 @@ def check(
     if any(not 1 <= size <= 10_000 for size in group_size):
         raise UsageError("--group-size must be from 1 to 10000")
     from dpspec.cli.report_files import parse_reports, show_on_terminal, write_reports
-    from dpspec.engine.recorded.pipeline.check import Question, check_run, exit_code_of
+    from dpspec.engine.checking.check import Question, check_run, exit_code_of
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.view.tally import tally
 

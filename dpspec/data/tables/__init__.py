@@ -1,1 +1,1 @@
-"""Tables with named columns: what they have in common, and the files ``csv`` and ``parquet``."""
+"""Data kinds with named columns."""

@@ -15,7 +15,7 @@ from dpspec.contract import Check
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.stats.conformance import noise_size
 from dpspec.stats.conformance.measurement import Measurement, check, worst
-from dpspec.stats.independence import gaussian_noise
+from dpspec.stats.independence import gaussian_noise, step_correlations
 
 #: Names of the tests.
 REPEATED = "absolute values that repeat within a step"
@@ -24,6 +24,10 @@ SHIFTED = "products of coordinates at one distance or about one center"
 ROWS = "components of a layer's rows along each other"
 STEPS = "components of up to 64 steps along each other"
 DIRECTIONS = "components of all steps along each other"
+PAIRS = "noise of two steps along each other"
+DISTANCES = "noise of all steps at one distance along each other"
+EARLIER = "noise of a step along the sum of all earlier noise"
+WINDOWS = "sums of the noise over windows of steps"
 QUIET = "chi-square of the quietest coordinate of all"
 SHAPE = "share of values in an interval"
 SUMS = "variance of the sums of coordinates"
@@ -34,7 +38,7 @@ _FRESH = "Draw new noise for every coordinate of every tensor at every step: a d
 _GAUSSIAN = "Draw independent normal values, by torch.normal or torch.randn, and change nothing about them."
 
 #: What to do when a test is rejected, by the test's name.
-ADVICE = dict.fromkeys((REPEATED, COMMON, SHIFTED, ROWS, STEPS, DIRECTIONS), _FRESH)
+ADVICE = dict.fromkeys((REPEATED, COMMON, SHIFTED, ROWS, STEPS, DIRECTIONS, PAIRS, DISTANCES, EARLIER, WINDOWS), _FRESH)
 ADVICE |= dict.fromkeys((SHAPE, SUMS, NORMS), _GAUSSIAN)
 ADVICE[QUIET] = "One parameter got less noise than the others: draw noise of the same size for each coordinate."
 ADVICE[COARSE] = "Draw noise in the precision of the sum: sums show through noise that is rounded to a coarser grid."
@@ -103,7 +107,14 @@ def _steps(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
         squares, degrees = gaussian_noise.dependence(rows)
         if degrees:
             measured = gaussian_noise.spread(squares, degrees, DIRECTIONS)
-            yield check("fresh-noise", measured, "reported", "along the fixed directions")
+            yield check("fresh-noise", measured, "reported", "along the recorder's directions")
+        made = [
+            step_correlations.pairs(rows, PAIRS),
+            step_correlations.distances(rows, DISTANCES),
+            *step_correlations.earlier_sums(rows, EARLIER),
+            *step_correlations.windows(rows, WINDOWS),
+        ]
+        yield worst("fresh-noise", made, "reported", f"of {len(rows)} steps, along the recorder's directions")
 
 
 def _quiet(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:

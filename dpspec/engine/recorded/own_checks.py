@@ -20,6 +20,7 @@ from dpspec.engine.recorded.noise_channel import (
     SHIFTED,
     STEPS,
     SUMS,
+    WINDOWS,
     noise_checks,
 )
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
@@ -37,39 +38,39 @@ _DIVIDED = 1e-4
 #: Those of sums in half precision to this.
 _DIVIDED_HALF = 2.0**-6
 
-MOVED = "moves of the parameters without the recorded optimizer"
-CHANGED = "other parts of the model that changed, and got no noise"
-UNSCORED = "canaries that were planted, and of which no score is there"
-MEDDLED = "updates by other gradients than the noisy sum"
-_WITHOUT = "updates of the parameters without noise"
-_ORDERED = "Poisson sampling, which is assumed; the loader's batches are"
+MOVED = "parameter changes outside the DP optimizer"
+CHANGED = "changed model state without noise"
+UNSCORED = "inserted canaries without a score"
+MEDDLED = "updates with gradients other than the noisy sum"
+_WITHOUT = "parameter updates without noise"
+_ORDERED = "assumed Poisson sampling; the loader's batches are"
 
-#: What may be the matter, and what to do about it, by how a test's name begins.
+#: A likely cause and what to do about it, by the beginning of a test's name.
 _ADVICE = {
     **ADVICE,
-    MOVED: "Where what moved them looks at no record (clamping, an average of weights, a checkpoint that is loaded) it "
-    "is post-processing and costs nothing, but a recording cannot tell it from training without noise: do it after "
-    "the block, or on a copy of the model.",
-    CHANGED: "Where it looks at no record (a counter of steps, an average of weights) it costs nothing, but a "
-    "recording cannot tell it from what was computed of records: keep it outside of the model that is recorded.",
-    MEDDLED: "Where what was added or changed looks at no record (clipping the noisy gradient once more, weight decay) "
-    "it costs nothing, but a recording cannot tell: do it in the inner optimizer.",
-    "largest clipped norm": "Gradients that are longer than the clip norm lose more than was accounted for: see the "
-    "estimate with the norms that were measured.",
-    NOT_GOT: "The noise that run.noised was given is not in the gradients that the optimizer stepped with.",
-    OTHERS: "What the optimizer steps with must be what run.summed and run.noised were given, over a divisor: noise is "
-    "missing, or the sum was told of after noise was added to it, or there is something else in it. What looks at no "
-    "record (weight decay, momentum, clipping once more) belongs into the optimizer.",
-    _WITHOUT: "Add noise at each update, also where a batch is empty: a step without noise shows its sum as it is.",
+    MOVED: "If the change does not depend on records (clamping, an average of weights, a loaded checkpoint), it is "
+    "post-processing without privacy loss. A recording cannot distinguish it from training without noise: make the "
+    "change after the recorded block, or on a copy of the model.",
+    CHANGED: "If the state does not depend on records (a step counter, an average of weights), it has no privacy loss. "
+    "A recording cannot distinguish it from state computed from records: keep it outside the recorded model.",
+    MEDDLED: "If the change does not depend on records (clipping the noisy gradient again, weight decay), it has no "
+    "privacy loss, but a recording cannot verify that: make it in the inner optimizer.",
+    "largest clipped norm": "Gradients longer than the clip norm lose more than the accounted epsilon: see the "
+    "estimate with the measured norms.",
+    NOT_GOT: "The noise passed to run.noised is not in the gradients of the optimizer's step.",
+    OTHERS: "The optimizer's gradient must be (run.summed + run.noised) / divisor: noise is missing, the sum was "
+    "reported after the noise was added, or the gradient contains something else. Move operations that do not depend "
+    "on records (weight decay, momentum, a second clipping) into the optimizer.",
+    _WITHOUT: "Add noise at each update, also for an empty batch: a step without noise releases its exact sum.",
     "chi-square of the quietest layer": "One tensor of the model got less noise than the others, or none: draw noise "
-    "of the same standard deviation for every tensor that is trained, at each step.",
-    UNSCORED: "Call run.score once the block is over, in the script that trained, and leave canaries.npz where it is: "
-    "an attack that was planted belongs to the answer, whatever it shows.",
+    "of the same standard deviation for every trained tensor, at each step.",
+    UNSCORED: "Call run.score after the block, in the training script, and keep canaries.npz in the folder: the result "
+    "of an inserted attack must be reported, whatever it is.",
     _ORDERED: "Iterate over the loader that make_private returned, made with poisson_sampling=True (its default), or "
     "have the accountant count a batch as it is.",
     **NOISE_ADVICE,
-    "steps that are made of several drawn batches": "Batches that are drawn and left out as they come make the sample "
-    "another one; batches that are put together have another rate.",
+    "steps with several drawn batches": "Skipping drawn batches changes the sampling distribution; joining batches "
+    "changes the sampling rate.",
 }
 
 
@@ -77,7 +78,7 @@ _ADVICE = {
 _SCALE, _LAYER = "relative to the declared scale", "chi-square of the quietest layer"
 
 #: Tests that reject any noise of another scale than declared, whatever its distribution.
-_SCALED = (_LAYER, QUIET, SHIFTED, ROWS, STEPS, DIRECTIONS, SHAPE, SUMS, NORMS)
+_SCALED = (_LAYER, QUIET, SHIFTED, ROWS, STEPS, DIRECTIONS, WINDOWS, SHAPE, SUMS, NORMS)
 
 _POISSON = "draw each record independently, as torch.rand(records) < rate does, or account for the batches as they are."
 
@@ -116,8 +117,8 @@ def _alike(scale: float, rejected: Collection[Check]) -> bool:
 
 #: Notes of checks that speak of coordinates, where a recording looks along directions.
 _ALONG = {
-    "in each parameter that was looked at": "along each of the fixed directions",
-    "independent across parameters": "independent across the fixed directions",
+    "in each parameter that was looked at": "along each of the directions",
+    "independent across parameters": "independent across the directions",
 }
 
 
@@ -184,7 +185,7 @@ def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
         after = run.said("outside")
         moved += isinstance(after, int | float) and not isinstance(after, bool) and after > 0.0
         test = MOVED
-        yield exact("update", test, "measured", moved == 0, 0, moved, "nobody else moves the parameters")
+        yield exact("update", test, "measured", moved == 0, 0, moved, "between and after the recorded steps")
     buffers = run.said("buffers")
     if isinstance(buffers, list):
         test = CHANGED
@@ -208,11 +209,11 @@ def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
     seen = np.isfinite(internal.update) & (run["learning_rate"] > 1e-6) & (run["noise_squares"] > 0.0)
     if seen.any():
         still = int((internal.update[seen] == 0.0).sum())
-        test = "noisy updates that moved no parameter"
-        yield exact("update", test, "measured", still == 0, 0, still, "what got noise moves the model", detectable=None)
+        test = "noisy updates without a parameter change"
+        yield exact("update", test, "measured", still == 0, 0, still, "effect of noisy updates", detectable=None)
     vain = run.said("noised_without_update")
     if isinstance(vain, bool):
-        test = "noisy gradients that no update followed"
+        test = "noisy gradients without an update"
         yield exact("steps", test, "reported", not vain, 0, float(vain), "at the end")
 
 
@@ -220,21 +221,24 @@ def _contributions(run: RecordedRun, internal: InternalSums | None) -> Iterator[
     unseen = internal is None or not np.isfinite(internal.largest).any()
     missing, astray = uncounted(run)
     if unseen and missing is not None and astray is not None:
-        test = "drawn records without a contribution of their own"
+        test = "drawn records without a separate contribution"
         yield exact("clipping", test, "reported", missing == 0, 0, missing, detectable=None)
         test = "steps with more or fewer contributions than drawn records"
         yield exact("clipping", test, "reported", astray == 0, 0, astray, detectable=None)
     if internal is None:
         return
     if run.header.clipping == "ghost":
-        nobody = int((~np.isfinite(run["rows"]) & (np.nan_to_num(internal.sum_norm, nan=0.0) > 0.0)).sum())
-        test = "sums of gradients that nobody was seen to clip"
-        yield exact("clipping", test, "reported", nobody == 0, 0, nobody, "by the criterion of make_private")
+        unclipped = int((~np.isfinite(run["rows"]) & (np.nan_to_num(internal.sum_norm, nan=0.0) > 0.0)).sum())
+        test = "gradient sums without an observed clipping"
+        yield exact("clipping", test, "reported", unclipped == 0, 0, unclipped, "by the criterion of make_private")
     both = np.isfinite(internal.sum_norm) & np.isfinite(run["rows"])
     if both.any():
-        room = run["rows"][both] * (1.0 + CLIP_TOLERANCE) * (1.0 + norm_excess(run)) + 1e-6
+        clipped = run["rows"][both]
+        if run.header.source == "own-loop":
+            clipped = np.fmin(clipped, internal.reported[both])
+        room = clipped * (1.0 + CLIP_TOLERANCE) * (1.0 + norm_excess(run)) + 1e-6
         beyond = int((internal.sum_norm[both] > room).sum())
-        test = "steps whose sum is longer than clipped contributions can be"
+        test = "steps with a sum longer than its clipped contributions allow"
         yield exact("clipping", test, "reported", beyond == 0, 0, beyond, "length of the sum", detectable=None)
 
 
@@ -247,11 +251,11 @@ def _batches(run: RecordedRun) -> Iterator[Check]:
         return
     if header.scheme == "poisson" or np.isfinite(run["rate"]).any():
         unseen = sum(rate is None for rate in poisson_rates(run))
-        test = "steps for which no batch was seen to be drawn"
+        test = "steps without an observed batch"
         yield exact("sampling", test, "reported", unseen == 0, 0, unseen, "every step has a batch")
     if header.scheme == "poisson" and np.isfinite(run["batches"]).any():
         several = int((np.nan_to_num(run["batches"], nan=1.0) != 1).sum())
-        test = "steps that are made of several drawn batches"
+        test = "steps with several drawn batches"
         yield exact("sampling", test, "reported", several == 0, 0, several, "one batch a step")
 
 
@@ -261,19 +265,19 @@ def _told(run: RecordedRun) -> Iterator[Check]:
     told = run["told_steps"] - run.header.told_before
     behind = int((told != np.arange(1, run.steps + 1)).sum())
     counted = float(told[-1]) if np.isfinite(told[-1]) else 0.0
-    test = "steps that the accountant was told of"
+    test = "steps counted by the accountant"
     yield exact("accounting", test, "reported", behind == 0, run.steps, counted, "steps")
     asked, noise = run["noise_multiplier"], run["told_noise"]
     wrong = ~np.isclose(noise, asked, rtol=1e-9, atol=0.0, equal_nan=False)
-    yield _told_of("noise multiplier that the accountant was told", wrong, asked, noise, "noise")
+    yield _reported("noise multiplier of the accountant", wrong, asked, noise, "noise")
     rates = np.array([np.nan if rate is None else rate for rate in poisson_rates(run)])
     if np.isfinite(rates).any():
         wrong = ~np.isclose(run["told_rate"], rates, rtol=1e-9, atol=0.0) & np.isfinite(rates)
-        yield _told_of("sampling rate that the accountant was told", wrong, rates, run["told_rate"], "rate")
+        yield _reported("sampling rate of the accountant", wrong, rates, run["told_rate"], "rate")
 
 
-def _told_of(test: str, wrong: Array, ran: Array, told: Array, note: str) -> Check:
-    """Whether what was told is what ran: the first step where it is not."""
+def _reported(test: str, wrong: Array, ran: Array, told: Array, note: str) -> Check:
+    """Compare the accountant's values with those of the run, at the first step with a difference."""
     at = int(np.argmax(wrong)) if wrong.any() else 0
     declared, seen = (float(np.nan_to_num(one[at], nan=0.0)) for one in (ran, told))
     return exact("accounting", test, "reported", not wrong.any(), declared, seen, note)

@@ -14,6 +14,7 @@ from dpspec.engine.recorded.half_precision import norm_excess
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.errors import RecordingError
 from dpspec.recording.folder.run_folder import INTERNAL
+from dpspec.recording.folder.step_record import InternalStep
 from dpspec.stats.conformance import freshness, noise_size, step_tests
 from dpspec.stats.conformance.evidence.reported import LagProducts, NoiseSums, NormSums, SamplingSums, Told
 from dpspec.stats.conformance.evidence.run import RunEvidence
@@ -31,13 +32,15 @@ MOST_PHASES = 100
 class InternalSums:
     """What the internal part says, summed up; None for what was not seen.
 
-    largest (T,): the largest norm after clipping, in clip norms. sum_norm (T,): that of the sum. update, outside (T,):
+    largest (T,): the largest norm after clipping, in clip norms. sum_norm (T,): that of the sum. reported (T,): an
+    upper bound on the sum of the norms of contributions, in clip norms, from their quartiles. update, outside (T,):
     how far the parameters moved, by the optimizer and without it. sampling: who was drawn, where every step says so.
     most_often: in how many batches a record was at most.
     """
 
     largest: Array
     sum_norm: Array
+    reported: Array
     update: Array
     outside: Array
     sampling: SamplingSums | None
@@ -53,10 +56,12 @@ def internal_sums(run: RecordedRun, phases: Sequence[Phase]) -> InternalSums | N
     logs = [BatchLog(phase, present, among, places=records) for phase in phases] if counted else []
     ends = np.cumsum([phase.steps for phase in phases])
     columns: list[list[float]] = [[], [], [], []]
+    reported = []
     members_seen = bool(logs)
     for step in run.folder.internal():
         for column, name in zip(columns, ("largest", "sum_norm", "update_norm", "outside"), strict=True):
             column.append(float(getattr(step, name)))
+        reported.append(_summed_norms(step, run["rows"][step.step - 1]))
         if step.members is None or records is None or not counted:
             members_seen = False
             continue
@@ -74,8 +79,26 @@ def internal_sums(run: RecordedRun, phases: Sequence[Phase]) -> InternalSums | N
         often = [log.most_often() for log in logs]
         most = None if None in often else sum(one for one in often if one is not None)
     return InternalSums(
-        largest=largest, sum_norm=sum_norm, update=update, outside=outside, sampling=sampling, most_often=most
+        largest=largest,
+        sum_norm=sum_norm,
+        reported=np.array(reported),
+        update=update,
+        outside=outside,
+        sampling=sampling,
+        most_often=most,
     )
+
+
+def _summed_norms(step: InternalStep, rows: float) -> float:
+    """An upper bound on the sum of n norms, in clip norms; NaN if norms or n are unknown.
+
+    The quantile at q interpolates between sorted norms, so norms 0 to floor(q (n - 1)) are at most the quantile.
+    """
+    if not np.isfinite(rows):
+        return np.nan
+    counts = [int(q * (rows - 1.0)) + 1 if rows else 0 for q in (0.25, 0.5, 0.75, 1.0)]
+    upper = (step.lower, step.middle, step.upper, step.largest)
+    return float(sum(count * norm for count, norm in zip(np.diff([0, *counts]).tolist(), upper, strict=True)))
 
 
 def evidence(run: RecordedRun, internal: InternalSums | None, *, poisson: bool) -> RunEvidence:

@@ -3,7 +3,7 @@
 At each step g = (S + n) / D. Where the loop tells of the sum S and the noise n, the recorder finds D and says whether
 anything but rounding is left of D g - S - n: noise that is missing anywhere is seen as what it is. And S, which was
 fixed before its noise n was drawn, must know nothing of it: in units of the noise's deviation, along the recorder's
-fixed directions,
+directions,
 
     M = sum (D g - n) . n,   V = sum |D g - n|^2
 
@@ -32,8 +32,8 @@ from dpspec.stats.conformance.measurement import exact
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-NOT_GOT = "noise that was told of, in the gradients that the optimizer got"
-OTHERS = "gradients that are not the sum and the noise that were told of"
+NOT_GOT = "reported noise in the gradients of the optimizer"
+OTHERS = "gradients other than the reported sum and noise"
 
 #: So many divisors are tried, and so many shares of the noise.
 _TRIED, _SHARES = 4096, 100
@@ -178,6 +178,6 @@ def not_measured(run: RecordedRun) -> str:
     if found.apart:
         return f"gradients of {found.apart} steps are not the sum and the noise that were told of"
     smallest = min((size for _, size in run.header.layers), default=1)
-    if found.room > _HIDDEN * math.sqrt(smallest * run.header.width / max(1, run.header.parameters)):
+    if found.room > _HIDDEN * math.sqrt(smallest):
         return "gradients are rounded so coarsely that noise could be missing in a layer"
     return "" if found.sums.p_value() > _RARE else "the sum that was told of follows the noise, though not beyond doubt"

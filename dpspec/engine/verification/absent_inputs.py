@@ -63,13 +63,14 @@ def file_not_at_hand(audit: AuditResult, error: DataError) -> Mismatch:
 
 
 def recording_of(audit: AuditResult, prepared: Prepared) -> tuple[DeclaredRun | None, list[Mismatch]]:
-    """What the recorded run says, made anew from its folder; as recorded where that is gone, or is no run any more."""
+    """Evaluate the recorded run of a spec again; if its folder is missing or invalid, use the result's own values."""
     spec = prepared.spec
     if spec.training.kind != "recorded":
         return None, []
     from dpspec.engine.recorded.pipeline.declared_run import as_recorded, declared_run
 
-    recorded = "; ".join(audit.notes) or "a recorded run"
+    setup = audit.recording.setup if audit.recording is not None else audit.notes
+    recorded = "; ".join(setup[-1:]) or "a recorded run"
     try:
         return declared_run(spec, prepared.facts), []
     except SpecError as error:  # there is no such folder

@@ -1,10 +1,10 @@
-"""What scores from elsewhere rest on, and the one thing that they can show of what ran.
+"""Assumptions of bounds from external scores, and the one test of the executed training.
 
-*What nobody here can see* is whether coins were thrown as they should, whether scores knew them, and whether canaries
-were left out afterwards. These stand as assumptions, ``declared``, beside every number. And dpspec saw nothing of the
-training: upper bounds hold for what is declared, so that of what ran they say nothing without an assumption that
-nobody checked, and no claim is proved by them. One thing is tested of it: where the scores reject the bound of the
-declared mechanism itself, what ran is not what was declared.
+dpspec cannot observe whether inclusion bits were drawn fairly, whether scores depended on them, or whether canaries
+were removed afterwards. These are ``declared`` assumptions of every number. dpspec did not observe the training either:
+upper bounds apply to the declaration, and prove no claim about the executed run without an unchecked assumption. One
+test is possible: if the scores reject the bound of the declared mechanism, the executed run differs from the
+declaration.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import dpspec.contract as dps
 
-#: What the upper bounds of a training that nobody here saw rest on.
+#: Assumption of upper bounds for an unobserved training.
 TRAINED_AS_DECLARED = dps.Assumption(
     name="trained-as-declared",
     status="unchecked",
@@ -22,13 +22,12 @@ TRAINED_AS_DECLARED = dps.Assumption(
     "and dpspec saw nothing of it but the scores",
 )
 
-#: The scores contradict the declaration where the p-value of its bound is no larger: so small that a thousand audits
-#: in one invocation share the level of conformance, 1e-6.
+#: Maximum p-value for a contradiction, so that a thousand audits share the conformance level 1e-6.
 _CONTRADICTS = 1e-9
 
 
 def as_executed(finding: dps.Finding) -> dps.Finding:
-    """An upper bound of the declared mechanism, as one on what ran elsewhere if that is what was declared."""
+    """Convert an upper bound for the declared mechanism to one for the external run, if it follows the declaration."""
     kept = tuple(a for a in finding.assumptions if a.name != "public-constants")
     return replace(
         finding,
@@ -38,9 +37,12 @@ def as_executed(finding: dps.Finding) -> dps.Finding:
 
 
 def assumptions(method: str, rows: int, sizes: int) -> tuple[dps.Assumption, ...]:
-    """What every number from scores of elsewhere rests on, of so many rows of one of so many group sizes.
+    """Assumptions of every bound from an external score table with ``rows`` rows per group size.
 
-    method: ``one-run`` or ``many-run``, so that a row is a canary or a run.
+    Args:
+        method: ``one-run`` (a row is a canary) or ``many-run`` (a row is a run).
+        rows: Number of rows of a group size.
+        sizes: Number of group sizes.
     """
     from dpspec.stats import coins
 
@@ -76,7 +78,7 @@ def assumptions(method: str, rows: int, sizes: int) -> tuple[dps.Assumption, ...
 
 
 def coins_level(sizes: int) -> float:
-    """The level of each of the two tests of coins, so that all of a table with so many sizes have 1e-6 together."""
+    """Level of each of the two tests of inclusion bits, for a total of 1e-6 over all ``sizes`` of a table."""
     from dpspec.stats.coins import LEVEL
 
     return LEVEL / (2 * sizes)
@@ -85,9 +87,9 @@ def coins_level(sizes: int) -> float:
 def contradiction(
     evidence: dps.Evidence, curve: Sequence[tuple[float, float]], group_size: int = 1
 ) -> Iterator[dps.Check]:
-    """A check that is made known only where it rejects: one that does not would be no word on what ran.
+    """A check that is reported only if it rejects, because acceptance does not confirm the executed run.
 
-    curve: (epsilon, delta) pairs of the declared mechanism's own bound on groups of ``group_size``.
+    curve: (epsilon, delta) pairs of the declared mechanism's bound for groups of ``group_size``.
     """
     from dpspec.stats.attacks import evidence_tests
 

@@ -1,4 +1,4 @@
-"""The table that a spec names: read, put in the order of its scores, and kept as the one trial of the audit."""
+"""The table of scores of a spec: read, sorted by score, and stored as the only trial of the audit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from dpspec.kit.recorded import fair_coins, recorded, recorded_number, whole_num
 
 
 def trial_inputs(spec: dps.Spec) -> dps.FrozenMap:
-    """What the trial reads: the table by its digest and columns, whom it is about, and how many records there are.
+    """Inputs of the trial: the table's digest and columns, the unit and the number of records.
 
-    Raises ``DataError`` where the file cannot be read.
+    Raises:
+        DataError: The file cannot be read.
     """
     assert spec.audit is not None
     scores = {key: value for key, value in spec.audit.options["scores"].items() if key != "gaussian_curve"}
@@ -31,9 +32,10 @@ def trial_inputs(spec: dps.Spec) -> dps.FrozenMap:
 
 
 def table_of(inputs: Mapping[str, Any], directory: str | Path) -> ScoreTable:
-    """The table of a spec's document, or of trial inputs, where it must be the one of that digest.
+    """The table of a spec's document, or of trial inputs if its digest matches.
 
-    Raises ``DataError`` where it cannot be read, holds what no table may, or has changed.
+    Raises:
+        DataError: The table cannot be read, is invalid, or has changed.
     """
     options = dict(inputs["audit"]["scores"])
     wanted = options.pop("digest", None)
@@ -45,7 +47,7 @@ def table_of(inputs: Mapping[str, Any], directory: str | Path) -> ScoreTable:
 
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    """The one trial: per group size the coins from the lowest score to the highest; the scores stay in the store."""
+    """The only trial: inclusion bits per group size by ascending score. The scores stay in the store."""
     table = table_of(inputs, context.directory)
     order = ranked if inputs["audit"]["method"] == "many-run" else shuffled_ties
     for index in indices:
@@ -61,10 +63,10 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
 
 
 def shuffled_ties(coins: np.ndarray[Any, Any], scores: np.ndarray[Any, Any], seed: int) -> str:
-    """Coins from the lowest score to the highest; equal scores by lot, whatever their order in the file.
+    """Inclusion bits by ascending score, with ties in random order.
 
-    A table may list all that were in before all that were out: then that order knows the coins, and scores that tie
-    would show them. The lot is drawn from ``seed`` alone, which knows no coin.
+    The file's order may depend on the bits, for example if it lists all included records first, so ties must not keep
+    it. The order derives only from ``seed``.
     """
     source = np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, 0x7135])))
     lot = source.permutation(len(coins))
@@ -73,14 +75,14 @@ def shuffled_ties(coins: np.ndarray[Any, Any], scores: np.ndarray[Any, Any], see
 
 
 def ranked(coins: np.ndarray[Any, Any], scores: np.ndarray[Any, Any], seed: int) -> str:
-    """The same with equal scores ordered against the attack, as the test of many runs has it; ``seed`` is not used."""
+    """Inclusion bits by ascending score, ties ordered against the attack for the many-run test; ignores ``seed``."""
     from dpspec.stats.attacks import thresholds
 
     return thresholds.outcomes(scores, coins)
 
 
 def recorded_outcomes(spec: dps.Spec, trial: dps.Trial) -> dict[int, str]:
-    """The coins of each group size as the trial recorded them; raises ``ValueError`` where no table makes such ones."""
+    """Recorded inclusion bits per group size. Raises ``ValueError`` for values that no table yields."""
     rows = recorded_number(trial, "rows", most=MOST_ROWS)
     outcomes = recorded(trial, "outcomes")
     found = list(outcomes) if isinstance(outcomes, list | tuple) else [outcomes]

@@ -1,6 +1,6 @@
-"""The block ``audit.scores`` of a spec: its keys, and what makes it or its table unfit, at the place that is at fault.
+"""The block ``audit.scores``: its keys, and located errors of the block and its table.
 
-It names a table of scores that another program wrote. Importing this imports no numpy.
+It names a table of scores written by another program. Importing this module does not import numpy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def _column(description: str) -> dict[str, dps.Json]:
     return {"type": "string", "minLength": 1, "maxLength": 200, "description": description}
 
 
-#: The block as JSON Schema, for the key ``scores`` of a mechanism's ``audit``.
+#: JSON Schema of the block, for the key ``scores`` of a mechanism's ``audit``.
 SCHEMA: dict[str, dps.Json] = specs.block(
     "A table of scores that another program wrote, instead of runs that dpspec makes: a row for each canary of one "
     "run, or for each of many runs. Nothing is trained. The bound holds if the coins were fair, independent and thrown "
@@ -50,10 +50,10 @@ SCHEMA: dict[str, dps.Json] = specs.block(
 
 _SCORES = ("audit", "scores")
 
-#: With fewer canaries, or runs, of a size than this nothing can be shown.
+#: Minimum number of canaries or runs per size for a conclusive result.
 _LEAST = {"one-run": 8, "many-run": 16}
 
-#: Keys of the audit that say how dpspec attacks, and why they mean nothing here.
+#: Audit keys that configure dpspec's attacks, and why they do not apply.
 _OTHERS = {
     "canary": "what was planted, the program that made the scores decided",
     "score": "how canaries are scored, the program that made the scores decided",
@@ -65,7 +65,7 @@ _OTHERS = {
 
 
 def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    """Every reason why scores from elsewhere cannot be judged by this spec."""
+    """All errors of a spec with external scores."""
     assert spec.audit is not None
     yield from _keys(spec)
     options = spec.audit.options["scores"]

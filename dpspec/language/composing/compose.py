@@ -22,7 +22,7 @@ MAX_PARENTS = 8
 
 
 def merge(parent: Node, child: Node) -> Node:
-    """Merge a child over its parent. Each value keeps the span of its own file."""
+    """Merge a child over its parent. Each value keeps its span."""
     if not isinstance(parent.value, dict) or not isinstance(child.value, dict):
         return child
     entries = dict(parent.value)

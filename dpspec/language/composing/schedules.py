@@ -35,7 +35,7 @@ TABLE = ".csv"
 #: Maximum number of phases, as in a list of phases.
 MAX_PHASES = 1000
 
-#: Maximum size of a table in bytes, that of a spec.
+#: Maximum size of a table in bytes, as of a spec.
 _MAX_TABLE_BYTES = 2**17
 
 _PLACE = ("mechanism", "phases")
@@ -45,7 +45,7 @@ _MAX_COLUMN_KEYS = 8
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
-#: Characters of a number. ``float`` alone would also accept underscores and digits of other scripts.
+#: Characters of a number. Without this check, ``float`` accepts underscores and digits of other scripts.
 _NUMBER = re.compile(r"[0-9.eE+-]+")
 
 _SHAPES = ("linear", "geometric", "cosine")
@@ -263,7 +263,7 @@ def _number(node: Node, key: str) -> float:
 
 
 def _merge_over_block(block: Mapping[str, Node], phase: Node) -> Node:
-    """Merge a phase's maps over the block's, so that ``sampling.rate`` alone keeps the block's scheme."""
+    """Merge a phase's maps over the block's, so that a phase with only ``sampling.rate`` keeps the block's scheme."""
     assert isinstance(phase.value, dict)
     entries = dict(phase.value)
     for key, own in entries.items():

@@ -17,13 +17,13 @@ from dpspec.language.reading.tree import Node, child, from_plain, plain
 from dpspec.language.selections import CELL_BLOCKS, CLAIM_KIND, SELECTION, named_after
 from dpspec.text import quoted
 
-#: Values that must be equal in all cells, because one claim covers all of them.
+#: Values that must be equal in all cells, because one claim covers all cells.
 _SHARED = (("data",), ("threat_model",), ("training", "backend"), ("model", "initial"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Claims over a matrix, and what the cells' documents share.
+    """Claims over a matrix, and the common parts of the cells' documents.
 
     Attributes:
         claims: The claims without their ``over`` key.
@@ -67,7 +67,7 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitClaims:
-    """Cells without the claims over the matrix, and the selection made of these claims.
+    """Cells without the claims over the matrix, and the selection for these claims.
 
     Attributes:
         cells: The remaining documents.
@@ -83,7 +83,7 @@ class SplitClaims:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-#: Keys of a threat model that core defines. The cells' blocks contain those of their mechanisms.
+#: Keys of a threat model that core defines. The cells' blocks contain the mechanisms' keys.
 _CORE_THREAT = ("adjacency", "unit", "access", "direction", "group_size", "min_records", "neighbours")
 
 

@@ -1,1 +1,1 @@
-"""Diagnostics as text, and what their codes mean."""
+"""Diagnostic codes and the format of diagnostics."""

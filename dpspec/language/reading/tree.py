@@ -24,7 +24,7 @@ class Node:
 
 
 class Origin(Mapping[Path, Span]):
-    """Spans of the values of a document by path; ``key`` returns those of keys.
+    """Spans of the values of a document by path; ``key`` returns spans of keys.
 
     Paths may name claims by id or by position: ``("claims", "family", "epsilon")``.
     """
@@ -123,7 +123,7 @@ def claim_ids(root: Node) -> dict[str, int]:
 
 
 def locate(diagnostic: Diagnostic, spans: Mapping[Path, Span]) -> Diagnostic:
-    """Set a diagnostic's span to that of its path, or of the nearest parent key that has one."""
+    """Set a diagnostic's span from its path, or from the nearest parent key that has one."""
     if diagnostic.span is not None:
         return diagnostic
     path, at_key = diagnostic.path, diagnostic.at_key

@@ -78,7 +78,7 @@ _TEXTS: tuple[tuple[str, str, str | None], ...] = (
     ("unknown escape character", "no such escape in quotes", "use single quotes for text with backslashes"),
     ("expected escape sequence", "an escape in quotes is not complete", "use single quotes for text with backslashes"),
     ("cannot start any token", "this character cannot begin a value", "put the value in quotes"),
-    ("sequence entries are not allowed", "a list item cannot begin here", "begin the list on a line of its own"),
+    ("sequence entries are not allowed", "a list item cannot begin here", "begin the list on a new line"),
     ("expected '<document start>'", "a second YAML document begins here", "a file contains one spec"),
     ("block mapping", "this is not an entry 'key: value'", None),
 )

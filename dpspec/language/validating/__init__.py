@@ -1,1 +1,1 @@
-"""Documents held against the schemas of core and plugins."""
+"""Validation of documents against the schemas of core and plugins."""

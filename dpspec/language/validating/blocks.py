@@ -1,4 +1,4 @@
-"""JSON Schemas of the blocks of a spec: core's keys and those of the provider that the block's kind selects.
+"""JSON Schemas of the blocks of a spec: core's keys and the keys of the provider that the block's kind selects.
 
 Validation and the schema for editors both use this module, so they agree.
 """

@@ -168,7 +168,7 @@ def check(requirements: Sequence[Json]) -> Iterator[Diagnostic]:
 
 
 def suggest_packages(found: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Mention missing required packages in the help for unknown kinds, because one of them may provide the kind."""
+    """Mention missing required packages in the help for unknown kinds, which may provide the kind."""
     commands = [d.help for d in found if d.code == "unmet-requirement" and d.help]
     if not commands:
         return list(found)

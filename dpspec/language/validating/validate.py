@@ -174,7 +174,7 @@ class _Checker:
 
 
 def _top_schema() -> Plain:
-    """Return core's schema without those of keys that are checked separately or consumed by composition."""
+    """Return core's schema without the schemas of keys that are checked separately or consumed by composition."""
     schema = blocks.core("spec")
     unchecked = ("dpspec", "extends", "matrix", "claims")
     properties = {

@@ -26,12 +26,13 @@ _DIGEST = 32
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame that was read: its kind, its payload, its own digest, and its number in the file, from 1 on."""
+    """A frame: its kind, payload and digest, its number in the file, from 1 on, and the byte at which it ends."""
 
     kind: int
     payload: bytes
     digest: bytes
     number: int
+    end: int
 
 
 class JournalWriter:
@@ -88,8 +89,8 @@ def read_frames(path: Path, first: bytes, name: str) -> Iterator[Frame]:
                 digest = hashlib.sha256(digest + head + payload).digest()
                 if told != digest:
                     raise RecordingError(f"{where}: its digest does not follow from what stands before it")
-                yield Frame(kind, payload, digest, number)
                 offset += _HEAD.size + length + _DIGEST
+                yield Frame(kind, payload, digest, number, offset)
                 number += 1
     except OSError as error:
         raise RecordingError(f"{name}: cannot be read: {error.strerror or error}") from error

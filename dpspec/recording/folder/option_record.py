@@ -11,6 +11,9 @@ from typing import Any
 #: Most bytes of one step, most options, most parameter groups, and the longest name or word.
 MOST_BYTES, MOST_OPTIONS, MOST_GROUPS, _LONGEST = 1 << 18, 1000, 10_000, 200
 
+#: How the value of an option begins whose type the recorder does not know; the name of the type follows.
+UNREAD = "unread "
+
 
 @dataclass(frozen=True)
 class OptionChange:

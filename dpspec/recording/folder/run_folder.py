@@ -16,6 +16,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ MOST_STEPS = 2**20
 
 #: The last frame's text has at most so many bytes.
 _LONGEST_END = 1 << 20
+
+#: Smallest sampling rate above 0 that a recorder writes.
+_LEAST_RATE = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,9 +165,10 @@ class RunFolder:
         """What of the steps speaks of records, as far as :meth:`steps` go; raises where it was kept back."""
         if not (self.path / INTERNAL).exists():
             raise RecordingError(f"{self.path / INTERNAL}: missing; it was kept back")
-        frames = self._frames(INTERNAL)
+        frames, length = self._frames(INTERNAL), 0
         for public, digest in self._public():
             if not isinstance(public, PublicStep):
+                self._require_end(INTERNAL, length)
                 return
             frame = next(frames, None)
             if frame is None or frame.digest != digest:
@@ -176,6 +181,7 @@ class RunFolder:
                     raise ValueError(f"step {internal.step} stands where step {public.step} should")
             except ValueError as error:
                 raise RecordingError(f"{self.path / INTERNAL}: frame {frame.number}: {error}") from None
+            length = frame.end
             yield internal
 
     @property
@@ -189,8 +195,11 @@ class RunFolder:
         return (self.path / CANARIES).exists()
 
     def _public(self) -> Iterator[tuple[PublicStep | Mapping[str, Any] | Scored, bytes]]:
-        ended = scored = False
+        ended, scored, length = False, False, 0
+        if not (self.path / STEPS).exists():
+            raise RecordingError(f"{self.path / STEPS}: missing: a recording has this file from its beginning")
         for frame in self._frames(STEPS):
+            length = frame.end
             where = f"{self.path / STEPS}: frame {frame.number}"
             if ended and frame.kind == SCORED and not scored:
                 scored = True
@@ -214,6 +223,23 @@ class RunFolder:
             except ValueError as error:
                 raise RecordingError(f"{where}: {error}") from None
             yield step, digest
+        if ended:
+            self._require_end(STEPS, length, cut=None if scored else SCORED)
+        elif not length and len(list(islice(self._frames(INTERNAL), 2))) == 2:
+            raise RecordingError(f"{self.path / STEPS}: holds no step, but {INTERNAL} holds several: the file was cut")
+
+    def _require_end(self, name: str, length: int, cut: int | None = None) -> None:
+        """Raise ``RecordingError`` if an ended file is longer than its frames, except by a frame of kind ``cut``."""
+        more = os.path.getsize(self.path / name) - length
+        if more > 0 and (cut is None or self._kind_at(name, length) != cut):
+            raise RecordingError(f"{self.path / name}: {more} bytes follow the end of the recording, at byte {length}")
+
+    def _kind_at(self, name: str, offset: int) -> int | None:
+        """The kind of the frame that begins at a byte; None if the file ends before the kind."""
+        with (self.path / name).open("rb") as file:
+            file.seek(offset)
+            head = file.read(5)
+        return head[4] if len(head) == 5 else None
 
     def _frames(self, name: str) -> Iterator[Frame]:
         if not (self.path / name).exists():
@@ -227,8 +253,9 @@ def _require_sane(step: PublicStep) -> None:
         if getattr(step, name) < 0.0:
             raise ValueError(f"{name} must not be negative, got {getattr(step, name)}")
     for name in ("told_rate", "rate"):
-        if not (math.isnan(getattr(step, name)) or getattr(step, name) >= 0.0):
-            raise ValueError(f"{name} must not be negative, got {getattr(step, name)}")
+        value = getattr(step, name)
+        if not (math.isnan(value) or value == 0.0 or value >= _LEAST_RATE):
+            raise ValueError(f"{name} must be 0 or at least {_LEAST_RATE:g}, got {value}")
 
 
 def _end(frame: Frame, where: str) -> Mapping[str, Any]:

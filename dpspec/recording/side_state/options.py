@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from numbers import Real
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dpspec.recording.folder.option_record import OptionChange
+from dpspec.recording.folder.option_record import UNREAD, OptionChange
 from dpspec.recording.side_state.digests import digest
 from dpspec.recording.side_state.schedulers import SchedulerWatch
 
@@ -25,6 +27,9 @@ _NO_OPTIONS = ("params", "param_names")
 
 #: Types whose values cannot change in place.
 _FIXED = frozenset((float, int, bool, str, type(None)))
+
+#: Types of values that the recorder knows.
+_KINDS = (float, int, bool, str, type(None), Tensor, nn.Parameter)
 
 #: What an option was set by if not by a scheduler: before the first step, or by other code.
 START, UNKNOWN = "start", ""
@@ -125,7 +130,8 @@ class OptionWatch:
 
     def _read_private(self) -> dict[str, tuple[Value, ...]]:
         read = self._private()
-        return {name: tuple(one for _, one in _flat({name: value})) for name, value in read.items()}
+        plain = {name: float(value) if isinstance(value, Real) else value for name, value in read.items()}
+        return {name: tuple(one for _, one in _flat({name: value})) for name, value in plain.items()}
 
     def _members(self, parameters: tuple[int, ...]) -> str:
         """A word for the parameters of a group, whatever their order."""
@@ -142,13 +148,18 @@ def _are_same(now: list[Any] | None, before: list[Any] | None) -> bool:
 
 def _flat(options: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
     for name, value in options.items():
-        if isinstance(value, list | tuple):
+        if type(value) in (list, tuple):
             yield from _flat({f"{name}[{i}]": one for i, one in enumerate(value)})
         else:
             yield str(name)[:100], _plain(value)
 
 
 def _plain(value: Any) -> Value:
+    """A value as it is written. A subclass of a number may compute anything when the optimizer uses it."""
+    if type(value).__module__ == "numpy" and isinstance(value, np.number | np.bool_):
+        value = value.item()
+    if type(value) not in _KINDS:
+        return UNREAD + type(value).__name__[:60]
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
         return float(value)
     if value is None or isinstance(value, bool | float):

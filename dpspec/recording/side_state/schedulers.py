@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from dpspec.recording.side_state.digests import digest
+from dpspec.recording.watching.recognised import is_registered
 
 #: The options that schedulers of each module set.
 _RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "swa_lr"})
@@ -95,6 +96,9 @@ def _is_public(scheduler: Any) -> bool:
     kind = type(scheduler)
     own = {"get_lr", "step", "_update_lr", "get_noise_multiplier", "get_max_grad_norm"}
     if kind.__module__ not in _SETS or kind.__name__ == "ReduceLROnPlateau" or own & vars(scheduler).keys():
+        return False
+    numbers = [value for value in vars(scheduler).values() if isinstance(value, float | int)]
+    if not is_registered(kind) or any(type(value).__module__ not in ("builtins", "numpy") for value in numbers):
         return False
     made = [function for name in own if (function := getattr(kind, name, None)) is not None]
     inside = vars(scheduler).get("_schedulers", ())

@@ -1,14 +1,16 @@
-"""The noise of a step in a few numbers: each layer's sum of squares, and the noise along fixed directions.
+"""The noise of a step in a few numbers: each layer's sum of squares, and the noise along a recording's directions.
 
-Coordinate i of a layer belongs to direction i mod W, with the sign S[(i div W) mod R, i mod W]; S is a fixed table of
-R by W random signs. The directions are orthogonal, and together they hold every coordinate, so that Gaussian noise of
-deviation s gives independent N(0, s^2) along them, and noise that is used again at another step shows in their products
+Coordinate i of a layer belongs to direction i mod W, with the sign S[(i div W) mod R, i mod W]; S is a table of R by W
+random signs, drawn for each recording from the operating system's randomness, so that a script cannot know it. The
+directions are orthogonal, and together they hold every coordinate, so that Gaussian noise of deviation s gives
+independent N(0, s^2) along them, and noise that is used again at another step shows in their products
 (:mod:`~dpspec.recording.watching.repeated_noise` looks within a step). It takes one addition for each coordinate, and
 no memory that grows with the model.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -16,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-#: At most so many directions, and so many rows of signs; the signs' seed is part of the format.
-MOST_DIRECTIONS, _ROWS, _SEED = 128, 127, 20_260_101
+#: Largest number of directions, and number of rows of signs.
+MOST_DIRECTIONS, _ROWS = 128, 127
 
 
 def width_of(sizes: Sequence[int]) -> int:
@@ -32,7 +34,9 @@ class NoiseSketch:
         """``sizes``: how many coordinates each layer has."""
         self.width = width_of(sizes)
         whole = _ROWS * max(1, self.width)
-        signs = np.random.default_rng(_SEED).integers(0, 2, size=(_ROWS, max(1, self.width))) * 2.0 - 1.0
+        signs = (
+            np.random.default_rng(secrets.randbits(128)).integers(0, 2, size=(_ROWS, max(1, self.width))) * 2.0 - 1.0
+        )
         self._signs = torch.tensor(signs, dtype=torch.float64)
         counts = np.zeros(max(1, self.width))
         for size in sizes:
@@ -75,9 +79,8 @@ class NoiseSketch:
             self._block.zero_()
 
 
-def directions(sizes: Sequence[int]) -> Tensor:
-    """(width, sum of sizes) the directions themselves, of length one: for tests, as slow as they are plain."""
-    sketch = NoiseSketch(sizes)
+def directions(sketch: NoiseSketch, sizes: Sequence[int]) -> Tensor:
+    """(width, sum of sizes) the unit directions of a sketch, for tests: slow."""
     starts = np.concatenate([[0], np.cumsum(sizes)])
     rows = torch.zeros(sketch.width, int(starts[-1]), dtype=torch.float64)
     for low, high in pairwise(starts.tolist()):

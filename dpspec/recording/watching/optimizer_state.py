@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
 from dpspec.recording.side_state.digests import readable_digest
+from dpspec.recording.watching.recomputed_updates import STEPS
 
 #: Options that the schedulers of torch add to each group.
 _OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum"}
@@ -34,9 +35,9 @@ class OptimizerState:
 
     @property
     def kind(self) -> str:
-        """The optimizer's class with its module; empty for those of torch itself."""
+        """The optimizer's class with its module; empty for classes whose updates are recomputed."""
         kind = type(self._optimizer)
-        return "" if kind.__module__.startswith("torch.optim") else f"{kind.__module__}.{kind.__qualname__}"[:100]
+        return "" if kind in STEPS else f"{kind.__module__}.{kind.__qualname__}"[:100]
 
     def look_before(self) -> None:
         """The optimizer is about to step."""

@@ -74,8 +74,8 @@ class OpacusWatch:
 
     @property
     def changed(self) -> int:
-        """How many updates left other gradients than they began with."""
-        return int(self._changed)
+        """The number of updates whose gradients nobody knows: they changed during it, or another hook followed."""
+        return int(self._changed) + self._hooks.disordered
 
     def attach(self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None]) -> None:
         """Begin to watch. ``guarded`` runs what looks on, so that a fault of it never reaches the training.
@@ -92,8 +92,8 @@ class OpacusWatch:
             self._replace(optimizer, "clip_and_accumulate", self._around_clipping)
         self._replace(optimizer, "add_noise", self._around_noise)
         self._replace(optimizer, "scale_grad", self._around_scaling)
-        hooks = StepHooks(optimizer.original_optimizer, lambda: guarded(before), lambda: guarded(after))
-        self._undo.append(hooks.remove)
+        self._hooks = StepHooks(optimizer.original_optimizer, lambda: guarded(before), lambda: guarded(after))
+        self._undo.append(self._hooks.remove)
         guarded(lambda: self.replaced.look(self._put))
 
     def detach(self) -> None:
@@ -195,6 +195,7 @@ class OpacusWatch:
             self.sums.compare()
             self.sums.forget()
 
+        self._guarded(self._hooks.put_last)
         self._guarded(self._use)
         self._guarded(compare)
         self._guarded(self._enter)

@@ -56,9 +56,14 @@ class Sampler:
 
 
 def is_opacus(thing: Any, name: str) -> bool:
-    """Whether an object is of exactly Opacus' class of this name, told without importing Opacus."""
+    """Whether an object is of exactly Opacus' class of this name; Opacus is not imported."""
     kind = type(thing)
-    return kind.__name__ == name and kind.__module__.partition(".")[0] == "opacus"
+    return kind.__name__ == name and kind.__module__.partition(".")[0] == "opacus" and is_registered(kind)
+
+
+def is_registered(kind: type) -> bool:
+    """Whether the module that a class names holds this class, and no other, under its name."""
+    return getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
 
 
 def clipping_of(optimizer: Any) -> str | None:

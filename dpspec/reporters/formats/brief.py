@@ -127,7 +127,7 @@ def _in_one_line(page: Page, audit: AuditResult) -> None:
 def _counted(audit: AuditResult) -> str:
     counted = Counter(words.verdict_label(audit, verdict) for verdict in audit.verdicts)
     said = ", ".join(f"{number} {label}" for label, number in counted.items()) or "no claim"
-    ran = f"; {audit.conformance.status}" if audit.executed else ""
+    ran = f"; {words.conformance_label(audit.conformance.status)}" if audit.executed else ""
     wrong = "as expected" if audit.as_expected else "NOT AS EXPECTED"
     return f"{said}{ran}, {wrong}"
 
@@ -149,32 +149,33 @@ def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
 
 
 def _conformance(page: Page, audit: AuditResult) -> None:
-    """One row; nothing where nothing ran."""
+    """Write one row, if a run was executed."""
     status, outcome = audit.conformance.status, words.conformance_outcome(audit)
     if not outcome:
         return
+    label = words.conformance_label(status)
     if status != "conforms-within":
-        terminal.row(page, status, f"{outcome}: {audit.conformance.reason}")
+        terminal.row(page, label, f"{outcome}: {audit.conformance.reason}")
         return
     sharpest: dict[str, float] = {}
     for check in audit.checks:
         if check.detectable is not None and 0.0 <= check.detectable < math.inf:
             sharpest[check.assumption] = min(check.detectable, sharpest.get(check.assumption, math.inf))
     blind = dict.fromkeys(check.assumption for check in audit.checks if check.assumption not in sharpest)
-    number = len(audit.checks)
-    parts = [f"none of {number} checks is rejected" if number > 1 else "its one check is not rejected"]
+    parts = [words.count(len(audit.checks), "check")]
     sizes = sorted((size, name) for name, size in sharpest.items() if size > 0.0)
     if sizes:
         sharp, blunt = (f"{decimals.upper(100 * size, digits=2)}% ({name})" for size, name in (sizes[0], sizes[-1]))
-        sizes_seen = f"of {sharp}" if sharp == blunt else f"from {sharp} to {blunt}"
-        parts.append(f"the sharpest of each kind sees deviations {sizes_seen}")
+        parts.append(
+            f"smallest detectable deviation {sharp if sharp == blunt else f'per kind from {sharp} to {blunt}'}"
+        )
     if blind:
-        parts.append(f"none could see {', '.join(blind)}")
-    terminal.row(page, status, "; ".join(parts))
+        parts.append(f"no detection limit for {', '.join(blind)}")
+    terminal.row(page, label, "; ".join(parts))
 
 
 def _not_as_expected(page: Page, audit: AuditResult, name: str) -> None:
-    """In full: claims with their reasons, then what is wrong with what ran, the worst checks first."""
+    """Write unexpected claims with their reasons, then the rejected checks, smallest p-value first."""
     wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
     deviating = not (audit.conformance.expected or words.untested(audit))
     if not wrong and not deviating:
@@ -189,7 +190,8 @@ def _not_as_expected(page: Page, audit: AuditResult, name: str) -> None:
 def _deviation(page: Page, audit: AuditResult) -> None:
     """The conformance, and the checks that are rejected."""
     conformance = audit.conformance
-    terminal.row(page, conformance.status, f"{words.conformance_outcome(audit)}: {conformance.reason}")
+    label = words.conformance_label(conformance.status)
+    terminal.row(page, label, f"{words.conformance_outcome(audit)}: {conformance.reason}")
     worst = sorted((check for check in audit.checks if rejected(check, 1)), key=lambda check: check.p_value)
     for check in worst:
         page.item(sentences.check(check), indent=4)

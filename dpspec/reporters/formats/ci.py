@@ -43,7 +43,7 @@ def _annotations(audit: AuditResult) -> Iterator[str]:
             yield _command(kind, words.verdict_line(audit, verdict), title=title, **_place(audit, verdict.claim))
     conformance = audit.conformance
     if not conformance.expected and not words.untested(audit):
-        title = f"{audit.name}: {conformance.status}"
+        title = f"{audit.name}: {words.conformance_label(conformance.status)}"
         yield _command("error", words.conformance_line(audit), title=title, **_place(audit, ""))
     if not audit.complete:
         yield _command("warning", words.missing_trials(audit), title=f"{audit.name}: incomplete", **_place(audit, ""))

@@ -138,7 +138,7 @@ def _recording(audit: AuditResult, *, several: bool) -> Iterator[str]:
 
 def _status(audit: AuditResult) -> str:
     outcome = words.conformance_outcome(audit)
-    return f"**{audit.conformance.status}**{f', {markdown(outcome)}' if outcome else ''}"
+    return f"**{words.conformance_label(audit.conformance.status)}**{f', {markdown(outcome)}' if outcome else ''}"
 
 
 def _details(audit: AuditResult, source: str) -> Iterator[str]:

@@ -23,19 +23,19 @@ _STYLE = {
     words.AS_DECLARED: "bold yellow",
     "supported": "green",
     "open": "yellow",
-    "conforms-within": "green",
+    "no deviation found": "green",
     "deviates": "bold red",
-    "checks-missing": "bold red",
-    "not-run": "yellow",
+    "checks missing": "bold red",
+    "not tested": "yellow",
     "false": "bold red",
     "unchecked": "yellow",
 }
 
-#: What is said of a conformance among the claims: one that deviates, or that is missing where it was expected.
-_TOLD = {
-    "deviates": "what ran is not what was declared",
-    "checks-missing": "checks that the plan promised were not made",
-    "not-run": "nothing that ran could be held against what was declared",
+#: The row of an unexpected conformance among the claims.
+_CONFORMANCE = {
+    "deviates": "the executed run deviates from its declaration",
+    "checks-missing": "planned checks of the executed run are missing",
+    "not-run": "no executed run was tested",
 }
 
 #: The width of the column of verdicts; ``contradicted`` is the longest.
@@ -75,33 +75,33 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
 
 
 def alarm(page: Page, result: Result) -> None:
-    """The loudest lines there are: bounds that the attack broke."""
+    """Write an alarm for each upper bound that an attack exceeds."""
     broken = [(audit, v) for audit in result.audits for v in audit.verdicts if v.verdict == "contradicted"]
     for audit, verdict in broken:
         expected = ", as expected" if verdict.expected else ""
         page.line((f"!! CONTRADICTED: {audit.name} / {verdict.claim}{expected}", _STYLE["contradicted"]), hang=3)
     if broken:
         page.line(
-            "The attack does better than the best upper bound allows. The theory, the implementation or the "
-            "attack is wrong: find out which before anything else.",
+            "The attack exceeds the best upper bound. The theory, the implementation or the attack is wrong: "
+            "resolve this before you use any result.",
             indent=3,
         )
     if broken and all(audit.conformance.status == "deviates" for audit, _ in broken):
-        page.line("What ran is not what was declared, which can explain it; see Conformance.", indent=3)
+        page.line("The executed run deviates from its declaration, which can explain it; see Conformance.", indent=3)
 
 
 def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
     if named:
         page.line((audit.name, "underline"), indent=2)
     if not audit.verdicts:
-        page.line("No claim was made: the numbers below stand for themselves.", indent=2)
+        page.line("The spec has no claims; the findings are below.", indent=2)
     for verdict in audit.verdicts:
         claim(page, audit, verdict)
     conformance = audit.conformance
     unexpected = not (conformance.expected or words.untested(audit))
-    if conformance.status in _TOLD and (conformance.status == "deviates" or unexpected):
-        outcome = words.conformance_outcome(audit)
-        row(page, conformance.status, f"{_TOLD[conformance.status]}, {outcome}; see Conformance")
+    if conformance.status in _CONFORMANCE and (conformance.status == "deviates" or unexpected):
+        label, outcome = words.conformance_label(conformance.status), words.conformance_outcome(audit)
+        row(page, label, f"{_CONFORMANCE[conformance.status]}, {outcome}; see Conformance")
 
 
 def claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
@@ -151,8 +151,9 @@ def recording(page: Page, audit: AuditResult, suffix: str, *, cautions: bool = T
 def _conformance(page: Page, audit: AuditResult, suffix: str, family: int) -> None:
     page.heading(f"Conformance{suffix}")
     conformance, outcome = audit.conformance, words.conformance_outcome(audit)
+    label = words.conformance_label(conformance.status)
     page.line(
-        (conformance.status.upper(), _STYLE[conformance.status]),
+        (label.upper(), _STYLE[label]),
         f", {outcome}" if outcome else "",
         f": {conformance.reason}" if conformance.reason else "",
         indent=2,

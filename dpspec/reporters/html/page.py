@@ -104,6 +104,7 @@ class AuditView:
     conclusion: tuple[str, ...]
     risk: tuple[str, ...]
     claims: tuple[ClaimView, ...]
+    status: str
     conformance: str
     reason: str
     tests: str
@@ -258,6 +259,7 @@ def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, d
         conclusion=tuple(conclusion(audit)),
         risk=risk(audit),
         claims=tuple(_claim(audit, verdict) for verdict in audit.verdicts),
+        status=words.conformance_label(conformance.status),
         conformance=words.conformance_outcome(audit),
         tests=words.count(len(audit.checks), "test"),
         reason=seen.reason(audit),

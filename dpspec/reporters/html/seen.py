@@ -24,19 +24,18 @@ _LEAST, _MOST = 1e-4, 100.0
 
 #: What an assumption's status says where no test of what ran looked at it.
 _UNTESTED = {
-    "declared": "no test, the spec says so",
-    "unchecked": "no test",
-    "reported": "no test, told by the backend",
+    "declared": "not tested, declared by the spec",
+    "unchecked": "not tested",
+    "reported": "not tested, reported by the backend",
 }
 
-_AXIS = "deviation, relative to what is declared"
+_AXIS = "deviation, relative to the declared value"
 
-_TITLE = "How large a deviation would have been seen"
+_TITLE = "Smallest detectable deviation"
 
 _CAPTION = (
-    "Hatched: a deviation of that size may be there, and no test would have seen it. Light: some of the tests would "
-    "have. Full: all of those that state a size would have, with probability 0.99. 100% is as much again as was "
-    "declared, or none of it. Both ends are rounded up."
+    "Hatched: no test detects a deviation of that size. Light: some tests detect it. Full: all tests with a detection "
+    "limit detect it, with probability 0.99. 100 % = twice the declared value, or zero. Limits are rounded up."
 )
 
 
@@ -60,9 +59,9 @@ class Row:
         if self.said:
             return self.said
         if self.rejected:
-            return "REJECTED: it deviates"
+            return "REJECTED: deviation found"
         if self.low is None or self.high is None:
-            return "its tests could not have failed"
+            return "no detection limit: the tests cannot fail"
         low, high = (_percent(size) for size in (self.low, self.high))
         return low if low == high else f"{low} to {high}"
 
@@ -121,7 +120,7 @@ def figure(audit: AuditResult, family: int, name: str) -> Figure | None:
     sizes = [size for row in ranked for size in (row.low, row.high) if size]
     axis = Axis.between(100.0 * max(_LEAST, min([0.01, *sizes])), 100.0 * min(_MOST, max([1.0, *sizes])), log=True)
     drawn = svg(_TITLE, [_bar(row, axis) for row in ranked], axis, _AXIS, name, unit="%")
-    head = ("what", "seen from", "seen by all from", "tests that state a size")
+    head = ("assumption", "some tests detect from", "all tests detect from", "tests with a detection limit")
     table = tuple((row.name, *_told(row), f"{row.sized} of {row.tests}") for row in ranked)
     return Figure(_TITLE, _CAPTION, drawn, head, table)
 
@@ -147,5 +146,5 @@ def reason(audit: AuditResult) -> str:
     if audit.conformance.status != "conforms-within":
         return audit.conformance.reason
     number = len(audit.checks)
-    none = f"None of {words.count(number, 'test')} is rejected" if number > 1 else "Its one test is not rejected"
-    return f"{none}. What that shows, and what it does not, is in the figure."
+    tests = words.count(number, "test")
+    return f"{tests}, none rejected. The figure shows the smallest deviation that each kind of test detects."

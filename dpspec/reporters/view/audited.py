@@ -94,11 +94,11 @@ def conclusion(audit: AuditResult) -> Iterator[str]:
     """Yield sentences for readers outside the field, the worst first."""
     status = audit.conformance.status
     if status == "deviates":
-        made = ", as this control was made to be" if audit.conformance.expected else ""
-        proofs = "proofs here are of the declared mechanism, not of that training"
-        yield f"What ran is not what was declared{made}: {proofs}."
+        made = ", as this control intends" if audit.conformance.expected else ""
+        proofs = "proofs here apply to the declared mechanism, not to that run"
+        yield f"The executed run deviates from its declaration{made}: {proofs}."
     elif status == "checks-missing":
-        yield "Checks of what ran were planned and not made: whether it is what was declared is not known."
+        yield "Planned checks of the executed run are missing: its conformance is unknown."
     for name, one, more in _SAID:
         claims = [
             verdict
@@ -110,19 +110,19 @@ def conclusion(audit: AuditResult) -> Iterator[str]:
     controls = [verdict for verdict in audit.verdicts if words.is_control(verdict)]
     refuted = [verdict for verdict in controls if verdict.expected]
     if attacked := [verdict for verdict in refuted if words.refuted_by_attack(audit, verdict)]:
-        yield f"{_controls(attacked)} {_is(attacked)} {attacked[0].verdict}: the audit can see such a thing."
+        yield f"{_controls(attacked)} {_is(attacked)} {attacked[0].verdict}: the audit detects such violations."
     if by_theory := [verdict for verdict in refuted if not words.refuted_by_attack(audit, verdict)]:
         untested = ", which does not test the attack" if audit.planned_trials else ""
         yield f"{_controls(by_theory)} {_is(by_theory)} refuted by a certified bound{untested}."
     if missed := [verdict for verdict in controls if not verdict.expected]:
-        yield f"{_controls(missed)} {_is(missed)} {missed[0].verdict}: the audit does not see such a thing."
+        yield f"{_controls(missed)} {_is(missed)} {missed[0].verdict}: the audit does not detect such violations."
     if not audit.planned_trials and not recorded(audit):
         yield "Nothing was trained: results apply to the specification; no code was run."
     elif status == "conforms-within":
         tests = words.count(len(audit.checks), "conformance test")
         yield f"{tests} compared the run with its declaration. None found a deviation above its detection limit."
     elif status == "not-run":
-        yield "Whether what ran is what was declared was not tested."
+        yield "The conformance of the executed run was not tested."
 
 
 #: The predicate of each verdict for one claim and for several.

@@ -59,7 +59,7 @@ def table(matrix: Matrix[AuditResult]) -> tuple[tuple[str, ...], list[tuple[str,
     for audit in matrix.audits:
         told = [_told(audit, verdict_of(audit, claim)) for claim in claims]
         wrong = not (audit.conformance.expected or words.untested(audit))
-        conformance = audit.conformance.status + (", NOT AS EXPECTED" if wrong else "")
+        conformance = words.conformance_label(audit.conformance.status) + (", NOT AS EXPECTED" if wrong else "")
         axes = map(cell_value, matrix.values(audit).values())
         rows.append((*axes, *told, *((conformance,) if ran else ())))
     return head, rows

@@ -1,7 +1,6 @@
-"""The four questions that somebody without training in the field asks of a report, answered in a few sentences each.
+"""Summarize a result for readers outside the field: the result, what was audited, the risk, and what was not tested.
 
-What was audited, what came of it, what is the risk, what was not checked. Text that a spec or a plugin may have brought
-in is returned as it is: escaping is the format's business.
+Text from specs and plugins is returned unescaped: each format escapes it.
 """
 
 from __future__ import annotations
@@ -16,42 +15,45 @@ from dpspec.engine.results.result import AuditResult, Result
 from dpspec.reporters.view import cells, glossary, words
 from dpspec.reporters.view.audited import conclusion
 from dpspec.reporters.view.limits import recorded
-from dpspec.reporters.view.risk import about, power, risk
+from dpspec.reporters.view.risk import members, power, risk, scope
 from dpspec.reporters.view.sentences import assumptions_of
 from dpspec.text import joined, shortened
 
-#: So many names, or values of an axis, are told.
+#: The maximum number of names, or of values of an axis.
 _NAMED = 6
 
-#: The false-alarm rate at which the odds of several audits are compared.
-_FALSE_ALARM = 0.01
+#: The false-positive rate at which several audits are compared.
+_FALSE_POSITIVE = 0.01
 
-#: So many assumptions of one kind are told, and half as many of several audits.
+#: The maximum number of assumptions of one kind; half as many for several audits.
 _ASSUMED = 4
 
-#: What is said of assumptions by their status, and whether it is said of those that a test looked at too.
+#: For each status of an assumption its label, and whether assumptions with a test are listed too.
 _HELD = {
-    "false": ("Assumed by some numbers, and found not to hold", True),
-    "unchecked": ("Assumed, and nobody looked whether it is so", True),
-    "declared": ("Taken from the spec, without a test", False),
+    "false": ("False assumption of some numbers", True),
+    "unchecked": ("Unchecked assumption", True),
+    "declared": ("Declared by the spec, not tested", False),
 }
 
-_ALWAYS = "Floating-point noise, timing and other side channels, and what else was released of the same data."
+_ALWAYS = "Floating-point noise, timing and other side channels, and other releases from the same data."
+
+#: The labels of two parts, which the page marks.
+RESULT, NOT_TESTED = "Result", "Not tested"
 
 Answer = tuple[str, tuple[str, ...]]
 
 
 def in_short(result: Result) -> tuple[Answer, ...]:
-    """Each question with its sentences; nothing of a result without audits."""
+    """Return pairs of a label and sentences; empty for a result without audits."""
     audits = result.audits
     if not audits:
         return ()
     alone = len(audits) == 1
     return (
-        ("What was audited", (_what(audits[0]),) if alone else tuple(_whats(result))),
-        ("What came of it", tuple(conclusion(audits[0])) if alone else tuple(_outcomes(audits))),
-        ("What the bound means", risk(audits[0]) if alone else tuple(_risks(audits, cells.titles(result)))),
-        ("What was not checked", tuple(_unchecked(audits))),
+        (RESULT, tuple(conclusion(audits[0])) if alone else tuple(_outcomes(audits))),
+        ("Audited", (_what(audits[0]),) if alone else tuple(_whats(result))),
+        ("Risk for one person", risk(audits[0]) if alone else tuple(_risks(audits, cells.titles(result)))),
+        (NOT_TESTED, tuple(_unchecked(audits))),
     )
 
 
@@ -96,12 +98,12 @@ def _whats(result: Result) -> Iterator[str]:
 
 
 def _outcomes(audits: Sequence[AuditResult]) -> Iterator[str]:
-    """How many claims came out how, and of how many audits it is known what ran; the worst first."""
+    """Yield the verdicts and the conformance of all audits, the worst first."""
     deviating = [audit.name for audit in audits if audit.conformance.status == "deviates"]
     if deviating:
         yield (
-            f"What ran is not what was declared in {_some(deviating)}: proofs there are of the declared mechanism, not "
-            "of that training."
+            f"The executed run deviates from its declaration in {_some(deviating)}: proofs there apply to the declared "
+            "mechanism, not to that run."
         )
     claims = [
         words.verdict_label(audit, one) for audit in audits for one in audit.verdicts if not words.is_control(one)
@@ -121,7 +123,7 @@ def _outcomes(audits: Sequence[AuditResult]) -> Iterator[str]:
         yield f"Nothing was trained for {which}: their results apply to the specification; no code was run."
     fine = [audit for audit in audits if audit.conformance.status == "conforms-within"]
     if fine:
-        yield f"In {words.count(len(fine), 'audit')} what ran was tested against what was declared: no difference seen."
+        yield f"Conformance tests of the executed run found no deviation in {words.count(len(fine), 'audit')}."
 
 
 def _counts(labels: Sequence[str]) -> str:
@@ -133,37 +135,37 @@ def _counts(labels: Sequence[str]) -> str:
 
 
 def _risks(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:
-    """The audits that promise the most and the least to the smallest group that they speak of, by their titles.
+    """Yield the lowest and the highest rate for the smallest group of each audit.
 
-    Not those of which something else ran than was declared, or whose bound an attack contradicts: they promise nothing.
+    Audits that deviate, or whose bound an attack contradicts, have no rate.
     """
     if any(audit.conformance.status == "deviates" for audit in audits):
-        yield "Where what ran is not what was declared, nothing is promised of it."
+        yield "No bound applies to a run that deviates from its declaration."
     found = []
     for audit, title in zip(audits, titles, strict=True):
         broken = any(verdict.verdict == "contradicted" for verdict in audit.verdicts)
         curves = [] if broken or audit.conformance.status == "deviates" else proven_curves(audit)
         if curves:
             smallest = [one for one in curves if one.group_size == curves[0].group_size]
-            weakest = max(smallest, key=lambda one: power(one, _FALSE_ALARM))
-            found.append((power(weakest, _FALSE_ALARM), title, about(weakest)))
+            weakest = max(smallest, key=lambda one: power(one, _FALSE_POSITIVE))
+            of = scope(weakest)
+            found.append((power(weakest, _FALSE_POSITIVE), title, members(weakest) + (f" ({of})" if of else "")))
     if not found:
-        yield "No bound here can be relied on for every record and in both directions: no odds follow."
+        yield "No proved bound covers every record in both directions, so no attacker's rate follows."
         return
     least, most = min(found, key=lambda one: one[0]), max(found, key=lambda one: one[0])
-    low, high = (decimals.upper(100.0 * one[0], digits=3) for one in (least, most))
-    of_what = "" if least[2] == most[2] else f" ({most[2][0].lower()}{most[2][1:]})"
-    others = "" if least[1] == most[1] else f" In the worst, {most[1]}, it is {high}{of_what}."
+    low, high = (f"{decimals.upper(100.0 * one[0], digits=3)} % of {one[2]}" for one in (least, most))
+    worst = "" if least[1] == most[1] else f", and {high} in {most[1]}"
     yield (
-        f"{least[2]}: whoever says so wrongly in 1 of 100 cases says it rightly in at most {low} of 100 in the best of "
-        f"these audits, {least[1]}.{others} Guessing gives 1. Of each audit, below."
+        f"At a 1 % false-positive rate an attacker identifies at most {low} in {least[1]}{worst}; guessing gives 1 %. "
+        "The rates of each audit are below."
     )
     if len(found) < len(audits):
-        yield f"No odds follow of {words.count(len(audits) - len(found), 'audit')}."
+        yield f"No rate follows for {words.count(len(audits) - len(found), 'audit')}."
 
 
 def _unchecked(audits: Sequence[AuditResult]) -> Iterator[str]:
-    """What no test looked at, by name."""
+    """Yield what no test covers."""
     bare = [audit.name for audit in audits if not audit.planned_trials and not recorded(audit)]
     if bare:
         yield f"No training code was checked{'' if len(bare) == len(audits) else f' for {_some(bare)}'}."
@@ -171,13 +173,13 @@ def _unchecked(audits: Sequence[AuditResult]) -> Iterator[str]:
         one.name for one in audits if one.name not in bare and one.conformance.status in ("not-run", "checks-missing")
     ]
     if untested:
-        yield f"Whether what ran is what was declared{'' if len(audits) == 1 else f', in {_some(untested)}'}."
+        yield f"Conformance of the executed run{'' if len(audits) == 1 else f' of {_some(untested)}'}."
     if any(audit.conformance.status == "conforms-within" for audit in audits):
-        yield "Deviations smaller than the tests can see, or of kinds that no test looks for."
+        yield "Deviations below the detection limits, or of kinds that no test covers."
     held = [one for audit in audits for one in assumptions_of(audit)]
     most = _ASSUMED if len(audits) == 1 else _ASSUMED // 2
     for status, told in _HELD.items():
-        # A test may stand beside what is declared: then it was looked at.
+        # A declared assumption may have a test of its own.
         texts = {one.name: _plainly(one) for one in held if one.status == status and (one.test is None or told[1])}
         if texts:
             named = list(texts.values())

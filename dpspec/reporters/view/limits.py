@@ -1,4 +1,4 @@
-"""What a result does not show, and what somebody else needs to get the same numbers."""
+"""The limits of a result, and the facts to reproduce it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dpspec.engine.storage.origins import origin_summary, version_notices
 from dpspec.reporters.view import words
 from dpspec.text import joined
 
-#: True of every audit that this program can make.
+#: Limits of every audit.
 ALWAYS = (
-    "Floating-point behaviour of the noise, timing and other side channels are outside every number here.",
-    "Claims are judged one mechanism at a time: what else was released from the same data is not counted.",
+    "No number here covers floating-point behavior of the noise, timing or other side channels.",
+    "Each claim covers one mechanism: other releases from the same data are not counted.",
 )
 
 
 def limits(result: Result) -> tuple[str, ...]:
-    """Sentences, the most specific first, each said once."""
+    """Return distinct sentences, the most specific first."""
     sentences = [sentence for audit in result.audits for sentence in _audit(audit)]
     sentences += [sentence for one in apart(result) for sentence in made_before(one)]
     return tuple(dict.fromkeys((*sentences, *ALWAYS)))
@@ -35,11 +35,11 @@ def _audit(audit: AuditResult) -> Iterator[str]:
         yield f"Open in {audit.name}: {joined(undecided)}. {why}."
     supported = [verdict.claim for verdict in audit.verdicts if verdict.verdict == "supported"]
     if supported:
-        yield f"Only supported in {audit.name}: {joined(supported)}. The evidence points that way but is no proof."
+        yield f"Only supported in {audit.name}: {joined(supported)}. The evidence agrees with it but is no proof."
     if recorded(audit):
         yield (
-            f"Nothing was trained or attacked for {audit.name}: what ran is what its recording says, seen from "
-            "inside the process that trained."
+            f"dpspec neither trained nor attacked for {audit.name}: the recording, made inside the training process, "
+            "is the only source."
         )
     elif not audit.planned_trials:
         yield f"Nothing was trained for {audit.name}: its results apply to the specification; no code was run."
@@ -49,38 +49,35 @@ def _audit(audit: AuditResult) -> Iterator[str]:
     if audit.settled_after is not None:
         yield (
             f"{audit.name} stopped after {audit.settled_after} of {audit.planned_trials} trials, when all its claims "
-            "were decided: more might have shown more."
+            "were decided: further trials may raise lower bounds."
         )
     if audit.planned_trials:
-        yield "A lower bound by an attack is a minimum: a stronger attack may find more, never less."
+        yield "A lower bound from an attack is a minimum: a stronger attack may find more."
         if audit.conformance.status == "conforms-within":
             yield (
-                "Conformance means that no test saw a deviation; deviations smaller than the tests can see, "
-                "and of kinds that no test looks for, remain possible."
+                "Conformance means that no test found a deviation. Deviations below the detection limits, and of kinds "
+                "that no test covers, remain possible."
             )
             if _alone(audit):
                 yield (
-                    f"{audit.name} was trained once, without a twin: noise that is the same in every run would not "
-                    "have been seen."
+                    f"{audit.name} was trained once, without a canary-free run: its tests cannot detect noise that is "
+                    "the same in every run."
                 )
         elif audit.conformance.status == "checks-missing":
-            yield (
-                f"Checks that the plan of {audit.name} promised were not made: what they would have seen of the code "
-                "that ran is not known."
-            )
+            yield f"Planned checks of {audit.name} are missing: what they would detect is unknown."
         elif audit.conformance.status == "not-run":
-            yield f"Whether the code that ran for {audit.name} is the mechanism as declared was not tested."
+            yield f"No test compared the executed code of {audit.name} with the declared mechanism."
     if any(finding.scope.data != "all" for finding in audit.findings if finding.bound == "upper"):
-        yield f"Some upper values of {audit.name} hold for the data that was used, or for a declared collection, only."
+        yield f"Some upper values of {audit.name} hold only for its data, or for a declared collection."
     uppers = [finding.scope for finding in audit.findings if finding.bound == "upper"]
     if least := max((scope.min_records for scope in uppers), default=0):
-        yield f"Some upper values of {audit.name} hold for data sets of at least {least} records only."
+        yield f"Some upper values of {audit.name} hold only for datasets of at least {least} records."
     for kind in sorted({scope.neighbours for scope in uppers} - {"all"}):
-        yield f"Some upper values of {audit.name} hold between neighbours of the kind {kind!r} only."
+        yield f"Some upper values of {audit.name} hold only between neighbours of the kind {kind!r}."
 
 
 def _alone(audit: AuditResult) -> bool:
-    """Whether the twin was left out, and no other run held against the one that there is."""
+    """Return whether no second run was compared with the only one."""
     options = audit.document.get("audit")
     beside = ("with another seed", "first steps of different trials")
     compared = any(check.assumption == "fresh-noise" and check.note.startswith(beside) for check in audit.checks)
@@ -88,29 +85,29 @@ def _alone(audit: AuditResult) -> bool:
 
 
 def recorded(audit: AuditResult) -> bool:
-    """Whether what ran is a recording, that nothing was trained for."""
+    """Return whether the audited run is a recording."""
     training = audit.document.get("training")
     return isinstance(training, Mapping) and training.get("backend") == "recorded"
 
 
 def made_before(result: Result) -> Iterator[str]:
-    """What was not made by the run that the result is of, and by what else than what judged it."""
+    """Yield which trials come from a store, or from another version of dpspec."""
     for audit in result.audits:
         if audit.stored_trials:
             yield (
-                f"{audit.name} was not trained for this result, or not all of it: {origin_summary(audit)}. Whoever can "
-                "write to that store can write what it says."
+                f"Trials of {audit.name} come from a store: {origin_summary(audit)}. Anyone with write access to that "
+                "store can change them."
             )
         for sentence in version_notices(audit.trials, result.environment):
             yield f"{audit.name}: {sentence}."
 
 
-#: Digests are shown this short; the JSON has the whole.
+#: The number of shown characters of a digest; the JSON has all of them.
 _DIGEST = 16
 
 
 def command(result: Result) -> tuple[str, ...]:
-    """The command line as it was given, or the plainest one that runs the same specs."""
+    """Return the command line of the result, or the simplest one that runs the same specs."""
     given = result.environment.get("command")
     if isinstance(given, list | tuple):
         return tuple(str(part) for part in given)
@@ -119,7 +116,7 @@ def command(result: Result) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one result is made again; ``of`` names its file where there are several."""
+    """How to reproduce one result; ``of`` names its file if there are several."""
 
     of: str
     command: tuple[str, ...]
@@ -127,17 +124,17 @@ class Recipe:
 
 
 def recipes(result: Result) -> tuple[Recipe, ...]:
-    """One for each result that was joined; the one of any other."""
+    """Return a recipe for each joined result."""
     named = [part.source for part in result.parts] or [""]
     return tuple(Recipe(of, command(one), tuple(facts(one))) for of, one in zip(named, apart(result), strict=True))
 
 
-#: What the environment holds besides versions.
+#: Keys of the environment that are not versions.
 _NO_VERSIONS = ("command", "plugins", "kept_bounds")
 
 
 def facts(result: Result) -> Iterator[tuple[str, str]]:
-    """Name and text of every fact of one invocation, in the order in which they are read."""
+    """Yield the name and the text of each fact of one invocation."""
     for audit in result.audits:
         yield from _recipe(audit)
     yield "family-wise confidence", decimals.exact(result.confidence)
@@ -176,7 +173,7 @@ def _recipe(audit: AuditResult) -> Iterator[tuple[str, str]]:
 
 
 def _device(trial: TrialRecord) -> str:
-    """What a trial was trained on: ``cpu``, or ``cuda:1 (NVIDIA H200)``; empty where its record says nothing."""
+    """The device of a trial: ``cpu``, or ``cuda:1 (NVIDIA H200)``; empty if it is not recorded."""
     device, gpu = trial.recorded.get("device"), trial.recorded.get("gpu")
     return f"{device} ({gpu})" if device and gpu else str(device or "")
 

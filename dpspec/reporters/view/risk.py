@@ -1,4 +1,4 @@
-"""What proved bounds mean in odds: how well anybody can tell who was in the training, or rebuild a record.
+"""Translate proved bounds into the success rates of membership inference and of reconstruction.
 
 Text that a spec or a plugin may have brought in is returned as it is: escaping is the format's business.
 """
@@ -12,40 +12,38 @@ from dpspec.engine.judging.proven_curves import ProvenCurve, proven_curves
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult
 from dpspec.reporters.view import words
-from dpspec.text import several
 
-#: The false-alarm rates at which odds are told.
-_FALSE_ALARMS = (0.01, 0.1)
+#: The false-positive rates of the attacker.
+_FALSE_POSITIVES = (0.01, 0.1)
 
-#: Keys with which a claim speaks of fewer data sets, records or neighbours than all.
+#: Keys that restrict a claim to some datasets, records or neighbours.
 _OF_DATA = ("min_records", "neighbours")
 _NARROWER = frozenset({"over", "record", "fraction", "population", *_OF_DATA})
 
-#: More than this is all of them.
-_ALL = 0.999
+#: A detection rate above this is reported as certain.
+_CERTAIN = 0.999
 
 _DEVIATES = (
-    "The executed run deviates from the declared mechanism: no bound here applies to it, and its risk may be far "
-    "higher than that of the mechanism as declared."
+    "The executed run deviates from the declared mechanism. No bound applies to it, and its risk may be far higher "
+    "than that of the declared mechanism."
 )
-_CONTRADICTED = "What follows rests on a bound that an attack contradicts: do not rely on it."
+_CONTRADICTED = "An attack contradicts the bound behind these rates: do not rely on them."
 _NOTHING = (
-    "No proved bound here holds for every record and in both directions, adding and removing: no odds of being found "
-    "out follow from it."
+    "No proved bound covers every record in both directions (adding and removing), so no attacker's rate follows."
 )
 
 
 def risk(audit: AuditResult) -> tuple[str, ...]:
-    """What a bound promises to single persons and to groups, after what forbids to rely on it; never empty.
+    """Return the success rates of attackers as sentences, after the reasons not to rely on them; never empty.
 
-    Nothing is promised if the executed run deviates.
+    If the executed run deviates, there are no rates.
     """
     if audit.conformance.status == "deviates":
         return (_DEVIATES,)
-    told = (*(tuple(odds(audit)) or tuple(_one_sided(audit))), *_rebuilt(audit))
-    if not told:
+    found = (*(tuple(membership(audit)) or tuple(_one_sided(audit))), *_reconstruction(audit))
+    if not found:
         return (_NOTHING,)
-    return (*_doubts(audit), *told)
+    return (*_doubts(audit), *found)
 
 
 def _doubts(audit: AuditResult) -> Iterator[str]:
@@ -53,36 +51,37 @@ def _doubts(audit: AuditResult) -> Iterator[str]:
         yield _CONTRADICTED
 
 
-def odds(audit: AuditResult) -> Iterator[str]:
-    """What the proved curves mean: how many of 100 records somebody could find out about, at stated false alarms.
+def membership(audit: AuditResult) -> Iterator[str]:
+    """Yield, for each proved curve, the maximum true-positive rates of membership inference.
 
-    The power of any test of membership at false-alarm rate a is at most 1 - f(a), f the proved trade-off curve (Dong,
-    Roth and Su 2022); it is rounded up. Nothing without a curve that holds in both directions for all records.
+    The power of any membership test at false-positive rate a is at most 1 - f(a), f the proved trade-off curve (Dong,
+    Roth and Su 2022). Rates are rounded up. Only curves for both directions and all records count.
     """
     for curve in proven_curves(audit):
-        powers = [power(curve, rate) for rate in _FALSE_ALARMS]
-        asked = about(curve)
-        if powers[0] > _ALL:
-            yield f"{asked}: the proved bound does not rule out that this can be told of all."
+        powers = [power(curve, rate) for rate in _FALSE_POSITIVES]
+        whom = members(curve)
+        if powers[0] > _CERTAIN:
+            text = f"{_before(scope(curve))}the proved bound does not rule out that an attacker identifies all {whom}."
+            yield words.sentence(text)
             continue
-        yield _found(asked, powers)
+        yield _rates(scope(curve), whom, powers)
 
 
-def _found(asked: str, powers: Sequence[float]) -> str:
-    """What is found out at most, at each of the false-alarm rates."""
-    alarms = [decimals.exact(100.0 * rate) for rate in _FALSE_ALARMS]
-    found = [decimals.upper(100.0 * one, digits=3) for one in powers]
-    return (
-        f"{asked}: whoever says so wrongly in {alarms[0]} of 100 cases says it rightly in at most {found[0]} of 100; "
-        f"wrongly in {alarms[1]}, rightly in at most {found[1]}. Guessing gives {alarms[0]} and {alarms[1]}."
+def _rates(of: str, whom: str, powers: Sequence[float]) -> str:
+    """The maximum true-positive rate at each false-positive rate."""
+    guesses = [f"{decimals.exact(100.0 * rate)} %" for rate in _FALSE_POSITIVES]
+    found = [f"{decimals.upper(100.0 * one, digits=3)} %" for one in powers]
+    return words.sentence(
+        f"{_before(of)}at a {guesses[0]} false-positive rate an attacker identifies at most {found[0]} of {whom}, at "
+        f"{guesses[1]} at most {found[1]}; guessing gives {guesses[0]} and {guesses[1]}."
     )
 
 
 def _one_sided(audit: AuditResult) -> Iterator[str]:
-    """What proved claims in the direction ``remove`` alone mean, of any data set and every record.
+    """Yield rates from proved claims in the direction ``remove`` for any dataset and every record.
 
-    P(S) <= e^epsilon Q(S) + delta, P the law with the records and Q that without: with S as "they were in", true
-    positives are at most e^epsilon times false ones, plus delta.
+    P(S) <= e^epsilon Q(S) + delta, P the distribution with the records and Q without: for the event S "the attacker
+    answers member", the true-positive rate is at most e^epsilon times the false-positive rate, plus delta.
     """
     threat, blocks = audit.document.get("threat_model"), audit.document.get("claims")
     if not isinstance(threat, Mapping) or any(threat.get(key) not in (None, 0, "all") for key in _OF_DATA):
@@ -96,40 +95,44 @@ def _one_sided(audit: AuditResult) -> Iterator[str]:
         if [stated.get(key) for key in ("direction", "adjacency", "unit")] != ["remove", "add-remove", "record"]:
             continue
         if isinstance(delta, float | int) and type(size) is int and epsilon is not None:
-            factor = math.exp(min(epsilon, 700.0)) * (1.0 + 1e-12)  # no less than it is, rounded
-            who = "a record was" if size == 1 else f"{several(size, 'record')} were"
-            seen = words.access(audit, verdict)
-            asked = f"Whether {who} in the training{f', {seen}' if seen else ''}"
-            powers = [min(1.0, factor * rate + delta) for rate in _FALSE_ALARMS]
+            factor = math.exp(min(epsilon, 700.0)) * (1.0 + 1e-12)  # rounded up
+            access = words.access(audit, verdict)
+            powers = [min(1.0, factor * rate + delta) for rate in _FALSE_POSITIVES]
+            whom = "members" if size == 1 else f"groups of {size} members"
             yield (
-                f"{_found(asked, powers)} That follows from the claim {verdict.claim}, "
-                "which says nothing of how surely one can tell the opposite."
+                f"{_rates(access, whom, powers)} This follows from the claim {verdict.claim}, which does not bound how "
+                "surely an attacker identifies non-members."
             )
 
 
 def power(curve: ProvenCurve, rate: float) -> float:
-    """The most that a test of membership reaches at a false-alarm rate, from 0 to 1."""
+    """Return the maximum true-positive rate at a false-positive rate, from 0 to 1."""
     return min(1.0, float(curve.polygon.tpr(rate)))
 
 
-def about(curve: ProvenCurve) -> str:
-    """What is to be told, within which scope: whether somebody was in the training, or which of two."""
-    size, unit = curve.group_size, curve.scope.unit
-    one = "a record" if unit == "record" else several(1, unit)
-    scope = words.curve(curve).removeprefix(words.groups(size, unit))
-    if "access" not in curve.varying and curve.scope.access != "all-iterates":  # where curves differ in it, it is there
-        scope += f", {words.of_scope('access', curve.scope.access)}"
-    if curve.scope.adjacency == "replace-one":
-        who = (
-            f"{one}, and not another in its place, was" if size == 1 else f"{several(size, unit)}, and not others, were"
-        )
-    else:
-        who = f"{one} was" if size == 1 else f"{several(size, unit)} were"
-    return f"Whether {who} in the training{scope}"
+def _before(scope: str) -> str:
+    return f"{scope}: " if scope else ""
 
 
-def _rebuilt(audit: AuditResult) -> Iterator[str]:
-    """Of every proved claim about reconstruction: how often a record can be rebuilt, against how often by guessing."""
+def scope(curve: ProvenCurve) -> str:
+    """Return what distinguishes the scope of a curve: ``seeing the final model``, or nothing."""
+    text = words.curve(curve).removeprefix(words.groups(curve.group_size, curve.scope.unit)).removeprefix(", ")
+    if "access" not in curve.varying and curve.scope.access != "all-iterates":
+        text = ", ".join(filter(None, (text, words.of_scope("access", curve.scope.access))))
+    return text
+
+
+def members(curve: ProvenCurve) -> str:
+    """Return what the attacker identifies: ``members``, ``groups of 8 members``, ``member users``."""
+    name, bracket, most = curve.scope.unit.partition(" (")
+    member = "members" if name == "record" else f"member {name}s"
+    member = member if curve.group_size == 1 else f"groups of {curve.group_size} {member}"
+    replaced = " rather than their replacements" if curve.scope.adjacency == "replace-one" else ""
+    return f"{member}{bracket}{most}{replaced}"
+
+
+def _reconstruction(audit: AuditResult) -> Iterator[str]:
+    """Yield, for each proved claim about reconstruction, the success rate with and without the release."""
     blocks = audit.document.get("claims", ())
     for verdict in audit.verdicts:
         if verdict.quantity != "gamma" or verdict.verdict != "proved" or verdict.provable is None:
@@ -138,7 +141,7 @@ def _rebuilt(audit: AuditResult) -> Iterator[str]:
             kappa = block.get("kappa") if isinstance(block, Mapping) and block.get("id") == verdict.claim else None
             if isinstance(kappa, int | float) and not isinstance(kappa, bool):
                 yield (
-                    f"Which record it was, or what is in it: whoever guesses that right with probability "
-                    f"{decimals.exact(kappa)} without what was released gets it right with probability at most "
+                    f"Reconstruction: an attacker who guesses the record with probability {decimals.exact(kappa)} "
+                    f"without the release succeeds with probability at most "
                     f"{decimals.upper(verdict.provable, digits=3)} with it."
                 )

@@ -100,34 +100,33 @@ def as_run(audit: AuditResult) -> tuple[str, ...]:
     sure = {decimals.exact(finding.confidence) for finding in given if finding.confidence is not None}
     lines = [_as_run(finding) for finding in found]
     if given:
-        held = f" Its intervals hold together at confidence {', '.join(sorted(sure))}." if sure else ""
-        doubt = (
-            " A check is rejected: this run may be none like that." if audit.conformance.status == "deviates" else ""
-        )
-        lines.append(f"Such an estimate decides no claim.{held} Assumed: {'; '.join(assumed)}.{doubt}")
+        held = f" All intervals hold at joint confidence {', '.join(sorted(sure))}." if sure else ""
+        deviates = audit.conformance.status == "deviates"
+        doubt = " The run deviates and may violate this assumption." if deviates else ""
+        lines.append(f"No claim depends on this estimate.{held} Assumption: {'; '.join(assumed)}.{doubt}")
     return tuple(lines)
 
 
 def _as_run(of: Finding) -> str:
     if of.lower is None:
         missing = "; ".join(one.text for one in of.assumptions)
-        return f"Epsilon from what was measured: not given ({of.method}), as it lacks {missing}."
+        return f"Estimated epsilon of the executed run ({of.method}): not available; missing: {missing}."
     high = "no upper end" if math.isinf(of.value) else decimals.upper(of.value)
     at = f" at {words.conditions(of.at)}" if of.at else ""
-    return f"Epsilon from what was measured: {decimals.lower(of.lower)} to {high}{at} ({of.method})."
+    return f"Estimated epsilon of the executed run ({of.method}): {decimals.lower(of.lower)} to {high}{at}."
 
 
 def foreseen(of: Check) -> str:
     """One test of the executed pipeline that is going to be made, and what it will detect."""
-    power = "what it detects depends on the run" if of.detectable is None else detectable(of.detectable)
+    power = "detection limit depends on the run" if of.detectable is None else detectable(of.detectable)
     return f"check {of.assumption}{f', {of.note}' if of.note else ''} ({of.test}, {of.observed}): {power}"
 
 
 def detectable(deviation: float) -> str:
     """The smallest relative deviation that a test would have seen, rounded up, in words."""
     if deviation == 0:
-        return "detects any deviation"
-    return f"detects deviations above {decimals.upper(100 * deviation, digits=2)}%"
+        return "smallest detectable deviation: any"
+    return f"smallest detectable deviation {decimals.upper(100 * deviation, digits=2)}%"
 
 
 _PLACE = re.compile(r"(findings|verdicts|checks|series|evidence|power)\[(\d+)\]")

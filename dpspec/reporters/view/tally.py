@@ -75,8 +75,7 @@ def _as_expected(result: Result, everything: str, width: int | None) -> str:
     made = [audit.name for audit in result.audits if audit.conformance.status == "deviates"]
     if not made:
         return f"{everything}: all as expected"
-    whose = "it was" if len(made) == 1 else "they were"
-    deviate = f"{'deviates' if len(made) == 1 else 'deviate'}, as {whose} made to"
+    deviate = f"{'deviates' if len(made) == 1 else 'deviate'} on purpose"
     for most in (*range(_NAMED, 0, -1), 0):
         names = f"{', '.join(made[:most])}{_more(len(made) - most)}" if most else words.count(len(made), "audit")
         text = f"{everything}: as expected; {names} {deviate}"
@@ -100,7 +99,7 @@ def _said(result: Result, claims: int) -> Iterator[_Said]:
         yield _Said(f"{counted}: ", tuple(wrong), counted)
     if strange:
         begin = "" if wrong else "FAILED "
-        number = f"{begin}what ran in {words.count(len(strange), 'audit')}"
+        number = f"{begin}conformance of {words.count(len(strange), 'audit')}"
         yield _Said(begin, tuple(_strange(audit) for audit in strange), number)
     if later:
         yield _Said("not yet decided: ", tuple(later), f"{words.count(len(later), 'name')} not yet decided")
@@ -134,11 +133,11 @@ def _strange(audit: AuditResult) -> str:
     """What is wrong with what ran: ``app deviates (noise-scale 0.1 for 1)``, by the check that speaks most against."""
     status = audit.conformance.status
     if status != "deviates":
-        told = {"checks-missing": "lacks checks that were promised", "not-run": "was held against nothing"}
-        return f"{audit.name} {told.get(status, status)}"
+        outcomes = {"checks-missing": "lacks planned checks", "not-run": "was not tested"}
+        return f"{audit.name} {outcomes.get(status, words.conformance_label(status))}"
     worst = min(audit.checks, key=lambda check: check.p_value, default=None)
     if worst is None:
-        return f"{audit.name} {status}"
+        return f"{audit.name} deviates"
     size = ""
     if worst.declared is not None and worst.measured is not None:
         size = f" {decimals.nearest(worst.measured, digits=2)} for {decimals.nearest(worst.declared, digits=2)}"

@@ -51,6 +51,13 @@ _DATA = {
 }
 
 
+#: The labels of the conformance statuses.
+_CONFORMANCE = {
+    "conforms-within": "no deviation found",
+    "checks-missing": "checks missing",
+    "not-run": "not tested",
+}
+
 #: The label of a proof if the executed run deviates from the declared mechanism, to which alone the proof applies.
 AS_DECLARED = "proved as declared, run deviates"
 
@@ -59,6 +66,11 @@ def verdict_label(audit: AuditResult, verdict: Verdict) -> str:
     """The verdict as reports show it: its name, or ``AS_DECLARED``."""
     deviates = verdict.kind != "metric" and audit.conformance.status == "deviates"
     return AS_DECLARED if verdict.verdict == "proved" and deviates else verdict.verdict
+
+
+def conformance_label(status: str) -> str:
+    """Return a conformance status as reports show it: ``no deviation found``."""
+    return _CONFORMANCE.get(status, status)
 
 
 def headline(audit: AuditResult, verdict: Verdict) -> str:
@@ -115,9 +127,9 @@ def conformance_outcome(audit: AuditResult) -> str:
     """Whether the conformance came out as the spec expects, or what was expected instead; empty where nothing ran."""
     conformance = audit.conformance
     if untested(audit):
-        return f"NOT YET TESTED, trials are missing (expected {conformance.expect})"
+        return f"NOT YET TESTED, trials are missing (expected {conformance_label(conformance.expect)})"
     if not conformance.expected:
-        return f"NOT AS EXPECTED (expected {conformance.expect})"
+        return f"NOT AS EXPECTED (expected {conformance_label(conformance.expect)})"
     return "" if conformance.status == "not-run" and not audit.executed else "as expected"
 
 
@@ -149,10 +161,8 @@ def verdict_line(audit: AuditResult, verdict: Verdict) -> str:
 
 def conformance_line(audit: AuditResult) -> str:
     """A conformance on one line: its outcome and the reason."""
-    conformance = audit.conformance
-    return (
-        f"{', '.join(part for part in (conformance.status, conformance_outcome(audit)) if part)}. {conformance.reason}"
-    )
+    parts = (conformance_label(audit.conformance.status), conformance_outcome(audit))
+    return f"{', '.join(part for part in parts if part)}. {audit.conformance.reason}"
 
 
 def trials(audit: AuditResult) -> str:

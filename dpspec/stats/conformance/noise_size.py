@@ -230,14 +230,14 @@ def log_lower_tail(total: float, count: float) -> float:
     P(a, x) = x^a e^-x / Gamma(a + 1) * (1 + x/(a+1) + x^2/((a+1)(a+2)) + ...) with a = count/2, x = total/2; the
     series is summed only where the ready-made function has underflown, and there it converges like a power of x/a.
     """
-    if total <= 0.0:
-        return -math.inf
     a, x = 0.5 * count, 0.5 * total
+    if x <= 0.0:
+        return -math.inf
     ready = float(special.gammainc(a, x))
     if ready > 1e-280:
         return math.log(ready)
     # Terms shrink at least by x/(a+1) each; this many leave a remainder below 1e-17 of the sum.
-    terms = min(1_000_000, 2 + math.ceil(40.0 / -math.log(min(x / (a + 1.0), 1.0 - 1e-9))))
+    terms = min(1_000_000, 2 + math.ceil(40.0 / -math.log(min(max(x / (a + 1.0), 1e-300), 1.0 - 1e-9))))
     ratios = np.log(x) - np.log(a + np.arange(1, terms + 1, dtype=np.float64))
     series = special.logsumexp(np.concatenate(([0.0], np.cumsum(ratios))))
     return min(0.0, float(a * math.log(x) - x - special.gammaln(a + 1.0) + series))

@@ -1,4 +1,4 @@
-"""Epsilon from what was measured: near the truth, moved by what is missing, and no verdict rests on it."""
+"""The estimated epsilon of the executed run: near the truth, moved by missing noise, used by no verdict."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_truth_lies_between_the_ends(audited: tuple[Any, AuditResult]) -> No
         truth = worst(spec, one.at["group_size"], 1.0)
         assert one.lower is not None
         assert one.lower <= truth <= one.value
-        outside = one.method.startswith("noise and contribution as released")
+        outside = one.method.startswith("noise and sensitivity measured on released")
         assert one.lower >= (0.75 if outside else 0.95) * truth
         assert (one.bound, one.rigor, one.confidence) == ("estimate", "approximate", 0.95)
         assert [held.name for held in one.assumptions] == ["sampled-gaussian-steps"]
@@ -122,12 +122,12 @@ def test_reports_tell_it_beside_conformance(audited: tuple[Any, AuditResult], tm
     )
     for text in (terminal.render(result), markdown.render(result)):
         said = " ".join(text.split())
-        assert said.count("Epsilon from what was measured: ") == 4
-        assert "Such an estimate decides no claim." in said
+        assert said.count("Estimated epsilon of the executed run (") == 4
+        assert "No claim depends on this estimate." in said
         assert AS_RUN not in said
-        assert "may be none like that" not in said
+        assert "may violate this assumption" not in said
     deviating = replace(audit, conformance=replace(audit.conformance, status="deviates"))
-    assert sentences.as_run(deviating)[-1].endswith("A check is rejected: this run may be none like that.")
+    assert sentences.as_run(deviating)[-1].endswith("The run deviates and may violate this assumption.")
 
 
 def test_what_is_not_measured_is_named(tmp_path: Path) -> None:
@@ -137,5 +137,7 @@ def test_what_is_not_measured_is_named(tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     result = dpspec.run(str(path), store=str(tmp_path / "store"))
     said = " ".join(terminal.render(result).split())
-    assert "as it lacks contribution (too few planted gradients were seen, or none)" in said
-    assert said.count("Epsilon from what was measured: ") == 3  # one that is not given, and two sizes as reported
+    assert "not available; missing: contribution (too few planted gradients were seen, or none)" in said
+    assert (
+        said.count("Estimated epsilon of the executed run (") == 3
+    )  # one that is not given, and two sizes as reported

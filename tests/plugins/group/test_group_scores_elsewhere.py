@@ -235,9 +235,9 @@ def diagnostics(folder: Path, catalog: Catalog, *overrides: str) -> list[Diagnos
         (["audit.scores.coin=inn"], "data-unreadable", "audit.scores.coin", "did you mean 'in'?"),
         (["audit.scores.score=points"], "data-unreadable", "audit.scores.score", "has no column"),
         (["audit.scores.path=u.csv"], "data-unreadable", "audit.scores.path", "no such file"),
-        (["audit.scores.rows=199"], "data-unreadable", "audit.scores.rows", "has 200 rows"),
+        (["audit.scores.rows=199"], "data-unreadable", "audit.scores.rows", "200 rows"),
         (["threat_model.group_size=[1, 8]"], "missing-key", "audit.scores", "'group_size'"),
-        ([*SIZED, "audit.scores.group_size=in"], "data-unreadable", "audit.scores.group_size", "both name"),
+        ([*SIZED, "audit.scores.group_size=in"], "data-unreadable", "audit.scores.group_size", "name the same column"),
     ],
 )
 def test_what_does_not_fit_is_said_and_located(

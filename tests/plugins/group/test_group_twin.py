@@ -62,8 +62,13 @@ def audited(folder: Path, twin: str) -> Audit:
 
 def test_what_is_not_seen_without_it_is_said(tmp_path: Path) -> None:
     """Two trials are held against each other."""
-    sentence = "alone was trained once, without a twin: noise that is the same in every run would not have been seen."
-    said = [sentence in limits(ran(tmp_path, more)) for more in ("", ", twin: false", ", twin: false, runs: 2")]
+    sentence = (
+        "alone was trained once, without a canary-free run: its tests cannot detect noise that is the same in every"
+    )
+    said = [
+        any(one.startswith(sentence) for one in limits(ran(tmp_path, more)))
+        for more in ("", ", twin: false", ", twin: false, runs: 2")
+    ]
     assert said == [False, True, False]
 
 

@@ -339,8 +339,8 @@ def test_a_long_run_is_told_to_be_shared_out(folder: Path) -> None:
     [
         ("0", "at least 1"),
         ("-3", "at least 1"),
-        ("2.5", "whole number"),
-        ("many", "whole number"),
+        ("2.5", "an integer"),
+        ("many", "an integer"),
         (
             "1",
             "1 of 2000 records in each trial make 2000 trials of every run, which all repeat the training: "

@@ -9,7 +9,9 @@ import numpy as np
 
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
+from dpspec.engine.recorded.channels.absent_evidence import with_absent_evidence
 from dpspec.engine.recorded.channels.contributions import clipping_assumption, contribution_assumptions
+from dpspec.engine.recorded.channels.gradient_checks import counts
 from dpspec.engine.recorded.channels.hyperparameters import NAMES
 from dpspec.engine.recorded.costs.epsilons import ADD_REMOVE
 from dpspec.engine.recorded.half_precision import sums_type
@@ -151,7 +153,7 @@ def assumptions(
     if header.scheme in ("shuffled", "sequential"):
         text = "which batch a record comes in does not depend on what the records are"
         found.append(Assumption(name="order", status="declared", text=text))
-    return tuple(found)
+    return with_absent_evidence(run, found)
 
 
 def batches_left(unused: int) -> str:
@@ -201,8 +203,14 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
         doubts.append(f"gradients were others after {changed} updates than before them: a hook changed them meanwhile")
     if type(restated) is int and restated > 0:
         doubts.append(f"the optimizer's state (such as momentum) was changed before {restated} of its steps")
+    updates = counts(run, "updates", 4)
+    if updates is not None and updates[3]:
+        doubts.append(
+            f"{updates[3]} updates could not be recomputed: gradients changed during step(), or options or state are "
+            "neither numbers nor tensors"
+        )
     named = isinstance(own, str) and _CLASS.fullmatch(own)
-    text = f"{own}, which is none of torch's optimizers, steps with the noisy gradients alone" if named else ""
+    text = f"{own}, whose updates are not recomputed, steps with the noisy gradients alone" if named else ""
     if doubts:
         yield Assumption(name="update-rule", status="unchecked", text="; ".join([*doubts, text] if text else doubts))
     elif text:

@@ -17,6 +17,7 @@ INFLUENCE = "change of other contributions if a record is removed, in clip norms
 SCALED = "steps whose per-sample gradients are scaled by the batch size"
 REPLACED = "methods of the optimizer that the script replaced"
 ELSEWHERE = "gradients computed at other parameters than the last step left"
+UPDATES = "updates that differ from the recomputed update"
 
 #: What to do about a rejected check, by the beginning of its name.
 ADVICE = {
@@ -34,6 +35,8 @@ ADVICE = {
     "run.noised, run.stepped).",
     ELSEWHERE: "The accountant counts one noisy gradient per step, at parameters that earlier noisy gradients "
     "determine. Remove what moves the parameters before the forward pass and back (for example SAM).",
+    UPDATES: "Code inside step() changed the update. Remove hooks, replaced methods, and options or state of custom "
+    "types from the optimizer.",
 }
 
 #: A dotted name of a method.
@@ -63,6 +66,11 @@ def gradient_checks(run: RecordedRun) -> Iterator[Check]:
         seen, other, steps, without = passes
         note = f"{seen} passes, at {steps - without} of {steps} steps"
         yield exact("gradient-parameters", ELSEWHERE, "measured", other == 0, 0, other, note)
+    updates = counts(run, "updates", 4)
+    if updates is not None and updates[1]:
+        steps, recomputed, different, _ = updates
+        note = f"at {recomputed} of {steps} steps, chosen at random"
+        yield _sampled("update-rule", UPDATES, different == 0, 0.0, different, note, 2.0**-22)
 
 
 def _probe(run: RecordedRun) -> Iterator[Check]:

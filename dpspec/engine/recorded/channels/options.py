@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from dpspec.engine.results.decimals import nearest
-from dpspec.recording.folder.option_record import MOST_OPTIONS, OptionChange
+from dpspec.recording.folder.option_record import MOST_OPTIONS, UNREAD, OptionChange
 
 #: Options of the private sum and of the sampler; all others belong to the optimizer's parameter groups.
 PRIVATE = ("noise_multiplier", "clip_norm", "divisor", "loss_reduction", "rate")
@@ -40,6 +40,7 @@ class OptionHistory:
     def __init__(self) -> None:
         self.first: dict[str, OptionChange] = {}
         self.unexplained: dict[str, Unexplained] = {}
+        self.unread: dict[str, str] = {}
         self.schedulers: set[str] = set()
         self._last: dict[str, OptionChange] = {}
 
@@ -48,6 +49,9 @@ class OptionHistory:
         for name, change in changes.items():
             if name not in self._last and len(self._last) >= MOST_OPTIONS:
                 continue
+            words = [value for value in change.values if isinstance(value, str) and value.startswith(UNREAD)]
+            if words:
+                self.unread.setdefault(name, words[0].removeprefix(UNREAD))
             if step == 1 and change.by:
                 self.first[name] = change
             elif change.by:
@@ -70,6 +74,9 @@ class OptionHistory:
             public: Names that the user declares public.
             private: Whether the options of the private sum are asked for, or those of the optimizer.
         """
+        for name, kind in self.unread.items():
+            if (name in PRIVATE) is private and public_name(name) not in public:
+                yield f"{name} is of type {kind}, whose arithmetic the recorder does not know: use a float or a tensor"
         for name, one in self.unexplained.items():
             own = public_name(name)
             if (name in PRIVATE) is not private or own in public:

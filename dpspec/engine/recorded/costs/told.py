@@ -31,14 +31,12 @@ def told_of(run: RecordedRun, delta: float, cost: Cost | None) -> Told | None:
         return None
     history = _history(run)
     if history is None or len(history) > _MOST:
-        return Told(mechanism=mechanism, history=(), epsilon=None, sentence="Its history was not seen to the end.")
+        return Told(mechanism=mechanism, history=(), epsilon=None, sentence="The recording lacks part of its history.")
     epsilon = told_epsilon(mechanism, history, delta)
     if not history:
-        return Told(mechanism=mechanism, history=history, epsilon=None, sentence="It was told of no step.")
+        return Told(mechanism=mechanism, history=history, epsilon=None, sentence="It counted no step.")
     if epsilon is None:
-        return Told(
-            mechanism=mechanism, history=history, epsilon=None, sentence="What it was told has no finite epsilon."
-        )
+        return Told(mechanism=mechanism, history=history, epsilon=None, sentence="Its history has no finite epsilon.")
     sentence = _difference(run, mechanism, history, epsilon, delta, cost)
     return Told(mechanism=mechanism, history=history, epsilon=epsilon, sentence=sentence)
 
@@ -70,17 +68,20 @@ def _difference(
         apart = epsilon - told
         if mechanism == "prv":
             return (
-                f"It was told of these phases; it says {apart:.2g} more because it adds {PRV_ERROR:g} to what it "
-                f"computes by {by}, for its own error."
+                f"The accountant covers the same phases. Its value is {apart:.2g} higher because it adds {PRV_ERROR:g} "
+                f"to its {by} value as an error margin."
             )
         if abs(apart) < 5e-3 * max(told, 1e-3):
-            return "It was told of these phases."
-        more = "more" if apart > 0.0 else "less"
-        return f"It was told of these phases; it says {abs(apart):.3g} {more} because it composes by {by}, not by PLD."
-    text = f"It speaks of another schedule: {'; '.join(others)}."
+            return "The accountant covers the same phases."
+        more = "higher" if apart > 0.0 else "lower"
+        return (
+            f"The accountant covers the same phases. Its value is {abs(apart):.3g} {more} because it composes by {by}, "
+            "not by PLD."
+        )
+    text = f"The accountant covers another schedule: {'; '.join(others)}."
     ran = cost.interval.upper if cost is not None and cost.interval is not None else None
     if ran is not None and math.isfinite(ran):
-        text += f" What it was told costs {told:.4g} by PLD, what ran {ran:.4g}."
+        text += f" By PLD, its schedule has epsilon {told:.4g} and the executed schedule {ran:.4g}."
     return text
 
 
@@ -90,28 +91,28 @@ def _other_schedule(run: RecordedRun, history: History) -> list[str]:
     steps = sum(count for _, _, count in history)
     before = run.header.told_before
     if steps != run.steps:
-        seen = f"{before} of them before the recording, and " if before else ""
-        found.append(f"it counted {steps} steps, {seen}{run.steps} ran")
+        earlier = f" ({before} of them before the recording)" if before else ""
+        found.append(f"it counted {steps} steps{earlier}, the run has {run.steps}")
     rates, noise = poisson_rates(run), asked_multipliers(run)
     drawn = sorted({rate for rate in rates if rate is not None})
     told = sorted({rate for _, rate, _ in history})
     if len(drawn) == 0:
         scheme = run.header.scheme
-        how = "which batches the steps took was not seen" if scheme in ("none", "poisson") else f"they are {scheme}"
-        found.append(f"it takes batches for Poisson samples, and {how}")
+        how = "the batches were not observed" if scheme in ("none", "poisson") else f"the batches are {scheme}"
+        found.append(f"it assumes Poisson samples, but {how}")
     elif not _alike(drawn, told):
-        found.append(f"it was told {_shown(told)} for the sampling rate, and records were drawn at {_shown(drawn)}")
+        found.append(f"its sampling rate is {_shown(told)}, that of the run {_shown(drawn)}")
     asked = sorted({sigma for sigma in noise if sigma is not None})
     reported = sorted({sigma for sigma, _, _ in history})
     if asked and not _alike(asked, reported):
-        found.append(f"it was told {_shown(reported)} for the noise multiplier, and {_shown(asked)} ran")
+        found.append(f"its noise multiplier is {_shown(reported)}, that of the run {_shown(asked)}")
     if not found and None not in noise and len(drawn) and None not in rates:
         ran = composed([sigma or 0.0 for sigma in noise], rates) if len(asked) < 20 else {}
         said: dict[tuple[float, float | None], int] = {}
         for sigma, rate, count in history:
             said[sigma, rate] = said.get((sigma, rate), 0) + count
         if ran and ran != said:
-            found.append("it counted other numbers of steps of each noise multiplier than ran")
+            found.append("its number of steps at each noise multiplier differs from that of the run")
     return found
 
 

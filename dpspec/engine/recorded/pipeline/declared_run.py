@@ -204,9 +204,10 @@ def declared_run(spec: Spec, facts: Facts) -> DeclaredRun | None:
         assumptions=tuple(map(_unvouched, rests)),
         findings=tuple(findings),
         evidence=tuple(evidence),
-        notes=(f"recorded run of {run.steps} steps, SHA-256 of its files {digest_of(folder)}",),
+        notes=(),
         section=section(
             run,
+            digest=digest_of(folder),
             checks=checks,
             assumptions=rests,
             delta=deltas[-1],

@@ -24,6 +24,7 @@ _MOST_PHASES = 200
 def section(
     run: RecordedRun,
     *,
+    digest: str,
     checks: Sequence[Check],
     assumptions: Sequence[Assumption],
     delta: float,
@@ -37,6 +38,7 @@ def section(
 
     Args:
         run: The run.
+        digest: The SHA-256 of its files.
         checks: All its checks.
         assumptions: All its assumptions, for the strictest adjacency.
         delta: The delta at which epsilon is reported.
@@ -53,7 +55,7 @@ def section(
     return Recording(
         steps=run.steps,
         ended=run.end is not None,
-        setup=tuple(_setup(run)),
+        setup=(*_setup(run), f"SHA-256 of the recorded files: {digest}"),
         cautions=(*notes, *cautions(run, delta, infinite=infinite)),
         unrecognized=tuple(_unrecognized(run)),
         phases=tuple(

@@ -1,20 +1,20 @@
-"""Whether the optimizer of a loop of one's own got the sum and the noise that the loop tells of.
+"""Whether the optimizer of a plain loop steps with the reported sum and noise.
 
-At a step the optimizer gets g = (S + n) / D, with S the sum of clipped gradients, n the noise and D a divisor. Where S
-and n are told, D is the number that brings D g closest to S + n, along the recorder's fixed directions, and what is
-left must be rounding: noise that is missing in one layer, or at one step, is seen whatever its size. For one test at
-the end are added up over the steps, in units of the noise's deviation,
+At a step the optimizer gets g = (S + n) / D, with S the sum of clipped gradients, n the noise and D a divisor. If the
+loop reports S and n, D is fitted by least squares, and the length of D g - S - n over all coordinates must be rounding:
+anything else in the gradient shows at any step, in any direction. For a test at the end, the recorder adds up over the
+steps, along its directions and in units of the noise's standard deviation,
 
     a = sum g . n,  A = sum g . g,  b = sum n . n,
 
-with D g for g where S was told, and of each step how large D can be at most: D |g| = |S + n| <= (sum of the norms after
-clipping) + |n|.
+with D g for g if S was reported, and keeps an upper bound on D for each step: D |g| = |S + n| <= (sum of the norms
+after clipping) + |n|.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 import torch
@@ -23,21 +23,20 @@ from torch import Tensor, nn
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.pending_step import PendingStep
 
-#: A gradient is rounded at most so often between the sum and what the optimizer gets.
+#: Upper bound on the number of roundings of a coordinate between the sum and the optimizer's gradient.
 _ROUNDINGS = 8
 
-#: Signs of rounding errors are as good as random: along few of many directions they are this often their size at most.
-_SPREAD = 100.0
+#: Coordinates that are compared in double precision at one time.
+_CHUNK = 2**20
 
 
 class GradientsGot:
-    """Looks at the gradients when the optimizer is about to step, and compares them when the step is told of."""
+    """Keeps the gradients when the optimizer is about to step, and compares them when the loop reports the step."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], sizes: Sequence[int]) -> None:
-        """``parameters``: those that noise is added to, with these sizes."""
-        self._parameters, self._sketch = list(parameters), NoiseSketch(sizes)
-        self._layers = len(sizes)
-        self._share = math.sqrt(self._sketch.width / max(1, sum(sizes)))
+    def __init__(self, parameters: Sequence[nn.Parameter], sketch: NoiseSketch) -> None:
+        """``parameters``: those that noise is added to. sketch: the one of the reported sum and noise."""
+        self._parameters, self._sketch = list(parameters), sketch
+        self._sizes = [p.numel() for p in self._parameters]
         self._got: Tensor | None = None
         self._sums = [0.0, 0.0, 0.0]
         self._most: list[float] = []
@@ -48,40 +47,52 @@ class GradientsGot:
         """The optimizer is about to step with these gradients."""
         self._got = self._gradients()
 
-    def stepped(self) -> None:
-        """The optimizer has stepped: where a closure or a hook made other gradients meanwhile, nothing is known of
-        those that it stepped with."""
+    def stepped(self, *, ordered: bool = True) -> None:
+        """The optimizer has stepped: if a closure or a hook made other gradients meanwhile, the step is unknown.
+
+        ordered: whether no other hook ran since :meth:`look`.
+        """
         if self._got is None:
             return
-        now = self._gradients()
+        now = self._gradients() if ordered else None
         if now is None or not torch.equal(now, self._got):
             self._got = None
 
+    @torch.no_grad()
     def _gradients(self) -> Tensor | None:
-        """The gradients as they are now, in the numbers of a sketch; None where one of them is none."""
-        if any(p.grad is None or p.grad.is_sparse for p in self._parameters):
+        """A copy of all gradients in a row; None if a parameter has none."""
+        grads = [p.grad for p in self._parameters if p.grad is not None and not p.grad.is_sparse]
+        if not grads or len(grads) < len(self._parameters):
             return None
-        self._sketch.clear()
-        for p in self._parameters:
-            assert p.grad is not None
-            self._sketch.add(p.grad)
-            self._eps = max(self._eps, torch.finfo(p.grad.dtype).eps)
-        return self._sketch.results()
+        self._eps = max(self._eps, *(torch.finfo(grad.dtype).eps for grad in grads))
+        return torch.cat([grad.detach().reshape(-1).to(grads[0].device) for grad in grads])
 
-    def compare(self, step: PendingStep) -> None:
-        """The step that was told of: with its noise and its norms, where it made one update."""
+    @torch.no_grad()
+    def compare(self, step: PendingStep, noise: Tensor | None, total: Tensor | None) -> None:
+        """Compare the reported step, with its noise and its norms, if it made one update.
+
+        Args:
+            step: the step.
+            noise: its noise, all coordinates in a row.
+            total: the sum that the noise was added to, in the same form.
+        """
         got, self._got = self._got, None
         known = step.sketch is not None and step.updates == 1 and len(step.norms) > 0 and step.deviation > 0.0
-        if got is None or step.sketch is None or not known or len(got) != len(step.sketch):
+        if got is None or noise is None or step.sketch is None or not known or got.shape != noise.shape:
             return
-        noise, longest = step.sketch, torch.stack([norms.sum().cpu() for norms in step.norms]).sum()
-        squares, along = got[: self._layers].sum(), got[self._layers :] / step.deviation
-        told = noise[self._layers :].to(got.device) / step.deviation
+        layers, longest = len(self._sizes), torch.stack([norms.sum().cpu() for norms in step.norms]).sum()
+        self._sketch.clear()
+        for part in torch.split(got, self._sizes):
+            self._sketch.add(part)
+        sketch = self._sketch.results()
+        along = sketch[layers:] / step.deviation
+        told = step.sketch[layers:].to(along.device) / step.deviation
         divisor = 1.0
-        if step.summed is not None:
-            divisor = self._divisor(along, told, squares, noise, step)
+        if total is not None and step.summed is not None:
+            step.sum_norm = step.summed[:layers].sum().sqrt()
+            divisor = self._divisor(got, noise.to(got.device), total.to(got.device), step)
         a, of_got, of_noise = torch.stack([along @ told, along @ along, told @ told]).tolist()
-        length, noisy = math.sqrt(float(squares)), math.sqrt(float(noise[: self._layers].sum()))
+        length, noisy = math.sqrt(float(sketch[:layers].sum())), math.sqrt(float(step.sketch[:layers].sum()))
         if not (math.isfinite(a) and math.isfinite(float(longest)) and length > 0.0):
             return
         more = (divisor * a, divisor**2 * of_got, of_noise)
@@ -89,27 +100,36 @@ class GradientsGot:
         self._most.append((float(longest) + noisy) / (divisor * length))
         self._summed += step.summed is not None
 
-    def _divisor(self, along: Tensor, told: Tensor, squares: Tensor, noise: Tensor, step: PendingStep) -> float:
-        """D of a step whose sum was told, and whether anything but rounding is left; 1 where no D fits."""
-        assert step.summed is not None
-        summed = step.summed[self._layers :].to(along.device) / step.deviation
-        step.sum_norm = step.summed[: self._layers].sum().sqrt()
-        wanted = summed + told
-        found = float((along @ wanted) / (along @ along))
+    def _divisor(self, got: Tensor, noise: Tensor, total: Tensor, step: PendingStep) -> float:
+        """Fit D of a step with a reported sum, and count the step if more than rounding is left; 1 if no D fits."""
+        products = torch.zeros(4, dtype=torch.float64, device=got.device)
+        for g, n, s in _chunks(got, noise, total):
+            products += torch.stack([g @ (s + n), g @ g, n @ n, s @ s])
+        product, of_got, of_noise, of_sum = products.tolist()
+        found = product / of_got if of_got > 0.0 else math.nan
         if not (math.isfinite(found) and found > 0.0):
             self._apart += 1
             return 1.0
-        parts = (step.sum_norm, noise[: self._layers].sum().sqrt(), found * squares.sqrt())
-        room = self._eps * sum(float(part) for part in parts) / step.deviation * min(_ROUNDINGS, _SPREAD * self._share)
-        apart = float(torch.linalg.vector_norm(found * along - wanted)) > room
+        left = torch.zeros((), dtype=torch.float64, device=got.device)
+        for g, n, s in _chunks(got, noise, total):
+            left += (found * g - s - n).square_().sum()
+        room = _ROUNDINGS * self._eps * (math.sqrt(of_sum) + math.sqrt(of_noise) + found * math.sqrt(of_got))
+        apart = not math.sqrt(float(left)) <= room
         self._apart += apart
-        self._room = max(self._room, room)
+        self._room = max(self._room, room / step.deviation)
         step.divisor = math.nan if apart else float(f"{found:.6g}")  # as exact as rounding leaves it
         return 1.0 if apart else found
 
     def sums(self) -> list[float] | None:
-        """[steps, a, A, b, the largest divisor at the middle step, steps whose sum was told, steps at which sum and
-        noise are not the gradient, the most that rounding can hide in deviations]; None where no step was compared."""
+        """[steps, a, A, b, the bound on the divisor at the middle step, steps whose sum was reported, steps at which
+        sum and noise are not the gradient, the length that rounding can hide in standard deviations]; None if no step
+        was compared."""
         if not self._most:
             return None
         return [len(self._most), *self._sums, median(self._most), self._summed, self._apart, self._room]
+
+
+def _chunks(*rows: Tensor) -> Iterator[list[Tensor]]:
+    """The same stretches of several rows, in double precision."""
+    for part in zip(*(torch.split(row.detach(), _CHUNK) for row in rows), strict=True):
+        yield [one.double() for one in part]

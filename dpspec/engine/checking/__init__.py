@@ -1,0 +1,1 @@
+"""Checks a recorded run: builds its spec in memory and runs the pipeline."""

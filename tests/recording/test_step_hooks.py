@@ -1,0 +1,80 @@
+"""The recorder's hooks run next to the step, or the step counts as not compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.checked_runs import Question, check_run
+from support.opacus_training import Training
+
+from dpspec.recording.step_hooks import StepHooks
+
+
+def optimizer() -> torch.optim.Optimizer:
+    parameter = torch.zeros(2, requires_grad=True)
+    parameter.grad = torch.ones(2)
+    return torch.optim.SGD([parameter], lr=0.1)
+
+
+def test_hooks_that_run_between_the_recorder_and_the_step_are_found() -> None:
+    of, seen = optimizer(), []
+    hooks = StepHooks(of, lambda: seen.append("before"), lambda: seen.append("after"))
+    of.step()
+    assert (hooks.ordered, hooks.disordered) == (True, 0)
+    of.register_step_pre_hook(lambda *_: seen.append("pre"))  # type: ignore[func-returns-value]
+    of.register_step_post_hook(lambda *_: seen.append("post"))  # type: ignore[func-returns-value]
+    of.step()
+    assert (hooks.ordered, hooks.disordered) == (False, 1)
+    of.step()
+    assert (hooks.ordered, hooks.disordered) == (True, 1)
+    of.register_step_pre_hook(lambda *_: seen.append("late"))  # type: ignore[func-returns-value]
+    hooks.put_last()
+    of.step()
+    assert (hooks.ordered, hooks.disordered) == (True, 1)
+    assert seen[-5:] == ["pre", "late", "before", "after", "post"]
+
+
+def test_a_hook_that_is_put_before_the_recorder_s_after_the_step_is_found() -> None:
+    of: Any = optimizer()
+    hooks = StepHooks(of, lambda: None, lambda: None)
+    post = of.register_step_post_hook(lambda *_: None)
+
+    def step(*_: Any) -> None:
+        of._optimizer_step_post_hooks.move_to_end(post.id, last=False)
+
+    of.step(step)  # as a closure, it runs inside the step
+    assert (hooks.ordered, hooks.disordered) == (False, 1)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("adds", [0.0, 1.0])
+def test_hooks_registered_again_before_each_step_do_not_hide_an_edit(adds: float, tmp_path: Path) -> None:
+    training = Training()
+    training.build()
+    inner = training.optimizer_.original_optimizer
+    with training.recorder(tmp_path / "run"):
+        for x, y in training.loader:
+            training.optimizer_.zero_grad()
+            training.criterion(training.model(x), y).backward()
+            kept: list[torch.Tensor] = []
+
+            def edit(*_: Any, kept: list[torch.Tensor] = kept) -> None:
+                for p in training.optimizer_.params:
+                    kept.append(p.grad.clone())
+                    p.grad.add_(adds * p.summed_grad)
+
+            def restore(*_: Any, kept: list[torch.Tensor] = kept) -> None:
+                for p, grad in zip(training.optimizer_.params, kept, strict=True):
+                    p.grad.copy_(grad)
+
+            handles = [inner.register_step_pre_hook(edit), inner.register_step_post_hook(restore)]
+            training.optimizer_.step()
+            for handle in handles:
+                handle.remove()
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=1e3))
+    status = {one.name: one.status for one in found.channels}["update-rule"]
+    assert (status == "violated") is bool(adds)
+    assert status != "open"
