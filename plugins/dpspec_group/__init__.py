@@ -1,4 +1,4 @@
-"""Audits groups of records in DP-SGD by mixtures of Gaussians (Ganesh 2024)."""
+"""Audit of groups of records in DP-SGD with mixtures of Gaussians (Ganesh 2024)."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""One trial: train with planted groups, score every group by what is released, and train a twin without them, which
-tells how accurate the pipeline is and whether two runs add the same noise, unless ``audit.twin`` is false.
+"""Attack trials: train with canary groups and score every group, and train a canary-free run.
 
-Each of m groups enters the data as a whole, all its k members or none, by a fair coin. A group of gradient canaries has
-a direction of its own in parameter space, a group of input canaries is k equal records. The adversary knows the data,
-the canaries and what is released, but no coin, no batch and no noise. Where every iterate is released it subtracts the
-update that the real records are expected to make and scores each group by the log-likelihood ratio of what is left,
-summed over the steps; where only the final model is released, by how far the model moved along the direction, or by
-what it makes of the records. How many records were planted follows from the coins, so that the adversary reckons with
-half of all groups.
+The canary-free run measures the accuracy and tests whether two runs add the same noise, unless ``audit.twin`` is false.
+A fair coin decides for each of m groups whether all its k members or none are in the data. A group of gradient canaries
+has a separate direction in parameter space; a group of input canaries is k equal records. The adversary knows the data,
+the canaries and the released models, but not coins, batches or noise. With all iterates the adversary subtracts the
+expected update of the real records and scores each group by the log-likelihood ratio of the residual, summed over
+steps. With the final model the score is the movement along the direction, or a function of the model's outputs on the
+records. The adversary assumes that half of all groups are present.
 """
 
 from __future__ import annotations
@@ -34,18 +33,22 @@ if TYPE_CHECKING:
     from dpspec.training.measure.residuals import Residuals
     from dpspec.training.measure.run_evidence import WatchedRun
 
-#: Canary gradients are this many times the clip norm long, so that clipping is exercised and always bites.
+#: Norm of canary gradients in clip norms, so that every canary is clipped.
 CANARY_NORM = 10.0
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planted:
-    """One run with its canaries in place.
+class AttackedRun:
+    """One run with inserted canaries.
 
-    records: real and planted ones together. watcher: sees the released models; None where the backend shows none.
-    score: called once the job is trained, (m,). last: observers that come after all others.
+    Attributes:
+        job: The training job.
+        records: Number of real and inserted records.
+        watcher: Observes released models; None if the backend does not show them.
+        score: Returns the scores, shape (m,), after training.
+        last: Observers that run after all others.
     """
 
     job: dps.TrainingJob
@@ -57,20 +60,20 @@ class Planted:
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """A run with its canaries in place, ready to be trained."""
+    """An attacked run with its coins and conformance logs, before training."""
 
     index: int
     sizes: Array
     coins: Array
-    planted: Planted
+    planted: AttackedRun
     watched: WatchedRun
     job: dps.TrainingJob
 
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    """Train with canaries, and without; the evidence holds the outcome of the attack and what was measured.
+    """Train with and without canaries, and yield the outcome of the attack and the conformance evidence.
 
-    Of many runs those of one chunk are trained together, and the first of all alone has a twin without canaries.
+    Many runs train together per chunk, and only the first one has a canary-free run.
     """
     from dpspec.training.gradients.contributions import reuse_last_sum
     from dpspec.training.loop.native import train_many
@@ -78,24 +81,24 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
 
     attack = Attack.chosen(inputs, context)
     if attack.method == "many-run":
-        runs = [_prepared(attack, inputs, context, index) for index in indices]
+        runs = [_prepare_run(attack, inputs, context, index) for index in indices]
         watchers = [run.planted.watcher for run in runs if run.planted.watcher is not None]
-        # Those of users are looked at in turn, and so are those of an adversary who is told who was drawn.
+        # Runs with sampled users or a transcript are observed one by one.
         if watchers and not attack.others_drawn and not kit.draws_users(runs[0].job.phases):
             SharedPopulations(watchers, context.model.build(0))
         train_many(context.trainer, [run.job for run in runs])
         for run in runs:
-            yield _concluded(attack, inputs, context, run)
+            yield _conclude_run(attack, inputs, context, run)
         return
     for index in indices:
-        run = _prepared(attack, inputs, context, index)
+        run = _prepare_run(attack, inputs, context, index)
         watcher = run.planted.watcher
         with nullcontext() if watcher is None else reuse_last_sum(watcher.model):
             context.trainer.train(run.job)
-        yield _concluded(attack, inputs, context, run)
+        yield _conclude_run(attack, inputs, context, run)
 
 
-def _prepared(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, index: int) -> _Run:
+def _prepare_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, index: int) -> _Run:
     from dpspec.training.measure.run_evidence import WatchedRun
 
     sizes = np.repeat(np.asarray(attack.sizes, dtype=np.int64), attack.share)
@@ -103,13 +106,13 @@ def _prepared(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, index
     parts = 2 if _has_twin(attack, index) else 1
     job = kit.training_job(inputs, context, index, "training", progress="training", parts=parts)
     planted = plant(attack, context, index, job, sizes, coins)
-    # Of many runs the first two tell how the pipeline ran: what all of them kept would be too much to read.
+    # Only the first two of many runs are logged, because the logs are large.
     watched = WatchedRun(planted.job, planted.watcher, logged=attack.method == "one-run" or index < 2)
     job = replace(planted.job, observers=(*watched.observers, *planted.last))
     return _Run(index=index, sizes=sizes, coins=coins, planted=planted, watched=watched, job=job)
 
 
-def _concluded(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run: _Run) -> dps.Trial:
+def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run: _Run) -> dps.Trial:
     from dpspec.stats.conformance.run_checks import joined
     from dpspec.training.measure.run_evidence import RunLogs
 
@@ -124,7 +127,7 @@ def _concluded(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run:
         twin = kit.training_job(
             inputs, context, run.index, "twin", model_seed=seed, progress="training", part=1, parts=2
         )
-        twin_logs = RunLogs(twin)  # of which its noise alone is held against the run's
+        twin_logs = RunLogs(twin)  # only its noise is compared with the run's
         evidence["internal"] = {"accuracy": kit.twin_accuracy(replace(twin, observers=(twin_logs.noise,)), context)}
     ran = run.watched.evidence(twin_logs, run.sizes, run.coins)
     if run.index == 0 and "iterates" in context.facts.capabilities:
@@ -135,9 +138,9 @@ def _concluded(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run:
 
 
 def _replayed(inputs: dps.FrozenMap, context: dps.Context) -> dict[str, dps.Json]:
-    """What the first trial looks at once for all: whether constants depend on the records that a step is taken on.
+    """Evidence of the first trial on whether constants depend on the records of a step.
 
-    Of backends that show their iterates, whose steps are known to be sums of gradients: others may do as they like.
+    Only for backends that show iterates, whose steps are sums of gradients.
     """
     from dpspec.stats.conformance.evidence.run import RunEvidence, write_run
     from dpspec.training.measure.replayed_step import replayed_step
@@ -152,14 +155,23 @@ def _has_twin(attack: Attack, index: int) -> bool:
 
 def plant(
     attack: Attack, context: dps.Context, index: int, job: dps.TrainingJob, sizes: Array, coins: Array
-) -> Planted:
-    """Plant the groups whose coins are 1 in a job that has no canaries; ``sizes`` and ``coins`` (m,)."""
+) -> AttackedRun:
+    """Insert the groups with coin 1 into a job.
+
+    Args:
+        attack: The attack.
+        context: The context of the trial.
+        index: Index of the trial.
+        job: A job without canaries.
+        sizes: Group sizes, shape (m,).
+        coins: Coins, shape (m,).
+    """
     return (_gradients if attack.space == "gradient" else _records)(attack, context, index, job, sizes, coins)
 
 
 def _gradients(
     attack: Attack, context: dps.Context, index: int, job: dps.TrainingJob, sizes: Array, coins: Array
-) -> Planted:
+) -> AttackedRun:
     import torch
 
     from dpspec.training.canaries import CanaryGroups, Intermittent
@@ -190,7 +202,7 @@ def _gradients(
                 drawn=attack.others_drawn,
                 sample=_sample(attack, context, index),
             )
-        else:  # what canaries add on average over the steps is no check of what each adds
+        else:  # the mean over steps does not test the contribution of a step
             watcher = Residuals(job, expected, looks=attack.looks, sample=_sample(attack, context, index))
             watcher.directions = directions
 
@@ -199,25 +211,25 @@ def _gradients(
         if attack.white_box:
             assert isinstance(watcher, ProjectionObserver)
             seen = scores.replace_non_finite(watcher.projections.numpy())
-            return scores.step_by_step(phases, attack, present, sizes, seen)
+            return scores.stepwise_scores(phases, attack, present, sizes, seen)
         moved = directions.project((initial - flat_model.flatten(job.model)).to(context.device)).cpu().numpy()
         divisor = job.expected_batch_size if job.options["reduction"] == "mean" else 1.0
         sums = scores.replace_non_finite(moved) * divisor / float(job.options["learning_rate"])
         return scores.along(phases, attack, present, sizes, sums)
 
     last = (Intermittent(canaries, attack.every),) if attack.every > 1 else ()
-    return Planted(job=job, records=len(job.x) + canaries.count, watcher=watcher, score=score, last=last)
+    return AttackedRun(job=job, records=len(job.x) + canaries.count, watcher=watcher, score=score, last=last)
 
 
 def _records(
     attack: Attack, context: dps.Context, index: int, job: dps.TrainingJob, sizes: Array, coins: Array
-) -> Planted:
+) -> AttackedRun:
     from dpspec.training import canaries as input_canaries
     from dpspec.training.gradients import flat_model
     from dpspec.training.measure.observers import RecordScores
     from dpspec.training.measure.residuals import Residuals
 
-    # Many runs look for the same records in each; one run draws its own.
+    # Many runs share the same canaries.
     which = 0 if attack.method == "many-run" else index
     canaries = context.attack.records(len(sizes), context.seed(which, "records"))
     initial, expected = flat_model.flatten(job.model), attack.records_on_average
@@ -227,8 +239,8 @@ def _records(
         watcher = RecordScores(job, canaries, sizes, expected, drawn=attack.others_drawn, sample=sample)
     elif attack.watched(context.facts.capabilities, job.options):
         watcher = Residuals(job, expected, looks=attack.looks, sample=_sample(attack, context, index))
-    known = _known(attack, sizes, coins)
-    declared = _without_luck(job) if attack.by_final_model else job
+    known = _known_coins(attack, sizes, coins)
+    declared = _without_randomness(job) if attack.by_final_model else job
     rows = input_canaries.plant(job.x, job.y, canaries, sizes, coins)
     job = replace(job, x=rows.x, y=rows.y)
 
@@ -238,11 +250,11 @@ def _records(
         final = flat_model.flatten(job.model)
         return context.attack.scores(_observed(attack, context, declared, canaries, sizes, known, (initial, final)))
 
-    return Planted(job=job, records=len(rows.x), watcher=watcher, score=score)
+    return AttackedRun(job=job, records=len(rows.x), watcher=watcher, score=score)
 
 
 def _sample(attack: Attack, context: dps.Context, index: int) -> Sample | None:
-    """The records by which a trial's adversary estimates what all of them add."""
+    """The sample from which the adversary estimates the mean update."""
     from dpspec.training.measure.population import Sample
 
     if attack.expected_from is None:
@@ -250,13 +262,13 @@ def _sample(attack: Attack, context: dps.Context, index: int) -> Sample | None:
     return Sample(attack.expected_from, context.seed(index, "expected"))
 
 
-def _without_luck(job: dps.TrainingJob) -> dps.TrainingJob:
-    """The job of the real records as the adversary knows it: a model of its own, no seed, and no way to one."""
+def _without_randomness(job: dps.TrainingJob) -> dps.TrainingJob:
+    """The adversary's view of the job: a copy of the model, no seed, and no callbacks."""
     return replace(job, model=copy.deepcopy(job.model), seed=0, progress=None, cancelled=None, resumable=None)
 
 
-def _known(attack: Attack, sizes: Array, coins: Array) -> Array:
-    """The coins (m,) of canaries that are not guessed, where there are some; -1 for those of all others."""
+def _known_coins(attack: Attack, sizes: Array, coins: Array) -> Array:
+    """Coins of calibration canaries, and -1 for guessed canaries, shape (m,)."""
     known = np.full(len(coins), -1, dtype=np.int8)
     if attack.calibrated:
         for size in attack.sizes:
@@ -275,7 +287,7 @@ def _observed(
     known: Array,
     models: tuple[torch.Tensor, torch.Tensor],
 ) -> Observed:
-    """What is seen of the first and the last model; ``job`` has neither planted records nor a seed."""
+    """The adversary's observation of the first and last model; ``job`` has neither canaries nor a seed."""
     from dpspec.training.measure.observers import margins
 
     device = context.device
@@ -296,7 +308,7 @@ def _observed(
         first=first,
         last=last,
         coins=known,
-        unit=scores.unit_of_noise([dps.Phase.of(phase) for phase in job.phases], job.options, divisor),
+        unit=scores.noise_unit([dps.Phase.of(phase) for phase in job.phases], job.options, divisor),
         many=attack.method == "many-run",
         planted=attack.records_on_average,
         job=job,
@@ -304,11 +316,10 @@ def _observed(
 
 
 def _outcomes(attack: Attack, sizes: Array, coins: Array, values: Array) -> list[list[dps.Json]]:
-    """All that tests need: [group size, coins from the lowest score to the highest], or of many runs
-    [group size, coin, how many edges of the grid the score reaches].
+    """Input of the tests: [size, coins in ascending order of score] or, for many runs, [size, coin, edges reached].
 
-    The scores themselves stay in the store: together with the published seed they would speak of the rows. Equal
-    scores are ordered by position, which knows nothing of the coins. Canaries that were fitted to are left out.
+    The scores remain in the store, because with the published seed they depend on the rows. Ties are ordered by
+    position, independently of the coins. Calibration canaries are excluded.
     """
     outcomes: list[list[dps.Json]] = []
     for size in attack.sizes:

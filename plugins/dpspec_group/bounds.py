@@ -1,37 +1,34 @@
-"""Bounds of the plugin as findings: epsilon per group size, delta and direction, and where claims ask, the whole curve.
+"""Findings of the plugin: epsilon per group size, delta and direction, and claimed mu, rates and advantages.
 
-*For whom an upper bound holds.* Poisson and full batches: for all data sets (Ganesh 2024, Theorem 3.1, which asks
-nothing of their size), and as well for members who stay and count for nothing (zero-out): a sum has the same law then.
-Batches of a fixed size B: for pairs of which the smaller data set has at least n records
-(Theorem 3.3), with n the declared number less the group, so that the declared data and all its neighbours are among
-them. The bound grows as n falls: it says nothing of smaller data sets. Truncated Poisson batches: for pairs of which
-the smaller data set has at most as many records as are declared, so for the declared data and its neighbours; in larger
-ones more batches are full. Records that stay and count for nothing are not covered there. Shuffled batches: for
-those alone, without amplification, and for data sets of at least the declared records; nothing is said from below.
-Where records come or go no theorem covers shuffled batches: what bounds them is infinite, and its method says why.
-Random allocation: for all data sets, as Poisson batches, and for members who stay and count for nothing; of groups of
-two and more the upper end is not known to be attained.
+*Scope of upper bounds.* Poisson and full batches: all datasets (Ganesh 2024, Theorem 3.1, independent of their size),
+also under zero-out adjacency, because sums have the same distribution. Fixed batch size B: pairs whose smaller dataset
+has at least n records (Theorem 3.3), with n the declared number minus the group, which includes the declared data and
+all its neighbours. The bound increases as n decreases. Truncated Poisson batches: pairs whose smaller dataset has at
+most the declared number of records, because larger datasets fill more batches; zero-out adjacency is not covered.
+Shuffled batches: zero-out adjacency only, without amplification, for datasets of at least the declared size; there is
+no lower bound. No theorem covers shuffled batches under add-remove adjacency: the bound is infinite, and its method
+says why. Random allocation: all datasets, also under zero-out adjacency; for groups of two or more records the upper
+end is not known to be attained.
 
-*Where it is attained* (section 3.3, here for vectors, phases and any update that can be undone). Let u be a vector of
-length one, and let a step clip to C and add noise of deviation sigma C. The adversary gives
+*Attained bounds* (section 3.3, here for vectors, phases and invertible updates). Let u be a unit vector, and let a step
+clip to C and add noise of standard deviation sigma C. The adversary chooses these gradients:
 
-* Poisson, full: each of the k members of the group the gradient C u, every other record 0;
-* random allocation: the same, each member in one batch an epoch. With several batches an epoch the lower end is that of
-  the sum over an epoch (:mod:`~dpspec_group.theory`);
-* truncated Poisson, with as many other records as are declared less the group: the same, and the lower end is what it
-  attains: between it and the upper end nobody knows;
-* fixed, with exactly n other records: each member C u, every other record -C u.
+* Poisson, full: C u for each of the k members of the group, 0 for every other record;
+* random allocation: the same, with each member in one batch per epoch. With several batches per epoch the lower end is
+  the value of the sum over an epoch (:mod:`~dpspec_group.theory`);
+* truncated Poisson, with the declared number of records minus the group as other records: the same. The lower end is
+  the value that this attains; the exact value is not known;
+* fixed, with exactly n other records: C u for each member, -C u for every other record.
 
-Each gradient is within C and is left as it is. Along u the noisy sum is, over C, N(0, sigma^2) without the group and
-N(j, sigma^2) with j members in the batch, j ~ Binomial(k, q), or k in full batches; in batches of a fixed size, B
-added, N(2j, sigma^2) with j ~ Hypergeometric(B, n + k, k). Orthogonally to u it is the same noise with and without the
-group. Nothing of it depends on the models so far, so that steps are independent: the noisy sums of all steps are
-exactly the composition of the one-step pairs, and whoever sees all models knows the noisy sums where updates can be
-undone (:func:`~dpspec.training.loop.learning_rates.iterates_reveal_sums`). So epsilon of this pair of datasets and this
-adversary is the value in the interval, and its lower end is a lower bound. Poisson and full batches allow any number of
-other records, and members who stay and whose gradients are 0 (zero-out) in the place of those who leave. Phases with
-batches of a fixed size and phases with Poisson ones ask for other gradients of the others: of both together nothing is
-claimed.
+No gradient is clipped. Along u the noisy sum divided by C is N(0, sigma^2) without the group and N(j, sigma^2) with j
+members in the batch, j ~ Binomial(k, q), or k in full batches; with a fixed batch size, after adding B, it is N(2j,
+sigma^2) with j ~ Hypergeometric(B, n + k, k). Orthogonally to u the noise is the same with and without the group. The
+gradients do not depend on earlier models, so that steps are independent: the noisy sums of all steps are exactly the
+composition of the one-step pairs, and an adversary who sees all models computes the noisy sums if updates are
+invertible (:func:`~dpspec.training.loop.learning_rates.iterates_reveal_sums`). Therefore epsilon of this pair of
+datasets and this adversary is the value in the interval, and its lower end is a lower bound. For Poisson and full
+batches this holds for any number of other records, and with gradient 0 for removed members (zero-out). Fixed-size and
+Poisson phases need different gradients of the other records, so that no lower bound is claimed for a mix.
 """
 
 from __future__ import annotations
@@ -50,24 +47,25 @@ from dpspec_group import theory
 #: Deltas of the privacy profile that is shown for every group size.
 PROFILE_DELTAS = tuple(float(f"{digit}e-{power}") for power in range(1, 13) for digit in (3, 1))
 
-#: The delta at which is said what one mu for all deltas gives away, where no claim about epsilon names one.
-_USUAL_DELTA = 1e-5
+#: Delta at which the epsilon implied by mu is reported if no claim names one.
+_DEFAULT_DELTA = 1e-5
 
-#: The source of what no theorem says.
-_UNKNOWN = "nothing is known"
+#: Source of a trivial bound without a theorem.
+_UNKNOWN = "no theorem"
 
 
 def group_sizes(spec: dps.Spec) -> list[int]:
-    """Every group size that the threat model or a claim names, in order."""
+    """Group sizes of the threat model and the claims, ascending."""
     return sorted({*spec.threat_model.group_size, *(c.group_size for c in spec.claims)})
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Epsilon by group size, direction and delta: every interval holds the worst case over data and adversaries.
+    """Epsilon by group size, direction and delta; every interval contains the worst case over data and adversaries.
 
-    whole: the widest direction that was computed, ``both`` where claims or the threat model speak of both. It has all
-    deltas; of two directions each has those that claims rest on.
+    Attributes:
+        whole: The direction with all deltas, ``both`` if claims or the threat model name both.
+        intervals: Intervals by group size, direction and delta; single directions of ``both`` have the claimed deltas.
     """
 
     whole: str
@@ -75,11 +73,10 @@ class Curves:
 
 
 def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
-    """Epsilon for every group size in every direction that is spoken of, at the deltas of claims, curve and profile;
-    from 0 to infinity where no theorem says anything.
+    """Epsilon for every group size and direction at the deltas of claims, curve and profile.
 
-    What claims rest on is computed in each direction, to ``theory.WIDTH``; of the rest the worse of both, to
-    ``theory.CURVE_WIDTH``.
+    Claimed values are computed in each direction with width ``theory.WIDTH``, other values as the maximum of both with
+    width ``theory.CURVE_WIDTH``. Intervals are [0, infinity] if no theorem applies.
     """
     phases, records = spec.phases, context.facts.records
     wanted = {c.direction for c in spec.claims} | {spec.threat_model.direction}
@@ -92,10 +89,10 @@ def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
         named = kit.claimed_deltas(spec, size, default=None)
         deltas = sorted({*named, *CURVE_DELTAS, *PROFILE_DELTAS})
         if nothing:
-            anything = dict.fromkeys(deltas, _anything(nothing))
+            anything = dict.fromkeys(deltas, _trivial_interval(nothing))
             intervals[size] = dict.fromkeys((*directions, whole), anything)
             continue
-        # One mu for all deltas is bounded from below by all of a direction's curve.
+        # The lower bound on mu uses the whole curve of a direction.
         whole_curve = any("mu" in claim.options and claim.group_size == size for claim in spec.claims)
         claimed = set(deltas if whole_curve else named)
         intervals[size] = _by_direction(phases, size, records, directions, deltas, claimed)
@@ -111,13 +108,15 @@ def _by_direction(
     deltas: Sequence[float],
     claimed: Collection[float],
 ) -> dict[str, dict[float, Interval]]:
-    """The curves of one group size; of two directions each has the ``claimed`` deltas alone, and ``both`` has all."""
+    """Curves of one group size: single directions at the ``claimed`` deltas, ``both`` at all deltas."""
     widths = [theory.WIDTH if delta in claimed else theory.CURVE_WIDTH for delta in deltas]
     first = theory.group_epsilons(phases, size, records, deltas, directions[0], widths=widths)
     if len(directions) == 1:
         return {directions[0]: dict(zip(deltas, first, strict=True))}
-    beside = [None if delta in claimed else known for delta, known in zip(deltas, first, strict=True)]
-    second = theory.group_epsilons(phases, size, records, deltas, directions[1], widths=widths, beside=beside)
+    other_direction = [None if delta in claimed else known for delta, known in zip(deltas, first, strict=True)]
+    second = theory.group_epsilons(
+        phases, size, records, deltas, directions[1], widths=widths, other_direction=other_direction
+    )
     found = {
         direction: {delta: one for delta, one in zip(deltas, curve, strict=True) if delta in claimed}
         for direction, curve in zip(directions, (first, second), strict=True)
@@ -127,10 +126,7 @@ def _by_direction(
 
 
 def upper_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
-    """Epsilon upper bounds for every group size: at the claims' deltas per direction, and along the curve.
-
-    records: how many the declared data holds.
-    """
+    """Upper bounds on epsilon for every group size, at claimed deltas per direction and along the curve."""
     nothing = theory.uncovered(spec.phases, adjacencies(spec))
     for size, by_direction in curves.intervals.items():
         claimed = kit.claimed_deltas(spec, size, default=None)
@@ -138,13 +134,13 @@ def upper_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.F
             for delta, epsilon in curve.items():
                 if delta in claimed or (direction == curves.whole and delta in CURVE_DELTAS):
                     for adjacency in adjacencies(spec):
-                        for scope in _anywhere(direction) if nothing else scopes(spec, size, records, direction):
+                        for scope in _all_datasets(direction) if nothing else scopes(spec, size, records, direction):
                             finding = _upper(spec.phases, size, delta, epsilon, replace(scope, adjacency=adjacency))
                             yield replace(finding, source=_UNKNOWN) if nothing else finding
 
 
 def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
-    """Epsilon lower bounds where claims about all iterates speak, if the worst case is attained: see the module."""
+    """Lower bounds on epsilon for claims about all iterates, if the worst case is attained (see the module)."""
     least = attaining_records(spec)
     if least is None:
         return
@@ -161,24 +157,25 @@ def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.F
 
 
 def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
-    """What is proved of the mu, rates and advantages that claims name, in each scope that it holds in: upper bounds,
-    and lower ones where the worst case is attained. Nothing where a phase has no noise, and infinite where no theorem
-    says anything."""
+    """Upper bounds on the claimed mu, rates and advantages, and lower bounds if the worst case is attained.
+
+    No bounds for phases without noise; infinite upper bounds if no theorem applies.
+    """
     if any(phase.noise_multiplier < theory.NO_NOISE for phase in spec.phases):
         return
     least, nothing = attaining_records(spec), theory.uncovered(spec.phases, adjacencies(spec))
     asked: set[tuple[str, int, str, str, float]] = set()
     for claim in spec.claims:
         about = (claim.group_size, claim.direction, claim.adjacency)
-        asked.update((quantity, *about, fpr) for quantity, fpr in _asked(claim))
+        asked.update((quantity, *about, fpr) for quantity, fpr in _claimed_quantities(claim))
     for quantity, size, direction, adjacency, fpr in sorted(asked):
         method = ""
         at: dict[str, dps.Json] = {"group_size": size}
         if nothing:
-            interval, at = _anything(nothing), at if quantity in ("mu", "advantage") else {"fpr": fpr, **at}
+            interval, at = _trivial_interval(nothing), at if quantity in ("mu", "advantage") else {"fpr": fpr, **at}
         elif quantity == "mu":
             interval = theory.mu_interval(spec.phases, size, records, curves.intervals[size][direction])
-            method = _given_away(spec, size, interval.upper, curves, direction)
+            method = _mu_method(spec, size, interval.upper, curves, direction)
         elif quantity == "advantage":
             interval = theory.advantage_interval(spec.phases, size, records)
         else:
@@ -193,7 +190,7 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
                 assumptions=kit.ASSUMPTIONS,
                 method=method,
             )
-            for scope in (_anywhere(direction) if nothing else scopes(spec, size, records, direction))
+            for scope in (_all_datasets(direction) if nothing else scopes(spec, size, records, direction))
         ]
         yield from uppers
         if least is not None and not nothing:
@@ -204,7 +201,7 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
 
 
 def dominating(spec: dps.Spec, records: int, claim: dps.Claim) -> dps.audit.Dominating | None:
-    """What dominates the whole run, for the claim's groups; None where a phase has no noise, or no theorem says it."""
+    """Pairs that dominate the run for the claim's group size; None without noise or an applicable theorem."""
     phases, size = spec.phases, claim.group_size
     if theory.uncovered(phases, [claim.adjacency]) or any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
         return None
@@ -219,10 +216,10 @@ def dominating(spec: dps.Spec, records: int, claim: dps.Claim) -> dps.audit.Domi
 
 
 def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
-    """Delta against epsilon for every group size, in the widest direction: points above the privacy profile.
+    """Delta against epsilon for every group size: upper bounds on the privacy profile.
 
-    ``lower`` is the lower end of epsilon's interval, how tight ``epsilon`` is: within ``theory.CURVE_WIDTH``, and at
-    the deltas of claims ``theory.WIDTH``, where grids allow it.
+    ``lower`` is the lower end of epsilon's interval, with width ``theory.CURVE_WIDTH``, or ``theory.WIDTH`` at claimed
+    deltas, if the grid's precision suffices.
     """
     rows = [
         (size, epsilon.upper, epsilon.lower, delta)
@@ -247,8 +244,10 @@ def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
 
 
 def attaining_records(spec: dps.Spec) -> int | None:
-    """How many records the data sets that attain the worst case can have, of as many as claims speak of; 0 keeps the
-    scope's own number, as batches of a fixed or largest size do. None where it is not attained: see the module."""
+    """Minimum number of records of datasets that attain the worst case, as named by claims.
+
+    0 keeps the scope's number (fixed-size and truncated batches). None if the worst case is not attained.
+    """
     schemes = {phase.sampling.scheme for phase in spec.phases}
     if not iterates_reveal_sums(spec.training.options, spec.steps) or _mixed(schemes) or "shuffled" in schemes:
         return None
@@ -258,12 +257,12 @@ def attaining_records(spec: dps.Spec) -> int | None:
 
 
 def attained_scope(phases: Sequence[dps.Phase], size: int, records: int, scope: dps.Scope) -> dps.Scope:
-    """Of what a lower bound speaks whose upper one has this scope: of truncated batches, data of as many records."""
+    """Scope of the lower bound for an upper bound's scope; truncated batches need datasets of a minimum size."""
     return replace(scope, data="all", min_records=max(records - size, 0)) if theory.truncates(phases) else scope
 
 
 def attained_source(phases: Sequence[dps.Phase]) -> str:
-    """Where it is shown that the lower end is attained."""
+    """Source of the proof that the lower end is attained."""
     where = "dpspec.accounting.TruncatedPoisson" if theory.truncates(phases) else "section 3.3"
     if theory.allocates(phases):
         where += ", dpspec.accounting.RandomAllocation"
@@ -271,26 +270,25 @@ def attained_source(phases: Sequence[dps.Phase]) -> str:
 
 
 def _mixed(schemes: Collection[str]) -> bool:
-    """Whether phases ask for different gradients of the other records: full batches ask for none."""
+    """Whether the worst cases of the phases need different gradients of the other records."""
     return "fixed" in schemes and bool({"poisson", "truncated-poisson", "random-allocation"} & set(schemes))
 
 
 def adjacencies(spec: dps.Spec) -> list[str]:
-    """Every adjacency that the threat model or a claim speaks of; where several are covered, bounds are the same."""
+    """Adjacencies of the threat model and the claims. Bounds are equal for all covered adjacencies."""
     return sorted({spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)})
 
 
 def scopes(spec: dps.Spec, size: int, records: int, direction: str) -> Iterator[dps.Scope]:
-    """What a bound holds for: all data sets, or those that are large enough and, told apart, the declared one.
+    """Scopes of a bound: all datasets, or datasets of a minimum size and separately the declared dataset.
 
-    Where each record is drawn by a coin of its own, or all are, whoever sees which others a step drew sees the same
-    pair, moved by what these add: given any such draw the step is dominated by it, and the draw itself has one law with
-    the group and without. So the bound holds for a ``transcript``, where the spec speaks of one; of batches of a fixed
-    or truncated size the others' draw tells of the group's, and the spec is refused.
-    With truncated batches it holds for those that are small enough, which no scope says, so for the declared one alone.
+    In Poisson and full batches the other drawn records are independent of the group. Given them, the same pair, shifted
+    by their sum, dominates the step. The bound therefore also holds for access ``transcript``. In fixed-size and
+    truncated batches the other drawn records depend on the group, and the spec is refused. The bound for truncated
+    batches needs a maximum size, which scopes cannot express, so it covers only the declared dataset.
     """
     phases = spec.phases
-    least = _fewest(phases, size, records)
+    least = _min_records(phases, size, records)
     access = "transcript" if spec.threat_model.access == "transcript" else "all-iterates"
     scope = dps.Scope(direction=direction, access=access, adversary="gradient", min_records=least)
     if theory.truncates(phases):
@@ -301,21 +299,23 @@ def scopes(spec: dps.Spec, size: int, records: int, direction: str) -> Iterator[
         yield replace(scope, data="this", min_records=0)
 
 
-def _fewest(phases: Sequence[dps.Phase], size: int, records: int) -> int:
-    """How many records the smaller data set of a pair must have: those left without the group, for fixed batches; for
-    shuffled ones all, as nobody leaves, and with fewer records there are more epochs."""
+def _min_records(phases: Sequence[dps.Phase], size: int, records: int) -> int:
+    """Minimum size of the smaller dataset: without the group for fixed-size batches, all records for shuffled ones.
+
+    Shuffled batches use zero-out adjacency, and fewer records mean more epochs.
+    """
     if theory.shuffles(phases):
         return records
     return max(records - size, 0) if any(phase.sampling.scheme == "fixed" for phase in phases) else 0
 
 
-def _anywhere(direction: str) -> list[dps.Scope]:
-    """All data sets: where no theorem says anything, infinity holds."""
+def _all_datasets(direction: str) -> list[dps.Scope]:
+    """The scope of an infinite bound: all datasets."""
     return [dps.Scope(direction=direction, access="all-iterates", adversary="gradient")]
 
 
-def _anything(why: str) -> Interval:
-    """What is known of a quantity of which no theorem says anything."""
+def _trivial_interval(why: str) -> Interval:
+    """The trivial interval [0, infinity] with its reason."""
     return Interval(0.0, math.inf).by(why)
 
 
@@ -325,8 +325,8 @@ def _upper(phases: Sequence[dps.Phase], size: int, delta: float, epsilon: Interv
     return certified_upper("epsilon", epsilon, at=at, scope=scope, source=source, assumptions=kit.ASSUMPTIONS)
 
 
-def _asked(claim: dps.Claim) -> Iterator[tuple[str, float]]:
-    """The quantities that a claim bounds, rates with the false-positive rate that they stand at; told by its keys."""
+def _claimed_quantities(claim: dps.Claim) -> Iterator[tuple[str, float]]:
+    """Quantities that a claim bounds, each with its false-positive rate (0 if it has none)."""
     if "mu" in claim.options:
         yield "mu", 0.0
     rates = kit.claimed_fprs([claim])
@@ -335,11 +335,11 @@ def _asked(claim: dps.Claim) -> Iterator[tuple[str, float]]:
         yield "advantage", 0.0
 
 
-def _given_away(spec: dps.Spec, size: int, mu: float, curves: Curves, direction: str) -> str:
-    """What the bound is called: with the epsilon that it implies at one delta, and the one that is certified there."""
-    delta = kit.claimed_deltas(spec, size, default=_USUAL_DELTA)[-1]
+def _mu_method(spec: dps.Spec, size: int, mu: float, curves: Curves, direction: str) -> str:
+    """Method of the bound on mu, with the implied and the certified epsilon at one delta."""
+    delta = kit.claimed_deltas(spec, size, default=_DEFAULT_DELTA)[-1]
     known = curves.intervals[size][direction].get(delta)
     implied = PrivacyLoss.gaussian(1.0 / mu).epsilon(delta).upper
-    certified = "" if known is None else f", where {known.upper:.4g} is certified"
+    certified = "" if known is None else f" (certified: {known.upper:.4g})"
     at = f"{delta:g}".replace("e-0", "e-")
-    return f"without amplification by sampling; at delta {at} it says epsilon {implied:.4g}{certified}"
+    return f"without amplification by sampling; implies epsilon {implied:.4g} at delta {at}{certified}"

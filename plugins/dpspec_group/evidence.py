@@ -1,10 +1,9 @@
-"""From what trials recorded to evidence, lower bounds and checks, by designs that were fixed before.
+"""Evidence, lower bounds and checks from trials, with designs that are fixed in advance.
 
-One run with many canaries: guess counts are fixed beforehand. Many runs: in each the target group is planted by a fair
-coin, and an exact test counts both kinds of error. Where the law of the scores is known, the threshold from which on a
-run counts as "present" is fixed before. Where it is not, the threshold that shows most is chosen on the runs
-themselves, and the test pays for the choice. Where runs end as soon as they show enough, each threshold follows from
-earlier runs, and the test pays for being asked after each.
+One run with many canaries uses fixed guess counts. In many runs a fair coin decides whether the canary group is
+present, and an exact test counts both kinds of errors. If the distribution of scores is known, the threshold for
+"present" is fixed in advance. Otherwise the best threshold is chosen on the same runs, with a correction for the
+choice. A sequential test derives each threshold from earlier runs, with a correction for repeated testing.
 """
 
 from __future__ import annotations
@@ -31,64 +30,65 @@ _MANY_RUN_SOURCE = "Clopper & Pearson 1934; Kairouz, Oh & Viswanath 2015"
 _GUESSES = dps.Assumption(
     name="guess-count",
     status="declared",
-    text="how many guesses count follows from the spec: claims, confidence and runs were not chosen after looking",
+    text="the number of guesses follows from the spec; claims, confidence and runs were chosen before seeing results",
 )
 
 _THRESHOLD = dps.Assumption(
-    name="threshold", status="declared", text="the threshold follows from the spec, which was not chosen after looking"
+    name="threshold", status="declared", text="the threshold follows from the spec, chosen before seeing results"
 )
 
 _RUNS = dps.Assumption(
-    name="independent-runs", status="by-construction", text="each run has a coin and randomness of its own"
+    name="independent-runs", status="by-construction", text="runs have independent coins and randomness"
 )
 
 _GAUSSIAN = dps.Assumption(
-    name="gaussian-scores", status="unchecked", text="scores are normal, and planting a group only shifts them"
+    name="gaussian-scores", status="unchecked", text="scores are Gaussian, and inserting a group only shifts their mean"
 )
 
 
 class Run(NamedTuple):
-    """One of many runs: whether the target was planted, and how many edges of the grid its score reaches."""
+    """One of many runs: whether the canary group was present, and the number of edges that its score reaches."""
 
     present: bool
     reached: int
 
 
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """Evidence for each group size, and the lower bound that follows from it; of one run an estimate besides."""
+    """Evidence and lower bounds for each group size; one-run audits also yield an estimate."""
     many = Attack.of(spec).method == "many-run"
     yield from (many_run_bounds if many else one_run_bounds)(spec, trials)
 
 
 def _records(trials: Sequence[dps.Trial]) -> int:
-    """How many records there were without planted ones.
+    """Number of real records, without inserted ones.
 
-    Raises ``ValueError`` where trials say several numbers, or batches were drawn from fewer.
+    Raises:
+        ValueError: If trials disagree, or batches were drawn from fewer records.
     """
-    said = {kit.recorded_number(trial, "records") for trial in trials}
+    numbers = {kit.recorded_number(trial, "records") for trial in trials}
     logs = [trial.evidence.get("sampling_log") for trial in trials]
-    drawn_from = [log.get("records") for log in logs if isinstance(log, Mapping)]
-    records = min(said)
-    if len(said) > 1 or any(isinstance(one, int) and one < records for one in drawn_from):
-        raise ValueError(f"records must be one number, of records that batches were drawn from, got {max(said)}")
+    sampled = [log.get("records") for log in logs if isinstance(log, Mapping)]
+    records = min(numbers)
+    if len(numbers) > 1 or any(isinstance(number, int) and number < records for number in sampled):
+        raise ValueError(f"records must be equal in all trials and at most those sampled from, got {max(numbers)}")
     return records
 
 
 def one_run_coins(attack: Attack, trial: dps.Trial) -> dict[int, str]:
-    """The coins of one trial's canaries of each group size, from the lowest score to the highest.
+    """Coins of one trial's canaries by group size, in ascending order of score.
 
-    Raises ``ValueError`` where they are not those of the canaries that were to be planted.
+    Raises:
+        ValueError: If the numbers of coins are not the declared ones.
     """
     count = int(scores.tested(attack.share).sum()) if attack.calibrated else attack.share
     return kit.coins_by_size(trial, dict.fromkeys(attack.sizes, count))
 
 
 def one_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """For each group size: evidence, what follows from it for epsilon and mu, an estimate that is no bound, and what
-    would follow from independent canaries."""
+    """Per group size: evidence, bounds on epsilon and mu, an estimate, and bounds for independent canaries."""
     attack, records = Attack.of(spec), _records(trials)
     coins = [one_run_coins(attack, trial) for trial in trials]
-    # Findings are public: what they rest on speaks of rows that may be shown, or is not looked at.
+    # Findings are public, so measured dependence between canaries is used only for public data.
     ran = [trial.evidence for trial in trials] if spec.data_privacy == "public" else []
     layers = layers_share(ran)
     for size in attack.sizes:
@@ -107,13 +107,20 @@ def one_run_outcomes(
     luck: Sequence[Luck] = (),
     layers: float | None = None,
 ) -> Iterator[dps.Evidence | dps.Finding]:
-    """The same of one group size, from each run's coins from the lowest score to the highest.
+    """Outcomes of :func:`one_run_bounds` for one group size.
 
-    coins: what is assumed of them. rests_on: what the evidence itself rests on; nothing where the audit threw them.
-    luck: what canaries were seen to share within the steps of all runs, where that was looked at. layers: how likely
-    what any two layers were seen to share is by chance, likewise.
-    The bound on mu has guesses of its own, since a whole curve is told by more of them, and no epsilon is made of it:
-    only a Gaussian mechanism's would follow.
+    The bound on mu uses more guesses, because it concerns a whole curve. It implies an epsilon only for a Gaussian
+    mechanism, so that none is derived.
+
+    Args:
+        spec: The spec.
+        records: Number of real records.
+        size: Group size.
+        outcomes: Coins of each run in ascending order of score.
+        coins: Assumptions on the coins.
+        rests_on: Assumptions of the evidence itself; empty if the audit drew the coins.
+        luck: Measured dependence between canaries within the steps of all runs.
+        layers: Probability of the measured dependence between layers by chance.
     """
     assert spec.audit is not None
     attack, confidence = Attack.of(spec), spec.audit.confidence
@@ -139,9 +146,9 @@ def one_run_outcomes(
     yield kit.lower_from(evidence, confidence, method=method, assumptions=(*coins, _GUESSES))
     of_curve, right = guess_counts.counts(outcomes, [guess_counts.of_curve(canaries)])
     mu = one_run_curve.mu_lower(canaries, of_curve[0], right[0], confidence)
-    present = records + max(attack.share, canaries) * sum(attack.sizes)  # planted ones fill truncated batches as well
-    said = f"{method}, {of_curve[0]} guesses{_ruled_out(spec, size, present, mu)}"
-    yield _mu(mu, size, evidence.scope, said, one_run_curve.SOURCE, (*coins, _GUESSES), confidence)
+    present = records + max(attack.share, canaries) * sum(attack.sizes)  # canaries also fill truncated batches
+    mu_method = f"{method}, {of_curve[0]} guesses{_ruled_out(spec, size, present, mu)}"
+    yield _mu(mu, size, evidence.scope, mu_method, one_run_curve.SOURCE, (*coins, _GUESSES), confidence)
     if any("0" in ordered and "1" in ordered for ordered in outcomes):
         yield dps.Finding(
             quantity="epsilon",
@@ -150,7 +157,7 @@ def one_run_outcomes(
             rigor="approximate",
             at=at,
             scope=evidence.scope,
-            method=f"{attack.description}, as if a Gaussian mechanism",
+            method=f"{attack.description}, assuming a Gaussian mechanism",
             source=gaussian_fit.SOURCE,
             assumptions=(_GAUSSIAN,),
         )
@@ -163,8 +170,8 @@ def _status_of_gaussian_curve(spec: dps.Spec) -> Literal["declared", "unchecked"
     """Status of the assumption that each canary's privacy curve is Gaussian; None if it is known not to be.
 
     A canary that is a gradient is a shift of the declared Gaussian noise. Sampling makes the curve of its presence
-    larger at small rates than the Gaussian one through the body, so that epsilon is understated, and the curve of its
-    absence smaller. Records move the model in ways that nothing declares. The author of imported scores declares it.
+    larger at small rates than the fitted Gaussian curve, so that epsilon is understated, and the curve of its absence
+    smaller. The effect of input canaries on the model is unknown. For external scores, their author declares it.
     """
     assert spec.audit is not None
     attack = Attack.of(spec)
@@ -177,11 +184,15 @@ def _status_of_gaussian_curve(spec: dps.Spec) -> Literal["declared", "unchecked"
 
 
 def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator[dps.Finding]:
-    """What runs with and without one group show of mu, whatever the mechanism; nothing of fewer than four runs.
+    """Lower bound on mu from runs with and without one group, for any mechanism; empty for fewer than four runs.
 
-    ranked: the coins of all runs from the lowest score to the highest; equal scores stand against the attack, so that
-    as many guesses are right as in any order, or fewer. How many runs are guessed follows from their number, and no
-    threshold is chosen.
+    The number of guesses follows from the number of runs, without a chosen threshold.
+
+    Args:
+        spec: The spec.
+        records: Number of real records.
+        size: Group size.
+        ranked: Coins of all runs in ascending order of score; ties are ordered against the attack.
     """
     assert spec.audit is not None
     if len(ranked) < order_statistics.LEAST_CANARIES:
@@ -190,18 +201,18 @@ def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator
     correct = order_statistics.right(ranked, guesses)
     mu = order_statistics.mu_lower([guesses], correct, spec.audit.confidence)
     delta = attack_delta(spec, size)
-    told = f"; of a Gaussian mechanism it would be epsilon {gaussian_fit.epsilon(mu, delta):.4g} at delta {delta:g}"
-    said = (
+    implied = f"; for a Gaussian mechanism epsilon {gaussian_fit.epsilon(mu, delta):.4g} at delta {delta:g}"
+    method = (
         f"{attack.description}, {len(ranked)} runs with and without a group of {size}, "
-        f"{guesses.low + guesses.high} guesses{told if mu > 0.0 else ''}"
+        f"{guesses.low + guesses.high} guesses{implied if mu > 0.0 else ''}"
         f"{_ruled_out(spec, size, records + sum(attack.sizes), mu)}"
     )
-    rests = (kit.COINS, _RUNS)
-    yield _mu(mu, size, attack.scope(spec, records), said, order_statistics.SOURCE, rests, spec.audit.confidence)
+    assumptions, scope = (kit.COINS, _RUNS), attack.scope(spec, records)
+    yield _mu(mu, size, scope, method, order_statistics.SOURCE, assumptions, spec.audit.confidence)
 
 
 def _ruled_out(spec: dps.Spec, size: int, records: int, mu: float) -> str:
-    """The noise that is ruled out, in words; nothing where no theorem says what noise does."""
+    """Text on the ruled-out noise; empty if no theorem applies."""
     if theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
         return ""
     return theory.noise_ruled_out(spec.phases, size, records, mu)
@@ -231,21 +242,25 @@ def _mu(
 
 
 def runs_of(attack: Attack, trials: Sequence[dps.Trial]) -> dict[int, list[Run]]:
-    """The runs of each group size; raises ``ValueError`` where they are not those that were to be made."""
+    """Runs by group size.
+
+    Raises:
+        ValueError: If the recorded groups are not the declared ones.
+    """
     runs: dict[int, list[Run]] = {size: [] for size in attack.sizes}
-    made = [size for size in attack.sizes for _ in range(attack.share)]
+    declared = [size for size in attack.sizes for _ in range(attack.share)]
     for trial in trials:
         outcomes = list(kit.recorded(trial, "outcomes"))
-        if [outcome[0] for outcome in outcomes] != made:
-            raise ValueError(f"outcomes must be those of {attack.share} groups of each size")
-        scored = kit.scored_coins([outcome[1:] for outcome in outcomes], len(made), len(EDGES))
-        for size, (coin, reached) in zip(made, scored, strict=True):
+        if [outcome[0] for outcome in outcomes] != declared:
+            raise ValueError(f"outcomes must contain {attack.share} groups of each size")
+        scored = kit.scored_coins([outcome[1:] for outcome in outcomes], len(declared), len(EDGES))
+        for size, (coin, reached) in zip(declared, scored, strict=True):
             runs[size].append(Run(bool(coin), reached))
     return runs
 
 
 def counts(runs: Sequence[Run], edge: int) -> dict[str, int]:
-    """The sufficient statistics with "present" said where the score reaches edge number ``edge``."""
+    """Error counts of the guess "present" for scores that exceed edge number ``edge``."""
     present = [run.reached > edge for run in runs if run.present]
     absent = [run.reached > edge for run in runs if not run.present]
     return {
@@ -257,7 +272,7 @@ def counts(runs: Sequence[Run], edge: int) -> dict[str, int]:
 
 
 def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """Evidence and lower bounds for each group size; nothing for a size whose coins all fell alike."""
+    """Evidence and lower bounds for each group size, except for sizes with equal coins in all runs."""
     assert spec.audit is not None
     attack, records, confidence = Attack.of(spec), _records(trials), spec.audit.confidence
     for size, runs in runs_of(attack, trials).items():
@@ -270,8 +285,8 @@ def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
             coins = "".join(str(int(run.present)) for run in runs)
             in_turn: dict[str, dps.Json] = {"coins": coins, "scores": tuple(run.reached for run in runs)}
             power = sequential.largest(len(runs), delta, confidence)
-            of_runs = _OfRuns("many-run-sequential", sequential.SOURCE, in_turn, power)
-            yield from _of_size(spec, records, size, len(runs), of_runs)
+            of_runs = _ManyRuns("many-run-sequential", sequential.SOURCE, in_turn, power)
+            yield from _many_run_outcomes(spec, records, size, len(runs), of_runs)
             continue
         ranked = thresholds.outcomes([run.reached for run in runs], [run.present for run in runs])
         fixed = many_run_design(spec, records, len(runs), size)
@@ -280,8 +295,8 @@ def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
         else:
             counted: dict[str, dps.Json] = dict(counts(runs, EDGES.index(fixed.score)))
             power = many_run.largest(*sides, delta, confidence)
-            of_runs = _OfRuns("many-run", _MANY_RUN_SOURCE, counted, power, (kit.COINS, _THRESHOLD))
-            yield from _of_size(spec, records, size, len(runs), of_runs)
+            of_runs = _ManyRuns("many-run", _MANY_RUN_SOURCE, counted, power, (kit.COINS, _THRESHOLD))
+            yield from _many_run_outcomes(spec, records, size, len(runs), of_runs)
         yield from mu_of_runs(spec, records, size, ranked)
 
 
@@ -294,20 +309,28 @@ def ranked_outcomes(
     coins: Sequence[dps.Assumption] = (kit.COINS,),
     rests_on: Sequence[dps.Assumption] = (),
 ) -> Iterator[dps.Evidence | dps.Finding]:
-    """Evidence and lower bound where the threshold is chosen on the runs, ``ranked`` from the lowest score to the
-    highest. coins, rests_on: as in :func:`one_run_outcomes`."""
+    """Evidence and lower bound with a threshold chosen on the runs.
+
+    Args:
+        spec: The spec.
+        records: Number of real records.
+        size: Group size.
+        ranked: Coins of all runs in ascending order of score.
+        coins: As in :func:`one_run_outcomes`.
+        rests_on: As in :func:`one_run_outcomes`.
+    """
     assert spec.audit is not None
     sides = (ranked.count("1"), ranked.count("0"))
     if min(sides) == 0:
         return
     power = thresholds.largest(*sides, attack_delta(spec, size), spec.audit.confidence)
     statistics: dict[str, dps.Json] = {"outcomes": ranked}
-    of_runs = _OfRuns("many-run-ranked", thresholds.SOURCE, statistics, power, tuple(coins), tuple(rests_on))
-    yield from _of_size(spec, records, size, len(ranked), of_runs)
+    of_runs = _ManyRuns("many-run-ranked", thresholds.SOURCE, statistics, power, tuple(coins), tuple(rests_on))
+    yield from _many_run_outcomes(spec, records, size, len(ranked), of_runs)
 
 
-class _OfRuns(NamedTuple):
-    """What many runs of one group size showed; ``rests_on``: the assumptions of the evidence itself."""
+class _ManyRuns(NamedTuple):
+    """Statistics of many runs of one group size; ``rests_on``: the assumptions of the evidence itself."""
 
     kind: str
     source: str
@@ -317,8 +340,8 @@ class _OfRuns(NamedTuple):
     rests_on: tuple[dps.Assumption, ...] = ()
 
 
-def _of_size(
-    spec: dps.Spec, records: int, size: int, runs: int, of_runs: _OfRuns
+def _many_run_outcomes(
+    spec: dps.Spec, records: int, size: int, runs: int, of_runs: _ManyRuns
 ) -> Iterator[dps.Evidence | dps.Finding]:
     assert spec.audit is not None
     attack = Attack.of(spec)
@@ -339,13 +362,13 @@ def _of_size(
 
 
 def checks(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
-    """One check per declared property, over all trials together."""
+    """One check per declared property over all trials."""
     evidence = [trial.evidence for trial in trials]
     return run_checks.checks(spec.phases, evidence, privacy=spec.data_privacy)
 
 
 def epsilon_as_run(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Finding]:
-    """Epsilon from what was measured, once all runs are there; none while one waits for them, or for enough of them."""
+    """Epsilon from measured values, once all runs of a non-sequential audit are complete."""
     assert spec.audit is not None
     if len(trials) == spec.audit.runs and not Attack.of(spec).sequential:
         yield from kit.epsilon_as_run(spec, trials, partial(_epsilons, spec, _records(trials)))
@@ -354,12 +377,12 @@ def epsilon_as_run(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.
 def _epsilons(
     spec: dps.Spec, records: int, phases: Sequence[dps.Phase], size: int, deltas: Sequence[float]
 ) -> list[Interval]:
-    """In the worse of the directions that the threat model speaks of."""
+    """Epsilon in the threat model's direction, or the maximum of both."""
     return theory.worst_epsilons(phases, size, records, deltas, spec.threat_model.direction)
 
 
-def foresee(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
-    """The checks that a run will allow, with the deviations that they would see."""
+def predict_checks(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
+    """Predict the checks of the audit and their smallest detectable deviations."""
     assert spec.audit is not None
     attack = Attack.of(spec)
     return kit.expected_checks(

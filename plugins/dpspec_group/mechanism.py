@@ -1,4 +1,4 @@
-"""The mechanism ``group`` as a light value, and the five steps of its audit."""
+"""The mechanism ``group`` and its audit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dpspec import kit
 from dpspec_group.options import AUDIT_SCHEMA, MECHANISM_SCHEMA, Attack
 from dpspec_group.refusals import refusals
 
-#: At most so many runs are trained together.
+#: Maximum number of runs that train together.
 _TOGETHER = 64
 
 EXAMPLE = """\
@@ -43,22 +43,21 @@ audit:
 
 
 class RecordsAudit(dps.Audit):
-    """Upper bounds by mixtures of Gaussians, lower bounds by attacks with groups of canaries, in one run or in many."""
+    """Upper bounds from mixtures of Gaussians, lower bounds from attacks with canary groups in one or many runs."""
 
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-        """What the theory does not cover, and what cannot be trained or attacked."""
+        """Report unsupported specs."""
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        """Epsilon per group size, delta and direction, from both sides where the worst case is attained, and as tables
-        against the group size and against delta; mu, rates and the advantage where claims ask for them."""
+        """Yield bounds on epsilon per group size, delta and direction, claimed mu, rates and advantages, and tables."""
         from dpspec_group.bounds import epsilon_curves, lower_bounds, profile_series, upper_bounds, whole_curve_bounds
         from dpspec_group.printed.comparison import size_series
 
         curves, records = epsilon_curves(spec, context), context.facts.records
         epsilons = list(upper_bounds(spec, curves, records))
         found = [*epsilons, *lower_bounds(spec, curves, records), *whole_curve_bounds(spec, curves, records)]
-        if _elsewhere(spec):
+        if _external_scores(spec):
             from dpspec.kit.scores_elsewhere.assumptions import as_executed
 
             found = [as_executed(finding) if finding.bound == "upper" else finding for finding in found]
@@ -67,36 +66,36 @@ class RecordsAudit(dps.Audit):
         yield size_series(spec, records, epsilons)
 
     def dominating(self, spec: dps.Spec, facts: dps.Facts, claim: dps.Claim) -> dps.audit.Dominating | None:
-        """The mixtures of all phases; None where a phase has no noise, and nothing is bounded."""
+        """The mixtures of all phases; None without noise or an applicable theorem."""
         from dpspec_group.bounds import dominating
 
         return dominating(spec, facts.records, claim)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-        """One trial per run; what each group size's canaries can be expected to show."""
-        if _elsewhere(spec):
+        """Plan one trial per run, and predict the power per group size."""
+        if _external_scores(spec):
             from dpspec_group.scores_elsewhere import plan
 
             return plan(spec, facts)
         from dpspec_group.design import power
-        from dpspec_group.evidence import foresee
+        from dpspec_group.evidence import predict_checks
 
         assert spec.audit is not None
         attack, runs = Attack.of(spec), spec.audit.runs
         many = attack.method == "many-run"
-        # A many-run audit trains one twin in all; records that are looked at step by step are differentiated again.
+        # A many-run audit trains one canary-free run in total; observed steps differentiate records again.
         twins = (1.0 / runs if many else 1.0) if attack.twin else 0.0
         trained = 1.0 + twins + attack.trains
-        records, asked = float(facts.records), attack.expected_from or 0
-        if attack.others_drawn or asked:  # each batch is differentiated, and nobody else but those who are asked
+        records, sampled = float(facts.records), attack.expected_from or 0
+        if attack.others_drawn or sampled:  # only batches and the sample are differentiated
             records *= sum(phase.steps * (phase.sampling.rate or 1.0) for phase in spec.phases) / spec.steps
-            # One run of dpspec's own loop has just computed what is taken away, apart from planted gradients.
-            own = not many and spec.training.kind == "native" and attack.space == "gradient"
-            trained += 1.0 if attack.others_drawn and not own else 0.0
-        gradients = trained * records + asked + (attack.count if attack.space == "input" else 0)
+            # A single run of the native loop reuses its sums of real gradients.
+            reused = not many and spec.training.kind == "native" and attack.space == "gradient"
+            trained += 1.0 if attack.others_drawn and not reused else 0.0
+        gradients = trained * records + sampled + (attack.count if attack.space == "input" else 0)
         steps = runs * spec.steps
-        most = min(_TOGETHER, attack.shard_runs or _TOGETHER)
-        chunks = kit.chunks(runs, kit.runs_together(facts, most=most) if many else 1)
+        together = min(_TOGETHER, attack.shard_runs or _TOGETHER)
+        chunks = kit.chunks(runs, kit.runs_together(facts, most=together) if many else 1)
         seconds = kit.training_seconds(facts.parameters or 0, steps * gradients, steps * (1 + attack.trains))
         return dps.Plan(
             chunks=chunks,
@@ -104,16 +103,16 @@ class RecordsAudit(dps.Audit):
             memory_bytes=kit.training_bytes(facts),
             notes=kit.shard_notes(runs, len(chunks), seconds) if many else (),
             power=power(spec, facts.records),
-            checks=foresee(spec, facts),
+            checks=predict_checks(spec, facts),
             sequential=attack.sequential,
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """The default without what no trial reads: baselines, when to stop, and parts of the threat model.
+        """Default inputs without baselines, stopping and parts of the threat model, which trials do not read.
 
-        Of scores from elsewhere, the table's digest and what its trial reads.
+        For external scores, the digest of the table and the inputs of its trial.
         """
-        if _elsewhere(spec):
+        if _external_scores(spec):
             from dpspec.kit.scores_elsewhere.score_trial import trial_inputs
 
             return trial_inputs(spec)
@@ -123,8 +122,8 @@ class RecordsAudit(dps.Audit):
             threat_model=("adjacency", "access", "group_size"),
             audit_without=("stop", "shard_runs", "twin"),
         )
-        # Trials from before there were units have other scores, and are not those of this spec; seeds stay. They do as
-        # well where the twin is left out, so that the run is the same.
+        # The split changes the trial key but not the seeds: units of noise have other scores than trials of earlier
+        # versions, and a run without a canary-free run is otherwise the same run.
         attack = Attack.of(spec) if spec.audit is not None else None
         split: dict[str, dps.Json] = {"units": "noise"} if attack is not None and attack.in_noise else {}
         if attack is not None and not attack.twin:
@@ -132,7 +131,7 @@ class RecordsAudit(dps.Audit):
         return dps.FrozenMap({**inputs, "split": split}) if split else inputs
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-        """Train with canaries, once per index, and without; or read the table of scores, where there is one."""
+        """Train with canaries once per index, and without canaries; or read the table of external scores."""
         if "scores" in inputs["audit"]:
             from dpspec.kit.scores_elsewhere.score_trial import run_trials as read_scores
 
@@ -143,8 +142,8 @@ class RecordsAudit(dps.Audit):
         yield from run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-        """Lower bounds with their evidence, accuracy, and checks of the pipeline that ran."""
-        if _elsewhere(spec):
+        """Yield lower bounds with their evidence, accuracy, and conformance checks."""
+        if _external_scores(spec):
             from dpspec_group.scores_elsewhere import conclude
 
             yield from conclude(spec, trials)
@@ -153,26 +152,26 @@ class RecordsAudit(dps.Audit):
         from dpspec_group.evidence import checks, epsilon_as_run, lower_bounds
 
         yield from lower_bounds(spec, trials)
-        if not Attack.of(spec).chosen_weights:  # of models that start from the records as they are, it says nothing
+        if not Attack.of(spec).chosen_weights:  # accuracy from adversarial initial weights is meaningless
             yield from accuracies(spec, trials)
         yield from checks(spec, trials)
         yield from epsilon_as_run(spec, trials)
 
 
 class GroupAudit(kit.UsersAsGroups):
-    """The same of users: one with at most k records is a group of k."""
+    """Audit of records and users: a user with at most k records is a group of k."""
 
     of_records = RecordsAudit()
 
 
-def _elsewhere(spec: dps.Spec) -> bool:
-    """Whether another program attacked, and a table holds its scores."""
+def _external_scores(spec: dps.Spec) -> bool:
+    """Whether the scores come from an external program."""
     return spec.audit is not None and "scores" in spec.audit.options
 
 
 GROUP = dps.Mechanism(
     kind="group",
-    summary="DP-SGD: what groups of k records lose, by mixtures of Gaussians",
+    summary="DP-SGD: privacy loss of groups of k records, by mixtures of Gaussians",
     schemas=dps.Schemas(mechanism=MECHANISM_SCHEMA, audit=AUDIT_SCHEMA),
     claims=frozenset({"approx-dp", "gdp", "membership", "metric", "tradeoff"}),
     audit="dpspec_group.mechanism:GroupAudit",

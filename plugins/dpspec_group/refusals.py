@@ -1,4 +1,4 @@
-"""What this plugin refuses, located and in words: no torch, no rows, no numerics."""
+"""Refusals of unsupported specs. Reads no rows and imports neither torch nor the accountant."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from dpspec.kit.scores_elsewhere import scores_block
 from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec_group.options import Attack
 
-#: Less noise than this, in clip norms, is a slip of the pen, and beyond what the accounting computes with.
-LEAST_NOISE = 1e-6
+#: Smallest supported noise multiplier. Anything lower is a typo and outside the accountant's range.
+MIN_NOISE = 1e-6
 
-#: Trials embed the order of their canaries; more than this does not fit their evidence.
+#: Maximum number of canaries, because trials store their order.
 MAX_CANARIES = 50_000
 
-#: The gradients of all input canaries are held at once, and their products: bytes at most.
+#: Maximum memory for the gradients of all input canaries and their products, in bytes.
 _MAX_BYTES = 2**30
 
-#: With fewer canaries, or runs, than this nothing can be shown.
-_LEAST_CANARIES, _LEAST_RUNS = 8, 16
+#: Minimum numbers of canaries per group size, and of runs, with any power.
+_MIN_CANARIES, _MIN_RUNS = 8, 16
 
-#: Runs that are looked at one after the other: no more are read by their test (``stats.attacks.evidence_tests``).
-MOST_IN_TURN = 10**5
+#: Maximum number of runs of the sequential test (``stats.attacks.evidence_tests``).
+MAX_SEQUENTIAL_RUNS = 10**5
 
-#: Ways of drawing batches that the theory covers.
+#: Supported sampling schemes.
 _SCHEMES = ("poisson", "truncated-poisson", "fixed", "full", "random-allocation")
 
-#: Of these, those that cover members who stay and count for nothing.
-_ZEROED = {"poisson", "full", "random-allocation"}
+#: Sampling schemes whose bound also covers zero-out adjacency.
+_ZERO_OUT_SCHEMES = {"poisson", "full", "random-allocation"}
 
-#: Batches of which the black-box conversions have no profile of one record to start from, and why.
+#: Sampling schemes without a single-record profile for black-box conversions, with the reason.
 _NO_PROFILE = {
     "truncated-poisson": "their profile is an interval",
-    "random-allocation": "their profile is no mixture of Gaussians'",
+    "random-allocation": "their profile is not that of a mixture of Gaussians",
 }
 
 _CANARY = ("audit", "canary")
 
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Every reason why the spec cannot be audited as it stands, and warnings about what it will show."""
+    """Errors that prevent the audit of the spec, and warnings about vacuous bounds."""
     yield from _adjacencies(spec)
     yield from _transcripts(spec)
     yield from _sizes(spec, facts)
@@ -52,30 +52,29 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 
 def _adjacencies(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    """Members that are put to nothing are covered where batches are Poisson, full, allocated or shuffled, and nothing
-    is attacked; shuffled ones for those alone. Whose records come or go may be attacked, whatever covers them."""
+    """Zero-out adjacency is supported for Poisson, full, random-allocation and shuffled batches, without an attack."""
     schemes = {phase.sampling.scheme for phase in spec.phases}
-    if spec.audit is None and schemes <= _ZEROED and _named(spec) <= {"add-remove", "zero-out"}:
+    if spec.audit is None and schemes <= _ZERO_OUT_SCHEMES and _named(spec) <= {"add-remove", "zero-out"}:
         return
-    if _zeroed(spec) and schemes <= {*_ZEROED, "shuffled"}:
+    if _only_zero_out(spec) and schemes <= {*_ZERO_OUT_SCHEMES, "shuffled"}:
         return
-    help = "Ganesh 2024 bounds groups that are added or removed; replacing a group is not covered"
+    help = "Ganesh 2024 covers groups that are added or removed, not replaced groups"
     yield from dps.other_adjacencies(spec, "add-remove", "the group theory", help)
 
 
 def _transcripts(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    """Who else was drawn says nothing of a group where each record has a coin of its own, or all are drawn."""
+    """A transcript is supported if the other drawn records are independent of the group."""
     if spec.threat_model.access != "transcript":
         return
     if any(phase.sampling.of_users for phase in spec.phases):
         yield kit.unsupported(
-            "a step tells which users it drew, and not which of their records: nobody could take away what these added",
+            "transcripts of user sampling list users, not their records, so the attack cannot subtract their gradients",
             ("threat_model", "access"),
             "write access: all-iterates",
         )
     for scheme in sorted({phase.sampling.scheme for phase in spec.phases} - {"poisson", "full"}):
         yield kit.unsupported(
-            f"with {scheme} sampling who else was drawn tells of a record whether it was: no bound covers a transcript",
+            f"no bound covers a transcript of {scheme} sampling, where the other drawn records depend on the group",
             ("threat_model", "access"),
             "write access: all-iterates, or sampling: {scheme: poisson, ...}",
         )
@@ -85,8 +84,8 @@ def _named(spec: dps.Spec) -> set[str]:
     return {claim.adjacency for claim in spec.claims} | {spec.threat_model.adjacency}
 
 
-def _zeroed(spec: dps.Spec) -> bool:
-    """Whether all that is spoken of are members that stay and are put to nothing, and nothing is attacked."""
+def _only_zero_out(spec: dps.Spec) -> bool:
+    """Whether the spec names only zero-out adjacency and has no attack."""
     return spec.audit is None and _named(spec) == {"zero-out"}
 
 
@@ -110,30 +109,26 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     for scheme, why in _NO_PROFILE.items():
         if black_box and scheme in drawn:
             yield kit.unsupported(
-                f"{' and '.join(sorted(black_box))} of {scheme} batches: {why}",
+                f"{' and '.join(sorted(black_box))} cannot be computed for {scheme} batches: {why}",
                 ("mechanism", "baselines"),
-                "leave them out; linear and full-batch are there",
+                "remove them; linear and full-batch are supported",
             )
     largest = max([*spec.threat_model.group_size, *(c.group_size for c in spec.claims)])
     for i, phase in enumerate(spec.phases):
         sampling, noise = phase.sampling, phase.noise_multiplier
-        why = (
-            ": all of an epoch's batches change with a record that comes or goes"
-            if sampling.scheme == "shuffled"
-            else ""
-        )
+        why = ": adding or removing a record changes all batches of an epoch" if sampling.scheme == "shuffled" else ""
         yield from kit.other_scheme(
             spec,
             i,
-            (*_SCHEMES, "shuffled") if _zeroed(spec) or spec.audit is not None else _SCHEMES,
+            (*_SCHEMES, "shuffled") if _only_zero_out(spec) or spec.audit is not None else _SCHEMES,
             f"no theorem here covers {{batches}}{why}",
-            "train with poisson or fixed sampling; the bound for one does not hold for the other. Of shuffled batches "
-            "adjacency: zero-out, without audit, has a bound that is not amplified; with an audit block they are "
-            "attacked, so that claims can be refuted and none is proved",
+            "train with poisson or fixed sampling; the bound for one does not hold for the other. Shuffled batches "
+            "with adjacency: zero-out and without audit have a bound without amplification. With an audit block, "
+            "shuffled batches are attacked, and claims can only be refuted",
         )
         if sampling.scheme == "shuffled" and (sampling.batch_size or 0) > facts.records:
             yield kit.bad_value(
-                f"batch_size {sampling.batch_size} is more than the {facts.records} records",
+                f"batch_size {sampling.batch_size} exceeds the {facts.records} records",
                 dps.in_phase(spec, i, "sampling", "batch_size"),
             )
         if (
@@ -142,8 +137,8 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             and sampling.batch_size > facts.records - largest
         ):
             yield kit.bad_value(
-                f"batch_size {sampling.batch_size} is more than the {facts.records - largest} records that "
-                f"are left without a group of {largest}",
+                f"batch_size {sampling.batch_size} exceeds the {facts.records - largest} records without a group of "
+                f"{largest}",
                 dps.in_phase(spec, i, "sampling", "batch_size"),
             )
         if sampling.epoch_steps is not None and sampling.batches_per_epoch > sampling.epoch_steps:
@@ -153,17 +148,17 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                 dps.in_phase(spec, i, "sampling", "batches_per_epoch"),
             )
         if sampling.epoch_steps is not None and phase.steps % sampling.epoch_steps:
-            more = phase.steps - phase.steps % sampling.epoch_steps + sampling.epoch_steps
+            multiple = phase.steps - phase.steps % sampling.epoch_steps + sampling.epoch_steps
             yield kit.bad_value(
-                f"steps must be a whole number of epochs of {sampling.epoch_steps} steps, got {phase.steps}",
+                f"steps must be a multiple of epoch_steps = {sampling.epoch_steps}, got {phase.steps}",
                 dps.in_phase(spec, i, "steps"),
-                f"write {more}, or another multiple of {sampling.epoch_steps}",
+                f"write {multiple}, or another multiple of {sampling.epoch_steps}",
             )
-        if 0.0 < noise < LEAST_NOISE:
+        if 0.0 < noise < MIN_NOISE:
             yield kit.bad_value(
-                f"noise_multiplier must be 0 or at least {LEAST_NOISE:g}, got {noise:g}",
+                f"noise_multiplier must be 0 or at least {MIN_NOISE:g}, got {noise:g}",
                 dps.in_phase(spec, i, "noise_multiplier"),
-                "with less noise epsilon is too large to mean anything",
+                "use more noise: below this epsilon is meaningless",
             )
         if phase.noiseless:
             yield dps.Diagnostic(
@@ -175,14 +170,14 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 
 def attack_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Every reason why the attack of a spec with an audit cannot be made."""
+    """Errors that prevent the attack of a spec with an audit."""
     assert spec.audit is not None
     if "scores" in spec.audit.options:
         if spec.model is not None and isinstance(spec.model.get("initial"), str):
             yield kit.unsupported(
-                "another program trained and wrote the scores: nobody here chose the weights that it started from",
+                "model.initial does not apply to scores from an external program, which chose its own initial weights",
                 ("model", "initial"),
-                "leave initial out",
+                "remove initial",
             )
         yield from scores_block.refusals(spec)
         return
@@ -193,13 +188,13 @@ def attack_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic
         return
     yield from kit.requires_data(facts)
     attack = Attack.of(spec)
-    yield from _needs(spec, facts, attack)
+    yield from _backend_refusals(spec, facts, attack)
     yield from kit.requires_model(facts)
     if facts.parameters is None:
         return
     if attack.every > spec.steps:
         yield kit.bad_value(
-            f"every must be at most the {spec.steps} steps, got {attack.every}: canaries would never have gradients",
+            f"every must be at most the {spec.steps} steps, got {attack.every}: no step would have canary gradients",
             (*_CANARY, "every"),
         )
     yield from _options(canary, spec.audit.options, spec.training.options, attack)
@@ -210,25 +205,27 @@ def attack_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic
     elif "count" not in canary:
         yield kit.missing_key("count", _CANARY)
     else:
-        yield from _counts(int(canary["count"]), attack)
-    yield from _room(facts, attack)
+        sizes, smallest = len(attack.sizes), _MIN_CANARIES * (2 if attack.calibrated else 1)
+        if (count := int(canary["count"])) // sizes < smallest:
+            message = f"count must be at least {smallest * sizes}, {smallest} per group size, got {count}"
+            yield kit.bad_value(message, (*_CANARY, "count"))
+    yield from _count_limits(facts, attack)
 
 
-def _needs(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
+def _backend_refusals(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
     needs: dict[str, str | None] = {}
     if attack.white_box:
-        needs["iterates"] = "access: final-model needs no such backend"
+        needs["iterates"] = "access: final-model works with every backend"
     if attack.others_drawn:
-        needs["sampling-log"] = "access: all-iterates needs no such backend"
+        needs["sampling-log"] = "access: all-iterates does not need it"
     if attack.space == "gradient":
-        needs["gradient-canaries"] = "canaries in space: input need no such backend"
+        needs["gradient-canaries"] = "canaries in space: input work with every backend"
     yield from kit.requires_capabilities(spec, facts, needs)
     if attack.white_box and not updates_invertible(spec.training.options):
         yield kit.unsupported(
-            "the attack undoes each update, and what Adam made of a noisy sum cannot be undone",
+            "the attack inverts each update, and Adam's updates are not invertible",
             ("training", "optimizer"),
-            "the bounds hold for adam too: leave audit out, attack by access: final-model, or train with sgd or "
-            "momentum",
+            "the bounds hold for adam too: remove audit, use access: final-model, or train with sgd or momentum",
         )
 
 
@@ -237,105 +234,104 @@ def _options(
 ) -> Iterator[dps.Diagnostic]:
     if "spread" in canary and attack.space != "gradient":
         yield kit.unsupported(
-            "spread turns the gradients of a group's members apart; the members of an input group are equal",
+            "spread rotates the gradients of a group's members; the members of an input group are equal",
             (*_CANARY, "spread"),
         )
     elif attack.spread > 0 and attack.kind != USUAL["gradient"]:
         yield kit.unsupported(
-            f"spread turns members within coordinates that no other canary has, and {attack.kind!r} promises none",
+            f"spread needs coordinates that no other canary uses, which {attack.kind!r} does not guarantee",
             (*_CANARY, "spread"),
-            f"leave spread out, or write kind: {USUAL['gradient']}",
+            f"remove spread, or write kind: {USUAL['gradient']}",
         )
     if attack.every > 1 and (attack.white_box or attack.space != "gradient"):
         yield kit.unsupported(
-            "every leaves steps without the canaries' gradients, so that noise hides what one adds; "
-            + ("here every iterate is seen" if attack.white_box else "planted records are in every step"),
+            "every needs gradient canaries and an adversary of the final model; "
+            + ("this adversary sees all iterates" if attack.white_box else "input canaries can be in every step"),
             (*_CANARY, "every"),
-            "leave every out, or write access: final-model and space: gradient",
+            "remove every, or write access: final-model and space: gradient",
         )
     if "score" in audit and (attack.white_box or attack.space != "input"):
         yield kit.unsupported(
-            "score chooses what a final model is asked about planted records; "
-            + ("here every iterate is seen" if attack.white_box else "here gradients are planted"),
+            "score applies to input canaries and an adversary of the final model; "
+            + ("this adversary sees all iterates" if attack.white_box else "this attack has gradient canaries"),
             ("audit", "score"),
-            "leave score out",
+            "remove score",
         )
     if attack.sequential and attack.method != "many-run":
         yield kit.unsupported(
-            "stop: settled ends many runs as soon as they show enough; the test of one-run is of a number of "
-            "guesses that was fixed before",
+            "stop: settled needs many-run; the test of one-run needs a fixed number of guesses",
             ("audit", "stop"),
-            "leave stop out, or write method: many-run",
+            "remove stop, or write method: many-run",
         )
     if attack.shard_runs is not None and attack.method != "many-run":
         yield kit.unsupported(
-            "shard_runs shares out runs that train together; those of one-run are tasks of their own already",
+            "shard_runs applies to many-run only; with one-run every run is a separate task",
             ("audit", "shard_runs"),
-            "leave shard_runs out, or write method: many-run",
+            "remove shard_runs, or write method: many-run",
         )
     if attack.takes_gradients and not updates_invertible(training):
         yield kit.unsupported(
-            f"{attack.score} scores by sums of gradients, and what Adam made of them cannot be undone",
+            f"{attack.score} scores by sums of gradients and needs invertible updates, unlike Adam's",
             ("audit", "score"),
             "write score: loss-difference, or train with sgd or momentum",
         )
     if attack.calibrated and attack.method == "many-run":
         yield kit.unsupported(
-            f"{attack.score} learns from the other canaries of a run, and many runs have one of each size",
+            f"{attack.score} learns from the other canaries of a run, but many-run has one per group size",
             ("audit", "score"),
             "with many-run write score: loss or loss-difference",
         )
     if attack.trains and attack.method == "many-run":
         yield kit.unsupported(
-            f"{attack.score} trains {attack.trains} models for each run to learn how records differ, and many runs "
-            "plant the same record, whose scores are compared with each other",
+            f"{attack.score} trains {attack.trains} models per run to compare records, but many-run inserts the same "
+            "record in every run",
             ("audit", "score"),
             "with many-run write score: loss or loss-difference",
         )
 
 
 def _twins(spec: dps.Spec, attack: Attack) -> Iterator[dps.Diagnostic]:
-    """Claims about accuracy are tested on the model that was trained without canaries."""
+    """Claims about accuracy need the canary-free run."""
     for i, claim in enumerate(spec.claims):
         if claim.kind == "metric" and not attack.twin:
             yield kit.unsupported(
-                f"claim {claim.id!r} is about the twin, which twin: false leaves out",
+                f"claim {claim.id!r} needs the canary-free run, which twin: false disables",
                 ("claims", i),
-                "leave out twin, or the claim",
+                "remove twin: false, or the claim",
             )
 
 
 def _estimates(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
-    """A sample of the records tells what all of them add where each enters a batch by a coin of its own."""
+    """``expected_from`` needs Poisson batches of records, one run and an adversary who estimates the mean update."""
     if attack.expected_from is None:
         return
     path = ("audit", "expected_from")
     why: tuple[str, str] | None = None
     if attack.others_drawn:
-        why = "is told who was drawn and estimates nothing", "leave expected_from out, or write access: all-iterates"
+        why = "sees the drawn records and estimates nothing", "remove expected_from, or write access: all-iterates"
     elif attack.method == "many-run":
-        why = "looks at many runs together, which ask all records", "leave expected_from out, or write method: one-run"
+        why = "uses all records for many runs", "remove expected_from, or write method: one-run"
     elif not attack.watched(facts.capabilities, spec.training.options):
-        why = "sees no iterate whose update could be undone, so that nothing is estimated", "leave expected_from out"
+        why = "sees no invertible update and estimates nothing", "remove expected_from"
     if why is not None:
         yield kit.unsupported(f"the adversary of this attack {why[0]}", path, why[1])
         return
     batch = 0.0
     for i, phase in enumerate(spec.phases):
         if phase.sampling.scheme != "poisson" or phase.sampling.of_users:
-            drawn = "users are" if phase.sampling.of_users else f"{phase.sampling.scheme} batches are"
+            drawn = "users" if phase.sampling.of_users else f"{phase.sampling.scheme} batches"
             yield kit.unsupported(
-                f"expected_from estimates what Poisson batches of records add on average, and here {drawn} drawn",
+                f"expected_from estimates the mean sum of Poisson batches of records, but this phase samples {drawn}",
                 dps.in_phase(spec, i, "sampling"),
-                "leave expected_from out",
+                "remove expected_from",
             )
             return
         batch = max(batch, phase.rate() * facts.records)
     # A product of a rate and a number of records may be rounded upwards.
     if not batch * (1.0 - 1e-12) <= attack.expected_from <= facts.records:
         yield kit.bad_value(
-            f"expected_from must be at least the {batch:g} records that a batch holds on average, and at most all "
-            f"{facts.records}, got {attack.expected_from}: with fewer one of them would count for more than itself",
+            f"expected_from must be from {batch:g}, the mean batch size, to {facts.records}, the number of records, "
+            f"got {attack.expected_from}: with a smaller sample a record would have a weight above 1",
             path,
         )
 
@@ -344,42 +340,36 @@ def _many_runs(runs: int, canary: dps.FrozenMap, attack: Attack) -> Iterator[dps
     sizes = len(attack.sizes)
     if int(canary.get("count", sizes)) != sizes:
         yield kit.bad_value(
-            f"count must be {sizes} with many-run, one group of each size, got {canary['count']}",
+            f"count must be {sizes} with many-run, one group per size, got {canary['count']}",
             (*_CANARY, "count"),
-            "leave count out; audit.runs decides how much can be shown",
+            "remove count; audit.runs determines the power",
         )
-    if runs < _LEAST_RUNS:
-        yield kit.bad_value(f"runs must be at least {_LEAST_RUNS} with many-run, got {runs}", ("audit", "runs"))
-    if attack.sequential and runs > MOST_IN_TURN:
+    if runs < _MIN_RUNS:
+        yield kit.bad_value(f"runs must be at least {_MIN_RUNS} with many-run, got {runs}", ("audit", "runs"))
+    if attack.sequential and runs > MAX_SEQUENTIAL_RUNS:
         yield kit.bad_value(
-            f"runs must be at most {MOST_IN_TURN} with stop: settled, got {runs}",
+            f"runs must be at most {MAX_SEQUENTIAL_RUNS} with stop: settled, got {runs}",
             ("audit", "runs"),
-            "leave stop out, or write fewer runs",
+            "remove stop, or write fewer runs",
         )
 
 
-def _counts(count: int, attack: Attack) -> Iterator[dps.Diagnostic]:
-    sizes, least = len(attack.sizes), _LEAST_CANARIES * (2 if attack.calibrated else 1)
-    if count // sizes < least:
-        message = f"count must be at least {least * sizes}, {least} for each group size, got {count}"
-        yield kit.bad_value(message, (*_CANARY, "count"))
-
-
-def _room(facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
+def _count_limits(facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
+    """Limits on the number of canaries from the number of parameters, memory and the size of evidence."""
     assert facts.parameters is not None
     limits: Sequence[tuple[int, str]]
     if attack.space == "gradient":
         each = 2 if attack.spread > 0 else 1
-        what = "a direction of its own" if each == 1 else "two dimensions of its own, its members turn within them,"
-        limits = [(facts.parameters // each, f"every canary needs {what} among {facts.parameters} parameters")]
+        space = "a separate direction" if each == 1 else "two separate dimensions"
+        limits = [(facts.parameters // each, f"every canary needs {space} among {facts.parameters} parameters")]
         if attack.kind != USUAL["gradient"]:
             held = _MAX_BYTES // (16 * facts.parameters)
-            limits = [*limits, (held, f"the directions of all canaries among {facts.parameters} parameters are held")]
+            limits = [*limits, (held, f"memory holds the directions of all canaries in {facts.parameters} dimensions")]
     else:
-        at_once = attack.white_box or attack.takes_gradients
-        held = _MAX_BYTES // (4 * facts.parameters) if at_once else MAX_CANARIES
-        limits = [(held, f"the gradients of all canaries by {facts.parameters} parameters are held at once")]
-    for most, why in [*limits, (MAX_CANARIES, "the order of all canaries is kept in the result")]:
-        if attack.count > most:
-            yield kit.bad_value(f"count must be at most {most}, got {attack.count}: {why}", (*_CANARY, "count"))
+        in_memory = attack.white_box or attack.takes_gradients
+        held = _MAX_BYTES // (4 * facts.parameters) if in_memory else MAX_CANARIES
+        limits = [(held, f"memory holds the gradients of all canaries by {facts.parameters} parameters")]
+    for limit, why in [*limits, (MAX_CANARIES, "the result stores the order of all canaries")]:
+        if attack.count > limit:
+            yield kit.bad_value(f"count must be at most {limit}, got {attack.count}: {why}", (*_CANARY, "count"))
             return

@@ -1,11 +1,10 @@
-"""What scores from elsewhere show, by the tests that the plugin's own attacks use, and what that rests on.
+"""Lower bounds from external scores, with the tests of the plugin's attacks.
 
-*Why the choice of guesses costs nothing.* The theorem behind one run asks for a number of guesses that was fixed before
-the coins were seen. Here the numbers follow from the number of rows alone: 8, 24, 72, ... of either side, and all,
-whatever the scores are; they are tested together, by the joint law of their counts. Many runs take thresholds at error
-counts that follow from nothing but the numbers of runs, and pay for each (``dpspec.stats.attacks.thresholds``). Scores
-that tie are ordered by a lot that knows no coin. Tables whose coins look unfair are not judged, and fair ones look so
-with probability 1e-6 at most: by so much, and no more, can that choice raise an error.
+*Validity.* The one-run theorem needs a number of guesses that is fixed before seeing the coins. Here the numbers depend
+only on the number of rows: 8, 24, 72, ... per side, and all rows. They are tested jointly. Many runs use thresholds at
+error counts that depend only on the numbers of runs, with a correction (``dpspec.stats.attacks.thresholds``). Ties are
+ordered at random, independently of the coins. Tables with implausible coins are refused, which happens to fair coins
+with probability at most 1e-6 and increases the error by at most this.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from dpspec_group.options import Attack
 
 
 def plan(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-    """One trial, which trains nothing; what each group size's rows could show at best."""
+    """Plan one trial without training, and predict the largest possible bound per group size."""
     assert spec.audit is not None
     table, attack, confidence = table_of(spec.document, spec.directory), Attack.of(spec), spec.audit.confidence
     powers = []
@@ -41,7 +40,7 @@ def plan(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
                 at=dps.FrozenMap({"delta": delta, "group_size": size}),
                 epsilon=largest,
                 method=f"{attack.description}, {what} groups of {size}",
-                note="how much is expected cannot be said beforehand",
+                note="the expected bound is unknown",
             )
         )
     return dps.Plan(
@@ -49,14 +48,14 @@ def plan(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         seconds=5e-6 * len(table),
         memory_bytes=2**26 + 400 * len(table),
         power=tuple(powers),
-        notes=("Nothing is trained: the scores are those of another program.",),
+        notes=("No training: the scores come from an external program.",),
     )
 
 
 def conclude(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-    """Evidence and lower bounds for each group size, and whether they contradict what is declared."""
+    """Evidence and lower bounds for each group size, and contradictions to the declaration."""
     attack = Attack.of(spec)
-    # Where no theorem covers what is declared, no score can contradict it.
+    # Without an applicable theorem no score can contradict the declaration.
     unknown = theory.uncovered(spec.phases, [spec.threat_model.adjacency])
     for trial in trials:
         records = kit.recorded_number(trial, "records")
@@ -75,7 +74,7 @@ def conclude(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
 
 @lru_cache(maxsize=64)
 def _declared_curve(phases: Sequence[dps.Phase], size: int, records: int) -> tuple[tuple[float, float], ...]:
-    """The (epsilon, delta) pairs of the bound of a group size, in either direction; those that are finite."""
+    """Finite (epsilon, delta) pairs of the bound for a group size, as the maximum over both directions."""
     bounds = theory.worst_epsilons(phases, size, records, kit.CURVE_DELTAS, "both", width=theory.CURVE_WIDTH)
     pairs = zip((bound.upper for bound in bounds), kit.CURVE_DELTAS, strict=True)
     return tuple((epsilon, delta) for epsilon, delta in pairs if epsilon < float("inf"))

@@ -66,7 +66,7 @@ PURE = (
     "dpspec.accounting.gaussian:log_epsilon",
     "dpspec.accounting.rdp.moments:log_gaussian_excess",
     "dpspec.engine.running.conclude:_flaw",
-    "dpspec_group.scores:score_law",
+    "dpspec_group.scores:score_distribution",
     "dpspec_per_instance.bounds:tight_epsilons",
     "dpspec_per_instance.theory:step_divergence",
     "dpspec_per_instance.theory:step_table",

@@ -90,7 +90,7 @@ def test_a_broken_script_is_refuted(fault: str, script: ModuleType, catalog: Cat
     found = audits(script, catalog, tmp_path, fault)
     assert verdicts(found, "one") == ["refuted"] * len(SEEDS)
     for audit in found:
-        assert "given fair coins that no score knows" in audit.verdicts[0].reason
+        assert "assuming fair coins independent of the scores" in audit.verdicts[0].reason
         assert {"blind-scores", "fair-coins", "fixed-rows"} <= {a.name for e in audit.evidence for a in e.assumptions}
 
 

@@ -1,1 +1,1 @@
-"""What is known of groups from single records alone, for comparison: it changes no bound and no verdict."""
+"""Black-box conversions from single records to groups, for comparison. They change no bound and no verdict."""

@@ -1,4 +1,4 @@
-"""Group privacy from the guarantee of single records alone: what people use today, as baselines.
+"""Black-box conversions of single-record guarantees to groups, as baselines.
 
 A mechanism that is (e, delta_1(e))-DP for one record is (k e, s_k(e) delta_1(e))-DP for groups of k (Vadhan 2017, Lemma
 2.2), with either of two factors:
@@ -6,9 +6,9 @@ A mechanism that is (e, delta_1(e))-DP for one record is (k e, s_k(e) delta_1(e)
     literal   s_k(e) = k e^(k e)
     sharp     s_k(e) = 1 + e^e + ... + e^((k - 1) e) = (e^(k e) - 1) / (e^e - 1), the sum in the proof
 
-For a target delta one looks for the least e at which s_k(e) delta_1(e) is within it. The delta_1 that this needs can be
+A conversion finds the smallest e at which s_k(e) delta_1(e) is at most the target delta. The necessary delta_1 can be
 below 1e-700, so profiles are functions from epsilon to ln delta_1; ``example_profile`` is *approximate* (a contour
-integral). For what the mechanism really does to groups, compose the mixture of the group itself: ``group_curve``.
+integral). The tight bound composes the mixture of the group: ``group_curve``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 from dpspec.accounting import DIRECTIONS, Pair, PrivacyLoss, inside, positive, whole
 from dpspec_group.printed.contour import Contour
 
-#: ln delta_1 at an epsilon >= 0: falling, -inf where delta_1 is 0.
+#: ln delta_1 as a decreasing function of epsilon >= 0; -inf if delta_1 is 0.
 Profile: TypeAlias = Callable[[float], float]
 
 #: The factor s_k: as printed, or as in its proof.
@@ -36,10 +36,13 @@ _DIGITS = 1e-12
 
 @dataclass(frozen=True)
 class GroupEpsilon:
-    """The answer of a conversion for groups of ``k``.
+    """Result of a conversion for groups of ``k``.
 
-    epsilon: of the group; infinite where none was found up to the cap, and then more than ``above``.
-    log_delta: ln of the delta that single records need, at ``epsilon / k``; log10_delta: in tens.
+    Attributes:
+        k: Group size.
+        epsilon: Epsilon of the group; infinite if it exceeds ``above``.
+        log_delta: ln delta_1 at ``epsilon / k``.
+        above: Lower bound on epsilon if the search stopped at its cap, else None.
     """
 
     k: int
@@ -53,12 +56,16 @@ class GroupEpsilon:
         return self.log_delta / math.log(10.0)
 
     def __str__(self) -> str:
-        """The epsilon, or ``> k * cap`` where nothing was found."""
+        """The epsilon, or ``> k * cap`` if the search stopped."""
         return f"> {self.above:g}" if self.above is not None else f"{self.epsilon:.6g}"
 
 
 def log_factor(k: int, epsilon: float, factor: Factor) -> float:
-    """ln s_k(epsilon), epsilon >= 0. Raises ``ValueError`` naming the argument that makes no sense."""
+    """ln s_k(epsilon) for epsilon >= 0.
+
+    Raises:
+        ValueError: If an argument is invalid.
+    """
     whole("k", k, 1)
     if factor == "literal":
         return math.log(k) + k * epsilon
@@ -75,10 +82,10 @@ def log_factor(k: int, epsilon: float, factor: Factor) -> float:
 def group_epsilon_from_profile(
     profile: Profile, k: int, delta: float, factor: Factor = "sharp", *, cap: float = CAP, as_printed: bool = False
 ) -> GroupEpsilon:
-    """The least k e with s_k(e) delta_1(e) <= ``delta`` and e <= ``cap``, rounded up by 1e-12 at most.
+    """The smallest k e with s_k(e) delta_1(e) <= ``delta`` and e <= ``cap``, rounded up by at most 1e-12.
 
-    For k = 1 both factors give the single-record epsilon at ``delta``; ``as_printed`` keeps the literal factor e^e,
-    with which the lemma does not return what it was given.
+    For k = 1 both factors give the single-record epsilon at ``delta``, unless ``as_printed`` keeps the literal factor
+    e^e, which does not return the input.
     """
     log_target = math.log(inside("delta", delta))
     positive("cap", cap)
@@ -91,7 +98,7 @@ def group_epsilon_from_profile(
     if excess(0.0) <= 0.0:
         return GroupEpsilon(k, 0.0, profile(0.0))
     low, high = 0.0, min(0.25, cap)
-    # the excess may rise at first, and falls for good once it does
+    # The excess can increase at first, and then decreases monotonically.
     while excess(high) > 0.0:
         if high >= cap:
             return GroupEpsilon(k, math.inf, -math.inf, above=k * cap)
@@ -101,9 +108,9 @@ def group_epsilon_from_profile(
 
 
 def example_profile(phases: Sequence[tuple[Pair, int]]) -> Profile:
-    """ln delta_1 of a schedule of (pair, steps), the worse direction: *approximate*, about eleven digits at any size.
+    """ln delta_1 of a schedule of (pair, steps), the maximum of both directions: *approximate*, about eleven digits.
 
-    By ``Contour``; where that refuses a value (a few steps, an almost discrete loss) the certified upper bound instead.
+    Uses ``Contour``, or the certified upper bound if that fails (few steps with an almost discrete loss).
     """
     contours = [Contour.of(phases, direction) for direction in DIRECTIONS]
     losses = {contour.direction: PrivacyLoss(tuple(phases), contour.direction) for contour in contours}
@@ -122,10 +129,10 @@ def example_profile(phases: Sequence[tuple[Pair, int]]) -> Profile:
 
 
 def linear_reference(epsilon: float, k: int) -> float:
-    """k times the epsilon of one record at the same delta: a line to compare with, and **no bound** on either side.
+    """k times the epsilon of one record at the same delta, for comparison: **not a bound** in either direction.
 
-    Composed over many steps the epsilon of groups lies above it. Over one step it can lie below: rate 0.001, sigma 0.2,
-    delta 1e-4 has epsilon 11.12 for one record and 13.67, not 22.23, for two.
+    Over many steps the epsilon of a group exceeds it. Over one step it can be smaller: rate 0.001, sigma 0.2, delta
+    1e-4 has epsilon 11.12 for one record and 13.67, not 22.23, for two.
     """
     return whole("k", k, 1) * epsilon
 
@@ -135,7 +142,7 @@ def _log(value: float) -> float:
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function falls through zero, from ``low`` (above zero) to ``high`` (at most zero): the safe end."""
+    """Zero of a decreasing function, positive at ``low`` and at most zero at ``high``, rounded up."""
     from scipy.optimize import brentq
 
     while function(high) == -math.inf and high - low > _DIGITS * high:

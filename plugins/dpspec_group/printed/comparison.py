@@ -1,8 +1,7 @@
-"""Epsilon against the group size, beside what people use today: a table that decides nothing.
+"""Table of epsilon against the group size with black-box conversions, for comparison.
 
-The black-box conversions start from the guarantee of one record alone (Vadhan 2017, Lemma 2.2); the linear reference is
-k times the epsilon of one record, which is no bound on either side. All of it is for comparison: a series, no finding,
-so that it can decide no verdict.
+The black-box conversions use only the guarantee of one record (Vadhan 2017, Lemma 2.2). The linear reference is k times
+the epsilon of one record, not a bound. The table is a series and therefore decides no verdict.
 """
 
 from __future__ import annotations
@@ -19,9 +18,12 @@ from dpspec_group.printed import blackbox
 
 
 def size_series(spec: dps.Spec, records: int, findings: Sequence[dps.Finding]) -> dps.Series:
-    """Epsilon against the group size at the largest delta that is claimed, with the baselines.
+    """Epsilon against the group size at the largest claimed delta, with the baselines.
 
-    findings: the upper bounds, at least one.
+    Args:
+        spec: The spec.
+        records: Number of records.
+        findings: The upper bounds, at least one.
     """
     delta = kit.claimed_deltas(spec, 1, default=DEFAULT_DELTA)[-1]
     direction = "both" if any(f.scope.direction == "both" for f in findings) else findings[0].scope.direction
@@ -31,7 +33,7 @@ def size_series(spec: dps.Spec, records: int, findings: Sequence[dps.Finding]) -
 
 
 def _of_one(spec: dps.Spec, records: int, delta: float, direction: str) -> float:
-    """The bound of one record, where no claim and no threat model names it."""
+    """The bound for one record."""
     if theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
         return math.inf
     return theory.worst_epsilons(spec.phases, 1, records, [delta], direction)[0].upper
@@ -40,10 +42,14 @@ def _of_one(spec: dps.Spec, records: int, delta: float, direction: str) -> float
 def comparison(
     spec: dps.Spec, records: int, tight: Sequence[tuple[int, float]], one: float, delta: float
 ) -> dps.Series:
-    """Epsilon at ``delta`` against the group size: ours (upper bounds), and the baselines that the spec asks for.
+    """Epsilon at ``delta`` against the group size: upper bounds, and the baselines of the spec.
 
-    tight: the group sizes with their upper bounds; one: the upper bound of a single record. A conversion that finds
-    no epsilon below k * 400 is null.
+    Args:
+        spec: The spec.
+        records: Number of records.
+        tight: Group sizes with their upper bounds.
+        one: The upper bound of a single record.
+        delta: Delta.
     """
     columns: dict[str, list[dps.Json]] = {
         "group_size": [size for size, _ in tight],
@@ -82,7 +88,7 @@ def _baseline(name: str, spec: dps.Spec, records: int, one: float, delta: float)
 
 
 def _without_sampling(spec: dps.Spec, records: int, size: int, delta: float) -> float:
-    """The bound that ignores amplification by sampling: every member in every batch."""
+    """The bound without amplification by sampling: every member in every batch."""
     parts = (theory.composed(phase, size, records) for phase in spec.phases)
     pairs = ((theory.without_amplification(pair), count) for phase in parts for pair, count in phase)
     return PrivacyLoss(tuple(pairs)).epsilon(delta).upper

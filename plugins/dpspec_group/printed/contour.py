@@ -1,12 +1,12 @@
-"""ln delta(epsilon) of a composition by a contour integral: for deltas far below what float64 can hold.
+"""ln delta(epsilon) of a composition by a contour integral, for deltas below the range of float64.
 
 With M(s) the product over phases of E_P[e^(s L)]^steps, L the loss of one step, and any tilt s > 0,
 
     delta(epsilon) = (1/pi) integral over u > 0 of Re[M(s + iu) e^(-(s + iu) epsilon) / ((s + iu) (s + iu + 1))] du.
 
-At the saddle the integrand is a narrow bump, and the trapezoid rule converges exponentially, in u and over outputs.
-About eleven digits; *approximate*: these errors are not bounded. A value is refused (``ArithmeticError``) where the
-integrand does not decay or cancels, as for a few steps of an almost discrete loss. One step alone has a closed form.
+At the saddle the integrand is a narrow peak, and the trapezoid rule converges exponentially, in u and over outputs.
+About eleven digits; *approximate*: these errors are not bounded. ``ArithmeticError`` reports an integrand that does not
+decay or cancels, as for few steps of an almost discrete loss. A single step has a closed form.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import numpy as np
 
 from dpspec.accounting import Direction, Floats, Mixture, Pair, finite, one_direction, whole
 
-#: Outputs: how far the grid reaches in units of sigma, its step at most, its step times the largest shift, how many.
+#: Grid of outputs: reach in units of sigma, maximum step, maximum step times largest shift, maximum size.
 _REACH, _STEP, _STEP_SHIFT, _OUTPUTS = 13.0, 0.08, 1.0 / 16.0, 200_000
 
-#: Nodes in u: worked on together, at most, and the relative size of the last that ends the sum.
+#: Nodes in u: per batch, in total, and relative size of the last node that ends the sum.
 _BATCH, _NODES, _LAST = 256, 1 << 13, 1e-16
 
-#: ln of the cancellation in the integral beyond which a value is refused.
+#: Maximum ln of the cancellation in the integral.
 _CANCELLED = 9.0
 
-#: Tilts searched.
+#: Range of tilts.
 _LOWEST, _HIGHEST = 1e-6, 1e6
 
 
@@ -43,7 +43,11 @@ class Contour:
 
     @classmethod
     def of(cls, phases: Sequence[tuple[Pair, int]], direction: Direction) -> Contour:
-        """Raises ``ValueError`` naming the argument that makes no sense."""
+        """The profile of ``phases`` in one direction.
+
+        Raises:
+            ValueError: If an argument is invalid.
+        """
         kept = []
         for pair, steps in phases:
             if not isinstance(pair, Mixture):
@@ -53,7 +57,7 @@ class Contour:
         return cls(tuple(kept), one_direction(direction))
 
     def log_delta(self, epsilon: float) -> float:
-        """ln delta(``epsilon``), epsilon >= 0; -inf where delta is 0."""
+        """ln delta(``epsilon``) for epsilon >= 0; -inf if delta is 0."""
         eps = finite("epsilon", epsilon)
         if eps < 0.0:
             raise ValueError(f"epsilon must not be negative, got {epsilon!r}")
@@ -71,14 +75,14 @@ class Contour:
         return self._saddle(epsilon).log_delta(epsilon)
 
     def _largest_loss(self) -> float:
-        """Of the absent-first direction: minus ln P[no member in any batch]."""
+        """Largest loss in the absent-first direction: -ln P[no member in any batch]."""
         zero = [pair.log_probabilities[0] if pair.sensitivities[0] == 0.0 else -math.inf for pair, _ in self.phases]
         return -math.fsum(steps * float(log) for (_, steps), log in zip(self.phases, zero, strict=True))
 
     def _saddle(self, epsilon: float) -> _Tables:
-        """Tables at about the tilt where the tilted mean of the loss is epsilon + 1/s + 1/(1 + s).
+        """Tables near the tilt at which the tilted mean of the loss is epsilon + 1/s + 1/(1 + s).
 
-        Any tilt gives the same integral; within half a standard deviation nothing cancels.
+        All tilts give the same integral; within half a standard deviation cancellation is negligible.
         """
         tables = other = self._tables(1.0)
         factor = 8.0 if tables.offset(epsilon) < 0.0 else 0.125
@@ -115,7 +119,7 @@ class Contour:
 
 @dataclass(frozen=True, eq=False)
 class _Phase:
-    """Losses of one step with tilted probabilities, ln E[e^(tilt loss)], and how many steps there are."""
+    """Losses of one step with tilted probabilities, ln E[e^(tilt loss)], and the number of steps."""
 
     losses: Floats
     weights: Floats
@@ -135,12 +139,12 @@ class _Tables:
 
     @cached_property
     def mean(self) -> float:
-        """The tilted mean of the whole loss."""
+        """The tilted mean of the total loss."""
         return math.fsum(phase.steps * mean for phase, mean in zip(self.phases, self.means, strict=True))
 
     @cached_property
     def spread(self) -> float:
-        """The tilted standard deviation of the whole loss."""
+        """The tilted standard deviation of the total loss."""
         squares = (
             phase.steps * float(phase.weights @ np.square(phase.losses - mean))
             for phase, mean in zip(self.phases, self.means, strict=True)
@@ -148,7 +152,7 @@ class _Tables:
         return math.sqrt(math.fsum(squares))
 
     def offset(self, epsilon: float) -> float:
-        """How far the tilt is from the saddle's: below 0 where it is too low, in standard deviations."""
+        """Signed distance of the tilt from the saddle in standard deviations; negative if the tilt is too low."""
         s = self.tilt
         width = math.sqrt(self.spread**2 + s**-2 + (1.0 + s) ** -2)
         return (self.mean - epsilon - 1.0 / s - 1.0 / (1.0 + s)) / width

@@ -103,7 +103,7 @@ def test_verdicts_speak_of_all_data(tmp_path: Path) -> None:
 def test_what_is_not_covered_is_refused(tmp_path: Path) -> None:
     assert messages(tmp_path, SPEC) == []
     (message,) = messages(tmp_path, SPEC.replace("steps: 40", "steps: 42"))
-    assert message == "steps must be a whole number of epochs of 5 steps, got 42"
+    assert message == "steps must be a multiple of epoch_steps = 5, got 42"
     assert messages(tmp_path, SPEC.replace(", epoch_steps: 5", ""))
     assert messages(tmp_path, SPEC.replace("random-allocation", "poisson"))
     assert messages(tmp_path, SPEC.replace("epoch_steps: 5", "epoch_steps: 5, rate: 0.2"))
@@ -114,7 +114,10 @@ def test_what_is_not_covered_is_refused(tmp_path: Path) -> None:
 def test_conversions_that_have_no_profile_to_start_from_are_refused(tmp_path: Path) -> None:
     asked = SPEC.replace("mechanism:\n", "mechanism:\n  baselines: [linear, full-batch, vadhan-literal]\n", 1)
     assert asked != SPEC
-    assert any("vadhan-literal of random-allocation batches" in message for message in messages(tmp_path, asked))
+    assert any(
+        "vadhan-literal cannot be computed for random-allocation batches" in message
+        for message in messages(tmp_path, asked)
+    )
     assert not messages(tmp_path, asked.replace(", vadhan-literal", ""))
 
 
@@ -194,7 +197,7 @@ GRADIENTS = (0.0, 0.4, -0.7, 1.0, -1.0, 3.0, -1e30, float("nan"))
 @functools.lru_cache(maxsize=256)
 def certified(phase: Phase, size: int, epsilon: float, direction: str) -> Interval:
     """Of delta."""
-    (found,) = theory.ask([phase], size, 4, direction, lambda loss: [loss.delta(epsilon, width=1e-3)])
+    (found,) = theory.loss_intervals([phase], size, 4, direction, lambda loss: [loss.delta(epsilon, width=1e-3)])
     return found
 
 

@@ -23,7 +23,7 @@ from dpspec.training.loop.native import parts_of
 from dpspec_group import attack, design, evidence, theory
 from dpspec_group.mechanism import GroupAudit
 from dpspec_group.options import Attack
-from dpspec_group.scores import score_law
+from dpspec_group.scores import score_distribution
 
 TEXT = """\
 dpspec: 1
@@ -79,8 +79,8 @@ def test_scores_follow_the_law_that_the_design_assumes(one_trial: tuple[Spec, li
     for size in (1, 4):
         scores, coins = pooled(trials, size)
         assert len(scores) == 200
-        pairs = [(theory.planted_mixture(p, size, 120), int(p["steps"])) for p in spec.phases]
-        absent_mean, absent_std, present_mean, present_std = score_law(pairs).moments()
+        pairs = [(theory.canary_mixture(p, size, 120), int(p["steps"])) for p in spec.phases]
+        absent_mean, absent_std, present_mean, present_std = score_distribution(pairs).moments()
         absent, present = scores[coins == 0], scores[coins == 1]
         # What sampling leaves of the real gradients widens the scores a little: a tenth of a deviation is allowed.
         assert abs(absent.mean() - absent_mean) < absent_std * (4.5 / len(absent) ** 0.5 + 0.1)
@@ -113,8 +113,8 @@ def test_near_identical_members_are_seen_along_the_cosine(tmp_path: Path) -> Non
     spec = spec_of(tmp_path, "audit.canary.spread=0.9", "audit.canary.count=200", "threat_model.group_size=[4]")
     trials = trials_of(spec, 0)
     scores, coins = pooled(trials, 4)
-    pairs = [(theory.planted_mixture(p, 4, 120, spread=0.9), int(p["steps"])) for p in spec.phases]
-    absent_mean, absent_std, present_mean, present_std = score_law(pairs).moments()
+    pairs = [(theory.canary_mixture(p, 4, 120, spread=0.9), int(p["steps"])) for p in spec.phases]
+    absent_mean, absent_std, present_mean, present_std = score_distribution(pairs).moments()
     absent, present = scores[coins == 0], scores[coins == 1]
     assert abs(absent.mean() - absent_mean) < absent_std * (4.5 / len(absent) ** 0.5 + 0.1)
     assert abs(present.mean() - present_mean) < present_std * (4.5 / len(present) ** 0.5 + 0.1)
@@ -220,7 +220,7 @@ def test_the_lower_bound_of_perfect_guesses_is_what_the_design_said(tmp_path: Pa
     assert isinstance(mu, Finding)
     assert (mu.quantity, mu.bound, mu.rigor, mu.at) == ("mu", "lower", "statistical", FrozenMap({"group_size": 1}))
     assert mu.value == one_run_curve.mu_lower(400, 100, 100, 0.95) > 1.0
-    assert "400 canary groups of 1, 100 guesses; rules out noise multipliers of " in mu.method
+    assert "400 canary groups of 1, 100 guesses; rules out noise multipliers >= " in mu.method
     assert isinstance(estimate, Finding)
     assert (estimate.bound, estimate.rigor) == ("estimate", "approximate")
     assert proof.statistics["guesses"] == proof.statistics["correct"]
@@ -276,7 +276,7 @@ def test_with_batches_of_a_fixed_size_the_law_knows_of_the_canaries(tmp_path: Pa
     spec = spec_of(tmp_path, "mechanism.sampling={scheme: fixed, batch_size: 60}", "mechanism.steps=60")
     trials = trials_of(spec, 0)
     scores, coins = pooled(trials, 4)
-    pairs = [(theory.planted_mixture(p, 4, 120 + 500), int(p["steps"])) for p in spec.phases]
-    _, _, mean, std = score_law(pairs).moments()
+    pairs = [(theory.canary_mixture(p, 4, 120 + 500), int(p["steps"])) for p in spec.phases]
+    _, _, mean, std = score_distribution(pairs).moments()
     present = scores[coins == 1]
     assert abs(present.mean() - mean) < std * (4.5 / len(present) ** 0.5 + 0.1)

@@ -88,13 +88,13 @@ def detectable(checks: Iterable[Check]) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (("access: all-iterates", "access: transcript"), "is told who was drawn and estimates nothing"),
-        (("method: one-run", "method: many-run, runs: 16"), "looks at many runs together"),
-        (("{learning_rate: 0.5}", "{learning_rate: 0.5, optimizer: {kind: adam}}"), "cannot be undone"),
-        (("{scheme: poisson, rate: 0.1}", "{scheme: fixed, batch_size: 30}"), "here fixed batches are drawn"),
-        (("{scheme: poisson, rate: 0.1}", "{scheme: full}"), "here full batches are drawn"),
-        (("expected_from: 30", "expected_from: 29"), "must be at least the 30 records that a batch holds on average"),
-        (("expected_from: 30", "expected_from: 301"), "at most all 300, got 301"),
+        (("access: all-iterates", "access: transcript"), "sees the drawn records and estimates nothing"),
+        (("method: one-run", "method: many-run, runs: 16"), "uses all records for many runs"),
+        (("{learning_rate: 0.5}", "{learning_rate: 0.5, optimizer: {kind: adam}}"), "not invertible"),
+        (("{scheme: poisson, rate: 0.1}", "{scheme: fixed, batch_size: 30}"), "samples fixed batches"),
+        (("{scheme: poisson, rate: 0.1}", "{scheme: full}"), "samples full batches"),
+        (("expected_from: 30", "expected_from: 29"), "must be from 30, the mean batch size"),
+        (("expected_from: 30", "expected_from: 301"), "to 300, the number of records, got 301"),
         (("expected_from: 30", "expected_from: 1"), "1"),
     ],
 )

@@ -86,9 +86,9 @@ def test_what_is_hidden_shows_less_and_still_conforms(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["audit.canary={space: gradient, count: 40, every: 2}"], "every iterate is seen"),
-        ([FINAL, "audit.canary={space: input, kind: noise, count: 40, every: 2}"], "planted records are in every step"),
-        ([FINAL, "audit.canary={space: gradient, count: 40, every: 1000}"], "canaries would never have gradients"),
+        (["audit.canary={space: gradient, count: 40, every: 2}"], "all iterates"),
+        ([FINAL, "audit.canary={space: input, kind: noise, count: 40, every: 2}"], "input canaries"),
+        ([FINAL, "audit.canary={space: gradient, count: 40, every: 1000}"], "no step would have canary gradients"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, overrides: list[str], words: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dpspec.accounting import Mixture
 from dpspec.stats.attacks import guess_counts, many_run, one_run
 from dpspec_group.design import blind, design, threshold
-from dpspec_group.scores import ScoreLaw, end_to_end, score_law
+from dpspec_group.scores import ScoreDistribution, end_to_end, score_distribution
 
 
 def simulated(mixture: Mixture, size: int, rate: float, steps: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -26,7 +26,7 @@ def simulated(mixture: Mixture, size: int, rate: float, steps: int, count: int) 
 def test_score_law_against_simulation(size: int, rate: float, sigma: float, steps: int) -> None:
     """Moments of 4000 simulated scores within five standard errors, the distributions within 99.9% of Kolmogorov's."""
     mixture = Mixture.poisson(size, rate, sigma)
-    law = score_law([(mixture, steps)])
+    law = score_distribution([(mixture, steps)])
     assert law.absent.sum() == pytest.approx(1.0)
     assert law.present.sum() == pytest.approx(1.0)
     assert np.all(np.diff(law.scores) > 0)
@@ -41,7 +41,7 @@ def test_score_law_against_simulation(size: int, rate: float, sigma: float, step
 
 def test_phases_add_up() -> None:
     pairs = [(Mixture.poisson(1, 0.3, 1.5), 7), (Mixture.poisson(1, 0.1, 0.9), 5)]
-    both, first, second = (score_law(p).moments() for p in (pairs, pairs[:1], pairs[1:]))
+    both, first, second = (score_distribution(p).moments() for p in (pairs, pairs[:1], pairs[1:]))
     for mean, std in ((0, 1), (2, 3)):
         assert both[mean] == pytest.approx(first[mean] + second[mean], abs=1e-4)
         assert both[std] == pytest.approx(math.hypot(first[std], second[std]), rel=1e-3)
@@ -49,7 +49,7 @@ def test_phases_add_up() -> None:
 
 def test_the_ratio_of_one_gaussian_step_is_known_in_closed_form() -> None:
     """mu = 2: the ratio is N(-2, 4) or N(2, 4)."""
-    assert score_law([(Mixture.full(2, 1.0), 1)]).moments() == pytest.approx((-2.0, 2.0, 2.0, 2.0), rel=1e-4)
+    assert score_distribution([(Mixture.full(2, 1.0), 1)]).moments() == pytest.approx((-2.0, 2.0, 2.0, 2.0), rel=1e-4)
 
 
 def test_end_to_end_law_against_simulation() -> None:
@@ -71,7 +71,7 @@ def test_end_to_end_law_against_simulation() -> None:
 
 def test_right_guesses_against_simulation() -> None:
     rng = np.random.default_rng(2)
-    law = ScoreLaw.normal(-1.0, 1.0, 1.5, 2.0)
+    law = ScoreDistribution.normal(-1.0, 1.0, 1.5, 2.0)
     coins = rng.integers(0, 2, 200_000)
     scores = np.where(coins, 1.5 + 2.0 * rng.standard_normal(200_000), -1.0 + rng.standard_normal(200_000))
     order = np.argsort(scores)
@@ -85,7 +85,7 @@ def test_right_guesses_against_simulation() -> None:
 
 
 def test_the_design_is_the_best_of_its_grid_and_says_what_perfect_guesses_show() -> None:
-    law = ScoreLaw.normal(-2.0, 2.0, 2.0, 2.0)
+    law = ScoreDistribution.normal(-2.0, 2.0, 2.0, 2.0)
     few, many = design(law, 400, 1e-5, 0.95), design(law, 4000, 1e-5, 0.95)
     assert few.rungs[-1] == (200, 200)
     assert all(a <= c and b <= d for (a, b), (c, d) in itertools.pairwise(few.rungs))
@@ -106,13 +106,13 @@ def test_without_a_law_counts_rise_to_all_canaries() -> None:
 
 def test_where_presence_shows_and_absence_does_not_only_presence_is_guessed() -> None:
     """At a low rate a group is hardly ever drawn: seeing it proves that it is there, not seeing it proves nothing."""
-    found = design(score_law([(Mixture.poisson(1, 0.05, 0.5), 10)]), 2000, 1e-5, 0.95)
+    found = design(score_distribution([(Mixture.poisson(1, 0.05, 0.5), 10)]), 2000, 1e-5, 0.95)
     low, high = found.rungs[0]
     assert high > 4 * low
 
 
 def test_a_threshold_is_where_the_expected_counts_show_most() -> None:
-    law = ScoreLaw.normal(-2.0, 2.0, 2.0, 2.0)
+    law = ScoreDistribution.normal(-2.0, 2.0, 2.0, 2.0)
     scores = [x / 4 for x in range(-48, 49)]
     found = threshold(law, scores, 500, 500, 1e-5, 0.95)
     tpr, fpr = law.rates(found.score)
@@ -124,7 +124,7 @@ def test_a_threshold_is_where_the_expected_counts_show_most() -> None:
 
 
 def test_where_nothing_can_be_expected_the_design_still_discriminates() -> None:
-    law = ScoreLaw.normal(-0.02, 0.2, 0.02, 0.2)
+    law = ScoreDistribution.normal(-0.02, 0.2, 0.02, 0.2)
     assert threshold(law, [x / 4 for x in range(-48, 49)], 20, 20, 1e-5, 0.95).score == 0.0
     found = design(law, 100, 1e-5, 0.95)
     assert found.expected_epsilon == 0.0

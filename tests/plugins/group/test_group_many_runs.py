@@ -14,7 +14,7 @@ from dpspec.stats.attacks import evidence_tests, many_run, thresholds
 from dpspec_group import design
 from dpspec_group.evidence import counts, many_run_bounds, runs_of
 from dpspec_group.options import EDGES, Attack
-from dpspec_group.scores import ScoreLaw
+from dpspec_group.scores import ScoreDistribution
 
 MANY = "audit={method: many-run, canary: {space: gradient}, runs: 200, seed: 3}"
 RECORDS = "audit={method: many-run, canary: {space: input, kind: noise}, runs: 200, seed: 3}"
@@ -125,8 +125,8 @@ def test_scores_of_runs_follow_the_law_that_thresholds_rest_on(tmp_path: Path) -
     overrides = (MANY, "threat_model.group_size=4", "claims.one.group_size=4", "data.records=20")
     spec = attacked(tmp_path, *overrides)
     trials = trials_of(spec, *range(60))
-    law = design.law_of(spec, 20, 4)
-    assert isinstance(law, ScoreLaw)
+    law = design.declared_distribution(spec, 20, 4)
+    assert isinstance(law, ScoreDistribution)
     runs = runs_of(Attack.of(spec), trials)[4]
     edge = reached(0.0) - 1
     present, absent, true, false = counts(runs, edge).values()

@@ -18,7 +18,7 @@ from dpspec.registry.loader import load_catalog
 from dpspec.stats.attacks import gaussian_fit, guess_counts, one_run, one_run_curve
 from dpspec.stats.independence import order_statistics
 from dpspec_group import design, theory
-from dpspec_group.scores import ScoreLaw
+from dpspec_group.scores import ScoreDistribution
 
 ATTACKS = Path(__file__).parents[3] / "specs" / "attacks"
 
@@ -62,7 +62,7 @@ def test_every_spec_can_be_audited_and_planned(path: Path) -> None:
 @pytest.mark.parametrize(("mu", "canaries"), [(0.0, 40), (0.7, 300), (1.5, 2_000), (6.0, 500)])
 def test_no_guess_counts_are_expected_to_show_more_than_those_designed(mu: float, canaries: int) -> None:
     """Beside all of them, each looked at in full."""
-    law, delta, confidence = ScoreLaw.normal(0.0, 1.0, mu, 1.0), 1e-5, 0.95
+    law, delta, confidence = ScoreDistribution.normal(0.0, 1.0, mu, 1.0), 1e-5, 0.95
 
     def worth(rung: guess_counts.Rung) -> tuple[float, float]:
         guesses, right = sum(rung), law.correct(*rung, canaries)
@@ -157,7 +157,7 @@ def test_mu_over_two_hundred_seeds_of_the_law_of_scores(epsilon: int) -> None:
     """Seeds 0 to 199 of the scores' law if all is as declared, without training. Bounds rise with the right guesses, so
     that the median bound is that of their median, and those above the truth are those of large counts."""
     spec = spec_at(ATTACKS / f"epsilon-{epsilon}.yaml")
-    law = design.law_of(spec, prepare(spec, load_catalog()).facts.records, 1)
+    law = design.declared_distribution(spec, prepare(spec, load_catalog()).facts.records, 1)
     assert law is not None
     laws = [np.cumsum(masses) / np.sum(masses) for masses in (law.absent, law.present)]
     side, run = guess_counts.of_curve(20_000)[0], order_statistics.design(20_000)

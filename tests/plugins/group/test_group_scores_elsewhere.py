@@ -140,7 +140,7 @@ def test_what_the_numbers_rest_on_is_named_and_declared(tmp_path: Path, catalog:
         assert coin.level == 5e-7
         assert coin.detectable is not None
         assert 0.3 < coin.detectable < 0.4
-    assert "given fair coins that no score knows" in evidence.method
+    assert "assuming fair coins independent of the scores" in evidence.method
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -229,7 +229,12 @@ def diagnostics(folder: Path, catalog: Catalog, *overrides: str) -> list[Diagnos
         (["audit.twin=false"], "unsupported", "audit.twin", "does not go with scores"),
         (["audit.shard_runs=2"], "unsupported", "audit.shard_runs", "does not go with scores"),
         (["audit.stop=settled"], "unsupported", "audit.stop", "nothing is left to stop"),
-        (["model={kind: linear, initial: worst-case}"], "unsupported", "model.initial", "nobody here chose"),
+        (
+            ["model={kind: linear, initial: worst-case}"],
+            "unsupported",
+            "model.initial",
+            "chose its own initial weights",
+        ),
         ([MANY, "audit.runs=200"], "unsupported", "audit.runs", "a row for every run"),
         ([MANY, "audit.scores.gaussian_curve=true"], "unsupported", "audit.scores.gaussian_curve", "one-run only"),
         (["audit.scores.coin=inn"], "data-unreadable", "audit.scores.coin", "did you mean 'in'?"),
@@ -375,7 +380,7 @@ def test_a_claim_that_scores_reject_is_refuted(tmp_path: Path, catalog: Catalog)
     (audit,) = audited(spec_in(tmp_path, "claims.one.expect=refuted"), catalog, tmp_path).audits
     (verdict,) = audit.verdicts
     assert (verdict.verdict, verdict.expected) == ("refuted", True)
-    assert "given fair coins that no score knows" in verdict.reason
+    assert "assuming fair coins independent of the scores" in verdict.reason
 
 
 @pytest.mark.parametrize(

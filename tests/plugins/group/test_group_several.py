@@ -59,7 +59,7 @@ def phase_of(epoch_steps: int, batches: int, sigma: float, epochs: int = 1) -> P
 
 def certified(phase: Phase, size: int, epsilon: float, direction: str) -> Interval:
     """Of delta."""
-    (found,) = theory.ask([phase], size, 100, direction, lambda loss: [loss.delta(epsilon, width=1e-3)])
+    (found,) = theory.loss_intervals([phase], size, 100, direction, lambda loss: [loss.delta(epsilon, width=1e-3)])
     return found
 
 
@@ -234,7 +234,7 @@ def test_a_run_conforms_and_is_judged(tmp_path: Path) -> None:
     assert {verdict.claim: verdict.verdict for verdict in audit.verdicts} == {"one": "proved", "low": "refuted"}
     assert audit.conformance.status == "conforms-within"
     assert any("2 times in every epoch" in found.note for found in audit.checks)
-    assert any("several batches an epoch" in found.source for found in audit.findings)
+    assert any("several batches per epoch" in found.source for found in audit.findings)
 
 
 def once(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:

@@ -56,7 +56,7 @@ def test_many_runs_are_refused(tmp_path: Path) -> None:
     many = "audit={method: many-run, canary: {space: input, kind: noise}, runs: 20, score: shadow}"
     (found,) = check(attacked(tmp_path, FINAL, many), load_catalog())
     assert found.path == ("audit", "score")
-    assert "many runs plant the same record" in found.message
+    assert "many-run inserts the same record" in found.message
 
 
 @pytest.mark.parametrize(("models", "fits"), [(0, True), (32, True), (-1, False), (True, False), ("32", False)])

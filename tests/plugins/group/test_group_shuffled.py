@@ -110,7 +110,7 @@ def test_no_theorem_and_an_attack_that_refutes(tmp_path: Path) -> None:
     verdicts = {verdict.claim: verdict for verdict in audit.verdicts}
     assert all(verdict.expected for verdict in verdicts.values()), verdicts
     for name in ("high", "two", "mu", "rate", "advantage"):
-        assert "no theorem covers shuffled batches of records that come or go" in verdicts[name].reason
+        assert "no theorem covers shuffled batches under add-remove adjacency" in verdicts[name].reason
         assert verdicts[name].upper is None
     bounds = [finding for finding in audit.findings if finding.bound == "upper"]
     assert bounds
@@ -126,7 +126,7 @@ def test_no_theorem_and_an_attack_that_refutes(tmp_path: Path) -> None:
 
 def test_too_large_batches_are_refused(tmp_path: Path) -> None:
     (message,) = messages(tmp_path, ATTACKED.replace("batch_size: 30", "batch_size: 101"))
-    assert message == "batch_size 101 is more than the 100 records"
+    assert message == "batch_size 101 exceeds the 100 records"
 
 
 def test_much_noise_hides_who_is_there(tmp_path: Path) -> None:

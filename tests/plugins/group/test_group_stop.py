@@ -20,7 +20,7 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.stats.attacks import evidence_tests
 from dpspec_group import mechanism
-from dpspec_group.refusals import MOST_IN_TURN
+from dpspec_group.refusals import MAX_SEQUENTIAL_RUNS
 
 SPEC = """\
 dpspec: 1
@@ -186,7 +186,7 @@ def test_one_run_has_a_test_of_fixed_size(tmp_path: Path) -> None:
         audited(tmp_path, "audit.method=one-run", "audit.canary={space: gradient, count: 16}", "audit.runs=1")
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.path == ("audit", "stop")
-    assert diagnostic.help == "leave stop out, or write method: many-run"
+    assert diagnostic.help == "remove stop, or write method: many-run"
 
 
 @pytest.mark.parametrize("outcomes", [None, 5, "zz", ((1,),), ((1, 1, -5),), ((1, 1, 10**12),)])
@@ -201,10 +201,10 @@ def test_evidence_that_no_trial_wrote_is_no_error_of_the_plugin(tmp_path: Path, 
 
 def test_no_more_runs_are_planned_than_the_test_reads(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
-        audited(tmp_path, f"audit.runs={MOST_IN_TURN + 1}")
+        audited(tmp_path, f"audit.runs={MAX_SEQUENTIAL_RUNS + 1}")
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.path == ("audit", "runs")
-    for runs, possible in ((MOST_IN_TURN, True), (MOST_IN_TURN + 1, False)):
+    for runs, possible in ((MAX_SEQUENTIAL_RUNS, True), (MAX_SEQUENTIAL_RUNS + 1, False)):
         statistics = FrozenMap({"coins": "1" * runs, "scores": (1,) * runs})
         evidence = Evidence(
             id="a", kind="many-run-sequential", statistics=statistics, scope=Scope(), method="m", source="s"

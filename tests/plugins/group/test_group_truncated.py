@@ -87,7 +87,10 @@ def test_baselines_stand_beside_the_bound(tmp_path: Path) -> None:
     for mine, full in zip(table.columns["epsilon"], table.columns["full-batch"], strict=True):
         assert mine < full
     black_box = SPEC.replace("  steps: 100\n", "  steps: 100\n  baselines: [vadhan-sharp]\n")
-    assert any("vadhan-sharp of truncated-poisson" in message for message in diagnostics(tmp_path, black_box))
+    assert any(
+        "vadhan-sharp cannot be computed for truncated-poisson" in message
+        for message in diagnostics(tmp_path, black_box)
+    )
 
 
 def diagnostics(tmp_path: Path, text: str) -> list[str]:
@@ -182,7 +185,7 @@ audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 400}
     (mu,) = [f for f in found if isinstance(f, Finding) and f.quantity == "mu"]
     most = theory.mu_of_all_steps(spec.phases, 1, 500)
     assert most == pytest.approx(2.0 * theory.mu_of_all_steps(spec.phases, 1, 100))
-    assert f"noise multipliers of {round_up(most / mu.value, 4)} and more" in mu.method
+    assert f"noise multipliers >= {round_up(most / mu.value, 4)} at these rates" in mu.method
 
 
 def always_one(coins: torch.Tensor) -> torch.Tensor:

@@ -82,7 +82,7 @@ def test_the_attack_is_the_same_and_the_result_says_what_is_missing(tmp_path: Pa
     ]
     assert "accuracy" in {f.quantity for f in both.findings}
     assert "accuracy" not in {f.quantity for f in alone.findings}
-    assert {e.method for e in alone.evidence} == {"one-run, transcript, no twin"}
+    assert {e.method for e in alone.evidence} == {"one-run, transcript, no canary-free run"}
     assert alone.conformance.status == "conforms-within"
     made = {(c.assumption, c.note) for c in both.checks}
     missing = made - {(c.assumption, c.note) for c in alone.checks}
@@ -110,4 +110,4 @@ def test_claims_about_the_twin_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path, ", twin: false", SPEC.replace("claims:\n", ACCURATE))
     (found,) = check(load_specs([path], CATALOG).specs[0], CATALOG)
     assert (found.code, found.path) == ("unsupported", ("claims", 0))
-    assert "claim 'accurate' is about the twin, which twin: false leaves out" in found.message
+    assert "claim 'accurate' needs the canary-free run, which twin: false disables" in found.message

@@ -77,8 +77,7 @@ def test_what_one_mu_gives_away_is_said() -> None:
     one_step = brentq(lambda e: 0.2 * float(gaussian_delta(math.log1p(math.expm1(e) / 0.2), 1 / 1.3)) - 1e-4, 0.1, 9.0)
     implied = gaussian_fit.epsilon(1 / 1.3, 1e-4)
     assert upper.method == (
-        "without amplification by sampling; "
-        f"at delta 0.0001 it says epsilon {implied:.4g}, where {one_step:.4g} is certified"
+        f"without amplification by sampling; implies epsilon {implied:.4g} at delta 0.0001 (certified: {one_step:.4g})"
     )
 
 
@@ -159,11 +158,11 @@ def test_noise_that_a_bound_on_mu_rules_out(tmp_path: Path) -> None:
     )
     assert theory.mu_of_all_steps(spec.phases, 2, 60) == pytest.approx(2 * 3 / 4.0)
     said = theory.noise_ruled_out(spec.phases, 1, 60, 0.5)
-    assert said == "; rules out noise multipliers of 6.001 and more at these rates and steps"
+    assert said == "; rules out noise multipliers >= 6.001 at these rates and steps"
     assert theory.noise_ruled_out(spec.phases, 1, 60, 0.0) == ""
     assert theory.noise_ruled_out(spec.phases, 1, 60, 0.07) == ""  # 10.7 times the declared noise
     first = spec.phases[0]
     both = (first, first.replace(noise_multiplier=8.0))
     times = math.sqrt(9 / 16 + 9 / 64) / 0.25
     said = theory.noise_ruled_out(both, 1, 60, 0.25)
-    assert said.startswith(f"; rules out noise {math.ceil(times * 1000) / 1000:g} times as large")
+    assert said.startswith(f"; rules out noise of at least {math.ceil(times * 1000) / 1000:g} times the declared noise")
