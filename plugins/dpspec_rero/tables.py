@@ -14,8 +14,8 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Boundary, Interval, find_boundary, round_up
 from dpspec.stats import binomial
+from dpspec_rero.comparison import APPROXIMATE, Comparison, compare
 from dpspec_rero.options import Candidates, Steps
-from dpspec_rero.printed.comparison import APPROXIMATE, Comparison, compare
 from dpspec_rero.theory import Leakage, gamma_source, scale_noise
 
 Array = np.ndarray[Any, Any]

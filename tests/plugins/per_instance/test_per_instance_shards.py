@@ -24,7 +24,7 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec_per_instance import audit as planning
+from dpspec_per_instance import mechanism as planning
 from dpspec_per_instance.analysis import first_shards, whole_runs
 from dpspec_per_instance.findings import lower_bounds
 from dpspec_per_instance.options import MOST_SHARDS, AuditBlock, Shards

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec_modelmix.options import divisor_of, learning_rate, mixing_of
-from dpspec_modelmix.printed.comparison import compared
+from dpspec_modelmix.published import compared
 
 
 def convex(
