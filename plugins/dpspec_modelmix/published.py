@@ -226,7 +226,15 @@ def gaussian_findings(
     """The comparisons in ``wanted`` for Gaussian noise; ``assumptions`` exclude that of the one-hot gradient."""
     within = max(max(s.shift, s.embedded) for s in segments) <= _LARGEST_SHIFT
     if "fractional" in wanted and within and all(s.one_dimensional for s in segments):
-        yield from _fractional(segments, delta, assumptions)
+        real = real_epsilon(segments, delta)
+        unchecked = dps.Assumption(name="one-hot-worst", status="unchecked", text=_FRACTIONAL)
+        method, source = f"rdp/fractional-orders, best at {real.order:g}", f"{SOURCE}; {_FRACTIONAL}"
+        yield compared("epsilon", real.epsilon, method, source, delta=delta, assumptions=(*assumptions, unchecked))
+        plain = real_gaussian_epsilon(segments, delta).epsilon
+        method = "the same, fractional orders"
+        yield compared("amplification", plain / real.epsilon, method, _FRACTIONAL, delta=delta)
+        method, source = "rdp/fractional-orders, at the paper's orders", "Mironov et al. 2019"
+        yield compared("epsilon-without-mixing", plain, method, source, delta=delta)
     if "printed" in wanted:
         yield from _printed(segments, delta)
     if "variance-matched" in wanted:
@@ -254,20 +262,6 @@ def laplace_findings(
         yield _variance_matched(segments, delta, "Gaussian noise of the same variance per step", "Mironov et al. 2019")
     if "pair" in wanted and delta >= _LEAST_DELTA:
         yield _pair(segments, delta)
-
-
-def _fractional(
-    segments: Sequence[Segment], delta: float, assumptions: tuple[dps.Assumption, ...]
-) -> Iterator[dps.Finding]:
-    real = real_epsilon(segments, delta)
-    unchecked = dps.Assumption(name="one-hot-worst", status="unchecked", text=_FRACTIONAL)
-    method, source = f"rdp/fractional-orders, best at {real.order:g}", f"{SOURCE}; {_FRACTIONAL}"
-    yield compared("epsilon", real.epsilon, method, source, delta=delta, assumptions=(*assumptions, unchecked))
-    plain = real_gaussian_epsilon(segments, delta).epsilon
-    method = "the same, fractional orders"
-    yield compared("amplification", plain / real.epsilon, method, _FRACTIONAL, delta=delta)
-    method, source = "rdp/fractional-orders, at the paper's orders", "Mironov et al. 2019"
-    yield compared("epsilon-without-mixing", plain, method, source, delta=delta)
 
 
 def _printed(segments: Sequence[Segment], delta: float) -> Iterator[dps.Finding]:

@@ -36,23 +36,6 @@ LEAST_RUNS = 16
 
 def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     """All reasons why the spec cannot be audited."""
-    yield from _refuse_scope(spec)
-    yield from _refuse_mechanism(spec)
-    yield from _refuse_exponent(spec)
-    wrong_points = list(_refuse_points(spec, facts))
-    yield from wrong_points
-    if wrong_points:
-        return
-    audited = audited_records(spec, facts)
-    yield from _refuse_claims(spec, audited)
-    if spec.audit is not None:
-        yield from _refuse_training(spec, facts, audited)
-        yield from _refuse_attack(spec, audited)
-        yield from _refuse_mean_rule(spec, facts)
-        yield from _refuse_reference(spec)
-
-
-def _refuse_scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     help = "it compares a dataset with the same dataset plus or minus one record"
     yield from dps.other_adjacencies(spec, "add-remove", "the per-instance theory", help)
     if spec.threat_model.group_size != (1,):
@@ -61,9 +44,6 @@ def _refuse_scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             ("threat_model", "group_size"),
             "audit groups with mechanism.kind group",
         )
-
-
-def _refuse_mechanism(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     for i, phase in enumerate(spec.phases):
         yield from kit.other_scheme(
             spec,
@@ -78,6 +58,18 @@ def _refuse_mechanism(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
                 dps.in_phase(spec, i, "noise_multiplier"),
                 "write a noise_multiplier above 0",
             )
+    yield from _refuse_exponent(spec)
+    wrong_points = list(_refuse_points(spec, facts))
+    yield from wrong_points
+    if wrong_points:
+        return
+    audited = audited_records(spec, facts)
+    yield from _refuse_claims(spec, audited)
+    if spec.audit is not None:
+        yield from _refuse_training(spec, facts, audited)
+        yield from _refuse_attack(spec, audited)
+        yield from _refuse_mean_rule(spec, facts)
+        yield from _refuse_reference(spec)
 
 
 def _refuse_exponent(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
