@@ -156,7 +156,6 @@ class _Run:
             observer.released(step, state)
 
     def _plant(self, indices: Tensor) -> None:
-        """Set the gradients of the batch's canaries."""
         canaries = self._job.canaries
         at = (indices >= self._real).nonzero().squeeze(1)
         if canaries is None or len(at) == 0:

@@ -251,7 +251,6 @@ def _refuse_mean_rule(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnost
 
 
 def _refuse_reference(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    """Errors for reference values at unobserved orders or steps."""
     assert spec.audit is not None
     reference: Mapping[str, Any] = spec.audit.options.get("reference") or {}
     composition = Composition.of(spec.mechanism.options)

@@ -323,7 +323,6 @@ def estimate_mean_rule(setup: RunSetup, rule: MeanRule) -> dict[str, Array]:
 
 
 def _clipped_rows(model: FlatModel, state: Tensor, x: Array, y: Array, clip: float) -> Array:
-    """Clipped gradients, float32, shape (n, P)."""
     parts = []
     for part_x, part_y in zip(*(torch.split(t, 1024) for t in tensors(x, y, model.device)), strict=True):
         rows = model.rows(state, part_x, part_y)

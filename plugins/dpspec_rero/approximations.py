@@ -242,7 +242,6 @@ class Series:
         return np.asarray(ndtr(-z) + density * hermeval(z, self._coefficients()), dtype=np.float64)
 
     def _coefficients(self) -> Floats:
-        """Of He_0 .. He_11."""
         r3, r4, r5, r6 = self.rho
         by_order = (
             {2: r3 / 6.0},

@@ -93,7 +93,6 @@ def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Findin
 
 
 def _membership(spec: dps.Spec, leakage: Leakage) -> Iterator[tuple[dps.Finding, Interval]]:
-    """The upper bounds, each with its interval."""
     for direction in _directions(spec):
         deltas = kit.claimed_deltas(spec)
         for delta, epsilon in zip(deltas, leakage.epsilons(deltas, direction), strict=True):

@@ -152,7 +152,6 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
 
 
 def _attacked_runs(evidence: Sequence[dps.FrozenMap], phases: int) -> list[AttackedRun]:
-    """The attack's measurements of each run."""
     runs: list[AttackedRun] = []
     for number, one in enumerate(evidence, start=1):
         where = f"evidence of trial {number}"

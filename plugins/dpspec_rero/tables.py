@@ -185,13 +185,11 @@ def _columns(comparison: Comparison) -> dict[str, list[dps.Json]]:
 
 
 def _uppers(columns: Iterable[str], comparison: Comparison) -> list[str]:
-    """Names of the columns that hold upper bounds."""
     upper = {"gamma", "epsilon", "advantage", "monte-carlo-upper", *(set(comparison.others) - set(APPROXIMATE))}
     return [name for name in columns if name in upper]
 
 
 def _methods(comparison: Comparison) -> list[str]:
-    """Names of the columns that hold gamma."""
     return ["gamma", *comparison.others, *(["monte-carlo"] if comparison.drawn else [])]
 
 

@@ -152,7 +152,6 @@ class StackedModel:
         return products, torch.stack(list(self._squares(inputs, outputs, written).values())).sum(0)
 
     def _squares(self, inputs: Named, outputs: Named, written: Named) -> dict[str, Tensor]:
-        """Squared norm (R, c), float64, of each parameter's gradients."""
         found = {name: _squares_of(rows) for name, rows in written.items()}
         for layer in self._dense:
             output = _squares_of(outputs[layer.weight])
@@ -248,7 +247,6 @@ def _squares_of(rows: Tensor) -> Tensor:
 
 
 def _add_truncated_per_model(totals: Named, rows: Named, inside: Tensor, how: Clipper) -> Tensor:
-    """Truncate coordinates, which needs written-out gradients, model by model."""
     norms = torch.zeros(inside.shape, dtype=torch.float64, device=inside.device)
     for run, kept in enumerate(inside):
         if bool(kept.any()):
