@@ -428,7 +428,8 @@ def _read(
 
 def _least_epsilon(upper_at: LogProfile, log_delta: float, grid: Sequence[float], within: float) -> float:
     """The least epsilon whose upper bound of delta is within the target, at most ``within`` of itself too large;
-    infinite if there is none."""
+    infinite if there is none.
+    """
     passed = next((i for i, epsilon in enumerate(grid) if upper_at(epsilon) <= log_delta), None)
     if passed is None:
         return math.inf
@@ -438,7 +439,8 @@ def _least_epsilon(upper_at: LogProfile, log_delta: float, grid: Sequence[float]
 
 def _largest_epsilon(lower_at: LogProfile, log_delta: float, grid: Sequence[float], within: float) -> float:
     """The largest epsilon whose lower bound of delta reaches the target, at most ``within`` of itself too small; 0 if
-    there is none."""
+    there is none.
+    """
     passed = next((i for i in reversed(range(len(grid))) if lower_at(grid[i]) >= log_delta), None)
     if passed is None:
         return 0.0
@@ -520,7 +522,8 @@ def _are_below_without_grid(
     sides: Sequence[Direction],
 ) -> list[bool]:
     """Whether each upper end of epsilon is surely below all that holds without a grid; False also where that is not
-    plain."""
+    plain.
+    """
     mu = math.sqrt(math.fsum(steps * pair.dominating_effect * pair.dominating_effect for pair, steps in phases))
     if not 0.0 < mu < math.inf:
         return [False] * len(questions)

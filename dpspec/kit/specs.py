@@ -23,9 +23,7 @@ def number(
     most: float | None = None,
     default: float | None = None,
 ) -> dict[str, dps.Json]:
-    """Schema of a number; ``above`` and ``below`` are exclusive, ``least`` and ``most`` inclusive. Required without
-    default.
-    """
+    """Schema of a number; ``above`` and ``below`` are exclusive limits. Required without ``default``."""
     limits: dict[str, dps.Json] = {"exclusiveMinimum": above, "exclusiveMaximum": below}
     return _fragment({"type": "number", **limits, "minimum": least, "maximum": most, "default": default}, description)
 

@@ -1,13 +1,15 @@
-"""What plugins rely on is still there: the recorded surface of hook API 1 against the contract of today.
+"""The public API: its packages, and the recorded surface of hook API 1.
 
-Additions are fine and have to be recorded, deliberately: ``python tests/contract/test_hook_api_1.py``.
+Record additions with ``python tests/contract/test_contract.py``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,38 @@ import dpspec.contract
 from dpspec.contract import attacks
 from dpspec.contract.hookspecs import DpspecHooks
 
+ROOT = Path(__file__).parents[2]
 RECORD = Path(__file__).parent / "hook_api_1.json"
+
+#: The public packages. All other modules may change with any version.
+PUBLIC = ("dpspec", "dpspec.contract", "dpspec.kit", "dpspec.testing", "dpspec.accounting")
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_public_names_exist_and_are_documented(package: str) -> None:
+    module = importlib.import_module(package)
+    for name in module.__all__:
+        member = getattr(module, name)
+        assert inspect.getdoc(member) or not (inspect.isclass(member) or inspect.isroutine(member)), name
+
+
+def test_the_promise_names_the_public_packages() -> None:
+    page = (ROOT / "docs/plugins/compatibility.md").read_text(encoding="utf-8")
+    promise = page.partition("## Public API")[2].partition("Nothing else is promised")[0]
+    assert sorted(set(re.findall(r"`(dpspec[.a-z]*)`", promise))) == sorted(PUBLIC)
+
+
+def test_guides_and_templates_for_plugins_import_public_modules() -> None:
+    guides = [*ROOT.glob("docs/plugins/*.md"), ROOT / "docs/how-to/write-a-plugin.md"]
+    templates = [*ROOT.glob("dpspec/cli/plugin_template/*.py.tmpl")]
+    public = (*PUBLIC, "dpspec.contract.attacks", "dpspec.contract.catalog", "dpspec.contract.events")
+    for path in (*guides, *templates):
+        text = path.read_text(encoding="utf-8")
+        imported = re.findall(r"^\s*(?:from|import) (dpspec[.\w]*)", text, re.MULTILINE)
+        assert set(imported) <= set(public), path
 
 
 def surface() -> dict[str, Any]:
-    """Every public name of the contract: fields with their types and defaults, methods with their arguments."""
     meanings = {name: getattr(dpspec.contract, name) for name in dpspec.contract.__all__}
     meanings |= {name: getattr(attacks, name) for name in attacks.__all__}
     names = {name: _described(meanings[name]) for name in sorted(meanings)}
@@ -56,7 +85,6 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def lost(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What plugins may use that is not there any more, or is there in another way."""
     found = [f"{kind} {name}" for kind in ("names", "hooks") for name in before[kind] if name not in now[kind]]
     found += [f"hook {n}" for n, s in before["hooks"].items() if now["hooks"].get(n, s) != s]
     for name, was in before["names"].items():
