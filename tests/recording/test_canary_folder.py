@@ -129,7 +129,7 @@ def test_huge_scores_are_scores(scored, tmp_path):
 
 def test_counts_that_do_not_agree_are_refused(scored, tmp_path, capsys):
     content = (scored[0] / CANARIES).read_bytes()
-    refused(rebuilt(scored[0], tmp_path / "a", content, canaries=399), "says that 399 canaries were scored", capsys)
+    refused(rebuilt(scored[0], tmp_path / "a", content, canaries=399), "reports 399 scored canaries", capsys)
     refused(rebuilt(scored[0], tmp_path / "b", content, left_out=0), "the header says 0", capsys)
     for number, text in enumerate((b"", b"PK\x03\x04", b"\x80\x04."), start=2):
         refused(rebuilt(scored[0], tmp_path / f"{number}", text), CANARIES, capsys)
@@ -162,7 +162,7 @@ def test_scores_that_were_kept_back_or_cut_short_are_told_of(copy, capsys):
     found = checked(copy, epsilon=2.5)
     assert (found.canaries, found.verdict, found.exit_code) == (None, "open", ExitCode.UNEXPECTED)
     main(["check", str(copy), "--epsilon", "2.5"])
-    assert "their scores were kept back" in " ".join(capsys.readouterr().out.split())
+    assert "the folder lacks their scores" in " ".join(capsys.readouterr().out.split())
     (copy.parent / "kept.npz").rename(copy / CANARIES)
     steps = copy / STEPS_LOG
     steps.write_bytes(steps.read_bytes()[:-5])
@@ -170,7 +170,7 @@ def test_scores_that_were_kept_back_or_cut_short_are_told_of(copy, capsys):
     (copy / CANARIES).unlink()
     (copy / INTERNAL).unlink()
     main(["check", str(copy), "--epsilon", "2.5"])
-    assert "400 canaries were planted and not scored" in " ".join(capsys.readouterr().out.split())
+    assert "400 canaries were inserted and not scored" in " ".join(capsys.readouterr().out.split())
 
 
 def test_links_and_pipes_are_not_followed(copy, capsys):

@@ -10,11 +10,12 @@ import pytest
 from dp_accounting import dp_event, pld
 from opacus.accountants import GaussianAccountant, PRVAccountant, RDPAccountant
 from scipy import optimize, stats
-from support.checked_runs import Question, check_run
+from support.checked_runs import RunClaim as Question
+from support.checked_runs import check_run
 from support.opacus_training import Training
 
 from dpspec.cli.app import main
-from dpspec.engine.recorded.costs.told_epsilon import told_epsilon
+from dpspec.engine.recorded.accountant import accountant_epsilon
 from dpspec.engine.results.decimals import lower, upper
 
 DELTA = 1e-5
@@ -108,11 +109,11 @@ def test_figures_of_opacus_accountants_come_out_again(history):
         for name, kind in (("rdp", RDPAccountant), ("gdp", GaussianAccountant)):
             accountant = kind()
             accountant.history = history
-            assert told_epsilon(name, history, DELTA) == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-4)
+            assert accountant_epsilon(name, history, DELTA) == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-4)
         accountant = PRVAccountant()
         accountant.history = history
-        assert told_epsilon("prv", history, DELTA) == pytest.approx(accountant.get_epsilon(DELTA), abs=5e-4)
-    assert told_epsilon("own", history, DELTA) is None
+        assert accountant_epsilon("prv", history, DELTA) == pytest.approx(accountant.get_epsilon(DELTA), abs=5e-4)
+    assert accountant_epsilon("own", history, DELTA) is None
 
 
 def test_a_noise_schedule_is_composed_step_by_step(tmp_path):
@@ -363,7 +364,7 @@ def test_reading_a_run_imports_no_torch(sound):
 
     code = f"""
         from pathlib import Path
-        from dpspec.engine.checking.check import Question, check_run
+        from dpspec.engine.recorded.check import RunClaim as Question, check_run
         assert check_run(Path({str(sound)!r}), Question(delta=1e-5)).audits[0].recording.steps == 40
     """
     assert imported_by(code, ["torch", "opacus"]) == []

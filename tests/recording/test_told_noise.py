@@ -13,7 +13,7 @@ from support.checked_runs import CheckedRun, Question, check_run, run_page
 from torch import nn
 
 import dpspec
-from dpspec.engine.recorded.told_noise import GradientSums
+from dpspec.engine.recorded.noise_checks import GradientSums
 from dpspec.errors import UsageError
 from dpspec.recording.watching.gradients.gradients_got import GradientsGot
 from dpspec.recording.watching.noise_sketch import NoiseSketch
@@ -229,7 +229,10 @@ def test_a_short_run_without_its_noise_is_never_proved(part: float, seed: int, s
         return
     assert told(found).status == "unchecked"
     assert ("give optimizer=" if said == "no-optimizer" else "call run.summed") in told(found).text
-    assert "is the loop's word: " in run_page(found, 400).partition("What was executed")[0]
+    assert (
+        "Only the loop's report shows that the noise is in the model updates: "
+        in run_page(found, 400).partition("What was executed")[0]
+    )
 
 
 @pytest.mark.parametrize("at", [None, 20])
@@ -247,7 +250,7 @@ def test_noise_that_is_zero_is_told_as_what_it_is(tmp_path: Path) -> None:
     found = own(tmp_path / "run", without=slice(0, 42), at=20, honest=True)
     assert "1 of 40 updates got no noise: no epsilon is finite" in found.reason
     page = run_page(found, 400)
-    assert "the loop's word: the noise that it told of is zero at 1 of 40 steps" in page
+    assert "in the model updates: the reported noise is zero at 1 of 40 steps" in page
     assert "parameter updates without noise, exact" in page
 
 
@@ -331,7 +334,7 @@ def test_what_would_have_been_seen_is_what_is_seen(missing: float) -> None:
                 of_got=(one**2).sum(),
                 of_noise=(noise**2).sum(),
                 most=1.0,
-                told=True,
+                summed=True,
                 fixed=steps * width,
             )
             for one in (got, whole)
@@ -353,7 +356,7 @@ def test_the_p_value_holds_its_level_at_the_true_divisor(known: bool) -> None:
         total = size * source.normal(size=width) + noise  # a fixed sum of gradients
         a, of_got, of_noise = (total * noise).sum(), (total**2).sum(), (noise**2).sum()
         sums = GradientSums(
-            steps=steps, product=a, of_got=of_got, of_noise=of_noise, most=1.0, told=known, fixed=steps * width
+            steps=steps, product=a, of_got=of_got, of_noise=of_noise, most=1.0, summed=known, fixed=steps * width
         )
         found.append(sums.p_value())
     small = np.array(found)
