@@ -12,8 +12,7 @@ from dataclasses import replace
 from dpspec.contract import Assumption, Backend, Evidence, Finding, Outcome, Spec, is_privacy_quantity
 from dpspec.contract.catalog import Offered
 from dpspec.engine.preparing import initial_weights
-from dpspec.registry.foreign_calls import made, misbehaved
-from dpspec.registry.foreign_code import resolve
+from dpspec.registry.foreign_code import made, misbehaved, resolve
 
 #: The assumption of findings that a backend's statement is about.
 CONSTANTS = "public-constants"

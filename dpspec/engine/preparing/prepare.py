@@ -38,8 +38,7 @@ from dpspec.engine.preparing.trial_keys import maker
 from dpspec.errors import PluginError, SpecError
 from dpspec.language.load import from_document
 from dpspec.language.reading.tree import locate
-from dpspec.registry.foreign_calls import is_foreign
-from dpspec.registry.foreign_code import resolve
+from dpspec.registry.foreign_code import is_foreign, resolve
 
 #: Statuses of constants, the weakest first.
 _WEAKEST = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")

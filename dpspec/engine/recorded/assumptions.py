@@ -80,10 +80,16 @@ def assumptions(
         "script that sets a constant seed must keep it secret"
     )
     found.append(Assumption(name="secret-randomness", status="declared", text=text))
+    text = (
+        "the script replaces no code of torch or Opacus, such as a sampler's iteration or an optimizer's update; of "
+        "the optimizer's own methods the recorder names replaced ones"
+    )
+    found.append(Assumption(name="library-code", status="declared", text=text))
     if header.source == "own-loop":
         text = (
             "the reports of the loop are true: the batches and norms that it reports, and that the reported sum "
-            "contains each drawn record once, with its reported norm"
+            "contains each drawn record once, with its reported norm, and that the reported noise is fresh and "
+            "Gaussian beyond the limits of the channel's tests"
         )
         why = why_noise_unconfirmed(run)
         text += f"; the recording does not confirm the reported noise in the gradients: {why}" if why else ""
@@ -300,6 +306,11 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
     mismatch = reduction_mismatch(run)
     if mismatch:
         yield Assumption(name="loss-reduction", status="unchecked", text=mismatch)
+    text = (
+        "every pass that computes gradients calls the recorded model itself in training mode: the recorder does not "
+        "compare parameters in a pass that calls the layers one by one or sets the model to evaluation mode"
+    )
+    yield Assumption(name="observed-passes", status="declared", text=text)
     passes = run.counts_at_end("passes", 4)
     if run.header.source == "opacus" and passes is not None and passes[3]:
         text = f"no pass that computes gradients was observed at {passes[3]} of {passes[2]} steps"

@@ -243,7 +243,7 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
     """Checks of the clipped sum: changes of it, and the parameters at which its gradients were computed."""
     sums = run.counts_at_end("sums", 2)
     if sums is not None and sums[0]:
-        note = f"compared {sums[0]} times, by random projections"
+        note = f"compared {sums[0]} times, by fingerprints"
         yield exact("clipping", EDITED, "measured", sums[1] == 0, 0, sums[1], note, detectable=1e-4)
     again = run.numbers_at_end("recomputed", 4)
     if again is not None and again[1] >= 1.0:

@@ -38,10 +38,10 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded, OtherTests, planned_tests
 from dpspec.engine.preparing.outcome_assumptions import with_attack_code, with_constants, with_initial_weights
 from dpspec.engine.preparing.prepare import Prepared
-from dpspec.engine.results.codec import decode, encode
 from dpspec.engine.results.result_validation import flaws_of
 from dpspec.engine.storage.trial_store import StoredTrial
-from dpspec.errors import PluginError, ResultError
+from dpspec.errors import PluginError
+from dpspec.json_records import read, write
 
 if TYPE_CHECKING:
     from dpspec.engine.recorded.executed_run import ExecutedRun
@@ -196,11 +196,9 @@ def _flaw(outcome: object, quantities: Container[str]) -> str:
     if isinstance(outcome, Series):
         named = f"the series {outcome.name!r}, which cannot be kept"
     try:
-        kept = decode(type(outcome), encode(outcome), "it")
+        kept = read(type(outcome), write(outcome), "it")
     except (TypeError, ValueError) as error:
         return f"{named}: {next(undefined_numbers(outcome), str(error))}"
-    except ResultError as error:
-        return f"{named}: {error}"
     return next((f"{named}: its {place} {wrong}" for place, wrong in flaws_of(kept)), "")
 
 
