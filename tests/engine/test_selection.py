@@ -296,7 +296,7 @@ def test_a_cell_of_records_says_nothing_of_users(specs: Callable[..., tuple[Spec
     head, _, tail = users.rpartition("    - mechanism:")
     (spec,) = specs(f"{head}    - threat_model: {{unit: record}}\n      mechanism:{tail}")
     (told,) = [d for d in check(spec, CATALOG) if d.severity == "error"]
-    assert told.message == "cell 2: its threat model differs from that of the spec"
+    assert told.message == "cell 2: its threat model differs from the spec's"
     (all_of_users,) = specs(users)
     assert not [d for d in check(all_of_users, CATALOG) if d.severity == "error"]
 

@@ -73,7 +73,7 @@ def test_a_loop_that_leaks_more_than_its_schedule_allows_contradicts_its_recordi
     run.score(copy_of(model), loss)
     found = checked(tmp_path / "run", epsilon=100.0)
     assert (found.verdict, found.conformance.status, found.exit_code) == ("open", "deviates", ExitCode.UNEXPECTED)
-    assert "lower bound by canaries, above what the recorded schedule allows" in found.reason
+    assert "lower bound by canaries, above the bound of the recorded schedule" in found.reason
     assert found.canaries.p_value <= 1e-6
     main(["check", str(tmp_path / "run")])
     page = " ".join(capsys.readouterr().out.split())
@@ -85,7 +85,7 @@ def test_a_loop_that_leaks_more_than_its_schedule_allows_contradicts_its_recordi
     assert audit["verdicts"][0]["verdict"] == "refuted"  # its upper bound rests on what nobody saw
     conformance = audit["conformance"]
     assert conformance["status"] == "deviates"
-    assert "nothing-unseen (lower bound by canaries, above what the recorded schedule allows" in conformance["reason"]
+    assert "nothing-unseen (lower bound by canaries, above the bound of the recorded schedule" in conformance["reason"]
     assert main(["verify", "result.json"]) == 0
 
 
@@ -101,7 +101,7 @@ def test_a_model_that_was_trained_on_after_the_block_proves_and_refutes_nothing(
     run.score(model, loss)
     found = checked(tmp_path / "run", epsilon=2.5)
     assert (found.verdict, found.exit_code) == ("open", ExitCode.UNEXPECTED)
-    assert "scored-model: the scored model is the recorded one as its last step left it" in found.reason
+    assert "scored-model: the scored model is the recorded one after its last step" in found.reason
     assert found.canaries.assumptions[0].name == "scored-model"
     main(["check", str(tmp_path / "run"), "--epsilon", "100"])
     page = " ".join(capsys.readouterr().out.split())
@@ -113,7 +113,7 @@ def test_a_model_that_was_trained_on_after_the_block_proves_and_refutes_nothing(
     below = checked(tmp_path / "other", epsilon=2.5)
     assert (below.canaries.final, below.verdict, below.exit_code) == (False, "proved", ExitCode.OK)
     main(["check", str(tmp_path / "other"), "--epsilon", "2.5"])
-    assert "is not said of that model" in " ".join(capsys.readouterr().out.split()).partition("What was executed")[0]
+    assert "do not apply to it" in " ".join(capsys.readouterr().out.split()).partition("What was executed")[0]
 
 
 @pytest.mark.parametrize("raised", [False, True])
@@ -288,7 +288,7 @@ def test_equal_scores_are_noted(tmp_path, capsys, monkeypatch):
     run, model, _ = train(tmp_path / "run")
     run.score(model, lambda model, batch: torch.zeros(len(batch[1])))
     assert main(["check", str(tmp_path / "run"), "--epsilon", "2.5"]) == 0
-    note = "All 400 canaries have the same score, so that the attack shows nothing"
+    note = "All 400 canaries have the same score, so the attack shows nothing"
     assert note in " ".join(capsys.readouterr().out.split())
     monkeypatch.chdir(tmp_path)
     assert main(["new", "spec", "found", "--from", "run"]) == 0

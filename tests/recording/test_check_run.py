@@ -216,7 +216,7 @@ def test_a_loader_that_is_not_the_one_of_the_loop_is_noticed(tmp_path):
             way.train()
     found = checked(tmp_path / "run", epsilon=100.0)
     assert (found.verdict, found.conformance.status) == ("open", "deviates")
-    assert "they were not seen at every step" in found.reason
+    assert "they were not observed at every step" in found.reason
 
 
 def test_steps_before_the_recording_leave_the_claim_open(tmp_path):

@@ -119,7 +119,7 @@ def test_noise_that_is_told_of_and_not_added_deviates(part: float, tmp_path: Pat
     assert (found.verdict, found.conformance.status) == ("open", "deviates")
     assert (others(found).p_value, others(found).measured) == (0.0, 40)
     assert "noise is missing" in " ".join(run_page(found, 200).split())
-    assert "Note: The gradients of 40 of 40 steps are not the sum and the noise" in run_page(found, 200)
+    assert "Note: The gradients of 40 of 40 steps are not the reported sum and noise" in run_page(found, 200)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_gradients_of_a_closure_are_not_those_that_were_looked_at(tmp_path: Path
     """A closure makes them anew, without noise, after the gradients with noise were seen."""
     found = own(tmp_path / "run", closure=True)
     assert (found.verdict, found.exit_code) == ("open", 1)
-    assert "not those of a closure" in found.reason
+    assert "not with gradients of a closure" in found.reason
 
 
 def test_contributions_that_are_told_of_as_clipped_and_are_not_are_seen(tmp_path: Path) -> None:
@@ -367,6 +367,6 @@ def test_a_loop_of_ones_own_is_not_told_what_it_told(tmp_path: Path) -> None:
     found = own(tmp_path / "run")
     page = run_page(found, 200)
     assert "not recognised" not in page
-    assert "steps before the recording were not looked for" in page
+    assert "steps before the recording were not checked" in page
     assert "1900%" not in page
     assert "any to" not in page

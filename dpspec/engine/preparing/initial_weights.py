@@ -58,7 +58,7 @@ def started(spec: Spec, factory: ModelFactory, recorded: Facts | None) -> tuple[
     Args:
         spec: The spec.
         factory: The factory of the spec's model.
-        recorded: The facts of a result, whose digest replaces that of a missing file.
+        recorded: The facts of a result, whose digest replaces the digest of a missing file.
 
     Raises:
         DataError: The file cannot be read.

@@ -1,4 +1,4 @@
-"""From a spec to its providers: data source, model, backend and audit, with the diagnostics of all of them.
+"""From a spec to its providers: data source, model, backend and audit, with their diagnostics.
 
 Preparing reads no rows and does not import torch, so that ``validate`` and ``plan`` are fast. Initial weights are the
 exception: they are compared with the model.
@@ -92,7 +92,7 @@ class Prepared:
 
 
 def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> Prepared:
-    """Look up the providers of a spec and check them together. ``Prepared.diagnostics`` holds what is wrong.
+    """Look up the providers of a spec and check them together. ``Prepared.diagnostics`` lists the problems.
 
     Args:
         spec: The spec.

@@ -42,7 +42,7 @@ def refusals(
         yield _unsupported(
             f"the bounds of {kind!r} hold for one {' or '.join(units)}, not for one {unit!r}",
             ("threat_model", "unit"),
-            "if each of them has one record, remove unit; for several records each, set group_size",
+            "if each has one record, remove unit; for several records each, set group_size",
         )
     access, accesses = spec.threat_model.access, sorted(mechanism.provider.accesses)
     if access not in accesses:
@@ -66,7 +66,7 @@ def refusals(
             "claim it for users, threat_model: {unit: user}, or drop records beforehand and write records_per_user",
         )
     yield from _of_users(spec, facts, backend, catalog)
-    with suppress(DataError):  # the facts are those of a result, or preparing has reported the error
+    with suppress(DataError):  # the facts come from a result, or preparing has reported the error
         yield from getattr(source, "remarks", tuple)()
     if facts.vocabulary is not None and not mechanism.provider.tokens:
         yield _unsupported(
@@ -180,7 +180,7 @@ def _untrainable(
     if 1 < size < bound and (bound > MOST_CHOICES or comb(bound, size) > MOST_CHOICES):
         yield _unsupported(
             f"{size} of {bound} records can be chosen in more than {MOST_CHOICES} ways, and the expected contribution "
-            "of a user is a mean over all of them",
+            "of a user is a mean over all choices",
             place[:-1],
             f"records_per_user: 1, or {bound} to average all; or fewer records of each user in data",
         )
@@ -199,4 +199,4 @@ def texts_flaw(x: Any, part: str, vocabulary: int | None) -> str:
     """Why rows (n, ...) are not texts of ``vocabulary`` tokens; empty if they are, or if none are declared."""
     if vocabulary is None or not ((x != x.round()) | (x < 0) | (x >= vocabulary)).any():
         return ""
-    return f"{part}_x holds values that are no ids in 0..{vocabulary - 1}, where facts() declares texts"
+    return f"{part}_x holds values that are not ids in 0..{vocabulary - 1}, where facts() declares texts"

@@ -1,4 +1,4 @@
-"""The epsilon of the script's own accountant, recomputed, and why it differs from that of the executed schedule."""
+"""The epsilon of the script's own accountant, recomputed, and why it differs from the executed schedule's."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _other_schedule(run: RecordedRun, history: History) -> list[str]:
     steps = sum(count for _, _, count in history)
     before = run.header.told_before
     if steps != run.steps:
-        earlier = f" ({before} of them before the recording)" if before else ""
+        earlier = f" ({before} before the recording)" if before else ""
         found.append(f"it counted {steps} steps{earlier}, the run has {run.steps}")
     rates, noise = poisson_rates(run), configured_multipliers(run)
     drawn = sorted({rate for rate in rates if rate is not None})
@@ -155,18 +155,18 @@ def _other_schedule(run: RecordedRun, history: History) -> list[str]:
         how = "the batches were not observed" if scheme in ("none", "poisson") else f"the batches are {scheme}"
         found.append(f"it assumes Poisson samples, but {how}")
     elif not _alike(drawn, told):
-        found.append(f"its sampling rate is {_shown(told)}, that of the run {_shown(drawn)}")
+        found.append(f"its sampling rate is {_shown(told)}, the run's is {_shown(drawn)}")
     asked = sorted({sigma for sigma in noise if sigma is not None})
     reported = sorted({sigma for sigma, _, _ in history})
     if asked and not _alike(asked, reported):
-        found.append(f"its noise multiplier is {_shown(reported)}, that of the run {_shown(asked)}")
+        found.append(f"its noise multiplier is {_shown(reported)}, the run's is {_shown(asked)}")
     if not found and None not in noise and len(drawn) and None not in rates:
         ran = composed([sigma or 0.0 for sigma in noise], rates) if len(asked) < 20 else {}
         said: dict[tuple[float, float | None], int] = {}
         for sigma, rate, count in history:
             said[sigma, rate] = said.get((sigma, rate), 0) + count
         if ran and ran != said:
-            found.append("its number of steps at each noise multiplier differs from that of the run")
+            found.append("its number of steps at each noise multiplier differs from the run's")
     return found
 
 

@@ -52,7 +52,7 @@ def assumptions(
     public: Collection[str] = (),
     group_size: int = 1,
 ) -> tuple[Assumption, ...]:
-    """All assumptions, the most doubtful first.
+    """All assumptions, in the order of their doubtfulness.
 
     Args:
         run: The run.
@@ -212,7 +212,7 @@ def unused_text(unused: int) -> str:
 
 
 def _clipping(run: RecordedRun, *, observed: bool) -> Iterator[Assumption]:
-    """The assumption that contributions are clipped, unless each of them was ``observed`` and so checked."""
+    """The assumption that contributions are clipped, unless each was ``observed`` and so checked."""
     if observed:
         return
     text = "no contribution is longer than the clip norm; single contributions were not observed"

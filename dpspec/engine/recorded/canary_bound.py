@@ -114,7 +114,7 @@ class CanaryBound:
         delta: The delta of the bounds.
         canaries: Number of canaries.
         present: Number of included canaries.
-        guesses: Number of guessed bits, per rung, the most confident first.
+        guesses: Number of guessed bits, per rung, in the order of confidence.
         correct: Number of correct guesses per rung.
         lower: Lower bound on epsilon at :data:`CONFIDENCE`.
         largest: The lower bound for only correct guesses.
@@ -174,7 +174,7 @@ def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], Schedul
     further: tuple[float, ...] = ()
     if upper_end is not None and upper_end < float("inf"):
         points = [(upper_end, delta)]
-        # Bounds at smaller deltas are larger: if this one at the smallest delta rejects nothing, none of them does.
+        # Bounds at smaller deltas are larger: if this one at the smallest delta rejects nothing, neither do the others.
         if guess_counts.p_value(number, guesses, correct, [(upper_end, _DELTAS[-1])]) <= CONTRADICTED:
             found = [(cost(at).interval, at) for at in _DELTAS if at < delta]
             points += [(interval.upper, at) for interval, at in found if interval is not None]
@@ -237,7 +237,7 @@ def _of_gradients(run: RecordedRun) -> bool:
 
 
 def _assumptions(run: RecordedRun) -> tuple[Assumption, ...]:
-    """Assumptions of the lower bound, the most doubtful first."""
+    """Assumptions of the lower bound, in the order of their doubtfulness."""
     header = run.header
     found = [
         Assumption(
@@ -261,7 +261,7 @@ def _assumptions(run: RecordedRun) -> tuple[Assumption, ...]:
         Assumption(
             name="scored-once",
             status="declared",
-            text="this run was not selected among several by the results of its canaries; all of them are scored, by "
+            text="this run was not selected among several by the results of its canaries; all canaries are scored, by "
             "one rule",
         ),
     ]

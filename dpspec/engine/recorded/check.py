@@ -53,7 +53,7 @@ def document_of(run: Path, claim: RunClaim) -> dict[str, Json]:
 
     Raises:
         RecordingError: The folder holds no recorded run.
-        UsageError: There is no such folder, or a name is unknown.
+        UsageError: The folder does not exist, or a name is unknown.
     """
     require_known("assume", claim.assume, ASSUMABLE)
     require_known("public", claim.public, HYPERPARAMETERS)
@@ -85,7 +85,7 @@ def check_run(run: Path, claim: RunClaim, catalog: Catalog | None = None) -> Res
     Raises:
         RecordingError: The folder holds no recorded run, or was changed.
         NothingToRunError: No step was recorded.
-        UsageError: There is no such folder, or a name is unknown.
+        UsageError: The folder does not exist, or a name is unknown.
     """
     from dpspec.engine.running import runner
     from dpspec.engine.storage.trial_store import Store

@@ -74,13 +74,13 @@ _ADVICE = {
     UNSCORED: "Call run.score after the block, in the training script, and keep canaries.npz in the folder: the result "
     "of an inserted attack must be reported.",
     _ORDERED: "Iterate over the loader that make_private returned, made with poisson_sampling=True (its default), or "
-    "have the accountant count the batches as they are.",
+    "have the accountant count the actual batches.",
     **noise_checks.ADVICE,
     "steps with several drawn batches": "Skipping drawn batches changes the sampling distribution; joining batches "
     "changes the sampling rate.",
 }
 
-#: The scale of all noise, and that of the quietest layer; both as a ratio to the declared standard deviation.
+#: The scale of all noise and of the quietest layer, as ratios to the declared standard deviation.
 _SCALE, _LAYER = "relative to the declared scale", "chi-square of the quietest layer"
 
 #: Tests that reject any noise of another scale than declared, for every distribution.
@@ -89,7 +89,7 @@ _SCALED = (
     *(noise_checks.DIRECTIONS, noise_checks.WINDOWS, noise_checks.SHAPE, noise_checks.SUMS, noise_checks.NORMS),
 )
 
-_POISSON = "draw each record independently, as torch.rand(records) < rate does, or account for the batches as they are."
+_POISSON = "draw each record independently, as torch.rand(records) < rate does, or account for the actual batches."
 
 #: A dotted name of a method.
 _NAME = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
@@ -325,7 +325,7 @@ def _accountant(run: RecordedRun) -> Iterator[Check]:
 
 
 def _reported(test: str, wrong: Array, executed: Array, reported: Array, note: str) -> Check:
-    """Compare the accountant's values with those of the run, at the first step with a difference."""
+    """Compare the accountant's values with the run's, at the first step with a difference."""
     at = int(np.argmax(wrong)) if wrong.any() else 0
     declared, seen = (float(np.nan_to_num(values[at], nan=0.0)) for values in (executed, reported))
     return exact("accounting", test, "reported", not wrong.any(), declared, seen, note)
@@ -340,7 +340,7 @@ def _divided(run: RecordedRun) -> Iterator[Check]:
         precision = _DIVIDED_HALF if run.sums_type else _DIVIDED
         values = float(declared[both][at]), float(measured[both][at])
         right = bool(difference[at] <= precision)
-        note = "what the options say"
+        note = "the configured divisor"
         yield exact(
             "public-constants", "divisor of the gradient", "reported", right, *values, note, detectable=precision
         )

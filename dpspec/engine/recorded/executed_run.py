@@ -2,7 +2,7 @@
 
 The backend makes no trials. Its reader bounds the recording's own schedule. If the spec declares the phases of a
 mechanism, further checks compare the schedule with them. The judge proves nothing of a run that deviates, or whose
-recording leaves an assumption open. Scored canaries are evidence as that of any audit.
+recording leaves an assumption open. Scored canaries are evidence as in any audit.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ class RecordedRuns:
                 code="unsupported",
                 message="a recorded run cannot be attacked: it is not trained again",
                 path=("audit",),
-                help="remove audit: the bounds are those of its phases, its conformance that of the recording, and the "
-                "evidence that of scored canaries, if there are any",
+                help="remove audit: the bounds follow from its phases, the conformance from the recording, and the "
+                "evidence from scored canaries, if there are any",
             )
         for i, phase in enumerate(_declared_phases(spec)):
             if phase.sampling.of_users:
@@ -186,7 +186,7 @@ class RecordedRuns:
         """The recorded run that a spec names.
 
         Raises:
-            SpecError: There is no such folder, at the key that names it.
+            SpecError: The folder does not exist, at the key that names it.
             RecordingError: The folder holds no recorded run, or was changed.
             NothingToRunError: No step was recorded.
         """
@@ -314,7 +314,7 @@ def _bounds(
     adjacency: str,
     needed: tuple[Assumption, ...],
 ) -> Iterator[Finding]:
-    """The certified bounds on the executed schedule; an infinite one, whose method says why, if there is none."""
+    """The certified bounds on the executed schedule; without one an infinite bound, whose method says why."""
     at = {"delta": delta, "group_size": size}
     scope = Scope(adjacency=adjacency, access="all-iterates", adversary="gradient")
     if found.interval is None or math.isinf(found.interval.upper):
@@ -391,9 +391,9 @@ def declared_checks(run: RecordedRun, phases: Sequence[Phase], records: int) -> 
 
 
 def canary_checks(canaries: CanaryBound | None) -> Iterator[Check]:
-    """A rejected check if canaries contradict the run's schedule. Otherwise none, because it would support nothing."""
+    """Yield a rejected check if canaries contradict the schedule; a check that does not reject supports nothing."""
     if canaries is not None and canaries.contradicts and canaries.upper is not None:
-        test = "lower bound by canaries, above what the recorded schedule allows"
+        test = "lower bound by canaries, above the bound of the recorded schedule"
         note = f"at delta = {canaries.delta:g}, p = {upper(canaries.p_value)}"
         yield exact("nothing-unseen", test, "measured", False, canaries.upper, canaries.lower, note, detectable=None)
 

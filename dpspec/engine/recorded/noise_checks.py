@@ -14,7 +14,7 @@ advance, by the mixture of exp(l M - l^2 V / 2) over normal l (Robbins 1970, sec
 If a fraction f of the noise is missing, M is about -f sum |n|^2, which determines the detectable f.
 
 If the loop does not report S, the check tries divisors up to twice the median limit of D and uses the largest p-value.
-It then detects only noise that is missing entirely: with a part of it, the gradient is that of another divisor.
+It then detects only noise that is missing entirely: with a part of it, the gradient corresponds to another divisor.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class GradientSums:
         of_got: Sum of g . g.
         of_noise: Sum of n . n.
         most: Upper limit of D at the median step.
-        told: Whether the loop reported the sum at every step.
+        summed: Whether the loop reported the sum at every step.
         fixed: The constant c of the bound.
     """
 
@@ -275,7 +275,7 @@ class ComparedGradients:
     Attributes:
         sums: The sums over the compared steps.
         summed: Number of steps with a reported sum.
-        apart: Number of them whose gradient is not sum and noise.
+        apart: Number of these steps whose gradient is not sum and noise.
         room: Noise that rounding can hide, in standard deviations.
     """
 
@@ -348,7 +348,7 @@ def why_noise_unconfirmed(run: RecordedRun) -> str:
     if found is None:
         return (
             "no gradient could be compared with it: report norms and noise, and let the given optimizer step once, "
-            "before run.stepped(), with gradients that exist when step() is called, not with those of a closure"
+            "before run.stepped(), with gradients that exist when step() is called, not with gradients of a closure"
         )
     if found.summed < found.sums.steps:
         return "the loop does not report the sum, so a part of the noise may be missing: call run.summed"

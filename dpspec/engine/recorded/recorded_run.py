@@ -87,7 +87,7 @@ class OptionHistory:
 
         Args:
             public: Names that the user declares public.
-            private: Whether to report options of the private sum, or those of the optimizer.
+            private: Whether to report options of the private sum, or options of the optimizer.
         """
         for name, kind in self.unread.items():
             if (name in PRIVATE) is private and public_name(name) not in public:
@@ -129,7 +129,7 @@ class RecordedRun:
     Attributes:
         columns: By name, (T,) float64; NaN if the recorder did not observe the value.
         layers: Per layer, the sum over the steps of the squared noise, in units of the configured variance.
-        quietest: Per layer, the same value of its step with the least noise.
+        quietest: Per layer, the same value of its step with the smallest noise.
         rows: (k, W) noise along the recorder's directions, in units of the configured standard deviation, of the first
             and the last :data:`KEPT` steps.
         end: The end record; None if the recording has no end.

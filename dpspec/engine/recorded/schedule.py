@@ -1,6 +1,6 @@
 """The executed schedule of a recorded run and its certified epsilon.
 
-*Poisson samples.* For k members of a group, of which c ~ Binomial(k, rate) are in a batch, the pair N(0, sigma^2) and
+*Poisson samples.* If c ~ Binomial(k, rate) of a group's k members are in a batch, the pair N(0, sigma^2) and
 sum_j P[c = j] N(j, sigma^2) dominates a step, and steps compose (Ganesh 2024, Theorem 3.1), for groups that are added
 or removed and for null records (zero-out).
 
@@ -67,7 +67,7 @@ def configured_multipliers(run: RecordedRun) -> list[float | None]:
 
 
 def poisson_rates(run: RecordedRun) -> list[float | None]:
-    """Per step, the rate of its Poisson sample; None if it is no Poisson sample or was not observed."""
+    """Per step, the rate of its Poisson sample; None if it is not a Poisson sample or was not observed."""
     if run.header.scheme not in ("poisson", "none" if run.header.source == "own-loop" else ""):
         return [None] * run.steps
     return [
@@ -105,7 +105,7 @@ class ScheduleEpsilon:
 
     Attributes:
         interval: Contains the worst case over datasets; None if nothing bounds it.
-        method: The method, or why there is no finite bound.
+        method: The method, or why the bound is not finite.
         tight: Whether the lower end is meaningful. It is not if noise was rounded, or if participation is bounded.
     """
 

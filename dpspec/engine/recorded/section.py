@@ -84,7 +84,7 @@ def section(
 
 
 def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -> Iterator[str]:
-    """Yield sentences on the limits of the result, the most important first.
+    """Yield sentences on the limits of the result, in the order of importance.
 
     Args:
         run: The run.
@@ -128,7 +128,7 @@ def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -
     if header.canary_kind in _REPEATED:
         yield (
             f"Canaries of kind {header.canary_kind} repeat records: a person may be in the training with a record and "
-            "a canary. Results for single records cover each of them separately; see groups."
+            "a canary. Results for single records cover each separately; see groups."
         )
     if header.records is not None and delta is not None and delta * header.records >= 1.0:
         yield (
@@ -152,7 +152,7 @@ def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -
 
 
 def _unscored(run: RecordedRun) -> str:
-    """Why the result of inserted canaries is missing; empty if it is not, or if there are no canaries."""
+    """Why the result of inserted canaries is missing; empty if it is not, or without canaries."""
     count = run.header.canaries
     if not count or (run.scored is not None and run.folder.has_canaries):
         return ""
@@ -178,7 +178,7 @@ def _setup(run: RecordedRun) -> Iterator[str]:
     ahead = f", loaded by {header.workers} processes" if header.workers else ""
     yield f"{_batches(run)}{records}{ahead}"
     if header.canaries:
-        yield f"{header.canaries} canaries ({header.canary_kind}), {header.left_out} of them excluded"
+        yield f"{header.canaries} canaries ({header.canary_kind}), {header.left_out} excluded"
 
 
 def _reports_batches(run: RecordedRun) -> bool:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 COMPARED = Assumption(
     name="compared-on-releases",
     status="declared",
-    text="the best cell is selected by what the runs release and by public data, and no other run used the records",
+    text="the best cell is selected by the releases of the runs and by public data, and no other run used the records",
 )
 
 #: Assumption of the bound on a random number of tries, which an external observer cannot check.
@@ -97,9 +97,9 @@ class SelectionAudit(Audit):
             if cell.recording is not None:
                 yield _refused(number, "a recorded run is a single run without others to choose from")
             if _start(cell.spec) != _start(spec):
-                yield _refused(number, "its initial model differs from that of the spec")
+                yield _refused(number, "its initial model differs from the spec's")
             if any(_scope(own) != _scope(claim) for own, claim in zip(cell.spec.claims, spec.claims, strict=True)):
-                yield _refused(number, "its threat model differs from that of the spec")
+                yield _refused(number, "its threat model differs from the spec's")
 
     def bound(self, spec: Spec, context: Context) -> Iterator[Finding | Series]:
         """Epsilon of the choice at each claim's delta, and a table with the cost of other ways to choose."""

@@ -9,8 +9,8 @@ datasets that every cell's bound covers.
 ``dpspec.accounting.selection_rdp``. It needs the Renyi divergences of the cells' dominating pairs. A pair that is not a
 mixture of Gaussian or Laplace distributions is replaced by a dominating Gaussian pair.
 
-These are two procedures, because a random number of tries may repeat a cell: each has its own upper bound. There is no
-lower bound on the choice, which may leak much less than all cells do.
+These are two procedures, because a random number of tries may repeat a cell: each has its own upper bound. The choice
+has no lower bound: it may leak much less than all cells do.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SelectionBound:
     """A bound on the choice, with the values of its finding.
 
     Attributes:
-        lower: Lower end of the composition's interval, which is no lower bound on the choice; None without one.
+        lower: Lower end of the composition's interval, which does not bound the choice from below; None without one.
         trainings: Number of trainings, on average if ``drawn``.
     """
 
@@ -115,7 +115,7 @@ def added_up(cells: Sequence[Component], claims: Sequence[Claim], contexts: Sequ
     )
 
 
-#: Privacy classes, the most public first.
+#: Privacy classes, from public to secret.
 _PRIVACY = ("public", "data-dependent", "per-record")
 
 
@@ -127,7 +127,7 @@ def strictest(every: Sequence[Privacy]) -> Privacy:
 def at_random(
     every: Sequence[Dominating], claim: Claim, tries: Tries, assumptions: tuple[Assumption, ...] = ()
 ) -> SelectionBound:
-    """The best of a random number of tries, each of a uniform cell; ``assumptions`` extend those of the cells."""
+    """The best of a random number of tries, each of a uniform cell; ``assumptions`` extend the cells' assumptions."""
     import numpy as np
 
     from dpspec.accounting import SELECTION_ORDERS, best_epsilon, drawn_cell_rdp, selection_rdp
@@ -156,7 +156,7 @@ def called(tries: Tries) -> str:
 
 
 def _rdp(one: Dominating, orders: Floats, known: dict[object, Floats]) -> Floats:
-    """The divergences of a run in both directions; ``known`` caches those of one step by the pair's key."""
+    """The divergences of a run in both directions; ``known`` caches the divergences of one step by the pair's key."""
     import numpy as np
 
     total = np.zeros(orders.shape)
