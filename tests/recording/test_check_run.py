@@ -10,8 +10,7 @@ import pytest
 from dp_accounting import dp_event, pld
 from opacus.accountants import GaussianAccountant, PRVAccountant, RDPAccountant
 from scipy import optimize, stats
-from support.checked_runs import RunClaim as Question
-from support.checked_runs import check_run
+from support.checked_runs import Question, check_run
 from support.opacus_training import Training
 
 from dpspec.cli.app import main

@@ -66,7 +66,7 @@ _KINDS = {
     "gradient-parameters": _Kind(
         text="gradients are computed at the parameters that the step before left",
         names=("observed-passes",),
-        missing="the recording does not compare the parameters of the forward pass with the parameters of the last step",
+        missing="the recording does not compare the forward pass's parameters with the last step's",
     ),
     "model-state": _Kind(
         text="nothing in the model but its noisy parameters depends on the records",
