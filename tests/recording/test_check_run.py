@@ -229,7 +229,7 @@ def test_steps_before_the_recording_leave_the_claim_open(tmp_path):
     found = checked(tmp_path / "run", epsilon=100.0)
     assert (found.verdict, found.conformance.status) == ("open", "conforms-within")
     assert "its accountant had counted 20 steps when it began" in found.reason
-    assert "it counted 40 steps (20 of them before the recording), the run has 20" in found.told.difference
+    assert "it counted 40 steps (20 before the recording), the run has 20" in found.told.difference
 
 
 def test_noise_that_is_used_again_is_noticed(tmp_path):
