@@ -120,12 +120,12 @@ class ClaimItem(_Item):
 
     def runtest(self) -> None:
         """Look up the verdict; raises :class:`NotAsExpected`."""
-        from dpspec.reporters.view import words
+        from dpspec.reporters import labels
 
         audit = self.audited()
         (verdict,) = [verdict for verdict in audit.verdicts if verdict.claim == self.claim]
         if not verdict.expected:
-            raise NotAsExpected(plain(words.verdict_line(audit, verdict)))
+            raise NotAsExpected(plain(labels.verdict_line(audit, verdict)))
 
 
 class ConformanceItem(_Item):
@@ -133,13 +133,13 @@ class ConformanceItem(_Item):
 
     def runtest(self) -> None:
         """Look up the conformance; raises :class:`NotAsExpected`."""
-        from dpspec.reporters.view import words
+        from dpspec.reporters import labels
 
         audit = self.audited()
         found = audit.conformance
         if not audit.complete:
-            raise NotAsExpected(words.missing_trials(audit))
+            raise NotAsExpected(labels.missing_trials(audit))
         if not found.expected:
-            raise NotAsExpected(plain(words.conformance_line(audit)))
+            raise NotAsExpected(plain(labels.conformance_line(audit)))
         if found.status == "not-run":
             pytest.skip(plain(found.reason))

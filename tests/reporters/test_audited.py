@@ -15,11 +15,10 @@ from dpspec.contract import Assumption, Finding, FrozenMap
 from dpspec.engine.redact import LEFT_OUT_REASON
 from dpspec.engine.results.result import AuditResult, Conformance, Result, Verdict
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters import html
-from dpspec.reporters.view import glossary
-from dpspec.reporters.view.audited import audited, conclusion
-from dpspec.reporters.view.in_short import in_short
-from dpspec.reporters.view.risk import membership, risk
+from dpspec.reporters import glossary, html
+from dpspec.reporters.audited import audited, conclusion
+from dpspec.reporters.risk import membership, risk
+from dpspec.reporters.summary import in_short
 
 DOCUMENT = {
     "dpspec": 1,

@@ -13,8 +13,8 @@ from support import results as factory
 
 from dpspec.contract import Check, FrozenMap
 from dpspec.engine.results.result import AuditResult, Conformance, Result
-from dpspec.reporters.formats import brief, terminal
-from dpspec.reporters.view.tally import tally
+from dpspec.reporters import brief, terminal
+from dpspec.reporters.tally import tally
 
 #: Twice as unlikely as what is rejected.
 LOW = 5e-7

@@ -13,8 +13,8 @@ from dpspec.engine.results.result import Result
 from dpspec.reporters import html
 from dpspec.reporters.html.edited_pages import compared, edited, same_drawing
 from dpspec.reporters.html.page import generator
+from dpspec.reporters.phrases import place
 from dpspec.reporters.read_results import extract
-from dpspec.reporters.view.sentences import place
 
 
 def result() -> Result:

@@ -15,12 +15,10 @@ from dpspec.contract import FrozenMap
 from dpspec.engine.results.codec import load
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.errors import ResultError
-from dpspec.reporters import read_results
-from dpspec.reporters.formats import brief
+from dpspec.reporters import brief, matrices, read_results
 from dpspec.reporters.html.edited_pages import edited
 from dpspec.reporters.html.page import render
 from dpspec.reporters.read_results import ELEMENT, extract
-from dpspec.reporters.view import cells
 
 
 def _packed(text: str, level: int) -> str:
@@ -70,7 +68,7 @@ def test_a_narrow_page_and_200_cells_have_a_line_for_each() -> None:
 
 def test_the_figure_is_lines_along_the_numbers_with_most_values() -> None:
     (matrix,) = grid(k=(1, 8), noise=(0.5, 1.0, 2.0)).matrices
-    drawn = cells.across(matrix)
+    drawn = matrices.across(matrix)
     assert drawn is not None
     assert (drawn.x, drawn.claim, drawn.claimed) == ("noise", "main", 3.0)
     assert [(curve.label, [(x, high) for x, _, high in curve.points]) for curve in drawn.curves] == [
@@ -81,8 +79,8 @@ def test_the_figure_is_lines_along_the_numbers_with_most_values() -> None:
 
 def test_two_axes_without_numbers_are_shaded_by_the_share_of_the_largest() -> None:
     (matrix,) = grid(kind=("a", "b"), other=("x", "y")).matrices
-    assert cells.across(matrix) is None
-    shades = cells.shaded(matrix)
+    assert matrices.across(matrix) is None
+    shades = matrices.shaded(matrix)
     assert shades is not None
     assert shades.head == ("x", "y")
     assert shades.rows == (("a", (("1", 0.25), ("2", 0.5))), ("b", (("3", 0.75), ("4", 1.0))))
@@ -90,23 +88,23 @@ def test_two_axes_without_numbers_are_shaded_by_the_share_of_the_largest() -> No
 
 def test_many_lines_are_shaded_too() -> None:
     (matrix,) = grid(k=tuple(range(9)), noise=tuple(range(9))).matrices
-    assert cells.across(matrix) is None
-    assert cells.shaded(matrix) is not None
+    assert matrices.across(matrix) is None
+    assert matrices.shaded(matrix) is not None
 
 
 @pytest.mark.parametrize("upper", [None, math.inf, 1e301])
 def test_without_bounds_nothing_is_drawn(upper: float | None) -> None:
     result = factory.result(*(cell({"k": k}, upper=upper) for k in (1, 2)))
     (matrix,) = result.matrices
-    assert cells.across(matrix) is None
-    assert cells.shaded(matrix) is None
+    assert matrices.across(matrix) is None
+    assert matrices.shaded(matrix) is None
     assert "sweep: 2 cells" in render(result)
 
 
 def test_values_that_are_no_numbers_or_far_too_large_are_no_axis() -> None:
     for values in ((True, False), (10**400, 1), (FrozenMap({"a": 1}), 2)):
         (matrix,) = factory.result(*(cell({"k": value}) for value in values)).matrices
-        assert cells.across(matrix) is None
+        assert matrices.across(matrix) is None
 
 
 def test_the_page_shows_one_table_and_figure_and_folds_what_is_as_expected() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from dpspec.contract import Finding, FrozenMap
-from dpspec.reporters.view.number_tables import grid
+from dpspec.reporters.number_tables import grid
 
 
 def found(delta, group_size, value, **changes):

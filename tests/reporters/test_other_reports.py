@@ -12,9 +12,9 @@ from dpspec.contract import Scope
 from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import load
 from dpspec.engine.results.result import AuditResult
-from dpspec.reporters.formats import data_files as json_report
-from dpspec.reporters.formats import markdown
-from dpspec.reporters.view.limits import ALWAYS, command, limits
+from dpspec.reporters import data_files as json_report
+from dpspec.reporters import markdown
+from dpspec.reporters.limits import ALWAYS, command, limits
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ from dpspec.contract import FrozenMap, Series
 from dpspec.engine.results import codec
 from dpspec.engine.results.result import Result
 from dpspec.errors import ResultError
-from dpspec.reporters import html
-from dpspec.reporters.formats import terminal
-from dpspec.reporters.view.number_tables import cell, rounding, series_table
+from dpspec.reporters import html, terminal
+from dpspec.reporters.number_tables import cell, rounding, series_table
 
 SERIES = Series(
     name="curve",

@@ -12,7 +12,7 @@ from support import results as factory
 
 from dpspec.contract import FrozenMap
 from dpspec.engine.results.result import Conformance
-from dpspec.reporters.formats.terminal import render
+from dpspec.reporters.terminal import render
 
 GOLDEN = Path(__file__).parent / "golden"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpspec.reporters.view.page_layout import text_table
+from dpspec.reporters.layout import text_table
 
 ROWS = [("short", "a summary that is long enough to be folded at forty columns", "x 1"), ("longer-name", "", "y 2")]
 

@@ -12,11 +12,10 @@ from dpspec.contract import Evidence, FrozenMap, Scope
 from dpspec.engine.judging.reasons import attack_name
 from dpspec.engine.results.declarations import statement as said
 from dpspec.engine.results.result import Result
-from dpspec.reporters.formats import deployment_record, markdown, statement
+from dpspec.reporters import deployment_record, labels, markdown, statement
+from dpspec.reporters.audited import audited
 from dpspec.reporters.html import page
-from dpspec.reporters.view import words
-from dpspec.reporters.view.audited import audited
-from dpspec.reporters.view.risk import membership
+from dpspec.reporters.risk import membership
 
 SPEC = """\
 dpspec: 1
@@ -51,11 +50,11 @@ def test_the_adversary_tells_users_apart(result: Result) -> None:
 
 
 def test_scopes_name_what_neighbours_differ_in(result: Result) -> None:
-    scopes = {words.scope(finding) for finding in result.audits[0].findings}
+    scopes = {labels.scope(finding) for finding in result.audits[0].findings}
     assert all("adding or removing a user (at most 5 records)" in scope for scope in scopes)
     assert all(scope.endswith("any data set, any user") for scope in scopes)
     replaced = dataclasses.replace(result.audits[0].findings[0], scope=Scope(adjacency="zero-out", unit="household"))
-    assert "zero-out (unit: household)" in words.scope(replaced)
+    assert "zero-out (unit: household)" in labels.scope(replaced)
 
 
 def test_the_statement_says_who_saw_to_the_bound(result: Result) -> None:

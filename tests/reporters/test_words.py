@@ -11,8 +11,7 @@ import pytest
 from dpspec.engine.results.result import Conformance, Result
 from dpspec.registry.foreign_code import resolve
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.formats import brief
-from dpspec.reporters.view import words
+from dpspec.reporters import brief, labels
 
 LABEL = "proved as declared, run deviates"
 
@@ -64,6 +63,6 @@ def test_no_guarantee_is_registered_for_a_deviating_run(result: Result) -> None:
 def test_metrics_and_conforming_runs_keep_their_verdicts(result: Result) -> None:
     (audit,) = deviating(result, expected=False).audits
     (proof,) = audit.verdicts
-    assert words.verdict_label(audit, proof) == LABEL
-    assert words.verdict_label(audit, dataclasses.replace(proof, kind="metric")) == "proved"
-    assert words.verdict_label(result.audits[0], proof) == "proved"
+    assert labels.verdict_label(audit, proof) == LABEL
+    assert labels.verdict_label(audit, dataclasses.replace(proof, kind="metric")) == "proved"
+    assert labels.verdict_label(result.audits[0], proof) == "proved"

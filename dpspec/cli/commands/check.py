@@ -108,7 +108,7 @@ def check(
     from dpspec.cli.report_files import parse_reports, show_on_terminal, write_reports
     from dpspec.engine.checking.check import Question, check_run, exit_code_of
     from dpspec.registry.loader import load_catalog
-    from dpspec.reporters.view.tally import tally
+    from dpspec.reporters.tally import tally
 
     catalog = load_catalog()
     report_files = parse_reports([*reports, *(["json=-"] if as_json else [])], catalog)

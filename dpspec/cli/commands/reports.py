@@ -58,7 +58,7 @@ def diff(
     """
     from dpspec.engine.results.diff import diff as compare
     from dpspec.engine.results.diff import failing
-    from dpspec.reporters.formats.changes import FORMATS
+    from dpspec.reporters.changes import FORMATS
     from dpspec.reporters.read_results import read_result
 
     if format_ not in FORMATS:

@@ -98,7 +98,7 @@ def run(
     from dpspec.engine.storage.trial_store import Store
     from dpspec.registry.loader import load_catalog, notify
     from dpspec.reporters.read_results import read_result
-    from dpspec.reporters.view.tally import tally
+    from dpspec.reporters.tally import tally
 
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
     if not _DEVICE.fullmatch(device):
@@ -162,7 +162,7 @@ def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, re
         reasons: Whether to print why each failing claim fails, which the report of a run that is not quiet shows.
     """
     from dpspec.engine.results.diff import CONFIDENCE, diff, regressions
-    from dpspec.reporters.formats.changes import line
+    from dpspec.reporters.changes import line
 
     worse = regressions(baseline, result, allow_changed_claims=allow_changed_claims)
     audits = {change.audit for change in worse}

@@ -17,8 +17,8 @@ from dpspec.engine.judging.proven_curves import polygon, proven_curves
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Verdict
 from dpspec.language.load import claim_options
+from dpspec.reporters import labels
 from dpspec.reporters.html.drawing import Drawing, Line
-from dpspec.reporters.view import words
 
 #: What is said of all marks in a caption.
 CAPTION = "Diamonds are claims, dots what attacks showed."
@@ -50,7 +50,7 @@ def marks(audit: AuditResult, x: str, y: str, sizes: Sequence[int], lines: int) 
             numbers = _numbers({**at, finding.quantity: finding.value}, x, y)
             if numbers is not None:
                 size = group_size(finding)
-                label = f"attack{words.groups(size, finding.scope.unit)}"
+                label = f"attack{labels.groups(size, finding.scope.unit)}"
                 lines_of_marks.append(Line(label, *numbers, colour(size), marker=ATTACKS))
     return lines_of_marks
 
@@ -109,7 +109,7 @@ def power(audit: AuditResult) -> tuple[Drawing, Table] | None:
     """
     bounds = proven_curves(audit)
     sizes = [bound.group_size for bound in bounds]
-    curves = [(f"bound{words.curve(bound)}", i, 0, bound.polygon) for i, bound in enumerate(bounds)]
+    curves = [(f"bound{labels.curve(bound)}", i, 0, bound.polygon) for i, bound in enumerate(bounds)]
     dashes: dict[int, int] = {}
     for verdict, size, points in curves_claimed(audit):
         dashes[size] = dashes.get(size, 0) + 1
@@ -151,7 +151,7 @@ def profile(audit: AuditResult) -> tuple[Drawing, Table] | None:
         return None
     lines, rows = [], []
     for i, bound in enumerate(bounds):
-        label = f"bound{words.curve(bound)}"
+        label = f"bound{labels.curve(bound)}"
         lines.append(Line(label, [e for e, _ in bound.pairs], [d for _, d in bound.pairs], colour=i))
         rows += [(label, decimals.upper(e), decimals.exact(d)) for e, d in bound.pairs]
     lines += marks(audit, "epsilon", "delta", [bound.group_size for bound in bounds], len(bounds))
@@ -180,7 +180,7 @@ def _attacked(evidence: Evidence, colour: int) -> Iterator[Line]:
         pairs = [((g - c) / canaries, c / canaries) for g, c in zip(guessed, right, strict=True)]
     if pairs:
         rates = [max(fpr, _RATES[0]) for fpr, _ in pairs]
-        label = f"attack{words.groups(group_size(evidence), evidence.scope.unit)}"
+        label = f"attack{labels.groups(group_size(evidence), evidence.scope.unit)}"
         yield Line(label, rates, [tpr for _, tpr in pairs], colour, marker=ATTACKS)
 
 

@@ -13,14 +13,14 @@ from dpspec.contract import Series
 from dpspec.engine.judging.proven_curves import is_profile
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Verdict
+from dpspec.reporters import labels
 from dpspec.reporters.html import curves
 from dpspec.reporters.html import series_plots as of_series
 from dpspec.reporters.html import series_plots as pictures
 from dpspec.reporters.html.curves import CAPTION
 from dpspec.reporters.html.drawing import svg
-from dpspec.reporters.view import words
-from dpspec.reporters.view.number_tables import cell, rounding
-from dpspec.reporters.view.number_tables import pictures as picture_columns
+from dpspec.reporters.number_tables import cell, rounding
+from dpspec.reporters.number_tables import pictures as picture_columns
 
 #: The bar's scale ends this much beyond the largest number on it.
 _ROOM = 1.12
@@ -141,7 +141,7 @@ def _of_series(series: Series, name: str, audit: AuditResult) -> Figure:
     rows = list(zip(*(series.columns[column] for column in head), strict=True))
     drawing = of_series.drawing(series, audit)
     rounded = rounding(series) if series.bounds else ""
-    caption = "; ".join(part for part in (words.value(series.rigor), series.source, rounded) if part)
+    caption = "; ".join(part for part in (labels.value(series.rigor), series.source, rounded) if part)
     if drawing is not None and any(line.marker for line in drawing.lines) and not drawing.names:
         caption += f". {CAPTION}"
     if drawing is not None and drawing.identity:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from dpspec.engine.results import decimals
 from dpspec.engine.results.matrices import Matrix, joined_series
 from dpspec.engine.results.result import AuditResult
+from dpspec.reporters import matrices
 from dpspec.reporters.html.drawing import Drawing, Line, svg
 from dpspec.reporters.html.figures import Figure
-from dpspec.reporters.view import cells
-from dpspec.reporters.view.number_tables import cell, pictures
+from dpspec.reporters.number_tables import cell, pictures
 
 #: A joined table is cut here; the JSON in the page has the whole.
 _MOST_ROWS = 500
@@ -38,14 +38,14 @@ class MatrixView:
     head: tuple[str, ...]
     rows: tuple[tuple[str, bool, tuple[str, ...]], ...]
     figure: Figure | None
-    shaded: cells.Shaded | None
+    shaded: matrices.Shaded | None
     series: tuple[Figure, ...]
 
 
 def view(matrix: Matrix[AuditResult], number: int, ids: Sequence[str]) -> MatrixView:
     """``number``: of the matrix on the page. ids: those of all the result's audits."""
-    head, rows = cells.table(matrix)
-    drawn = cells.across(matrix)
+    head, rows = matrices.table(matrix)
+    drawn = matrices.across(matrix)
     return MatrixView(
         name=matrix.name,
         description=str(matrix.audits[0].document.get("description") or ""),
@@ -56,21 +56,21 @@ def view(matrix: Matrix[AuditResult], number: int, ids: Sequence[str]) -> Matrix
             for index, audit, row in zip(matrix.numbers, matrix.audits, rows, strict=True)
         ),
         figure=None if drawn is None else _across(drawn, f"m{number}-across"),
-        shaded=cells.shaded(matrix) if drawn is None else None,
+        shaded=matrices.shaded(matrix) if drawn is None else None,
         series=tuple(_series(matrix)),
     )
 
 
-def titles(matrices: Sequence[Matrix[AuditResult]]) -> dict[int, str]:
+def titles(found: Sequence[Matrix[AuditResult]]) -> dict[int, str]:
     """By the number of an audit: what its cell is called."""
     return {
-        index: cells.cell_title(matrix, audit)
-        for matrix in matrices
+        index: matrices.cell_title(matrix, audit)
+        for matrix in found
         for index, audit in zip(matrix.numbers, matrix.audits, strict=True)
     }
 
 
-def _across(drawn: cells.Across, name: str) -> Figure:
+def _across(drawn: matrices.Across, name: str) -> Figure:
     lines: list[Line] = []
     for number, curve in enumerate(drawn.curves):
         label = curve.label or drawn.claim
@@ -123,7 +123,7 @@ def _series(matrix: Matrix[AuditResult]) -> Iterator[Figure]:
         axes = set(matrix.axes.values())
         texts = tuple(
             tuple(
-                cells.cell_value(item) if column in axes else "" if item is None else cell(joined, column, item)
+                matrices.cell_value(item) if column in axes else "" if item is None else cell(joined, column, item)
                 for column, item in zip(head, row, strict=True)
             )
             for row in rows[:_MOST_ROWS]

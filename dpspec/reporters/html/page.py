@@ -18,15 +18,15 @@ from dpspec.engine.results.joined import sources
 from dpspec.engine.results.matrices import base_name
 from dpspec.engine.results.recording import Recording
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.html import matrix_views, seen
+from dpspec.reporters import glossary, labels, phrases, recording
+from dpspec.reporters.audited import audited, conclusion
+from dpspec.reporters.html import detectable, matrix_views
 from dpspec.reporters.html.figures import Bar, Figure, bar, figures
+from dpspec.reporters.limits import limits, recipes
 from dpspec.reporters.read_results import ELEMENT, embedded
-from dpspec.reporters.view import glossary, recording, sentences, words
-from dpspec.reporters.view.audited import audited, conclusion
-from dpspec.reporters.view.in_short import in_short
-from dpspec.reporters.view.limits import limits, recipes
-from dpspec.reporters.view.risk import risk
-from dpspec.reporters.view.tally import failed, tally
+from dpspec.reporters.risk import risk
+from dpspec.reporters.summary import in_short
+from dpspec.reporters.tally import failed, tally
 from dpspec.text import plain
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def render(result: Result, *, internal: bool = False) -> str:
     several = result.matrices
     cells = matrix_views.titles(several)
     names = [f"a{i}" for i in range(len(result.audits))]
-    families, drawn = sentences.families(result), _drawn(result)
+    families, drawn = phrases.families(result), _drawn(result)
     audits = tuple(
         _audit(audit, names[i], origins[i], families[i], cells.get(i, ""), i in drawn)
         for i, audit in enumerate(result.audits)
@@ -259,15 +259,15 @@ def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, d
         conclusion=tuple(conclusion(audit)),
         risk=risk(audit),
         claims=tuple(_claim(audit, verdict) for verdict in audit.verdicts),
-        status=words.conformance_label(conformance.status),
-        conformance=words.conformance_outcome(audit),
-        tests=words.count(len(audit.checks), "test"),
-        reason=seen.reason(audit),
-        checks=tuple((bad, _check(check)) for check, bad in sentences.ranked(audit.checks, family)),
-        seen=seen.figure(audit, family, f"{name}-seen"),
+        status=labels.conformance_label(conformance.status),
+        conformance=labels.conformance_outcome(audit),
+        tests=labels.count(len(audit.checks), "test"),
+        reason=detectable.reason(audit),
+        checks=tuple((bad, _check(check)) for check, bad in phrases.ranked(audit.checks, family)),
+        seen=detectable.figure(audit, family, f"{name}-seen"),
         made_to_deviate=conformance.status == "deviates" and conformance.expected,
         power=tuple(
-            f"{power.method}: epsilon {decimals.lower(power.epsilon)} at {words.conditions(power.at)}"
+            f"{power.method}: epsilon {decimals.lower(power.epsilon)} at {labels.conditions(power.at)}"
             + (f"; {power.note}" if power.note else "")
             for power in audit.power
         ),
@@ -275,11 +275,11 @@ def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, d
         drawn=drawn,
         cell=cell,
         title=f"{base_name(audit)}, {cell}" if cell else audit.name,
-        as_run=sentences.as_run(audit),
-        numbers=words.count(len(sentences.findings(audit)), "number"),
-        findings=tuple(_finding(finding) for finding in sentences.findings(audit)) if drawn else (),
-        assumptions=tuple((one.status, one.name, sentences.assumption(one)) for one in sentences.assumptions_of(audit)),
-        notes=tuple(note for note in (*audit.notes, words.left_out(audit)) if note),
+        as_run=phrases.as_run(audit),
+        numbers=labels.count(len(phrases.findings(audit)), "number"),
+        findings=tuple(_finding(finding) for finding in phrases.findings(audit)) if drawn else (),
+        assumptions=tuple((one.status, one.name, phrases.assumption(one)) for one in phrases.assumptions_of(audit)),
+        notes=tuple(note for note in (*audit.notes, labels.left_out(audit)) if note),
         recording=None if audit.recording is None else _recording(audit.recording),
     )
 
@@ -296,16 +296,16 @@ def _recording(found: Recording) -> RecordingView:
 
 
 def _claim(audit: AuditResult, verdict: Verdict) -> ClaimView:
-    label = words.verdict_label(audit, verdict)
+    label = labels.verdict_label(audit, verdict)
     return ClaimView(
         verdict=verdict,
-        label=words.headline(audit, verdict),
-        style="as-declared" if label == words.AS_DECLARED else verdict.verdict,
-        interval=words.interval(audit, verdict),
-        claimed=words.claimed(verdict),
+        label=labels.headline(audit, verdict),
+        style="as-declared" if label == labels.AS_DECLARED else verdict.verdict,
+        interval=labels.interval(audit, verdict),
+        claimed=labels.claimed(verdict),
         value="" if verdict.claimed is None else decimals.exact(verdict.claimed),
-        outcome=words.outcome(audit, verdict),
-        control=words.is_control(verdict) and verdict.expected,
+        outcome=labels.outcome(audit, verdict),
+        control=labels.is_control(verdict) and verdict.expected,
         bar=bar(verdict),
     )
 
@@ -315,7 +315,7 @@ def _check(check: Check) -> tuple[str, ...]:
     declared = "" if check.declared is None else decimals.given(check.declared)
     found = "" if check.measured is None else decimals.nearest(check.measured)
     what = f"{check.assumption}, {check.note}" if check.note else check.assumption
-    seen = "" if check.detectable is None else sentences.detectable(check.detectable).removeprefix("detects ")
+    seen = "" if check.detectable is None else phrases.detectable(check.detectable).removeprefix("detects ")
     return what, check.test, decimals.upper(check.p_value, digits=2), declared, found, check.observed, seen
 
 
@@ -326,11 +326,11 @@ def _finding(finding: Finding) -> FindingView:
         state = "known to be wrong, backs no verdict" if refuted else "not known to be wrong"
         printed = f"the formula as printed, {state}. {finding.printed.reason}"
     return FindingView(
-        number=words.statement(finding),
+        number=labels.statement(finding),
         tight="" if finding.lower is None else f"true value at least {decimals.lower(finding.lower)}",
-        at=words.conditions(finding.at),
-        of=words.scope(finding),
-        rigor=words.rigor(finding),
+        at=labels.conditions(finding.at),
+        of=labels.scope(finding),
+        rigor=labels.rigor(finding),
         method=finding.method,
         source=finding.source,
         printed=printed,

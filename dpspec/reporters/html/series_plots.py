@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 
 from dpspec.contract import Json, Series
 from dpspec.engine.results.result import AuditResult
+from dpspec.reporters import labels
 from dpspec.reporters.html.curves import marks
 from dpspec.reporters.html.drawing import Drawing, Line
-from dpspec.reporters.view import words
-from dpspec.reporters.view.number_tables import pictures
+from dpspec.reporters.number_tables import pictures
 from dpspec.text import plain
 
 _KINDS = ("lines", "dots", "sorted")
@@ -96,12 +96,12 @@ def _sorted(series: Series, ys: Sequence[str]) -> Iterator[Line]:
 
 def _dots(series: Series, x: str, ys: Sequence[str]) -> Drawing:
     """A row for every name in column ``x``, its values as dots on one axis."""
-    names = list(dict.fromkeys(words.value(item) for item in series.columns[x]))
+    names = list(dict.fromkeys(labels.value(item) for item in series.columns[x]))
     lines: list[Line] = []
     for y in ys:
         for group, rows in _groups(series):
             parts = [group, y] if group and len(ys) > 1 else [group or y]
-            places = [float(names.index(words.value(series.columns[x][row]))) for row in rows]
+            places = [float(names.index(labels.value(series.columns[x][row]))) for row in rows]
             values = _values(series, y, rows)
             lines.append(
                 Line(
@@ -134,7 +134,7 @@ def _groups(series: Series) -> list[tuple[str, list[int]]]:
         order = sorted(order, key=lambda row: column[row])
     for row in order:
         item = column[row]
-        rows.setdefault(item if isinstance(item, str) else f"{by} {words.value(item)}", []).append(row)
+        rows.setdefault(item if isinstance(item, str) else f"{by} {labels.value(item)}", []).append(row)
     return list(rows.items())
 
 
@@ -191,7 +191,7 @@ def svg(series: Series, name: str) -> str:
     parts = [_text(_NAME + j * (_CELL + _GAP), _HEAD - 6, column) for j, column in enumerate(names)]
     for i in range(count):
         y = _HEAD + i * (_CELL + _GAP)
-        about = ", ".join(f"{column} {words.value(series.columns[column][i])}" for column in others)
+        about = ", ".join(f"{column} {labels.value(series.columns[column][i])}" for column in others)
         parts.append(_text(0, y + _CELL // 2, about))
         for j, column in enumerate(names):
             cell, x = series.columns[column][i], _NAME + j * (_CELL + _GAP)

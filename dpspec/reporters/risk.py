@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dpspec.engine.judging.proven_curves import ProvenCurve, proven_curves
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult
-from dpspec.reporters.view import words
+from dpspec.reporters import labels
 
 #: The false-positive rates of the attacker.
 _FALSE_POSITIVES = (0.01, 0.1)
@@ -62,7 +62,7 @@ def membership(audit: AuditResult) -> Iterator[str]:
         whom = members(curve)
         if powers[0] > _CERTAIN:
             text = f"{_before(scope(curve))}the proved bound does not rule out that an attacker identifies all {whom}."
-            yield words.sentence(text)
+            yield labels.sentence(text)
             continue
         yield _rates(scope(curve), whom, powers)
 
@@ -71,7 +71,7 @@ def _rates(of: str, whom: str, powers: Sequence[float]) -> str:
     """The maximum true-positive rate at each false-positive rate."""
     guesses = [f"{decimals.exact(100.0 * rate)} %" for rate in _FALSE_POSITIVES]
     found = [f"{decimals.upper(100.0 * one, digits=3)} %" for one in powers]
-    return words.sentence(
+    return labels.sentence(
         f"{_before(of)}at a {guesses[0]} false-positive rate an attacker identifies at most {found[0]} of {whom}, at "
         f"{guesses[1]} at most {found[1]}; guessing gives {guesses[0]} and {guesses[1]}."
     )
@@ -96,7 +96,7 @@ def _one_sided(audit: AuditResult) -> Iterator[str]:
             continue
         if isinstance(delta, float | int) and type(size) is int and epsilon is not None:
             factor = math.exp(min(epsilon, 700.0)) * (1.0 + 1e-12)  # rounded up
-            access = words.access(audit, verdict)
+            access = labels.access(audit, verdict)
             powers = [min(1.0, factor * rate + delta) for rate in _FALSE_POSITIVES]
             whom = "members" if size == 1 else f"groups of {size} members"
             yield (
@@ -116,9 +116,9 @@ def _before(scope: str) -> str:
 
 def scope(curve: ProvenCurve) -> str:
     """Return what distinguishes the scope of a curve: ``seeing the final model``, or nothing."""
-    text = words.curve(curve).removeprefix(words.groups(curve.group_size, curve.scope.unit)).removeprefix(", ")
+    text = labels.curve(curve).removeprefix(labels.groups(curve.group_size, curve.scope.unit)).removeprefix(", ")
     if "access" not in curve.varying and curve.scope.access != "all-iterates":
-        text = ", ".join(filter(None, (text, words.of_scope("access", curve.scope.access))))
+        text = ", ".join(filter(None, (text, labels.of_scope("access", curve.scope.access))))
     return text
 
 

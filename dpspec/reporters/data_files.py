@@ -13,7 +13,7 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import dump
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.view import words
+from dpspec.reporters import labels
 from dpspec.text import plain
 
 
@@ -50,7 +50,7 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
 
 def _row(audit: AuditResult, verdict: Verdict) -> list[str]:
     place = audit.places.get(verdict.claim) or {"file": audit.source, "line": ""}
-    label = words.headline(audit, verdict)
+    label = labels.headline(audit, verdict)
     texts = (audit.name, verdict.claim, verdict.kind, verdict.text, label, " or ".join(verdict.expect))
     numbers = (verdict.claimed, verdict.lower, verdict.upper, verdict.p_value)
     return [

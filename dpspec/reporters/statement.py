@@ -19,7 +19,7 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
 from dpspec.engine.results.joined import apart
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.view import words
+from dpspec.reporters import labels
 from dpspec.text import json_text, markdown
 
 Coverage: TypeAlias = Literal["checked", "declared", "not covered"]
@@ -110,10 +110,10 @@ def _guarantee(audit: AuditResult, verdict: Verdict) -> Guarantee:
     return Guarantee(
         claim=verdict.claim,
         says=verdict.text,
-        verdict=words.headline(audit, verdict),
-        control=words.is_control(verdict),
-        interval=words.interval(audit, verdict),
-        rigor="" if upper is None else words.rigor(upper),
+        verdict=labels.headline(audit, verdict),
+        control=labels.is_control(verdict),
+        interval=labels.interval(audit, verdict),
+        rigor="" if upper is None else labels.rigor(upper),
         source="" if upper is None else f"{upper.method}; {upper.source}",
     )
 
@@ -127,7 +127,7 @@ def _curves(audit: AuditResult) -> Iterator[str]:
         if math.isfinite(mu) and floor < _MOST_FLOOR:
             but = f", but for a probability of {decimals.upper(floor)}" if floor else ""
             yield (
-                f"The proved curve{words.curve(curve) or ', single records'}: "
+                f"The proved curve{labels.curve(curve) or ', single records'}: "
                 f"mu-GDP with mu at most {decimals.upper(mu)}{but}. "
                 f"Saying only this gives away at most {decimals.upper(regret)} (regret)"
             )
@@ -135,14 +135,14 @@ def _curves(audit: AuditResult) -> Iterator[str]:
 
 def _blocks(audit: AuditResult) -> Iterator[Block]:
     threat = audit.document.get("threat_model") or {}
-    private = [verdict for verdict in audit.verdicts if verdict.kind != "metric" and not words.is_control(verdict)]
-    labels = [words.verdict_label(audit, verdict) for verdict in private]
-    decided = [label for label in labels if label in ("proved", "supported")]
-    proved = labels.count("proved")
+    private = [verdict for verdict in audit.verdicts if verdict.kind != "metric" and not labels.is_control(verdict)]
+    verdicts = [labels.verdict_label(audit, verdict) for verdict in private]
+    decided = [label for label in verdicts if label in ("proved", "supported")]
+    proved = verdicts.count("proved")
     yield Block(
         "Epsilon and delta",
         "checked" if private and len(decided) == len(private) else "declared",
-        f"{proved} of {words.count(len(private), 'claim')} proved, by the bounds below"
+        f"{proved} of {labels.count(len(private), 'claim')} proved, by the bounds below"
         + ("" if len(decided) == len(private) else "; the others are not established by this audit"),
     )
     asked = threat.get("group_size") or 1
@@ -153,7 +153,7 @@ def _blocks(audit: AuditResult) -> Iterator[Block]:
         "Unit of privacy",
         "declared",
         f"one {unit}, {_UNITS.get(adjacency, adjacency)}; groups of "
-        f"{' and '.join(map(words.value, sizes))} were accounted for. {_bound(audit, unit)}",
+        f"{' and '.join(map(labels.value, sizes))} were accounted for. {_bound(audit, unit)}",
     )
     released = {
         "all-iterates": "every intermediate model",
@@ -184,7 +184,7 @@ def _bound(audit: AuditResult, unit: str) -> str:
 def _mechanism(audit: AuditResult) -> tuple[Coverage, str]:
     mechanism = audit.document.get("mechanism", {})
     values = {key: value for key, value in mechanism.items() if isinstance(value, str | int | float | Mapping)}
-    what = words.conditions(values)
+    what = labels.conditions(values)
     conformance = audit.conformance
     if conformance.status == "conforms-within":
         return "checked", f"{what}. What ran was tested against this: {conformance.reason}"

@@ -1,6 +1,6 @@
 """The report of ``dpspec run``: a line for what is as expected, then what is not, in full.
 
-The whole report is :mod:`dpspec.reporters.formats.terminal`.
+The whole report is :mod:`dpspec.reporters.terminal`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from dpspec.engine.results.joined import apart
 from dpspec.engine.results.matrices import Matrix
 from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.language.selections import is_selection
-from dpspec.reporters.formats import terminal
-from dpspec.reporters.view import cells, sentences, words
-from dpspec.reporters.view.audited import audited
-from dpspec.reporters.view.cells import cell_title
-from dpspec.reporters.view.limits import made_before, recorded
-from dpspec.reporters.view.page_layout import Page, text_table
+from dpspec.reporters import labels, matrices, phrases, terminal
+from dpspec.reporters.audited import audited
+from dpspec.reporters.layout import Page, text_table
+from dpspec.reporters.limits import made_before, recorded
+from dpspec.reporters.matrices import cell_title
 
 #: Audits up to so many are shown claim by claim; of more each that is as expected has one line.
 _MANY = 6
@@ -30,7 +29,7 @@ _MORE = "-v shows findings, checks, assumptions and limits; nothing is trained a
 
 
 def render(result: Result, *, internal: bool = False, width: int = 80, color: bool = False) -> str:
-    """The report as text of at most ``width`` columns; :func:`dpspec.reporters.view.tally.tally` is to follow.
+    """The report as text of at most ``width`` columns; :func:`dpspec.reporters.tally.tally` is to follow.
 
     internal: keep data-dependent and per-record values, which are otherwise left out and counted.
     """
@@ -54,7 +53,7 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
             _recorded(page, audit, f": {audit.name}" if several else "")
             continue
         _as_expected(page, audit)
-        if audit.conformance.expected or words.untested(audit):
+        if audit.conformance.expected or labels.untested(audit):
             _conformance(page, audit)
         for note in audit.notes:
             page.item(note)
@@ -66,7 +65,7 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
         _not_as_expected(page, audit, name if several else "")
     untrained = [audit for audit in result.audits if not (audit.planned_trials or recorded(audit))]
     if untrained:
-        of = f" for {words.count(len(untrained), 'audit')}" if several else ""
+        of = f" for {labels.count(len(untrained), 'audit')}" if several else ""
         page.item(f"Nothing was trained{of}: results apply to the specification; no code was run.")
     for sentence in (*result.notes, *(told for one in apart(result) for told in made_before(one))):
         page.item(sentence)
@@ -91,15 +90,15 @@ def _recorded(page: Page, audit: AuditResult, suffix: str) -> None:
     page.heading(f"Epsilon{suffix}")
     adversary = next((text for term, text in audited(audit) if term == "Adversary"), "")
     if adversary:
-        page.line(f"{words.sentence(adversary)}.", indent=2)
+        page.line(f"{labels.sentence(adversary)}.", indent=2)
     if audit.conformance.status != "conforms-within":
         page.line("The run deviates: these bounds hold for the recorded schedule, not for the run.", indent=2)
     for finding in audit.findings:
         own = finding.source.startswith(recording.SOURCE) or finding.scope.pipeline == "executed"
         if finding.quantity == "epsilon" and own:
             tight = "" if finding.lower is None else f" (true value >= {decimals.lower(finding.lower)})"
-            at, method = words.conditions(finding.at), finding.method
-            page.item(f"{words.statement(finding)}{tight} at {at}, {words.rigor(finding)}: {method}")
+            at, method = labels.conditions(finding.at), finding.method
+            page.item(f"{labels.statement(finding)}{tight} at {at}, {labels.rigor(finding)}: {method}")
     terminal.recording(page, audit, suffix, cautions=False)
     for note in audit.notes:
         page.item(note)
@@ -108,7 +107,7 @@ def _recorded(page: Page, audit: AuditResult, suffix: str) -> None:
 def _matrix(page: Page, matrix: Matrix[AuditResult]) -> None:
     """A heading, and a row for each cell: a table where the page is wide enough, or a line of its verdicts."""
     page.line((f"{matrix.name}, {len(matrix.audits)} cells", "underline"))
-    head, rows = cells.table(matrix)
+    head, rows = matrices.table(matrix)
     lines = text_table([head, *rows])
     if max(map(len, lines)) <= page.width - 2:
         for line in lines:
@@ -125,9 +124,9 @@ def _in_one_line(page: Page, audit: AuditResult) -> None:
 
 
 def _counted(audit: AuditResult) -> str:
-    counted = Counter(words.verdict_label(audit, verdict) for verdict in audit.verdicts)
+    counted = Counter(labels.verdict_label(audit, verdict) for verdict in audit.verdicts)
     said = ", ".join(f"{number} {label}" for label, number in counted.items()) or "no claim"
-    ran = f"; {words.conformance_label(audit.conformance.status)}" if audit.executed else ""
+    ran = f"; {labels.conformance_label(audit.conformance.status)}" if audit.executed else ""
     wrong = "as expected" if audit.as_expected else "NOT AS EXPECTED"
     return f"{said}{ran}, {wrong}"
 
@@ -141,19 +140,19 @@ def _as_expected(page: Page, audit: AuditResult) -> None:
 
 
 def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
-    claimed = words.claimed(verdict)
+    claimed = labels.claimed(verdict)
     wanted = "as expected" if verdict.verdict not in ("proved", "supported") else ""
-    rest = [words.access(audit, verdict), f"claimed {claimed}" if claimed else "", wanted]
-    told = f" {words.interval(audit, verdict)}: {', '.join([verdict.text, *filter(None, rest)])}"
-    terminal.row(page, words.headline(audit, verdict), (verdict.claim, "bold"), told)
+    rest = [labels.access(audit, verdict), f"claimed {claimed}" if claimed else "", wanted]
+    told = f" {labels.interval(audit, verdict)}: {', '.join([verdict.text, *filter(None, rest)])}"
+    terminal.row(page, labels.headline(audit, verdict), (verdict.claim, "bold"), told)
 
 
 def _conformance(page: Page, audit: AuditResult) -> None:
     """Write one row, if a run was executed."""
-    status, outcome = audit.conformance.status, words.conformance_outcome(audit)
+    status, outcome = audit.conformance.status, labels.conformance_outcome(audit)
     if not outcome:
         return
-    label = words.conformance_label(status)
+    label = labels.conformance_label(status)
     if status != "conforms-within":
         terminal.row(page, label, f"{outcome}: {audit.conformance.reason}")
         return
@@ -162,7 +161,7 @@ def _conformance(page: Page, audit: AuditResult) -> None:
         if check.detectable is not None and 0.0 <= check.detectable < math.inf:
             sharpest[check.assumption] = min(check.detectable, sharpest.get(check.assumption, math.inf))
     blind = dict.fromkeys(check.assumption for check in audit.checks if check.assumption not in sharpest)
-    parts = [words.count(len(audit.checks), "check")]
+    parts = [labels.count(len(audit.checks), "check")]
     sizes = sorted((size, name) for name, size in sharpest.items() if size > 0.0)
     if sizes:
         sharp, blunt = (f"{decimals.upper(100 * size, digits=2)}% ({name})" for size, name in (sizes[0], sizes[-1]))
@@ -177,7 +176,7 @@ def _conformance(page: Page, audit: AuditResult) -> None:
 def _not_as_expected(page: Page, audit: AuditResult, name: str) -> None:
     """Write unexpected claims with their reasons, then the rejected checks, smallest p-value first."""
     wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
-    deviating = not (audit.conformance.expected or words.untested(audit))
+    deviating = not (audit.conformance.expected or labels.untested(audit))
     if not wrong and not deviating:
         return
     page.heading(f"Not as expected{f': {name}' if name else ''}")
@@ -190,12 +189,12 @@ def _not_as_expected(page: Page, audit: AuditResult, name: str) -> None:
 def _deviation(page: Page, audit: AuditResult) -> None:
     """The conformance, and the checks that are rejected."""
     conformance = audit.conformance
-    label = words.conformance_label(conformance.status)
-    terminal.row(page, label, f"{words.conformance_outcome(audit)}: {conformance.reason}")
+    label = labels.conformance_label(conformance.status)
+    terminal.row(page, label, f"{labels.conformance_outcome(audit)}: {conformance.reason}")
     worst = sorted((check for check in audit.checks if rejected(check, 1)), key=lambda check: check.p_value)
     for check in worst:
-        page.item(sentences.check(check), indent=4)
+        page.item(phrases.check(check), indent=4)
     rest = len(audit.checks) - len(worst)
     if rest:
-        others = words.count(rest, "other check") if worst else words.count(rest, "check")
+        others = labels.count(rest, "other check") if worst else labels.count(rest, "check")
         page.item(f"{others} with p above 1e-6", indent=4)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dpspec.contract import Json
 from dpspec.contract.spec import unit_in_words
 from dpspec.engine.results.result import AuditResult, Verdict
-from dpspec.reporters.view import words
-from dpspec.reporters.view.limits import recorded
+from dpspec.reporters import labels
+from dpspec.reporters.limits import recorded
 from dpspec.text import joined, shortened
 
 #: Keys of a spec that name its owner, with the terms that reports show.
@@ -31,7 +31,7 @@ def audited(audit: AuditResult) -> Iterator[tuple[str, str]]:
     yield "Data", "; ".join(part for part in (_block(document.get("data"), "kind"), _records(audit)) if part)
     if document.get("model"):
         count = audit.facts.parameters
-        size = f"; {words.count(count, 'parameter')}" if count is not None else ""
+        size = f"; {labels.count(count, 'parameter')}" if count is not None else ""
         yield "Model", f"{_block(document.get('model'), 'kind')}{size}"
     if audit.planned_trials or recorded(audit):
         yield "Training", _block(document.get("training"), "backend")
@@ -46,23 +46,23 @@ def _mechanism(block: Json) -> str:
     if not isinstance(cells, list | tuple):
         return _block(block, "kind")
     rest = _block(block, "kind", leave_out=("cells",))
-    return f"{rest}{',' if ':' in rest else ':'} the best of {words.count(len(cells), 'cell')}"
+    return f"{rest}{',' if ':' in rest else ':'} the best of {labels.count(len(cells), 'cell')}"
 
 
 def _block(block: Json, kind: str, leave_out: tuple[str, ...] = ()) -> str:
     """``group: noise_multiplier 1.5, clip_norm 1``."""
     if not isinstance(block, Mapping):
         return ""
-    name = words.value(block.get(kind)) if block.get(kind) is not None else ""
+    name = labels.value(block.get(kind)) if block.get(kind) is not None else ""
     rest = {key: value for key, value in block.items() if key not in (kind, *leave_out)}
-    return shortened(": ".join(part for part in (name, words.conditions(rest)) if part), _LONGEST)
+    return shortened(": ".join(part for part in (name, labels.conditions(rest)) if part), _LONGEST)
 
 
 def _records(audit: AuditResult) -> str:
     facts = audit.facts
-    said = [words.count(facts.records, "record")]
+    said = [labels.count(facts.records, "record")]
     if facts.features:
-        said.append(words.count(facts.features, "token" if facts.vocabulary else "feature"))
+        said.append(labels.count(facts.features, "token" if facts.vocabulary else "feature"))
     if facts.classes:
         said.append(f"{facts.classes} classes" if facts.classes != 1 else "1 class")
     if facts.test_records:
@@ -75,14 +75,14 @@ def _adversary(threat: Json, data: Json) -> str:
     if not isinstance(threat, Mapping):
         return ""
     unit = unit_in_words(str(threat.get("unit") or "record"), data if isinstance(data, Mapping) else {})
-    parts = [words.neighbours(str(threat["adjacency"]), unit)] if threat.get("adjacency") else []
-    parts += [words.of_scope("access", str(threat["access"]))] if threat.get("access") else []
+    parts = [labels.neighbours(str(threat["adjacency"]), unit)] if threat.get("adjacency") else []
+    parts += [labels.of_scope("access", str(threat["access"]))] if threat.get("access") else []
     sizes = threat.get("group_size")
     if sizes is not None:
         of_whom = "" if unit == "record" else f" {unit.partition(' (')[0]}s"
         if of_whom and _list(sizes) == [1]:
             of_whom = of_whom.removesuffix("s")
-        parts.append(f"groups of {joined([words.value(one) for one in _list(sizes)])}{of_whom}")
+        parts.append(f"groups of {joined([labels.value(one) for one in _list(sizes)])}{of_whom}")
     return ", ".join(parts)
 
 
@@ -103,15 +103,15 @@ def conclusion(audit: AuditResult) -> Iterator[str]:
         claims = [
             verdict
             for verdict in audit.verdicts
-            if words.verdict_label(audit, verdict) == name and not words.is_control(verdict)
+            if labels.verdict_label(audit, verdict) == name and not labels.is_control(verdict)
         ]
         if claims:
             yield f"{_subject(claims)} {more if len(claims) > 1 else one}."
-    controls = [verdict for verdict in audit.verdicts if words.is_control(verdict)]
+    controls = [verdict for verdict in audit.verdicts if labels.is_control(verdict)]
     refuted = [verdict for verdict in controls if verdict.expected]
-    if attacked := [verdict for verdict in refuted if words.refuted_by_attack(audit, verdict)]:
+    if attacked := [verdict for verdict in refuted if labels.refuted_by_attack(audit, verdict)]:
         yield f"{_controls(attacked)} {_is(attacked)} {attacked[0].verdict}: the audit detects such violations."
-    if by_theory := [verdict for verdict in refuted if not words.refuted_by_attack(audit, verdict)]:
+    if by_theory := [verdict for verdict in refuted if not labels.refuted_by_attack(audit, verdict)]:
         untested = ", which does not test the attack" if audit.planned_trials else ""
         yield f"{_controls(by_theory)} {_is(by_theory)} refuted by a certified bound{untested}."
     if missed := [verdict for verdict in controls if not verdict.expected]:
@@ -119,7 +119,7 @@ def conclusion(audit: AuditResult) -> Iterator[str]:
     if not audit.planned_trials and not recorded(audit):
         yield "Nothing was trained: results apply to the specification; no code was run."
     elif status == "conforms-within":
-        tests = words.count(len(audit.checks), "conformance test")
+        tests = labels.count(len(audit.checks), "conformance test")
         yield f"{tests} compared the run with its declaration. None found a deviation above its detection limit."
     elif status == "not-run":
         yield "The conformance of the executed run was not tested."
@@ -136,7 +136,7 @@ _SAID = (
     ("open", "is open: nothing proves or refutes it", "are open: nothing proves or refutes them"),
     ("supported", "is supported by evidence, and not proved", "are supported by evidence, and not proved"),
     (
-        words.AS_DECLARED,
+        labels.AS_DECLARED,
         "is proved for the declared mechanism only: the executed run deviates",
         "are proved for the declared mechanism only: the executed run deviates",
     ),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.view import cells, words
+from dpspec.reporters import labels, matrices
 from dpspec.text import shortened
 
 #: So many names are said in a sentence.
@@ -46,7 +46,7 @@ def tally(result: Result, *, width: int | None = None) -> str:
     """
     verdicts = [(audit, verdict) for audit in result.audits for verdict in audit.verdicts]
     head = f"{len(result.parts)} results, each judged by itself; " if result.parts else ""
-    everything = f"{words.count(len(result.audits), 'audit')}, {words.count(len(verdicts), 'claim')}"
+    everything = f"{labels.count(len(result.audits), 'audit')}, {labels.count(len(verdicts), 'claim')}"
     said = list(_said(result, len(verdicts)))
     ends = [] if result.complete else ["INCOMPLETE, trials are missing"]
     if not failed(result):
@@ -64,8 +64,8 @@ def tally(result: Result, *, width: int | None = None) -> str:
 def failed(result: Result) -> bool:
     """Whether something is not as expected that missing trials cannot mend."""
     return any(
-        not (audit.conformance.expected or words.untested(audit))
-        or any(not verdict.expected and not words.pending(audit, verdict) for verdict in audit.verdicts)
+        not (audit.conformance.expected or labels.untested(audit))
+        or any(not verdict.expected and not labels.pending(audit, verdict) for verdict in audit.verdicts)
         for audit in result.audits
     )
 
@@ -77,7 +77,7 @@ def _as_expected(result: Result, everything: str, width: int | None) -> str:
         return f"{everything}: all as expected"
     deviate = f"{'deviates' if len(made) == 1 else 'deviate'} on purpose"
     for most in (*range(_NAMED, 0, -1), 0):
-        names = f"{', '.join(made[:most])}{_more(len(made) - most)}" if most else words.count(len(made), "audit")
+        names = f"{', '.join(made[:most])}{_more(len(made) - most)}" if most else labels.count(len(made), "audit")
         text = f"{everything}: as expected; {names} {deviate}"
         if width is None or len(text) <= width:
             break
@@ -86,23 +86,23 @@ def _as_expected(result: Result, everything: str, width: int | None) -> str:
 
 def _said(result: Result, claims: int) -> Iterator[_Said]:
     """Claims that failed, audits of which something else ran, and claims that are not decided yet."""
-    wrong = _named(result, lambda audit, verdict: not verdict.expected and not words.pending(audit, verdict))
-    later = _named(result, words.pending)
-    strange = [audit for audit in result.audits if not (audit.conformance.expected or words.untested(audit))]
+    wrong = _named(result, lambda audit, verdict: not verdict.expected and not labels.pending(audit, verdict))
+    later = _named(result, labels.pending)
+    strange = [audit for audit in result.audits if not (audit.conformance.expected or labels.untested(audit))]
     failed = sum(
-        not verdict.expected and not words.pending(audit, verdict)
+        not verdict.expected and not labels.pending(audit, verdict)
         for audit in result.audits
         for verdict in audit.verdicts
     )
     if wrong:
-        counted = f"FAILED {failed} of {words.count(claims, 'claim')}"
+        counted = f"FAILED {failed} of {labels.count(claims, 'claim')}"
         yield _Said(f"{counted}: ", tuple(wrong), counted)
     if strange:
         begin = "" if wrong else "FAILED "
-        number = f"{begin}conformance of {words.count(len(strange), 'audit')}"
+        number = f"{begin}conformance of {labels.count(len(strange), 'audit')}"
         yield _Said(begin, tuple(_strange(audit) for audit in strange), number)
     if later:
-        yield _Said("not yet decided: ", tuple(later), f"{words.count(len(later), 'name')} not yet decided")
+        yield _Said("not yet decided: ", tuple(later), f"{labels.count(len(later), 'name')} not yet decided")
 
 
 def _named(result: Result, of: Callable[[AuditResult, Verdict], bool]) -> list[str]:
@@ -121,9 +121,9 @@ def _named(result: Result, of: Callable[[AuditResult, Verdict], bool]) -> list[s
             if (id(matrix), verdict.claim) in told:
                 continue
             told.add((id(matrix), verdict.claim))
-            held = [one for one in matrix.audits if (v := cells.verdict_of(one, verdict.claim)) and of(one, v)]
+            held = [one for one in matrix.audits if (v := matrices.verdict_of(one, verdict.claim)) and of(one, v)]
             if len(held) == 1:
-                names.append(f"{matrix.name} ({cells.cell_title(matrix, audit)}).{verdict.claim}")
+                names.append(f"{matrix.name} ({matrices.cell_title(matrix, audit)}).{verdict.claim}")
             else:
                 names.append(f"{matrix.name}.{verdict.claim} in {len(held)} of {len(matrix.audits)} cells")
     return names
@@ -134,7 +134,7 @@ def _strange(audit: AuditResult) -> str:
     status = audit.conformance.status
     if status != "deviates":
         outcomes = {"checks-missing": "lacks planned checks", "not-run": "was not tested"}
-        return f"{audit.name} {outcomes.get(status, words.conformance_label(status))}"
+        return f"{audit.name} {outcomes.get(status, labels.conformance_label(status))}"
     worst = min(audit.checks, key=lambda check: check.p_value, default=None)
     if worst is None:
         return f"{audit.name} deviates"

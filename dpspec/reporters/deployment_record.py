@@ -16,9 +16,9 @@ from dpspec.contract import Json
 from dpspec.contract.spec import unit_in_words
 from dpspec.engine.redact import redact
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.formats.statement import Statement, statements
-from dpspec.reporters.view import words
-from dpspec.reporters.view.limits import ALWAYS
+from dpspec.reporters import labels
+from dpspec.reporters.limits import ALWAYS
+from dpspec.reporters.statement import Statement, statements
 from dpspec.text import markdown
 
 #: Stands where only those who publish can say what is so.
@@ -99,7 +99,7 @@ def _guarantee(audit: AuditResult) -> _Guarantee | None:
         for verdict in audit.verdicts:
             claim = claims.get(verdict.claim, {})
             narrow = claim.get("group_size", 1) != 1 or any(claim.get(key) is not None for key in ("record", "over"))
-            if verdict.kind in _PARAMETERS and words.verdict_label(audit, verdict) == name and not narrow:
+            if verdict.kind in _PARAMETERS and labels.verdict_label(audit, verdict) == name and not narrow:
                 keys = _PARAMETERS[verdict.kind]
                 return _Guarantee(verdict, {key: float(claim[key]) for key in keys if claim.get(key) is not None})
     return None
@@ -149,7 +149,7 @@ def _justified(statement: Statement) -> Iterator[str]:
 
 def _block(statement: Statement, name: str) -> str:
     block = next(block for block in statement.blocks if block.name == name)
-    return _text(words.sentence(f"{block.text.rstrip('.')} ({block.coverage})"))
+    return _text(labels.sentence(f"{block.text.rstrip('.')} ({block.coverage})"))
 
 
 def _text(text: str) -> str:

@@ -12,11 +12,11 @@ from dpspec.contract import Assumption
 from dpspec.engine.judging.proven_curves import proven_curves
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Result
-from dpspec.reporters.view import cells, glossary, words
-from dpspec.reporters.view.audited import conclusion
-from dpspec.reporters.view.limits import recorded
-from dpspec.reporters.view.risk import members, power, risk, scope
-from dpspec.reporters.view.sentences import assumptions_of
+from dpspec.reporters import glossary, labels, matrices
+from dpspec.reporters.audited import conclusion
+from dpspec.reporters.limits import recorded
+from dpspec.reporters.phrases import assumptions_of
+from dpspec.reporters.risk import members, power, risk, scope
 from dpspec.text import joined, shortened
 
 #: The maximum number of names, or of values of an axis.
@@ -52,7 +52,7 @@ def in_short(result: Result) -> tuple[Answer, ...]:
     return (
         (RESULT, tuple(conclusion(audits[0])) if alone else tuple(_outcomes(audits))),
         ("Audited", (_what(audits[0]),) if alone else tuple(_whats(result))),
-        ("Risk for one person", risk(audits[0]) if alone else tuple(_risks(audits, cells.titles(result)))),
+        ("Risk for one person", risk(audits[0]) if alone else tuple(_risks(audits, matrices.titles(result)))),
         (NOT_TESTED, tuple(_unchecked(audits))),
     )
 
@@ -61,10 +61,10 @@ def _what(audit: AuditResult) -> str:
     """``The training of a model (mlp, 4810 parameters) on 1438 records (digits), by ... (the mechanism group).``"""
     document, facts = audit.document, audit.facts
     mechanism = _mechanism(_kind(document.get("mechanism")))
-    data = f"{words.count(facts.records, 'record')} ({_kind(document.get('data'))})"
+    data = f"{labels.count(facts.records, 'record')} ({_kind(document.get('data'))})"
     if not audit.planned_trials and not recorded(audit):
-        return f"{words.sentence(mechanism)}, as declared for {data}; no code that does it."
-    size = "" if facts.parameters is None else f", {words.count(facts.parameters, 'parameter')}"
+        return f"{labels.sentence(mechanism)}, as declared for {data}; no code that does it."
+    size = "" if facts.parameters is None else f", {labels.count(facts.parameters, 'parameter')}"
     model = f" of a model ({_kind(document.get('model'))}{size})" if document.get("model") else ""
     how = "The recording of a training" if recorded(audit) else "The training"
     return f"{how}{model} on {data}, by {mechanism}."
@@ -77,7 +77,7 @@ def _mechanism(kind: str) -> str:
 
 
 def _kind(block: object) -> str:
-    return shortened(words.value(block.get("kind")), 60) if isinstance(block, Mapping) and block.get("kind") else "?"
+    return shortened(labels.value(block.get("kind")), 60) if isinstance(block, Mapping) and block.get("kind") else "?"
 
 
 def _whats(result: Result) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _whats(result: Result) -> Iterator[str]:
         within.update(matrix.numbers)
         axes = []
         for name in matrix.axes.values():
-            held = list(dict.fromkeys(cells.cell_value(matrix.values(audit)[name]) for audit in matrix.audits))
+            held = list(dict.fromkeys(matrices.cell_value(matrix.values(audit)[name]) for audit in matrix.audits))
             axes.append(f"{name} {_some(held)}")
         yield f"{matrix.name}, {len(matrix.audits)} times, each with another {joined(axes)}. {_what(matrix.audits[0])}"
     others = [audit for number, audit in enumerate(result.audits) if number not in within]
@@ -106,30 +106,30 @@ def _outcomes(audits: Sequence[AuditResult]) -> Iterator[str]:
             "mechanism, not to that run."
         )
     claims = [
-        words.verdict_label(audit, one) for audit in audits for one in audit.verdicts if not words.is_control(one)
+        labels.verdict_label(audit, one) for audit in audits for one in audit.verdicts if not labels.is_control(one)
     ]
     if claims:
-        yield f"Of {words.count(len(claims), 'claim')} {_counts(claims)}."
-    controls = [(audit, one) for audit in audits for one in audit.verdicts if words.is_control(one)]
+        yield f"Of {labels.count(len(claims), 'claim')} {_counts(claims)}."
+    controls = [(audit, one) for audit in audits for one in audit.verdicts if labels.is_control(one)]
     if controls:
         refuted = [each for each in controls if each[1].expected]
-        by_theory = sum(not words.refuted_by_attack(*each) for each in refuted)
+        by_theory = sum(not labels.refuted_by_attack(*each) for each in refuted)
         without = f", {by_theory} of them by a certified bound without the attack" if by_theory else ""
         were = "was" if len(refuted) == 1 else "were"
-        yield f"{len(refuted)} of {words.count(len(controls), 'negative control')} {were} refuted{without}."
+        yield f"{len(refuted)} of {labels.count(len(controls), 'negative control')} {were} refuted{without}."
     bare = [audit for audit in audits if not audit.planned_trials and not recorded(audit)]
     if bare:
         which = "any audit" if len(bare) == len(audits) else f"{len(bare)} of {len(audits)} audits"
         yield f"Nothing was trained for {which}: their results apply to the specification; no code was run."
     fine = [audit for audit in audits if audit.conformance.status == "conforms-within"]
     if fine:
-        yield f"Conformance tests of the executed run found no deviation in {words.count(len(fine), 'audit')}."
+        yield f"Conformance tests of the executed run found no deviation in {labels.count(len(fine), 'audit')}."
 
 
-def _counts(labels: Sequence[str]) -> str:
+def _counts(found_labels: Sequence[str]) -> str:
     """``3 are contradicted and 1 is proved``, the worst first."""
-    order = ("contradicted", "refuted", "open", "supported", words.AS_DECLARED, "proved")
-    found = [(name, labels.count(name)) for name in order]
+    order = ("contradicted", "refuted", "open", "supported", labels.AS_DECLARED, "proved")
+    found = [(name, found_labels.count(name)) for name in order]
     told = {"supported": "supported by evidence and not proved"}
     return joined([f"{n} {'is' if n == 1 else 'are'} {told.get(name, name)}" for name, n in found if n])
 
@@ -161,7 +161,7 @@ def _risks(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str
         "The rates of each audit are below."
     )
     if len(found) < len(audits):
-        yield f"No rate follows for {words.count(len(audits) - len(found), 'audit')}."
+        yield f"No rate follows for {labels.count(len(audits) - len(found), 'audit')}."
 
 
 def _unchecked(audits: Sequence[AuditResult]) -> Iterator[str]:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from dpspec.contract import Check
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult
+from dpspec.reporters import glossary, labels, phrases
 from dpspec.reporters.html.axes import Axis
 from dpspec.reporters.html.bars import Bar, svg
 from dpspec.reporters.html.figures import Figure
-from dpspec.reporters.view import glossary, sentences, words
 
 #: The axis ends here at least and at most: a ten-thousandth, a hundred times. Sizes beyond them are written.
 _LEAST, _MOST = 1e-4, 100.0
@@ -76,7 +76,7 @@ def rows(audit: AuditResult, family: int) -> list[Row]:
     family: among how many checks those of the audit were judged.
     """
     by_name: dict[str, list[tuple[Check, bool]]] = {}
-    for check, is_rejected in sentences.ranked(audit.checks, family):
+    for check, is_rejected in phrases.ranked(audit.checks, family):
         by_name.setdefault(check.assumption, []).append((check, is_rejected))
     found = [_row(name, checks) for name, checks in by_name.items()]
     return sorted([*found, *_untested(audit, by_name)], key=_rank)
@@ -98,7 +98,7 @@ def _row(name: str, checks: Sequence[tuple[Check, bool]]) -> Row:
 def _untested(audit: AuditResult, tested: dict[str, list[tuple[Check, bool]]]) -> Iterator[Row]:
     """What upper bounds rest on and no test of this audit looked at."""
     held = [one for finding in audit.findings if finding.bound == "upper" for one in finding.assumptions]
-    for one in sentences.by_status(held):
+    for one in phrases.by_status(held):
         if one.name not in tested and one.test is None and one.status in _UNTESTED:
             tested[one.name] = []
             yield Row(one.name, None, None, 0, 0, said=_UNTESTED[one.status])
@@ -146,5 +146,5 @@ def reason(audit: AuditResult) -> str:
     if audit.conformance.status != "conforms-within":
         return audit.conformance.reason
     number = len(audit.checks)
-    tests = words.count(number, "test")
+    tests = labels.count(number, "test")
     return f"{tests}, none rejected. The figure shows the smallest deviation that each kind of test detects."

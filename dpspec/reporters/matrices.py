@@ -10,7 +10,7 @@ from dpspec.contract import Json
 from dpspec.engine.results import decimals
 from dpspec.engine.results.matrices import Matrix
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.view import words
+from dpspec.reporters import labels
 from dpspec.text import shortened
 
 #: So many characters of a value stand for it: a list of steps is no name.
@@ -24,7 +24,7 @@ def cell_value(item: Json) -> str:
     """A value of an axis; what a cell leaves as the spec says it is told so."""
     if item is None:
         return "as in the spec"
-    return shortened(decimals.exact(item) if isinstance(item, float) else words.value(item), _VALUE)
+    return shortened(decimals.exact(item) if isinstance(item, float) else labels.value(item), _VALUE)
 
 
 def cell_title(matrix: Matrix[AuditResult], audit: AuditResult) -> str:
@@ -58,8 +58,8 @@ def table(matrix: Matrix[AuditResult]) -> tuple[tuple[str, ...], list[tuple[str,
     rows = []
     for audit in matrix.audits:
         told = [_told(audit, verdict_of(audit, claim)) for claim in claims]
-        wrong = not (audit.conformance.expected or words.untested(audit))
-        conformance = words.conformance_label(audit.conformance.status) + (", NOT AS EXPECTED" if wrong else "")
+        wrong = not (audit.conformance.expected or labels.untested(audit))
+        conformance = labels.conformance_label(audit.conformance.status) + (", NOT AS EXPECTED" if wrong else "")
         axes = map(cell_value, matrix.values(audit).values())
         rows.append((*axes, *told, *((conformance,) if ran else ())))
     return head, rows
@@ -69,7 +69,7 @@ def _told(audit: AuditResult, verdict: Verdict | None) -> str:
     if verdict is None:
         return ""
     wrong = "" if verdict.expected else ", NOT AS EXPECTED"
-    return f"{words.verdict_label(audit, verdict)} {words.interval(audit, verdict)}{wrong}"
+    return f"{labels.verdict_label(audit, verdict)} {labels.interval(audit, verdict)}{wrong}"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dpspec.engine.judging.conformance_status import family_sizes, rejected
 from dpspec.engine.results import decimals
 from dpspec.engine.results.joined import apart
 from dpspec.engine.results.result import AuditResult, Result
-from dpspec.reporters.view import words
+from dpspec.reporters import labels
 
 _STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
 
@@ -112,7 +112,7 @@ def _as_run(of: Finding) -> str:
         missing = "; ".join(one.text for one in of.assumptions)
         return f"Estimated epsilon of the executed run ({of.method}): not available; missing: {missing}."
     high = "no upper end" if math.isinf(of.value) else decimals.upper(of.value)
-    at = f" at {words.conditions(of.at)}" if of.at else ""
+    at = f" at {labels.conditions(of.at)}" if of.at else ""
     return f"Estimated epsilon of the executed run ({of.method}): {decimals.lower(of.lower)} to {high}{at}."
 
 
@@ -151,7 +151,7 @@ def _said(audit: AuditResult, part: str, index: int) -> str:
     one = parts[index]
     match part:
         case "findings":
-            return ", ".join(text for text in (words.statement(one), words.conditions(one.at), one.method) if text)
+            return ", ".join(text for text in (labels.statement(one), labels.conditions(one.at), one.method) if text)
         case "verdicts":
             return f"claim {one.claim}"
         case "checks":
@@ -161,4 +161,4 @@ def _said(audit: AuditResult, part: str, index: int) -> str:
         case "evidence":
             return str(one.id)
         case _:
-            return f"{one.method}, {words.conditions(one.at)}"
+            return f"{one.method}, {labels.conditions(one.at)}"

@@ -18,8 +18,8 @@ from dpspec.contract.canonical import digest
 from dpspec.engine.redact import redact
 from dpspec.engine.results.joined import apart
 from dpspec.engine.results.result import AuditResult, Result
-from dpspec.reporters.view import words
-from dpspec.reporters.view.tally import tally
+from dpspec.reporters import labels
+from dpspec.reporters.tally import tally
 from dpspec.text import json_text, plain
 
 if TYPE_CHECKING:
@@ -38,15 +38,15 @@ def render_github(result: Result, *, internal: bool = False) -> str:
 def _annotations(audit: AuditResult) -> Iterator[str]:
     for verdict in audit.verdicts:
         if not verdict.expected:
-            title = f"{audit.name}, claim {verdict.claim}: {words.headline(audit, verdict)}"
-            kind = "warning" if words.pending(audit, verdict) else "error"
-            yield _command(kind, words.verdict_line(audit, verdict), title=title, **_place(audit, verdict.claim))
+            title = f"{audit.name}, claim {verdict.claim}: {labels.headline(audit, verdict)}"
+            kind = "warning" if labels.pending(audit, verdict) else "error"
+            yield _command(kind, labels.verdict_line(audit, verdict), title=title, **_place(audit, verdict.claim))
     conformance = audit.conformance
-    if not conformance.expected and not words.untested(audit):
-        title = f"{audit.name}: {words.conformance_label(conformance.status)}"
-        yield _command("error", words.conformance_line(audit), title=title, **_place(audit, ""))
+    if not conformance.expected and not labels.untested(audit):
+        title = f"{audit.name}: {labels.conformance_label(conformance.status)}"
+        yield _command("error", labels.conformance_line(audit), title=title, **_place(audit, ""))
     if not audit.complete:
-        yield _command("warning", words.missing_trials(audit), title=f"{audit.name}: incomplete", **_place(audit, ""))
+        yield _command("warning", labels.missing_trials(audit), title=f"{audit.name}: incomplete", **_place(audit, ""))
 
 
 def _place(audit: AuditResult, claim: str) -> dict[str, str]:
@@ -98,22 +98,22 @@ def _cases(audit: AuditResult) -> Iterator[TestCase]:
     name = plain(audit.name)
     for verdict in audit.verdicts:
         case = TestCase(plain(verdict.claim), name)
-        if words.pending(audit, verdict):
-            case.result = [Skipped(plain(words.verdict_line(audit, verdict)))]
+        if labels.pending(audit, verdict):
+            case.result = [Skipped(plain(labels.verdict_line(audit, verdict)))]
         elif not verdict.expected:
-            case.result = [Failure(plain(words.verdict_line(audit, verdict)), words.verdict_label(audit, verdict))]
-        case.system_out = plain(words.verdict_line(audit, verdict))
+            case.result = [Failure(plain(labels.verdict_line(audit, verdict)), labels.verdict_label(audit, verdict))]
+        case.system_out = plain(labels.verdict_line(audit, verdict))
         yield case
     conformance = audit.conformance
     case = TestCase("conformance", name)
-    if not conformance.expected and not words.untested(audit):
-        case.result = [Failure(plain(words.conformance_line(audit)), conformance.status)]
+    if not conformance.expected and not labels.untested(audit):
+        case.result = [Failure(plain(labels.conformance_line(audit)), conformance.status)]
     elif conformance.status == "not-run":
         case.result = [Skipped(plain(conformance.reason))]
     yield case
     if not audit.complete:
         case = TestCase("trials", name)
-        case.result = [Error(plain(words.missing_trials(audit)), "incomplete")]
+        case.result = [Error(plain(labels.missing_trials(audit)), "incomplete")]
         yield case
 
 
@@ -166,14 +166,14 @@ def _run(result: Result) -> Json:
 def _results(audit: AuditResult) -> Iterator[Json]:
     for verdict in audit.verdicts:
         if not verdict.expected:
-            text = f"{audit.name}, claim {verdict.claim}: {words.verdict_line(audit, verdict)}"
-            level = "warning" if words.pending(audit, verdict) else "error"
+            text = f"{audit.name}, claim {verdict.claim}: {labels.verdict_line(audit, verdict)}"
+            level = "warning" if labels.pending(audit, verdict) else "error"
             yield _result(audit, verdict.verdict, verdict.claim, text, level)
     conformance = audit.conformance
-    if not conformance.expected and not words.untested(audit):
-        yield _result(audit, conformance.status, "", f"{audit.name}: conformance {words.conformance_line(audit)}")
+    if not conformance.expected and not labels.untested(audit):
+        yield _result(audit, conformance.status, "", f"{audit.name}: conformance {labels.conformance_line(audit)}")
     if not audit.complete:
-        yield _result(audit, "incomplete", "", f"{audit.name}: {words.missing_trials(audit)}", level="warning")
+        yield _result(audit, "incomplete", "", f"{audit.name}: {labels.missing_trials(audit)}", level="warning")
 
 
 def _result(audit: AuditResult, rule: str, claim: str, text: str, level: str = "error") -> Json:

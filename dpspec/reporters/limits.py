@@ -11,7 +11,7 @@ from dpspec.engine.results.joined import apart
 from dpspec.engine.results.result import AuditResult, Result, TrialRecord
 from dpspec.engine.storage import origins
 from dpspec.engine.storage.origins import origin_summary, version_notices
-from dpspec.reporters.view import words
+from dpspec.reporters import labels
 from dpspec.text import joined
 
 #: Limits of every audit.
@@ -141,13 +141,13 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
     yield "made", result.created
     versions = {key: item for key, item in result.environment.items() if key not in _NO_VERSIONS and item}
     if versions:
-        yield "versions", words.conditions(versions)
+        yield "versions", labels.conditions(versions)
     kept = result.environment.get("kept_bounds")
     if isinstance(kept, int) and kept:
-        yield "bounds", f"of {words.count(kept, 'audit')} kept from an earlier run by the same user with the same code"
+        yield "bounds", f"of {labels.count(kept, 'audit')} kept from an earlier run by the same user with the same code"
     plugins = result.environment.get("plugins")
     if isinstance(plugins, Mapping) and plugins:
-        yield "plugins", words.conditions(plugins)
+        yield "plugins", labels.conditions(plugins)
 
 
 def _recipe(audit: AuditResult) -> Iterator[tuple[str, str]]:
@@ -160,9 +160,9 @@ def _recipe(audit: AuditResult) -> Iterator[tuple[str, str]]:
         parts.append(f"initial weights digest {audit.facts.initial_weights[:_DIGEST]}")
     seed = _seed(audit.document)
     if seed is not None:
-        parts.append(f"seed {words.value(seed)}")
+        parts.append(f"seed {labels.value(seed)}")
     if audit.planned_trials:
-        parts.append(words.trials(audit))
+        parts.append(labels.trials(audit))
     if origin := origins.origin_summary(audit):
         parts.append(origin)
     devices = sorted(set(filter(None, map(_device, audit.trials))))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from dpspec.contract import Finding, Json, Series
 from dpspec.engine.results import decimals
-from dpspec.reporters.view import words
-from dpspec.reporters.view.page_layout import text_table
+from dpspec.reporters import labels
+from dpspec.reporters.layout import text_table
 
 #: Fewer findings than this read better one a line.
 _LEAST = 6
@@ -83,7 +83,7 @@ def cell(series: Series, column: str, item: Json) -> str:
     if item is None:
         return "-"
     if not isinstance(item, float):
-        return words.value(item)
+        return labels.value(item)
     way = {"upper": decimals.upper, "lower": decimals.lower}.get(series.bounds.get(column, ""), decimals.nearest)
     return way(item)
 
@@ -98,24 +98,24 @@ def rounding(series: Series) -> str:
 def _strip(findings: Sequence[Finding], key: str, room: int) -> Grid | None:
     """The table where only ``key`` differs: one line of conditions, one of numbers."""
     ordered = sorted(findings, key=lambda finding: _order(finding.at[key]))
-    values = [words.value(finding.at[key]) for finding in ordered]
+    values = [labels.value(finding.at[key]) for finding in ordered]
     strip = Grid(
         title=_shared(findings[0], key),
         head=(key, *values),
-        rows=((_sign(findings[0]), *(words.number(finding) for finding in ordered)),),
+        rows=((_sign(findings[0]), *(labels.number(finding) for finding in ordered)),),
     )
     return strip if len(set(values)) == len(values) and len(strip.lines()[0]) <= room else None
 
 
 def _shared(finding: Finding, *varying: str) -> str:
     """The conditions that all findings share, as a title."""
-    fixed = words.conditions({key: item for key, item in finding.at.items() if key not in varying})
+    fixed = labels.conditions({key: item for key, item in finding.at.items() if key not in varying})
     return f"at {fixed}" if fixed else ""
 
 
 def _sign(finding: Finding) -> str:
     """A finding's statement without its number: ``epsilon <=``."""
-    return words.statement(finding).removesuffix(words.number(finding)).strip()
+    return labels.statement(finding).removesuffix(labels.number(finding)).strip()
 
 
 def _table(first: Finding, by_place: dict[tuple[Json, Json], Finding], one: str, other: str) -> Grid | None:
@@ -128,13 +128,13 @@ def _table(first: Finding, by_place: dict[tuple[Json, Json], Finding], one: str,
         return None
     return Grid(
         title=_shared(first, one, other),
-        head=(_sign(first), *(f"{other} {words.value(b)}" if b == across[0] else words.value(b) for b in across)),
-        rows=tuple((f"{one} {words.value(a)}", *(_cell(placed.get((a, b))) for b in across)) for a in down),
+        head=(_sign(first), *(f"{other} {labels.value(b)}" if b == across[0] else labels.value(b) for b in across)),
+        rows=tuple((f"{one} {labels.value(a)}", *(_cell(placed.get((a, b))) for b in across)) for a in down),
     )
 
 
 def _cell(finding: Finding | None) -> str:
-    return "-" if finding is None else words.number(finding)
+    return "-" if finding is None else labels.number(finding)
 
 
 def _order(value: Json) -> tuple[bool, float, str]:

@@ -11,9 +11,9 @@ from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.redact import redact
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.view import recording, sentences, words
-from dpspec.reporters.view.limits import limits, recipes
-from dpspec.reporters.view.tally import tally
+from dpspec.reporters import labels, phrases, recording
+from dpspec.reporters.limits import limits, recipes
+from dpspec.reporters.tally import tally
 from dpspec.text import markdown, plain
 
 #: Of so many claims, and audits, those that are as expected are shown; of more they are folded away.
@@ -66,17 +66,17 @@ def _contradicted(audit: AuditResult) -> Iterator[str]:
 def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
     """Claims with their reasons, then rejected checks by p-value."""
     wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
-    deviating = not (audit.conformance.expected or words.untested(audit))
+    deviating = not (audit.conformance.expected or labels.untested(audit))
     if not wrong and not deviating:
         return
     yield f"## Not as expected{f': {markdown(audit.name)}' if several else ''}"
     yield ""
     for verdict in wrong:
-        yield f"- **{words.headline(audit, verdict)}** {markdown(verdict.claim)}: {markdown(verdict.reason)}"
+        yield f"- **{labels.headline(audit, verdict)}** {markdown(verdict.claim)}: {markdown(verdict.reason)}"
     if deviating:
         yield f"- {_status(audit)}. {markdown(audit.conformance.reason)}"
         for check in sorted((one for one in audit.checks if rejected(one, 1)), key=lambda one: one.p_value):
-            yield f"  - {markdown(sentences.check(check))}"
+            yield f"  - {markdown(phrases.check(check))}"
     yield ""
 
 
@@ -87,13 +87,13 @@ def _claims(audits: Sequence[AuditResult], *, several: bool) -> Iterator[str]:
     rest = [pair for pair in judged if pair[1].expected] if len(judged) > _MANY else []
     yield from _table(first, several=several)
     if rest:
-        yield from _folded(f"{words.count(len(rest), 'claim')} as expected", _table(rest, several=several))
+        yield from _folded(f"{labels.count(len(rest), 'claim')} as expected", _table(rest, several=several))
 
 
 def _table(judged: Sequence[tuple[AuditResult, Verdict]], *, several: bool) -> Iterator[str]:
     if not judged:
         return
-    claimed = any(words.claimed(verdict) for _, verdict in judged)
+    claimed = any(labels.claimed(verdict) for _, verdict in judged)
     yield f"| Verdict | Claim | Says | {'Claimed | ' if claimed else ''}Interval | Outcome |"
     yield f"|---|---|---|{'---|' if claimed else ''}---|---|"
     for audit, verdict in judged:
@@ -103,13 +103,13 @@ def _table(judged: Sequence[tuple[AuditResult, Verdict]], *, several: bool) -> I
 
 def _conformance(audits: Sequence[AuditResult], *, several: bool) -> Iterator[str]:
     """A line each: what is said of the tests themselves is folded."""
-    expected = [audit for audit in audits if audit.conformance.expected or words.untested(audit)]
+    expected = [audit for audit in audits if audit.conformance.expected or labels.untested(audit)]
     for audit in audits:
         if len(audits) <= _MANY or audit not in expected:
             name = f"- {markdown(audit.name)}: " if several else ""
             yield f"{name}{'c' if several else 'C'}onformance {_status(audit)}."
     if len(audits) > _MANY and expected:
-        yield f"- Conformance of {words.count(len(expected), 'other audit')}: as expected."
+        yield f"- Conformance of {labels.count(len(expected), 'other audit')}: as expected."
     yield ""
 
 
@@ -137,8 +137,8 @@ def _recording(audit: AuditResult, *, several: bool) -> Iterator[str]:
 
 
 def _status(audit: AuditResult) -> str:
-    outcome = words.conformance_outcome(audit)
-    return f"**{words.conformance_label(audit.conformance.status)}**{f', {markdown(outcome)}' if outcome else ''}"
+    outcome = labels.conformance_outcome(audit)
+    return f"**{labels.conformance_label(audit.conformance.status)}**{f', {markdown(outcome)}' if outcome else ''}"
 
 
 def _details(audit: AuditResult, source: str) -> Iterator[str]:
@@ -149,24 +149,24 @@ def _details(audit: AuditResult, source: str) -> Iterator[str]:
         yield ""
     yield f"Conformance: {_status(audit)}. {markdown(audit.conformance.reason)}"
     yield ""
-    for said in sentences.as_run(audit):
+    for said in phrases.as_run(audit):
         yield markdown(said)
         yield ""
-    if distinct := _distinct(sentences.findings(audit)):
+    if distinct := _distinct(phrases.findings(audit)):
         yield "| Number | At | Of | Kind | Method | Source |"
         yield "|---|---|---|---|---|---|"
         for finding in distinct:
             cells = (
-                words.statement(finding),
-                words.conditions(finding.at),
-                words.scope(finding),
-                words.rigor(finding),
+                labels.statement(finding),
+                labels.conditions(finding.at),
+                labels.scope(finding),
+                labels.rigor(finding),
                 finding.method,
                 finding.source,
             )
             yield f"| {' | '.join(markdown(cell) for cell in cells)} |"
         yield ""
-    for note in (*audit.notes, words.left_out(audit)):
+    for note in (*audit.notes, labels.left_out(audit)):
         if note:
             yield markdown(note)
             yield ""
@@ -177,7 +177,7 @@ def _distinct(findings: Sequence[Finding]) -> list[Finding]:
 
     def key(finding: Finding) -> tuple[object, ...]:
         scope = replace(finding.scope, direction="both")
-        return words.statement(finding), finding.at, scope, words.rigor(finding), finding.method, finding.source
+        return labels.statement(finding), finding.at, scope, labels.rigor(finding), finding.method, finding.source
 
     both = {key(finding) for finding in findings if finding.scope.direction == "both"}
     return [finding for finding in findings if finding.scope.direction == "both" or key(finding) not in both]
@@ -197,9 +197,9 @@ def _reproduce(result: Result) -> Iterator[str]:
 
 def _row(audit: AuditResult, verdict: Verdict, *, claimed: bool, several: bool) -> tuple[str, ...]:
     name = f"{audit.name}.{verdict.claim}" if several else verdict.claim
-    value = (words.claimed(verdict),) if claimed else ()
-    cells = (name, verdict.text, *value, words.interval(audit, verdict), words.outcome(audit, verdict))
-    return (f"**{markdown(words.headline(audit, verdict))}**", *(markdown(cell) for cell in cells))
+    value = (labels.claimed(verdict),) if claimed else ()
+    cells = (name, verdict.text, *value, labels.interval(audit, verdict), labels.outcome(audit, verdict))
+    return (f"**{markdown(labels.headline(audit, verdict))}**", *(markdown(cell) for cell in cells))
 
 
 def _fenced(text: str) -> tuple[str, ...]:

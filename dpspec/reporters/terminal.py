@@ -9,18 +9,18 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.view import recording as view
-from dpspec.reporters.view import sentences, words
-from dpspec.reporters.view.limits import limits, recipes
-from dpspec.reporters.view.number_tables import grid, pictures, rounding, series_table
-from dpspec.reporters.view.page_layout import Page, text_table
-from dpspec.reporters.view.tally import tally
+from dpspec.reporters import labels, phrases
+from dpspec.reporters import recording as view
+from dpspec.reporters.layout import Page, text_table
+from dpspec.reporters.limits import limits, recipes
+from dpspec.reporters.number_tables import grid, pictures, rounding, series_table
+from dpspec.reporters.tally import tally
 
 _STYLE = {
     "contradicted": "bold white on red",
     "refuted": "bold red",
     "proved": "bold green",
-    words.AS_DECLARED: "bold yellow",
+    labels.AS_DECLARED: "bold yellow",
     "supported": "green",
     "open": "yellow",
     "no deviation found": "green",
@@ -60,7 +60,7 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
         _claims(page, audit, named=len(result.audits) > 1)
     page.blank()
     page.line((tally(result), "bold"))
-    for audit, family in zip(result.audits, sentences.families(result), strict=True):
+    for audit, family in zip(result.audits, phrases.families(result), strict=True):
         suffix = f": {audit.name}" if len(result.audits) > 1 else ""
         recording(page, audit, suffix)
         _conformance(page, audit, suffix, family)
@@ -98,21 +98,23 @@ def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
     for verdict in audit.verdicts:
         claim(page, audit, verdict)
     conformance = audit.conformance
-    unexpected = not (conformance.expected or words.untested(audit))
+    unexpected = not (conformance.expected or labels.untested(audit))
     if conformance.status in _CONFORMANCE and (conformance.status == "deviates" or unexpected):
-        label, outcome = words.conformance_label(conformance.status), words.conformance_outcome(audit)
+        label, outcome = labels.conformance_label(conformance.status), labels.conformance_outcome(audit)
         row(page, label, f"{_CONFORMANCE[conformance.status]}, {outcome}; see Conformance")
 
 
 def claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
     """A verdict with its interval and its reason."""
     indent = 2 + _VERDICT_WIDTH + 2
-    seen = words.access(audit, verdict)
-    row(page, words.headline(audit, verdict), (verdict.claim, "bold"), f": {verdict.text}{f', {seen}' if seen else ''}")
-    claimed = words.claimed(verdict)
+    seen = labels.access(audit, verdict)
+    row(
+        page, labels.headline(audit, verdict), (verdict.claim, "bold"), f": {verdict.text}{f', {seen}' if seen else ''}"
+    )
+    claimed = labels.claimed(verdict)
     page.line(
-        f"{f'claimed {claimed}, ' if claimed else ''}interval {words.interval(audit, verdict)}, ",
-        (words.outcome(audit, verdict), "" if verdict.expected else "bold red"),
+        f"{f'claimed {claimed}, ' if claimed else ''}interval {labels.interval(audit, verdict)}, ",
+        (labels.outcome(audit, verdict), "" if verdict.expected else "bold red"),
         indent=indent,
         hang=2,
     )
@@ -150,8 +152,8 @@ def recording(page: Page, audit: AuditResult, suffix: str, *, cautions: bool = T
 
 def _conformance(page: Page, audit: AuditResult, suffix: str, family: int) -> None:
     page.heading(f"Conformance{suffix}")
-    conformance, outcome = audit.conformance, words.conformance_outcome(audit)
-    label = words.conformance_label(conformance.status)
+    conformance, outcome = audit.conformance, labels.conformance_outcome(audit)
+    label = labels.conformance_label(conformance.status)
     page.line(
         (label.upper(), _STYLE[label]),
         f", {outcome}" if outcome else "",
@@ -159,22 +161,22 @@ def _conformance(page: Page, audit: AuditResult, suffix: str, family: int) -> No
         indent=2,
         hang=2,
     )
-    for check, is_rejected in sentences.ranked(audit.checks, family):
+    for check, is_rejected in phrases.ranked(audit.checks, family):
         mark = (("REJECTED", "bold red"), "  ") if is_rejected else ()
-        page.item(*mark, sentences.check(check), indent=4)
-    for said in sentences.as_run(audit):
+        page.item(*mark, phrases.check(check), indent=4)
+    for said in phrases.as_run(audit):
         page.line(said, indent=2, hang=2)
 
 
 def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
     page.heading(f"Findings{suffix}")
-    told = sentences.findings(audit)
+    told = phrases.findings(audit)
     if not told:
         page.line("None.", indent=2)
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in told:
         scope = replace(finding.scope, direction="both")
-        key = (finding.method, finding.source, scope, words.rigor(finding), finding.printed)
+        key = (finding.method, finding.source, scope, labels.rigor(finding), finding.printed)
         groups.setdefault(key, []).append(finding)
     for group in groups.values():
         _group(page, group)
@@ -194,9 +196,9 @@ def _group(page: Page, group: list[Finding]) -> None:
     """Findings that share method, source, rigor and, but for the direction, scope: said once, the numbers below."""
     directions = sorted({finding.scope.direction for finding in group}, key=lambda one: (one != "both", one))
     first = group[0] if len(directions) == 1 else replace(group[0], scope=replace(group[0].scope, direction="both"))
-    page.line((words.rigor(first), "bold"), indent=2, hang=2)
+    page.line((labels.rigor(first), "bold"), indent=2, hang=2)
     page.line(f"by {first.method}; {first.source}", indent=4, hang=2)
-    page.line(f"of {words.scope(first)}", indent=4, hang=2)
+    page.line(f"of {labels.scope(first)}", indent=4, hang=2)
     if first.printed is not None:
         state = "known to be wrong, backs no verdict" if first.printed.refuted else "not known to be wrong"
         reason = f": {first.printed.reason}" if first.printed.reason else ""
@@ -221,14 +223,14 @@ def _numbers(page: Page, group: list[Finding]) -> None:
         return
     for finding in group:
         tight = "" if finding.lower is None else f" (true value >= {decimals.lower(finding.lower)})"
-        at = f"  at {words.conditions(finding.at)}" if finding.at else ""
+        at = f"  at {labels.conditions(finding.at)}" if finding.at else ""
         privacy = "" if finding.privacy == "public" else f"  [{finding.privacy}]"
-        page.line((words.statement(finding), "cyan"), tight, at, privacy, indent=6, hang=2)
+        page.line((labels.statement(finding), "cyan"), tight, at, privacy, indent=6, hang=2)
 
 
 def _assumptions(page: Page, audit: AuditResult, suffix: str) -> None:
     page.heading(f"Assumptions{suffix}")
-    distinct = sentences.assumptions_of(audit)
+    distinct = phrases.assumptions_of(audit)
     tested = {(check.assumption, check.test) for check in audit.checks}
     if not distinct:
         page.line("None beyond those of the formulas' sources.", indent=2)
@@ -236,12 +238,12 @@ def _assumptions(page: Page, audit: AuditResult, suffix: str) -> None:
         page.item(
             (assumption.status, _STYLE.get(assumption.status, "")),
             f"  {assumption.name}: " if assumption.text else "  ",
-            sentences.assumption(assumption, tested_above=(assumption.name, assumption.test) in tested),
+            phrases.assumption(assumption, tested_above=(assumption.name, assumption.test) in tested),
         )
 
 
 def _notes(page: Page, audit: AuditResult, suffix: str) -> None:
-    notes = [note for note in (*audit.notes, words.left_out(audit)) if note]
+    notes = [note for note in (*audit.notes, labels.left_out(audit)) if note]
     if notes:
         page.heading(f"Notes{suffix}")
     for note in notes:
