@@ -32,19 +32,19 @@ REPORTERS = (
     Reporter(
         format="json",
         summary="The whole result, of the published schema dpspec/result/v1",
-        render="dpspec.reporters.data_files:render_json",
+        render="dpspec.reporters.formats.data_files:render_json",
         suffix=".json",
     ),
     Reporter(
         format="text",
         summary="What the terminal shows, without colours",
-        render="dpspec.reporters.terminal:render",
+        render="dpspec.reporters.formats.terminal:render",
         suffix=".txt",
     ),
     Reporter(
         format="markdown",
         summary="A report for pull requests and wikis",
-        render="dpspec.reporters.markdown:render",
+        render="dpspec.reporters.formats.markdown:render",
         suffix=".md",
     ),
     Reporter(
@@ -56,43 +56,43 @@ REPORTERS = (
     Reporter(
         format="statement",
         summary="A privacy statement to publish, along the blocks of NIST SP 800-226",
-        render="dpspec.reporters.statement:render",
+        render="dpspec.reporters.formats.statement:render",
         suffix=".md",
     ),
     Reporter(
         format="statement-json",
         summary="The privacy statement as JSON",
-        render="dpspec.reporters.statement:render_json",
+        render="dpspec.reporters.formats.statement:render_json",
         suffix=".json",
     ),
     Reporter(
         format="registry",
         summary="YAML for the OpenDP Differential Privacy Deployments Registry, to be completed by hand",
-        render="dpspec.reporters.deployment_record:render",
+        render="dpspec.reporters.formats.deployment_record:render",
         suffix=".yaml",
     ),
     Reporter(
         format="junit",
         summary="JUnit XML for continuous integration: a suite per audit, a case per claim",
-        render="dpspec.reporters.ci:render_junit",
+        render="dpspec.reporters.formats.ci:render_junit",
         suffix=".xml",
     ),
     Reporter(
         format="sarif",
         summary="SARIF 2.1.0 for code scanning: a result at the line of every claim that came out wrong",
-        render="dpspec.reporters.ci:render_sarif",
+        render="dpspec.reporters.formats.ci:render_sarif",
         suffix=".sarif",
     ),
     Reporter(
         format="github",
         summary="GitHub workflow commands: an annotation at the line of every claim that came out wrong",
-        render="dpspec.reporters.ci:render_github",
+        render="dpspec.reporters.formats.ci:render_github",
         suffix=".txt",
     ),
     Reporter(
         format="csv",
         summary="One row per claim, for spreadsheets and data frames",
-        render="dpspec.reporters.data_files:render_csv",
+        render="dpspec.reporters.formats.data_files:render_csv",
         suffix=".csv",
     ),
 )

@@ -1,4 +1,4 @@
-"""A matrix as people read it: its cells by what varies, one row each, and the bounds of a claim against an axis."""
+"""A matrix as a table of its cells, and the bounds of a claim along an axis."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters import labels
 from dpspec.text import shortened
 
-#: So many characters of a value stand for it: a list of steps is no name.
+#: The maximum number of characters of an axis value.
 _VALUE = 40
 
-#: Lines in one figure; of more a table with shades is read faster.
+#: The maximum number of lines in one figure.
 _LINES = 8
 
 
 def cell_value(item: Json) -> str:
-    """A value of an axis; what a cell leaves as the spec says it is told so."""
+    """Return a value of an axis; ``as in the spec`` if the cell does not set it."""
     if item is None:
         return "as in the spec"
     return shortened(decimals.exact(item) if isinstance(item, float) else labels.value(item), _VALUE)
 
 
 def cell_title(matrix: Matrix[AuditResult], audit: AuditResult) -> str:
-    """What a cell is called: ``noise_multiplier=1, k=8``."""
+    """Return the title of a cell: ``noise_multiplier=1, k=8``."""
     return ", ".join(f"{name}={cell_value(item)}" for name, item in matrix.values(audit).items())
 
 
 def titles(result: Result) -> tuple[str, ...]:
-    """What every audit is called where people read of it: a cell by its matrix and what varies, others by name."""
+    """Return the title of each audit: a cell by its matrix and its values, others by name."""
     names = [audit.name for audit in result.audits]
     for matrix in result.matrices:
         for number, audit in zip(matrix.numbers, matrix.audits, strict=True):
@@ -42,30 +42,30 @@ def titles(result: Result) -> tuple[str, ...]:
 
 
 def claims_of(matrix: Matrix[AuditResult]) -> tuple[str, ...]:
-    """The ids of the claims of all cells, in their order."""
+    """Return the distinct claim ids of all cells."""
     return tuple(dict.fromkeys(verdict.claim for audit in matrix.audits for verdict in audit.verdicts))
 
 
 def verdict_of(audit: AuditResult, claim: str) -> Verdict | None:
-    """A cell's verdict on a claim; None where it makes no such claim."""
+    """Return a cell's verdict on a claim; None if the cell does not have the claim."""
     return next((verdict for verdict in audit.verdicts if verdict.claim == claim), None)
 
 
 def table(matrix: Matrix[AuditResult]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Head and rows: a column for each axis, one for each claim, and where something ran, one for the conformance."""
-    claims, ran = claims_of(matrix), any(audit.executed for audit in matrix.audits)
-    head = (*matrix.axes.values(), *claims, *(("conformance",) if ran else ()))
+    """Return head and rows: a column for each axis and each claim, and for the conformance of executed runs."""
+    claims, executed = claims_of(matrix), any(audit.executed for audit in matrix.audits)
+    head = (*matrix.axes.values(), *claims, *(("conformance",) if executed else ()))
     rows = []
     for audit in matrix.audits:
-        told = [_told(audit, verdict_of(audit, claim)) for claim in claims]
+        verdicts = [_verdict(audit, verdict_of(audit, claim)) for claim in claims]
         wrong = not (audit.conformance.expected or labels.untested(audit))
         conformance = labels.conformance_label(audit.conformance.status) + (", NOT AS EXPECTED" if wrong else "")
         axes = map(cell_value, matrix.values(audit).values())
-        rows.append((*axes, *told, *((conformance,) if ran else ())))
+        rows.append((*axes, *verdicts, *((conformance,) if executed else ())))
     return head, rows
 
 
-def _told(audit: AuditResult, verdict: Verdict | None) -> str:
+def _verdict(audit: AuditResult, verdict: Verdict | None) -> str:
     if verdict is None:
         return ""
     wrong = "" if verdict.expected else ", NOT AS EXPECTED"
@@ -74,7 +74,7 @@ def _told(audit: AuditResult, verdict: Verdict | None) -> str:
 
 @dataclass(frozen=True)
 class Curve:
-    """The bounds of one claim along an axis, all other axes fixed as ``label`` says: (x, lower, upper) by rising x."""
+    """The bounds of one claim along an axis, as (x, lower, upper) by ascending x; ``label`` names the other axes."""
 
     label: str
     points: tuple[tuple[float, float | None, float | None], ...]
@@ -82,7 +82,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Across:
-    """The bounds of a claim in all cells. x: the axis that they are drawn against; claimed: None where they differ."""
+    """The bounds of a claim in all cells against the axis ``x``; ``claimed`` is None if the cells' values differ."""
 
     claim: str
     quantity: str
@@ -92,9 +92,8 @@ class Across:
 
 
 def across(matrix: Matrix[AuditResult]) -> Across | None:
-    """The first claim with a bound in at least two cells, against the number with most values; None without either."""
-    x = _drawn_against(matrix)
-    claim = next(iter(_bounded(matrix)), None)
+    """Return the first claim with a bound in two cells, against the numeric axis with most values; None without one."""
+    x, claim = _numeric_axis(matrix), next(iter(_bounded(matrix)), None)
     if x is None or claim is None:
         return None
     found: dict[str, list[tuple[float, float | None, float | None]]] = {}
@@ -110,54 +109,6 @@ def across(matrix: Matrix[AuditResult]) -> Across | None:
     return Across(claim, verdicts[0][1].quantity, x, curves, next(iter(claimed)) if len(claimed) == 1 else None)
 
 
-@dataclass(frozen=True)
-class Shaded:
-    """The upper bounds of a claim by two axes: a head, and rows of a name and of cells, each a text and a shade.
-
-    A shade is the share of the largest bound, from 0 to 1; None where there is no bound.
-    """
-
-    claim: str
-    quantity: str
-    rows_of: str
-    columns_of: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[tuple[str, float | None], ...]], ...]
-
-
-def shaded(matrix: Matrix[AuditResult]) -> Shaded | None:
-    """The first claim with bounds, where exactly two axes vary; None where more do, fewer, or nothing is bounded."""
-    names, claim = list(matrix.axes.values()), next(iter(_bounded(matrix)), None)
-    if len(names) != 2 or claim is None:
-        return None
-    rows_of, columns_of = names
-    verdicts: dict[tuple[str, str], Verdict] = {}
-    for audit in matrix.audits:
-        verdict = verdict_of(audit, claim)
-        if verdict is not None:
-            row, column = map(cell_value, matrix.values(audit).values())
-            verdicts[row, column] = verdict
-    largest = max(abs(number) for one in verdicts.values() if (number := _finite(one.upper)) is not None)
-    rows, columns = (tuple(dict.fromkeys(keys)) for keys in zip(*verdicts, strict=True))
-    return Shaded(
-        claim=claim,
-        quantity=next(iter(verdicts.values())).quantity,
-        rows_of=rows_of,
-        columns_of=columns_of,
-        head=columns,
-        rows=tuple((row, tuple(_shade(verdicts.get((row, column)), largest) for column in columns)) for row in rows),
-    )
-
-
-def _shade(verdict: Verdict | None, largest: float) -> tuple[str, float | None]:
-    if verdict is None:
-        return "", None
-    upper = _finite(verdict.upper)
-    if upper is None:
-        return "no bound", None
-    return decimals.upper(upper), abs(upper) / largest if largest > 0.0 else 0.0
-
-
 def _bounded(matrix: Matrix[AuditResult]) -> Iterator[str]:
     """Claims with a finite upper bound in at least two cells."""
     for claim in claims_of(matrix):
@@ -166,19 +117,18 @@ def _bounded(matrix: Matrix[AuditResult]) -> Iterator[str]:
             yield claim
 
 
-def _drawn_against(matrix: Matrix[AuditResult]) -> str | None:
-    """The axis of numbers with most values, at least two; the first of equals."""
+def _numeric_axis(matrix: Matrix[AuditResult]) -> str | None:
     counted = {name: _numbers([matrix.values(audit)[name] for audit in matrix.audits]) for name in matrix.axes.values()}
     best = max(counted, key=lambda name: counted[name], default=None)
     return best if best is not None and counted[best] > 1 else None
 
 
 def _numbers(values: Sequence[Json]) -> int:
-    """How many numbers there are; 0 where some value is none."""
-    fine = all(
+    """The number of distinct values; 0 if one of them is not a finite number."""
+    finite = all(
         isinstance(item, int | float) and not isinstance(item, bool) and _finite(item) is not None for item in values
     )
-    return len(set(values)) if fine else 0
+    return len(set(values)) if finite else 0
 
 
 def _finite(number: float | None) -> float | None:

@@ -25,7 +25,7 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
 from dpspec.language.load import load_specs
 from dpspec.registry import sources
-from dpspec.reporters import markdown, terminal
+from dpspec.reporters.formats import markdown, terminal
 
 FAMILIES = {"mechanism": "mechanisms", "data": "datasets", "backend": "backends"}
 NAMES = {"mechanism": ("audit", "Audit"), "data": ("source", "Source"), "backend": ("trainer", "Trainer")}

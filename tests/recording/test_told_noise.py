@@ -229,7 +229,7 @@ def test_a_short_run_without_its_noise_is_never_proved(part: float, seed: int, s
         return
     assert told(found).status == "unchecked"
     assert ("give optimizer=" if said == "no-optimizer" else "call run.summed") in told(found).text
-    assert "is the loop's word: " in run_page(found, 400).partition("What was executed")[0]
+    assert "is the loop's word: " in run_page(found, 400).partition("Executed run")[0]
 
 
 @pytest.mark.parametrize("at", [None, 20])

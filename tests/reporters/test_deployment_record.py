@@ -17,7 +17,7 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters import deployment_record as registry
+from dpspec.reporters.formats import deployment_record as registry
 
 CLAIMS = (
     {"id": "family", "kind": "approx-dp", "epsilon": 20.0, "delta": 1e-6, "group_size": 8},

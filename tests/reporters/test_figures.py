@@ -161,9 +161,9 @@ def test_curves_of_several_scopes_are_told_apart() -> None:
     families = upper(9.0, 1e-5, at=FrozenMap({"delta": 1e-5, "group_size": 8}))
     found = proven_curves(dataclasses.replace(EMPTY, findings=(upper(2.0, 1e-5), narrow, families)))
     assert [(labels.curve(curve), curve.pairs) for curve in found] == [
-        (", any data set", ((2.0, 1e-5),)),
-        (", the declared collection of data sets", ((1.0, 1e-5),)),
-        (", groups of 8, any data set", ((9.0, 1e-5),)),
+        (", any dataset", ((2.0, 1e-5),)),
+        (", the declared collection of datasets", ((1.0, 1e-5),)),
+        (", groups of 8, any dataset", ((9.0, 1e-5),)),
     ]
 
 

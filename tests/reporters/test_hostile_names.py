@@ -28,10 +28,10 @@ from dpspec.contract import Assumption, FrozenMap, Series
 from dpspec.engine.results.codec import result_schema
 from dpspec.engine.results.joined import join
 from dpspec.engine.results.result import Conformance, Result
-from dpspec.reporters import ci, markdown, statement, terminal
-from dpspec.reporters import data_files as csv_format
-from dpspec.reporters import data_files as json_format
-from dpspec.reporters import deployment_record as registry
+from dpspec.reporters.formats import ci, markdown, statement, terminal
+from dpspec.reporters.formats import data_files as csv_format
+from dpspec.reporters.formats import data_files as json_format
+from dpspec.reporters.formats import deployment_record as registry
 
 #: Text that means something to a terminal, a shell, a browser, Markdown, YAML, XML, a spreadsheet or a CI runner.
 HOSTILE = (

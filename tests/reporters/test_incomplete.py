@@ -10,9 +10,10 @@ import pytest
 from support import results as factory
 
 from dpspec.engine.results.result import Conformance, Result
-from dpspec.reporters import ci, html, markdown, terminal
+from dpspec.reporters import html
+from dpspec.reporters.formats import ci, markdown, terminal
 from dpspec.reporters.limits import limits
-from dpspec.reporters.tally import tally
+from dpspec.reporters.summary import tally
 
 
 def incomplete(**changes: Any) -> Result:

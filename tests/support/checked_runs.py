@@ -23,7 +23,7 @@ from dpspec.engine.results.result import AuditResult, Conformance, Result
 from dpspec.errors import ExitCode
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters import brief, terminal
+from dpspec.reporters.formats import terminal
 
 __all__ = ["CheckedRun", "Question", "check_run", "run_page"]
 
@@ -35,7 +35,7 @@ def check_run(path: Path, question: Question) -> CheckedRun:
 
 def run_page(checked: CheckedRun, width: int, *, every: bool = False) -> str:
     """The text that ``dpspec check`` prints."""
-    return (terminal if every else brief).render(checked.result, width=width)
+    return (terminal.render if every else terminal.render_brief)(checked.result, width=width)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,8 @@ from dpspec.contract.findings import AS_RUN
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.results.result import AuditResult
-from dpspec.reporters import markdown, phrases, terminal
+from dpspec.reporters import phrases
+from dpspec.reporters.formats import markdown, terminal
 from dpspec_group import theory
 from dpspec_group.mechanism import GroupAudit
 

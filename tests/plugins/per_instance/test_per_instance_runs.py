@@ -18,7 +18,7 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.terminal import render
+from dpspec.reporters.formats.terminal import render
 
 TEXT = """\
 dpspec: 1

@@ -1,9 +1,4 @@
-"""What continuous integration reads: GitHub workflow commands, JUnit XML and SARIF 2.1.0.
-
-GitHub workflow commands: an annotation at the line of every claim that did not come out as expected.
-JUnit XML, which every continuous-integration system reads: a suite per audit, a case per claim.
-SARIF 2.1.0, which code-scanning pages read: a result at the line of every claim that came out wrong.
-"""
+"""Formats for continuous integration: GitHub workflow commands, JUnit XML and SARIF 2.1.0."""
 
 from __future__ import annotations
 
@@ -19,7 +14,7 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results.joined import apart
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.reporters import labels
-from dpspec.reporters.tally import tally
+from dpspec.reporters.summary import tally
 from dpspec.text import json_text, plain
 
 if TYPE_CHECKING:
@@ -27,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def render_github(result: Result, *, internal: bool = False) -> str:
-    """Workflow commands, one a line; data-dependent and per-record values only where ``internal`` asks for them."""
+    """Return GitHub workflow commands: an annotation at the line of each unexpected claim.
+
+    Args:
+        result: The result.
+        internal: Whether to keep data-dependent and per-record values.
+    """
     if not internal:
         result = redact(result)
     lines = [line for audit in result.audits for line in _annotations(audit)]
@@ -57,7 +57,7 @@ def _place(audit: AuditResult, claim: str) -> dict[str, str]:
 
 
 def _command(kind: str, message: str, **properties: str) -> str:
-    """One workflow command. Percent signs and line ends are escaped everywhere, colons and commas in properties too."""
+    """One workflow command. Percent signs and line ends are escaped, and colons and commas in properties."""
     listed = ",".join(
         f"{name}={_escaped(plain(value)).replace(':', '%3A').replace(',', '%2C')}" for name, value in properties.items()
     )
@@ -69,11 +69,13 @@ def _escaped(text: str) -> str:
 
 
 def render_junit(result: Result, *, internal: bool = False) -> str:
-    """The result as JUnit XML text; data-dependent and per-record values only where ``internal`` asks for them.
+    """Return JUnit XML: a suite per audit, a case per claim and one for the conformance.
 
-    A case fails where a claim, or the conformance, did not come out as the spec expects: a control that is refuted as
-    it should be passes. Missing trials are an error; what they would decide, and a conformance that nobody tested, is
-    skipped.
+    An unexpected claim or conformance is a failure, missing trials are an error, and undecided claims are skipped.
+
+    Args:
+        result: The result.
+        internal: Whether to keep data-dependent and per-record values.
     """
     from junitparser import JUnitXml, TestSuite
 
@@ -121,25 +123,27 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 _RULES = {
     "contradicted": "An attack rejects a proved bound: theory, implementation or attack is wrong",
-    "refuted": "An attack or a bound rejects what a claim says",
-    "open": "Nothing decides a claim",
-    "supported": "A claim is supported by evidence that is no proof",
+    "refuted": "An attack or a bound rejects a claim",
+    "open": "A claim is neither proved nor refuted",
+    "supported": "A claim is supported by evidence, not proved",
     "proved": "A claim is proved that was expected to fail",
-    "deviates": "What ran is not what was declared",
-    "conforms-within": "What ran conforms although it was expected to deviate",
-    "not-run": "Nothing that ran could be held against what was declared",
-    "checks-missing": "Checks that the plan promised were not made",
+    "deviates": "The executed run deviates from its declaration",
+    "conforms-within": "No deviation found in a run that was expected to deviate",
+    "not-run": "The conformance of the executed run was not tested",
+    "checks-missing": "Planned checks of the executed run are missing",
     "incomplete": "Trials are missing",
 }
 
 _HELP = {name: f"See `dpspec explain {name}`." for name in ("contradicted", "refuted", "open", "supported", "proved")}
-_HELP["incomplete"] = "The same command with the same store makes the trials that are missing."
+_HELP["incomplete"] = "The same command with the same store adds the missing trials."
 
 
 def render_sarif(result: Result, *, internal: bool = False) -> str:
-    """SARIF text; data-dependent and per-record values only where ``internal`` asks for them.
+    """Return SARIF: a result at the line of each unexpected claim.
 
-    Only what did not come out as the spec expects is a result: a claim that holds needs nobody's attention.
+    Args:
+        result: The result.
+        internal: Whether to keep data-dependent and per-record values.
     """
     if not internal:
         result = redact(result)
@@ -149,7 +153,6 @@ def render_sarif(result: Result, *, internal: bool = False) -> str:
 
 
 def _run(result: Result) -> Json:
-    """One invocation."""
     driver: dict[str, Json] = {
         "name": "dpspec",
         "semanticVersion": _version(result),
@@ -196,7 +199,7 @@ def _location(audit: AuditResult, claim: str) -> Json:
 
 
 def _uri(file: str) -> str:
-    """A path as a relative address; bytes of a name that are no text stay what they are."""
+    """A path as a relative address; undecodable bytes of a name are kept."""
     path = PurePath(file).as_posix()
     try:
         return quote(path, errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""A result as GitHub-flavoured Markdown, for a job summary or a comment: at most a screen where all is well."""
+"""A result as GitHub-flavored Markdown, for a job summary or a comment."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.redact import redact
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters import labels, phrases, recording
+from dpspec.reporters import labels, phrases
 from dpspec.reporters.limits import limits, recipes
-from dpspec.reporters.tally import tally
+from dpspec.reporters.summary import tally
 from dpspec.text import markdown, plain
 
-#: Of so many claims, and audits, those that are as expected are shown; of more they are folded away.
+#: Of more claims or audits than this, the expected ones are folded.
 _MANY = 30
 
 
 def render(result: Result, *, internal: bool = False) -> str:
-    """The report as Markdown text; data-dependent and per-record values only where ``internal`` asks for them.
+    """Return the report; unexpected claims come first, findings and recipes are folded.
 
-    What is not as expected comes first, in full; claims and conformance take a line each; findings, what conformance
-    would have seen, and how to reproduce the result are folded.
+    Args:
+        result: The result.
+        internal: Whether to keep data-dependent and per-record values.
     """
     if not internal:
         result = redact(result)
@@ -38,7 +39,7 @@ def render(result: Result, *, internal: bool = False) -> str:
     lines.extend(_conformance(result.audits, several=several))
     for audit in result.audits:
         lines.extend(_recording(audit, several=several))
-    lines.extend(["## What this does not show", ""])
+    lines.extend(["## Limits", ""])
     lines.extend(f"- {markdown(sentence)}" for sentence in (*result.notes, *limits(result)))
     lines.append("")
     for source, audit in zip(sources(result), result.audits, strict=True):
@@ -48,7 +49,7 @@ def render(result: Result, *, internal: bool = False) -> str:
 
 
 def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:
-    """Lines behind a title, which is ours: it stands in HTML, where no foreign text may."""
+    """Lines behind a title, which must not contain foreign text: HTML does not escape it."""
     yield f"<details><summary>{title}</summary>"
     yield ""
     yield from lines
@@ -81,7 +82,7 @@ def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
 
 
 def _claims(audits: Sequence[AuditResult], *, several: bool) -> Iterator[str]:
-    """One table; where it would be long, those that are as expected stand in a second one, folded."""
+    """One table; of many claims the expected ones are in a second, folded one."""
     judged = [(audit, verdict) for audit in audits for verdict in audit.verdicts]
     first = [pair for pair in judged if not pair[1].expected] if len(judged) > _MANY else judged
     rest = [pair for pair in judged if pair[1].expected] if len(judged) > _MANY else []
@@ -102,7 +103,6 @@ def _table(judged: Sequence[tuple[AuditResult, Verdict]], *, several: bool) -> I
 
 
 def _conformance(audits: Sequence[AuditResult], *, several: bool) -> Iterator[str]:
-    """A line each: what is said of the tests themselves is folded."""
     expected = [audit for audit in audits if audit.conformance.expected or labels.untested(audit)]
     for audit in audits:
         if len(audits) <= _MANY or audit not in expected:
@@ -114,26 +114,25 @@ def _conformance(audits: Sequence[AuditResult], *, several: bool) -> Iterator[st
 
 
 def _recording(audit: AuditResult, *, several: bool) -> Iterator[str]:
-    """What a recorded training executed, its channels, and its accountant's figure."""
     found = audit.recording
     if found is None:
         return
     of = f": {markdown(audit.name)}" if several else ""
-    yield f"## {recording.CHANNELS}{of}"
+    yield from (f"## {phrases.CHANNELS}{of}", "")
+    yield from _rows(phrases.CHANNEL_COLUMNS, phrases.channel_rows(found))
+    yield from (f"## {phrases.EXECUTED}{of}", "")
+    yield from (f"- {markdown(line)}" for line in phrases.executed(found))
     yield ""
-    yield f"| {' | '.join(recording.COLUMNS)} |"
-    yield "|---|---|---|"
-    for row in recording.channel_rows(found):
-        yield f"| {' | '.join(map(markdown, row))} |"
-    yield ""
-    yield f"## {recording.EXECUTED}{of}"
-    yield ""
-    yield from (f"- {markdown(line)}" for line in recording.executed(found))
-    yield ""
-    for line in (recording.declared(found), recording.accountant(found.accountant), *found.cautions, *found.advice):
+    for line in (phrases.declared(found), phrases.accountant(found.accountant), *phrases.recording_notes(found)):
         if line:
-            yield markdown(line)
-            yield ""
+            yield from (markdown(line), "")
+
+
+def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    yield from (f"| {' | '.join(map(markdown, row))} |" for row in rows)
+    yield ""
 
 
 def _status(audit: AuditResult) -> str:
@@ -153,20 +152,12 @@ def _details(audit: AuditResult, source: str) -> Iterator[str]:
         yield markdown(said)
         yield ""
     if distinct := _distinct(phrases.findings(audit)):
-        yield "| Number | At | Of | Kind | Method | Source |"
-        yield "|---|---|---|---|---|---|"
-        for finding in distinct:
-            cells = (
-                labels.statement(finding),
-                labels.conditions(finding.at),
-                labels.scope(finding),
-                labels.rigor(finding),
-                finding.method,
-                finding.source,
-            )
-            yield f"| {' | '.join(markdown(cell) for cell in cells)} |"
-        yield ""
-    for note in (*audit.notes, labels.left_out(audit)):
+        rows = (
+            (labels.statement(f), labels.conditions(f.at), labels.scope(f), labels.rigor(f), f.method, f.source)
+            for f in distinct
+        )
+        yield from _rows(("Number", "At", "Of", "Kind", "Method", "Source"), rows)
+    for note in (*audit.notes, labels.omitted(audit)):
         if note:
             yield markdown(note)
             yield ""

@@ -11,7 +11,8 @@ import pytest
 from dpspec.engine.results.result import Conformance, Result
 from dpspec.registry.foreign_code import resolve
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters import brief, labels
+from dpspec.reporters import labels
+from dpspec.reporters.formats import terminal
 
 LABEL = "proved as declared, run deviates"
 
@@ -26,7 +27,7 @@ def deviating(result: Result, *, expected: bool) -> Result:
 
 
 def rendered(name: str, result: Result) -> str:
-    render: Any = brief.render if name == "brief" else resolve(load_catalog().reporters[name].provider.render)
+    render: Any = terminal.render_brief if name == "brief" else resolve(load_catalog().reporters[name].provider.render)
     return " ".join(str(render(result)).split())
 
 

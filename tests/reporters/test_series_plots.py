@@ -16,7 +16,7 @@ from dpspec.contract import FrozenMap, Series
 from dpspec.engine.results.codec import dump
 from dpspec.registry.loader import load_catalog, resolve
 from dpspec.reporters import html
-from dpspec.reporters import number_tables as grid
+from dpspec.reporters import layout as grid
 from dpspec.reporters.html import series_plots as pictures
 
 
