@@ -52,6 +52,7 @@ class Progress:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._began = clock()
+        self._thread: threading.Thread | None = None
         self._bars: Bars | None = None
         self._task: TaskID | None = None
         self._trials: dict[str, tuple[int, int]] = {}
@@ -64,17 +65,20 @@ class Progress:
     def __enter__(self) -> Progress:
         if not self._quiet:
             show = self._show_bar if self._stream.isatty() else self._show_lines
-            threading.Thread(target=show, daemon=True).start()
+            self._thread = threading.Thread(target=show, daemon=True)
+            self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Stop the thread; the caller may close the stream afterwards."""
         self._ended.set()
-        with self._lock:
-            if self._bars is not None:
-                self._bars.stop()
-                self._bars = None
+        if self._thread is not None:
+            self._thread.join()
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
 
     def __call__(self, event: Event) -> None:
         """Record one event."""

@@ -47,7 +47,7 @@ def gradient_checks(run: RecordedRun) -> Iterator[Check]:
     """All checks for which the recording has the numbers."""
     sums = counts(run, "sums", 2)
     if sums is not None and sums[0]:
-        note = f"compared {sums[0]} times, by random projections"
+        note = f"compared {sums[0]} times, by fingerprints"
         yield exact("clipping", EDITED, "measured", sums[1] == 0, 0, sums[1], note, detectable=1e-4)
     again = numbers(run, "recomputed", 4)
     if again is not None and again[1] >= 1.0:
