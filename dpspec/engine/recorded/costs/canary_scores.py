@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpspec.contract import DataError
-from dpspec.data.scored.columns import Wanted, read_columns
+from dpspec.data.score_table import Wanted, read_columns
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.errors import RecordingError
 from dpspec.recording.folder.header import MOST_CANARIES
