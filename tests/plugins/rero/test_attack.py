@@ -1,4 +1,4 @@
-"""The attack: it reads what was released as a slow loop does, stays below the bound, and finds what is broken."""
+"""The reconstruction attack for Gaussian and Laplace noise, and its candidates."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ from support.rero_attacks import (
     trials_of,
 )
 
-from dpspec.contract import Check, DataError, Evidence, Finding, FrozenMap, Series, TrainingJob, Trial
+from dpspec.contract import Check, DataError, Evidence, Finding, FrozenMap, Series, TrainingJob, Trial, phases_of
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.stats import binomial
+from dpspec.training.gradients.persample import FlatModel, per_example_gradients
 from dpspec.training.loop import native
 from dpspec.training.loop.native import parts_of
-from dpspec_rero.attack import hide_target
+from dpspec_rero import training
+from dpspec_rero.attack import hide_target, make_records
 from dpspec_rero.mechanism import ReroAudit
-from dpspec_rero.options import Candidates, declared_steps
+from dpspec_rero.options import Candidates, declared_steps, trained_phases
 from dpspec_rero.reader import Reader
 from dpspec_rero.theory import Leakage
-from dpspec_rero.training import make_job, train_all
+from dpspec_rero.training import AbsoluteSum, make_job, train_all
 
 
 class Twice(torch.nn.Module):
@@ -294,3 +296,153 @@ def test_digits_at_three_noise_levels(tmp_path: Path, candidates: int, noise: fl
     ends, pooled = lower_ends(tmp_path, 64, *changes)
     assert exceed(ends, gamma.lower) > 1e-3
     assert pooled > (1.2 / candidates if source == "all" else gamma.upper / 1.5)
+
+
+PLANTED = "threat_model.prior={candidates: 8, from: planted}"
+
+
+def test_gradients_are_scaled_to_an_l1_norm() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Linear(5, 3)
+    x, y = torch.randn(7, 5), torch.randint(0, 3, (7,))
+    x[3] = 1e30  # its gradient is longer than any float: it counts as nothing
+    x[3, 0] = float("nan")
+    model = FlatModel(module)
+    state = model.initial()
+    found = AbsoluteSum(model, x, y)(state, torch.arange(7), 0.5)
+    expected = torch.zeros(len(state), dtype=torch.float64)
+    norms = []
+    for i in range(7):
+        module.zero_grad()
+        torch.nn.functional.cross_entropy(module(x[i : i + 1]), y[i : i + 1]).backward()
+        g = torch.cat([p.grad.reshape(-1) for p in module.parameters() if p.grad is not None]).double()
+        g = torch.zeros_like(g) if i == 3 else g * min(1.0, 0.5 / float(g.abs().sum()))
+        norms.append(float(g.abs().sum()))
+        expected += g
+    assert found.sum.double() == pytest.approx(expected, abs=1e-6)
+    assert found.norms.tolist() == pytest.approx(norms, abs=1e-6)
+    assert float(found.norms.max()) <= 0.5 * (1.0 + 1e-6)
+    assert AbsoluteSum(model, x, y)(state, torch.arange(0), 0.5).norms.shape == (0,)
+
+
+@pytest.mark.ci
+def test_success_stays_below_the_bound_and_well_above_guessing_with_laplace_noise(tmp_path: Path) -> None:
+    """A correct attack fails either test once in 10^4 seeds at most."""
+    spec = spec_of(tmp_path, *LAPLACE, PLANTED, "mechanism.scale=0.2")
+    trials = trials_of(spec, 32)
+    right = sum(trial.evidence["rank"] == 0 for trial in trials)
+    (gamma,) = Leakage(declared_steps(spec.phases)).gammas([0.125])
+    assert binomial.at_least(right, 32, gamma.upper) > 1e-4
+    assert binomial.at_least(right, 32, 0.125) < 1e-4
+    checks = {o.assumption: o for o in ReroAudit().conclude(spec, trials) if isinstance(o, Check)}
+    assert set(checks) == {"steps", "noise-scale", "sampling", "clipping"}
+    assert all(check.p_value > 1e-6 for check in checks.values())
+    assert checks["noise-scale"].measured == pytest.approx(1.0, abs=0.02)
+    assert checks["noise-scale"].detectable is not None
+    assert checks["noise-scale"].detectable < 0.06
+
+
+@pytest.fixture
+def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = training._train_laplace
+    monkeypatch.setattr(training, "_train_laplace", lambda job: train(quiet(job)))
+
+
+@pytest.mark.usefixtures("without_noise")
+def test_without_its_noise_the_pipeline_is_contradicted_with_laplace_noise(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, *LAPLACE, PLANTED, "mechanism.scale=2.0", "claims.c.gamma=0.5")
+    found = judged(spec, trials_of(spec, 24))
+    assert found.verdicts[0].verdict == "contradicted"
+    assert found.conformance.status == "deviates"
+
+
+def test_runs_are_trained_one_by_one(tmp_path: Path) -> None:
+    plan = prepare(spec_of(tmp_path, *LAPLACE), load_catalog()).plan()
+    assert [len(chunk) for chunk in plan.chunks] == [1] * 64
+
+
+def test_the_deviation_is_that_of_the_declared_scale(tmp_path: Path) -> None:
+    context, inputs = context_of(spec_of(tmp_path, *LAPLACE))
+    (phase,) = trained_phases(phases_of(inputs["mechanism"]))
+    assert phase["clip_norm"] == 0.5
+    assert phase["noise_multiplier"] * phase["clip_norm"] == pytest.approx(0.3 * 2**0.5)
+    context.close()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "path"),
+    [
+        (["training.backend=opacus"], "missing-capability", "training.backend"),
+        (
+            [
+                "mechanism.steps=null",
+                "mechanism.phases=[{steps: 3}, {steps: 3, noise: gaussian, sensitivity: {l2: 0.5}}]",
+            ],
+            "unsupported",
+            "mechanism.phases.1.noise",
+        ),
+    ],
+)
+def test_what_cannot_be_attacked_is_said_and_located_with_laplace_noise(
+    tmp_path: Path, overrides: list[str], code: str, path: str
+) -> None:
+    """And can be bounded all the same."""
+    spec = spec_of(tmp_path, *LAPLACE, *overrides)
+    found = prepare(spec, load_catalog()).diagnostics
+    assert [(d.code, ".".join(map(str, d.path))) for d in found] == [(code, path)]
+    assert prepare(replace(spec, audit=None), load_catalog()).diagnostics == ()
+
+
+def data(records: int = 50, features: tuple[int, ...] = (1, 4, 5), classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    source = np.random.default_rng(0)
+    x = source.normal(size=(records, *features)).astype(np.float32)
+    return x, source.integers(0, classes, size=records)
+
+
+def test_planted_records_differ_in_feature_or_label_and_are_as_long_as_the_longest() -> None:
+    x, y = data()
+    made, labels = make_records(60, x, y, 3, np.random.default_rng(1))
+    assert made.shape == (60, 1, 4, 5)
+    assert made.dtype == np.float32
+    flat = made.reshape(60, -1)
+    assert ((flat != 0).sum(1) == 1).all()
+    assert np.linalg.norm(flat, axis=1) == pytest.approx(np.linalg.norm(x.reshape(50, -1), axis=1).max())
+    assert len(set(zip(flat.argmax(1).tolist(), labels.tolist(), strict=True))) == 60
+    with pytest.raises(DataError, match="20 features and 3 classes tell 60 records apart"):
+        make_records(61, x, y, 3, np.random.default_rng(1))
+
+
+def test_gradients_of_planted_records_are_orthogonal_or_opposed() -> None:
+    """In a linear model that is indifferent between labels; those of natural records of one class are not."""
+    x, y = data()
+    made, labels = make_records(40, x, y, 3, np.random.default_rng(2))
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(20, 3, bias=False))
+    torch.nn.init.zeros_(model[1].weight)
+    g = per_example_gradients(model, torch.tensor(made), torch.tensor(labels)).numpy()
+    g /= np.linalg.norm(g, axis=1, keepdims=True)
+    cosines = g @ g.T - np.eye(40)
+    assert cosines.max() < 1e-6
+    assert cosines.min() == pytest.approx(-0.5)
+
+
+def test_planted_records_join_all_others_and_the_seed_decides_which() -> None:
+    x, y = data()
+    one, again, other = (hide_target(Candidates(count=8, source="planted"), x, y, 3, seed) for seed in (4, 4, 5))
+    assert one.places.tolist() == list(range(50, 58))
+    assert one.rows.tolist() == [*range(50), 50 + one.target]
+    assert (one.x == again.x).all()
+    assert one.target == again.target
+    assert not (one.x == other.x).all()
+
+
+@pytest.mark.parametrize("noise", [0.6, 1.0])
+def test_the_attack_comes_close_to_the_bound_and_stays_below(tmp_path: Path, noise: float) -> None:
+    """A correct attack fails either test once in 10^4 seeds at most; natural records leave a wider gap."""
+    prior = "threat_model.prior={candidates: 32, from: planted}"
+    spec = spec_of(tmp_path, prior, f"mechanism.noise_multiplier={noise}", "claims.c.kappa=0.03125")
+    trials = trials_of(spec, 96)
+    right = sum(trial.evidence["rank"] == 0 for trial in trials)
+    (gamma,) = Leakage(declared_steps(spec.phases)).gammas([1 / 32])
+    assert binomial.at_least(right, 96, gamma.upper) > 1e-4
+    assert binomial.at_most(right, 96, gamma.lower / 1.5) > 0.5
+    assert all(len(trial.evidence["internal"]["named"]) == 5 for trial in trials)

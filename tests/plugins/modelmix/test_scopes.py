@@ -1,8 +1,4 @@
-"""Explicit data sets within the scopes of ModelMix's bounds, run through the plugin's own code: none leaks more.
-
-One step: the two ends of every mixture, by the rules that the run itself makes; the uniform weight between them and the
-noise are known laws. The divisor of a mean is a share of a public number of records, one for both neighbours.
-"""
+"""The scope oracle: no ModelMix bound is exceeded by explicit neighbours in its scope."""
 
 from __future__ import annotations
 

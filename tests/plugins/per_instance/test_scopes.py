@@ -1,4 +1,4 @@
-"""Explicit data sets within the scopes of what holds for every record, run through executed code: none leaks more."""
+"""The scope oracle: no per-instance bound is exceeded by explicit neighbours in its scope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Printed statements that explicit data exceed, by running the real code; what is proved holds on the same data."""
+"""Published statements that explicit data exceed in the executed code; proved bounds hold on the same data."""
 
 from __future__ import annotations
 

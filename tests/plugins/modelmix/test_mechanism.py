@@ -1,4 +1,4 @@
-"""From specs to findings and verdicts: the paper's figure, what falls back, and controls that must be refuted."""
+"""Whole audits of the ModelMix specs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
+from dpspec.testing import MechanismSuite, decreasing, increasing
 
 SPECS = Path(__file__).parents[3] / "specs"
 FIGURE = SPECS / "papers" / "modelmix-figure-3.yaml"
@@ -139,3 +140,12 @@ def test_the_shipped_specs_come_out_as_expected(tmp_path: Path, name: str) -> No
     audits = audits_of(SPECS / "modelmix" / f"{name}.yaml", tmp_path)
     assert all(v.expected for audit in audits for v in audit.verdicts)
     assert all(audit.conformance.status != "deviates" for audit in audits)
+
+
+class TestModelMix(MechanismSuite):
+    kind = "modelmix"
+    monotone = {  # noqa: RUF012
+        "mechanism.noise_multiplier": decreasing(0.8, 1.0, 2.0),
+        "mechanism.steps": increasing(5, 20, 60),
+        "mechanism.sampling.rate": increasing(0.02, 0.1, 0.4),
+    }

@@ -1,7 +1,9 @@
-"""Whole audits: what is declared is what runs, data outside the collection is an error, and a test in front helps."""
+"""Whole audits by the preprocessing plugin: every step and mechanism, tables, and errors for other data."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpspec.cli.app import main
 from dpspec.contract import FrozenMap, Section, Trial
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.result import AuditResult
@@ -19,13 +22,16 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
+from dpspec.testing import MechanismSuite, increasing
 from dpspec_preprocessing import steps
+from dpspec_preprocessing.bounds import proved_divergence, proved_epsilon
 from dpspec_preprocessing.collection import distance_to_edge, window_count
 from dpspec_preprocessing.conclusions import check_trials
 from dpspec_preprocessing.engines import LinearEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import Declaration
-from dpspec_preprocessing.private import Private, PrivateMechanism
-from dpspec_preprocessing.sensitivity import read_step, refusal_probability, threshold
+from dpspec_preprocessing.private import KINDS, Private, PrivateMechanism
+from dpspec_preprocessing.published import theorem_2_sensitivity
+from dpspec_preprocessing.sensitivity import REQUIRED_LIMITS, read_step, refusal_probability, threshold
 
 SPECS = Path(__file__).parents[3] / "specs"
 
@@ -381,3 +387,168 @@ def test_the_old_word_for_repaired_formulas_is_accepted(tmp_path: Path) -> None:
     )
     assert [v.upper for v in old.verdicts] == [v.upper for v in new.verdicts]
     assert [v.verdict for v in old.verdicts] == ["proved"]
+
+
+class TestPreprocessing(MechanismSuite):
+    kind = "preprocessing"
+    monotone = {  # noqa: RUF012
+        "mechanism.private.eps_noise": increasing(0.2, 0.3, 0.6),
+    }
+
+
+LIMITS = {
+    "max_missing_rows": 20,
+    "max_missing_in_row": 2,
+    "min_observed": 950,
+    "max_mean_norm": 0.5,
+    "max_spread": 0.01,
+    "min_eigenvalue": 100.0,
+    "max_eigenvalue": 400.0,
+    "max_ball": 5,
+    "max_cluster": 2,
+    "min_eigengap": 0.3,
+    "min_std": 0.2,
+}
+STEPS: dict[str, dict[str, Any]] = {
+    "mean": {"impute": "mean"},
+    "median": {"impute": "median"},
+    "trimmed": {"impute": "trimmed", "trim": 10},
+    "regression": {"impute": "regression"},
+    "deduplicate": {"deduplicate": 0.01},
+    "quantise": {"quantise": 0.01},
+    "pca": {"pca": 2},
+    "scale": {"scale": "standard", "clip": 1.0},
+}
+COMBINATIONS = list(itertools.product(STEPS, KINDS))
+
+
+def block(step: str, kind: str, **limits: float) -> dict[str, Any]:
+    private: dict[str, Any] = {"kind": kind, "eps_noise": 0.01}
+    if kind in ("dp-gd", "sgd-sampled", "sgd-iterated"):
+        private |= {"loss": "logistic", "steps": 100}
+    return {"pipeline": (STEPS[step],), "private": private, "collection": {**LIMITS, **limits}}
+
+
+@pytest.mark.parametrize(("step", "kind"), COMBINATIONS)
+def test_what_is_proved_lies_between(step: str, kind: str) -> None:
+    found = Declaration.of(block(step, kind)).pipeline(1000, 6)
+    assert found.repaired is not None
+    for order in (2.0, 16.0):
+        ignored, proved, group = (proved_divergence(found, way, order) for way in ("ignored", "repaired", "group"))
+        assert 0.0 < ignored <= proved * (1.0 + 1e-12)
+        assert proved <= group
+        assert math.isfinite(proved) or kind == "sgd-iterated"
+    ignored, proved, group = (proved_epsilon(found, way, 1e-5) for way in ("ignored", "repaired", "group"))
+    assert 0.0 <= ignored <= proved * (1.0 + 1e-9)
+    assert proved <= group
+    # Scaled records move so far that no order is admissible for the last iterate's curve.
+    assert math.isfinite(proved) == ((step, kind) != ("scale", "sgd-iterated"))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_wider_collections_cost_more(step: str) -> None:
+    tight = Declaration.of(block(step, "gaussian")).pipeline(1000, 6)
+    wider = {key: LIMITS[key] * (0.9 if key.startswith("min_") else 1.2) for key in REQUIRED_LIMITS[step]}
+    wide = Declaration.of(
+        block(step, "gaussian", **{k: int(v) if isinstance(LIMITS[k], int) else v for k, v in wider.items()})
+    ).pipeline(1000, 6)
+    values = [proved_epsilon(found, "repaired", 1e-5) for found in (tight, wide)]
+    assert values[0] < values[1]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_without_its_limits_only_group_privacy_for_all_records_is_proved(step: str) -> None:
+    mechanism = {**block(step, "gaussian"), "collection": {}}
+    found = Declaration.of(mechanism).pipeline(1000, 6)
+    assert found.repaired is None
+    assert found.changed == 1000
+    chain = Declaration.of({**block(step, "gaussian"), "pipeline": (STEPS[step], STEPS["pca"])}).pipeline(1000, 6)
+    assert proved_divergence(chain, "repaired", 2.0) == proved_divergence(found, "group", 2.0)
+
+
+def test_unknown_smoothness_leaves_group_privacy_for_what_can_change() -> None:
+    mechanism = block("deduplicate", "dp-gd")
+    mechanism["private"] = {"kind": "dp-gd", "eps_noise": 0.1, "steps": 10, "lipschitz": 1.0}
+    found = Declaration.of(mechanism).pipeline(1000, 6)
+    assert theorem_2_sensitivity(found) is None
+    assert found.changed == 10
+    proved = proved_divergence(found, "repaired", 2.0)
+    assert (
+        proved
+        == proved_divergence(found, "group", 2.0)
+        == pytest.approx(121 * proved_divergence(found, "ignored", 2.0))
+    )
+    assert proved_epsilon(found, "repaired", 1e-5) == proved_epsilon(found, "group", 1e-5)
+
+
+def test_a_ball_of_another_radius_scales_with_it() -> None:
+    for step in ("mean", "pca", "quantise"):
+        one, two = block(step, "gaussian"), block(step, "gaussian", min_eigengap=1.2, max_mean_norm=1.0)
+        two["radius"] = 2.0
+        tau = [Declaration.of(mechanism).pipeline(1000, 6).tau or 0.0 for mechanism in (one, two)]
+        assert tau[1] == pytest.approx(tau[0] * (1.0 if step == "quantise" else 2.0))
+
+
+SPEC = """\
+dpspec: 1
+name: scaled
+mechanism:
+  kind: preprocessing
+  pipeline: [{scale: standard, clip: CLIP}]
+  private: PRIVATE
+  collection: {min_std: 0.1}
+data: {kind: declared, records: 1000, features: 10, classes: 2}
+threat_model: {adjacency: replace-one}
+claims:
+  - {id: one, kind: approx-dp, epsilon: 1e7, delta: 1e-5, over: collection}
+"""
+LOGISTIC = "{kind: dp-gd, eps_noise: 0.3, steps: 60, loss: logistic, theta_radius: 2.0}"
+
+
+def constants(tmp_path: Path, clip: float, private: str = LOGISTIC) -> dict[str, tuple[float, str]]:
+    """The rows of the JSON's table, by their names."""
+    path = tmp_path / "scaled.yaml"
+    path.write_text(SPEC.replace("CLIP", str(clip)).replace("PRIVATE", private), encoding="utf-8")
+    reports = [f"{kind}={tmp_path / kind}" for kind in ("json", "html")]
+    assert main(["run", str(path), "-v", *(part for report in reports for part in ("--report", report))]) == 0
+    (audit,) = json.loads((tmp_path / "json").read_text(encoding="utf-8"))["audits"]
+    (table,) = (series["columns"] for series in audit["series"] if series["name"] == "constants")
+    return {name: (value, why) for name, value, why in zip(*table.values(), strict=True)}
+
+
+@pytest.mark.parametrize("clip", [3.0, 300.0])
+def test_the_constants_of_a_loss_follow_from_clip(
+    clip: float, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L = r / (1 + exp(-R r)) for norm r and radius R; sigma = L sqrt(T) / (eps_noise n)."""
+    monkeypatch.setenv("COLUMNS", "80")
+    found = constants(tmp_path, clip)
+    lipschitz = clip / (1.0 + math.exp(-2.0 * clip))
+    sigma = lipschitz * math.sqrt(60.0) / (0.3 * 1000)
+    assert found["Lipschitz constant L"] == (pytest.approx(lipschitz), f"logistic loss, record norm {clip:g}")
+    assert found["noise std sigma"][0] == pytest.approx(sigma)
+    terminal = capsys.readouterr().out
+    page = (tmp_path / "html").read_text(encoding="utf-8")
+    for text in (terminal, page):
+        assert "noise std sigma" in text
+        assert f"{sigma:.4g}" in text
+        assert f"{lipschitz:.4g}" in text
+
+
+@pytest.mark.parametrize(
+    ("private", "expected"),
+    [
+        (
+            "{kind: gaussian, eps_noise: 0.5, lipschitz: 0.3, sensitivity: 2.0}",
+            {"Lipschitz constant L": 0.3, "sensitivity": 2.0, "noise std sigma": 4.0},
+        ),
+        ("{kind: laplace, eps_noise: 0.5}", {"Lipschitz constant L": 1.0, "sensitivity": 1.0, "noise scale": 2.0}),
+        (
+            "{kind: dp-gd, eps_noise: 0.3, steps: 9, lipschitz: 2.0, smooth: 5.0}",
+            {"Lipschitz constant L": 2.0, "smoothness mu": 5.0, "noise std sigma": 0.02},
+        ),
+    ],
+)
+def test_declared_constants_are_shown_as_such(private: str, expected: dict[str, float], tmp_path: Path) -> None:
+    found = constants(tmp_path, 1.0, private)
+    assert {name: value for name, (value, _) in found.items()} == pytest.approx(expected)

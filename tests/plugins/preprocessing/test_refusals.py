@@ -1,4 +1,4 @@
-"""What cannot be bounded or run is said before anything is computed, where it stands, and with what to do instead."""
+"""Unsupported specs are refused at their place before anything is computed, with a way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused, and what is said beforehand: each located."""
+"""Unsupported specs are refused at their place before anything is computed, with a way out."""
 
 from __future__ import annotations
 

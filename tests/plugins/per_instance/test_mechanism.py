@@ -1,4 +1,4 @@
-"""From specs to findings, tables and verdicts: small audits, run whole."""
+"""Whole audits by the per-instance plugin."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from dpspec.engine.verification.verify import verify
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.formats.terminal import render
+from dpspec.testing import MechanismSuite, decreasing, increasing
 
 TEXT = """\
 dpspec: 1
@@ -297,3 +298,13 @@ def _spec(folder: Path) -> Spec:
     path = folder / "small.yaml"
     path.write_text(TEXT, encoding="utf-8")
     return load_specs([path], load_catalog()).specs[0]
+
+
+class TestPerInstance(MechanismSuite):
+    kind = "per-instance"
+    quantities = ("epsilon",)  # one step is the same however many there are
+    monotone = {  # noqa: RUF012
+        "mechanism.noise_multiplier": decreasing(0.8, 1.0, 2.0),
+        "mechanism.steps": increasing(5, 20, 60),
+        "mechanism.sampling.rate": increasing(0.02, 0.1, 0.4),
+    }

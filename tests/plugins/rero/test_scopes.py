@@ -1,4 +1,4 @@
-"""Explicit data sets within the scopes of reconstruction bounds, run through executed code: none leaks more."""
+"""The scope oracle: no bound on reconstruction is exceeded by explicit neighbours in its scope."""
 
 from __future__ import annotations
 

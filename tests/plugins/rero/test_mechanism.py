@@ -1,8 +1,9 @@
-"""From specs to findings, tables and verdicts."""
+"""Whole audits by the rero plugin."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,11 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
+from dpspec.testing import MechanismSuite, decreasing, increasing
 from dpspec_rero import tables, theory
 from dpspec_rero.mechanism import ReroAudit
+from dpspec_rero.options import declared_steps, read_candidates
+from dpspec_rero.theory import Leakage
 
 PAPERS = Path(__file__).parents[3] / "specs" / "papers"
 
@@ -272,3 +276,41 @@ def test_methods_are_no_part_of_a_trial(small: Path) -> None:
     audit = ReroAudit()
     assert plain.digest != other.digest
     assert audit.trial_inputs(plain) == audit.trial_inputs(other)
+
+
+FOLDER = Path(__file__).parents[3] / "specs" / "rero"
+
+
+@pytest.mark.parametrize("name", ["levels-16", "levels-256", "mnist-16", "mnist-256"])
+def test_two_thirds_of_the_bound_at_three_levels_of_noise(name: str) -> None:
+    loaded = load_specs([FOLDER / f"{name}.yaml"], load_catalog())
+    assert loaded.ok, loaded.diagnostics
+    assert len({spec.mechanism["noise_multiplier"] for spec in loaded.specs}) == 3
+    for spec in loaded.specs:
+        chosen = read_candidates(spec.threat_model.options)
+        assert chosen is not None
+        assert str(chosen.count) == name.rpartition("-")[2]
+        claims = {claim.id: claim for claim in spec.claims}
+        (gamma,) = Leakage(declared_steps(spec.phases)).gammas([chosen.kappa])
+        assert claims["bound"]["kappa"] == claims["two-thirds"]["kappa"] == chosen.kappa
+        assert gamma.upper <= claims["bound"]["gamma"] < gamma.upper + 2e-3
+        assert gamma.upper / 1.5 <= claims["two-thirds"]["gamma"] < gamma.upper / 1.5 + 2e-3
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_baselines() -> Iterator[None]:
+    """Eight of the curve's fifty, and wider intervals: values that are compared lie much farther apart."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "CURVE", tables.CURVE[::7])
+        patch.setattr(theory, "WIDTH", 1e-4)
+        yield
+
+
+class TestRero(MechanismSuite):
+    kind = "rero"
+    overrides = ("mechanism.baselines=[clt]",)
+    monotone = {  # noqa: RUF012
+        "mechanism.noise_multiplier": decreasing(0.8, 1.0, 2.0),
+        "mechanism.steps": increasing(5, 20, 60),
+        "mechanism.sampling.rate": increasing(0.02, 0.1, 0.4),
+    }

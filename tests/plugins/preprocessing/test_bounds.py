@@ -1,4 +1,4 @@
-"""What is proved against what runs, on explicit neighbours: constants, radii, scopes, and what both ends are."""
+"""Bounds and lower bounds compared with executed pipelines on explicit neighbours."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The oracle for scopes: no bound of the plugin is exceeded by its own code on explicit neighbours that it speaks of.
-
-Ten thousand examples: ``pytest --run-slow tests/plugins/preprocessing/test_preprocessing_scopes.py``.
-"""
+"""The scope oracle: no bound is exceeded by the plugin's own code on explicit neighbours in its scope."""
 
 from __future__ import annotations
 
