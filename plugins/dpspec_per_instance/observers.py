@@ -1,14 +1,6 @@
 """Observers of runs: clipped norms of audited records, and an attack on one record at every iterate.
 
-**The attack.** The adversary knows all data but no inclusion bit, batch or noise. Let g be the record's clipped
-gradient at the model before a step, and a_j = <g, g_j> for every other record. Without the record, the released noisy
-sum S has mean q sum a_j and variance v = sigma^2 |g|^2 + q (1 - q) sum a_j^2 along g. A drawn record shifts it by
-|g|^2. The score of a step is the log-likelihood ratio of both hypotheses in a normal approximation,
-
-    ln(1 - q + q exp((<g, S> - q sum a_j) |g|^2 / v - |g|^4 / (2 v))),
-
-and scores add up over steps. For full batches (q = 1) it is exact. The validity of the test depends only on the
-inclusion bit: a non-normal distribution only costs power. Runs that train together are scored together.
+Score of the attack: ``docs/explanation/proofs/per-instance.md``. Runs that train together are scored together.
 """
 
 from __future__ import annotations
