@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support import specs
 
-from dpspec.contract import Finding, Series, Spec
+from dpspec.contract import Finding, Series
 from dpspec.engine.results.result import AuditResult
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.testing import MechanismSuite, decreasing, increasing
 
@@ -18,14 +18,8 @@ SPECS = Path(__file__).parents[3] / "specs"
 FIGURE = SPECS / "papers" / "modelmix-figure-3.yaml"
 
 
-def specs_of(path: Path, *overrides: str) -> tuple[Spec, ...]:
-    loaded = load_specs([path], load_catalog(), overrides)
-    assert loaded.ok, loaded.diagnostics
-    return loaded.specs
-
-
 def audits_of(path: Path, store: Path, *overrides: str) -> tuple[AuditResult, ...]:
-    return run(specs_of(path, *overrides), load_catalog(), store=Store(store), device="cpu").audits
+    return run(specs.loaded(path, *overrides), load_catalog(), store=Store(store), device="cpu").audits
 
 
 def value(audit: AuditResult, quantity: str, method: str = "") -> float:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support import specs
 
 from dpspec.contract import Diagnostic
-from dpspec.engine.preparing.prepare import check
-from dpspec.language.load import load_specs
-from dpspec.registry.loader import load_catalog
 
 BASE = """\
 dpspec: 1
@@ -30,12 +28,7 @@ audit: {method: one-run, canary: {space: gradient, kind: one-hot, count: 40}}
 
 
 def diagnostics(tmp_path: Path, *overrides: str) -> list[Diagnostic]:
-    path = tmp_path / "refused.yaml"
-    path.write_text(BASE, encoding="utf-8")
-    loaded = load_specs([path], load_catalog(), overrides)
-    if not loaded.ok:
-        return list(loaded.diagnostics)
-    return [d for spec in loaded.specs for d in check(spec, load_catalog())]
+    return specs.diagnostics(tmp_path, BASE, *overrides)
 
 
 def test_the_base_is_fine(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate
+from support import specs
 from support.modelmix_densities import log_density_of_sum
 from support.stated_densities import Densities
 
@@ -19,8 +20,6 @@ from dpspec.accounting import PrivacyLoss
 from dpspec.contract import Finding, FrozenMap, Series, TrainingJob
 from dpspec.engine.preparing.prepare import check
 from dpspec.engine.results.result import AuditResult
-from dpspec.engine.running.runner import run
-from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.training.gradients import flat_model
@@ -456,12 +455,7 @@ audit: {method: one-run, canary: {space: gradient, kind: one-hot, count: 40}, tw
 
 
 def audit_of(tmp_path: Path, *overrides: str) -> AuditResult:
-    path = tmp_path / "laplace.yaml"
-    path.write_text(TEXT, encoding="utf-8")
-    loaded = load_specs([path], load_catalog(), overrides)
-    assert loaded.ok, loaded.diagnostics
-    (audit,) = run(loaded.specs, load_catalog(), store=Store(tmp_path / "store"), device="cpu").audits
-    return audit
+    return specs.audited(tmp_path, TEXT, *overrides)
 
 
 def test_an_audit_with_laplace_noise(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from support import specs
 
 from dpspec.contract import Evidence, Finding, FrozenMap, Resumable, Spec, TrainingJob, Trial
 from dpspec.engine.preparing.context import RunContext
@@ -53,11 +54,7 @@ audit: {method: one-run, canary: {space: gradient, kind: one-hot, count: 100}, t
 
 
 def spec_of(tmp_path: Path, *overrides: str) -> Spec:
-    path = tmp_path / "small.yaml"
-    path.write_text(TEXT, encoding="utf-8")
-    loaded = load_specs([path], load_catalog(), overrides)
-    assert loaded.ok, loaded.diagnostics
-    return loaded.specs[0]
+    return specs.spec_of(tmp_path, TEXT, *overrides)
 
 
 def trials_of(spec: Spec, *indices: int) -> list[Trial]:

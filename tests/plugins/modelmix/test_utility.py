@@ -6,11 +6,10 @@ import math
 from pathlib import Path
 
 import pytest
+from support import specs
 
 from dpspec.contract import Diagnostic, Finding
 from dpspec.engine.preparing.prepare import check
-from dpspec.engine.running.runner import run
-from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec_modelmix import utility
@@ -84,12 +83,7 @@ claims:
 
 
 def findings_of(tmp_path: Path, *overrides: str) -> list[Finding]:
-    path = tmp_path / "useful.yaml"
-    path.write_text(TEXT, encoding="utf-8")
-    loaded = load_specs([path], load_catalog(), overrides)
-    assert loaded.ok, loaded.diagnostics
-    (audit,) = run(loaded.specs, load_catalog(), store=Store(tmp_path / "store"), device="cpu").audits
-    return [f for f in audit.findings if isinstance(f, Finding)]
+    return [f for f in specs.audited(tmp_path, TEXT, *overrides).findings if isinstance(f, Finding)]
 
 
 def test_a_spec_shows_them(tmp_path: Path) -> None:

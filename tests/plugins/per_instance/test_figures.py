@@ -6,12 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import specs
 
 from dpspec.engine.results.result import AuditResult
-from dpspec.engine.running.runner import run
-from dpspec.engine.storage.trial_store import Store
-from dpspec.language.load import load_specs
-from dpspec.registry.loader import load_catalog
 
 SPEC = Path(__file__).parents[3] / "specs" / "papers" / "thudi-digits.yaml"
 
@@ -21,11 +18,7 @@ STEPS = (1, 101, 201, 301, 391)
 
 
 def audited(folder: Path, *changes: str) -> AuditResult:
-    catalog = load_catalog()
-    loaded = load_specs([SPEC], catalog, ["mechanism.step_bound=theorem", *changes])
-    assert loaded.ok, loaded.diagnostics
-    (audit,) = run(loaded.specs, catalog, store=Store(folder / "store"), device="cpu").audits
-    return audit
+    return specs.audit_of(SPEC, folder / "store", "mechanism.step_bound=theorem", *changes)
 
 
 def held(audit: AuditResult, within: float) -> None:

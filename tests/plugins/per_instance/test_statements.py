@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
+from support import specs
 
 from dpspec.contract import Finding, FrozenMap, Series, Spec
-from dpspec.language.load import load_specs
-from dpspec.registry.loader import load_catalog
 from dpspec_per_instance import mean_rule, theory
 from dpspec_per_instance import one_step as cor
 from dpspec_per_instance.bounds import Composer
@@ -38,12 +37,8 @@ claims:
 """
 
 
-def spec_of(folder: Path, *changes: str) -> Spec:
-    path = folder / "stated.yaml"
-    path.write_text(TEXT, encoding="utf-8")
-    loaded = load_specs([path], load_catalog(), changes)
-    assert loaded.ok, loaded.diagnostics
-    return loaded.specs[0]
+def spec_of(folder: Path, *overrides: str) -> Spec:
+    return specs.spec_of(folder, TEXT, *overrides)
 
 
 def told(spec: Spec) -> tuple[dict[str, list[Finding]], dict[str, Series]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import solved_once
+from support import solved_once, specs
 
 from dpspec import json_records
 from dpspec.contract import Finding, FrozenMap, Plan, Spec, Trial
@@ -65,11 +65,7 @@ BOTH = ("threat_model={points: [5, 9, 30], direction: both}", "audit.attack.most
 
 
 def loaded(folder: Path, *overrides: str) -> Spec:
-    path = folder / "shared-out.yaml"
-    path.write_text(TEXT, encoding="utf-8")
-    found = load_specs([path], load_catalog(), overrides)
-    assert found.ok, found.diagnostics
-    return found.specs[0]
+    return specs.spec_of(folder, TEXT, *overrides)
 
 
 def audited(

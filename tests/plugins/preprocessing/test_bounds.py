@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import preprocessing_oracle as oracle
+from support import specs
 from support.preprocessing_oracle import Pair, Rows
 
 from dpspec.contract import Facts
@@ -40,12 +41,7 @@ claims:
 
 
 def audited(tmp_path: Path, *overrides: str) -> AuditResult:
-    path = tmp_path / "executed.yaml"
-    path.write_text(BASE, encoding="utf-8")
-    catalog = load_catalog()
-    loaded = load_specs([path], catalog, overrides)
-    assert loaded.ok, loaded.diagnostics
-    return run(loaded.specs, catalog, store=Store(tmp_path / "store"), device="cpu").audits[0]
+    return specs.audited(tmp_path, BASE, *overrides)
 
 
 def verdict(tmp_path: Path, *overrides: str) -> str:

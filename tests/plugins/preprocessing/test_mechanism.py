@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import specs
 
 from dpspec.cli.app import main
 from dpspec.contract import FrozenMap, Section, Trial
@@ -53,16 +54,11 @@ audit: {method: many-run, runs: 2, repeats: 12, seed: 3}
 
 
 def audited(tmp_path: Path, *overrides: str, text: str = BASE) -> AuditResult:
-    path = tmp_path / "audited.yaml"
-    path.write_text(text, encoding="utf-8")
-    return ran(path, tmp_path, *overrides)
+    return specs.audited(tmp_path, text, *overrides)
 
 
 def ran(path: Path, tmp_path: Path, *overrides: str) -> AuditResult:
-    catalog = load_catalog()
-    loaded = load_specs([path], catalog, overrides)
-    assert loaded.ok, loaded.diagnostics
-    return run(loaded.specs, catalog, store=Store(tmp_path / "store"), device="cpu").audits[0]
+    return specs.audit_of(path, tmp_path / "store", *overrides)
 
 
 STEP = {

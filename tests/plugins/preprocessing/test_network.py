@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import specs
 
 from dpspec.contract import FrozenMap
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.result import AuditResult
-from dpspec.engine.running.runner import run
-from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec_preprocessing import bounds, conversion
@@ -40,12 +39,7 @@ audit: {method: many-run, runs: 2, repeats: 20, seed: 3}
 
 
 def audited(tmp_path: Path, *overrides: str) -> AuditResult:
-    path = tmp_path / "network.yaml"
-    path.write_text(BASE, encoding="utf-8")
-    catalog = load_catalog()
-    loaded = load_specs([path], catalog, overrides)
-    assert loaded.ok, loaded.diagnostics
-    return run(loaded.specs, catalog, store=Store(tmp_path / "store"), device="cpu").audits[0]
+    return specs.audited(tmp_path, BASE, *overrides)
 
 
 def network(tmp_path: Path, kind: str) -> NetworkEngine:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import specs
 
 from dpspec.contract import Diagnostic
-from dpspec.engine.preparing.prepare import check
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 
@@ -32,11 +32,7 @@ GD = "mechanism.private={kind: dp-gd, eps_noise: 0.3, steps: 5, loss: logistic}"
 
 
 def diagnostics(tmp_path: Path, *overrides: str) -> list[Diagnostic]:
-    path = tmp_path / "refused.yaml"
-    path.write_text(BASE, encoding="utf-8")
-    loaded = load_specs([path], load_catalog(), overrides)
-    assert loaded.ok, loaded.diagnostics
-    return [d for spec in loaded.specs for d in check(spec, load_catalog())]
+    return specs.diagnostics(tmp_path, BASE, *overrides)
 
 
 def test_the_base_is_fine(tmp_path: Path) -> None:

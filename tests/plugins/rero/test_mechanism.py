@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import specs
 from support.rero_values import BY_NAME, IMAGENET
 
-from dpspec.contract import Finding, Series, Spec
+from dpspec.contract import Finding, Series
 from dpspec.engine.results.result import AuditResult
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
@@ -42,14 +43,8 @@ claims:
 """
 
 
-def specs_of(path: Path, *overrides: str) -> tuple[Spec, ...]:
-    loaded = load_specs([path], load_catalog(), overrides)
-    assert loaded.ok, loaded.diagnostics
-    return loaded.specs
-
-
 def audit_of(path: Path, store: Path, *overrides: str) -> AuditResult:
-    return run(specs_of(path, *overrides), load_catalog(), store=Store(store), device="cpu").audits[0]
+    return run(specs.loaded(path, *overrides), load_catalog(), store=Store(store), device="cpu").audits[0]
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +204,7 @@ def test_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.ci
 def test_figure_3_meets_at_epsilon_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "CURVE", tables.CURVE[:1] + tables.CURVE[1::2])  # nine of them by rate
-    loaded = specs_of(PAPERS / "kaissis-figure-3.yaml", "mechanism.baselines=[clt, absent-first]")
+    loaded = specs.loaded(PAPERS / "kaissis-figure-3.yaml", "mechanism.baselines=[clt, absent-first]")
     audits = run(loaded, load_catalog(), store=Store(tmp_path / "store"), device="cpu").audits
     assert all(v.verdict == "proved" for audit in audits for v in audit.verdicts)
     found = [gammas(audit, 0.1)["exact profile of one step"].value for audit in audits]
@@ -238,7 +233,7 @@ def test_without_an_epsilon_there_is_nothing_to_compare(small: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_figure_4_coincides(tmp_path: Path) -> None:
-    loaded = specs_of(PAPERS / "kaissis-figure-4.yaml")
+    loaded = specs.loaded(PAPERS / "kaissis-figure-4.yaml")
     audits = run(loaded, load_catalog(), store=Store(tmp_path / "store"), device="cpu").audits
     assert all(v.verdict == "proved" for audit in audits for v in audit.verdicts)
     found = [gammas(audit, 0.1)["pld/connect-the-dots"].value for audit in audits]
@@ -269,8 +264,8 @@ def test_monte_carlo_at_small_baselines_is_shown_to_be_useless(tmp_path: Path) -
 
 
 def test_methods_are_no_part_of_a_trial(small: Path) -> None:
-    (plain,) = specs_of(small)
-    (other,) = specs_of(
+    (plain,) = specs.loaded(small)
+    (other,) = specs.loaded(
         small, "mechanism.baselines=[rdp]", "mechanism.edgeworth_order=2", "threat_model.prior.kappa=0.3"
     )
     audit = ReroAudit()
