@@ -20,8 +20,8 @@ from dpspec.training.gradients.clipping import clipper
 from dpspec.training.gradients.fetching import Number, SyncedAttribute, TransferQueue, float_on_cpu
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
+from dpspec.training.loop.dpsgd import Schedule, ScheduledPhase
 from dpspec.training.loop.optimizers import Invertible, update_of
-from dpspec.training.loop.schedule import Phase, Schedule
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -180,7 +180,7 @@ class RecordAttack(Observer):
         self.score += added if abs(added) < 1e300 else 0.0  # ignore diverged models
 
 
-def step_score(view: RecordView, noisy: Tensor, phase: Phase) -> Number:
+def step_score(view: RecordView, noisy: Tensor, phase: ScheduledPhase) -> Number:
     """The score of one step whose noisy sum is ``noisy`` (P,)."""
     gradient = view.gradient.double()
     square = gradient.square().sum()

@@ -18,8 +18,8 @@ from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import clipper
 from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.stacked_models import StackedModel
+from dpspec.training.loop.dpsgd import Schedule, ScheduledPhase
 from dpspec.training.loop.optimizers import Invertible, update_of
-from dpspec.training.loop.schedule import Schedule, ScheduledPhase
 from dpspec_rero.options import adds_laplace
 from dpspec_rero.training import scale_rows
 

@@ -22,11 +22,11 @@ from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
+from dpspec.training.device import generator
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Truncated, add_clipped
 from dpspec.training.loop.dpsgd import run
 from dpspec.training.loop.native import parts_of
-from dpspec.training.seeds import generator
 from dpspec_modelmix import density, evidence, theory
 from dpspec_modelmix.attack import CanaryCoordinates, PlantedCanaries, Reader, log_density
 from dpspec_modelmix.mechanism import ModelMixAudit

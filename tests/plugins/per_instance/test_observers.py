@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dpspec.contract import FrozenMap, Phase
-from dpspec.training.loop.schedule import Schedule
+from dpspec.training.loop.dpsgd import Schedule
 from dpspec_per_instance import mean_rule
 from dpspec_per_instance.observers import RecordView, step_score
 from dpspec_per_instance.trials import RunSetup
