@@ -1,4 +1,4 @@
-"""Whether and how far the parameters were moved: one copy of them, and comparisons with it."""
+"""Distances that parameters moved: one copy of the parameters, and comparisons with it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-#: The distance of a parameter that became, or was, no number, and of one of which the sign of a zero changed.
+#: Distance of a parameter that became or was NaN, and of a zero whose sign changed.
 _HUGE, _TINY = 1e300, 1e-30
 
 #: Integers of the same size as a number.

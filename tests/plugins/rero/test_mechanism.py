@@ -292,7 +292,7 @@ def test_two_thirds_of_the_bound_at_three_levels_of_noise(name: str) -> None:
         assert gamma.upper / 1.5 <= claims["two-thirds"]["gamma"] < gamma.upper / 1.5 + 2e-3
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture
 def few_baselines() -> Iterator[None]:
     """Eight of the curve's fifty, and wider intervals: values that are compared lie much farther apart."""
     with pytest.MonkeyPatch.context() as patch:
@@ -301,6 +301,7 @@ def few_baselines() -> Iterator[None]:
         yield
 
 
+@pytest.mark.usefixtures("few_baselines")
 class TestRero(MechanismSuite):
     kind = "rero"
     overrides = ("mechanism.baselines=[clt]",)

@@ -1,16 +1,16 @@
-"""Two ways to bound the choice of the best of n cells, all trained on the same data.
+"""Two bounds on the choice of the best of n cells, all trained on the same data.
 
-*All cells composed.* The choice looks at nothing but what the cells release, so that the published cell follows from
-all of them together: it leaks at most what their composition does. Where every cell says what dominates it, that is
-the composition of all these pairs, whose epsilon is certified; elsewhere the sum of the cells' own epsilons, each at
-delta / n (Dwork et al. 2006, basic composition). The pairs of data sets are those that every cell's bound holds for.
+*All cells composed.* The choice depends on the cells' releases only, so the published cell leaks at most their
+composition. If every cell has a dominating pair, the epsilon of the composed pairs is certified. Otherwise the bound is
+the sum of the cells' own epsilons, each at delta / n (Dwork et al. 2006, basic composition). It holds for the pairs of
+datasets that every cell's bound covers.
 
-*A random number of tries.* Papernot and Steinke 2022, with each try's cell drawn uniformly:
-``dpspec.accounting.selection_rdp``. It needs the Renyi divergences of the pairs that dominate the cells; of a pair
-of another law than Gaussian and Laplace mixtures, that of a Gaussian pair which dominates it.
+*A random number of tries.* Papernot and Steinke 2022, with the cell of each try drawn uniformly:
+``dpspec.accounting.selection_rdp``. It needs the Renyi divergences of the cells' dominating pairs. A pair that is not a
+mixture of Gaussian or Laplace distributions is replaced by a dominating Gaussian pair.
 
-These are two procedures, as a random number of tries may run one cell often: each is bounded for itself, from above.
-From below nothing is said of the choice: it may tell much less than all cells do.
+These are two procedures, because a random number of tries may repeat a cell: each has its own upper bound. The choice
+has no lower bound: it may leak much less than all cells do.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from dpspec.contract import Assumption, Audit, Claim, Context, Diagnostic, Facts, Finding, Json, Scope, Spec
-from dpspec.contract.audit import Dominating
+from dpspec.contract import Assumption, Claim, Context, Finding, Json, Scope
+from dpspec.contract.audit import Component, Dominating
 from dpspec.contract.findings import Privacy, Rigor
 from dpspec.engine.judging.evidence_weight import claim_scope, covers, proving_findings
 from dpspec.engine.judging.inequalities import statement
@@ -29,43 +29,20 @@ from dpspec.engine.judging.inequalities import statement
 if TYPE_CHECKING:
     from dpspec.accounting import Directions, Floats, Tries
 
-#: The spec's words for people, and the accountant's.
+#: The spec's words for the directions, and the accountant's.
 _DIRECTIONS: Mapping[str, Directions] = {"remove": "present-first", "add": "absent-first", "both": "both"}
 
-#: n shares of delta add up to no more than delta, rounding included.
+#: Factor by which n shares of delta sum to at most delta despite rounding.
 _SHARE = 1.0 - 1e-12
 
 
-class Cell(Protocol):
-    """What is read of a cell that was prepared: its spec with claims at their share of delta, and its audit."""
-
-    @property
-    def spec(self) -> Spec:
-        """The cell as a spec of its own."""
-
-    @property
-    def audit(self) -> Audit:
-        """That of its mechanism."""
-
-    @property
-    def facts(self) -> Facts:
-        """The public facts of data and model."""
-
-    @property
-    def constants(self) -> Assumption:
-        """What its backend says of where its constants come from."""
-
-    @property
-    def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """What is wrong with it."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Way:
-    """One bound on the choice: epsilon, how the best cell was found, and all that a finding says of it.
+class SelectionBound:
+    """A bound on the choice, with the values of its finding.
 
-    lower: the lower end of the composition's interval, which is no lower bound on the choice; None without one.
-    trainings: the number of trainings, on average if it is ``drawn``.
+    Attributes:
+        lower: Lower end of the composition's interval, which does not bound the choice from below; None without one.
+        trainings: Number of trainings, on average if ``drawn``.
     """
 
     label: str
@@ -81,29 +58,29 @@ class Way:
 
     @property
     def name(self) -> str:
-        """The label, with the number of trainings where that is drawn."""
+        """The label, with the number of trainings if it is random."""
         return f"{self.label}, {self.trainings:g} on average" if self.drawn else self.label
 
 
 def share(delta: float, cells: int) -> float:
-    """The delta of each of so many cells, where their epsilons are added up."""
+    """The delta of each cell if epsilons are summed."""
     return delta / cells * _SHARE
 
 
-def dominated(cells: Sequence[Cell], claims: Sequence[Claim]) -> list[Dominating] | None:
-    """What dominates each cell for its own claim; None where one of them does not say."""
+def dominated(cells: Sequence[Component], claims: Sequence[Claim]) -> list[Dominating] | None:
+    """The dominating pairs of each cell for its claim; None if a cell has none."""
     every = [cell.audit.dominating(cell.spec, cell.facts, claim) for cell, claim in zip(cells, claims, strict=True)]
     known = [one for one in every if one is not None]
     return known if len(known) == len(every) else None
 
 
-def all_composed(every: Sequence[Dominating], claim: Claim) -> Way:
+def all_composed(every: Sequence[Dominating], claim: Claim) -> SelectionBound:
     """The composition of the cells' dominating pairs: epsilon to a relative 1e-4, with its lower end."""
     from dpspec.accounting import PrivacyLoss, library_accuracy
 
     phases: Any = tuple(phase for one in every for phase in one.phases)
     epsilon = PrivacyLoss(phases, _DIRECTIONS[claim.direction]).epsilon(float(claim["delta"]))
-    return Way(
+    return SelectionBound(
         label=f"all {len(every)} cells composed",
         epsilon=epsilon.upper,
         lower=epsilon.lower,
@@ -115,8 +92,8 @@ def all_composed(every: Sequence[Dominating], claim: Claim) -> Way:
     )
 
 
-def added_up(cells: Sequence[Cell], claims: Sequence[Claim], contexts: Sequence[Context]) -> Way | None:
-    """The sum of what the cells' own audits bound for their claims, each at its share of delta; None without one."""
+def added_up(cells: Sequence[Component], claims: Sequence[Claim], contexts: Sequence[Context]) -> SelectionBound | None:
+    """The sum of the cells' own bounds for their claims, each at its share of delta; None if a cell has none."""
     found: list[Finding] = []
     for cell, claim, context in zip(cells, claims, contexts, strict=True):
         findings = [f for f in cell.audit.bound(cell.spec, context) if isinstance(f, Finding)]
@@ -126,7 +103,7 @@ def added_up(cells: Sequence[Cell], claims: Sequence[Claim], contexts: Sequence[
         if held is None:
             return None
         found.append(held)
-    return Way(
+    return SelectionBound(
         label=f"the sum over all {len(found)} cells",
         epsilon=math.fsum(finding.value for finding in found) * (1.0 + 1e-15),
         trainings=float(len(found)),
@@ -138,17 +115,19 @@ def added_up(cells: Sequence[Cell], claims: Sequence[Claim], contexts: Sequence[
     )
 
 
-#: From what everybody may see to what nobody else may.
+#: Privacy classes, from public to secret.
 _PRIVACY = ("public", "data-dependent", "per-record")
 
 
 def strictest(every: Sequence[Privacy]) -> Privacy:
-    """What may be seen of something that rests on all of these."""
+    """The privacy class of a value that depends on all of these."""
     return max(every, key=_PRIVACY.index)
 
 
-def at_random(every: Sequence[Dominating], claim: Claim, tries: Tries, rests_on: tuple[Assumption, ...] = ()) -> Way:
-    """The best of a random number of tries, each of a cell drawn uniformly; ``rests_on``: besides the cells' own."""
+def at_random(
+    every: Sequence[Dominating], claim: Claim, tries: Tries, assumptions: tuple[Assumption, ...] = ()
+) -> SelectionBound:
+    """The best of a random number of tries, each of a uniform cell; ``assumptions`` extend the cells' assumptions."""
     import numpy as np
 
     from dpspec.accounting import SELECTION_ORDERS, best_epsilon, drawn_cell_rdp, selection_rdp
@@ -157,7 +136,7 @@ def at_random(every: Sequence[Dominating], claim: Claim, tries: Tries, rests_on:
     known: dict[object, Floats] = {}
     cells = np.array([_rdp(one, orders, known) for one in every])
     rdp = selection_rdp(orders, drawn_cell_rdp(orders, cells), tries)
-    return Way(
+    return SelectionBound(
         label=called(tries),
         epsilon=best_epsilon(orders, rdp, float(claim["delta"])).epsilon,
         trainings=tries.mean,
@@ -166,18 +145,18 @@ def at_random(every: Sequence[Dominating], claim: Claim, tries: Tries, rests_on:
         source=f"Papernot & Steinke 2022, Theorem {6 if tries.law == 'poisson' else 2}; "
         + _joined(one.source for one in every),
         scopes=common_scopes([one.scopes for one in every]),
-        assumptions=(*_united(one.assumptions for one in every), *rests_on),
+        assumptions=(*_united(one.assumptions for one in every), *assumptions),
     )
 
 
 def called(tries: Tries) -> str:
-    """A law for people: ``geometric tries``."""
+    """The name of a distribution: ``geometric tries``."""
     shape = f", eta {tries.eta:g}" if tries.eta is not None else ""
     return f"{'Poisson' if tries.law == 'poisson' else tries.law.replace('-', ' ')} tries{shape}"
 
 
 def _rdp(one: Dominating, orders: Floats, known: dict[object, Floats]) -> Floats:
-    """The divergences of a run in both directions; ``known``: those of one step, by the pair's key."""
+    """The divergences of a run in both directions; ``known`` caches the divergences of one step by the pair's key."""
     import numpy as np
 
     total = np.zeros(orders.shape)
@@ -201,9 +180,9 @@ def _step_rdp(pair: Any, orders: Floats) -> Floats:
 
 
 def common_scopes(every: Sequence[Sequence[Scope]]) -> tuple[Scope, ...]:
-    """The scopes in which every cell's bound holds, each cell's given; none where they have nothing in common.
+    """The scopes in which every cell's bound holds; none if they have nothing in common.
 
-    Of pairs of data sets that are large enough the least number that is enough for all cells.
+    For datasets with a minimum number of records, the smallest minimum that suffices for all cells.
     """
     return tuple(dict.fromkeys(_common(every)))
 
@@ -227,7 +206,7 @@ def _common(every: Sequence[Sequence[Scope]]) -> Iterator[Scope]:
 
 
 def _united(every: Iterable[tuple[Assumption, ...]]) -> tuple[Assumption, ...]:
-    """Each assumption once, of those of one name and status the first."""
+    """Each assumption once; the first of equal name and status."""
     named: dict[tuple[str, Json], Assumption] = {}
     for assumptions in every:
         for one in assumptions:

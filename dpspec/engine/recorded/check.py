@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from dpspec.contract import FrozenMap, Json
 from dpspec.contract.catalog import Catalog
-from dpspec.engine.recorded.channels import hyperparameters
-from dpspec.engine.recorded.channels.table import ASSUMABLE, require_known
+from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, require_known
 from dpspec.errors import ExitCode
 from dpspec.recording.folder.run_folder import RunFolder
+from dpspec.registry.recorded_schedule import KIND
 
 if TYPE_CHECKING:
     from dpspec.engine.results.result import Result
@@ -26,8 +26,8 @@ CLAIM = "claim"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """What is asked of a recorded run.
+class RunClaim:
+    """The claim about a recorded run, and its threat model.
 
     Attributes:
         delta: In (0, 1).
@@ -48,44 +48,44 @@ class Question:
     public: tuple[str, ...] = ()
 
 
-def document_of(run: Path, question: Question) -> dict[str, Json]:
+def document_of(run: Path, claim: RunClaim) -> dict[str, Json]:
     """The spec of a recorded run, whose mechanism is the recorded schedule.
 
     Raises:
         RecordingError: The folder holds no recorded run.
-        UsageError: There is no such folder, or a name is unknown.
+        UsageError: The folder does not exist, or a name is unknown.
     """
-    require_known("assume", question.assume, ASSUMABLE)
-    require_known("public", question.public, hyperparameters.NAMES)
+    require_known("assume", claim.assume, ASSUMABLE)
+    require_known("public", claim.public, HYPERPARAMETERS)
     header = RunFolder.open(run).header
-    given = {"assume": list(question.assume), "public": list(question.public)}
+    names = {"assume": list(claim.assume), "public": list(claim.public)}
     claims: list[Json] = []
-    if question.epsilon is not None:
-        claim = {"kind": "approx-dp", "epsilon": question.epsilon, "delta": question.delta}
-        claims = [{"id": CLAIM, **claim, "group_size": question.group_sizes[0]}]
+    if claim.epsilon is not None:
+        stated = {"kind": "approx-dp", "epsilon": claim.epsilon, "delta": claim.delta}
+        claims = [{"id": CLAIM, **stated, "group_size": claim.group_sizes[0]}]
     return {
         "dpspec": 1,
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", run.resolve().name)[:60].strip("-.") or "run",
-        "mechanism": {"kind": "recorded", "delta": question.delta},
+        "mechanism": {"kind": KIND, "delta": claim.delta},
         "data": {"kind": "declared", "records": header.records or 1, "features": 1, "classes": 2},
         "training": {
-            "backend": "recorded",
+            "backend": KIND,
             "run": run.as_posix(),
-            "public_constants": question.public_constants,
-            **{key: names for key, names in given.items() if names},
+            "public_constants": claim.public_constants,
+            **{key: given for key, given in names.items() if given},
         },
-        "threat_model": {"adjacency": question.adjacency, "group_size": sorted(question.group_sizes)},
+        "threat_model": {"adjacency": claim.adjacency, "group_size": sorted(claim.group_sizes)},
         "claims": claims,
     }
 
 
-def check_run(run: Path, question: Question, catalog: Catalog | None = None) -> Result:
+def check_run(run: Path, claim: RunClaim, catalog: Catalog | None = None) -> Result:
     """The result of the pipeline on a recorded run.
 
     Raises:
         RecordingError: The folder holds no recorded run, or was changed.
         NothingToRunError: No step was recorded.
-        UsageError: There is no such folder, or a name is unknown.
+        UsageError: The folder does not exist, or a name is unknown.
     """
     from dpspec.engine.running import runner
     from dpspec.engine.storage.trial_store import Store
@@ -93,17 +93,17 @@ def check_run(run: Path, question: Question, catalog: Catalog | None = None) -> 
     from dpspec.registry.loader import load_catalog
 
     catalog = catalog or load_catalog()
-    spec = from_document(document_of(run, question), catalog)
+    spec = from_document(document_of(run, claim), catalog)
     with tempfile.TemporaryDirectory() as folder:  # a recorded run makes no trials
         result = runner.run([spec], catalog, store=Store(folder))
-    command = ["dpspec", "check", os.fspath(run), *_options(question)]
+    command = ["dpspec", "check", os.fspath(run), *_options(claim)]
     return dataclasses.replace(result, environment=FrozenMap({**result.environment, "command": command}))
 
 
 def exit_code_of(result: Result) -> ExitCode:
     """0 if the claim is proved and the run conforms; 5 if nothing is claimed and it conforms; otherwise 1.
 
-    Without a claim it is 1 too if an epsilon is infinite, or if canaries exceed the certified bound.
+    Without a claim it is also 1 if an epsilon is infinite, or if canaries exceed the certified bound.
     """
     (audit,) = result.audits
     if result.exit_code is not ExitCode.OK:
@@ -111,24 +111,24 @@ def exit_code_of(result: Result) -> ExitCode:
     if audit.verdicts:
         return ExitCode.OK
     delta = audit.document["mechanism"]["delta"]
-    at_delta = [one for one in audit.findings if one.at.get("delta") == delta]
-    single = [one for one in at_delta if one.at.get("group_size", 1) == 1]
-    upper = max(one.value for one in at_delta if one.bound == "upper")
-    lower = max((one.value for one in single if one.bound == "lower"), default=0.0)
-    least = min((one.value for one in single if one.bound == "upper"), default=math.inf)
+    at_delta = [finding for finding in audit.findings if finding.at.get("delta") == delta]
+    single = [finding for finding in at_delta if finding.at.get("group_size", 1) == 1]
+    upper = max(finding.value for finding in at_delta if finding.bound == "upper")
+    lower = max((finding.value for finding in single if finding.bound == "lower"), default=0.0)
+    least = min((finding.value for finding in single if finding.bound == "upper"), default=math.inf)
     return ExitCode.UNEXPECTED if math.isinf(upper) or lower > least else ExitCode.NOTHING_TO_RUN
 
 
-def _options(question: Question) -> list[str]:
+def _options(claim: RunClaim) -> list[str]:
     """The options of the command that differ from their defaults."""
-    found = ["--delta", f"{question.delta!r}"]
-    if question.epsilon is not None:
-        found += ["--epsilon", f"{question.epsilon!r}"]
-    for size in question.group_sizes if question.group_sizes != (1,) else ():
+    found = ["--delta", f"{claim.delta!r}"]
+    if claim.epsilon is not None:
+        found += ["--epsilon", f"{claim.epsilon!r}"]
+    for size in claim.group_sizes if claim.group_sizes != (1,) else ():
         found += ["--group-size", str(size)]
-    if question.adjacency != "zero-out":
-        found += ["--adjacency", question.adjacency]
-    found += ["--public-constants"] if question.public_constants else []
-    for option, names in (("--public", question.public), ("--assume", question.assume)):
+    if claim.adjacency != "zero-out":
+        found += ["--adjacency", claim.adjacency]
+    found += ["--public-constants"] if claim.public_constants else []
+    for option, names in (("--public", claim.public), ("--assume", claim.assume)):
         found += [word for name in names for word in (option, name)]
     return found

@@ -1,10 +1,8 @@
 """The eight channels through which records can reach a released model, as a view of checks and assumptions.
 
-A recorded run is private if its data reaches the released model only through the noisy sums. Each check
-(:mod:`~dpspec.engine.recorded.own_checks`, :mod:`dpspec.stats.conformance`) and each assumption
-(:mod:`~dpspec.engine.recorded.channels.assumptions`) belongs to one channel by its name, as listed in ``_KINDS``. A new
-check needs no more than a name that is listed there. Checks of ``accounting``, ``canaries`` and ``bounded`` belong to
-no channel: they compare the run with its accountant, its attack and its spec.
+A recorded run is private if its data reaches the released model only through the noisy sums. Each check and each
+assumption belongs to one channel by its name, as listed in ``_KINDS``. Checks of ``accounting``, ``canaries`` and
+``bounded`` belong to no channel: they compare the run with its accountant, its attack and its spec.
 """
 
 from __future__ import annotations
@@ -20,13 +18,13 @@ from dpspec.engine.results.decimals import upper
 from dpspec.errors import UsageError
 from dpspec.text import closest, did_you_mean, listed
 
-#: What an assumption's name ends with if the recording leaves it open, in the result of a spec.
+#: Suffix of the names of assumptions that the recording leaves open, in the result of a spec.
 UNKNOWN = "-unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
-    """What must hold, the names of checks and assumptions of the channel, and what a recording without any lacks."""
+    """A channel: its requirement, the names of its checks and assumptions, and the text if a recording has none."""
 
     text: str
     names: tuple[str, ...]
@@ -68,7 +66,7 @@ _KINDS = {
     "gradient-parameters": _Kind(
         text="gradients are computed at the parameters that the step before left",
         names=("observed-passes",),
-        missing="the recording does not compare the parameters of the forward pass with those of the last step",
+        missing="the recording does not compare the forward pass's parameters with the last step's",
     ),
     "model-state": _Kind(
         text="nothing in the model but its noisy parameters depends on the records",
@@ -93,6 +91,13 @@ CHANNELS = tuple(_KINDS)
 #: The channel of each check and assumption.
 _NAMES = {name: channel for channel, kind in _KINDS.items() for name in (channel, *kind.names)}
 
+#: All names that ``--public`` accepts: hyperparameters of the private sum, and options of torch's optimizers.
+HYPERPARAMETERS = (
+    *("rate", "divisor", "clip_norm", "noise_multiplier", "steps"),
+    *("learning_rate", "weight_decay", "momentum", "dampening", "nesterov", "betas", "eps", "alpha", "rho", "lambd"),
+    *("parameters", "lr_decay", "momentum_decay", "etas", "step_sizes", "t0", "amsgrad", "centered", "maximize"),
+)
+
 #: All names that ``--assume`` accepts.
 ASSUMABLE = tuple(_NAMES)
 
@@ -107,7 +112,7 @@ _ASSUMED_IF_MISSING = {"gradient-parameters"}
 
 
 def channel_of(name: str) -> str | None:
-    """The channel that a check or an assumption with this name belongs to; None if it belongs to none."""
+    """The channel of a check or an assumption with this name; None if it belongs to none."""
     return _NAMES.get(name.removesuffix(UNKNOWN))
 
 
@@ -122,11 +127,11 @@ def require_known(option: str, names: Collection[str], valid: Collection[str]) -
 def complete(
     checks: Sequence[Check], assumptions: Sequence[Assumption], assumed: Collection[str] = ()
 ) -> tuple[Assumption, ...]:
-    """All assumptions of a recorded run: the given ones, and one for each channel that the recording says nothing of.
+    """All assumptions of a recorded run: the given ones, and one for each channel without checks and assumptions.
 
     Args:
         checks: The checks of the run.
-        assumptions: What the recording knows of each assumption.
+        assumptions: The assumptions with the status that the recording supports.
         assumed: Names of channels and assumptions that the user assumes. An unchecked assumption with such a name, or
             of such a channel, becomes a declared one. One that is false stays false.
     """
@@ -152,7 +157,7 @@ def channels(
 
     Args:
         checks: The checks of the run.
-        assumptions: Those of :func:`complete`.
+        assumptions: The result of :func:`complete`.
         family: The number of checks that share the level of rejection; by default the number of ``checks``.
     """
     among = max(1, len(checks) if family is None else family)
@@ -164,7 +169,7 @@ def channels(
 
 
 def assumes(found: Sequence[Channel]) -> tuple[str, ...]:
-    """Names of everything that a proof assumes, for its headline."""
+    """Names of all assumptions of a proof, for its headline."""
     return tuple(dict.fromkeys(name for channel in found for name in channel.assumes))
 
 
