@@ -312,7 +312,7 @@ class _Bar:
 
 def planned(event: TrialsPlanned) -> str:
     """What is about to be trained, in one line."""
-    from dpspec.engine.running.estimates import foreseen
+    from dpspec.engine.running.run_options import foreseen
 
     missing = event.total - event.stored
     stored = f", {event.stored} stored" if event.stored else ""

@@ -1,4 +1,4 @@
-"""What a recording shows of a training besides its numbers: the section ``recording`` of an audit in a result."""
+"""The section ``recording`` of an audit in a result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dpspec.contract.findings import Channel
 
-#: How the source of every bound on an executed schedule begins.
+#: Prefix of the source of every bound on an executed schedule.
 SOURCE = "the executed schedule"
 
 
