@@ -26,7 +26,7 @@ from dpspec.stats.conformance.measurement import LEVEL
 INTERNAL = "internal"
 
 #: The reason of a verdict that depended on a removed value.
-LEFT_OUT_REASON = "It rests on a number that speaks of the data itself, which is left out here."
+LEFT_OUT_REASON = "It depends on a data-dependent number, which this report omits."
 
 
 def redact(result: Result) -> Result:
@@ -87,7 +87,7 @@ def _verdict(verdict: Verdict, moved: Mapping[int, int]) -> Verdict:
         changed = dataclasses.replace(changed, upper=None, provable=None)
     if lost_lower:
         changed = dataclasses.replace(changed, lower=None)
-    # A p-value may be that of the very counts that are gone, and tells them exactly.
+    # A p-value may reveal the removed counts exactly.
     return dataclasses.replace(changed, p_value=None, reason=LEFT_OUT_REASON) if lost_upper or lost_lower else changed
 
 
@@ -135,6 +135,6 @@ def _known(assumptions: Sequence[Assumption], coarse: Mapping[str, Check]) -> tu
         if check is None:
             joined.append(assumption)
             continue
-        test = name if assumption.test == name else f"{name}: rejected for what ran"
+        test = name if assumption.test == name else f"{name}: rejected for the executed run"
         joined.append(dataclasses.replace(assumption, test=test, detectable=check.detectable))
     return tuple(joined)

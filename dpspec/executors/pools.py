@@ -130,7 +130,7 @@ class Pool(Protocol):
         """Start a task for which there is room. Raises ``UsageError`` if the pool can never run it."""
 
     def messages(self) -> Iterator[Message]:
-        """Messages since the last call. Waits briefly if there are none."""
+        """Messages since the last call. Waits briefly for the first."""
 
     def close(self) -> None:
         """Stop all tasks and release all resources."""
@@ -199,5 +199,5 @@ class InlinePool:
             yield TaskFinished(task=number)
 
     def close(self) -> None:
-        """Do nothing: there are no resources to release."""
+        """Do nothing, because the pool has no resources."""
         self._task = None

@@ -48,7 +48,10 @@ def deviating(name: str = "app") -> AuditResult:
     return fine(
         name,
         conformance=Conformance(
-            status="deviates", expect="conforms-within", expected=False, reason="What ran is not what was declared."
+            status="deviates",
+            expect="conforms-within",
+            expected=False,
+            reason="The executed run deviates.",,
         ),
         checks=(check("steps", detectable=0.0), check("clipping", LOW), check("noise-scale", 0.0)),
     )

@@ -71,7 +71,7 @@ class ValidIntegers:
 def valid_integers(
     start: int, low: float, high: float, is_valid: Callable[[int], bool], document: Json
 ) -> ValidIntegers:
-    """Find the gaps in the valid values around ``start``, which is one of them.
+    """Find the gaps in the valid values around ``start``, which is valid.
 
     Args:
         start: A valid value.
@@ -145,7 +145,7 @@ class Point:
     """The chosen claims at one value of the key.
 
     Attributes:
-        problem: Why nothing could be computed; there are no verdicts then.
+        problem: Why nothing could be computed; there is no verdict then.
         private: Whether a verdict depends on a data-dependent number.
     """
 

@@ -157,7 +157,7 @@ def calibrate_spec(
         unproved = evaluations.at(start)
         if unproved.proved or any(v.provable is not None for v in unproved.verdicts):
             sizes = key.place == "threat_model.group_size"
-            more = "; how large a group may be stands in each claim: claims.ID.group_size" if sizes else ""
+            more = "; each claim states its group size: claims.ID.group_size" if sizes else ""
             raise UsageError(f"what can be proved of {listed(chosen)} does not depend on {key.place}{more}")
     else:
         worst, best = limits if more_helps else limits[::-1]
@@ -240,7 +240,7 @@ def _valid_range(evaluations: Evaluations, start: float, valid: ValidIntegers) -
     """The first and the last index of the valid values around ``start``, and why the range ends there.
 
     Schemas limit single keys. The spec's checks limit combinations: a batch that is larger than the data, a claim about
-    larger groups than those of the threat model.
+    larger groups than the threat model's.
     """
     key = evaluations.key
     first = valid.index(start)

@@ -2,7 +2,7 @@
 
 Claims about privacy and claims about metrics are two families at the stated confidence, adjusted by Holm's method.
 Proved upper bounds are a third family at level 1e-6: a rejected bound means that theory, implementation or attack is
-wrong. A privacy test covers a curve, all its (epsilon, delta) points at once, on one piece of evidence.
+wrong. A privacy test covers a curve, all its (epsilon, delta) points, on one piece of evidence.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def measurements_of(
 
     if not is_metric(part.quantity, findings):
         return []
-    # What counts of one model's test records say is of no other one, whatever the conditions that they state.
+    # Counts on one model's test records cover no other model, under any conditions.
     measured = [
         (index, e, {**e.at, "about": evidence_tests.about(e)}) for index, e in enumerate(evidence) if measures(e)
     ]
@@ -229,7 +229,7 @@ class ClaimTests:
     def __init__(
         self, audits: Sequence[Concluded], findings: Sequence[tuple[Finding, ...]], others: OtherTests
     ) -> None:
-        """``findings`` are those of each audit, joined with its checks."""
+        """``findings``: per audit, joined with its checks."""
         self._audits, self._findings = audits, findings
         self._evidence = [audit.judged_evidence for audit in audits]
         self.confidence = max(others.confidence, confidence_of([audit.spec for audit in audits]))

@@ -1,4 +1,4 @@
-"""Conformance of the executed run with its declaration: all checks of an invocation, as one family at level 1e-6."""
+"""Conformance of the executed run with its declaration: one family of checks at level 1e-6."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def looks(there: int, needed: int) -> int:
     """The number of inspections of a run that share a check's level.
 
     Each inspection of an incomplete run has more trials than the last, so there are at most as many as trials. The
-    inspection of a complete run counts as one.
+    complete run has one.
     """
     return needed if there < needed else 1
 
@@ -48,7 +48,7 @@ def missing(promised: Sequence[Check], made: Sequence[Check]) -> tuple[Check, ..
     """The checks that a plan promised and the run did not make.
 
     A check keeps a promise with the same assumption, ``observed`` and note, possibly extended by its result after a
-    comma. Each keeps one promise. A check that abstains was made.
+    comma. Each keeps one promise. An abstaining check keeps its promise.
     """
     left, gone = list(range(len(made))), set()
     for number in sorted(range(len(promised)), key=lambda number: -len(promised[number].note)):
@@ -76,7 +76,7 @@ def conformance_of(
     """The conformance of one audit.
 
     ``deviates`` if a check is rejected; ``checks-missing`` if a promised one is missing; ``conforms-within`` the
-    detectable deviations of its checks; ``not-run`` without checks of the run, or if all of them abstain. Steps on a
+    detectable deviations of its checks; ``not-run`` without checks of the run, or if all abstain. Steps on a
     neighbor are not part of the run.
 
     Args:
@@ -84,7 +84,7 @@ def conformance_of(
         checks: The checks of the audit.
         family: The number of checks that share the level.
         promised: The checks of its plan.
-        executed: Whether all trials were made. Otherwise a status ``not-run`` satisfies ``conforms-within``.
+        executed: Whether all trials exist. Otherwise a status ``not-run`` satisfies ``conforms-within``.
     """
     bad = [check for check in checks if rejected(check, family)]
     gone = missing(promised, checks) if executed else ()
@@ -104,7 +104,7 @@ def reason(bad: Sequence[Check], checks: Sequence[Check], gone: Sequence[Check] 
     if bad:
         shown = "; ".join(_deviation(check) for check in sorted(bad, key=lambda c: c.p_value)[:3])
         more = f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
-        text = f"What ran is not what was declared: {shown}{more}."
+        text = f"The executed run deviates from its declaration: {shown}{more}."
         return f"{text} {_gone(gone)}" if gone else text
     if gone:
         why = "The backend does not deliver what its capabilities declare, or its run is not of the declared length."
@@ -113,7 +113,7 @@ def reason(bad: Sequence[Check], checks: Sequence[Check], gone: Sequence[Check] 
 
 
 def _gone(gone: Sequence[Check]) -> str:
-    """What is missing, named once for each assumption."""
+    """The missing checks, named once for each assumption."""
     named = dict.fromkeys(f"{check.assumption} ({check.observed})" for check in gone)
     number = (
         "A check that the plan promised was" if len(gone) == 1 else f"{len(gone)} checks that the plan promised were"
@@ -152,7 +152,7 @@ def _joined(assumption: Assumption, check: Check | None, pipeline: str, family: 
             return replace(tested, status="false", text=f"{check.note}: rejected by {check.test}")
         if pipeline == "executed":
             return replace(tested, status="false")
-        return replace(tested, test=f"{check.test}: rejected for what ran, p = {upper(check.p_value)}")
+        return replace(tested, test=f"{check.test}: rejected for the executed run, p = {upper(check.p_value)}")
     if (
         constants
         or assumption.status == "by-construction"

@@ -52,13 +52,13 @@ def shortfall(upper: Scope, claim: Scope) -> list[str]:
 
 def _short(name: str, value: object, claimed: object) -> str:
     if name == "min_records":
-        said = f"those of at least {claimed}" if claimed else "any"
-        needs = f"it needs data sets of at least {value} records"
-        return f"{needs}, and the claim speaks of {said}: set threat_model.min_records"
+        claims = f"datasets of at least {claimed}" if claimed else "any"
+        needs = f"it needs datasets of at least {value} records"
+        return f"{needs}, and the claim covers {claims}: set threat_model.min_records"
     if name == "neighbours":
-        said = "all" if claimed == "all" else repr(claimed)
+        claims = "all" if claimed == "all" else repr(claimed)
         holds = f"it holds between neighbours of kind {value!r}"
-        return f"{holds}, and the claim speaks of {said}: set threat_model.neighbours"
+        return f"{holds}, and the claim covers {claims}: set threat_model.neighbours"
     text = f"its {name} is {value!r}, and the claim's {claimed!r}"
     return f"{text}: set over: this in the claim" if (name, value) == ("data", "this") else text
 
@@ -186,7 +186,7 @@ def scope_shortfall(part: Part, scope: Scope | None, findings: Sequence[Finding]
     For a metric (``scope`` None), that its quantity has findings that were not measured.
     """
     if scope is None:
-        return "" if is_metric(part.quantity, findings) else f"{part.quantity} is no metric: it has a scope of its own"
+        return "" if is_metric(part.quantity, findings) else f"{part.quantity} is not a metric: it has a scope"
     side = "upper" if part.side == "at-most" else "lower"
     short = [
         (f.method, shortfall(f.scope, scope))
@@ -246,7 +246,7 @@ def _strength(finding: Finding, scope: Scope | None) -> Strength | None:
     if not full and scope is not None and not reaches(finding, scope):
         return None
     if finding.bound == "estimate":
-        # What an attack estimates of the pipeline that ran is no evidence that a claim about privacy holds.
+        # An attack's estimate on the executed pipeline does not support a privacy claim.
         attacked = scope is not None and finding.scope.pipeline == "executed"
         return "approximate" if full and not attacked else None
     if finding.rigor == "approximate":

@@ -93,7 +93,7 @@ class ClaimKind:
     Attributes:
         says: The claim as people read it, without its scope.
         among: A suffix that follows the scope.
-        parts: Its inequalities, all of them at-most.
+        parts: Its at-most inequalities.
         points: Its implied (epsilon, delta) pairs.
         value: The option with the claimed value, if a single one determines the points.
     """
@@ -158,7 +158,7 @@ def narrowing(claim: Claim) -> str:
     text = for_whom(claim.group_size, claim.unit)
     text += f" for record {claim.record}" if claim.record is not None else ""
     text += f" in direction {claim.direction}" if claim.direction != "both" else ""
-    text += f" in data sets of at least {claim.min_records} records" if claim.min_records else ""
+    text += f" in datasets of at least {claim.min_records} records" if claim.min_records else ""
     text += f" between neighbours with the {claim.neighbours.replace('-', ' ')}" if claim.neighbours != "all" else ""
     return text + (f" over {claim.over}" if claim.over is not None else "")
 

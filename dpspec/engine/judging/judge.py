@@ -188,7 +188,7 @@ class ClaimEvaluator:
         return self.audit.recording is not None and self.conformance.status != "conforms-within"
 
     def _unproved(self, tested: TestedClaim, view: PartView | None) -> str:
-        """Why nothing is proved of a recorded run: it deviates, or an assumption is open. Empty for all others."""
+        """Why a recorded run proves nothing: it deviates, or an assumption is open. Empty for all others."""
         if self.audit.recording is None:
             return ""
         unbounded = view.unbounded_by if view is not None else ""
@@ -279,7 +279,7 @@ def judge(audits: Sequence[Concluded], others: OtherTests = NO_OTHERS) -> tuple[
 
     Args:
         audits: The audits.
-        others: Tests of audits of the invocation that are judged elsewhere, so that a refutation holds among them too.
+        others: Tests of the invocation's other audits, so that a refutation holds among them too.
 
     Raises:
         ValueError: A p-value is invalid, or no test reads the evidence.

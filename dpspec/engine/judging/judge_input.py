@@ -18,7 +18,7 @@ class Concluded:
     """The conclusions of one audit by type.
 
     Attributes:
-        trials: The number of existing trials, of ``needed``. Tests of a fixed number of trials wait for all of them.
+        trials: The number of existing trials, of ``needed``. Tests of a fixed number of trials wait for the last.
         sequential: Whether the plan promises that conclusions hold after any number of trials.
         tests: The maximum number of privacy tests of all trials. While trials are missing, they count as made.
         promised: The checks of the plan.
@@ -66,7 +66,7 @@ class Concluded:
 
 @dataclass(frozen=True, kw_only=True)
 class OtherTests:
-    """The tests of audits of an invocation that are judged elsewhere.
+    """The tests of the other audits of an invocation.
 
     Attributes:
         confidence: The highest confidence of the invocation's specs.
@@ -100,7 +100,7 @@ def planned_tests(claim_kinds: Iterable[str], planned_trials: int, power: Sequen
 def other_tests(tests: Sequence[int], claim_kinds: Iterable[str], confidence: float) -> list[OtherTests]:
     """For each audit of an invocation the tests of the others, before their trials are known.
 
-    A claim that is decided with these stays decided whatever the other audits show.
+    A claim that is decided with these stays decided for all results of the others.
 
     Args:
         tests: The number of tests of each audit, from :func:`planned_tests`.

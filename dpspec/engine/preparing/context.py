@@ -67,7 +67,7 @@ class RunContext:
         """The rows. Raises ``DataError`` if the files do not match their headers or have changed."""
         rows = self.prepared.source.load()
         if self.prepared.source.facts().digest != self.prepared.facts.digest:
-            raise DataError("the data changed during the run: a file is not what it was at the start")
+            raise DataError("the data changed during the run: a file differs from its state at the start")
         offered = self.prepared.offers["data"][1]
         if is_foreign(offered):
             require_rows(offered, rows, self.prepared.facts, self.prepared.spec.data.options)

@@ -32,7 +32,7 @@ def trial_key(
 
     It covers the inputs of trials, the digests of rows and initial weights, the revisions of mechanism, backend,
     dataset and model, and the trial's place in its chunk, because a chunk may be computed together. Claims, confidence
-    and the number of runs are not part of it, so changing them never trains again.
+    and the number of runs are excluded, so changing them never trains again.
 
     Args:
         inputs: The inputs of the trials.
@@ -135,7 +135,7 @@ def differences(then: FrozenMap, now: FrozenMap) -> Iterator[tuple[str, str, str
     for part, each in then.items():
         if (part in was or part in is_) and was.get(part) != is_.get(part):
             here = now.get(part)
-            yield part, said(each), said(here) if here is not None else "nothing of the kind"
+            yield part, said(each), said(here) if here is not None else "no such provider"
 
 
 def said(maker: Mapping[str, Json]) -> str:

@@ -89,7 +89,7 @@ def _directed(value: float, digits: int, rounding: str, against: float | None) -
 
 
 def _side(number: Decimal, against: float) -> int:
-    """Whether a number lies below, on or above another."""
+    """-1, 0 or 1 for a number below, equal to or above another."""
     other = Decimal(repr(float(against)))
     return (number > other) - (number < other)
 

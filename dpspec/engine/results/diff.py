@@ -45,7 +45,7 @@ def statement(audit: AuditResult, verdict: Verdict) -> Leaves | None:
     threat = threat if isinstance(threat, dict) else {}
     for claim in claims if isinstance(claims, list) else ():
         if isinstance(claim, dict) and claim.get("id") == verdict.claim:
-            # Which sizes are attacked is no part of a claim, which has a size of its own.
+            # The attacked group sizes are not part of a claim, which states its group size.
             model = {**_DEFAULTS, **{key: value for key, value in threat.items() if key != "group_size"}}
             scope = {key: model.pop(key) for key in _NARROWED}
             model["unit"] = unit_in_words(str(model["unit"]), document.get("data") or {})
@@ -317,7 +317,7 @@ def _verdict_changes(audit: str, was: Verdict, now: Verdict, *, same: bool, towa
         audit: The audit's name.
         was: The old verdict.
         now: The new verdict.
-        same: Whether the claim is the same. Otherwise nothing is better or worse.
+        same: Whether the claim is the same. Otherwise changes are neither better nor worse.
         towards: 1 if larger bounds are better, -1 if smaller ones are, 0 if neither.
     """
     if was.verdict != now.verdict:

@@ -1,4 +1,4 @@
-"""Several results as one, for one report. Each keeps its own family of tests.
+"""Several results in one report. Each keeps its own family of tests.
 
 A joined result has ``parts``: the values of each original result without its audits. ``verify`` and ``redact`` split it
 into the original results.
@@ -82,7 +82,7 @@ def _taken(result: Result) -> Iterator[Result]:
 
 
 def _parts(source: str, result: Result) -> tuple[Part, ...]:
-    """The values of a result without its audits; for a joined one, those of its parts."""
+    """The values of a result without its audits; for a joined one, of its parts."""
     if result.parts:
         return tuple(dataclasses.replace(part, source=f"{source}: {part.source}") for part in result.parts)
     return (

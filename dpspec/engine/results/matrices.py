@@ -29,7 +29,7 @@ class Cell(Protocol):
 
     @property
     def cell(self) -> FrozenMap:
-        """By dotted places, what its matrix sets; empty for an audit that is no cell."""
+        """By dotted places, the values that its matrix sets; empty for other audits."""
 
     @property
     def series(self) -> tuple[Series, ...]:
@@ -85,7 +85,7 @@ def axes_of(every: Sequence[A], found: Sequence[Matrix[A]]) -> dict[str, dict[st
 
 
 def joined_series(every: Sequence[A], found: Sequence[Matrix[A]], name: str) -> Series:
-    """The series of this name of all audits as one: a column for the audit, one for each axis, and its own.
+    """The joined series of this name: a column for the audit, one for each axis, and its own.
 
     Missing columns are None. The joined series has the weakest rigor and the strictest privacy of its parts; a column
     holds bounds if it does in all.

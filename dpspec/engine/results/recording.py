@@ -55,9 +55,9 @@ class Recording:
         steps: The number of recorded steps.
         ended: Whether the recording has an end.
         setup: Sentences on model, optimizer, batches and canaries.
-        cautions: What a reader must know first, the worst first.
-        unrecognized: What the recorder did not recognize.
-        phases: The executed schedule, the first phases of it if there are many.
+        cautions: Limits of the result, in the order of importance.
+        unrecognized: Notes of the recorder on unknown objects.
+        phases: The executed schedule, or its first phases if there are many.
         more_phases: The number of phases that are not listed.
         accountant: The script's own accountant; None if none was recorded.
         advice: What may be wrong, for the checks that are rejected.

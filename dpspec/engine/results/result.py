@@ -218,7 +218,7 @@ class Result:
         return {**columns, **of_claims, "conformance": [audit.conformance.status for audit, _ in rows]}
 
     def series(self, name: str) -> Series:
-        """The series of this name of all audits as one, for figures across a matrix.
+        """The joined series of this name, for figures across a matrix.
 
         A column for the audit and one for each axis precede its own.
 

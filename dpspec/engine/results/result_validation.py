@@ -26,7 +26,7 @@ _NUMBERS = frozenset({"epsilon", "delta", "alpha", "mu", "kappa", "gamma", "fpr"
 
 
 def of_document(document: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    """Yield the paths of a document with an invalid value, and what the value must be."""
+    """Yield the paths of a document with an invalid value, and the rule."""
     for key in ("name", "description", "system", "owner", "contact"):
         if key in document and not isinstance(document[key], str):
             yield key, f"must be a text, got {_quoted(document[key])}"
@@ -171,7 +171,7 @@ def _of_audit(audit: AuditResult) -> Iterator[tuple[str, str]]:
 
 
 def flaws_of(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    """Yield the places of invalid values in an outcome, and what they must be."""
+    """Yield the places of invalid values in an outcome, and the rules."""
     if isinstance(outcome, Finding | Evidence):
         for key, wrong in _of_conditions(outcome.at):
             yield f"at.{key}", wrong

@@ -3,7 +3,7 @@
 An audit's bounds depend on its spec only. The caller's process begins. If the first bounds show that the rest takes
 long, the remaining audits become tasks of the workers that will make the trials.
 
-The caller computes whatever a worker cannot, in the order of the audits: if bounds raise, if they or their plan cannot
+The caller computes the rest, in the order of the audits: if bounds raise, if they or their plan cannot
 be pickled, if a worker has other versions or dies. So errors are the same as without workers, and the first invalid
 spec is reported. Bounds of recorded runs and of composed audits are always computed by the caller.
 """
@@ -230,7 +230,7 @@ class Bounding:
         number = message.task
         match message:
             case TaskProgress(value=event):
-                # While several are computed, only the progress of all of them together is shown.
+                # While several are computed, only their joint progress is shown.
                 if not (isinstance(event, Progressed) and len(self._running) > 1):
                     self._emit(event)
             case PartialResult(value=computed):

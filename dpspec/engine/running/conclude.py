@@ -108,7 +108,7 @@ def _within(scope: Scope, leaving: int, prepared: Prepared) -> Scope:
     if scope.data not in _AT_HAND:
         return scope
     if scope.min_records == 0:
-        # Planted records stand beside all others. Of this data set, the smaller neighbour lacks those who may leave.
+        # Canaries are additional records. The smaller neighbor of this dataset lacks the records that may leave.
         leaves = scope.data != "planted" and scope.adjacency == "add-remove"
         scope = replace(scope, min_records=max(0, prepared.facts.records - (leaving if leaves else 0)))
     # Where the data block does not say how missing values are written no record misses any, but one that was planted
@@ -159,7 +159,7 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
 
 
 def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Iterator[Outcome]:
-    """The outcomes with core's assumptions; for a recorded run with those of its recording."""
+    """The outcomes with core's assumptions; for a recorded run with its recording's."""
     if bounded.recording is None:
         constants = bounded.prepared.constants
         known = (with_constants(constants, o, spec) if isinstance(o, Finding) else o for o in outcomes)
@@ -176,10 +176,10 @@ def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Itera
 def _flaw(outcome: object, quantities: Container[str]) -> str:
     """Why the judge cannot read an outcome; empty if it can. ``dpspec.testing`` finds other faults.
 
-    ``quantities`` are those of claims and bounds; other evidence is not tested.
+    ``quantities`` of claims and bounds are tested; other evidence is not tested.
     """
     if not isinstance(outcome, Finding | Series | Check | Evidence):
-        return f"a {type(outcome).__name__}, which is no Finding, Series, Check or Evidence"
+        return f"a {type(outcome).__name__}, not a Finding, Series, Check or Evidence"
     if isinstance(outcome, Finding) and outcome.rigor not in get_args(Rigor):
         return f"a finding whose rigor is {outcome.rigor!r} (valid: {', '.join(get_args(Rigor))})"
     if isinstance(outcome, Check) and not 0.0 <= outcome.p_value <= 1.0:
@@ -213,7 +213,7 @@ def undefined_numbers(outcome: Outcome) -> Iterator[str]:
 def _undefined(value: Any, place: str) -> Iterator[str]:
     """Every NaN, with its place."""
     if isinstance(value, float) and math.isnan(value):
-        yield f"its {place} is NaN: where nothing can be computed, yield nothing, or inf for a bound that is not there"
+        yield f"its {place} is NaN: if nothing can be computed, yield nothing, or inf for an absent bound"
     elif isinstance(value, Mapping):
         for key, part in value.items():
             yield from _undefined(part, f"{place}.{key}" if place else str(key))
@@ -228,7 +228,7 @@ _REJECTED = ("refuted", "contradicted")
 def all_decided(bounded: Bounded, trials: Sequence[Trial], others: OtherTests) -> bool:
     """Whether these trials refute every privacy claim that bounds do not prove, and at least one.
 
-    If all claims are proved, trials test the proofs, and no number of them suffices. Likewise if only theory refutes a
+    If all claims are proved, trials test the proofs, and no number suffices. Likewise if only theory refutes a
     claim: the trials show whether the attack detects it.
     """
     bounds = [bound for bound in bounded.bounds if not (isinstance(bound, Finding) and bound.bound == "lower")]
@@ -267,7 +267,7 @@ class EarlyStop:
         return None
 
     def _complete(self, available: Container[int]) -> Iterator[int]:
-        """Yield numbers of leading chunks that are complete and not yet judged; never that of all chunks."""
+        """Yield numbers of leading chunks that are complete and not yet judged; never of all chunks."""
         for number in range(self._judged_chunks + 1, len(self._chunks)):
             if not all(index in available for index in self._chunks[number - 1]):
                 return

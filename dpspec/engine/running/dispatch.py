@@ -46,7 +46,7 @@ class QueuedChunk:
 
 
 class Dispatcher:
-    """Runs chunks on a pool, in their order as far as there is room.
+    """Runs chunks on a pool, in their order while there is room.
 
     ``on_trial`` receives every trial as it arrives. ``on_error`` receives the error of a chunk and raises.
     ``seconds_left`` is the time until the deadline; after it nothing starts, and running tasks are stopped.
@@ -100,7 +100,7 @@ class Dispatcher:
         chunk = self._running[message.task]
         match message:
             case TaskProgress(value=event):
-                # While several chunks run, only the progress of all of them together is shown.
+                # While several chunks run, only their joint progress is shown.
                 if not (isinstance(event, Progressed) and len(self._running) > 1):
                     self._emit(event)
             case PartialResult(value=new):

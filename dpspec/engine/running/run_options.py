@@ -118,7 +118,7 @@ def open_pool(
     offered = catalog.executors[options.executor]
     pool = cast(Pool, made(offered, offered.provider.pool, "its pool", demand))
     if not all(callable(getattr(pool, name, None)) for name in ("room", "start", "messages", "close")):
-        raise misbehaved(offered, f"{offered.provider.pool} makes a {type(pool).__name__}, which is no Pool")
+        raise misbehaved(offered, f"{offered.provider.pool} makes a {type(pool).__name__}, not a Pool")
     return InlinePool(on_said) if isinstance(pool, InlinePool) else pool
 
 

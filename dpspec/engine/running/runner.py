@@ -44,7 +44,7 @@ def run(
     train: bool = True,
     options: RunOptions | None = None,
 ) -> Result:
-    """Audit every spec and judge all claims as one family.
+    """Audit every spec and judge all claims in one family.
 
     Args:
         specs: The specs.
@@ -59,7 +59,7 @@ def run(
     Raises:
         SpecError: With all diagnostics of all specs, before any work begins.
         PluginError: A kind is not installed.
-        NothingToRunError: There are no specs.
+        NothingToRunError: ``specs`` is empty.
     """
     if not specs:
         raise NothingToRunError("no spec to run")
@@ -95,7 +95,7 @@ def run(
 
 
 def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
-    """Prepare every spec; raises one ``SpecError`` with the errors of all of them."""
+    """Prepare every spec; raises one ``SpecError`` with all errors."""
     ready: list[Prepared] = []
     errors: list[Diagnostic] = []
     for spec in specs:
@@ -210,7 +210,7 @@ def _same_name(spec: Spec, other: Spec) -> Diagnostic:
         code="same-name",
         message=f"another audit of this run is named {spec.name!r} too{where}",
         path=("name",),
-        help="verdicts are told apart by the audit's name: rename one, or run them one by one",
+        help="the audit's name identifies verdicts: rename one, or run them one by one",
     )
     return locate(diagnostic, spec.origin)
 
@@ -236,7 +236,7 @@ def _notes(audits: Sequence[AuditResult], composed: Sequence[bool]) -> tuple[str
     said = []
     if len(cells) - len(judged) > 1:
         said.append(
-            f"{len(cells) - len(judged)} cells of a matrix were audited one by one; releasing more than one of them "
+            f"{len(cells) - len(judged)} cells of a matrix were audited one by one; releasing several "
             "composes their losses, which no claim here covers."
         )
     for source, name in dict.fromkeys(judged):

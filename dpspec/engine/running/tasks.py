@@ -1,6 +1,6 @@
 """The work of executors: trials of one audit, with its spec and providers.
 
-A worker recreates what is not sent, once per process: data source, model and rows, which the next audit reuses if it
+A worker recreates the rest once per process: data source, model and rows, which the next audit reuses if it
 reads the same rows.
 """
 

@@ -1,7 +1,7 @@
 """The stage ``trials`` of all audits of a run: an executor makes those that the store lacks, in one queue.
 
 Cells of a matrix and specs of a folder share the queue, so that every worker is busy. Audits with claims that bounds
-leave open come first, so that a time limit cuts the least important trials.
+leave open come first, so that a time limit cuts less important trials.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Training:
         return QueuedChunk(audit=number, name=audit.name, needs=needs, missing=missing, task=task)
 
     def _stop_if_decided(self, audit: _AuditTrials) -> None:
-        """Make no more trials of an audit whose claims are decided."""
+        """Stop the trials of an audit whose claims are decided."""
         if audit.early_stop is None or audit.stopped_after is not None:
             return
         available = audit.trials.available

@@ -57,12 +57,12 @@ def mixture_notices(records: Sequence[TrialRecord]) -> list[str]:
         said = [record.recorded.get(what) for record in records]
         values = sorted({str(value).partition(":")[0] for value in said if value is not None})
         if len(values) > 1:
-            notices.append(f"its trials were made with different {what}: {', '.join(values)}")
+            notices.append(f"its trials have different {what}: {', '.join(values)}")
     return notices
 
 
 def version_notices(records: Sequence[TrialRecord], environment: Mapping[str, Json]) -> Iterator[str]:
-    """Sentences on trials of other versions than those of an environment."""
+    """Sentences on trials of other versions than an environment's."""
     for what in _RECORDED:
         here = environment.get(what)
         made = [str(r.recorded[what]) for r in records if r.recorded.get(what) not in (None, here)]

@@ -113,7 +113,7 @@ class StoredTrials:
     def doubt(self, error: Exception, conclude: Callable[[Sequence[Trial]], object]) -> bool:
         """Repeat stored trials that may have caused ``error`` in ``conclude``; False if none can have.
 
-        A digest shows that a record is undamaged, not who wrote it. The first suspect is repeated alone: if it equals
+        A digest shows that a record is undamaged, not who wrote it. The first suspect is repeated first: if it equals
         the stored one, no record is at fault, and ``keep`` raises ``error``.
         """
         suspects = self._suspects(conclude)
@@ -126,7 +126,7 @@ class StoredTrials:
         return bool(suspects)
 
     def _suspects(self, conclude: Callable[[Sequence[Trial]], object]) -> list[int]:
-        """Stored trials that alone allow no conclusion; otherwise those without which there is one."""
+        """Stored trials without a conclusion by themselves; otherwise trials whose removal permits one."""
 
         def concludes(indices: Iterable[int]) -> bool:
             try:

@@ -97,7 +97,7 @@ def _header(begins: bytes) -> tuple[np.dtype[Any], bool, tuple[int, ...], int]:
     lengths = {b"\x93NUMPY\x01\x00": 2, b"\x93NUMPY\x02\x00": 4, b"\x93NUMPY\x03\x00": 4}
     width = lengths.get(begins[:8])
     if width is None:
-        raise ArrayError("is no file of an array")
+        raise ArrayError("is not an array file")
     start = 8 + width + int.from_bytes(begins[8 : 8 + width], "little")
     form = _FORM.fullmatch(begins[8 + width : start]) if start <= _HEADER else None
     if form is None:

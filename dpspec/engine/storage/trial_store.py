@@ -63,7 +63,7 @@ def seal_of(key: bytes, digest: str) -> str:
 
 
 def is_sealed(key: bytes, digest: str, seal: object) -> bool:
-    """Whether a seal was made with the key."""
+    """Whether a seal belongs to the digest and the key."""
     return isinstance(seal, str) and seal.isascii() and hmac.compare_digest(seal_of(key, digest), seal)
 
 

@@ -162,12 +162,12 @@ UNVERIFIED = {
     "audits.*.source": "in which files its specs were",
     "audits.*.places.*": "in which files its specs were",
     "audits.*.seconds": "how long it took",
-    "audits.*.stored_trials": "how many trials were in the store before",
+    "audits.*.stored_trials": "the number of its stored trials",
     "audits.*.document.description": "how it is described",
     "audits.*.document.system": "whose it is",
     "audits.*.document.owner": "whose it is",
     "audits.*.document.contact": "whose it is",
-    "audits.*.trials.*.recorded.*": "with which versions its trials were made",
+    "audits.*.trials.*.recorded.*": "the versions of its trials",
 }
 
 
@@ -182,5 +182,5 @@ def unverified(result: Result, store: Store | None) -> str:
         parts.remove(UNVERIFIED["audits.*.trials.*.recorded.*"])
     else:
         measured = f"what {trials} trial{'' if trials == 1 else 's'} measured"
-        parts.insert(0, measured if store is None else f"{measured}, but for those that the store has")
+        parts.insert(0, measured if store is None else f"{measured}, except stored ones")
     return f"not verified, because nothing in a result implies it: {'; '.join(parts)}"

@@ -205,7 +205,7 @@ def recompute(
     mismatches.extend(compare(audit.name, "facts", write(audit.facts), write(prepared.facts)))
     mismatches.extend(_unseen(audit, prepared))
     inputs = prepared.audit.trial_inputs(spec) if absent is None else FrozenMap()
-    # Bounds alone were asked for where no trial was planned.
+    # Without planned trials, the result has bounds only.
     asked = bool(audit.planned_trials or audit.trials)
     plan = NO_TRIALS if not asked else prepared.plan() if absent is None else recorded_plan(audit)
     chunk_of = {index: chunk for chunk in plan.chunks for index in chunk}
@@ -349,7 +349,7 @@ def _uncounted(indices: Sequence[int], planned: Container[int], audit: str) -> I
             audit=audit,
             what="trials",
             recorded=short(", ".join(map(str, indices))),
-            recomputed="every trial must be one of those planned, and be there once, in their order",
+            recomputed="every trial must be planned and occur once, in order",
         )
 
 
@@ -369,6 +369,6 @@ def _altered(audit: str, record: TrialRecord, stored: StoredTrial | None) -> Ite
     where = f"trials[{record.index}]"
     yield from compare(audit, f"{where}.evidence", write(record.evidence), write(ours))
     yield from compare(audit, f"{where}.arrays", write(record.arrays), write(stored.record.arrays))
-    # A trial that was made again, as others of its chunk were missing, is the same but for when it was made.
+    # A trial that was repeated with its chunk differs in its time only.
     of_result, of_store = ({k: v for k, v in r.recorded.items() if k not in _WHEN} for r in (record, stored.record))
     yield from compare(audit, f"{where}.recorded", write(of_result), write(of_store))

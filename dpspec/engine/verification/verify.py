@@ -1,6 +1,6 @@
 """Verification of a result: recompute it from its spec and its trials' evidence, and compare.
 
-Nothing is trained. Bounds, conclusions and verdicts are recomputed; a value that was edited no longer follows and is
+It trains nothing. Bounds, conclusions and verdicts are recomputed; a value that was edited no longer follows and is
 reported. Values that cannot be recomputed because an input is missing are reported with the affected claims.
 """
 
@@ -112,7 +112,7 @@ def verify(
 def _of_parts(
     result: Result, catalog: Catalog, directory: str | None, store: Store | None, *, vouched: bool
 ) -> Iterator[Mismatch]:
-    """Verify every part of a joined result, and that the whole consists of them."""
+    """Verify every part of a joined result, and the composition of the whole."""
     parts = split(result)
     for source, part, named in zip((recorded.source for recorded in result.parts), parts, apart(result), strict=True):
         names = {old.name: new.name for old, new in zip(part.audits, named.audits, strict=True)}
@@ -131,7 +131,7 @@ def _unjudged(audit: AuditResult) -> Mismatch:
         audit=audit.name,
         what="its verdicts",
         recorded=", ".join(dict.fromkeys(verdict.verdict for verdict in audit.verdicts)) or "none",
-        recomputed="they are one family with those of an audit that cannot be made anew",
+        recomputed="they share a family with an audit that cannot be recomputed",
         differs=False,
         claims=tuple(verdict.claim for verdict in audit.verdicts),
     )

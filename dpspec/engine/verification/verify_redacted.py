@@ -110,7 +110,7 @@ def _counts(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
                 audit=old.name,
                 what=f"left_out.{privacy}",
                 recorded=f"{number} values",
-                recomputed=f"{due} of them come out again; the rest needs the run's store, or its data",
+                recomputed=f"{due} recomputed; the rest needs the run's store, or its data",
                 differs=False,
             )
     for privacy, number in new.left_out.items():
@@ -119,7 +119,7 @@ def _counts(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
 
 
 def _left_out(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
-    """Compare verdicts that depend on removed values, as far as possible."""
+    """Compare the known parts of verdicts that depend on removed values."""
     again = {verdict.claim: verdict for verdict in new.verdicts}
     for verdict in old.verdicts:
         if verdict.reason != LEFT_OUT_REASON:
@@ -136,15 +136,15 @@ def _left_out(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
         yield from compare(old.name, f"{what}: p_value", verdict.p_value, None)
         if verdict.upper is not None and verdict.lower is not None:
             ends = f"[{verdict.lower}, {verdict.upper}]"
-            yield Mismatch(audit=old.name, what=what, recorded=ends, recomputed="one end rests on what was left out")
-        # No value that was left out can turn what an attack rejects: the tests of privacy are a family of their own.
+            yield Mismatch(audit=old.name, what=what, recorded=ends, recomputed="one end depends on an omitted value")
+        # No omitted value can change an attack's rejection, because the privacy tests are a separate family.
         rejects = verdict.kind != "metric" and verdict_now.verdict in ("refuted", "contradicted")
         differs = rejects and verdict.verdict not in ("refuted", "contradicted")
         yield Mismatch(
             audit=old.name,
             what=what,
             recorded=verdict.verdict,
-            recomputed=verdict_now.verdict if differs else "rests on values that were left out of this result",
+            recomputed=verdict_now.verdict if differs else "depends on values that this result omits",
             differs=differs,
             claims=(verdict.claim,),
         )
@@ -164,7 +164,7 @@ def _taken(old: AuditResult, taken: Sequence[str]) -> Iterator[Mismatch]:
             audit=old.name,
             what="conformance" if part == "checks" else part,
             recorded=old.conformance.status if part == "checks" else f"a list of {len(getattr(old, part))}",
-            recomputed=f"{number} {part} rest on values that were left out of this result",
+            recomputed=f"{number} {part} depend on values that this result omits",
             differs=False,
             claims=rest[part],
         )
