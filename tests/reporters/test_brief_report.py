@@ -51,7 +51,7 @@ def deviating(name: str = "app") -> AuditResult:
             status="deviates",
             expect="conforms-within",
             expected=False,
-            reason="The executed run deviates.",,
+            reason="The executed run deviates.",
         ),
         checks=(check("steps", detectable=0.0), check("clipping", LOW), check("noise-scale", 0.0)),
     )
