@@ -206,7 +206,7 @@ def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkey
     ended = dpspec("verify", stored)
     assert ended.code == 1
     assert "recomputed: 0.95\n" in ended.out
-    assert ended.out.endswith(f"\n1 value of {stored} did not recomputed\n")
+    assert ended.out.endswith(f"\n1 value of {stored} did not come out again\n")
 
 
 class TestSeveralResults:

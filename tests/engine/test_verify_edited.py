@@ -126,7 +126,7 @@ def test_a_spec_that_no_run_would_take_shows_nothing(document: Document, monkeyp
     with pytest.raises(SpecError, match="at least 10000 records"):
         run([spec], load_catalog(), store=Store(Path(audit["source"]).parent / "store"), train=False)
     with monkeypatch.context() as patched:
-        patched.setattr("dpspec.engine.preparing.prepare._too_many", lambda spec, facts: iter(()))
+        patched.setattr("dpspec.engine.preparing.prepare.refusals", lambda *parts: iter(()))
         forged = run([spec], load_catalog(), store=Store(Path(audit["source"]).parent / "store"), train=False)
     assert [v.verdict for v in forged.audits[0].verdicts] == ["proved"]
     (found,) = verify(forged, load_catalog(), directory=spec.directory)
