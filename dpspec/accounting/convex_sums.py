@@ -26,18 +26,14 @@ from dpspec.accounting.numerics import EPS, Floats
 #: Sums worked on at once: few enough for the cache.
 _BLOCK = 1 << 16
 
-
 #: Points of the uniform table in ln v, of which the points of a law are some.
 _FINE = 1 << 15
-
 
 #: Atoms of the rough laws from which points are placed.
 _ROUGH = 160
 
-
 #: The share of points that is spread evenly over the range; the rest goes where the mass is.
 _EVEN = 0.4
-
 
 #: Lighter cells are left out from below, where means of them would be imprecise; the least that a product rounds to 0.
 _LIGHTEST, _UNDERFLOW = 1e-290, 5e-324

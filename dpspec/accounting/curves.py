@@ -25,26 +25,20 @@ from dpspec.accounting.tradeoff import Lines, Polygon
 #: The least delta at which the profile is asked for, and at how many it is.
 FLOOR, NODES = 1e-12, 192
 
-
 #: Relative width of each epsilon.
 WIDTH = 1e-5
-
 
 #: Deltas of the first pass, from which the places of the others are chosen.
 _SCOUTS = 32
 
-
 #: How often points are added near a wanted level, and how many on either side of the nearest.
 _ROUNDS, _ZOOM = 2, 5
-
 
 #: Exponents are cut here: e^700 is the last that float64 holds comfortably.
 _LAST = 700.0
 
-
 #: Relative error charged to corners and values that are computed from certified points.
 _ROUNDING = 1e-13
-
 
 #: Chords are taken between points that are relatively this far apart at least.
 _APART = 1e-9

@@ -27,7 +27,6 @@ from dpspec.contract import Assumption, Finding, FrozenMap, Json, Scope
 #: Digits of the reference values.
 _DIGITS = 40
 
-
 #: Lengths of transforms that are tried: products of 2, 3 and 5, as ``next_fast_len`` chooses them.
 _LENGTHS = (16, 360, 1024, 3125, 6561, 15360, 65536)
 

@@ -79,18 +79,14 @@ def _series(s: Floats, w: Floats) -> Floats:
 #: Outputs whose integrand is e^-120 of the largest are left out.
 _CUT = 120.0
 
-
 #: Two steps of the trapezoid rule must agree to this, relative to the moment or to its logarithm where that is larger.
 _AGREE = 5e-13
-
 
 #: Cells of a window are at most this wide; for negative powers there are at least so many of them.
 _CELL, _CELLS = 1.0, 24
 
-
 #: The trapezoid rule's first step, and how often it may be halved.
 _STEP, _HALVINGS = 0.5, 24
-
 
 #: Components times outputs that are worked on at once, and the most outputs for one moment.
 _BLOCK, _MOST = 1 << 21, 1 << 24
@@ -260,10 +256,8 @@ def _peak(value: Floats, slope: Floats, anchor: Floats, left: Floats, right: Flo
 
 _NODES, _WEIGHTS = gauss_rule(16)
 
-
 #: How often the panels next to the ends are halved, and how often all of them are.
 _GRADES, _PANEL_HALVINGS = 44, 6
-
 
 #: Two results must agree to this, relative to the moment or to its logarithm where that is larger.
 _PANELS_AGREE = 5e-13

@@ -249,7 +249,6 @@ def _sigmas(values: npt.ArrayLike) -> Floats:
 #: Which inequality turns a divergence into (epsilon, delta).
 Conversion: TypeAlias = Literal["improved", "mironov"]
 
-
 #: Relative error of a divergence that is charged to the result.
 _SLACK = 4e-12
 
@@ -365,18 +364,14 @@ def _least(a: Floats, values: Floats) -> Best:
 #: The laws of the number of tries.
 Law: TypeAlias = Literal["truncated-negative-binomial", "geometric", "logarithmic", "poisson"]
 
-
 #: Those that are truncated negative binomial, with the shape eta that they stand for.
 _SHAPES = {"geometric": 1.0, "logarithmic": 0.0}
-
 
 #: Orders at which divergences are tabled where none are given: l - 1 in steps of a sixteenth of a decade.
 SELECTION_ORDERS: tuple[float, ...] = tuple(1.0 + 10.0 ** (i / 16.0) for i in range(-32, 65))
 
-
 #: What ln of a mean is raised by, for its rounding.
 _SELECTION_SLACK = 1e-12
-
 
 #: Halvings of a bracket, which leave no more than a few floats in it.
 _HALVINGS = 200
