@@ -31,7 +31,7 @@ import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 
 from dpspec.accounting.grid import Atoms, Pair, TooLongError, TruncatedPair
-from dpspec.accounting.numerics import EPS, Direction, Floats, Index, Interval, bisect, crossing, log_or_minus_infinity
+from dpspec.accounting.numerics import EPS, Direction, Floats, Index, Interval, crossing
 
 #: The maximum mass of the tilted composition outside the window on either side.
 OUTSIDE = 1e-15
@@ -81,7 +81,9 @@ class Cumulants:
     """K and its derivatives for a composition of phases (one step, steps), from tables of losses and log masses."""
 
     def __init__(self, parts: Sequence[tuple[TruncatedPair, int]]) -> None:
-        self._phases = [(*part.table(), steps) for part, steps in parts]
+        self._phases: list[tuple[Floats, Floats, int]] = []
+        for part, steps in parts:
+            self._phases.append((*part.table(), steps))
         self._moments: dict[float, tuple[float, float, float]] = {}
 
     def point(self, tilt: float, epsilon: float | None = None) -> SaddlePoint:
@@ -135,7 +137,10 @@ class Cumulants:
             assert log_power is not None
             return log_power - point.log_delta - math.log1p(point.tilt)
 
-        low, high = bisect(lambda log_tilt: excess(log_tilt) < 0.0, *_TILTS, halvings=_HALVINGS)
+        low, high = _TILTS
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if excess(middle) < 0.0 else (low, middle)
         high, low = crossing(excess, high, low, within=_NEAR)
         found = self.point(math.exp(0.5 * (low + high)), epsilon)
         return found if log_delta is None or found.epsilon > 0.0 else self.find(epsilon=0.0)
@@ -220,12 +225,6 @@ class TiltedMeasure:
         variance = steps * float(masses @ np.square(offsets - float(masses @ offsets)))
         return cls(index, offsets, masses, exponents - log_mass, log_mass, rounding, steps, variance)
 
-    def cumulant(self, tilt: float) -> float:
-        """steps * ln of the moment generating function at a further tilt, losses counted from the lowest node."""
-        exponents = self.logs + tilt * self.offsets
-        top = float(exponents.max())
-        return self.steps * (top + math.log(float(np.exp(exponents - top).sum())))
-
 
 def find_window(tilted: Sequence[TiltedMeasure], spacing: float) -> tuple[float, float]:
     """Node numbers around the composed tilted loss, which is outside with probability ``OUTSIDE`` on either side."""
@@ -239,8 +238,10 @@ def find_window(tilted: Sequence[TiltedMeasure], spacing: float) -> tuple[float,
 
     def chernoff(log_rate: float, side: float) -> float:
         rate, total = math.exp(log_rate), 0.0
-        for part in tilted:
-            total += part.cumulant(side * rate)
+        for part in tilted:  # steps * ln of the moment generating function, losses counted from the lowest node
+            exponents = part.logs + side * rate * part.offsets
+            top = float(exponents.max())
+            total += part.steps * (top + math.log(float(np.exp(exponents - top).sum())))
         return (total + log_inverse) / rate
 
     ends = []
@@ -361,13 +362,13 @@ class Composition:
         if epsilon - self.shift < self.lowest:
             return 0.0
         value, error = self.sum_at(epsilon - self.shift)
-        return self.log_scale + self.relative + log_or_minus_infinity(value + error)
+        return self.log_scale + self.relative + (math.log(value + error) if value + error > 0.0 else -math.inf)
 
     def log_lower(self, epsilon: float) -> float:
         """ln of a lower bound of the measure's delta; for a measure from below, of the exact delta."""
         # far below the reference the error exceeds any double; a bound at a larger epsilon holds there as well
         value, error = self.sum_at(max(epsilon + self.shift, self.reference - _REACH / self.tilt))
-        finite = self.log_scale - self.relative + log_or_minus_infinity(value - error)
+        finite = self.log_scale - self.relative + (math.log(value - error) if value > error else -math.inf)
         if self.infinity == 0.0:
             return finite
         return float(np.logaddexp(finite, math.log(self.infinity) - _INFINITE))
@@ -410,22 +411,24 @@ def compose(
         TooLongError: the window needs more nodes.
     """
     spacing = phases[0][0].spacing
-    infinity = chance_of_any([(atoms.infinity, steps) for atoms, steps in phases])
     tilted: list[TiltedMeasure] = []
-    origins, shifts, log_masses, count = [], [], [], 0
+    origins, shifts, log_masses, infinite, count = [], [], [], [], 0
     for atoms, steps in phases:
+        infinite.append((atoms.infinity, steps))
         if not atoms.masses.any():
-            nothing, one = np.zeros(0), np.zeros(1)
-            return Composition(
-                reference, -math.inf, spacing, reference, tilt, -math.inf, nothing, one, None, 0, 0, 0, infinity, 0
-            )
+            continue
         part = TiltedMeasure.of(atoms, steps, tilt)
         tilted.append(part)
         origins.append(atoms.lowest * steps)
         shifts.append(atoms.shift * steps)
         log_masses.append(steps * part.log_mass)
         count += steps
-    origin, log_mass = math.fsum(origins), math.fsum(log_masses)
+    origin, log_mass, infinity = math.fsum(origins), math.fsum(log_masses), chance_of_any(infinite)
+    if len(tilted) < len(phases):
+        nothing, one = np.zeros(0), np.zeros(1)
+        return Composition(
+            reference, -math.inf, spacing, reference, tilt, -math.inf, nothing, one, None, 0, 0, 0, infinity, 0
+        )
     low, high = find_window(tilted, spacing)
     length = math.ceil(high - low) + 4
     if length > limit:
@@ -445,7 +448,11 @@ def compose(
     gaps += origin - reference
     narrow = narrow and (len(gaps) == 0 or float(gaps[-1]) <= _REACH)
     with np.errstate(under="ignore"):
-        weights = _exponentials(-tilt * gaps[::_ROW], -tilt * spacing, len(gaps))
+        # Each exponential is a product of two, ten times as fast as ``exp`` of a long array, with relative errors of a
+        # few hundred EPS of the 4 EPS _REACH and more that ``relative`` charges. A factor underflows only if the
+        # product does, as tilt * spacing is at most 1.
+        table = np.exp(-tilt * gaps[::_ROW])[:, None] * np.exp(-tilt * spacing * np.arange(float(_ROW)))
+        weights = table.ravel()[: len(gaps)]
         weights *= total
         excess = _from_above(weights * -np.expm1(-gaps)) if narrow else None
     largest = math.exp(tilt * math.log(tilt) - (1.0 + tilt) * math.log1p(tilt))
@@ -491,17 +498,6 @@ def loss_extremes(phases: Sequence[tuple[Pair, int]], direction: Direction) -> t
     chance = chance_of_any(infinite)
     largest = math.fsum(finite) * (1.0 + 1e-15)
     return largest, Interval(chance * (1.0 - 1e-12), min(1.0, chance * (1.0 + 1e-12)))
-
-
-def _exponentials(logs: Floats, rate: float, count: int) -> Floats:
-    """The first ``count`` of e^(x + ``rate`` i) for i = 0, 1, ... ``_ROW`` - 1 and each x of ``logs`` in turn.
-
-    Each is a product of two exponentials, ten times as fast as ``exp`` of a long array, with relative errors of a few
-    hundred EPS of the 4 EPS ``_REACH`` and more that ``relative`` charges. ``rate`` is between -1 and 0, so that a
-    factor underflows only if the product does.
-    """
-    table = np.exp(logs)[:, None] * np.exp(rate * np.arange(float(_ROW)))
-    return table.ravel()[:count]
 
 
 def _from_above(values: Floats) -> Floats:

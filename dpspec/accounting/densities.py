@@ -265,26 +265,6 @@ def normal_mass(low: Floats, high: Floats) -> tuple[Floats, Floats]:
     return np.where(empty, -np.inf, mass), np.where(empty | np.isnan(error), 0.0, error)
 
 
-def mixture_mass(ratio: LogRatio, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """ln of the mixture's probability of [low, high] (n,), and a bound on its absolute error."""
-    result, errors = np.empty(low.shape), np.empty(low.shape)
-    rows = max(1, _CHUNK // len(ratio.shifts))
-    for start in range(0, len(result), rows):
-        block = slice(start, start + rows)
-        part = ratio.relevant(low[block], high[block])
-        terms, error = normal_mass(low[None, block] - part.shifts[:, None], high[None, block] - part.shifts[:, None])
-        terms += part.log_weights[:, None]
-        top = terms.max(axis=0)
-        top[np.isneginf(top)] = 0.0
-        np.exp(np.subtract(terms, top, out=terms), out=terms)
-        total = terms.sum(axis=0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            result[block] = top + np.log(total)
-            shares = np.sum(terms * error, axis=0) / total
-        errors[block] = np.where(total > 0.0, shares, 0.0) + 8.0 * EPS
-    return result, errors
-
-
 @dataclass(frozen=True, eq=False)
 class Masses:
     """ln of the masses of intervals with the group and without, with bounds on the errors of the logarithms."""
@@ -296,8 +276,23 @@ class Masses:
 
     @classmethod
     def of(cls, ratio: LogRatio, low: Floats, high: Floats) -> Masses:
-        """The masses of [low, high] (n,) by differences of tails, component by component."""
-        group, group_error = mixture_mass(ratio, low, high)
+        """The masses of [low, high] (n,), ascending, by differences of tails, component by component."""
+        group, group_error = np.empty(low.shape), np.empty(low.shape)
+        rows = max(1, _CHUNK // len(ratio.shifts))
+        for start in range(0, len(low), rows):
+            block = slice(start, start + rows)
+            part = ratio.relevant(low[block], high[block])
+            shifts = part.shifts[:, None]
+            terms, error = normal_mass(low[None, block] - shifts, high[None, block] - shifts)
+            terms += part.log_weights[:, None]
+            top = terms.max(axis=0)
+            top[np.isneginf(top)] = 0.0
+            np.exp(np.subtract(terms, top, out=terms), out=terms)
+            total = terms.sum(axis=0)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                group[block] = top + np.log(total)
+                shares = np.sum(terms * error, axis=0) / total
+            group_error[block] = np.where(total > 0.0, shares, 0.0) + 8.0 * EPS
         none, none_error = normal_mass(low, high)
         return cls(group, none, group_error, none_error + 8.0 * EPS)
 

@@ -24,8 +24,6 @@ from dpspec.accounting.densities import (
     cell_masses,
     log_binomial,
     log_hypergeometric,
-    mixture_mass,
-    normal_mass,
 )
 from dpspec.accounting.grid import WIDE, WIDEST, Cells, Pair, TooLongError, TruncatedPair, split_wide_cells
 from dpspec.accounting.numerics import (
@@ -91,7 +89,7 @@ class Mixture(Pair):
         k, q = whole("k", k, 1), inside("q", q, one=True)
         if q == 1.0:
             return cls.full(k, sigma)
-        return cls._from_logs(np.arange(k + 1.0), log_binomial(k, q), sigma)
+        return cls.__new__(cls)._set(np.arange(k + 1.0), log_binomial(k, q), sigma)
 
     @classmethod
     def fixed(cls, k: int, n: int, batch_size: int, sigma: float) -> Mixture:
@@ -105,20 +103,14 @@ class Mixture(Pair):
         if batch_size > n:
             raise ValueError(f"batch_size must be at most n, the records without the group: {batch_size} > {n}")
         logs = log_hypergeometric(k, n, batch_size)
-        return cls._from_logs(2.0 * np.arange(float(len(logs))), logs, sigma)
+        return cls.__new__(cls)._set(2.0 * np.arange(float(len(logs))), logs, sigma)
 
     @classmethod
     def full(cls, k: int, sigma: float) -> Mixture:
         """Every record in every batch: the Gaussian mechanism of sensitivity ``k``."""
-        return cls._from_logs(np.array([float(whole("k", k, 1))]), np.zeros(1), sigma)
+        return cls.__new__(cls)._set(np.array([float(whole("k", k, 1))]), np.zeros(1), sigma)
 
-    @classmethod
-    def _from_logs(cls, sensitivities: Floats, log_probabilities: Floats, sigma: float) -> Mixture:
-        mixture = cls.__new__(cls)
-        mixture._set(sensitivities, log_probabilities, sigma)
-        return mixture
-
-    def _set(self, sensitivities: Floats, log_probabilities: Floats, sigma: float) -> None:
+    def _set(self, sensitivities: Floats, log_probabilities: Floats, sigma: float) -> Mixture:
         self.sigma = positive("sigma", sigma)
         self.sensitivities, where = np.unique(sensitivities, return_inverse=True)
         self.log_probabilities = np.full(len(self.sensitivities), -np.inf)
@@ -133,6 +125,7 @@ class Mixture(Pair):
             self.effect = float(shifts[0])
         # the largest sensitivity without sampling (Ganesh 2024, Lemma 2.9)
         self.dominating_effect = float(shifts[-1])
+        return self
 
     def __repr__(self) -> str:
         top = float(self.sensitivities[-1])
@@ -189,8 +182,8 @@ class Mixture(Pair):
         z = self.ratio.inverse((eps if present else -eps)[order])
         ends = (z, np.full(z.shape, np.inf)) if present else (np.full(z.shape, -np.inf), z)
         with np.errstate(divide="ignore", invalid="ignore"):
-            group, none = mixture_mass(self.ratio, *ends)[0], normal_mass(*ends)[0]
-            first, second = (group, none) if present else (none, group)
+            masses = Masses.of(self.ratio, *ends)
+            first, second = (masses.group, masses.none) if present else (masses.none, masses.group)
             inner = first + np.log(-np.expm1(np.minimum(eps[order] + second - first, 0.0)))
             # 1 - e^epsilon matters at negative epsilon only; elsewhere its logarithm is not taken
             edge = np.log(-np.expm1(np.minimum(eps[order], -0.0))) if present else np.full(eps.shape, -np.inf)
@@ -421,33 +414,23 @@ def _find_pile(ratio: LogRatio, low: float, spacing: float) -> _Pile | None:
     """
     if ratio.log_zero == -math.inf:
         return None
-    ends = ratio.inverse(ratio.log_zero + spacing * np.geomspace(1.0, 64.0, 97))
-    losses, _ = _merged(ratio, ends)
+    zero = ratio.log_zero
+    ends = ratio.inverse(zero + spacing * np.geomspace(1.0, 64.0, 97))
+    # Merged losses as ln p(c = 0) plus the addition of the other components: no digit of a small addition is lost.
+    others = Masses.of(LogRatio(ratio.shifts[1:], ratio.log_weights[1:]), np.full(len(ends), -np.inf), ends)
     with np.errstate(invalid="ignore"):
-        inside = ratio(ends) - losses <= spacing * (1.0 - 1e-9)
-    fits = int(np.argmin(inside)) if not inside.all() else len(ends)
-    end = ends[max(0, fits - 1) : max(1, fits)]
+        more = np.logaddexp(0.0, np.where(np.isneginf(others.group), -np.inf, others.group - others.none - zero))
+        inside = ratio(ends) - (zero + more) <= spacing * (1.0 - 1e-9)
+    place = max(0, (int(np.argmin(inside)) if not inside.all() else len(ends)) - 1)
+    end = ends[place : place + 1]
     if float(end[0]) <= low:
         return None
-    merged, error = _merged(ratio, end)
-    loss = float(merged[0])
-    start = np.maximum(ratio.inverse(merged), _FAR_LEFT)
+    loss = zero + float(more[place])
+    start = np.maximum(ratio.inverse(np.array([loss])), _FAR_LEFT)
     if float(ratio(start)[0]) - loss > 1e-14 * (1.0 + abs(loss)):
         return None  # its merged loss is the loss of outputs too far away to be resolved
-    return _Pile(end, Masses.of(ratio, np.array([-np.inf]), end), loss, float(error[0]))
-
-
-def _merged(ratio: LogRatio, ends: Floats) -> tuple[Floats, Floats]:
-    """The losses ln(P / Q) of the outputs up to each of ``ends``, merged, and bounds on their errors.
-
-    ln p(c = 0) plus the addition of the other components, so that no digit of a small addition is lost.
-    """
-    zero = ratio.log_zero
-    shifted = Masses.of(LogRatio(ratio.shifts[1:], ratio.log_weights[1:]), np.full(len(ends), -np.inf), ends)
-    with np.errstate(invalid="ignore"):
-        others = np.where(np.isneginf(shifted.group), -np.inf, shifted.group - shifted.none - zero)
-    more = np.logaddexp(0.0, others)
-    rounding = 4.0 * EPS * (np.abs(shifted.group) + np.abs(shifted.none) + abs(zero))
-    share = -np.expm1(-more)
-    off = np.where(share > 0.0, share * (shifted.group_error + shifted.none_error + rounding), 0.0)
-    return zero + more, np.asarray(8.0 * EPS * (abs(zero) + more) + off, dtype=np.float64)
+    error, share = 8.0 * EPS * (abs(zero) + float(more[place])), -math.expm1(-float(more[place]))
+    if share > 0.0:
+        rounding = 4.0 * EPS * (abs(float(others.group[place])) + abs(float(others.none[place])) + abs(zero))
+        error += share * (float(others.group_error[place]) + float(others.none_error[place]) + rounding)
+    return _Pile(end, Masses.of(ratio, np.array([-np.inf]), end), loss, error)

@@ -32,6 +32,9 @@ ONE_STEP = "exact profile of one step"
 #: ln of a bound of delta, as a function of epsilon.
 LogProfile: TypeAlias = Callable[[float], float]
 
+#: Kinds of questions that one line of the profile, at any epsilon, decides.
+TESTS = ("power", "level")
+
 _GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 
 #: The maximum number of times that a level is raised until it is certainly large enough.
@@ -53,11 +56,6 @@ class Question:
 
     kind: Literal["epsilon", "delta", "power", "level"]
     value: float
-
-    @property
-    def is_test(self) -> bool:
-        """Whether one line of the profile, at any epsilon, decides the answer."""
-        return self.kind in ("power", "level")
 
     @property
     def trivial(self) -> Interval:
@@ -192,7 +190,7 @@ def _rounding(log: float) -> float:
 
 def gaussian_answer(question: Question, mu: float) -> Interval:
     """The answer for one Gaussian pair of effect ``mu``; 0 is no mechanism."""
-    if question.is_test:
+    if question.kind in TESTS:
         return _gaussian_test(question, mu)
     if mu == 0.0:
         value = 0.0 if question.kind == "epsilon" else max(0.0, -math.expm1(min(question.value, 0.0)))
@@ -231,7 +229,7 @@ def one_step_answer(pair: Pair, sides: Sequence[Direction], question: Question) 
     if question.kind == "delta":
         low, high = bounds(question.value)
         return Interval(math.exp(low), min(1.0, math.exp(high) + 5e-324))
-    if question.is_test:
+    if question.kind in TESTS:
         interval, _ = bound_test(question, lambda e: bounds(e)[0], lambda e: bounds(e)[1], 0.0, 1.0)
         return interval.intersect(question.trivial)
 

@@ -13,14 +13,15 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from itertools import filterfalse
+from operator import attrgetter, itemgetter, methodcaller
 
 import numpy as np
 
 from dpspec.accounting.composition import Cumulants, SaddlePoint, compose, loss_extremes
 from dpspec.accounting.grid import WIDEST, Atoms, Pair, TooLongError, TruncatedPair
 from dpspec.accounting.numerics import EPS, Direction, Interval, crossing
-from dpspec.accounting.profiles import ONE_STEP, LogProfile, Question, bound_test, one_step_answer
+from dpspec.accounting.profiles import ONE_STEP, TESTS, LogProfile, Question, bound_test, one_step_answer
 from dpspec.accounting.rare_steps import UNSURE, ComposedProfile, WorstComposition, split_rare_steps
 
 #: Method of an answer from composed grids.
@@ -139,7 +140,7 @@ class PendingAnswer:
         low, high = self.answer.lower, self.answer.upper
         if self.question.kind == "delta":
             self.log_delta = math.log(low) if low > 0.0 else self.log_delta - max(_DEEPER, 0.4 * abs(self.log_delta))
-        elif self.question.is_test:
+        elif self.question.kind in TESTS:
             epsilon, step = self.saddle.epsilon, max(2.0 * above.spacing, 1e-3 * self.saddle.spread)
             log_delta = above.log_finite(epsilon)
             tilt = (above.log_finite(epsilon - step) - above.log_finite(epsilon + step)) / (2.0 * step)
@@ -164,10 +165,13 @@ class GridRefinement:
         self, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], items: Sequence[PendingAnswer]
     ) -> None:
         self._phases, self._sides, self.items = phases, sides, items
-        self._steps = sum(steps for _, steps in phases)
-        truncated = self._truncated(_FIRST_SHARE)
-        periods = [(steps, part.period) for side in truncated for part, steps in side if part.period]
-        self._period = max(periods)[1] if periods else None  # of the phase with most steps
+        self._steps, most, self._period = 0, 0, 0.0
+        for side in self._truncated(_FIRST_SHARE):
+            self._steps = 0
+            for part, steps in side:
+                self._steps += steps
+                if (period := part.period or 0.0) > 0.0 and (steps, period) > (most, self._period):
+                    most, self._period = steps, period  # of the phase with most steps
         positions = list(map(attrgetter("saddle.epsilon"), items))
         self._centre(0.5 * (min(positions) + max(positions)))
         self._next: float | None = None
@@ -182,26 +186,18 @@ class GridRefinement:
 
     def is_within(self, width: float) -> bool:
         """Whether every interval is within ``width``."""
-        return all(item.is_within(width) for item in self.items)
+        return all(map(methodcaller("is_within", width), self.items))
 
     def begin(self) -> None:
         """The first stage, and a coarse one if that missed, for any width requested."""
-        stage, done, centre = _COARSEST, False, self._saddle.epsilon
+        stage, centre = _COARSEST, self._saddle.epsilon
         if min(map(attrgetter("enough"), self.items)) == -math.inf:
             # Answers that need only be no larger than others mostly are after a coarse stage. Others start finer if
             # the grid is short.
             finer = 0.1 * _COARSEST
-            if _DEVIATIONS * self._saddle.spread <= _SHORT * self._spacing(finer):
+            if _DEVIATIONS * self._saddle.spread <= _SHORT * self._needs(finer)[0]:
                 stage = finer
-        while not self._last and any(
-            item.question.kind == "delta"
-            and item.answer.lower == 0.0
-            and item.log_delta > _DEEPEST
-            and not item.is_needless
-            for item in self.items
-        ):
-            self._stage(stage)
-            done = True
+        done = "delta" in set(map(attrgetter("question.kind"), self.items)) and self._deepen(stage)
         if not self._last:
             if not (done and self.is_within(stage)):
                 self._stage(stage)
@@ -211,6 +207,20 @@ class GridRefinement:
                 self._stage(_COARSEST)  # a short grid: outcomes that missed its nodes may be on a coarser one's
                 self._last = last
         self._next = 0.1 * stage
+
+    def _deepen(self, stage: float) -> bool:
+        """Repeat the stage until each delta has a lower bound; returns whether there was one."""
+        done = False
+        while not self._last and any(
+            item.question.kind == "delta"
+            and item.answer.lower == 0.0
+            and item.log_delta > _DEEPEST
+            and not item.is_needless
+            for item in self.items
+        ):
+            self._stage(stage)
+            done = True
+        return done
 
     def refine(self, width: float) -> None:
         """Refine until every interval is within ``width``, the longest grid has been used, or nothing helps."""
@@ -224,41 +234,38 @@ class GridRefinement:
             stage, idle = 0.1 * stage, 0 if narrower else idle + 1
         self._next = stage
 
-    @property
-    def _open(self) -> list[PendingAnswer]:
-        """The answers to narrow; all if none is left."""
-        return [item for item in self.items if not item.is_needless] or list(self.items)
-
     def _truncated(self, log_share: float) -> list[list[tuple[TruncatedPair, int]]]:
         """Per direction, the steps without a share of the smallest delta, with the estimates from them."""
         smallest = min(map(_log_delta_of, self.items))
         truncated = [truncate_phases(self._phases, side, smallest, log_share) for side in self._sides]
         # The tail that is kept decides the best tilt: it grows heavier as less of it is cut.
-        self._cumulants = [Cumulants(side) for side in truncated]
+        self._cumulants = list(map(Cumulants, truncated))
         return truncated
 
     def _centre(self, epsilon: float) -> None:
         """Tilt to ``epsilon``, in the direction of the larger delta."""
-        saddles = [cumulants.find(epsilon=epsilon) for cumulants in self._cumulants]
-        self._saddle = max(saddles, key=_log_delta_of)
+        self._saddle = max(map(methodcaller("find", epsilon=epsilon), self._cumulants), key=_log_delta_of)
 
-    def _spacing(self, width: float) -> float:
-        """The spacing for errors of about ``width``: by the law, or by the spacing itself if that is smaller."""
-        spacing = math.inf
-        for item in self._open:
+    def _needs(self, width: float) -> tuple[float, float]:
+        """The spacing and the share of delta in cut tails for errors of about ``width``.
+
+        The spacing is by the law, or by the spacing itself if its error is smaller.
+        """
+        spacing, share = math.inf, 1e-3
+        for item in list(filterfalse(attrgetter("is_needless"), self.items)) or self.items:
             error = item.tolerance(width)
             law = math.sqrt(_LAW * error / (self._steps * (1.0 + item.saddle.tilt)))
             spacing = min(spacing, max(law, error / (3.0 * self._steps)))
-        return spacing
+            share = min(share, 1e-2 * width * item.saddle.tilt * item.tolerance(1.0))
+        return spacing, max(share, 1e-14)
 
     def _stage(self, width: float) -> bool:
         """Narrow by one grid, and mark the longest allowed grid as the last; returns whether an interval narrowed."""
-        share, before = 1e-3, list(map(attrgetter("answer.width"), self.items))
-        for item in self._open:
-            share = min(share, 1e-2 * width * item.saddle.tilt * item.tolerance(1.0))
-        truncated = self._truncated(math.log(max(share, 1e-14)))
+        before = np.array([*map(attrgetter("answer.width"), self.items)])
+        wanted, share = self._needs(width)
+        truncated = self._truncated(math.log(share))
         self._centre(self._saddle.epsilon)
-        wanted, period, self._last = min(0.2 * WIDEST, self._spacing(width)), self._period, False
+        wanted, period, self._last = min(0.2 * WIDEST, wanted), self._period, False
         while wanted < WIDEST:
             spacing = period / math.ceil(period / wanted) if period else wanted
             try:
@@ -266,13 +273,12 @@ class GridRefinement:
                 break
             except TooLongError as error:
                 if spacing < 0.5 * wanted:  # a period that no grid can have: its outcomes are between nodes
-                    period = None
+                    period = 0.0
                     continue
                 wanted, self._last = 1.02 * max(error.factor * spacing, wanted), True
         else:
             self._last = True  # losses in the millions per step: bounds without a grid remain
-        after = map(attrgetter("answer.width"), self.items)
-        return any(now < 0.9 * was for now, was in zip(after, before, strict=True))
+        return bool(np.any(np.array([*map(attrgetter("answer.width"), self.items)]) < 0.9 * before))
 
     def _grid(self, truncated: Sequence[Sequence[tuple[TruncatedPair, int]]], spacing: float, within: float) -> None:
         """Intersect each interval with its bounds from a grid; epsilons are read to a relative ``within``."""
@@ -303,10 +309,11 @@ class GridRefinement:
                 item.locate(upper)
                 if item.is_needless:
                     continue
-                if item.question.is_test:
+                if item.question.kind in TESTS:
                     places.append(item.saddle.epsilon)
                 elif item.question.kind == "epsilon":
-                    places += [end for end in (item.answer.lower, item.answer.upper) if 0.0 < end < math.inf]
+                    ends = np.array([item.answer.lower, item.answer.upper])
+                    places += ends[(ends > 0.0) & (ends < math.inf)].tolist()
                 if item.question.kind == "epsilon" or found.lower == 0.0:
                     is_poor |= found.lower == 0.0 < found.upper or found.width > _POOR * reach
             # Move the tilt to the answers, if it was chosen badly.
@@ -337,7 +344,7 @@ def truncate_phases(
     phases: Sequence[tuple[Pair, int]], direction: Direction, log_delta: float, log_share: float
 ) -> list[tuple[TruncatedPair, int]]:
     """Each phase's step, with its steps, without a share e^``log_share`` of delta over all steps."""
-    log_far = log_share - math.log(sum(count for _, count in phases))
+    log_far = log_share - math.log(sum(map(itemgetter(1), phases)))
     return [(pair.truncate(direction, log_far + min(log_delta, 0.0), log_far), count) for pair, count in phases]
 
 
@@ -351,7 +358,7 @@ def _read(
 ) -> Interval:
     """The interval from bounds of ln delta; an epsilon is searched between the points of ``grid``."""
     value, saddle = item.question.value, item.saddle
-    if item.question.is_test:
+    if item.question.kind in TESTS:
         interval, epsilon = bound_test(item.question, lower_at, upper_at, saddle.epsilon, reach)
         item.saddle = replace(saddle, epsilon=epsilon)
         return interval
@@ -403,7 +410,7 @@ def solve(
             counts. An epsilon that is certainly no larger is not narrowed, unless the other one is wider than requested
             and the lower end of this one may be better.
     """
-    if len(sides) > 1 and not any(question.is_test for question in questions):
+    if len(sides) > 1 and not set(TESTS) & set(map(attrgetter("kind"), questions)):
         first = solve(phases, sides[:1], questions, widths)
         second = solve(phases, sides[1:], questions, widths, first)
         return list(map(Interval.worse, first, second))
@@ -427,7 +434,7 @@ def solve(
     wanted: dict[int, float] = {}  # by the identity of the item
     for item, i in zip(items, rest, strict=True):
         item.enough = enough[i]
-        settled = item.question.is_test and (item.is_within(widths[i]) or item.saddle.tilt < _FLATTEST)
+        settled = item.question.kind in TESTS and (item.is_within(widths[i]) or item.saddle.tilt < _FLATTEST)
         if not (item.is_needless or item.answer.width == 0.0 or settled):
             wanted[id(item)] = widths[i]
     groups = []
@@ -466,16 +473,16 @@ def _open(
     opened = []
     epsilons: list[tuple[PendingAnswer, float]] = []
     for question in questions:
-        if question.is_test:
+        if question.kind in TESTS:
             opened.append(_open_test(phases, sides, question))
         elif question.kind == "delta":
             opened.append(_open_delta(phases, sides[0], question))
         else:
-            certain = loss_extremes(phases, sides[0])[1].upper
+            largest, infinite = loss_extremes(phases, sides[0])
             log_delta = question.value
-            if certain > 0.0:  # the part that finite losses may contribute
-                log_delta += math.log(max(-math.expm1(min(math.log(certain) - log_delta, 0.0)), 1e-300))
-            opened.append(PendingAnswer(question, _NOWHERE, question.trivial, log_delta))
+            if infinite.upper > 0.0:  # the part that finite losses may contribute
+                log_delta += math.log(max(-math.expm1(min(math.log(infinite.upper) - log_delta, 0.0)), 1e-300))
+            opened.append(PendingAnswer(question, _NOWHERE, Interval(0.0, largest), log_delta))
             epsilons.append((opened[-1], log_delta))
     at_zero = functools.cache(lambda: solve(phases, sides[:1], [Question("delta", 0.0)], [1e-3])[0])
     shelves: dict[int, list[PendingAnswer]] = {}
@@ -485,7 +492,18 @@ def _open(
         logs = list(map(_log_delta_of, items))
         cumulants = Cumulants(truncate_phases(phases, sides[0], min(logs), _SHARE))
         for item, saddle in zip(items, cumulants.for_deltas(logs), strict=True):
-            _open_epsilon(loss_extremes(phases, sides[0]), item, cumulants, saddle, at_zero)
+            item.saddle, value, rounding = saddle, item.question.value, 4.0 * EPS * abs(item.question.value)
+            if infinite.upper > 0.0 and value <= math.log(infinite.upper) + rounding:
+                surely = value < math.log(infinite.lower) - rounding
+                item.answer, item.saddle = Interval(math.inf if surely else 0.0, math.inf), cumulants.find(epsilon=0.0)
+            elif saddle.epsilon <= _NEAR_ZERO * saddle.spread:
+                # A delta so large that epsilon is 0 or little more: delta at 0 decides.
+                there, item.saddle = at_zero(), cumulants.find(epsilon=0.0)
+                if math.log(there.upper) <= value:
+                    item.answer = Interval(0.0, 0.0)
+                else:
+                    gap = math.log(0.5 * (there.lower + there.upper)) - value
+                    item.saddle = cumulants.find(epsilon=max(gap / item.saddle.tilt, _TINY))
     return opened
 
 
