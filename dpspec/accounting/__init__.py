@@ -17,7 +17,7 @@ Each module imports only modules above it:
 * ``findings``: certified findings and the accuracy of libraries
 * ``grid``: the interface of a step, its outcomes as cells of privacy loss, and measures above and below them
 * ``gaussian``, ``laplace``, ``discrete``, ``mixture`` (on ``densities``): steps
-* ``truncated_poisson``, ``allocation`` (on ``convex_sums``): sampling schemes with steps of their own form
+* ``truncated_poisson``, ``allocation`` (on ``convex_sums``): sampling schemes with other steps
 * ``composition``, ``rare_steps``: convolution of measures on a grid with every error bounded
 * ``profiles``, ``solver``, ``privacy_loss``: certified answers about a composition
 * ``rdp``, ``moments``, ``tradeoff``, ``curves``: Renyi divergences and f-DP

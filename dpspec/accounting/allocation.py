@@ -42,7 +42,7 @@ _MOST_STEPS, _SMALLEST_NOISE = 10**7, 0.1
 
 
 class RandomAllocation(Pair):
-    """All ``steps`` t of one epoch as one pair, for groups of up to ``members`` records, each in one step.
+    """All ``steps`` t of one epoch as a single pair, for groups of up to ``members`` records, each in one step.
 
     It covers add-remove adjacency, and zero-out: a null record is in a step and adds nothing to it. Epochs compose.
     The pair is attained for one record; for groups the smaller pair of ``EqualMembers`` is attained.

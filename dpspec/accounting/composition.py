@@ -294,7 +294,7 @@ def convolve(tilted: Sequence[TiltedMeasure], length: int) -> tuple[Floats, tupl
 
 
 def _averages(modulus: Floats, length: int) -> Floats:
-    """The average over all frequencies of a modulus given for half of them, and the root of its average square."""
+    """The average over all frequencies of a modulus given for one half, and the root of its average square."""
     return np.array([2.0 * float(modulus.sum()) / length, math.sqrt(2.0 * float(modulus @ modulus) / length)])
 
 
@@ -509,16 +509,3 @@ def _from_above(values: Floats) -> Floats:
     np.cumsum(table, axis=1, out=table)
     table[1:] += np.cumsum(table[:-1, -1])[:, None]
     return padded[len(values) :: -1]
-
-
-#: ln of the tilts searched.
-_TILTS = (math.log(1e-9), math.log(1e9))
-
-#: So often is that range halved before the slope of what is looked for is followed.
-_HALVINGS = 6
-
-#: Tilts of several saddle points are read between so many at a time, and the range narrowed so often.
-_LADDER, _LADDERS = 40, 2
-
-#: A tilt is looked for up to this, relative to itself: every tilt gives true bounds, and near the best as good ones.
-_NEAR = 1e-4

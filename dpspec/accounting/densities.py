@@ -164,7 +164,7 @@ class LogRatio:
 
         The posterior of the shift given z has monotone likelihood ratio in z: its lower tail is heaviest at the first
         point, its upper tail at the last. In an unbounded interval, a component on its inside has half of its weight
-        there, and any other at most all of it. The omitted part is below 1e-19 of the whole everywhere.
+        there, and any other at most all. The omitted part is below 1e-19 of the whole everywhere.
         """
         count = len(self.shifts)
         if count < _MANY:

@@ -15,7 +15,7 @@ from dpspec.accounting.numerics import EPS, Direction, Floats, log_or_minus_infi
 #: Tolerance of the sum of probabilities, which are then divided by it.
 _SUM_TOLERANCE = 1e-9
 
-#: Losses count as multiples of a distance if they are within ``_CLOSE`` of them, relative to their range, and if the
+#: Losses count as multiples of a distance if they are off by at most ``_CLOSE``, relative to their range, and if the
 #: distance is at least ``_FINE`` of the range; for at most ``_MANY`` losses.
 _CLOSE, _FINE, _MANY = 1e-11, 1e-5, 256
 
@@ -99,7 +99,7 @@ class _DiscretePart(TruncatedPair):
 
     @property
     def period(self) -> float | None:
-        """The distance of which all losses are multiples, or the distance of the two most probable losses."""
+        """The common divisor of all differences of losses, or the distance of the two most probable losses."""
         losses = np.unique(self.losses)
         if len(losses) < 2:
             return None
@@ -124,7 +124,7 @@ class _DiscretePart(TruncatedPair):
 
 
 def _common(losses: Floats) -> float | None:
-    """The largest distance of which all differences of ascending ``losses`` are multiples, up to rounding."""
+    """The largest common divisor of all differences of ascending ``losses``, up to rounding."""
     reach = float(losses[-1] - losses[0])
     step = reach
     for gap in np.diff(losses):

@@ -314,7 +314,7 @@ class Atoms:
     shift: float
 
 
-def discretise_from_above(cells: Cells) -> Atoms:
+def discretize_from_above(cells: Cells) -> Atoms:
     """A measure whose curve is above the pair's: masses rounded up, losses under the grid moved onto it."""
     nodes = _chords(cells, sign=1.0)
     nodes[0] += cells.below
@@ -323,7 +323,7 @@ def discretise_from_above(cells: Cells) -> Atoms:
     return Atoms(cells.lowest, cells.spacing, cells.index, nodes, min(1.0, cells.above), cells.shift)
 
 
-def discretise_from_below(cells: Cells) -> Atoms:
+def discretize_from_below(cells: Cells) -> Atoms:
     """A measure whose curve is below the pair's: merged outcomes, losses over the grid moved down onto it."""
     nodes = _chords(cells, sign=-1.0)
     np.add.at(nodes, *cells.atoms)
@@ -358,8 +358,8 @@ def _pulls(cells: Cells, nodes: Floats) -> Floats:
 
     With the sag s of a cell's single outcome at the share 1 - r of the way from its lower to its upper node, pulls g
     and g' at the two nodes suffice if r g + (1 - r) g' >= s. Pulling a node takes mass from its two neighbors, so
-    each node's pull is shaped by the mass that the poorer of them has in ``nodes``, and scaled until both adjacent
-    cells have enough. The first and the last cell have one free end only, which takes all of it.
+    each node's pull is shaped by the mass that the poorer one has in ``nodes``, and scaled until both adjacent cells
+    have enough. The first and the last cell have one free end only, which takes the whole pull.
     """
     step = np.expm1(cells.widths)
     top = np.maximum(cells.mass - cells.excess, 0.0) * step
@@ -476,7 +476,7 @@ class TruncatedPair(ABC):
     def atoms(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Atoms, Atoms]:
         """Measures on the grid whose curves are above and below the pair's; see ``cells``."""
         above, below = self.cells(spacing, tilts, widest, limit)
-        return discretise_from_above(above), discretise_from_below(below)
+        return discretize_from_above(above), discretize_from_below(below)
 
 
 class Pair(ABC):

@@ -1,4 +1,4 @@
-"""The Laplace mechanism, on all records or on a Poisson sample of them.
+"""The Laplace mechanism, on all records or on a Poisson sample.
 
 Without the record a step shows Lap(0, b), with it Lap(s, b), or, sampled at rate q, (1 - q) Lap(0, b) + q Lap(s, b). In
 terms of the loss l = ln(Lap(s, b) / Lap(0, b)) in [-m, m], m = s / b, the pair is exact: Lap(0, b) has an atom 1/2 at
@@ -68,7 +68,7 @@ class Laplace(Pair):
         return np.asarray(EPS * (32.0 * np.abs(x) + 4.0 * np.abs(l) * slope), dtype=np.float64)
 
     def inverse(self, x: Floats) -> Floats:
-        """l(x), clipped to [-m, m]; its error shows in ``losses`` of it."""
+        """l(x), clipped to [-m, m]; ``losses`` of the result shows its error."""
         if self.rate == 1.0:
             return np.clip(x, -self.edge, self.edge)
         q = self.rate

@@ -185,7 +185,7 @@ class Mixture(Pair):
             masses = Masses.of(self.ratio, *ends)
             first, second = (masses.group, masses.none) if present else (masses.none, masses.group)
             inner = first + np.log(-np.expm1(np.minimum(eps[order] + second - first, 0.0)))
-            # 1 - e^epsilon matters at negative epsilon only; elsewhere its logarithm is not taken
+            # 1 - e^epsilon matters at negative epsilon only
             edge = np.log(-np.expm1(np.minimum(eps[order], -0.0))) if present else np.full(eps.shape, -np.inf)
         result = np.empty(eps.shape)
         result[order] = np.where(np.isneginf(z), edge, inner)
@@ -407,7 +407,7 @@ class _Pile:
 
 
 def _find_pile(ratio: LogRatio, low: float, spacing: float) -> _Pile | None:
-    """The pile of the outputs from ``low`` on; None if it has hardly any mass.
+    """The pile of the outputs from ``low`` on; None if it has no mass that matters.
 
     It extends to the next node, one spacing over its merged loss ln(P / Q): no outcome is between the two, which the
     lower bound could only merge with heavier losses.

@@ -203,13 +203,13 @@ def bisect(
     halvings: int | None = None,
     enough: Callable[[float, float], bool] | None = None,
 ) -> tuple[float, float]:
-    """Halve the bracket from ``true``, where the condition ``holds``, to ``false``, where it does not, in either order.
+    """Halve the bracket between ``true`` and ``false``, whose conditions are as named, in either order.
 
     Args:
         holds: the condition.
-        true: an end where it holds.
-        false: an end where it does not hold.
-        halvings: their exact number; by default until no double lies between the ends.
+        true: an end at which the condition holds.
+        false: an end at which the condition fails.
+        halvings: their exact number; by default until no double is between the ends.
         enough: ends the search early if it returns True for the two ends.
 
     Returns:
@@ -226,7 +226,7 @@ def bisect(
 def bisect_each(
     holds: Callable[[Floats], npt.NDArray[np.bool_]], true: Floats, false: Floats, *, halvings: int
 ) -> tuple[Floats, Floats]:
-    """``bisect`` of one bracket per element, until no bracket can be halved or ``halvings`` were made."""
+    """``bisect`` of one bracket per element, until no bracket can be halved; at most ``halvings`` times."""
     for _ in range(halvings):
         middle = 0.5 * (true + false)
         if np.all((middle == true) | (middle == false)):
@@ -249,10 +249,10 @@ _PATIENCE = 3
 def crossing(
     margin: Callable[[float], float], true: float, false: float, *, within: float = 0.0
 ) -> tuple[float, float]:
-    """Narrow the bracket from ``true``, where ``margin`` is 0 or more, to ``false``, where it is negative.
+    """Narrow the bracket between ``true`` and ``false`` around the zero of ``margin``.
 
     Args:
-        margin: monotone between the ends, up to rounding; may be infinite.
+        margin: 0 or more at ``true``, negative at ``false`` and monotone between, up to rounding; may be infinite.
         true: an end, on either side of ``false``.
         false: the other end.
         within: the width at which to stop; at least the width after 60 halvings, and one double.
@@ -275,7 +275,7 @@ def crossing(
         if left > 0 and abs(true - false) > 4.0 * close and 0.0 < total < math.inf:
             low, high = min(true, false), max(true, false)
             secant = true + (false - true) * (at_true * weight_true / total)
-            # so far from the ends that a root next to one is stepped over
+            # at a distance from the ends, to step over a root next to one
             secant = min(max(secant, low + close), high - close)
             x = secant if low < secant < high else middle
         value = margin(x)

@@ -124,14 +124,14 @@ class PrivacyLoss:
         deltas: Sequence[float],
         *,
         width: float | Sequence[float] = WIDTH,
-        beside: Sequence[Interval | None] | None = None,
+        other_direction: Sequence[Interval | None] | None = None,
     ) -> list[Interval]:
         """``epsilon`` at several deltas, in their order; nearby ones share one composition.
 
         Args:
             deltas: the deltas.
             width: of all, or one for each delta.
-            beside: for a loss in one direction and each delta, the result for the other direction, or None. If it is
+            other_direction: for a loss in one direction and each delta, the result for the other direction, or None. If it is
                 given and narrow enough, only the larger of both counts, and an epsilon that is certainly no larger may
                 be wide.
         """
@@ -139,17 +139,19 @@ class PrivacyLoss:
         widths = list(width) if isinstance(width, Sequence) else [width] * count
         if len(widths) != count:
             raise ValueError(f"width must be one number, or one for each of {count} deltas, got {len(widths)}")
-        if beside is not None and (len(beside) != count or self.direction == "both"):
-            raise ValueError("beside must hold one interval, or None, for each delta of a loss in one direction")
+        if other_direction is not None and (len(other_direction) != count or self.direction == "both"):
+            raise ValueError(
+                "other_direction must hold one interval, or None, for each delta of a loss in one direction"
+            )
         questions = [Question("epsilon", math.log(inside("delta", delta))) for delta in deltas]
-        return self._solve(questions, widths, beside)
+        return self._solve(questions, widths, other_direction)
 
     def delta(self, epsilon: float, *, width: float = WIDTH) -> Interval:
         """The smallest delta for which the composition is (``epsilon``, delta)-DP.
 
         Args:
             epsilon: any finite number.
-            width: relative to delta, so that a delta of 1e-30 has as many exact digits as one of 0.1.
+            width: relative to delta, so that a delta of 1e-30 is as precise as a delta of 0.1.
         """
         return self._solve([Question("delta", finite("epsilon", epsilon))], [width])[0]
 
@@ -178,7 +180,7 @@ class PrivacyLoss:
         """The largest success probability of a reconstruction attack with the baseline success ``kappa`` in (0, 1].
 
         The power at level kappa of the test of "absent" against "present" (Kaissis et al. 2023, Theorem 1): of the
-        present-first curve, whatever the loss's own direction.
+        present-first curve for any direction of the loss.
 
         Args:
             kappa: the baseline success.

@@ -189,7 +189,7 @@ def _rounding(log: float) -> float:
 
 
 def gaussian_answer(question: Question, mu: float) -> Interval:
-    """The answer for one Gaussian pair of effect ``mu``; 0 is no mechanism."""
+    """The answer for one Gaussian pair of effect ``mu``; with 0 nothing leaks."""
     if question.kind in TESTS:
         return _gaussian_test(question, mu)
     if mu == 0.0:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import filterfalse
 from operator import attrgetter, itemgetter, methodcaller
@@ -94,6 +94,9 @@ _FLATTEST = 1e-5
 #: ln of a delta so close to one that a test's power may be.
 _NEAR_ONE = -0.05
 
+#: The estimate of an answer before any.
+_NOWHERE = SaddlePoint(1.0, 0.0, 0.0, 1.0)
+
 _log_delta_of = attrgetter("log_delta")
 
 
@@ -105,7 +108,7 @@ class PendingAnswer:
         question: the question.
         saddle: the estimate, which follows the certified profile.
         answer: the interval.
-        log_delta: ln of the delta in question, as far as finite losses contribute.
+        log_delta: ln of the contribution of finite losses to the delta in question.
         enough: an answer certainly no larger than this is not narrowed further.
     """
 
@@ -132,7 +135,7 @@ class PendingAnswer:
             return width * max(self.saddle.epsilon, _TINY)
         if kind == "delta":
             return width / self.saddle.tilt
-        # power = delta + level e^epsilon, of which the second is tilt * delta
+        # power = delta + level e^epsilon, and the second term is tilt * delta
         return width * _CHORDS * ((1.0 + self.saddle.tilt) / self.saddle.tilt if kind == "power" else 1.0)
 
     def locate(self, above: ComposedProfile) -> None:
@@ -238,7 +241,7 @@ class GridRefinement:
         """Per direction, the steps without a share of the smallest delta, with the estimates from them."""
         smallest = min(map(_log_delta_of, self.items))
         truncated = [truncate_phases(self._phases, side, smallest, log_share) for side in self._sides]
-        # The tail that is kept decides the best tilt: it grows heavier as less of it is cut.
+        # The remaining tail decides the best tilt: it grows heavier as less is cut.
         self._cumulants = list(map(Cumulants, truncated))
         return truncated
 
@@ -497,7 +500,7 @@ def _open(
                 surely = value < math.log(infinite.lower) - rounding
                 item.answer, item.saddle = Interval(math.inf if surely else 0.0, math.inf), cumulants.find(epsilon=0.0)
             elif saddle.epsilon <= _NEAR_ZERO * saddle.spread:
-                # A delta so large that epsilon is 0 or little more: delta at 0 decides.
+                # A large delta, where epsilon is 0 or little more: delta at 0 decides.
                 there, item.saddle = at_zero(), cumulants.find(epsilon=0.0)
                 if math.log(there.upper) <= value:
                     item.answer = Interval(0.0, 0.0)
@@ -505,36 +508,6 @@ def _open(
                     gap = math.log(0.5 * (there.lower + there.upper)) - value
                     item.saddle = cumulants.find(epsilon=max(gap / item.saddle.tilt, _TINY))
     return opened
-
-
-#: The estimate of an answer before any.
-_NOWHERE = SaddlePoint(1.0, 0.0, 0.0, 1.0)
-
-
-def _open_epsilon(
-    extremes: tuple[float, Interval],
-    item: PendingAnswer,
-    cumulants: Cumulants,
-    saddle: SaddlePoint,
-    delta_at_zero: Callable[[], Interval],
-) -> None:
-    """Set the first interval and estimate of an epsilon; ``saddle`` is the estimate from its delta."""
-    (largest, certain), value = extremes, item.question.value
-    if certain.upper > 0.0 and value <= math.log(certain.upper) + 4.0 * EPS * abs(value):
-        surely = value < math.log(certain.lower) - 4.0 * EPS * abs(value)
-        item.answer, item.saddle = Interval(math.inf if surely else 0.0, math.inf), cumulants.find(epsilon=0.0)
-        return
-    item.answer, item.saddle = Interval(0.0, largest), saddle
-    if saddle.epsilon > _NEAR_ZERO * saddle.spread:
-        return
-    # A delta so large that epsilon is 0 or little more: delta at 0 decides.
-    at_zero = delta_at_zero()
-    item.saddle = cumulants.find(epsilon=0.0)
-    if math.log(at_zero.upper) <= value:
-        item.answer = Interval(0.0, 0.0)
-        return
-    gap = math.log(0.5 * (at_zero.lower + at_zero.upper)) - value
-    item.saddle = cumulants.find(epsilon=max(gap / item.saddle.tilt, _TINY))
 
 
 def _open_delta(phases: Sequence[tuple[Pair, int]], direction: Direction, question: Question) -> PendingAnswer:

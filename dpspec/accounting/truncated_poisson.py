@@ -3,7 +3,7 @@
 ``docs/explanation/proofs/truncated-poisson.md`` has a pair that dominates a step (Theorem 4) and one that is attained
 (Theorem 5). With the number of other records in the batch revealed:
 
-* at most cap - k others enter: nobody is displaced, and the sum moves by the j ~ Binomial(k, rate) members drawn;
+* at most cap - k others enter: no record is displaced, and the sum moves by the j ~ Binomial(k, rate) members drawn;
 * cap or more enter: i members are kept and displace as many others, so that it moves by at most 2 i;
 * between these, which is possible for k > 1 only: by at most 2 j.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import betainc
 
 from dpspec.accounting.densities import log_binomial, log_hypergeometric
-from dpspec.accounting.grid import Atoms, Pair, TruncatedPair, discretise_from_above, discretise_from_below
+from dpspec.accounting.grid import Atoms, Pair, TruncatedPair, discretize_from_above, discretize_from_below
 from dpspec.accounting.mixture import Mixture, TruncatedMixture
 from dpspec.accounting.numerics import EPS, Direction, Floats, inside, one_direction, positive, whole
 
@@ -33,7 +33,7 @@ _ROUNDED = 1e-12
 
 
 class Revealed(Pair):
-    """A step that first reveals one of several mixtures of Gaussians, and then an output of it.
+    """A step that first reveals one of several mixtures of Gaussians, and then its output.
 
     The case has the same distribution with the group and without, so that only the output leaks: with weights w_i and
     profiles delta_i, delta(epsilon) = sum_i w_i delta_i(epsilon). Revealing a case that an adversary does not see gives
@@ -103,8 +103,8 @@ class _RevealedPart(TruncatedPair):
             cells = part.cells(spacing, tilts, widest, limit // len(self.cases), align)
             if align is None:
                 align = cells[0].lowest if part.direction == "present-first" else -cells[0].lowest
-            above.append((weight * (1.0 + _ROUNDED), discretise_from_above(cells[0])))
-            below.append((weight * (1.0 - _ROUNDED), discretise_from_below(cells[1])))
+            above.append((weight * (1.0 + _ROUNDED), discretize_from_above(cells[0])))
+            below.append((weight * (1.0 - _ROUNDED), discretize_from_below(cells[1])))
         return _weighted(above), _weighted(below)
 
 
@@ -146,8 +146,8 @@ _SMALLEST = 1e-290
 class TruncatedPoisson:
     """One step with batches of at most ``cap`` records, each entering at ``rate``, for groups of up to ``k`` records.
 
-    Adjacency add-remove. Records that are replaced, or that count for nothing but keep their place in the batch, are
-    not covered: the displaced records differ there.
+    For add-remove adjacency. Replaced records, or null records that keep their place in the batch, are not covered: the
+    displaced records differ there.
 
     Attributes:
         k: the largest group.
@@ -190,7 +190,7 @@ class TruncatedPoisson:
         return value if value > _RARELY else 0.0
 
     def above(self) -> Mixture | Revealed:
-        """A pair that dominates the step, for all datasets of which the smaller has ``fewest`` to ``n`` records."""
+        """A pair that dominates the step, for datasets whose smaller one has ``fewest`` to ``n`` records."""
         roomy, chance = Mixture.poisson(self.k, self.rate, self.sigma), self.displacing
         if chance == 0.0:
             return roomy
@@ -239,7 +239,7 @@ class TruncatedPoisson:
         if full > 0.0 and self.cap <= self.n:
             alike = np.exp(log_hypergeometric(self.k, self.n, self.cap))
             chances[: len(alike)] += full * alike
-        # a full batch larger than n certainly holds some members; this bound counts none of them
+        # a full batch larger than n certainly holds some members; this bound ignores them
         chances[0] = max(0.0, 1.0 - math.fsum(chances[1:]))
         return chances
 
