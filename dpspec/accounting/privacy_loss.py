@@ -131,7 +131,7 @@ class PrivacyLoss:
         Args:
             deltas: the deltas.
             width: of all, or one for each delta.
-            other_direction: for a loss in one direction and each delta, the result for the other direction, or None. If it is
+            other_direction: for a loss in one direction and each delta, the result for the other direction, or None. If
                 given and narrow enough, only the larger of both counts, and an epsilon that is certainly no larger may
                 be wide.
         """

@@ -76,9 +76,9 @@ def sampled_gaussian_rdp(
 ) -> Floats:
     """One step of the Gaussian mechanism on a Poisson sample, sensitivity 1; arrays broadcast.
 
-    With r(z) = 1 - q + q e^(z / sigma - 1 / (2 sigma^2)) and z standard normal, present-first is ln E[r(z)^a] / (a - 1),
-    absent-first ln E[r(z)^(1 - a)] / (a - 1). ``both`` is the first, which is never less (Mironov, Talwar and Zhang
-    2019, Theorem 5).
+    With r(z) = 1 - q + q e^(z / sigma - 1 / (2 sigma^2)) and z standard normal, present-first is
+    ln E[r(z)^a] / (a - 1), absent-first ln E[r(z)^(1 - a)] / (a - 1). ``both`` is the first, which is never less
+    (Mironov, Talwar and Zhang 2019, Theorem 5).
 
     Args:
         orders: any real numbers above 1.

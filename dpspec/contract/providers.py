@@ -65,6 +65,11 @@ class Mechanism:
         canaries: Spaces, ``gradient`` and ``input``, in which its attack inserts canaries of the hook
             ``dpspec_attacks``. Core then resolves ``audit.canary.kind``, and ``context.attack`` makes them.
         scores: Whether it uses scores of that hook. Core then resolves ``audit.score``.
+        description: A noun phrase for readers outside the field, such as ``training with noise (DP-SGD)``. Reports show
+            it next to ``kind``.
+        recordable: Whether a recorded run shows everything that the mechanism does. Otherwise core rejects backends
+            with ``recording``.
+        optional_claims: Whether a spec may have no claim, because the bounds are reported without one.
     """
 
     kind: str
@@ -83,6 +88,9 @@ class Mechanism:
     chosen_weights: bool = False
     canaries: frozenset[str] = frozenset()
     scores: bool = False
+    description: str = ""
+    recordable: bool = False
+    optional_claims: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +138,7 @@ class Backend:
             ``false``: one is computed from the records, so nothing is proved. Default: unknown, and proofs become
             ``supported``.
         users: Whether it supports ``sampling.unit: user``. Otherwise core rejects such specs.
+        recording: Name of the reader of an executed run, for a backend that reads a recording and trains nothing.
     """
 
     kind: str
@@ -142,6 +151,7 @@ class Backend:
     revision_only: bool = False
     constants: Assumption | str = ""
     users: bool = False
+    recording: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dpspec.contract as dps
-from dpspec.kit.user_rows import by_user, drawn, draws_users
+from dpspec.kit.users import by_user, drawn, draws_users
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,8 +85,7 @@ def select_inputs(
     threat_model: Collection[str] | None = None,
     audit_without: Collection[str] | None = None,
 ) -> dps.FrozenMap:
-    """Restrict the default of ``Audit.trial_inputs`` to what trials read, so that other changes keep stored trials
-    valid.
+    """Restrict the default trial inputs to the keys that trials read; other changes then keep stored trials valid.
 
     Args:
         inputs: The default inputs.

@@ -27,7 +27,7 @@ claims:
 
 
 class RecordedSchedule(Audit):
-    """The recording states the bounds: :mod:`dpspec.engine.recorded.pipeline.declared_run`."""
+    """The recording states the bounds: :mod:`dpspec.engine.recorded.executed_run`."""
 
     def check(self, spec: Spec, facts: Facts) -> Iterator[Diagnostic]:
         """Any other backend executes no recorded schedule."""
@@ -47,6 +47,7 @@ class RecordedSchedule(Audit):
 RECORDED_MECHANISM = Mechanism(
     kind=KIND,
     summary="What a recorded training executed: its own schedule, compared with no declared one",
+    description="the training that a recording shows",
     schemas=Schemas(
         mechanism={
             "type": "object",
@@ -66,6 +67,8 @@ RECORDED_MECHANISM = Mechanism(
     audit="dpspec.registry.recorded_schedule:RecordedSchedule",
     example=EXAMPLE,
     steps=False,
+    recordable=True,
+    optional_claims=True,
     units=frozenset({"record"}),
     missing=True,
     tokens=True,

@@ -157,6 +157,7 @@ audit: {method: many-run, runs: 40, seed: 1}
 RERO = dps.Mechanism(
     kind="rero",
     summary="DP-SGD and its like: how well a record could be reconstructed, from hypothesis testing",
+    description="training with noise (DP-SGD), with a bound on the success of reconstructing a record",
     schemas=dps.Schemas(mechanism=_MECHANISM, threat_model=_THREAT_MODEL, audit=kit.block(None, shard_runs=SHARD_RUNS)),
     claims=frozenset({"rero", "approx-dp", "pure-dp", "membership", "tradeoff", "metric"}),
     audit="dpspec_rero.mechanism:ReroAudit",
@@ -181,8 +182,8 @@ class ReroAudit(dps.Audit):
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         """Findings and tables: gamma at every baseline by every method, and membership."""
         from dpspec_rero import bounds, tables
+        from dpspec_rero.comparison import compare, gamma_findings
         from dpspec_rero.options import Comparisons, declared_steps, requested_kappas
-        from dpspec_rero.printed.comparison import compare, gamma_findings
         from dpspec_rero.tables import rates_series
         from dpspec_rero.theory import Leakage
 

@@ -29,7 +29,7 @@ from dpspec.engine.storage.stored_trials import Listener
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import NothingToRunError, SpecError
 from dpspec.language.reading.tree import locate, source_file
-from dpspec.language.selections import best_of, is_selection
+from dpspec.language.selections import best_of
 
 T = TypeVar("T")
 
@@ -147,9 +147,16 @@ def assemble(
         audits=audits,
         confidence=confidence_of([of_audit.spec for of_audit in concluded]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        environment=environment(catalog),
-        notes=_notes(audits),
+        environment=FrozenMap({**environment(catalog), "mechanisms": descriptions(catalog, audits)}),
+        notes=_notes(audits, [bool(each.bounded.prepared.components) for each in trained]),
     )
+
+
+def descriptions(catalog: Catalog, audits: Sequence[AuditResult]) -> dict[str, str]:
+    """Return the description of each mechanism kind of the audits, for reports."""
+    kinds = dict.fromkeys(str(audit.document["mechanism"]["kind"]) for audit in audits)
+    offered = {kind: catalog.mechanisms[kind].provider.description for kind in kinds if kind in catalog.mechanisms}
+    return {kind: text for kind, text in offered.items() if text}
 
 
 def audit_result(trained: Trained, concluded: Concluded, judged: Judged) -> AuditResult:
@@ -218,8 +225,13 @@ def _places(spec: Spec) -> FrozenMap:
     )
 
 
-def _notes(audits: Sequence[AuditResult]) -> tuple[str, ...]:
-    chosen = {(a.source, best_of(str(a.document["name"]))): a.name for a in audits if is_selection(a.document)}
+def _notes(audits: Sequence[AuditResult], composed: Sequence[bool]) -> tuple[str, ...]:
+    """How the cells of matrices were judged; ``composed``: whether an audit composes others."""
+    chosen = {
+        (a.source, best_of(str(a.document["name"]))): a.name
+        for a, of_cells in zip(audits, composed, strict=True)
+        if of_cells
+    }
     cells = [(a.source, str(a.document["name"])) for a in audits if a.cell]
     judged = [cell for cell in cells if cell in chosen]
     said = []

@@ -23,9 +23,9 @@ from support import scope_oracle as oracle
 
 import dpspec
 from dpspec.contract import FrozenMap, Section, Spec, TrainingJob
-from dpspec.data.tables.table_files import Csv
+from dpspec.data.table_files import Csv
 from dpspec.engine.preparing.prepare import check
-from dpspec.kit.user_rows import by_user
+from dpspec.kit.users import by_user
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.training.loop import native, users
@@ -178,7 +178,7 @@ def errors(*overrides: str) -> list[str]:
             ("training.backend=opacus",),
             "missing-capability training.backend: backend 'opacus' draws records, not users",
         ),
-        (("audit.canary={space: input, kind: noise, count: 50}",), "unsupported audit.canary.space: planted users"),
+        (("audit.canary={space: input, kind: noise, count: 50}",), "unsupported audit.canary.space: canary users"),
         (("data.max_records_per_user=null",), "unsupported data: rows are laid out user by user"),
         (
             ("data.max_records_per_user=20", "mechanism.sampling.records_per_user=9"),

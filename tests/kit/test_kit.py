@@ -1,0 +1,339 @@
+"""The parts of the kit that mechanisms with an audit of their own are made of."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+from dpspec.stats import binomial
+from dpspec.stats.attacks import thresholds
+
+
+class Claims:
+    def __init__(self, *claims: tuple[str, int, float]) -> None:
+        self.claims = tuple(
+            dps.Claim(
+                id=str(i),
+                kind=kind,
+                options=dps.FrozenMap({"delta": delta}),
+                adjacency="add-remove",
+                access="all-iterates",
+                direction="both",
+                group_size=size,
+            )
+            for i, (kind, size, delta) in enumerate(claims)
+        )
+
+
+@pytest.mark.parametrize(
+    ("claims", "options", "deltas"),
+    [
+        ((), {}, [1e-5]),
+        ((), {"default": None}, []),
+        ((), {"default": 1e-6}, [1e-6]),
+        ((("approx-dp", 1, 1e-3), ("approx-dp", 4, 1e-7), ("approx-dp", 1, 1e-3)), {}, [1e-7, 1e-3]),
+        ((("approx-dp", 1, 1e-3), ("approx-dp", 4, 1e-7)), {"group_size": 4}, [1e-7]),
+        ((("approx-dp", 1, 1e-3), ("approx-dp", 4, 1e-7)), {"group_size": 2}, [1e-7, 1e-3]),
+        ((("per-instance-dp", 1, 1e-3), ("approx-dp", 1, 1e-4)), {}, [1e-4, 1e-3]),
+        ((("a-kind-of-ones-own", 1, 1e-3),), {}, [1e-3]),
+        ((("metric", 1, 1e-3),), {}, [1e-5]),
+    ],
+)
+def test_claimed_deltas(claims: Any, options: dict[str, Any], deltas: list[float]) -> None:
+    assert kit.claimed_deltas(Claims(*claims), **options) == deltas  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("claims", "fprs"),
+    [
+        ((), []),
+        ((("approx-dp", {"epsilon": 1.0, "delta": 1e-5}), ("membership", {"advantage": 0.1})), []),
+        ((("membership", {"fpr": 0.1, "tpr": 0.2}), ("membership", {"fpr": 0.1, "tpr": 0.3})), [0.1]),
+        (
+            (("tradeoff", {"points": [{"fpr": 0.5, "tpr": 1.0}, {"fpr": 0.0, "tpr": 0.1}, {"fpr": 1, "tpr": 1}]}),),
+            [0.5, 1.0],
+        ),
+        (
+            (("a-kind-of-ones-own", {"fpr": 0.01, "advantage": 0.1}), ("membership", {"fpr": 1e-3, "tpr": 1.0})),
+            [1e-3, 0.01],
+        ),
+        ((("metric", {"name": "accuracy", "fpr": 0.2}),), []),
+    ],
+)
+def test_claimed_fprs(claims: tuple[tuple[str, dict[str, Any]], ...], fprs: list[float]) -> None:
+    made = (
+        dps.Claim(
+            id=str(i),
+            kind=kind,
+            options=dps.FrozenMap(options),
+            adjacency="add-remove",
+            access="all-iterates",
+            direction="both",
+        )
+        for i, (kind, options) in enumerate(claims)
+    )
+    assert kit.claimed_fprs(made) == fprs
+
+
+def test_assumptions_have_texts_of_a_mechanisms_own() -> None:
+    own = kit.dp_sgd_assumptions(clipping="no record moves a step by more than the sensitivity")
+    assert [a.name for a in own] == [a.name for a in kit.ASSUMPTIONS]
+    assert [a.name for a, b in zip(own, kit.ASSUMPTIONS, strict=True) if a.text != b.text] == ["clipping"]
+    assert {a.status for a in own} == {"declared"}
+    with pytest.raises(ValueError, match=r"unknown assumptions noise \(valid: noise-scale"):
+        kit.dp_sgd_assumptions(noise="none")
+
+
+def evidence(**changes: Any) -> dps.Evidence:
+    values: dict[str, Any] = {
+        "id": "many-run",
+        "kind": "many-run-ranked",
+        "statistics": dps.FrozenMap({"outcomes": "0" * 40 + "1" * 40}),
+        "scope": dps.Scope(data="this"),
+        "method": "an attack",
+        "source": "a paper",
+        "at": dps.FrozenMap({"group_size": 2}),
+        "assumptions": (kit.COINS,),
+    }
+    return dps.Evidence(**{**values, **changes})
+
+
+def test_a_lower_bound_from_evidence() -> None:
+    found = kit.lower_from(evidence(), 0.95, delta=1e-3)
+    assert found.value == thresholds.epsilon_lower("0" * 40 + "1" * 40, 1e-3, 0.95) > 0
+    assert (found.quantity, found.bound, found.rigor, found.confidence) == ("epsilon", "lower", "statistical", 0.95)
+    assert found.at == {"delta": 1e-3, "group_size": 2}
+    assert found.assumptions == (kit.COINS,)
+    other = kit.lower_from(evidence(at=dps.FrozenMap({"delta": 1e-3})), 0.95, method="80 runs", assumptions=())
+    assert (other.value, other.method, other.assumptions, other.at) == (found.value, "80 runs", (), {"delta": 1e-3})
+
+
+def test_a_lower_bound_on_a_success_rate() -> None:
+    counted = evidence(
+        kind="binomial", quantity="gamma", statistics=dps.FrozenMap({"trials": 50, "successes": 20}), at=dps.FrozenMap()
+    )
+    assert kit.lower_from(counted, 0.95).value == binomial.lower(20, 50, 0.95)
+    with pytest.raises(ValueError, match="gives no lower bound"):
+        kit.lower_from(evidence(kind="average", quantity="gamma"), 0.95)
+    with pytest.raises(ValueError, match="give delta"):
+        kit.lower_from(evidence(), 0.95)
+
+
+def test_a_theorems_upper_bound() -> None:
+    found = kit.theorem_upper(
+        "epsilon", 1.5, scope=dps.Scope(), method="sum", source="a paper", at={"delta": 0.0}, assumptions=(kit.COINS,)
+    )
+    assert (found.bound, found.rigor, found.value, found.at["delta"]) == ("upper", "theorem", 1.5, 0.0)
+
+
+def test_a_series_from_rows() -> None:
+    columns = kit.columns_of(("k", "epsilon"), [(1, 0.5), (2, float("inf"))])
+    made = kit.series(
+        "name", "Title", columns, rigor="certified", source="here", x="k", y=["epsilon"], upper=["epsilon"]
+    )
+    assert made.columns == {"k": (1, 2), "epsilon": (0.5, None)}
+    assert made.units == {"k": "", "epsilon": ""}
+    assert made.bounds == {"epsilon": "upper"}
+    assert made.plot == {"x": "k", "y": ("epsilon",)}
+    assert kit.series("name", "Title", columns, rigor="approximate", source="here").plot == {}
+    with pytest.raises(ValueError, match="zip"):
+        kit.columns_of(("k", "epsilon"), [(1,)])
+
+
+def test_chunks_partition_the_runs() -> None:
+    assert kit.chunks(3) == ((0,), (1,), (2,))
+    assert [i for chunk in kit.chunks(100, 7) for i in chunk] == list(range(100))
+    facts = dps.Facts(records=1000, features=100, classes=2, parameters=10_000)
+    assert kit.runs_together(facts, most=64, memory_bytes=8 * 180_000 * 5) == 5
+    assert kit.runs_together(facts, most=3) == 3
+    assert kit.runs_together(facts, most=3, memory_bytes=1) == 1
+
+
+def test_costs_add_up() -> None:
+    assert kit.training_seconds(0, 100.0, 10) == pytest.approx(10 * kit.trials.STEP_SECONDS)
+    assert kit.training_seconds(1000, 2e6, 0) == pytest.approx(6 * 1000 * 2e6 / kit.trials.FLOPS)
+
+
+def test_inputs_hold_what_trials_read() -> None:
+    inputs = dps.FrozenMap(
+        {"mechanism": {"a": 1, "b": 2}, "data": {}, "threat_model": {"x": 1, "y": 2}, "audit": {"stop": 1, "seed": 0}}
+    )
+    selected = kit.select_inputs(inputs, mechanism_without=("b",), threat_model=("x", "z"), audit_without=("stop",))
+    assert selected == {"mechanism": {"a": 1}, "data": {}, "threat_model": {"x": 1, "z": None}, "audit": {"seed": 0}}
+    assert kit.select_inputs(inputs) == inputs
+
+
+def test_refusals() -> None:
+    assert kit.missing_key("canary", ("audit",), "write one").message == "missing key 'canary' in audit"
+    assert kit.did_you_mean("poison", ("poisson", "fixed")) == "; did you mean 'poisson'? (valid: poisson, fixed)"
+    assert kit.did_you_mean("xyz", ("poisson", "fixed")) == " (valid: poisson, fixed)"
+    assert [f(":", ("audit",)).code for f in (kit.unsupported, kit.bad_value)] == ["unsupported", "bad-value"]
+    facts = dps.Facts(records=10, features=1, classes=2)
+    spec: Any = SimpleNamespace(training=SimpleNamespace(kind="native"))
+    told = [*kit.requires_data(facts), *kit.requires_model(facts), *kit.requires_capabilities(spec, facts, {"p": "q"})]
+    assert [(d.code, d.help) for d in told] == [
+        ("data-not-at-hand", "leave audit out, or name the data"),
+        ("no-model", None),
+        ("missing-capability", "q"),
+    ]
+    assert [d.message for d in dps.untrainable(spec, facts, ["p"])] == [d.message for d in told]
+
+
+def test_a_scheme_that_no_theory_lists_is_refused() -> None:
+    phases = [
+        dps.Phase({"sampling": {"scheme": "fixed", "batch_size": 5}}),
+        dps.Phase({"sampling": {"scheme": "full"}}),
+    ]
+    spec: Any = SimpleNamespace(phases=phases, mechanism=dps.FrozenMap({"phases": phases}))
+    message = "a theory of {scheme} schemes, not {batches}"
+    (told,) = kit.other_scheme(spec, 0, ("poisson",), message, "help")
+    assert told.message == "a theory of fixed schemes, not batches of a fixed size"
+    assert (told.code, told.help) == ("unsupported", "help")
+    assert told.path == ("mechanism", "phases", 0, "sampling", "scheme")
+    (told,) = kit.other_scheme(spec, 1, ("poisson",), message)
+    assert told.message.endswith("not full batches")
+    assert not [*kit.other_scheme(spec, 0, ("poisson", "fixed"), message)]
+
+
+def test_a_block_of_fragments_is_a_schema() -> None:
+    made = kit.block(
+        "Words.",
+        ["size"],
+        size=kit.number("A size.", above=0, below=1),
+        names=kit.array("Names.", kit.choice("A name.", "a", "b"), least=1, unique=True, default=["a"]),
+        loud=kit.flag("Loud.", default=False),
+    )
+    assert made == {
+        "type": "object",
+        "description": "Words.",
+        "properties": {
+            "size": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1, "description": "A size."},
+            "names": {
+                "type": "array",
+                "items": {"enum": ["a", "b"], "description": "A name."},
+                "minItems": 1,
+                "uniqueItems": True,
+                "default": ["a"],
+                "description": "Names.",
+            },
+            "loud": {"type": "boolean", "default": False, "description": "Loud."},
+        },
+        "required": ["size"],
+        "additionalProperties": False,
+    }
+    assert kit.block() == {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def test_a_job_is_what_the_spec_declares(tmp_path: Any) -> None:
+    from dpspec.engine.preparing.context import RunContext
+    from dpspec.engine.preparing.prepare import prepare
+
+    catalog = load_catalog()
+    path = tmp_path / "spec.yaml"
+    path.write_text(catalog.mechanisms["group"].provider.example, encoding="utf-8")
+    (spec,) = load_specs([path], catalog).specs
+    prepared = prepare(spec, catalog)
+    inputs = prepared.audit.trial_inputs(spec)
+    context = RunContext(prepared, catalog, inputs, device="cpu")
+    job = kit.training_job(inputs, context, 3, "twin", progress="training", part=1, parts=2)
+    assert job.phases == dps.Phase.all_of(inputs["mechanism"])
+    assert job.expected_batch_size == 20.0
+    assert job.records == 200
+    assert job.seed == context.seed(3, "twin") != context.seed(3, "training")
+    rows = (np.asarray(context.data.train_x)[:5], np.asarray(context.data.train_y)[:5])
+    assert len(kit.training_job(inputs, context, 3, "twin", rows=rows, records=5).x) == 5
+    twin = kit.twin_accuracy(kit.training_job(inputs, context, 3, "twin"), context)
+    assert twin["train"]["records"] == 200
+    assert 0 <= twin["train"]["right"] <= 200
+
+
+def test_importing_the_kit_imports_nothing_heavy() -> None:
+    script = "import sys; from dpspec import kit; assert not {'numpy', 'scipy', 'torch'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@dataclass(frozen=True)
+class Own(kit.Options):
+    size: int
+
+    @classmethod
+    def read(cls, block: dps.FrozenMap) -> Own:
+        return cls(size=int(block["mechanism"]["size"]) if "mechanism" in block else int(block["size"]))
+
+
+def test_options_of_a_block_are_made_once_and_alike_from_a_plain_mapping() -> None:
+    block = dps.FrozenMap({"size": 3})
+    assert Own.of(block) is Own.of(block)
+    assert Own.of({"size": 3}) == Own.of(block) == Own(3)
+    with pytest.raises(KeyError, match="size"):
+        Own.of({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner(kit.Options):
+    sizes: tuple[int, ...] = ()
+    written: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer(kit.Options):
+    scale: float
+    name: str = "none"
+    on: bool = False
+    mode: Literal["a", "b"] = "a"
+    most: int | None = None
+    inner: Inner | None = None
+    block: dps.FrozenMap | None = None
+
+
+def test_fields_of_options_are_read_from_keys_of_their_names() -> None:
+    assert Outer.of({"scale": 2}) == Outer(scale=2.0)
+    assert type(Outer.of({"scale": 2}).scale) is float
+    block = {
+        "scale": 1,
+        "on": True,
+        "mode": "b",
+        "most": 3,
+        "inner": {"sizes": [1, 2], "written": [8.0]},
+        "block": {"x": 1},
+        "other": 0,
+    }
+    read = Outer.of(block)
+    inner = Inner(sizes=(1, 2), written=(8.0,))
+    assert read == Outer(scale=1.0, on=True, mode="b", most=3, inner=inner, block=dps.FrozenMap({"x": 1}))
+    assert Outer.of({"scale": 1, "most": None, "inner": None}) == Outer(scale=1.0)
+    assert Outer.fill({"scale": 1, "name": "x"}, name="given").name == "given"
+    with pytest.raises(TypeError, match="scale"):
+        Outer.of({})
+
+
+def test_options_of_a_spec_are_those_of_its_document(tmp_path: Path) -> None:
+    file = tmp_path / "one.yaml"
+    file.write_text(load_catalog().mechanisms["group"].provider.example, encoding="utf-8")
+    (spec,) = load_specs([file], load_catalog()).specs
+
+    @dataclass(frozen=True)
+    class Steps(kit.Options):
+        steps: int
+
+        @classmethod
+        def read(cls, block: dps.FrozenMap) -> Steps:
+            return cls(int(block["mechanism"]["steps"]))
+
+    assert Steps.of(spec) is Steps.of(spec.document)
+    assert Steps.of(spec).steps == spec.steps
+    travelled = pickle.loads(pickle.dumps(spec))  # noqa: S301 - made here
+    assert travelled == spec
+    assert Steps.of(travelled) == Steps.of(spec)
