@@ -424,7 +424,7 @@ def _log_expm1(x: float) -> float:
 def selection_rdp(orders: npt.ArrayLike, rdp: npt.ArrayLike, tries: Tries) -> Floats:
     """The divergence at each of ``orders`` (n,) of the best of a random number of tries.
 
-    Theorem 6 of ``docs/explanation/proofs/selection.md`` in float64; the conversions charge its rounding. Each value is
+    Theorem 9 of ``docs/explanation/proofs/selection.md`` in float64; the conversions charge its rounding. Each value is
     a bound for any table of orders, and a finer table makes it smaller.
 
     Args:
