@@ -174,7 +174,7 @@ def bounded(spec: dps.Spec) -> dps.Assumption:
     bound = f"{most} record{'s' * (most != 1)}"
     status: dps.findings.AssumptionStatus = "by-construction"
     if spec.data.get("max_records_per_user") is not None:
-        text = f"at most {bound} of each user are kept, chosen by a seed and that user's records only; {_SPELT}"
+        text = f"of each user at most {bound} are kept, chosen by a seed and that user's records only; {_SPELT}"
     elif spec.data.get("user") is not None:
         text = f"no user has more than {bound}: data with more is rejected; {_SPELT}"
     else:
@@ -190,7 +190,8 @@ def _refused(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             "a bound for one user needs the maximum number of records per user, which the data does not declare",
             ("threat_model", "unit"),
             "write data: {user: COLUMN, records_per_user: 8} for a table, or max_records_per_user: 8 to drop further "
-            "records; records_per_user: 8 for declared data. Sampling of users (mechanism.sampling.unit: user) needs none",
+            "records; records_per_user: 8 for declared data. Sampling of users (mechanism.sampling.unit: user) "
+            "needs none",
         )
     for i, claim in enumerate(spec.claims):
         if claim.record is not None:

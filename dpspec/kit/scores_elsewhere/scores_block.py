@@ -26,8 +26,8 @@ SCHEMA: dict[str, dps.Json] = specs.block(
         "type": "string",
         "minLength": 1,
         "maxLength": 4000,
-        "description": "The table: a .csv, .npz or .parquet file of at most 128 MiB and 1,000,000 rows. Relative to the "
-        "spec's directory.",
+        "description": "The table: a .csv, .npz or .parquet file of at most 128 MiB and 1,000,000 rows. Relative to "
+        "the spec's directory.",
     },
     coin=_column("The column of fair inclusion bits: 1 if the canary was included, else 0."),
     score=_column("The column of scores; a higher score means more likely included."),
@@ -127,8 +127,8 @@ def _keys(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         )
     if spec.audit.expect in ("conforms-within", "checks-missing"):
         yield specs.bad_value(
-            f"expect is {spec.audit.expect}, but the conformance of external scores is not-run: dpspec does not observe "
-            "the training",
+            f"expect is {spec.audit.expect}, but the conformance of external scores is not-run: dpspec does not "
+            "observe the training",
             ("audit", "expect"),
             "write expect: not-run, or deviates for a pipeline that is broken on purpose",
         )
