@@ -1,18 +1,31 @@
-"""What the recorder knows by name, and what it refuses by name: it never guesses what an unknown part does."""
+"""The parts of a training that the recorder knows by name, and those that it refuses by name.
+
+It never guesses the behavior of an unknown part.
+"""
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from dpspec.errors import UsageError
 
-#: Optimizers of Opacus by class, and how they clip.
+#: Opacus' optimizers by class, and their clipping.
 CLIPPING = {
     "DPOptimizer": "flat",
     "DPPerLayerOptimizer": "per-layer",
@@ -20,7 +33,7 @@ CLIPPING = {
     "DPOptimizerFastGradientClipping": "ghost",
 }
 
-#: What spreads one step over several processes: each sees a part, and no recorder sees the whole.
+#: Classes that spread one step over several processes, each of which sees a part.
 _DISTRIBUTED = (
     "DistributedDataParallel",
     "FullyShardedDataParallel",
@@ -34,17 +47,20 @@ _DISTRIBUTED = (
     "DistributedSampler",
 )
 
-#: What wraps an optimizer, and where the one inside is.
+#: Wrappers of optimizers, and the expression for the one inside.
 _WRAPPERS = {
     "LightningOptimizer": "optimizer.optimizer",
     "AcceleratedOptimizer": "optimizer.optimizer",
     "GradScaler": "the optimizer that it scales for",
 }
 
+#: Datasets with more indices, or deeper nesting, are not resolved.
+_MOST, _DEEPEST = 2**26, 100
+
 
 @dataclass(frozen=True)
 class Sampler:
-    """How a loader draws: its scheme, the rate of a Poisson sampler, and the object that yields batches of indices."""
+    """The sampling of a loader: its scheme, the rate of a Poisson sampler, and the object that yields batches."""
 
     scheme: str
     kind: str
@@ -67,19 +83,19 @@ def is_registered(kind: type) -> bool:
 
 
 def clipping_of(optimizer: Any) -> str | None:
-    """How Opacus' optimizer clips; None for an optimizer of torch; ``UsageError`` that names anything else."""
+    """The clipping of Opacus' optimizer; None for an optimizer of torch; ``UsageError`` that names anything else."""
     kind = type(optimizer)
     refuse_distributed("optimizer", optimizer)
     if kind.__name__ in _WRAPPERS:
         inner = _WRAPPERS[kind.__name__]
-        raise UsageError(f"the recorder does not know what {kind.__name__} does: give {inner} for optimizer")
+        raise UsageError(f"the recorder does not know the wrapper {kind.__name__}: give {inner} for optimizer")
     if kind.__name__ in CLIPPING and is_opacus(optimizer, kind.__name__):
         return CLIPPING[kind.__name__]
     opacus = sys.modules.get("opacus.optimizers")
     if opacus is not None and isinstance(optimizer, opacus.DPOptimizer):
         raise UsageError(
             f"the recorder does not know {_name(kind)}, an optimizer derived from Opacus': it may clip and add noise "
-            "in a way of its own; record such a loop by run.sampled, run.clipped, run.noised and run.stepped, with its "
+            "differently; record such a loop by run.sampled, run.clipped, run.noised and run.stepped, with its "
             "original_optimizer for optimizer"
         )
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -88,9 +104,9 @@ def clipping_of(optimizer: Any) -> str | None:
 
 
 def refuse_engine(engine: Any, optimizer: Any) -> None:
-    """Raise ``UsageError`` for Opacus' engine beside an optimizer that is none of Opacus'.
+    """Raise ``UsageError`` for Opacus' engine with an optimizer of torch.
 
-    Such an optimizer would be taken for that of a loop of one's own, and the one that clips would go unseen.
+    Such an optimizer would be taken for that of a custom loop, and the one that clips would not be observed.
     """
     if is_opacus(engine, "PrivacyEngine"):
         given = f"optimizer is {_name(type(optimizer))}, which is none of Opacus'"
@@ -102,14 +118,14 @@ def refuse_engine(engine: Any, optimizer: Any) -> None:
 
 
 def unwrapped(optimizer: Any) -> Any:
-    """The optimizer that Lightning's own wrapper steps, told by its class: the wrapper adds callbacks alone."""
+    """The optimizer inside Lightning's own wrapper, which only adds callbacks."""
     kind = type(optimizer)
     lightning = kind.__module__.partition(".")[0] in ("lightning", "pytorch_lightning")
     return optimizer.optimizer if lightning and kind.__name__ == "LightningOptimizer" else optimizer
 
 
 def refuse_distributed(what: str, thing: Any) -> None:
-    """Raise ``UsageError`` for what spreads a step over processes."""
+    """Raise ``UsageError`` for a part that spreads a step over processes."""
     names = [kind.__name__ for kind in type(thing).__mro__]
     found = next((name for name in names if name in _DISTRIBUTED), None)
     if found is not None or (what == "loader" and getattr(thing, "distributed", False) is True):
@@ -120,7 +136,7 @@ def refuse_distributed(what: str, thing: Any) -> None:
 
 
 def refuse_processes() -> None:
-    """Raise ``UsageError`` where this process is one of several that train together."""
+    """Raise ``UsageError`` if this process is one of several that train together."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
         size = distributed.get_world_size()
@@ -128,7 +144,7 @@ def refuse_processes() -> None:
 
 
 def sampler_of(loader: Any) -> Sampler:
-    """How a loader draws its batches; what is not known by name is ``unknown``."""
+    """The sampling of a loader; ``unknown`` unless its class is known by name."""
     refuse_distributed("loader", loader)
     batches: Any = getattr(loader, "batch_sampler", None)
     if type(batches).__name__ == "BatchSplittingSampler":
@@ -143,30 +159,97 @@ def sampler_of(loader: Any) -> Sampler:
         return Sampler("poisson", _name(type(batches)), rate, int(batches.num_samples), batches=batches)
     if type(batches) is BatchSampler:
         inner: Any = batches.sampler
-        of: type = type(inner)
-        size = int(batches.batch_size)
-        scheme = "unknown"
-        if of is RandomSampler:
-            scheme = "weighted" if inner.replacement else "shuffled"
-        elif of is SequentialSampler:
-            scheme = "sequential"
-        elif of is WeightedRandomSampler:
+        kinds = {SequentialSampler: "sequential", WeightedRandomSampler: "weighted", RandomSampler: "shuffled"}
+        scheme = kinds.get(type(inner), "unknown")
+        if scheme == "shuffled" and inner.replacement:
             scheme = "weighted"
-        else:
+        if scheme == "unknown":
             refuse_distributed("loader", inner)
-        return Sampler(scheme, _name(of), None, records, size, batches)
+        return Sampler(scheme, _name(type(inner)), None, records, int(batches.batch_size), batches)
     note = f"sampler {_name(type(batches))} is not known: which batches are likely is not"
     return Sampler("unknown", _name(type(batches)), None, records, batches=batches, note=note)
 
 
 def refuse_model(model: Any) -> None:
-    """Raise ``UsageError`` for what is no module of torch, and for modules that are spread over processes."""
+    """Raise ``UsageError`` unless the model is a module of torch in one process."""
     refuse_distributed("model", model)
     inner = getattr(model, "_module", None)
     if isinstance(inner, nn.Module):
         refuse_distributed("model", inner)
     if not isinstance(model, nn.Module):
         raise UsageError(f"model must be a torch.nn.Module, got {_name(type(model))}")
+
+
+class AccountantWatch:
+    """Reads ``history``, a list of (noise multiplier, sampling rate, steps), of an accountant or an engine's."""
+
+    def __init__(self, engine: Any) -> None:
+        """engine: Opacus' ``PrivacyEngine`` or an accountant; ``UsageError`` for anything else."""
+        accountant = getattr(engine, "accountant", engine)
+        if not isinstance(getattr(accountant, "history", None), list):
+            kind = type(engine).__name__
+            raise UsageError(f"engine must be Opacus' PrivacyEngine or one of its accountants, got {kind}")
+        self._accountant = accountant
+        mechanism = getattr(accountant, "mechanism", None)
+        self.mechanism = str(mechanism()) if callable(mechanism) else type(accountant).__name__
+
+    def told(self) -> tuple[float, float, int]:
+        """The last noise multiplier and rate, and the number of all steps; NaN and 0 before the first."""
+        history = self._accountant.history
+        if not history:
+            return math.nan, math.nan, 0
+        noise, rate, _ = history[-1]
+        return float(noise), float(rate), sum(int(steps) for _, _, steps in history)
+
+    def history(self) -> list[list[float]]:
+        """The whole history, for JSON."""
+        return [[float(noise), float(rate), int(steps)] for noise, rate, steps in self._accountant.history]
+
+
+def largest_multiplicity(dataset: Any) -> int:
+    """The largest number of indices of a dataset that lead to the same record, through ``Subset`` and ``ConcatDataset``.
+
+    It is 1 for other datasets. Two datasets are the same if they are one object, or if they are ``TensorDataset`` over
+    the same memory. Records with equal content at different places are not found.
+    """
+    try:
+        size = len(dataset)
+    except TypeError:
+        return 1
+    if not isinstance(dataset, Subset | ConcatDataset) or not 0 < size <= _MOST:
+        return 1
+    resolved = _resolved(dataset, np.arange(size, dtype=np.int64), {}, _DEEPEST)
+    if resolved is None:
+        return 1
+    _, counts = np.unique(resolved, axis=1, return_counts=True)
+    return int(counts.max())
+
+
+def _resolved(dataset: Any, indices: Any, sources: dict[Any, int], depth: int) -> Any:
+    """(2, n) the number of the innermost dataset of each index, and the index in it; None if that is not known."""
+    if depth == 0:
+        return None
+    if type(dataset) is Subset:
+        within = np.asarray(dataset.indices, dtype=np.int64)
+        return _resolved(dataset.dataset, within[indices], sources, depth - 1)
+    if type(dataset) is ConcatDataset:
+        ends = np.asarray(dataset.cumulative_sizes, dtype=np.int64)
+        part = np.searchsorted(ends, indices, side="right")
+        found = np.zeros((2, len(indices)), dtype=np.int64)
+        for number, inner in enumerate(dataset.datasets):
+            at = part == number
+            start = ends[number - 1] if number else 0
+            resolved = _resolved(inner, indices[at] - start, sources, depth - 1)
+            if resolved is None:
+                return None
+            found[:, at] = resolved
+        return found
+    # Negative indices count from the end, as in a list.
+    indices = np.where(indices < 0, indices + len(dataset), indices)
+    identity: Any = id(dataset)
+    if type(dataset) is TensorDataset:
+        identity = tuple((one.data_ptr(), tuple(one.shape), one.stride()) for one in dataset.tensors)
+    return np.stack([np.full(len(indices), sources.setdefault(identity, len(sources))), indices])
 
 
 def _length(dataset: Any) -> int | None:
