@@ -1,1 +1,1 @@
-"""What the generated pages of docs/reference are made with; ``docs/generate.py`` writes them."""
+"""Generators of the pages of docs/reference; ``docs/generate.py`` runs them."""

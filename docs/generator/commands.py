@@ -9,16 +9,15 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 
 from dpspec.cli.app import app
-from generator.markdown import cell, table, tidy
+from generator.markdown import cell, tidy
 
 
 def page() -> str:
     """Every command with its arguments and options."""
     lines = [
         "# The command line\n",
-        "`dpspec COMMAND --help` says the same. Results go to standard output, all else to standard error; "
-        "colours are left out where the output is no terminal or `NO_COLOR` is set, and `COLUMNS` sets the width. "
-        "[Exit codes](exit-codes.md) tell a finding from a crash.\n",
+        "`dpspec COMMAND --help` prints the same text. Results go to standard output, everything else to standard "
+        "error. `NO_COLOR` disables colors, and `COLUMNS` sets the width. See also [exit codes](exit-codes.md).\n",
     ]
     for name, callback in _commands(app, "dpspec"):
         lines += _command(name, callback)
@@ -50,7 +49,7 @@ def _command(name: str, callback: Callable[..., Any]) -> list[str]:
         f"\n## `{name}`\n",
         f"```text\n{' '.join(usage)} [OPTIONS]\n```\n",
         inspect.cleandoc(callback.__doc__ or "") + "\n",
-        *table(("", ""), rows),
+        *(f"- {shown}: {text}" for shown, text in rows),
     ]
 
 
@@ -61,12 +60,12 @@ def _info(hint: Any) -> tuple[Any, Any]:
 
 
 def _option(parameter: inspect.Parameter, kind: Any, info: Any) -> str:
-    # In an annotation the first name stands where the default would.
+    # typer stores the first name of an annotated option as its default.
     declared = [text for text in (info.default, *(info.param_decls or ())) if str(text).startswith("-")]
     names = ", ".join(declared) or f"--{parameter.name.replace('_', '-')}"
     return names if kind is bool else f"{names} {info.metavar or parameter.name.upper()}"
 
 
 def _default(parameter: inspect.Parameter, info: Any) -> str:
-    told = info.show_default and parameter.default not in (parameter.empty, None, False, [], "")
-    return f" Default: `{cell(str(parameter.default))}`." if told else ""
+    shown = info.show_default and parameter.default not in (parameter.empty, None, False, [], "")
+    return f" Default: `{cell(str(parameter.default))}`." if shown else ""

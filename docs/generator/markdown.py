@@ -19,13 +19,13 @@ def cell(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table with its rule; no lines where there are no rows."""
+    """A table with its head; empty without rows."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *lines] if lines else []
 
 
 def tidy(text: str) -> str:
-    """One empty line between blocks, none at the ends of lines."""
+    """Leave one empty line between blocks, and no trailing spaces."""
     kept: list[str] = []
     for line in text.splitlines():
         if line or (kept and kept[-1]):
@@ -67,7 +67,7 @@ def _inline(text: str) -> str:
 
 
 def signature(name: str, thing: Any) -> str:
-    """A function's or a dataclass' signature, one parameter a line where it is long."""
+    """The signature of a function or a dataclass; long ones have one parameter per line."""
     return _signature(name, thing).replace("'", '"')
 
 
@@ -101,10 +101,10 @@ def _parameter(parameter: inspect.Parameter) -> str:
     return text if parameter.default is parameter.empty else f"{text} = {parameter.default!r}"
 
 
-def described(name: str, thing: Any, heading: str = "##") -> list[str]:
-    """A class or a function: heading, signature, docstring, and a class' own public methods and properties."""
+def described(name: str, thing: Any, heading: str = "##", *, members: bool = True) -> list[str]:
+    """A class or a function: heading, signature, docstring and, if ``members``, a class' public methods."""
     lines = [f"{heading} `{name}`", "", "```python", signature(name, thing), "```", "", *_own_prose(thing)]
-    if inspect.isclass(thing):
+    if members and inspect.isclass(thing):
         rows = [_member(attribute, vars(thing)[attribute]) for attribute in vars(thing) if _is_method(thing, attribute)]
         lines += ["", *table(("member", ""), rows)]
     return [*lines, ""]

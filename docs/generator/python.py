@@ -1,4 +1,4 @@
-"""The pages of the Python interfaces: what users import, and what plugins import."""
+"""The pages of the Python interfaces for users and for plugins."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dpspec.engine.results.result import AuditResult
 from generator.markdown import described, prose, tidy
 
 _PLUGIN = (
-    ("What hooks yield", ("Mechanism", "Schemas", "Dataset", "Model", "Backend", "Reporter")),
+    ("Descriptors that hooks yield", ("Mechanism", "Schemas", "Dataset", "Model", "Backend", "Reporter")),
     ("An audit", ("Audit", "Context", "Spec", "Section", "ThreatModel", "Claim", "AuditOptions", "Facts", "Plan")),
     ("", ("Power", "Trial", "Diagnostic", "Span", "Path")),
-    ("What an audit finds", ("Finding", "Scope", "Assumption", "Printed", "Series", "Check", "Evidence", "Outcome")),
+    ("Results of an audit", ("Finding", "Scope", "Assumption", "Printed", "Series", "Check", "Evidence", "Outcome")),
     ("Data and models", ("DataSource", "LoadedData", "DataError", "ModelFactory")),
     ("Training", ("TrainingJob", "Trainer", "Observer", "GradientCanaries", "Resumable", "Cancelled", "CAPABILITIES")),
     ("Helpers", ("hookimpl", "hookspec", "HOOK_API", "FrozenMap", "Json", "freeze", "thaw", "format_path")),
@@ -25,18 +25,19 @@ _PLUGIN = (
     ("", ("MissingArrayError", "Executor", "DpspecHooks")),
 )
 
-#: Modules beside the contract, for plugins that are no mechanisms, and what they are for.
-_BESIDE = (
-    ("What attacks are made of", attacks, "What `dpspec_attacks` yields, and what its functions are given."),
-    ("What happens during a run", events, "What `dpspec_event` is told."),
-    ("Where trials run", executors, "What an executor is written with."),
-    ("What is installed", catalog, "What tools read that list or pick providers."),
+#: Further modules for plugins that are not mechanisms: heading, module, use.
+_FURTHER = (
+    ("Attacks", attacks, "The types that `dpspec_attacks` yields and that its functions receive."),
+    ("Events of a run", events, "The arguments of `dpspec_event`."),
+    ("Executors", executors, "The interface of an executor."),
+    ("Installed providers", catalog, "For tools that list or select providers."),
 )
 
-#: What is neither a class nor a function, and shows nothing of itself.
+#: Descriptions of names that have no docstring, and of a class whose hooks the page already describes.
 _WORDS = {
     "hookimpl": "The decorator that makes a function of a plugin's module one of the hooks.",
-    "hookspec": "The decorator by which dpspec itself declares hooks; plugins need it not.",
+    "hookspec": "The decorator with which dpspec declares hooks. Plugins do not need it.",
+    "DpspecHooks": "The class that declares the hooks above.",
 }
 
 
@@ -44,27 +45,28 @@ def public_page() -> str:
     """The names of ``dpspec`` itself."""
     lines = [
         "# Python\n",
-        "`import dpspec` is light; a name is imported when it is first asked for. These are all public names. "
-        "[In a notebook](../how-to/notebook.md) shows them at work; plugins import "
-        "[`dpspec.contract`](plugins.md) instead.\n",
+        "All public names of `dpspec`; each is imported on first use. [In a notebook](../how-to/notebook.md) shows "
+        "examples. Plugins import [`dpspec.contract`](plugins.md) instead.\n",
     ]
     for name in sorted(dpspec.__all__, key=lambda name: (name.startswith("_"), name[0].isupper(), name)):
         if name == "__version__":
-            lines += ["## `__version__`\n", "The version of the distribution, as text.\n"]
+            lines += ["## `__version__`\n", "The version of the distribution, a string.\n"]
+        elif name in contract.__all__:
+            lines += [f"## `{name}`\n", f"See [the plugin contract](plugins.md#{name.lower()}).\n"]
         else:
             lines += described(name, getattr(dpspec, name))
         if name == "Result":
-            lines += [*described("AuditResult", AuditResult), "What `Result.audits` holds; it is not imported.\n"]
+            lines += [*described("AuditResult", AuditResult), "An item of `Result.audits`; not exported.\n"]
     return tidy("\n".join(lines))
 
 
 def plugin_page() -> str:
-    """The hooks, every name of ``dpspec.contract``, and those of the modules beside it."""
+    """The hooks, every name of ``dpspec.contract``, and the names of further modules."""
     lines = [
         "# Hooks and the plugin contract\n",
         "A plugin is a module that an entry point of the group `dpspec` names and that states "
         f"`DPSPEC_API = {contract.HOOK_API}`. It marks its hooks with `dpspec.contract.hookimpl`. "
-        "[How to write a plugin](../how-to/write-a-plugin.md) begins with one that works.\n",
+        "[How to write a plugin](../how-to/write-a-plugin.md) starts from a working one.\n",
         "## Hooks\n",
     ]
     for name, hook in vars(DpspecHooks).items():
@@ -76,7 +78,7 @@ def plugin_page() -> str:
         lines += [f"## {heading}\n"] if heading else []
         for name in names:
             lines += _named(name, contract) if name in contract.__all__ else []
-    for heading, module, use in _BESIDE:
+    for heading, module, use in _FURTHER:
         lines += [f"## {heading}: `{module.__name__}`\n", f"{use}\n"]
         for name in module.__all__:
             lines += _named(name, module)
@@ -91,12 +93,12 @@ def _hook(name: str, hook: object) -> str:
 
 def _named(name: str, module: ModuleType) -> list[str]:
     thing = getattr(module, name)
-    if inspect.isfunction(thing) or (inspect.isclass(thing) and thing.__module__.startswith("dpspec")):
-        return described(name, thing, "###")
     if name in _WORDS:
         return [f"### `{name}`\n", f"{_WORDS[name]}\n"]
+    if inspect.isfunction(thing) or (inspect.isclass(thing) and thing.__module__.startswith("dpspec")):
+        return described(name, thing, "###")
     if isinstance(thing, frozenset):
-        return [f"### `{name}`\n", f"One of {', '.join(f'`{one}`' for one in sorted(thing))}.\n"]
+        return [f"### `{name}`\n", f"One of {', '.join(f'`{value}`' for value in sorted(thing))}.\n"]
     return [f"### `{name}`\n", f"```python\n{name} = {_shown(thing)}\n```\n"]
 
 

@@ -116,8 +116,7 @@ class Context(Protocol):
         """A 63-bit seed derived from the trial's inputs without ``split``, an index and a purpose."""
 
     def resumable(self, index: int) -> Resumable | None:
-        """Where the runs of trial ``index`` may store their state until the trial is stored; None if resuming is not
-        possible.
+        """Storage for the state of the runs of trial ``index`` until the trial is stored; None without resuming.
 
         Pass it to every ``TrainingJob`` of the trial: a killed trial then resumes within its current run.
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dpspec.stats.conformance.evidence.json_records import Record, read
+from dpspec.json_records import Record, read
 
 if TYPE_CHECKING:
     import dpspec.contract as dps

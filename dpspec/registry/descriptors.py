@@ -1,8 +1,8 @@
-"""What must hold of a descriptor before it enters the catalog; all of it is told without importing what it names.
+"""Validate descriptors and hooks before a plugin is registered, without importing the code that they name.
 
-A plugin's hooks are checked before it is registered, so that nothing is ever half registered: pluggy ignores a misspelt
-hook and a hook without its marker in silence, and lets wrappers change what other plugins return. All three are refused
-here."""
+pluggy ignores a misspelled hook and a hook without its marker, and lets wrappers change other plugins' results. All
+three are errors here.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
 
 
 def hook_problems(plugin: object, manager: pluggy.PluginManager) -> Iterator[str]:
-    """Say what is wrong with a plugin's hooks: unknown, unmarked, wrapping, asking for what is not given, or none."""
+    """Describe the errors of a plugin's hooks: unknown, unmarked, wrapper, unknown argument, or no hook."""
     has_hook = False
     for name in dir(plugin):
         options = manager.parse_hookimpl_opts(plugin, name)
@@ -79,7 +79,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, in
 _KIND = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
-#: Keys that no fragment may touch. Others of core's keys may be narrowed: ``adjacency`` to those that are supported.
+#: Keys that no fragment may define. Core's other keys may be narrowed, such as ``adjacency`` to supported values.
 CORE_KEYS: dict[str, frozenset[str]] = {
     "mechanism": frozenset({"kind"}),
     "steps": frozenset({"steps", "phases"}),
@@ -96,7 +96,7 @@ CORE_KEYS: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One of the eight families of providers: its hook, its descriptor and where the catalog keeps it."""
+    """One of the eight families of providers: its hook, its descriptor and its field of the catalog."""
 
     name: str
     hook: str
@@ -111,14 +111,13 @@ class Family:
 
 
 def problems(provider: object, family: Family) -> list[str]:
-    """What is wrong with one descriptor, in words; empty where it can be used."""
+    """Describe the errors of one descriptor; empty if it is valid."""
     if not isinstance(provider, family.type):
         return [f"{family.hook} offers a {type(provider).__name__}, not a {family.type.__name__}"]
     key = family.key(provider)
     if not isinstance(key, str) or not _KIND.fullmatch(key):
         return [f"{family.name} {key!r}: the name must be lower-case letters, digits and single hyphens"]
-    flaws_found = [*_common(provider), *family.check(provider)]
-    return [f"{family.name} {key!r}: {problem}" for problem in flaws_found]
+    return [f"{family.name} {key!r}: {problem}" for problem in (*_common(provider), *family.check(provider))]
 
 
 def _common(provider: Any) -> Iterator[str]:
@@ -237,14 +236,14 @@ def _flag(provider: Any, field: str) -> Iterator[str]:
 
 
 def fragments(provider: Any) -> dict[str, Any]:
-    """The schema fragments of any descriptor, by a name that says where each stands."""
+    """The schema fragments of any descriptor, by their place in it."""
     if isinstance(provider, Mechanism):
         named = {f"schemas.{b}": getattr(provider.schemas, b) for b in ("mechanism", "threat_model", "audit")}
         return {**named, **{f"schemas.claims.{kind}": f for kind, f in provider.schemas.claims.items()}}
     return {} if isinstance(provider, Reporter | Executor) else {"schema": provider.schema}
 
 
-#: The eight families, in the order in which plugins are asked.
+#: The eight families, in the order in which their hooks are called.
 FAMILIES: tuple[Family, ...] = (
     Family(name="mechanism", hook="dpspec_mechanisms", type=Mechanism, key=lambda p: p.kind, check=_mechanism),
     Family(name="dataset", hook="dpspec_datasets", type=Dataset, key=lambda p: p.kind, check=_dataset),

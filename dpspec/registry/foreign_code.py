@@ -1,15 +1,12 @@
-"""Foreign code may fail in any way; here its failure becomes one line of text.
+"""Import and call the code of plugins, and name the distribution whose code raised an error.
 
-Everything but Ctrl-C is caught: a plugin that calls ``sys.exit`` while it is imported must not end the program.
-
-``resolve`` goes from the text ``package.module:Attribute`` to the code that it names.
+Every error except Ctrl-C becomes one line of text: a plugin that calls ``sys.exit`` must not end the program.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import sys
 import sysconfig
 import traceback
@@ -17,45 +14,48 @@ from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any, TypeVar
 
+from dpspec.contract.catalog import Offered
 from dpspec.errors import PluginError
+from dpspec.registry.descriptors import FAMILIES
 from dpspec.text import plain, shortened
+
+
+def is_foreign(offered: Offered) -> bool:
+    """Whether another distribution than dpspec offers it."""
+    return offered.distribution != "dpspec"
+
+
+def made(offered: Offered, reference: str, what: str, *arguments: Any, **named: Any) -> Any:
+    """Call the code under ``reference``. Raises ``PluginError`` if it cannot be called."""
+    function = resolve(reference)
+    if not callable(function):
+        raise misbehaved(offered, f"{reference} ({what}) is a {type(function).__name__}, nothing to call")
+    return function(*arguments, **named)
+
+
+def misbehaved(offered: Offered, how: str) -> PluginError:
+    """The error that names a plugin and its mistake."""
+    return PluginError(one_line(f"{said(offered)}: {how}; {_ADVICE}"))
+
+
+def said(offered: Offered) -> str:
+    """A provider as messages name it: ``mechanism 'coin' of their-plugin 1.0``."""
+    family = next((f for f in FAMILIES if isinstance(offered.provider, f.type)), None)
+    kind = "provider" if family is None else f"{family.name} {family.key(offered.provider)!r}"
+    return f"{kind} of {offered.distribution} {offered.version}"
+
+
+_ADVICE = "tell its authors, or see `dpspec plugins --check`"
+
 
 T = TypeVar("T")
 
-
-class _Aside(io.TextIOBase):
-    """In the place of stdout while foreign code runs: what it prints goes to stderr, whatever it does to the stream."""
-
-    encoding = "utf-8"
-
-    def write(self, text: str) -> int:
-        return sys.stderr.write(text)
-
-    def writable(self) -> bool:
-        return True
-
-    def flush(self) -> None:
-        sys.stderr.flush()
-
-    def fileno(self) -> int:
-        return sys.stderr.fileno()
-
-    def close(self) -> None:
-        """It is not the plugin's to close."""
-
-    @property
-    def buffer(self) -> Any:
-        return sys.stderr.buffer
-
-
-#: The one stream of that kind.
-ASIDE = _Aside()
 
 _prepare: Callable[[], None] | None = None
 
 
 def before_first(prepare: Callable[[], None] | None) -> None:
-    """Call ``prepare`` once, before foreign code runs for the first time from now on; None for nothing."""
+    """Call ``prepare`` once, before the next call of foreign code; None cancels it."""
     global _prepare
     _prepare = prepare
 
@@ -67,20 +67,17 @@ _STANDARD = PurePath(sysconfig.get_path("stdlib"))
 
 
 class Failed(Exception):  # noqa: N818 - the outcome of a call, never shown to users
-    """Foreign code did not work; ``str()`` of it says why, in one line."""
+    """Foreign code failed, for the reason in one line of text."""
 
 
 def attempt(function: Callable[[], T]) -> T:
-    """Call foreign code; raises :class:`Failed` with one line of text when it raises anything but Ctrl-C.
-
-    What the code prints goes to stderr: stdout belongs to results.
-    """
+    """Call foreign code with stdout redirected to stderr; raise :class:`Failed` for any error except Ctrl-C."""
     global _prepare
     if _prepare is not None:
         prepare, _prepare = _prepare, None
         prepare()
     try:
-        with contextlib.redirect_stdout(ASIDE):
+        with contextlib.redirect_stdout(sys.stderr):
             return function()
     except (KeyboardInterrupt, Failed):
         raise
@@ -89,7 +86,7 @@ def attempt(function: Callable[[], T]) -> T:
 
 
 def describe(error: BaseException) -> str:
-    """``ImportError: no module named 'x' (dpspec_demo/__init__.py:3)``, in one line of at most 500 characters."""
+    """One line, such as ``ImportError: no module named 'x' (dpspec_demo/__init__.py:3)``."""
     try:
         text = str(error)
     except Exception:  # an exception whose own text fails still deserves its name
@@ -99,12 +96,12 @@ def describe(error: BaseException) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text on one line, with everything invisible written out, cut to 500 characters."""
+    """The text on one line of at most 500 characters, with invisible characters escaped."""
     return shortened(" ".join(plain(text).split()), _LONGEST)
 
 
 def _place(error: BaseException) -> str:
-    """The last line that the exception passed, of foreign code where it passed any; a syntax error names its place."""
+    """File and line of the error, in foreign code if any is in the traceback; a syntax error has its own place."""
     if isinstance(error, SyntaxError):
         return ""
     passed: list[tuple[PurePath, int | None]] = []
@@ -119,13 +116,13 @@ def _place(error: BaseException) -> str:
 
 
 def _foreign(path: PurePath) -> bool:
-    """Whether a file is neither dpspec's own nor the standard library's: what these raise, somebody asked them to."""
+    """Whether a file belongs neither to dpspec nor to the standard library, which raise for their callers."""
     installed = "site-packages" in path.parts or not path.is_relative_to(_STANDARD)
     return installed and not path.is_relative_to(_CORE)
 
 
 def resolve(reference: str) -> object:
-    """Import what a descriptor names; raises :class:`~dpspec.errors.PluginError` when that does not work."""
+    """Import the code of a reference ``package.module:Attribute``; raise ``PluginError`` if that fails."""
     module, colon, attribute = reference.partition(":")
     if not (module and colon and attribute):
         raise PluginError(f"{reference!r} does not name code as 'package.module:Attribute'")

@@ -4,17 +4,19 @@
 >>> sorted(catalog.models)[:4]  # doctest: +SKIP
 ['cnn-small', 'lenet5', 'linear', 'logistic']
 
-Of two plugins that offer the same kind neither gets it, and both are told of the other. Choosing one in silence would
-let the order of installation decide what a spec means. The one exception is what dpspec itself offers: a foreign plugin
-cannot take it over, so only the foreign one loses the contested kind. A plugin in conflict keeps the kinds that nobody
-contests."""
+If two plugins offer the same kind, neither gets it: the order of installation must not decide what a spec means.
+dpspec's own kinds are the exception; a foreign plugin cannot replace them. Uncontested kinds stay available.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import itertools
 import logging
+import re
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -27,27 +29,103 @@ from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.contract.events import Event
 from dpspec.contract.hookspecs import PROJECT
 from dpspec.registry.descriptors import FAMILIES, Family, hook_problems, problems
-from dpspec.registry.discover import Candidate, discover, normalise
 from dpspec.registry.foreign_code import Failed, attempt, one_line, resolve
+
+GROUP = "dpspec"
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Candidate:
+    """An entry point: ``value`` names a module, or ``module:attribute``. Candidates sort by distribution, then name."""
+
+    distribution: str
+    version: str
+    plugin: str
+    value: str
+
+    @property
+    def id(self) -> str:
+        """The name in the plugin manager."""
+        return f"{normalise(self.distribution)}:{self.plugin}"
+
+    def broken(self, reason: str, kinds: tuple[str, ...] = ()) -> BrokenPlugin:
+        """This candidate, listed as broken."""
+        return BrokenPlugin(
+            plugin=self.plugin, distribution=self.distribution, version=self.version, reason=reason, kinds=kinds
+        )
+
+
+def normalise(distribution: str) -> str:
+    """The canonical spelling of a distribution's name: ``My_Plugin`` is ``my-plugin``."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def discover() -> tuple[tuple[Candidate, ...], tuple[BrokenPlugin, ...]]:
+    """Read the entry points of the group ``dpspec`` on ``sys.path``, without importing anything.
+
+    Of two copies of a distribution the first on the path counts, as for imports.
+
+    Returns:
+        The candidates, sorted, and the distributions with unreadable entry points.
+    """
+    candidates: list[Candidate] = []
+    broken: list[BrokenPlugin] = []
+    seen: set[str] = set()
+    for distribution in importlib.metadata.distributions():
+        try:
+            declared = attempt(lambda d=distribution: d.read_text("entry_points.txt")) or ""  # type: ignore[misc]
+        except Failed:
+            continue  # a distribution without readable entry points offers nothing
+        if f"[{GROUP}]" not in declared:
+            continue
+        name, version = _identity(distribution)
+        if normalise(name) in seen:
+            continue
+        seen.add(normalise(name))
+        try:
+            candidates.extend(attempt(lambda d=distribution, n=name, v=version: list(_candidates(d, n, v))))  # type: ignore[misc]
+        except Failed as failure:
+            reason = f"its entry points cannot be read: {failure}"
+            broken.append(BrokenPlugin(plugin="", distribution=name, version=version, reason=reason))
+    return tuple(sorted(candidates)), tuple(broken)
+
+
+def _candidates(distribution: importlib.metadata.Distribution, name: str, version: str) -> Iterator[Candidate]:
+    for entry in distribution.entry_points:
+        if entry.group == GROUP:
+            yield Candidate(distribution=name, version=version, plugin=entry.name, value=entry.value)
+
+
+def _identity(distribution: importlib.metadata.Distribution) -> tuple[str, str]:
+    """Name and version; a question mark if damaged metadata lacks them."""
+
+    def field(key: str) -> str:
+        try:
+            return attempt(lambda: str(distribution.metadata[key] or "?"))
+        except Failed:
+            return "?"
+
+    return field("Name"), field("Version")
+
 
 _OURS = "dpspec"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Offers:
-    """What one plugin offers, by the name of the family."""
+    """The providers of one plugin, by the name of their family."""
 
     candidate: Candidate
     providers: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Everything that it offers, sorted."""
+        """The names of all its providers, sorted."""
         return tuple(sorted({family.key(p) for family in FAMILIES for p in self.providers.get(family.name, ())}))
 
 
 def merge(offers: Sequence[Offers], broken: Sequence[BrokenPlugin] = ()) -> Catalog:
-    """The catalog of all that is offered once, and ``broken`` with one entry more per loser of a conflict."""
+    """Build the catalog; ``broken`` gains one entry per plugin that loses a kind in a conflict."""
     lost: list[BrokenPlugin] = list(broken)
     tables = {family.field: _table(family, offers, lost) for family in FAMILIES}
     lost.sort(key=lambda b: (normalise(b.distribution), b.plugin, b.reason))
@@ -105,18 +183,18 @@ class Registry:
 
 @functools.cache
 def load_registry() -> Registry:
-    """The catalog together with the plugins behind it; computed at the first call."""
+    """Load all installed plugins, once per process."""
     candidates, unreadable = discover()
     return build(candidates, unreadable)
 
 
 def load_catalog() -> Catalog:
-    """Everything that the installed plugins offer; computed at the first call."""
+    """The catalog of all installed plugins, computed once per process."""
     return load_registry().catalog
 
 
 def notify(event: Event) -> None:
-    """Show an event to all plugins that observe. A failing observer is logged once as a warning, and ignored."""
+    """Pass an event to all plugins that observe. A failing observer is logged once as a warning, and ignored."""
     for caller in load_registry().manager.hook.dpspec_event.get_hookimpls():
         arguments = [event] if "event" in caller.argnames else []
         try:
@@ -131,7 +209,7 @@ _noted: set[str] = set()
 
 
 def build(candidates: Sequence[Candidate], broken: Sequence[BrokenPlugin] = ()) -> Registry:
-    """Load the candidates one by one; ``broken`` are those already known to be unusable."""
+    """Load the candidates one by one; ``broken`` are plugins that cannot be read."""
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(DpspecHooks)
     offers: list[Offers] = []
@@ -146,7 +224,7 @@ def build(candidates: Sequence[Candidate], broken: Sequence[BrokenPlugin] = ()) 
 
 
 def _load(candidate: Candidate, manager: pluggy.PluginManager) -> Offers | BrokenPlugin:
-    """Import, check, register and ask one plugin; whatever fails, nothing of it stays registered."""
+    """Import, check and register one plugin and call its hooks; on any error it is unregistered."""
     providers: dict[str, list[Any]] = {}
     registered = False
     try:
@@ -164,7 +242,7 @@ def _load(candidate: Candidate, manager: pluggy.PluginManager) -> Offers | Broke
 
 
 def _import(candidate: Candidate) -> Any:
-    """The module or object that the entry point names; raises :class:`Failed` where its API version is not ours."""
+    """Import the object of an entry point; raise :class:`Failed` if its API version is not supported."""
     module, _, attribute = candidate.value.partition("[")[0].strip().partition(":")
     plugin = importlib.import_module(module.strip())
     for name in filter(None, attribute.strip().split(".")):
@@ -193,7 +271,7 @@ def _register(plugin: Any, candidate: Candidate, manager: pluggy.PluginManager) 
 
 
 def _ask(candidate: Candidate, manager: pluggy.PluginManager, hook: str) -> Iterator[tuple[Family, Any]]:
-    """The valid descriptors that a plugin's hook offers, one by one; raises :class:`Failed` at the first bad one."""
+    """Yield the valid descriptors of a plugin's hook; raise :class:`Failed` at the first invalid one."""
     families = [family for family in FAMILIES if family.hook == hook]
     caller = getattr(manager.hook, hook)
     for implementation in caller.get_hookimpls():
@@ -228,3 +306,30 @@ def _listed(offered: Any, families: Sequence[Family]) -> list[Any]:
     if len(items) > _MOST_OFFERS:
         raise Failed(f"it offers more than {_MOST_OFFERS} providers")
     return items
+
+
+_MARK = "dpspec_plugin"
+
+#: The fields of descriptors that name code.
+_CODE = ("audit", "source", "trainer", "factory", "render", "pool", "make", "score")
+
+
+def mark(error: BaseException) -> None:
+    """Write the distribution whose code raised an error into it: a traceback does not leave its process."""
+    if distribution := raised_by(error):
+        error.__dict__[_MARK] = distribution
+
+
+def raised_by(error: BaseException) -> str:
+    """The distribution of the plugin whose code raised an error; empty for dpspec's own code."""
+    if marked := error.__dict__.get(_MARK):
+        return str(marked)
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    packages = [str(name).partition(".")[0] for name in modules]
+    catalog, offering = load_catalog(), {"dpspec": "dpspec"}
+    for offered in (offered for family in FAMILIES for offered in getattr(catalog, family.field).values()):
+        for name in _CODE:
+            if reference := getattr(offered.provider, name, ""):
+                offering.setdefault(reference.partition(".")[0].partition(":")[0], offered.distribution)
+    deepest = next((offering[package] for package in reversed(packages) if package in offering), "dpspec")
+    return "" if deepest == "dpspec" else deepest

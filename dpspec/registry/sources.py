@@ -16,7 +16,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from dpspec.registry.discover import GROUP, normalise
+from dpspec.registry.loader import GROUP, normalise
 
 _OURS = "dpspec"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dpspec.contract import Evidence, Finding, FrozenMap, Scope, Spec, Trial
-from dpspec.stats.conformance.evidence.json_records import Count, Positive, Record, read
+from dpspec.json_records import Count, Positive, Record, read
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The conformance suite: subclass the suite of what your plugin offers, and run it with pytest.
+"""The conformance suite for plugins: subclass the suite of your kind of provider and run it with pytest.
 
 A whole test file of a plugin that audits the mechanism ``demo``::
 
@@ -8,9 +8,9 @@ A whole test file of a plugin that audits the mechanism ``demo``::
         kind = "demo"
         monotone = {"mechanism.scale": decreasing(0.5, 1.0, 2.0)}
 
-The plugin must be installed. Every test of a suite says in its docstring what it demands, and its failure says
-what was found. :class:`ProviderSuite` alone, with its ``family``, is for a backend that does not train by DP-SGD, such
-as one that releases counts. pytest is part of the extra ``dpspec[test]``.
+The plugin must be installed. The docstring of every test states a requirement. Use :class:`ProviderSuite` with its
+``family`` for a backend that does not train by DP-SGD, such as one that releases counts. pytest is part of the extra
+``dpspec[test]``.
 """
 
 from dpspec.testing.attacks import CanarySuite, ScoreSuite

@@ -1,4 +1,4 @@
-"""The suites for kinds of canaries and for scores: of the right shape, by the seed alone, and without a coin."""
+"""The suites for canaries and scores: shapes, reproducibility by seed, and light limits."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpspec.contract import Facts, FrozenMap, Json, TrainingJob
 from dpspec.contract.attacks import Asked, Canary, Observed, Records
-from dpspec.testing.provider import ProviderSuite, filled, require
-from dpspec.testing.purity import imported_by, impurities
+from dpspec.testing.provider import ProviderSuite, filled, imported_by, impurities, require
 
 if TYPE_CHECKING:
     import numpy as np
 
-#: How far the products of directions may be from those of orthonormal ones.
+#: Largest deviation of the products of directions from those of orthonormal ones.
 _TOLERANCE = 1e-5
 
 
 class CanarySuite(ProviderSuite):
-    """Subclass it and set ``kind``; ``options`` are keys of its own, ``facts`` say what data it is tried on."""
+    """Subclass it and set ``kind``; ``options`` are the kind's keys, ``facts`` describe the data to try it on."""
 
     family: ClassVar[str] = "canary"
     options: ClassVar[Mapping[str, Json]] = {}
@@ -28,7 +27,7 @@ class CanarySuite(ProviderSuite):
 
     @classmethod
     def made(cls, seed: int) -> tuple[np.ndarray[Any, Any], ...]:
-        """What the kind makes, as arrays: x and y of records, or the rows of directions."""
+        """The canaries as arrays: x and y of records, or the rows of directions."""
         import numpy as np
         import torch
 
@@ -51,10 +50,7 @@ class CanarySuite(ProviderSuite):
         return (found.directions(torch.arange(cls.count)).numpy(),)
 
     def test_it_makes_what_is_asked_for(self) -> None:
-        """Records of the shape and types of the training records; directions of length one, orthogonal to each other.
-
-        A direction of length one has the clip norm once it is planted and clipped.
-        """
+        """Records have the shape and types of training records; directions are orthonormal."""
         import numpy as np
 
         made = self.made(1)
@@ -73,14 +69,14 @@ class CanarySuite(ProviderSuite):
         require(bool(((y >= 0) & (y < self.facts.classes)).all()), f"y holds labels beyond 0..{self.facts.classes - 1}")
 
     def test_the_seed_decides(self) -> None:
-        """Equal seeds give equal canaries, and no global generator is drawn from: coins may be in it."""
+        """Equal seeds give equal canaries, and no global generator is used."""
         first, touched = impurities(lambda: self.made(3))
         require(not [t for t in touched if "generator" in t], "; ".join(touched))
         again = self.made(3)
         require(all((a == b).all() for a, b in zip(first, again, strict=True)), "two calls with one seed differ")
 
     def test_the_limit_is_light(self) -> None:
-        """``limit`` imports neither torch nor numpy, and gives a number with its reason, or None."""
+        """``limit`` imports neither torch nor numpy, and returns a number with its reason, or None."""
         provider = self.provider()
         if not provider.limit:
             return
@@ -97,7 +93,7 @@ class CanarySuite(ProviderSuite):
 
 
 class ScoreSuite(ProviderSuite):
-    """Subclass it and set ``kind``; ``options`` are keys of its own."""
+    """Subclass it and set ``kind``; ``options`` are the kind's keys."""
 
     family: ClassVar[str] = "score"
     options: ClassVar[Mapping[str, Json]] = {}
@@ -105,7 +101,7 @@ class ScoreSuite(ProviderSuite):
 
     @classmethod
     def observed(cls) -> Observed:
-        """What an adversary saw of ``count`` records: a linear model, and log-odds before and after."""
+        """Observations of ``count`` records: a linear model, and log-odds before and after training."""
         import numpy as np
         import torch
 
@@ -154,7 +150,7 @@ class ScoreSuite(ProviderSuite):
         )
 
     def test_it_gives_a_number_for_every_canary(self) -> None:
-        """Finite real numbers, one for each canary, in one run and in many."""
+        """Scores are finite real numbers, one per canary, in one run and in many."""
         import numpy as np
 
         for many in (False, True):
@@ -163,7 +159,7 @@ class ScoreSuite(ProviderSuite):
             require(scores.dtype.kind in "fiu" and bool(np.isfinite(scores).all()), "scores are not finite numbers")
 
     def test_equal_observations_have_equal_scores(self) -> None:
-        """Nothing but what was observed decides the scores, and no global generator is drawn from."""
+        """Scores depend on the observations only; no global generator is used."""
         import numpy as np
 
         seen = self.observed()
@@ -173,7 +169,6 @@ class ScoreSuite(ProviderSuite):
 
 
 def _rows(facts: Facts) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Training records as the facts say."""
     import numpy as np
 
     rng = np.random.default_rng(1)

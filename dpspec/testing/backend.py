@@ -1,4 +1,4 @@
-"""The suite for backends: what a trainer shows its observers is complete, in order, and what was declared."""
+"""The suite for backends: observers see every step in order, with batches, clipping and noise as declared."""
 
 from __future__ import annotations
 
@@ -6,22 +6,134 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpspec.contract import Cancelled, FrozenMap, Json, TrainingJob
+from dpspec.contract import Cancelled, FrozenMap, Json, Observer, TrainingJob
 from dpspec.language.validating.blocks import training_block
-from dpspec.testing.jobs import RECORDS, Canary, Log, loss, parameters, small_job
-from dpspec.testing.provider import ProviderSuite, filled, require
-from dpspec.testing.purity import impurities
+from dpspec.testing.provider import ProviderSuite, filled, impurities, require
 
 if TYPE_CHECKING:
     import torch
+
+RECORDS = 20
+FEATURES = 5
+CLASSES = 3
+
+
+def small_job(
+    *,
+    options: FrozenMap,
+    steps: int,
+    noise: float = 1.0,
+    clip_norm: float = 1.0,
+    sampling: Mapping[str, Json] | None = None,
+    seed: int = 1,
+    **parts: Any,
+) -> TrainingJob:
+    """A job of one phase on 20 seeded records; ``parts`` are more fields of :class:`~dpspec.contract.TrainingJob`."""
+    import numpy as np
+    import torch
+
+    source = np.random.default_rng(5)
+    y = np.arange(RECORDS, dtype=np.int64) % CLASSES
+    centres = source.normal(size=(CLASSES, FEATURES)) * 2
+    x = (centres[y] + source.normal(size=(RECORDS, FEATURES))).astype(np.float32)
+    model = torch.nn.Linear(FEATURES, CLASSES)
+    weights = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=weights) * 0.1)
+    sampling = sampling or {"scheme": "poisson", "rate": 0.5}
+    phase = {"steps": steps, "noise_multiplier": noise, "clip_norm": clip_norm, "sampling": sampling}
+    return TrainingJob(
+        x=x,
+        y=y,
+        model=model,
+        phases=(FrozenMap(phase),),
+        options=options,
+        expected_batch_size=RECORDS / 2,
+        device="cpu",
+        seed=seed,
+        **parts,
+    )
+
+
+def loss(job: TrainingJob) -> float:
+    """The mean cross entropy of the job's model on its own records."""
+    import torch
+
+    with torch.no_grad():
+        outputs = job.model(torch.tensor(job.x))
+        return float(torch.nn.functional.cross_entropy(outputs, torch.tensor(job.y)))
+
+
+def parameters(model: torch.nn.Module) -> torch.Tensor:
+    """A copy of all trainable parameters as one vector (P,), in ``parameters()`` order."""
+    import torch
+
+    return torch.cat([p.detach().clone().flatten() for p in model.parameters() if p.requires_grad])
+
+
+class Canary:
+    """One canary whose gradient is 1000 along one coordinate, for any model."""
+
+    count = 1
+
+    def __init__(self, coordinate: int, size: int) -> None:
+        self._coordinate = coordinate
+        self._size = size
+
+    def gradients(self, indices: torch.Tensor) -> torch.Tensor:
+        """Shape (b, parameters)."""
+        import torch
+
+        rows = torch.zeros(len(indices), self._size, device=indices.device)
+        rows[:, self._coordinate] = 1000.0
+        return rows
+
+
+class Log(Observer):
+    """Keeps a copy of every observation as (method, step, tensor)."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int, torch.Tensor]] = []
+
+    def released(self, step: int, state: torch.Tensor) -> None:
+        """Keep the state."""
+        self._keep("released", step, state)
+
+    def sampled(self, step: int, indices: torch.Tensor) -> None:
+        """Keep the indices."""
+        self._keep("sampled", step, indices)
+
+    def noised(self, step: int, noise: torch.Tensor) -> None:
+        """Keep the noise."""
+        self._keep("noised", step, noise)
+
+    def clipped(self, step: int, norms: torch.Tensor) -> None:
+        """Keep the norms."""
+        self._keep("clipped", step, norms)
+
+    def all(self, method: str) -> list[torch.Tensor]:
+        """All observations of one method, in order."""
+        return [value for name, _, value in self.calls if name == method]
+
+    def at(self, method: str, step: int) -> torch.Tensor:
+        """The observation of one method at a step; fails if there is none."""
+        shown = [value for name, at, value in self.calls if name == method and at == step]
+        if not shown:
+            raise AssertionError(f"{method} was not called at step {step}")
+        return shown[0]
+
+    def _keep(self, method: str, step: int, value: torch.Tensor) -> None:
+        self.calls.append((method, step, value.detach().cpu().clone()))
+
 
 _STEPS = 6
 
 
 class BackendSuite(ProviderSuite):
-    """Subclass it and set ``kind``; ``options`` are the training options to try, beside the defaults.
+    """Subclass it and set ``kind``; ``options`` are training options to try in addition to the defaults.
 
-    schemes: the sampling schemes that the backend knows, ``poisson`` among them.
+    schemes: The sampling schemes of the backend, including ``poisson``.
     """
 
     family: ClassVar[str] = "backend"
@@ -30,14 +142,14 @@ class BackendSuite(ProviderSuite):
 
     @classmethod
     def everybody(cls) -> Mapping[str, Json]:
-        """Sampling that draws every record at each step."""
+        """A sampling that draws every record at each step."""
         return {"scheme": "full"} if "full" in cls.schemes else {"scheme": "poisson", "rate": 1.0}
 
     @classmethod
     def job(cls, *, training: Mapping[str, Json] | None = None, **changes: Any) -> TrainingJob:
-        """A small job: six Poisson steps of a linear model on twenty records, unless changed.
+        """A job of six Poisson steps of a linear model on 20 records, unless changed.
 
-        training: further training options.
+        training: More training options.
         """
         given = filled(training_block(cls.provider()), {**cls.options, **(training or {})})
         options = FrozenMap({key: value for key, value in given.items() if key != "backend"})
@@ -45,7 +157,7 @@ class BackendSuite(ProviderSuite):
 
     @classmethod
     def trained(cls, **changes: Any) -> tuple[torch.Tensor, Log]:
-        """The final parameters (P,) of a job, and what its observer saw."""
+        """The final parameters (P,) of a job, and its observations."""
         log = Log()
         made = cls.job(observers=(log,), **changes)
         cls.code()().train(made)
@@ -67,7 +179,7 @@ class BackendSuite(ProviderSuite):
         require(not torch.equal(first, other), "the seed does not decide the run")
 
     def test_global_generators_are_left_alone(self) -> None:
-        """Training draws from generators of its own, not from global ones that other code shares."""
+        """Training uses its own random generators, not the global ones."""
         made, trainer = self.job(), self.code()()
         _, touched = impurities(lambda: trainer.train(made))
         touched = [t for t in touched if "generator" in t]
@@ -81,7 +193,7 @@ class BackendSuite(ProviderSuite):
         require(order == sorted(order), f"observers are called out of order: {order}")
 
     def test_what_is_declared_is_delivered_whatever_is_planted_and_optimized(self) -> None:
-        """The same with a planted record, and with each optimizer that the backend does not refuse."""
+        """The logs are also complete with a canary and with each optimizer that the backend supports."""
         planted = {"canaries": Canary(2, len(parameters(self.job().model)))} if self.can("gradient-canaries") else {}
         for kind in ("sgd", "momentum", "adam"):
             try:
@@ -119,7 +231,7 @@ class BackendSuite(ProviderSuite):
             require(drawn == norms, f"batches of {drawn} records, but {norms} norms")
 
     def test_the_last_state_is_the_trained_model(self) -> None:
-        """What was released last is what the module holds at the end."""
+        """The last released state equals the module at the end."""
         import torch
 
         final, log = self.trained()
@@ -149,7 +261,7 @@ class BackendSuite(ProviderSuite):
         require(len(set(sizes)) > 2, f"Poisson batches always have {set(sizes)} records: that is another scheme")
 
     def test_empty_batches_survive(self) -> None:
-        """A step that draws nobody still adds its noise, and nothing becomes NaN."""
+        """A step with an empty batch adds its noise, and nothing becomes NaN."""
         import torch
 
         final, log = self.trained(sampling={"scheme": "poisson", "rate": 1e-12})
@@ -159,7 +271,7 @@ class BackendSuite(ProviderSuite):
             require(len(drawn) == 0, f"{len(drawn)} records were drawn at rate 1e-12")
 
     def test_contributions_are_clipped(self) -> None:
-        """No contribution weighs more than the clip norm, and gradients above it weigh exactly that."""
+        """No contribution has a norm above the clip norm, and larger gradients have exactly that norm."""
         if not self.can("norm-log"):
             return
         clip = 1e-3
@@ -169,7 +281,7 @@ class BackendSuite(ProviderSuite):
         require(max(norms) >= clip * (1 - 1e-3), f"contributions above the clip norm {clip} weigh {max(norms)}")
 
     def test_noise_is_fresh_and_of_the_declared_size(self) -> None:
-        """The noise on the sum has standard deviation noise_multiplier * clip_norm, anew at every step."""
+        """The noise on the sum has standard deviation noise_multiplier * clip_norm, drawn again at every step."""
         if not self.can("noise-log"):
             return
         import torch
@@ -183,14 +295,14 @@ class BackendSuite(ProviderSuite):
         require(len(torch.unique(noise, dim=0)) == len(noise), "the same noise was added at two steps")
 
     def test_noise_of_the_declared_size_reaches_the_model(self) -> None:
-        """Models of two seeds after one step on all records differ by noise of the declared size, reported or not."""
+        """Models of two seeds after one step on all records differ by noise of the declared size."""
         import torch
 
         ends = [self.trained(steps=1, noise=3.0, sampling=self.everybody(), seed=seed)[0] for seed in range(40)]
         job = self.job()
         divisor = job.expected_batch_size if job.options["reduction"] == "mean" else 1.0
         scale = float(job.options["learning_rate"]) / divisor
-        noise = torch.stack([one - other for one, other in zip(ends[::2], ends[1::2], strict=True)]).double() / scale
+        noise = torch.stack([a - b for a, b in zip(ends[::2], ends[1::2], strict=True)]).double() / scale
         count, square = noise.numel(), float((noise**2).sum()) / (2 * 3.0**2)
         require(
             abs(square - count) / (2 * count) ** 0.5 < 6,
@@ -198,7 +310,7 @@ class BackendSuite(ProviderSuite):
         )
 
     def test_it_says_where_its_constants_come_from(self) -> None:
-        """The descriptor says whether divisor, rate and clip norm depend on the records; where not, they do not."""
+        """If the descriptor says that divisor, rate and clip norm do not depend on the records, they do not."""
         provider = self.provider()
         require(
             provider.constants,
@@ -222,7 +334,7 @@ class BackendSuite(ProviderSuite):
         )
 
     def test_parts_are_those_of_the_native_loop(self) -> None:
-        """A backend with ``parts`` trains by the native loop, bit by bit: mechanisms replace parts of that alone."""
+        """A backend with ``parts`` equals the native loop bit by bit: mechanisms replace parts of that loop."""
         if not self.can("parts"):
             return
         import torch
@@ -235,16 +347,16 @@ class BackendSuite(ProviderSuite):
         require(torch.equal(final, parameters(job.model)), "the native loop trains another model on the same job")
 
     def test_without_noise_nothing_is_random_but_the_batches(self) -> None:
-        """At noise_multiplier 0 and full batches, two seeds give the same run."""
+        """With noise_multiplier 0 and full batches, two seeds give the same run."""
         import torch
 
         full = self.everybody()
-        one, _ = self.trained(noise=0.0, sampling=full, seed=1)
-        two, _ = self.trained(noise=0.0, sampling=full, seed=2)
-        require(torch.allclose(one, two, rtol=1e-5, atol=1e-7), "noise was added where none is declared")
+        first, _ = self.trained(noise=0.0, sampling=full, seed=1)
+        second, _ = self.trained(noise=0.0, sampling=full, seed=2)
+        require(torch.allclose(first, second, rtol=1e-5, atol=1e-7), "noise was added where none is declared")
 
     def test_gradient_canaries_appear_in_the_update(self) -> None:
-        """A planted record with the gradient 1000 * e_j moves coordinate j, and it alone, by one clipped gradient."""
+        """A canary with the gradient 1000 * e_j moves coordinate j only, by one clipped gradient."""
         if not self.can("gradient-canaries"):
             return
         import torch
@@ -273,7 +385,7 @@ class BackendSuite(ProviderSuite):
         raise AssertionError("a cancelled job ran to its end")
 
     def test_training_lowers_the_loss(self) -> None:
-        """Without noise, full batches lower the loss of the small job: gradients have the right sign."""
+        """Without noise, full batches lower the loss of the small job."""
         made = self.job(noise=0.0, sampling=self.everybody(), steps=30)
         before = loss(made)
         self.code()().train(made)

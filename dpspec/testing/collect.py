@@ -1,8 +1,7 @@
-"""A pytest plugin that collects specs as tests: one test per claim, and one for the conformance of what ran.
+"""A pytest plugin that collects specs as tests: one test per claim, and one for conformance.
 
-Enabled by name alone: ``pytest -p dpspec.testing.collect specs/``, or ``addopts = ["-p", "dpspec.testing.collect"]``.
-Which files are specs is the rule of ``dpspec run`` on a folder. Each file is one invocation: its claims are judged as
-one family.
+Enable it by name: ``pytest -p dpspec.testing.collect specs/``, or ``addopts = ["-p", "dpspec.testing.collect"]``.
+It collects the files that ``dpspec run`` reads in a folder. The claims of a file are judged as one family.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where trials are kept, and whether anything is trained."""
+    """Add the options for the store and for runs without training."""
     group = parser.getgroup("dpspec")
     group.addoption("--dpspec-store", default=".dpspec/store", metavar="PATH", help="The folder of finished trials.")
     group.addoption("--dpspec-bounds-only", action="store_true", help="Train nothing: judge claims by theory alone.")
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """A collector for a spec; other files are left alone."""
+    """Return a collector for a spec, None for other files."""
     from dpspec.language.reading.spec_files import is_spec
 
     if not is_spec(file_path):
@@ -36,15 +35,15 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     return collector
 
 
-class InvalidSpec(Exception):  # noqa: N818 - told to the user by its text alone
-    """A spec that cannot be audited; the text holds every diagnostic."""
+class InvalidSpec(Exception):  # noqa: N818 - users see its text only
+    """A spec that cannot be audited, with every diagnostic in its text."""
 
 
 class SpecFile(pytest.File):
     """One spec file; audited once, when its first test runs."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """A test per claim and cell; all of the file's diagnostics where it is not valid."""
+        """Yield a test per claim and cell; raise :class:`InvalidSpec` if the file is invalid."""
         from dpspec.language.diagnostics.render import render
         from dpspec.language.load import load_specs
         from dpspec.registry.loader import load_catalog
@@ -81,45 +80,45 @@ class SpecFile(pytest.File):
         return self._audits[name]
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Diagnostics as they are, without a traceback."""
+        """Show diagnostics without a traceback."""
         return str(excinfo.value) if isinstance(excinfo.value, InvalidSpec) else super().repr_failure(excinfo)
 
 
 class NotAsExpected(Exception):  # noqa: N818 - a verdict, not an error
-    """A claim, or the conformance, came out otherwise than the spec expects."""
+    """A claim or the conformance differs from what the spec expects."""
 
 
 class _Item(pytest.Item):
-    """A test of one spec."""
+    """A test of one spec; failures show their text without a traceback."""
 
     def __init__(self, *, audit: str, **given: Any) -> None:
         super().__init__(**given)
         self.audit = audit
 
     def audited(self) -> AuditResult:
-        """What the file's run found for this spec."""
+        """The audit of this test's spec."""
         assert isinstance(self.parent, SpecFile)
         return self.parent.audited(self.audit)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """What was found, without a traceback."""
-        told = isinstance(excinfo.value, NotAsExpected | InvalidSpec)
-        return str(excinfo.value) if told else super().repr_failure(excinfo)
+        """Show the text of a verdict without a traceback."""
+        known = isinstance(excinfo.value, NotAsExpected | InvalidSpec)
+        return str(excinfo.value) if known else super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Where the test stands: the spec file."""
+        """The spec file, without a line, and the name of the test."""
         return self.path, None, self.name
 
 
 class ClaimItem(_Item):
-    """Fails where a claim does not come out as the spec expects."""
+    """Fails if a claim's verdict is not the expected one."""
 
     def __init__(self, *, claim: str, **given: Any) -> None:
         super().__init__(**given)
         self.claim = claim
 
     def runtest(self) -> None:
-        """Look up the verdict; raises :class:`NotAsExpected`."""
+        """Raise :class:`NotAsExpected` if the verdict is not expected."""
         from dpspec.reporters.view import words
 
         audit = self.audited()
@@ -129,10 +128,10 @@ class ClaimItem(_Item):
 
 
 class ConformanceItem(_Item):
-    """Fails where what ran is not what was declared, or trials are missing; skipped where nothing ran."""
+    """Fails if the run deviates from its declaration or lacks trials; skipped if nothing ran."""
 
     def runtest(self) -> None:
-        """Look up the conformance; raises :class:`NotAsExpected`."""
+        """Raise :class:`NotAsExpected` if the conformance is not expected."""
         from dpspec.reporters.view import words
 
         audit = self.audited()

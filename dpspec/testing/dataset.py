@@ -1,4 +1,4 @@
-"""The suite for data kinds: what the facts promise is what the rows are."""
+"""The suite for data kinds: the rows are those that the facts describe."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dpspec.contract import DataError, DataSource, Json, LoadedData, thaw
-from dpspec.testing.provider import ProviderSuite, filled, require
-from dpspec.testing.purity import imported_by
+from dpspec.testing.provider import ProviderSuite, filled, imported_by, require
 
 
 class DatasetSuite(ProviderSuite):
-    """Subclass it and set ``kind``; override :meth:`options` where the kind needs some, or needs files.
+    """Subclass it and set ``kind``; override :meth:`options` if the kind needs options or files.
 
     rows: False for a kind that only declares facts.
     """
@@ -23,11 +22,11 @@ class DatasetSuite(ProviderSuite):
     rows: ClassVar[bool] = True
 
     def options(self, directory: Path) -> Mapping[str, Json]:
-        """The options to try. Files that they name are written into ``directory``, the spec's folder, first."""
+        """The options to try. Write the files that they name into ``directory``, the spec's folder."""
         return {}
 
     def source(self, directory: Path) -> DataSource:
-        """A fresh source, as core makes it."""
+        """Create a source."""
         made: DataSource = self.code()(self._options(directory), directory)
         return made
 
@@ -40,7 +39,7 @@ class DatasetSuite(ProviderSuite):
         require(not errors, "\n".join(errors))
 
     def test_facts_are_light(self, tmp_path: Path) -> None:
-        """Asking for the facts takes neither torch nor scipy, so that ``dpspec validate`` answers at once."""
+        """The facts import neither torch nor scipy, so that ``dpspec validate`` is fast."""
         module, _, name = self.provider().source.partition(":")
         statements = f"""
             import importlib
@@ -53,7 +52,7 @@ class DatasetSuite(ProviderSuite):
         require(not heavy, f"facts() imports {', '.join(heavy)}; import them inside load()")
 
     def test_facts_are_stable(self, tmp_path: Path) -> None:
-        """Two sources, and one in another folder with the same files, state the same facts and digest."""
+        """Two sources, and one in another folder with the same files, return the same facts and digest."""
         here = tmp_path / "here"
         here.mkdir()
         facts = self.source(here).facts()
@@ -63,7 +62,7 @@ class DatasetSuite(ProviderSuite):
         require(moved == facts, "the facts depend on the folder: paths must not enter the digest")
 
     def test_facts_equal_the_rows(self, tmp_path: Path) -> None:
-        """Counts, shapes, classes and dtypes of the rows are those that the facts promise."""
+        """Counts, shapes, classes and dtypes of the rows equal those of the facts."""
         source = self.source(tmp_path)
         facts = source.facts()
         require(facts.records >= 1, f"facts promise {facts.records} records")
@@ -86,7 +85,7 @@ class DatasetSuite(ProviderSuite):
                 )
 
     def test_rows_are_finite(self, tmp_path: Path) -> None:
-        """No NaN and no infinity reaches the training."""
+        """The rows hold neither NaN nor infinity."""
         if not self.rows:
             return
         import numpy as np
@@ -96,7 +95,7 @@ class DatasetSuite(ProviderSuite):
             require(bool(np.isfinite(x).all()), f"{what}_x holds values that are not finite")
 
     def test_rows_are_the_same_every_time(self, tmp_path: Path) -> None:
-        """Loading twice gives equal rows, also after the caller has written into the first ones."""
+        """Loading twice gives equal rows, also after the caller writes into the first ones."""
         if not self.rows:
             return
         import numpy as np

@@ -1,4 +1,4 @@
-"""The conformance suite without pytest: what an installed plugin promises, one promise after the other, in words."""
+"""Run the conformance suite on an installed plugin without pytest, for ``dpspec plugins --check``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dpspec.testing.provider import ProviderSuite
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """One demand of the contract on one provider. ``broken``: what was found instead; ``left_out``: why not tried."""
+    """The outcome of one test on one provider: ``broken`` holds the failure, ``left_out`` the reason for a skip."""
 
     provider: str
     demand: str
@@ -27,7 +27,7 @@ class Promise:
 
 
 def inspect(registry: Registry, distribution: str, plugin: str, only: str | None = None) -> Iterator[Promise]:
-    """Try all promises of what one plugin offers, or of the kind ``only``; mechanisms run their example."""
+    """Test what one plugin offers, or only the kind ``only``; mechanisms run their example."""
     for family in FAMILIES:
         for kind, offered in sorted(getattr(registry.catalog, family.field).items()):
             if (offered.distribution, offered.plugin) == (distribution, plugin) and only in (None, kind):
@@ -35,9 +35,10 @@ def inspect(registry: Registry, distribution: str, plugin: str, only: str | None
 
 
 def _promises(registry: Registry, family: Family, kind: str, provider: Any) -> Iterator[Promise]:
-    given = {"kind": kind, "family": family.name, **_given(registry, provider)}
+    given = {"kind": kind, "family": family.name, **_settings(registry, provider)}
     suite = type("Suite", (_suite(registry, family, provider),), given)()
-    for name in _tests(type(suite)):
+    tests = (name for cls in reversed(type(suite).__mro__) for name in vars(cls) if name.startswith("test_"))
+    for name in dict.fromkeys(tests):
         test = getattr(suite, name)
         demand = " ".join((test.__doc__ or name).split()).replace("``", "`")
         broken = left_out = ""
@@ -52,9 +53,8 @@ def _promises(registry: Registry, family: Family, kind: str, provider: Any) -> I
         yield Promise(provider=f"{family.name} {kind}", demand=demand, broken=broken, left_out=left_out)
 
 
-def _given(registry: Registry, provider: Any) -> dict[str, Any]:
-    """What a suite needs to know that has no author: which plugins, that any scheme of sampling may be missing, and
-    with which options a backend does what is declared."""
+def _settings(registry: Registry, provider: Any) -> dict[str, Any]:
+    """Class attributes of a suite without an author: any sampling scheme except Poisson may be missing."""
     return {
         "registry": classmethod(lambda cls: registry),
         "schemes": frozenset({"poisson"}),
@@ -63,7 +63,7 @@ def _given(registry: Registry, provider: Any) -> dict[str, Any]:
 
 
 def _suite(registry: Registry, family: Family, provider: Any) -> type[ProviderSuite]:
-    """Data sets and models need options that only their authors' own tests can give."""
+    """Datasets and models get the common suite: their options are known to their authors only."""
     suites: dict[str, type[ProviderSuite]] = {"mechanism": MechanismSuite, "canary": CanarySuite, "score": ScoreSuite}
     if family.name in suites:
         return suites[family.name]
@@ -71,21 +71,12 @@ def _suite(registry: Registry, family: Family, provider: Any) -> type[ProviderSu
 
 
 def _trains(registry: Registry, provider: Any) -> bool:
-    """Whether a backend trains models: it says that it tells or plants something of DP-SGD, or it can just do it.
-
-    Whoever releases something else may call it states, too; the small job is nothing for them.
-    """
+    """Whether a backend trains models: it declares a capability of DP-SGD, or it trains the small job."""
     if provider.capabilities - {"iterates"}:
         return True
-    given = {"kind": provider.kind, "family": "backend", **_given(registry, provider)}
+    given = {"kind": provider.kind, "family": "backend", **_settings(registry, provider)}
     try:
         type("Suite", (BackendSuite,), given).trained()  # type: ignore[attr-defined]
     except Exception:
         return False
     return True
-
-
-def _tests(suite: type) -> list[str]:
-    """The names of a suite's tests, those that all providers share first, each in the order of its file."""
-    classes = reversed(suite.__mro__)
-    return list(dict.fromkeys(name for cls in classes for name in vars(cls) if name.startswith("test_")))

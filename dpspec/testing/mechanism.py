@@ -1,25 +1,119 @@
-"""The suite for mechanisms: the example runs to the end, and every step of its audit keeps its promises."""
+"""The suite for mechanisms: the example runs, and every step of its audit keeps the contract."""
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import json
+import shutil
+import tempfile
+import traceback
 import unittest
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from dpspec.contract import Audit, Finding, FrozenMap, Outcome, Scope, Spec, Trial
 from dpspec.contract.canonical import canonical_json
+from dpspec.contract.catalog import Catalog
+from dpspec.contract.events import Event, TrialFinished
+from dpspec.engine.preparing import prepare
 from dpspec.engine.preparing.prepare import check
 from dpspec.engine.results import codec
 from dpspec.engine.results.codec import result_schema
-from dpspec.engine.storage.trial_store import MAX_EVIDENCE_BYTES
+from dpspec.engine.results.result import Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import MAX_EVIDENCE_BYTES, Store
 from dpspec.engine.verification.verify import verify
 from dpspec.language.diagnostics.render import render
-from dpspec.testing.laboratory import Executed, Laboratory, in_words
+from dpspec.language.load import load_specs
+from dpspec.registry.foreign_code import describe
 from dpspec.testing.outcomes import Trend, flaws, unanswered
-from dpspec.testing.provider import ProviderSuite, require
-from dpspec.testing.purity import imported_by, impurities, stir
+from dpspec.testing.provider import ProviderSuite, imported_by, impurities, require, stir
+
+
+@dataclass(frozen=True)
+class Executed:
+    """A run of the example: its specs, result and store, and the number of trained trials."""
+
+    specs: tuple[Spec, ...]
+    result: Result
+    store: Store
+    trained: int
+
+
+@dataclass
+class Laboratory:
+    """Loads and runs a mechanism's example. ``overrides`` apply to every load, like ``--set``."""
+
+    example: str
+    catalog: Catalog
+    overrides: tuple[str, ...] = ()
+    folder: Path = field(default_factory=lambda: _temporary())
+    _first: Executed | None = None
+    _failed: bool = False
+
+    def load(self, *overrides: str) -> tuple[Spec, ...]:
+        """The example's specs, one per cell. Fails with all diagnostics if the example is invalid."""
+        path = self.folder / "example.yaml"
+        path.write_text(self.example, encoding="utf-8")
+        loaded = load_specs([path], self.catalog, [*self.overrides, *overrides])
+        errors = [d for d in loaded.diagnostics if d.severity == "error"]
+        if errors or not loaded.specs:
+            raise AssertionError(f"the example is not a valid spec:\n{render(loaded.diagnostics)}")
+        return loaded.specs
+
+    def run(self, specs: Sequence[Spec], store: Store | None = None, *, train: bool = True) -> Executed:
+        """Run specs on the CPU, in a fresh store unless ``store`` is given."""
+        store = store or Store(Path(tempfile.mkdtemp(dir=self.folder)))
+        trained: list[Event] = []
+
+        def listen(event: Event) -> None:
+            if isinstance(event, TrialFinished):
+                trained.append(event)
+
+        with in_words("the run"):
+            result = run(specs, self.catalog, store=store, device="cpu", listeners=[listen], train=train)
+        return Executed(tuple(specs), result, store, len(trained))
+
+    @property
+    def first(self) -> Executed:
+        """The first run of the example, shared by the tests of a suite. Only the first test reports its failure."""
+        if self._failed:
+            raise AssertionError("the example does not run to its end: another test of this suite says why")
+        if self._first is None:
+            self._failed = True
+            self._first = self.run(self.load())
+            self._failed = False
+        return self._first
+
+
+@contextmanager
+def in_words(step: str) -> Iterator[None]:
+    """Turn any error inside into an assertion that names the step of the audit, the error and its place."""
+    try:
+        yield
+    except AssertionError:
+        raise
+    except Exception as error:
+        names = [f.name for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).parent not in _OURS]
+        step = next((name for name in names if name in _STEPS), step)
+        raise AssertionError(f"{step} raises {describe(error)}") from error
+
+
+_STEPS = ("check", "bound", "plan", "trial_inputs", "trials", "conclude")
+
+#: Folders of functions with the names of steps that are no steps.
+_OURS = (Path(__file__).parent, Path(prepare.__file__).parents[1])
+
+
+def _temporary() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="dpspec-testing-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
 
 _benches: dict[type, Laboratory] = {}
 
@@ -27,9 +121,9 @@ _benches: dict[type, Laboratory] = {}
 class MechanismSuite(ProviderSuite):
     """Subclass it and set ``kind``.
 
-    overrides: applied to the example in all tests, as ``--set`` would: make it small enough to be run three times.
-    monotone: for keys of the spec, how every upper bound moves when only that key changes.
-    quantities: whose upper bounds ``monotone`` speaks of; all where it is empty.
+    overrides: Applied to the example in all tests, like ``--set``. Keep the example small: it runs three times.
+    monotone: For keys of the spec, the direction in which every upper bound moves when only that key changes.
+    quantities: The quantities of the bounds in ``monotone``; all if empty.
     """
 
     family: ClassVar[str] = "mechanism"
@@ -39,7 +133,7 @@ class MechanismSuite(ProviderSuite):
 
     @classmethod
     def laboratory(cls) -> Laboratory:
-        """Where the example is run; one per suite, so that its tests share the first run."""
+        """Runs the example; one per suite, so that its tests share the first run."""
         if cls not in _benches:
             _benches[cls] = Laboratory(cls.provider().example, cls.catalog(), tuple(cls.overrides))
         return _benches[cls]
@@ -52,7 +146,7 @@ class MechanismSuite(ProviderSuite):
         return audit  # type: ignore[no-any-return]
 
     def test_example_is_valid(self) -> None:
-        """The example is a valid spec of this kind, and ``check`` finds no error in it."""
+        """The example is a valid spec of this kind, and ``check`` reports no error in it."""
         for spec in self.laboratory().load():
             require(spec.mechanism.kind == self.kind, f"the example audits kind {spec.mechanism.kind!r}")
             with in_words("check"):
@@ -60,7 +154,7 @@ class MechanismSuite(ProviderSuite):
             require(not errors, f"check refuses the example:\n{render(errors)}")
 
     def test_checking_a_spec_imports_neither_torch_nor_scipy(self) -> None:
-        """Validating the example takes neither torch nor scipy: ``dpspec validate`` answers at once."""
+        """Validating the example imports neither torch nor scipy, so that ``dpspec validate`` is fast."""
         bench = self.laboratory()
         bench.load()
         reference = self.provider().audit.partition(":")
@@ -80,21 +174,21 @@ class MechanismSuite(ProviderSuite):
         require(not heavy, f"checking a spec imports {', '.join(heavy)}; import them inside bound, trials or conclude")
 
     def test_outcomes_are_well_formed(self) -> None:
-        """Findings, series, checks and evidence are complete and make sense, and every claim has a bound to go by."""
+        """Findings, series, checks and evidence are complete and valid, and every claim has an upper bound."""
         for spec, audit in zip(self.laboratory().first.specs, self.laboratory().first.result.audits, strict=True):
             outcomes = [*audit.findings, *audit.series, *audit.checks, *audit.evidence]
             found = [*flaws(outcomes, "the audit"), *unanswered(spec, audit.findings)]
             require(not found, "\n".join(dict.fromkeys(found)))
 
     def test_example_runs_as_expected(self) -> None:
-        """The example runs to the end, and every claim comes out as the example expects."""
+        """The example runs to its end, and every verdict is the expected one."""
         result = self.laboratory().first.result
         require(result.complete, "the example's run is incomplete")
         for audit in result.audits:
             surprises = [f"{v.claim} is {v.verdict}: {v.reason}" for v in audit.verdicts if not v.expected]
             require(not surprises, f"{audit.name}: not as expected: {' '.join(surprises)}")
             require(audit.conformance.expected, f"{audit.name}: {audit.conformance.reason}")
-            require(any(f.bound == "upper" for f in audit.findings), f"{audit.name}: no upper bound was found")
+            require(any(f.bound == "upper" for f in audit.findings), f"{audit.name}: there is no upper bound")
 
     def test_result_is_of_the_published_schema(self) -> None:
         """The result, written as JSON, validates against ``dpspec/result/v1`` and reads back equal."""
@@ -110,7 +204,7 @@ class MechanismSuite(ProviderSuite):
         require(again == result, "the result does not read back equal to what was written")
 
     def test_result_can_be_verified(self) -> None:
-        """Bounds, conclusions and verdicts recomputed from the result's own trials are the same."""
+        """Bounds, conclusions and verdicts recomputed from the result's own trials are equal."""
         first = self.laboratory().first
         directory = str(self.laboratory().folder)
         with in_words("verifying the result"):
@@ -118,7 +212,7 @@ class MechanismSuite(ProviderSuite):
         require(not mismatches, "\n".join(f"{m.what}: {m.recorded}, again {m.recomputed}" for m in mismatches))
 
     def test_trials_are_reproducible_by_seed(self) -> None:
-        """The same spec in an empty store gives the same bytes; another ``audit.seed`` gives others."""
+        """The same spec in an empty store gives equal bytes; another ``audit.seed`` gives other bytes."""
         bench, first = self.laboratory(), self._first_with_trials()
         again = bench.run(bench.load())
         require(
@@ -137,14 +231,14 @@ class MechanismSuite(ProviderSuite):
         require(again.trained == 0, f"{again.trained} stored trials were made again: trial_inputs must not vary")
 
     def test_evidence_is_small_json(self) -> None:
-        """The evidence of every trial is finite JSON of at most 1 MiB; larger things belong into arrays."""
+        """The evidence of every trial is finite JSON of at most 1 MiB; larger data belong in arrays."""
         for audit in self._first_with_trials().result.audits:
             for trial in audit.trials:
                 size = len(canonical_json(trial.evidence))
                 require(size <= MAX_EVIDENCE_BYTES, f"the evidence of trial {trial.index} takes {size} bytes")
 
     def test_trial_inputs_hold_nothing_that_trials_may_not_read(self) -> None:
-        """Name, claims, confidence and the number of runs leave the trial inputs as they are; the seed does not."""
+        """Trial inputs depend on the seed, but not on name, claims, confidence or number of runs."""
         for spec in self.laboratory().load():
             with in_words("trial_inputs"):
                 inputs = self.audit().trial_inputs(spec)
@@ -160,7 +254,7 @@ class MechanismSuite(ProviderSuite):
                 require(canonical_json(seeded) != canonical_json(inputs), "trial_inputs leave audit.seed out")
 
     def test_conclude_is_pure(self) -> None:
-        """Concluding twice gives the same, draws no global randomness and touches neither files nor the network."""
+        """Concluding twice gives equal results, draws no global randomness, and uses neither files nor network."""
         first = self._first_with_trials()
         for spec, audit in zip(first.specs, first.result.audits, strict=True):
             stored = [first.store.get(record.key) for record in audit.trials]
@@ -180,10 +274,10 @@ class MechanismSuite(ProviderSuite):
             specs = [bench.load(f"{key}={json.dumps(value)}")[0] for value in trend.values]
             audits = [bench.run([spec], train=False).result.audits[0] for spec in specs]
             uppers = [[f for f in a.findings if f.bound == "upper"] for a in audits]
-            spoken = [[f for f in found if not self.quantities or f.quantity in self.quantities] for found in uppers]
-            tables = [{_conditions(f): f.value for f in found} for found in spoken]
+            chosen = [[f for f in found if not self.quantities or f.quantity in self.quantities] for found in uppers]
+            tables = [{_conditions(f): f.value for f in found} for found in chosen]
             common = [conditions for conditions in tables[0] if all(conditions in t for t in tables)]
-            require(common, f"{key}: no upper bound is found at all of {trend.values}")
+            require(common, f"{key}: there is no upper bound for any of {trend.values}")
             problems = [(c, trend.problem([t[c] for t in tables])) for c in common]
             require(not any(p for _, p in problems), "\n".join(f"{key}: the bound {c} {p}" for c, p in problems if p))
 
@@ -199,7 +293,7 @@ class MechanismSuite(ProviderSuite):
 
 
 def _trials(run: Executed) -> list[Any]:
-    """Everything of a run's trials that must be reproducible."""
+    """The reproducible parts of a run's trials."""
     return [
         {"audit": audit.name, "index": t.index, "evidence": t.evidence, "arrays": t.arrays}
         for audit in run.result.audits
@@ -208,7 +302,6 @@ def _trials(run: Executed) -> list[Any]:
 
 
 def _differences(first: Any, again: Any, place: str) -> Iterator[str]:
-    """Where two values differ, in words."""
     if isinstance(first, Mapping) and isinstance(again, Mapping) and first.keys() == again.keys():
         for key in first:
             yield from _differences(first[key], again[key], f"{place}.{key}")
@@ -220,7 +313,6 @@ def _differences(first: Any, again: Any, place: str) -> Iterator[str]:
 
 
 def _conditions(finding: Finding) -> str:
-    """What makes two findings the same number under different values of one key."""
     at = ", ".join(f"{key} {value}" for key, value in finding.at.items())
     usual = dataclasses.asdict(Scope())
     scope = [f"{key} {value}" for key, value in dataclasses.asdict(finding.scope).items() if value != usual[key]]
@@ -228,7 +320,7 @@ def _conditions(finding: Finding) -> str:
 
 
 def _changed(spec: Spec, **audit: Any) -> Spec:
-    """The spec with other audit options, in both its forms."""
+    """Replace audit options in the spec and in its document."""
     assert spec.audit is not None
     document = spec.to_json()
     document["audit"] = {**document["audit"], **audit}
@@ -240,7 +332,7 @@ def _changed(spec: Spec, **audit: Any) -> Spec:
 
 
 def _with_other_claims(spec: Spec) -> Spec:
-    """The spec with everything changed that no trial may depend on."""
+    """Change everything in a spec that trials may not depend on."""
     document = {**spec.to_json(), "claims": [], "name": "other", "description": "other"}
     other = dataclasses.replace(spec, name="other", description="other", claims=(), document=FrozenMap(document))
     if spec.audit is None:

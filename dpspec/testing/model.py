@@ -1,4 +1,4 @@
-"""The suite for model kinds: reproducible, of the promised size, and every record by itself."""
+"""The suite for model kinds: reproducible, of the stated size, and without interaction between records."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpspec.contract import Facts, Json, ModelFactory, thaw
-from dpspec.testing.provider import ProviderSuite, filled, require
-from dpspec.testing.purity import imported_by, impurities
+from dpspec.testing.provider import ProviderSuite, filled, imported_by, impurities, require
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +15,7 @@ _BATCH = 4
 
 
 class ModelSuite(ProviderSuite):
-    """Subclass it and set ``kind``; ``options`` and ``facts`` say which model to build, on data of which shape."""
+    """Subclass it and set ``kind``; build the model with ``options`` for data with ``facts``."""
 
     family: ClassVar[str] = "model"
     options: ClassVar[Mapping[str, Json]] = {}
@@ -24,12 +23,12 @@ class ModelSuite(ProviderSuite):
 
     @classmethod
     def factory(cls) -> ModelFactory:
-        """A fresh factory, as core makes it."""
+        """Create a factory."""
         made: ModelFactory = cls.code()(filled(cls.provider().schema, cls.options), cls.facts)
         return made
 
     def test_counting_parameters_is_light(self) -> None:
-        """Counting the parameters takes neither torch nor scipy, so that ``dpspec plan`` answers at once."""
+        """Counting the parameters imports neither torch nor scipy, so that ``dpspec plan`` is fast."""
         module, _, name = self.provider().factory.partition(":")
         options = thaw(filled(self.provider().schema, self.options))
         statements = f"""
@@ -42,18 +41,18 @@ class ModelSuite(ProviderSuite):
         require(not heavy, f"parameters() imports {', '.join(heavy)}; import them inside build()")
 
     def test_parameters_are_those_of_the_built_module(self) -> None:
-        """``parameters()`` counts exactly the trainable parameters of what ``build()`` returns."""
+        """``parameters()`` is the number of trainable parameters of the module from ``build()``."""
         factory = self.factory()
         built = sum(p.numel() for p in factory.build(0).parameters() if p.requires_grad)
         require(factory.parameters() == built, f"parameters() says {factory.parameters()}, the module has {built}")
 
     def test_module_is_float32_on_the_cpu(self) -> None:
-        """The module arrives as float32 on the CPU; core moves it where it trains."""
+        """The module is float32 and on the CPU; core moves it to the training device."""
         kinds = {(str(p.dtype), p.device.type) for p in self.factory().build(0).parameters()}
         require(kinds == {("torch.float32", "cpu")}, f"parameters are {sorted(kinds)}")
 
     def test_building_is_reproducible_by_seed(self) -> None:
-        """Equal seeds give equal weights, other seeds others, and no global generator is drawn from."""
+        """Equal seeds give equal weights, other seeds other weights, and no global generator is used."""
         import torch
 
         first, touched = impurities(lambda: _weights(self.factory().build(3)))
@@ -72,9 +71,9 @@ class ModelSuite(ProviderSuite):
         require(bool(torch.isfinite(outputs).all()), "outputs are not finite")
 
     def test_records_do_not_see_each_other(self) -> None:
-        """In training mode a record's output is the same whatever stands beside it in the batch.
+        """In training mode a record's output does not depend on the other records of its batch.
 
-        Clipping bounds one record's influence only where this holds; batch normalisation, for one, breaks it.
+        Clipping assumes this. Batch normalisation breaks it.
         """
         import torch
 
@@ -89,7 +88,7 @@ class ModelSuite(ProviderSuite):
         )
 
     def test_nothing_but_parameters_remembers_records(self) -> None:
-        """A forward pass in training mode changes no buffer: running statistics would leak records without noise."""
+        """A forward pass in training mode changes no buffer: running statistics leak records without noise."""
         import torch
 
         module = self.factory().build(0).train()
@@ -99,7 +98,7 @@ class ModelSuite(ProviderSuite):
         require(not changed, f"a forward pass changes the buffers {', '.join(changed)}")
 
     def test_per_example_gradients_are_those_of_each_record_alone(self) -> None:
-        """The vectorised per-example gradients equal one backward pass per record."""
+        """The vectorized per-example gradients equal one backward pass per record."""
         import torch
 
         from dpspec.training.gradients.persample import per_example_gradients

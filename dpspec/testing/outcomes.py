@@ -1,4 +1,4 @@
-"""What can be wrong with a finding, a series, a check or evidence, in words; which way bounds must move with a key."""
+"""Flaws of findings, series, checks and evidence, and the direction in which bounds move with a key."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dpspec import json_records
 from dpspec.contract import Check, Evidence, Finding, Json, Scope, Series, Spec
 from dpspec.engine.judging.evidence_weight import claim_scope, covers, shortfall
 from dpspec.engine.judging.inequalities import statement
-from dpspec.engine.results import codec
 from dpspec.engine.running.conclude import undefined_numbers
-from dpspec.errors import ResultError
 
-#: What claims are about; a plugin may find other quantities too, but not by a slip of the pen.
+#: The quantities of claims. A plugin may report others; a near miss is a typo.
 QUANTITIES = ("epsilon", "delta", "mu", "gamma", "tpr", "fpr", "advantage", "accuracy")
 
-#: What :class:`~dpspec.contract.Scope` allows, where its types do not say.
+#: The valid values of :class:`~dpspec.contract.Scope`.
 _SCOPE = {
     "adjacency": ("add-remove", "replace-one", "zero-out"),
     "direction": ("add", "remove", "both"),
@@ -29,12 +28,9 @@ _SCOPE = {
     "pipeline": ("declared", "executed"),
 }
 
-#: How alike two words are that are taken for one and a slip of it.
-_ALIKE = 0.8
-
 
 def flaws(outcomes: Iterable[object], step: str) -> Iterator[str]:
-    """Everything wrong with what ``step`` (``bound``, ``conclude``) yielded, each with the outcome's own name."""
+    """Describe every flaw of the outcomes of ``step`` (``bound``, ``conclude``)."""
     ids: list[str] = []
     for number, outcome in enumerate(outcomes):
         name = _name(outcome)
@@ -50,26 +46,25 @@ def flaws(outcomes: Iterable[object], step: str) -> Iterator[str]:
 
 
 def unanswered(spec: Spec, findings: Sequence[Finding]) -> Iterator[str]:
-    """The claims that no upper bound speaks of, by quantity or by scope: whatever the numbers, they stay open."""
+    """Describe claims without an upper bound of their quantity and scope: they stay open at any value."""
     found = sorted({f.quantity for f in findings if f.bound == "upper"})
     other = sorted({f.bound for f in findings})
-    said = f"upper bounds are of {', '.join(found)}" if found else f"bounds are {', '.join(other) or 'none at all'}"
+    available = f"upper bounds are of {', '.join(found)}" if found else f"bounds are {', '.join(other) or 'absent'}"
     for claim in spec.claims:
         for quantity in {part.quantity: None for part in statement(claim).parts if part.side == "at-most"}:
             if quantity not in found:
-                yield f"claim {claim.id!r} asks for an upper bound of {quantity}, and there is none ({said})"
+                yield f"claim {claim.id!r} asks for an upper bound of {quantity}, and there is none ({available})"
             elif "proved" in claim.expect:
                 scopes = {f.scope: f.method for f in findings if f.bound == "upper" and f.quantity == quantity}
                 yield from _out_of_scope(f"claim {claim.id!r}", claim_scope(spec, claim), quantity, scopes)
 
 
 def _out_of_scope(claim: str, asked: Scope, quantity: str, scopes: Mapping[Scope, str]) -> Iterator[str]:
-    """In what the upper bounds differ from a claim that expects to be proved, where none covers it."""
     if any(covers(scope, asked) for scope in scopes):
         return
     for scope, method in scopes.items():
         bound = f"the bound of {quantity} by {method!r}"
-        yield f"{claim} expects to be proved, and {bound} does not speak of it: {'; '.join(shortfall(scope, asked))}"
+        yield f"{claim} expects to be proved, and {bound} does not apply to it: {'; '.join(shortfall(scope, asked))}"
 
 
 def _name(outcome: object) -> str:
@@ -90,41 +85,35 @@ def _flaws(outcome: object) -> Iterator[str]:
     yield from undefined
     if not undefined:
         try:
-            codec.decode(type(outcome), codec.encode(outcome), "its")
-        except ResultError as error:
-            yield str(error).replace("its.", "its ", 1)
+            json_records.read(type(outcome), json_records.write(outcome), "its")
         except (TypeError, ValueError) as error:
-            yield str(error)
+            yield str(error).replace("its.", "its ", 1)
     for name in ("source", "method", "test", "title"):
         text = getattr(outcome, name, "stated")
         if isinstance(text, str) and not text.strip():
-            yield f"its {name} is empty; {_WHY.get(name, 'readers see it')}"
+            yield f"its {name} is empty; {_ADVICE.get(name, 'readers see it')}"
     if isinstance(outcome, Finding | Evidence):
-        yield from _of_a_scope(outcome)
+        for key, allowed in _SCOPE.items():
+            value = getattr(outcome.scope, key)
+            if value not in allowed:
+                yield f"its scope's {key} is {value!r} (valid: {', '.join(allowed)})"
     if isinstance(outcome, Finding):
-        yield from _of_a_finding(outcome)
+        yield from _finding_flaws(outcome)
     elif isinstance(outcome, Evidence):
-        yield from _of_evidence(outcome)
+        yield from _evidence_flaws(outcome)
     elif isinstance(outcome, Series):
-        yield from _of_a_series(outcome)
+        yield from _series_flaws(outcome)
 
 
-_WHY = {
-    "source": "say whose theorem it is, or which test",
-    "method": "say how the number was found",
-    "test": "say which test it is",
+_ADVICE = {
+    "source": "name the theorem or the test",
+    "method": "say how the number was computed",
+    "test": "name the test",
 }
 
 
-def _of_a_scope(outcome: Finding | Evidence) -> Iterator[str]:
-    for key, allowed in _SCOPE.items():
-        value = getattr(outcome.scope, key)
-        if value not in allowed:
-            yield f"its scope's {key} is {value!r} (valid: {', '.join(allowed)})"
-
-
-def _of_a_finding(finding: Finding) -> Iterator[str]:
-    close = difflib.get_close_matches(finding.quantity, QUANTITIES, 1, _ALIKE)
+def _finding_flaws(finding: Finding) -> Iterator[str]:
+    close = difflib.get_close_matches(finding.quantity, QUANTITIES, 1, cutoff=0.8)
     if finding.quantity not in QUANTITIES and close:
         yield f"no claim asks for {finding.quantity!r}; did you mean {close[0]!r}?"
     if finding.rigor == "statistical" and not (finding.confidence and 0 < finding.confidence < 1):
@@ -133,7 +122,7 @@ def _of_a_finding(finding: Finding) -> Iterator[str]:
         yield f"its lower end {finding.lower} is above its value {finding.value}"
 
 
-def _of_evidence(evidence: Evidence) -> Iterator[str]:
+def _evidence_flaws(evidence: Evidence) -> Iterator[str]:
     from dpspec.stats.attacks import evidence_tests
 
     try:
@@ -145,24 +134,24 @@ def _of_evidence(evidence: Evidence) -> Iterator[str]:
         yield str(error)
 
 
-def _of_a_series(series: Series) -> Iterator[str]:
+def _series_flaws(series: Series) -> Iterator[str]:
     lengths = {name: len(column) for name, column in series.columns.items() if isinstance(column, tuple)}
     if len(lengths) != len(series.columns) or len(set(lengths.values())) > 1:
         yield f"its columns must be lists of equal length, got {lengths}"
-    for column, way in series.bounds.items():
-        if column not in series.columns or way not in ("upper", "lower"):
-            yield f"its bounds say {way!r} of {column!r} (valid: upper or lower, of a column)"
+    for column, side in series.bounds.items():
+        if column not in series.columns or side not in ("upper", "lower"):
+            yield f"its bounds say {side!r} of {column!r} (valid: upper or lower, of a column)"
     if missing := sorted(set(series.columns) - set(series.units)):
-        yield f"its columns {', '.join(missing)} have no unit; an empty text says that there is none"
+        yield f"its columns {', '.join(missing)} have no unit; for no unit, write an empty string"
 
 
-#: Relative error that a numerical bound may have; certified bounds computed on different grids need it.
+#: Relative tolerance of comparisons: certified bounds may be computed on different grids.
 SLACK = 1e-3
 
 
 @dataclass(frozen=True)
 class Trend:
-    """``values`` of a key, ascending, along which every upper bound is ``increasing`` or ``decreasing``."""
+    """Ascending ``values`` of a key along which every upper bound is ``increasing`` or ``decreasing``."""
 
     direction: Literal["increasing", "decreasing"]
     values: tuple[Json, ...]
@@ -172,7 +161,7 @@ class Trend:
             raise ValueError(f"a trend needs two values or more in ascending order, got {self.values!r}")
 
     def problem(self, bounds: Sequence[float]) -> str | None:
-        """Say where the bounds move the wrong way, or that they do not move at all."""
+        """Describe a bound that moves in the wrong direction, or bounds that do not move."""
         for (value, bound), (next_value, next_bound) in itertools.pairwise(zip(self.values, bounds, strict=True)):
             low, high = (bound, next_bound) if self.direction == "increasing" else (next_bound, bound)
             if low > high and not math.isclose(low, high, rel_tol=SLACK):
@@ -183,10 +172,10 @@ class Trend:
 
 
 def increasing(*values: Json) -> Trend:
-    """Upper bounds grow along these ascending values: ``{"mechanism.steps": increasing(10, 100)}``."""
+    """State that upper bounds grow along ascending ``values`` of a key, such as ``mechanism.steps``."""
     return Trend("increasing", values)
 
 
 def decreasing(*values: Json) -> Trend:
-    """Upper bounds shrink along these ascending values: ``{"mechanism.noise_multiplier": decreasing(1.0, 2.0)}``."""
+    """State that upper bounds shrink along ascending ``values`` of a key, such as ``mechanism.noise_multiplier``."""
     return Trend("decreasing", values)

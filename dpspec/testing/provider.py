@@ -1,19 +1,128 @@
-"""What every provider must fulfil, whatever it offers: it is listed, light, well described, and its code exists."""
+"""The suite of all providers: listed, light, described, with code that exists; and tests of purity."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar
 
 from dpspec.contract import FrozenMap, Json, thaw
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.language.validating.problems import cast, fill
 from dpspec.registry.descriptors import FAMILIES, fragments
 from dpspec.registry.loader import Registry, load_registry, resolve
-from dpspec.testing.purity import imported_by
 
-#: What an import of a descriptor must not drag in.
+T = TypeVar("T")
+
+#: Interpreter audit events that code without side effects does not raise.
+_EVENTS = frozenset(
+    {
+        "open",
+        "os.listdir",
+        "os.mkdir",
+        "os.remove",
+        "os.rename",
+        "os.rmdir",
+        "os.scandir",
+        "os.system",
+        "os.putenv",
+        "shutil.rmtree",
+        "socket.connect",
+        "socket.getaddrinfo",
+        "subprocess.Popen",
+        "tempfile.mkdtemp",
+        "tempfile.mkstemp",
+    }
+)
+_watching: dict[int, list[str]] = {}
+_installed = False
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if _watching and event in _EVENTS:
+        seen = _watching.get(threading.get_ident())
+        if seen is not None:
+            seen.append(f"{event} {arguments[0]!r}" if arguments else event)
+
+
+@contextmanager
+def watched() -> Iterator[list[str]]:
+    """Collect this thread's accesses to files, processes and the network. Audit hooks are permanent: one is used."""
+    global _installed
+    if not _installed:
+        sys.addaudithook(_hook)
+        _installed = True
+    seen: list[str] = []
+    _watching[threading.get_ident()] = seen
+    try:
+        yield seen
+    finally:
+        del _watching[threading.get_ident()]
+
+
+def global_randomness() -> dict[str, Any]:
+    """The states of the global random generators, comparable by ``==``; torch's only if torch is imported."""
+    import numpy as np
+
+    legacy: Any = np.random.get_state(legacy=False)
+    inner = legacy.pop("state")
+    state: dict[str, Any] = {"random": random.getstate(), "numpy": (legacy, inner["pos"], inner["key"].tolist())}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        state["torch"] = torch.get_rng_state().tolist()
+    return state
+
+
+def stir() -> None:
+    """Advance the global random generators, so that code that uses them gives another result."""
+    import numpy as np
+
+    random.random()
+    np.random.random()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.rand(1)
+
+
+def impurities(function: Callable[[], T]) -> tuple[T, list[str]]:
+    """Call the function; return its result and a description of each side effect."""
+    before = global_randomness()
+    with watched() as seen:
+        answer = function()
+    after = global_randomness()
+    moved = [f"it draws from the global generator of {name}" for name in before if before[name] != after[name]]
+    return answer, moved + [f"it touches the outside: {event}" for event in seen]
+
+
+_MARK = "modules found:"
+
+
+def imported_by(statements: str, modules: Sequence[str]) -> list[str]:
+    """Return those of ``modules`` that the statements import; fail if they raise or print to stdout."""
+    script = "\n".join(
+        [
+            "import sys",
+            f"sys.path[:] = {sys.path!r}",
+            textwrap.dedent(statements),
+            f"print({_MARK!r}, *[m for m in {list(modules)!r} if m in sys.modules])",
+        ]
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300)
+    if done.returncode:
+        raise AssertionError(f"failed in a fresh interpreter:\n{done.stderr}")
+    before, _, found = done.stdout.rpartition(_MARK)
+    if before:
+        raise AssertionError(f"prints to stdout, which belongs to results: {before[:200]!r}")
+    return found.split()
+
+
+#: Modules that the import of a descriptor may not load.
 HEAVY = ("torch", "numpy", "scipy", "sklearn", "pandas", "matplotlib", "jsonschema", "yaml")
 
 
@@ -24,24 +133,24 @@ def require(ok: object, message: str) -> None:
 
 
 class ProviderSuite:
-    """The common part of all suites. Set ``kind`` to what the plugin offers."""
+    """The common part of all suites. Set ``kind`` to the name of the provider."""
 
     kind: ClassVar[str]
     family: ClassVar[str]
 
     @classmethod
     def registry(cls) -> Registry:
-        """The plugins to look in: all that are installed. Override it to look elsewhere."""
+        """All installed plugins. Override it to test others."""
         return load_registry()
 
     @classmethod
     def catalog(cls) -> Catalog:
-        """Everything that the registry offers."""
+        """The providers of the registry."""
         return cls.registry().catalog
 
     @classmethod
     def offered(cls) -> Offered:
-        """The provider under test; an assertion fails where it is not installed."""
+        """The provider under test; fails if it is not installed."""
         (family,) = [f for f in FAMILIES if f.name == cls.family]
         offers: Mapping[str, Offered] = getattr(cls.catalog(), family.field)
         broken = "; ".join(f"{b.distribution} {b.version} is broken: {b.reason}" for b in cls.catalog().broken)
@@ -58,12 +167,12 @@ class ProviderSuite:
 
     @classmethod
     def schema_fragments(cls) -> dict[str, Any]:
-        """The descriptor's schema fragments, by the place where each stands."""
+        """The descriptor's schema fragments, by their place in it."""
         return fragments(cls.provider())
 
     @classmethod
     def code(cls) -> Any:
-        """What the descriptor names: an audit, a source, a factory or a trainer class."""
+        """The code that the descriptor names: an audit, a source, a factory or a trainer class."""
         provider = cls.provider()
         for field in ("audit", "source", "factory", "trainer", "render", "pool", "make", "score"):
             if hasattr(provider, field):
@@ -71,13 +180,13 @@ class ProviderSuite:
         raise AssertionError(f"a {cls.family} names no code")
 
     def test_nothing_of_the_plugin_is_broken(self) -> None:
-        """The plugin is not listed as broken, not even for one kind in conflict with another plugin."""
+        """The plugin is not listed as broken, and none of its kinds is offered by another plugin."""
         offered = self.offered()
         broken = [b.reason for b in self.catalog().broken if b.distribution == offered.distribution]
         require(not broken, f"plugin {offered.distribution} {offered.version} is broken: {'; '.join(broken)}")
 
     def test_importing_the_descriptor_is_light(self) -> None:
-        """Importing the plugin and asking it what it offers imports nothing heavy and prints nothing."""
+        """Importing the plugin and calling its hooks imports nothing heavy and prints nothing."""
         offered = self.offered()
         plugin = self.registry().module(offered.distribution, offered.plugin)
         require(plugin is not None, f"{offered.distribution}:{offered.plugin} is not among the registry's plugins")
@@ -113,7 +222,7 @@ class ProviderSuite:
         require(not found, "\n".join(found))
 
     def test_the_descriptor_can_travel(self) -> None:
-        """Trials run in other processes, and on other machines: the descriptor can be pickled."""
+        """The descriptor can be pickled, for trials in other processes and on other machines."""
         try:
             pickle.dumps(self.provider())
         except Exception as error:
@@ -140,7 +249,7 @@ def _open_or_undescribed(schema: Any, place: str) -> Iterator[str]:
 
 
 def _with_defaults(schema: Json, place: str) -> Iterable[tuple[str, dict[str, Json]]]:
-    """Every part of a schema that has a default, with its place."""
+    """Yield every part of a schema that has a default, with its place."""
     if not isinstance(schema, dict):
         return
     if "default" in schema:
@@ -151,6 +260,6 @@ def _with_defaults(schema: Json, place: str) -> Iterable[tuple[str, dict[str, Js
 
 
 def filled(fragment: Mapping[str, Json], options: Mapping[str, Json]) -> FrozenMap:
-    """The options with the fragment's defaults filled in, as core does before a provider sees them."""
+    """The options with the fragment's defaults, as a provider receives them."""
     schema = thaw(fragment)
     return FrozenMap(cast(schema, fill(schema, thaw(options))))

@@ -120,15 +120,7 @@ class Reader(dps.Observer):
         everyone: PlantedCanaries,
         clipping: RowClip | None = None,
     ) -> None:
-        """Create the reader.
-
-        Args:
-            job: The declared run. The reader does not use its canaries or inclusion bits.
-            rules: The mixing rules.
-            owned: Coordinates of the canaries.
-            everyone: All canaries as if included.
-            clipping: Clipping of materialized gradients, if the run uses one.
-        """
+        """Create the reader."""
         self._rules = rules
         self._owned, self._everyone, self._clipping = owned, everyone, clipping
         self._model = FlatModel(job.model, device=job.device)

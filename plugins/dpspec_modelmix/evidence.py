@@ -7,10 +7,10 @@ from dataclasses import astuple, dataclass
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec.json_records import AboveZero, Amount, Count, Positive, Record, Row, read
 from dpspec.stats import utility
 from dpspec.stats.attacks import guess_counts
 from dpspec.stats.conformance import run_checks
-from dpspec.stats.conformance.evidence.json_records import AboveZero, Amount, Count, Positive, Record, Row, read
 from dpspec_modelmix.options import Attack, unmet_conditions
 
 #: Smallest number of guesses per side. Each further number is three times the previous one.

@@ -273,17 +273,7 @@ def declared_segments(spec: dps.Spec, facts: dps.Facts) -> list[Segment] | None:
 def segments_of(
     phases: Sequence[dps.Phase], training: Mapping[str, Any], records: int, parameters: int | None
 ) -> list[Segment] | None:
-    """Convert phases to segments, assuming all conditions of the amplification.
-
-    Args:
-        phases: The phases.
-        training: The training block.
-        records: Number of records.
-        parameters: Number of parameters, an upper limit of the sparsity; None if unknown.
-
-    Returns:
-        The segments, or None if a phase has no noise.
-    """
+    """Convert phases to segments, assuming all conditions of the amplification."""
     if any(_lacks_noise(phase) for phase in phases):
         return None
     segments = []

@@ -72,18 +72,7 @@ def _quantiles(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> Iterato
 def quantile_place(fraction: float, audited: int, population: int, failure: float | None) -> int | None:
     """Index of the sorted values of ``audited`` records that bounds a ``fraction`` of the population.
 
-    Args:
-        fraction: Fraction of the population.
-        audited: Number of audited records, all records or a random sample.
-        population: Size of the population.
-        failure: Maximum probability (hypergeometric) that the value is below the population's quantile; None for the
-            sample quantile.
-
-    Returns:
-        The index, or None if even the largest value is not sufficient.
-
-    Raises:
-        ValueError: If ``audited`` exceeds ``population``.
+    Raises ``ValueError`` if ``audited`` exceeds ``population``.
     """
     if audited > population:
         raise ValueError(f"{audited} records cannot be a sample of {population}")
@@ -301,11 +290,7 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
 
 
 def _outcomes_by_target(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dict[str, list[tuple[int, int]]]:
-    """All runs of each target: inclusion bit and number of grid edges below the score.
-
-    Raises:
-        ValueError: If a trial has outcomes of other targets.
-    """
+    """All runs of each target: inclusion bit and number of grid edges below the score."""
     assert spec.audit is not None
     attack, outcomes = AuditBlock.of(spec.audit.options).attack, dict[str, list[tuple[int, int]]]()
     if attack is None:

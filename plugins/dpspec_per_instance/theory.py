@@ -79,14 +79,7 @@ _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 def step_divergence(
     orders: npt.ArrayLike, rate: npt.ArrayLike, ratio: npt.ArrayLike, direction: Directions = "both"
 ) -> Floats:
-    """Bound on the Renyi divergence of one step; arrays broadcast.
-
-    Args:
-        orders: Real orders above 1.
-        rate: Sampling rate q in [0, 1].
-        ratio: nu >= 0.
-        direction: ``both`` and ``present-first`` use Theorem 3.2, ``absent-first`` the smaller bound.
-    """
+    """Bound on the Renyi divergence of one step; arrays broadcast."""
     a, q, nu = np.broadcast_arrays(checked_orders(orders), _checked_rates(rate), _checked_ratios(ratio))
     divergences = np.zeros(a.shape)
     some = (nu > _TINY) & (q > 0.0)

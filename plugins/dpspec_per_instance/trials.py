@@ -92,14 +92,7 @@ class RunSetup:
         return Composition.of(self.inputs["mechanism"]).observed(total)
 
     def job(self, index: int, *purpose: str, rows: Rows | None = None, progress: str = "") -> dps.TrainingJob:
-        """The job of a run on the declared data or on other ``rows``, with the declared expected batch size.
-
-        Args:
-            index: Index of the trial.
-            purpose: Names that distinguish the run's seeds.
-            rows: Records; the declared ones by default.
-            progress: Label under which progress is reported; empty for none.
-        """
+        """The job of a run on the declared data or on other ``rows``, with the declared expected batch size."""
         job = kit.training_job(
             self.inputs,
             self.context,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec.json_records import Amount, Count, Positive, Record, read
 from dpspec.stats import utility
 from dpspec.stats.conformance import noise_size, run_checks, sampling
-from dpspec.stats.conformance.evidence.json_records import Amount, Count, Positive, Record, read
 from dpspec.stats.conformance.measurement import Measurement, check
 from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec_rero.options import Candidates, adds_laplace, read_candidates, trained_phases
@@ -146,11 +146,7 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
 
 
 def _attacked_runs(evidence: Sequence[dps.FrozenMap], phases: int) -> list[AttackedRun]:
-    """The attack's measurements of each run.
-
-    Raises:
-        ValueError: If the runs differ in their degrees of freedom or do not have ``phases`` phases.
-    """
+    """The attack's measurements of each run."""
     runs: list[AttackedRun] = []
     for number, one in enumerate(evidence, start=1):
         where = f"evidence of trial {number}"

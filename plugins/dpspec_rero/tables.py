@@ -209,16 +209,7 @@ _LEAST, _MOST = 1e-6, 1e9
 def least_noise(phases: Sequence[Steps], holds: Callable[[Leakage], bool], *, relative: float = 1e-3) -> Boundary:
     """Find the smallest factor on the noise of all ``phases`` for which ``holds`` accepts their leakage.
 
-    Args:
-        phases: The steps.
-        holds: A predicate that stays true as noise grows.
-        relative: Relative accuracy of the factor.
-
-    Returns:
-        The boundary; ``fails_at`` is the largest rejected factor.
-
-    Raises:
-        NeverHoldsError: If the largest factor does not suffice.
+    Raises ``NeverHoldsError`` if the largest factor does not suffice.
     """
     return find_boundary(
         lambda factor: holds(Leakage(scale_noise(phases, factor))),

@@ -69,7 +69,7 @@ def test_report_of_an_unknown_format(dpspec, stored):
         (b"", "not JSON"),
         (b"\xff\xfe\x00", "not a text file"),
         (b"[1]", "not a dpspec result"),
-        (b'{"schema": "dpspec/result/v1"}', "missing key"),
+        (b'{"schema": "dpspec/result/v1"}', "is missing"),
         (b'{"schema": "dpspec/result/v1", "x": NaN}', "NaN"),
         (b"[" * 100_000, "not JSON"),
     ],

@@ -117,7 +117,7 @@ def test_results_have_a_descriptor_of_their_own(tmp_path: Path) -> None:
         "with results_apart():\n"
         "    def foreign():\n"
         "        print('one'); os.write(1, b'two'); os.system('echo three')\n"
-        "        sys.__stdout__.write('four'); sys.__stdout__.flush(); sys.stdout.close()\n"
+        "        sys.__stdout__.write('four'); sys.__stdout__.flush()\n"
         "    attempt(foreign)\n"
         "    print('five')\n"
         "    emit('result')\n"

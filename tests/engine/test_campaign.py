@@ -11,13 +11,13 @@ from support import counting, fragile
 
 from dpspec.contract import Plan, Spec
 from dpspec.contract.events import Event, Noticed, Progressed, TrialFinished, TrialsPlanned
-from dpspec.engine.results.codec import encode
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, PluginError, SpecError
 from dpspec.executors import processes
+from dpspec.json_records import write
 from dpspec.language.load import load_specs
 
 Load = Callable[..., tuple[Spec, ...]]
@@ -58,10 +58,10 @@ def found(result: Result) -> object:
     """Everything but when and how fast."""
     return [
         {
-            name: encode(getattr(audit, name))
+            name: write(getattr(audit, name))
             for name in ("name", "findings", "series", "checks", "evidence", "verdicts", "conformance")
         }
-        | {"trials": [(trial.key, encode(trial.evidence)) for trial in audit.trials]}
+        | {"trials": [(trial.key, write(trial.evidence)) for trial in audit.trials]}
         for audit in result.audits
     ]
 

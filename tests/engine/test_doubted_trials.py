@@ -15,12 +15,12 @@ from support import counting, fragile
 from dpspec.contract import Finding, Outcome, Spec, Trial
 from dpspec.contract.canonical import canonical_json, digest
 from dpspec.contract.events import Event, Noticed
-from dpspec.engine.results.codec import encode
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import PluginError
+from dpspec.json_records import write
 from dpspec.language.load import load_specs
 
 
@@ -44,7 +44,7 @@ def notices(told: Sequence[Event]) -> list[str]:
 def found(result: Result) -> Any:
     (audit,) = result.audits
     names = ("findings", "series", "checks", "evidence", "verdicts", "conformance")
-    return {name: encode(getattr(audit, name)) for name in names}, [(t.key, t.evidence) for t in audit.trials]
+    return {name: write(getattr(audit, name)) for name in names}, [(t.key, t.evidence) for t in audit.trials]
 
 
 def forge(store: Path, change: Callable[[dict[str, Any]], None], indices: Sequence[int]) -> None:

@@ -11,7 +11,6 @@ import pytest
 from dpspec.accounting import Mixture, PrivacyLoss
 from dpspec.contract import Finding, Scope, Spec
 from dpspec.engine.preparing.prepare import check
-from dpspec.engine.results.codec import decode, encode
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.selection.notes import COSTS
@@ -19,6 +18,7 @@ from dpspec.engine.selection.ways import common_scopes
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
 from dpspec.errors import ExitCode, SpecError
+from dpspec.json_records import read, write
 from dpspec.language.load import load_specs
 from dpspec.registry.foreign_code import resolve
 from dpspec.registry.loader import load_catalog
@@ -217,10 +217,10 @@ def test_what_a_cell_cannot_be_is_told_with_its_number(specs: Callable[..., tupl
 def test_a_result_with_a_made_up_cell_is_not_recomputed(
     audited: Callable[[str], Result], place: str, value: object, message: str
 ) -> None:
-    plain = encode(audited(SPEC))
+    plain = write(audited(SPEC))
     plain["audits"][0]["document"]["mechanism"]["cells"][1]["mechanism"][place] = value
     try:
-        told = " ".join(str(mismatch.recomputed) for mismatch in verify(decode(Result, plain, "result"), CATALOG))
+        told = " ".join(str(mismatch.recomputed) for mismatch in verify(read(Result, plain, "result"), CATALOG))
     except Exception as error:
         told = str(error)
     assert message in told
@@ -229,15 +229,15 @@ def test_a_result_with_a_made_up_cell_is_not_recomputed(
 def test_a_result_is_verified_and_an_edited_one_is_found(audited: Callable[[str], Result]) -> None:
     result = audited(SPEC + TRIES)
     assert verify(result, CATALOG) == ()
-    plain = encode(result)
+    plain = write(result)
     plain["audits"][0]["document"]["mechanism"]["cells"].pop()
-    assert {mismatch.what.partition("[")[0] for mismatch in verify(decode(Result, plain, "result"), CATALOG)} >= {
+    assert {mismatch.what.partition("[")[0] for mismatch in verify(read(Result, plain, "result"), CATALOG)} >= {
         "digest",
         "findings",
     }
-    plain = encode(result)
+    plain = write(result)
     plain["audits"][0]["notes"] = ["best: epsilon <= 0.1."]
-    assert [mismatch.what for mismatch in verify(decode(Result, plain, "result"), CATALOG)] == ["notes[0]"]
+    assert [mismatch.what for mismatch in verify(read(Result, plain, "result"), CATALOG)] == ["notes[0]"]
 
 
 HAND_MADE = """\

@@ -24,8 +24,7 @@ SPEC = [name for name in SHOWN if CODES[name].stage == "spec"]
 @pytest.fixture(scope="module")
 def shipped() -> Catalog:
     """What dpspec itself ships, whether or not it is installed."""
-    from dpspec.registry.discover import Candidate
-    from dpspec.registry.loader import build
+    from dpspec.registry.loader import Candidate, build
 
     plugins = ("group", "modelmix", "per_instance", "preprocessing", "rero")
     modules = {"builtin": "dpspec.registry.builtin"} | {name: f"dpspec_{name}" for name in plugins}

@@ -9,8 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from dpspec.registry.discover import Candidate
-from dpspec.registry.loader import build
+from dpspec.registry.loader import Candidate, build
 from dpspec.testing import BackendSuite
 
 PACKAGE = Path(__file__).parent / "dpspec_own_loop"

@@ -85,6 +85,7 @@ def test_the_headline_names_what_a_proof_assumes(sound: Path, capsys: pytest.Cap
     found = check_run(sound, Question(delta=1e-5, epsilon=9.0))
     named = assumes(found.channels)
     assert {"one-record", "unmixed-batches", "secret-randomness", "released-model", "public-constants"} <= set(named)
+    assert {"library-code", "observed-passes"} <= set(named)
     assert main(["check", str(sound), "--epsilon", "9"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert text.startswith(f"PROVED, assuming {', '.join(named)} claim: epsilon <= 9")

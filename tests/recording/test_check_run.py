@@ -359,7 +359,7 @@ def test_questions_that_make_no_sense_are_refused(arguments, sound, capsys):
 
 
 def test_reading_a_run_imports_no_torch(sound):
-    from dpspec.testing.purity import imported_by
+    from dpspec.testing.provider import imported_by
 
     code = f"""
         from pathlib import Path

@@ -12,7 +12,7 @@ from dpspec.cli.terminal.exit_codes import run_to_exit_code
 from dpspec.contract import Model
 from dpspec.contract.catalog import Offered
 from dpspec.registry import loader
-from dpspec.registry.foreign_calls import mark, raised_by
+from dpspec.registry.loader import mark, raised_by
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from dpspec.contract.catalog import BrokenPlugin
 from dpspec.contract.events import RunFinished
 from dpspec.errors import PluginError
 from dpspec.registry import loader
-from dpspec.registry.discover import discover
-from dpspec.registry.loader import Registry, build, resolve
+from dpspec.registry.loader import Registry, build, discover, resolve
 
 GOOD = """
 import dpspec.contract as dps

@@ -20,7 +20,7 @@ from dpspec.stats.conformance.evidence.steps import looked
 from dpspec.stats.conformance.expectations import Run, as_declared, foresee
 from dpspec.stats.conformance.sampling import allocations
 from dpspec.stats.conformance.sampling.allocations import most_stays, size_spread
-from dpspec.testing.jobs import small_job
+from dpspec.testing.backend import small_job
 from dpspec.training.loop.samplers import Poisson, RandomAllocation, Sampler, Shuffled
 from dpspec.training.measure.run_evidence import RunLogs, reported_evidence
 from dpspec.training.seeds import generator

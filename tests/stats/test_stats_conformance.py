@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from dpspec import json_records
 from dpspec.contract import FrozenMap, thaw
 from dpspec.stats.conformance import expectations, run_checks
-from dpspec.stats.conformance.evidence import json_records
 from dpspec.stats.conformance.evidence.steps import looked
 
 PHASE = FrozenMap(

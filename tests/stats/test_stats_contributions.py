@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpspec import json_records
 from dpspec.stats.conformance import canary_contributions
 from dpspec.stats.conformance.canary_contributions import ByStep, Declared
-from dpspec.stats.conformance.evidence import json_records
 from dpspec.stats.conformance.evidence.measured import GroupSums, PlantedSums, StepTotals
 from dpspec.stats.conformance.measurement import LEVEL
 

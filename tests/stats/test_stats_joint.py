@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from dpspec import json_records
 from dpspec.contract import Check, FrozenMap, Phase
 from dpspec.stats.conformance import expectations, run_checks, sampling
-from dpspec.stats.conformance.evidence import json_records
 from dpspec.stats.conformance.evidence.reported import BatchSums, Closest, SamplingSums, TogetherSums
 from dpspec.stats.conformance.evidence.run import RunEvidence
 from dpspec.stats.conformance.sampling.joint import log_tail

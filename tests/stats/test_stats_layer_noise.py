@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from dpspec.stats.conformance.evidence import json_records
+from dpspec import json_records
 from dpspec.stats.conformance.evidence.measured import SharedLayers
 from dpspec.stats.independence import layer_noise
 from dpspec.stats.independence.layer_noise import Shared
@@ -162,7 +162,7 @@ def test_rounding_is_taken_off() -> None:
         ("product", float("nan"), "product must be a number"),
         ("squares", {"a": 1000.0, "b": -1.0}, "squares.b must be a number from 0"),
         ("planned", 999, "planned must be at least count"),
-        ("pairs", 0, "pairs must be a whole number from 1"),
+        ("pairs", 0, "pairs must be an integer from 1"),
     ],
 )
 def test_what_no_run_keeps_is_refused(key: str, value: object, rule: str) -> None:

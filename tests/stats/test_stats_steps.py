@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpspec import json_records
 from dpspec.stats.conformance import martingale, sampling, step_tests
-from dpspec.stats.conformance.evidence import json_records
 from dpspec.stats.conformance.evidence.steps import LEAST_STEPS, StepSums
 from dpspec.stats.conformance.measurement import LEVEL
 from dpspec.stats.conformance.noise_size import StepNoise, quietest_step

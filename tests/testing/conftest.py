@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from dpspec.contract.catalog import Catalog
-from dpspec.registry.discover import Candidate
-from dpspec.registry.loader import Registry, build
+from dpspec.registry.loader import Candidate, Registry, build
 
 ROOT = Path(__file__).parents[2]
 OURS = Candidate(distribution="dpspec", version="0", plugin="builtin", value="dpspec.registry.builtin")

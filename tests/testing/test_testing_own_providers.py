@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from dpspec.contract import Facts
-from dpspec.registry.discover import Candidate
-from dpspec.registry.loader import Registry, build
+from dpspec.registry.loader import Candidate, Registry, build
 from dpspec.testing import BackendSuite, DatasetSuite, ModelSuite
 
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dpspec.contract import Check, Evidence, Finding, FrozenMap, Schemas, Scope, Series
-from dpspec.registry.discover import Candidate
-from dpspec.registry.loader import Registry, build, resolve
+from dpspec.registry.loader import Candidate, Registry, build, resolve
 from dpspec.testing import MechanismSuite, decreasing
 from dpspec.testing.inspection import Promise, inspect
 
@@ -66,7 +65,7 @@ def bounding(base: type, change: Callable[[Finding], object]) -> type:
             "claim 'one' asks for an upper bound of epsilon, and there is",
         ),
         (lambda f: dataclasses.replace(f, bound="uper"), "it.bound must be one of upper, lower, estimate"),
-        (lambda f: dataclasses.replace(f, source=" "), "its source is empty; say whose theorem it is, or which test"),
+        (lambda f: dataclasses.replace(f, source=" "), "its source is empty; name the theorem or the test"),
         (
             lambda f: dataclasses.replace(f, value=float("nan")),
             "its value is NaN: where nothing can be computed, yield",
@@ -75,7 +74,7 @@ def bounding(base: type, change: Callable[[Finding], object]) -> type:
         (lambda f: dataclasses.replace(f, rigor="statistical"), "it is statistical and states no confidence"),
         (
             lambda f: dataclasses.replace(f, scope=Scope(adjacency="replace-one")),
-            "does not speak of it: its adjacency is 'replace-one', and the claim's 'add-remove'",
+            "does not apply to it: its adjacency is 'replace-one', and the claim's 'add-remove'",
         ),
         (lambda f: dataclasses.replace(f, scope=Scope(data="some")), "its scope's data is 'some' (valid: all, coll"),
         (lambda f: {"epsilon": f.value}, "yields a dict, which is no Finding, Series, Check or Evidence"),

@@ -84,8 +84,8 @@ def test_what_the_guide_quotes_is_what_is_said() -> None:
     for said in (
         "is not decreasing: 0.5 at",
         "all randomness must come from context.seed(index, ...)",
-        "its source is empty; say whose theorem it is, or which test",
-        "does not speak of it: its adjacency is 'replace-one'",
+        "its source is empty; name the theorem or the test",
+        "does not apply to it: its adjacency is 'replace-one'",
         "its value is NaN: where nothing can be computed, yield",
         "unknown hook 'dpspec_mechanism'; did you mean",
         "plugin API 2 is not supported; this dpspec supports 1",

@@ -18,8 +18,7 @@ from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.errors import PluginError
 from dpspec.language.load import load_specs
-from dpspec.registry.discover import Candidate, discover
-from dpspec.registry.loader import build
+from dpspec.registry.loader import Candidate, build, discover
 
 HEAD = """\
 import numpy as np

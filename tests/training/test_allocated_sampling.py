@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from dpspec.contract import FrozenMap
-from dpspec.testing.jobs import small_job
+from dpspec.testing.backend import small_job
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.loop.samplers import (
     Poisson,

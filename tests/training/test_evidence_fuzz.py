@@ -180,9 +180,9 @@ def test_evidence_is_written_as_it_was_read(runs: list[dict[str, Any]]) -> None:
         (("internal", "measured", "shared", "pairs"), 2**60, "shared.pairs must be 15, got"),
         (("internal", "measured", "shared", "planned"), 2**62, "for each of at most 31 steps, got"),
         (("internal",), None, "internal must be a mapping, got None"),
-        (("steps",), 10**100, "steps must be a whole number from 0 to 9.223e+18, got a huge number"),
+        (("steps",), 10**100, "steps must be an integer from 0 to 9.223e+18, got a huge number"),
         (("internal", "measured", "layers"), {"\x1b[2J": "x"}, "layers.'\\x1b[2J' must be a list of 2: total, degrees"),
-        (("states", "blind"), 1, "states.blind must be of type bool, got 1"),
+        (("states", "blind"), 1, "states.blind must be true or false, got 1"),
     ],
 )
 def test_what_contradicts_itself_is_refused(runs: list[dict[str, Any]], place: Place, value: Any, rule: str) -> None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from dpspec import json_records
 from dpspec.contract import FrozenMap
 from dpspec.stats.conformance import canary_contributions
-from dpspec.stats.conformance.evidence import json_records
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.measure.canary_signal import canary_sums

@@ -15,8 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:opacus", "ig
 
 from dpspec.contract import FrozenMap, Observer  # noqa: E402
 from dpspec.errors import UsageError  # noqa: E402
-from dpspec.registry.discover import Candidate  # noqa: E402
-from dpspec.registry.loader import build  # noqa: E402
+from dpspec.registry.loader import Candidate, build  # noqa: E402
 from dpspec.stats.conformance import sampling  # noqa: E402
 from dpspec.stats.conformance.evidence.run import write_run  # noqa: E402
 from dpspec.testing import BackendSuite  # noqa: E402

@@ -52,8 +52,8 @@ def leave_report(error: BaseException, arguments: Sequence[str]) -> tuple[str, E
 
     Where no file can be written the text holds the whole report.
     """
-    from dpspec.registry.foreign_calls import raised_by
     from dpspec.registry.foreign_code import one_line
+    from dpspec.registry.loader import raised_by
 
     report = bug_report(error, arguments)
     summary = one_line("".join(traceback.format_exception_only(error)).strip().partition("\n")[0])

@@ -56,7 +56,7 @@ def results_apart() -> Iterator[None]:
     sys.stdout = _results
 
     def divert() -> None:
-        sys.stdout = foreign_code.ASIDE
+        sys.stdout = sys.stderr
 
     foreign_code.before_first(divert)
     try:

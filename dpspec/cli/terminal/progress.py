@@ -162,14 +162,16 @@ class _Lines:
         self._plans = _Plans()
         self._stage = ""
         self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._report_silent_work, daemon=True)
 
     def begin(self) -> None:
         self._began = self._told = time.monotonic()
-        threading.Thread(target=self._report_silent_work, daemon=True).start()
+        self._thread.start()
 
     def end(self) -> None:
-        """Stop the thread."""
+        """Stop the thread; the caller may close the stream afterwards."""
         self._ended.set()
+        self._thread.join()
 
     def _report_silent_work(self) -> None:
         while not self._ended.wait(max(0.01, self._told + LINE_EVERY - time.monotonic())):

@@ -28,7 +28,7 @@ from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.preparing.texts import texts_flaw
 from dpspec.errors import PluginError
 from dpspec.registry.descriptors import CORE_KEYS
-from dpspec.registry.foreign_calls import is_foreign, made, misbehaved
+from dpspec.registry.foreign_code import is_foreign, made, misbehaved
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ from dpspec.contract import Audit, DataSource, Facts, FrozenMap, LoadedData, Mod
 from dpspec.contract.canonical import canonical_json
 from dpspec.contract.catalog import Offered
 from dpspec.engine.preparing.texts import texts_flaw
-from dpspec.registry.foreign_calls import made, misbehaved
+from dpspec.registry.foreign_code import made, misbehaved
 
 
 def audit_of(offered: Offered) -> Audit:

@@ -18,7 +18,7 @@ from dpspec.engine.preparing.checked_providers import require_rows
 from dpspec.engine.preparing.initial_weights import chosen
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.trial_keys import trial_seed
-from dpspec.registry.foreign_calls import is_foreign
+from dpspec.registry.foreign_code import is_foreign
 
 #: A progress event at most this often, in seconds.
 _EVERY = 0.1

@@ -45,8 +45,7 @@ from dpspec.engine.preparing.users_drawn import users_drawn
 from dpspec.errors import PluginError, SpecError
 from dpspec.language.reading.tree import locate
 from dpspec.language.selections import SELECTION
-from dpspec.registry.foreign_calls import is_foreign, made, misbehaved
-from dpspec.registry.foreign_code import resolve
+from dpspec.registry.foreign_code import is_foreign, made, misbehaved, resolve
 
 #: The assumption of findings that a backend's statement is about.
 NAME = "public-constants"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dpspec.contract import Facts, FrozenMap, Json
 from dpspec.contract.canonical import digest
 from dpspec.contract.catalog import Offered
-from dpspec.registry.discover import normalise
+from dpspec.registry.loader import normalise
 from dpspec.registry.sources import UnknownCodeError, require_unchanged, requirements, source_digest
 
 _SEED_BITS = 63

@@ -39,11 +39,11 @@ from dpspec.engine.judging.judge_input import Concluded, OtherTests, planned_tes
 from dpspec.engine.preparing.attacks import resting_on_code
 from dpspec.engine.preparing.initial_weights import assumed_public
 from dpspec.engine.preparing.prepare import Prepared, resting_on
-from dpspec.engine.results.codec import decode, encode
 from dpspec.engine.results.result_validation import flaws_of
 from dpspec.engine.selection.notes import told
 from dpspec.engine.storage.trial_store import StoredTrial
-from dpspec.errors import PluginError, ResultError
+from dpspec.errors import PluginError
+from dpspec.json_records import read, write
 from dpspec.language.selections import is_selection
 
 if TYPE_CHECKING:
@@ -200,11 +200,9 @@ def _flaw(outcome: object, quantities: Container[str]) -> str:
     if isinstance(outcome, Series):
         named = f"the series {outcome.name!r}, which cannot be kept"
     try:
-        kept = decode(type(outcome), encode(outcome), "it")
+        kept = read(type(outcome), write(outcome), "it")
     except (TypeError, ValueError) as error:
         return f"{named}: {next(undefined_numbers(outcome), str(error))}"
-    except ResultError as error:
-        return f"{named}: {error}"
     return next((f"{named}: its {place} {wrong}" for place, wrong in flaws_of(kept)), "")
 
 

@@ -12,7 +12,7 @@ from dpspec.contract.catalog import Catalog
 from dpspec.errors import PluginError
 from dpspec.executors import Pool, PoolRequest, TaskProgress
 from dpspec.executors.inline import InlinePool
-from dpspec.registry.foreign_calls import made, misbehaved
+from dpspec.registry.foreign_code import made, misbehaved
 
 #: A chunk of trials that takes fewer seconds than this on one core gains nothing from a second one.
 _SHORT = 60.0

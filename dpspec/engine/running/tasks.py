@@ -26,7 +26,8 @@ from dpspec.engine.storage.origins import environment, version_of
 from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.errors import UsageError
 from dpspec.executors import TaskContext
-from dpspec.registry.foreign_calls import mark, misbehaved
+from dpspec.registry.foreign_code import misbehaved
+from dpspec.registry.loader import mark
 
 
 class WorkerCache:

@@ -20,7 +20,6 @@ from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.initial_weights import from_file, path_of
 from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, require_auditable
 from dpspec.engine.redact import INTERNAL
-from dpspec.engine.results.codec import encode
 from dpspec.engine.results.result import AuditResult, TrialRecord
 from dpspec.engine.running.conclude import Bounded, Trained, conclude, stopped_after
 from dpspec.engine.storage.origins import OtherOrigins, trials_from_other_revisions
@@ -37,6 +36,7 @@ from dpspec.engine.verification.absent_inputs import (
 from dpspec.engine.verification.differences import Mismatch, compare, short
 from dpspec.engine.verification.verify_redacted import merged
 from dpspec.errors import SpecError
+from dpspec.json_records import write
 from dpspec.language.composing.matrix import Cell, place_cell, suffixes
 from dpspec.language.load import from_document
 from dpspec.language.reading.tree import from_plain, plain
@@ -48,13 +48,13 @@ _NUMBERED = re.compile(r"\[#[1-9][0-9]*\]")
 def of_spec(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Mismatch]:
     """Every word about the spec that its document does not say."""
     yield from compare(audit.name, "digest", audit.digest, spec.digest)
-    yield from compare(audit.name, "document", encode(audit.document), encode(spec.document))
+    yield from compare(audit.name, "document", write(audit.document), write(spec.document))
     cell = Cell({place: from_plain(thaw(value)) for place, value in audit.cell.items()})
     if not _is_cell(cell, spec, catalog):
         recorded = short(thaw(audit.cell))
         yield Mismatch(audit=audit.name, what="cell", recorded=recorded, recomputed="the document says otherwise")
     if not _is_named(audit, cell):
-        says = f"the document is named {short(encode(audit.document.get('name')))}"
+        says = f"the document is named {short(write(audit.document.get('name')))}"
         yield Mismatch(audit=audit.name, what="name", recorded=short(audit.name), recomputed=says)
     strange = [key for key in audit.places if key and key not in {claim.id for claim in spec.claims}]
     for key in strange:
@@ -123,7 +123,7 @@ def recompute(
     prepared = prepare(spec, catalog, recorded=audit.facts)
     absent = absent_file(prepared)
     prepared = require_auditable(prepared if absent is None else without_its_file(prepared))
-    mismatches.extend(compare(audit.name, "facts", encode(audit.facts), encode(prepared.facts)))
+    mismatches.extend(compare(audit.name, "facts", write(audit.facts), write(prepared.facts)))
     mismatches.extend(_unseen(audit, prepared))
     inputs = prepared.audit.trial_inputs(spec) if absent is None else FrozenMap()
     # Bounds alone were asked for where no trial was planned.
@@ -289,8 +289,8 @@ def _altered(audit: str, record: TrialRecord, stored: StoredTrial | None) -> Ite
         return
     ours = {key: value for key, value in stored.record.evidence.items() if key in record.evidence or key != INTERNAL}
     where = f"trials[{record.index}]"
-    yield from compare(audit, f"{where}.evidence", encode(record.evidence), encode(ours))
-    yield from compare(audit, f"{where}.arrays", encode(record.arrays), encode(stored.record.arrays))
+    yield from compare(audit, f"{where}.evidence", write(record.evidence), write(ours))
+    yield from compare(audit, f"{where}.arrays", write(record.arrays), write(stored.record.arrays))
     # A trial that was made again, as others of its chunk were missing, is the same but for when it was made.
     of_result, of_store = ({k: v for k, v in r.recorded.items() if k not in _WHEN} for r in (record, stored.record))
-    yield from compare(audit, f"{where}.recorded", encode(of_result), encode(of_store))
+    yield from compare(audit, f"{where}.recorded", write(of_result), write(of_store))

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import other_tests, planned_tests
-from dpspec.engine.results.codec import encode
 from dpspec.engine.results.joined import apart, join, split
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.runner import assemble
@@ -22,6 +21,7 @@ from dpspec.engine.verification.differences import Mismatch, absent_packages, co
 from dpspec.engine.verification.recompute import Recomputed, recompute, same_names
 from dpspec.engine.verification.verify_redacted import comparable
 from dpspec.errors import PluginError, SpecError
+from dpspec.json_records import write
 
 #: The parts of an audit that follow from its spec and its trials.
 _RECOMPUTED = (
@@ -98,12 +98,12 @@ def verify(
             mismatches.append(_unpromised(new))
             old = dataclasses.replace(old, promised=new.promised)
         for what in _RECOMPUTED:
-            differences = list(compare(old.name, what, encode(getattr(old, what)), encode(getattr(new, what))))
+            differences = list(compare(old.name, what, write(getattr(old, what)), write(getattr(new, what))))
             mismatches.extend(
                 explained(differences, [v.reason for v in new.verdicts]) if what == "verdicts" else differences
             )
     for what in ("confidence", "notes"):
-        mismatches.extend(compare("", what, encode(getattr(result, what)), encode(getattr(recomputed, what))))
+        mismatches.extend(compare("", what, write(getattr(result, what)), write(getattr(recomputed, what))))
     return tuple(mismatches)
 
 
@@ -119,9 +119,9 @@ def _of_parts(
             yield dataclasses.replace(mismatch, audit=names.get(mismatch.audit, mismatch.audit), what=what)
     again = join([(recorded.source, part) for recorded, part in zip(result.parts, parts, strict=True)])
     names_now, names_then = ([audit.name for audit in whole.audits] for whole in (result, again))
-    yield from compare("", "names", encode(names_now), encode(names_then))
+    yield from compare("", "names", write(names_now), write(names_then))
     for what in ("confidence", "created", "environment", "notes"):
-        yield from compare("", what, encode(getattr(result, what)), encode(getattr(again, what)))
+        yield from compare("", what, write(getattr(result, what)), write(getattr(again, what)))
 
 
 def _unjudged(audit: AuditResult) -> Mismatch:

@@ -19,9 +19,9 @@ from dpspec.engine.judging.conformance_status import looks, rejected
 from dpspec.engine.judging.judge import as_expected
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.redact import LEFT_OUT_REASON, redact_audit
-from dpspec.engine.results.codec import encode
 from dpspec.engine.results.result import AuditResult
 from dpspec.engine.verification.differences import Mismatch, compare
+from dpspec.json_records import write
 
 #: What a verdict says of its claim, whatever it rests on.
 _OF_THE_CLAIM = ("kind", "text", "expect", "expected", "quantity", "claimed")
@@ -88,7 +88,7 @@ def _key(item: Any) -> Hashable:
     match item:
         case Finding():
             what = (item.quantity, item.bound, item.rigor, item.method, item.source, item.privacy)
-            return (*what, canonical_json(item.at), canonical_json(encode(item.scope)))
+            return (*what, canonical_json(item.at), canonical_json(write(item.scope)))
         case Check():
             return (item.assumption, item.test, item.note, item.observed)
         case Evidence():
@@ -129,7 +129,7 @@ def _left_out(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
         verdict_now = dataclasses.replace(verdict_now, expected=as_expected(verdict.verdict, verdict_now.expect))
         for key in _OF_THE_CLAIM:
             yield from compare(
-                old.name, f"{what}: {key}", encode(getattr(verdict, key)), encode(getattr(verdict_now, key))
+                old.name, f"{what}: {key}", write(getattr(verdict, key)), write(getattr(verdict_now, key))
             )
         yield from compare(old.name, f"{what}: p_value", verdict.p_value, None)
         if verdict.upper is not None and verdict.lower is not None:

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpspec import json_records
 from dpspec.contract.frozen import Json
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance import sampling
-from dpspec.stats.conformance.evidence import json_records
 from dpspec.stats.conformance.evidence.measured import States
 from dpspec.stats.conformance.evidence.steps import kept_width
 from dpspec.training.gradients import flat_model
@@ -73,18 +73,7 @@ class SamplingLog(Observer):
         epoch_steps: Sequence[int] = (),
         per_epoch: Sequence[int] = (),
     ) -> None:
-        """Configure the log; the sequences have one entry per phase.
-
-        Args:
-            records: Number of records including canaries.
-            phases: Numbers of steps.
-            lags: Lags at which batches are compared.
-            rates: Inclusion probabilities.
-            means: Upper bounds on the mean number of inclusions per record.
-            orders: Batch sizes of shuffled phases, 0 for others.
-            epoch_steps: Numbers of steps per epoch of random allocation, 1 for others.
-            per_epoch: Numbers of batches per record and epoch.
-        """
+        """Configure the log; the sequences have one entry per phase."""
         self._rates, self._means = list(rates), list(means)
         self.lags = tuple(lags)
         self._records = records

@@ -85,14 +85,13 @@ def lemma_applies(scale: float, sensitivity: float, width: float) -> bool:
 def lemma_moments(scale: float, sensitivity: float, width: float, *, printed: bool = False) -> Moments:
     """Lemma D.2 with its original cut and a corrected second summand.
 
+    Raises ``ValueError`` if the lemma does not apply.
+
     Args:
         scale: 1 / lambda.
         sensitivity: l1 sensitivity.
         width: Width tau of the uniform.
         printed: Use the paper's smaller exponent e0 / (2 (tau - 1)) instead of e_I; the proof does not support it.
-
-    Raises:
-        ValueError: If the lemma does not apply.
     """
     b, c, tau = positive("scale", scale), positive("sensitivity", sensitivity), positive("width", width)
     if not lemma_applies(b, c, tau):
@@ -135,10 +134,8 @@ def real_gaussian_epsilon(segments: Sequence[Segment], delta: float) -> OrderEps
 def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
     """D_a of one step at real ``orders`` > 1, shape (n,), for the one-hot pair.
 
-    Only numerical evidence supports that the one-hot gradient is the worst at fractional orders.
-
-    Raises:
-        ValueError: Unless p = 1 and there is no embedding.
+    Only numerical evidence supports that the one-hot gradient is the worst at fractional orders. Raises ``ValueError``
+    unless p = 1 and there is no embedding.
     """
     if not segment.one_dimensional:
         raise ValueError("fractional orders are defined for p = 1 only")

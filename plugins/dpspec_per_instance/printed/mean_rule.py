@@ -48,9 +48,6 @@ def plug_in(exponents: npt.ArrayLike, order: int) -> Estimate:
 
     Args:
         exponents: Sums of <v_i, v_j> / sigma^2, shape (outer, inner, ...).
-
-    Returns:
-        The estimate. An inner size below about 5 means that one tuple dominates and the value is much too small.
     """
     e = np.asarray(exponents, dtype=np.float64)
     total = logsumexp(e, axis=1)

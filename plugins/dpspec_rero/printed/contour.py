@@ -36,9 +36,8 @@ _ROUNDS, _NEAR = 20, 1e-5
 def gammas_contour(kappas: Sequence[float], phases: Sequence[Steps]) -> list[float]:
     """gamma at each kappa for Gaussian steps.
 
-    Raises:
-        ValueError: If a kappa is not in (0, 1].
-        ArithmeticError: If the noise is not Gaussian or the integral does not converge.
+    Raises ``ValueError`` if a kappa is not in (0, 1]. Raises ``ArithmeticError`` if the noise is not Gaussian or the
+    integral does not converge.
     """
     if any(phase.noise != "gaussian" for phase in phases):
         raise ArithmeticError("the contour integral does not converge for noise whose loss has atoms")

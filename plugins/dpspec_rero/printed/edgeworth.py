@@ -69,9 +69,8 @@ class Series:
 def gammas_edgeworth(kappas: Sequence[float], phases: Sequence[Steps], order: int = ORDER) -> list[float | None]:
     """gamma at each kappa; None if the series has no root near the normal quantile or leaves [kappa, 1].
 
-    Raises:
-        ValueError: If an argument is out of range.
-        ArithmeticError: If an effect is too large to be tabulated.
+    Raises ``ValueError`` if an argument is out of range. Raises ``ArithmeticError`` if an effect is too large to be
+    tabulated.
     """
     if whole("order", order, 0) > ORDER:
         raise ValueError(f"order must be at most {ORDER}, got {order}")

@@ -104,10 +104,8 @@ _FIRST, _ROUNDS, _ZOOM = np.geomspace(1e-4, 1e4, 193), 3, 33
 def gammas_rdp(kappas: Sequence[float], phases: Sequence[Steps]) -> list[tuple[float, float]]:
     """(gamma, best order) at each kappa: the minimum over orders a of (kappa e^eps_a)^((a - 1) / a).
 
-    The formula is a bound at every order, so an inexact search only costs tightness.
-
-    Raises:
-        ValueError: If a kappa is not in (0, 1].
+    The formula is a bound at every order, so an inexact search only costs tightness. Raises ``ValueError`` if a kappa
+    is not in (0, 1].
     """
     first = _divergences(1.0 + _FIRST, phases)
     return [_least(math.log(inside("kappa", kappa, one=True)), phases, first) for kappa in kappas]

@@ -48,8 +48,7 @@ def gammas_monte_carlo(
 ) -> list[Estimate]:
     """Estimates at each kappa from one sample of outputs; the intervals hold jointly with ``confidence``.
 
-    Raises:
-        ValueError: If an argument is out of range.
+    Raises ``ValueError`` if an argument is out of range.
     """
     levels = [inside("kappa", kappa, one=True) for kappa in kappas]
     logs = log_ratios(phases, whole("samples", samples, 100), seed)

@@ -125,7 +125,7 @@ def test_no_other_mechanism_takes_what_it_does_not_cover(kind: str, tmp_path: Pa
 
 def test_opacus_does_not_draw_them() -> None:
     pytest.importorskip("opacus")
-    from dpspec.testing.jobs import small_job
+    from dpspec.testing.backend import small_job
     from dpspec.training.opacus_backend import OpacusTrainer
 
     options = FrozenMap({"learning_rate": 0.1, "optimizer": "sgd", "reduction": "mean"})

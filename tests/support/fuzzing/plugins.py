@@ -64,8 +64,7 @@ class Plugins(Target):
 
         from dpspec.cli.commands.plugins import _as_json, _as_text
         from dpspec.language.bundle import bundle
-        from dpspec.registry.discover import discover
-        from dpspec.registry.loader import build
+        from dpspec.registry.loader import build, discover
 
         write({"site/dpspec_fuzzed-1.dist-info/entry_points.txt": case.entries}, folder)
         write({"site/dpspec_fuzzed-1.dist-info/METADATA": case.metadata}, folder)

@@ -123,10 +123,16 @@ def assumptions(
         "script that sets a constant seed must keep it secret"
     )
     found.append(Assumption(name="secret-randomness", status="declared", text=text))
+    text = (
+        "the script replaces no code of torch or Opacus, such as a sampler's iteration or an optimizer's update; of "
+        "the optimizer's own methods the recorder names replaced ones"
+    )
+    found.append(Assumption(name="library-code", status="declared", text=text))
     if header.source == "own-loop":
         text = (
             "the reports of the loop are true: the batches and norms that it reports, and that the reported sum "
-            "contains each drawn record once, with its reported norm"
+            "contains each drawn record once, with its reported norm, and that the reported noise is fresh and "
+            "Gaussian beyond the limits of the channel's tests"
         )
         why = not_measured(run)
         text += f"; the recording does not confirm the reported noise in the gradients: {why}" if why else ""

@@ -36,6 +36,11 @@ def contribution_assumptions(run: RecordedRun, group_size: int) -> Iterator[Assu
     mismatch = reduction_mismatch(run)
     if mismatch:
         yield Assumption(name="loss-reduction", status="unchecked", text=mismatch)
+    text = (
+        "every pass that computes gradients calls the recorded model itself in training mode: the recorder does not "
+        "compare parameters in a pass that calls the layers one by one or sets the model to evaluation mode"
+    )
+    yield Assumption(name="observed-passes", status="declared", text=text)
     passes = counts(run, "passes", 4)
     if run.header.source == "opacus" and passes is not None and passes[3]:
         text = f"no pass that computes gradients was observed at {passes[3]} of {passes[2]} steps"

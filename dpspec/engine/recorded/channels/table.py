@@ -62,12 +62,12 @@ _KINDS = {
     ),
     "update-rule": _Kind(
         text="the parameters move by the noisy sums and by public numbers alone",
-        names=("update", "steps"),
+        names=("update", "steps", "library-code"),
         missing="the recording does not show what moved the parameters",
     ),
     "gradient-parameters": _Kind(
         text="gradients are computed at the parameters that the step before left",
-        names=(),
+        names=("observed-passes",),
         missing="the recording does not compare the parameters of the forward pass with those of the last step",
     ),
     "model-state": _Kind(
@@ -98,6 +98,9 @@ ASSUMABLE = tuple(_NAMES)
 
 #: Conditions that a channel's own checks support: they do not make it an assumed one.
 _SUPPORTED = {"noise-law"}
+
+#: Assumptions of every recorded proof. The headline names them; a channel with checks stays tested or verified.
+_GENERAL = {"library-code", "observed-passes"}
 
 #: Channels whose absence from a recording is an assumption instead of an open question.
 _ASSUMED_IF_MISSING = {"gradient-parameters"}
@@ -170,7 +173,9 @@ def _channel(name: str, checks: Sequence[Check], assumptions: Sequence[Assumptio
     bad = [one for one in checks if rejected(one, family)]
     false = [one for one in assumptions if one.status == "false"]
     doubted = [one for one in assumptions if one.status == "unchecked"]
-    declared = [one for one in assumptions if one.status == "declared" and not (checks and one.name in _SUPPORTED)]
+    set_aside = (_SUPPORTED | _GENERAL) if checks else set()
+    declared = [one for one in assumptions if one.status == "declared" and one.name not in set_aside]
+    general = _names([one for one in assumptions if one.status == "declared" and one.name in _GENERAL])
     if bad or false:
         sources = (*(one.assumption for one in bad), *(one.name for one in false))
         why = [*(_measured(one) for one in bad), *(one.text for one in false)]
@@ -185,7 +190,7 @@ def _channel(name: str, checks: Sequence[Check], assumptions: Sequence[Assumptio
     seen = f"; the sharpest detects {upper(100.0 * sharpest, digits=2)}%" if tests and sharpest is not None else ""
     evidence = f" ({made}{seen})" if checks else ""
     if declared:
-        named = _names(declared)
+        named = _once([*_names(declared), *general])
         return Channel(
             name=name,
             status="assumed",
@@ -196,7 +201,15 @@ def _channel(name: str, checks: Sequence[Check], assumptions: Sequence[Assumptio
         )
     sources = _once([*(one.assumption for one in checks), *(one.name for one in assumptions)])
     status: ChannelStatus = "tested" if statistical else "verified"
-    return Channel(name=name, status=status, text=f"{text}{evidence}", detectable=sharpest, sources=sources)
+    limits = f"; assumes {', '.join(general)}" if general else ""
+    return Channel(
+        name=name,
+        status=status,
+        text=f"{text}{evidence}{limits}",
+        detectable=sharpest,
+        sources=sources,
+        assumes=general,
+    )
 
 
 def _measured(one: Check) -> str:

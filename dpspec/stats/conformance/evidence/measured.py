@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import comb, prod
 
-from dpspec.stats.conformance.evidence.json_records import (
+from dpspec.json_records import (
     INLINE,
     AboveZero,
     Amount,

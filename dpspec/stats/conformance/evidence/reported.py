@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpspec.stats.conformance.evidence.json_records import Amount, Count, Positive, Real, Record, Row, Whole
+from dpspec.json_records import Amount, Count, Positive, Real, Record, Row, Whole
 from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, StepSums
 
 #: More records than this are in no data set that was trained on.

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
+from dpspec import json_records
 from dpspec.contract import FrozenMap, Json, Phase
-from dpspec.stats.conformance.evidence import json_records
-from dpspec.stats.conformance.evidence.json_records import Count, Record
+from dpspec.json_records import Count, Record
 from dpspec.stats.conformance.evidence.measured import (
     OutsideNoise,
     PlantedSums,

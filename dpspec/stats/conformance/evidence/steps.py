@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpspec.stats.conformance.evidence.json_records import Amount, Positive, Real, Record, Row, Share
+from dpspec.json_records import Amount, Positive, Real, Record, Row, Share
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -1,0 +1,293 @@
+"""JSON of frozen dataclasses, in both directions, for results and for the evidence of trials.
+
+Type hints define the JSON: plain types, ranges (:data:`Count` and others), literals, unions, tuples, mappings from
+names, ``FrozenMap`` and dataclasses. A dataclass becomes a mapping with all its fields,
+and other keys are refused. A :class:`Record` omits None and ignores other keys, so that later versions
+can add fields. A :class:`Row` becomes a list.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from dpspec.contract import FrozenMap, Json, freeze
+from dpspec.text import shortened
+
+#: Largest number in a range, so that sums of a few thousand numbers are finite.
+LARGEST = 1e304
+
+
+class Between:
+    """Range of a number: ``least`` <= number <= ``most``."""
+
+    def __init__(self, least: float, most: float) -> None:
+        self.least, self.most = least, most
+
+
+Count: TypeAlias = Annotated[int, Between(0, 2**63 - 1)]
+Positive: TypeAlias = Annotated[int, Between(1, 2**63 - 1)]
+Whole: TypeAlias = Annotated[int, Between(-(2**63), 2**63 - 1)]
+Real: TypeAlias = Annotated[float, Between(-LARGEST, LARGEST)]
+Amount: TypeAlias = Annotated[float, Between(0.0, LARGEST)]
+AboveZero: TypeAlias = Annotated[float, Between(5e-324, LARGEST)]
+Share: TypeAlias = Annotated[float, Between(5e-324, 1.0)]
+
+#: Metadata of a field whose record's fields are keys of the enclosing mapping.
+INLINE = {"inline": True}
+
+_Reader: TypeAlias = Callable[[Json, str], Any]
+_INFINITE = {"inf": math.inf, "-inf": -math.inf}
+
+
+class Record:
+    """A dataclass that is written without its None fields."""
+
+    def problem(self) -> str | None:
+        """Return how fields contradict each other, starting with the name of a field; None if they do not."""
+        return None
+
+
+class Row(Record):
+    """A dataclass that is written as the list of its fields."""
+
+
+T = TypeVar("T")
+
+
+def read(kind: type[T], value: Json, where: str) -> T:
+    """Read JSON as a value of type ``kind``.
+
+    Args:
+        kind: The type, or any type hint of a field.
+        value: The JSON.
+        where: The place of ``value``, for messages.
+
+    Raises:
+        ValueError: With the place, if ``value`` is not such a value.
+    """
+    hint: Any = kind
+    found: T = _reader(hint)(value, where)
+    return found
+
+
+def write(value: Any) -> Json:
+    """Convert dataclasses, mappings, tuples and numbers to JSON. Infinite numbers become ``"inf"`` and ``"-inf"``.
+
+    Raises:
+        TypeError: For other types.
+        ValueError: For NaN.
+    """
+    if value is None or isinstance(value, bool | int | str):  # frequent types first
+        return value
+    if isinstance(value, float):
+        if math.isnan(value):
+            raise ValueError("JSON cannot hold NaN")
+        return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")
+    kind: Any = type(value)
+    if is_dataclass(kind):
+        return _write_dataclass(value, kind)
+    if isinstance(value, Mapping):
+        return {key: write(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [write(part) for part in value]
+    raise TypeError(f"JSON cannot hold a {kind.__name__}")
+
+
+def _write_dataclass(value: Any, kind: Any) -> Json:
+    parts = {one.name: getattr(value, one.name) for one in _fields(kind)}
+    if not isinstance(value, Record):
+        return {name: write(part) for name, part in parts.items()}
+    if isinstance(value, Row):
+        return [write(part) for part in parts.values()]
+    found: dict[str, Json] = {}
+    for one in _fields(kind):
+        part = parts[one.name]
+        if part is not None:
+            found |= write(part) if one.metadata.get("inline") else {one.name: write(part)}
+    return found
+
+
+@cache
+def _fields(kind: Any) -> tuple[Field[Any], ...]:
+    return fields(kind)
+
+
+@cache
+def hints_of(kind: type) -> dict[str, Any]:
+    """Return the resolved type hints of a dataclass, with ranges."""
+    return get_type_hints(kind, include_extras=True)
+
+
+@cache
+def _reader(hint: Any) -> _Reader:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _ranged(inner[0], inner[1])
+    if origin in (Union, UnionType):
+        return _union([_reader(member) for member in inner if member is not NoneType], none=NoneType in inner)
+    if origin is Literal:
+        return _plain(lambda value: value in inner, f"one of {', '.join(map(str, inner))}")
+    if origin is tuple:
+        return _list(_reader(inner[0]))
+    if hint is FrozenMap:
+        return _frozen
+    if origin is not None and issubclass(origin, Mapping):
+        return _mapping(_reader(inner[1]))
+    if hint is float:
+        return _float
+    if hint in _PLAIN:
+        return _plain(*_PLAIN[hint])
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _row(hint) if issubclass(hint, Row) else _fields_of_mapping(hint)
+    raise TypeError(f"no way to read {hint!r}")
+
+
+_PLAIN: dict[Any, tuple[Callable[[Json], bool], str]] = {
+    int: (lambda value: isinstance(value, int) and not isinstance(value, bool), "an integer"),
+    str: (lambda value: isinstance(value, str), "a string"),
+    bool: (lambda value: isinstance(value, bool), "true or false"),
+    NoneType: (lambda value: value is None, "null"),
+}
+
+
+def _refusal(where: str, rule: str, value: Json) -> ValueError:
+    huge = isinstance(value, int) and value.bit_length() > 200  # too long to be spelled out
+    return ValueError(f"{where} must be {rule}, got {'a huge number' if huge else shortened(repr(value), 60)}")
+
+
+def _plain(allows: Callable[[Json], bool], rule: str) -> _Reader:
+    def read_value(value: Json, where: str) -> Any:
+        if not allows(value):
+            raise _refusal(where, rule, value)
+        return value
+
+    return read_value
+
+
+def _float(value: Json, where: str) -> float:
+    number = _INFINITE.get(value, value) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise _refusal(where, "a number", value)
+    return float(number)
+
+
+def _frozen(value: Json, where: str) -> FrozenMap:
+    found: FrozenMap = freeze(_require_mapping(value, where))
+    return found
+
+
+def _ranged(kind: type, limits: Between) -> _Reader:
+    allowed = (int,) if kind is int else (int, float)
+    rule = f"{'an integer' if kind is int else 'a number'} from {limits.least:.4g} to {limits.most:.4g}"
+
+    def read_number(value: Json, where: str) -> Any:
+        if isinstance(value, bool) or not isinstance(value, allowed) or not limits.least <= value <= limits.most:
+            raise _refusal(where, rule, value)
+        return value
+
+    return read_number
+
+
+def _union(readers: list[_Reader], *, none: bool) -> _Reader:
+    """Read by the first reader that accepts the value, and report the error of the first one."""
+
+    def read_union(value: Json, where: str) -> Any:
+        if none and value is None:
+            return None
+        error: ValueError | None = None
+        for reader in readers:
+            try:
+                return reader(value, where)
+            except ValueError as e:
+                error = error or e
+        assert error is not None
+        raise error
+
+    return read_union
+
+
+def _list(read_item: _Reader) -> _Reader:
+    def read_list(value: Json, where: str) -> Any:
+        if not isinstance(value, list | tuple):
+            raise _refusal(where, "a list", value)
+        return tuple(read_item(item, f"{where}[{i}]") for i, item in enumerate(value))
+
+    return read_list
+
+
+def _require_mapping(value: Json, where: str) -> Mapping[str, Json]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise _refusal(where, "a mapping", value)
+    return value
+
+
+def _mapping(read_item: _Reader) -> _Reader:
+    def read_mapping(value: Json, where: str) -> Any:
+        return {key: read_item(item, f"{where}.{_shown(key)}") for key, item in _require_mapping(value, where).items()}
+
+    return read_mapping
+
+
+def _shown(key: str) -> str:
+    """Return an untrusted key in printable form."""
+    return shortened(key if key.isprintable() else repr(key), 60)
+
+
+def _row(kind: Any) -> _Reader:
+    readers = [(one.name, _reader(hints_of(kind)[one.name])) for one in _fields(kind)]
+    names = ", ".join(name for name, _ in readers)
+
+    def read_row(value: Json, where: str) -> Any:
+        if not isinstance(value, list | tuple) or len(value) != len(readers):
+            raise _refusal(where, f"a list of {len(readers)}: {names}", value)
+        parts = zip(readers, value, strict=True)
+        return _checked(kind(*(reader(item, f"{where}[{i}]") for i, ((_, reader), item) in enumerate(parts))), where)
+
+    return read_row
+
+
+def _fields_of_mapping(kind: Any) -> _Reader:
+    hints, strict = hints_of(kind), not issubclass(kind, Record)
+    plain = [one for one in _fields(kind) if not one.metadata.get("inline")]
+    required = [one.name for one in plain if one.default is MISSING and one.default_factory is MISSING]
+    readers = {one.name: _reader(hints[one.name] if strict else _present(hints[one.name])) for one in plain}
+    inlined = {one.name: _inlined(hints[one.name]) for one in _fields(kind) if one.metadata.get("inline")}
+
+    def read_fields(value: Json, where: str) -> Any:
+        _require_mapping(value, where)
+        if strict and (unknown := sorted(set(value) - set(readers))):
+            raise ValueError(f"{where}: unknown key {_shown(unknown[0])!r}")
+        absent = next((name for name in required if name not in value), None)
+        if absent is not None:
+            raise ValueError(f"{where}.{absent} is missing")
+        found = {name: reader(value[name], f"{where}.{name}") for name, reader in readers.items() if name in value}
+        found |= {name: reader(value, where) for name, (keys, reader) in inlined.items() if keys & set(value)}
+        return kind(**found) if strict else _checked(kind(**found), where)
+
+    return read_fields
+
+
+def _present(hint: Any) -> Any:
+    """Return an optional field's hint without None: records omit the field."""
+    if get_origin(hint) not in (Union, UnionType):
+        return hint
+    (kept,) = (one for one in get_args(hint) if one is not NoneType)
+    return kept
+
+
+def _inlined(hint: Any) -> tuple[set[str], _Reader]:
+    """Return the keys of a record whose fields are keys of the enclosing mapping, and its reader."""
+    kind = _present(hint)
+    return {one.name for one in _fields(kind)}, _reader(kind)
+
+
+def _checked(record: Any, where: str) -> Any:
+    problem = record.problem()
+    if problem is not None:
+        raise ValueError(f"{where}.{problem}")
+    return record
