@@ -41,7 +41,7 @@ _FIRST, _SECOND = (secrets.randbits(62) * 2 + 1 - 2**62 for _ in range(2))
 #: The hashes of values in the host's memory, and the sums of the others.
 Fingerprint: TypeAlias = tuple[list[Any], list[Tensor]]
 
-#: The most values that one digest covers, their deepest nesting, and the most bytes of arrays and strings.
+#: Limits of one digest: values, depth of nesting, and bytes of arrays and strings.
 MOST_VALUES, MOST_DEPTH, MOST_BYTES = 100_000, 50, 1 << 30
 
 #: Objects that work on a training and are not part of its state.
@@ -73,7 +73,7 @@ class Tally:
 
 
 def fingerprint(values: Iterable[Any]) -> Fingerprint:
-    """The fingerprint of tensors and numbers, which may be nested in lists and mappings; other objects are skipped."""
+    """The fingerprint of tensors and numbers, nested in lists and mappings; other objects are skipped."""
     host: list[Any] = []
     device: list[Tensor] = []
     _collect(values, host, device)
@@ -151,19 +151,11 @@ class TooLargeError(ValueError):
 
 
 def digest(value: Any, skip: Collection[int] = (), *, functions: bool = False) -> str:
-    """SHA-256 of a value: numbers, strings, tensors, arrays, containers, and the attributes of other objects.
+    """SHA-256 of numbers, strings, tensors, arrays, containers, and the attributes of other objects.
 
-    Classes, optimizers and loaders count by their names alone, random generators by their seeds. Values that contain
-    themselves are supported.
-
-    Args:
-        value: The value, which is not changed.
-        skip: Identities (``id``) of objects that count by their types alone.
-        functions: Whether functions count with their defaults and the variables that they enclose, and methods with the
-            object that they are bound to; otherwise by their names alone.
-
-    Raises:
-        TooLargeError: If the value exceeds the limits.
+    Classes, optimizers and loaders count by name, random generators by seed, and objects whose ``id`` is in ``skip`` by
+    type. Functions count by name, or with ``functions`` also by their defaults, enclosed variables and bound object.
+    Values may contain themselves. Raises :class:`TooLargeError` beyond the limits.
     """
     walk = _Walk(skip, functions)
     walk.add(value, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from dpspec.errors import UsageError
 from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN, Indices
 from dpspec.recording.parts import Parts
+from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
@@ -25,7 +26,6 @@ from dpspec.recording.watching.optimizer_state import OptimizerState, Recomputed
 from dpspec.recording.watching.optimizer_watch import OpacusWatch, Probing
 from dpspec.recording.watching.options import OptionWatch
 from dpspec.recording.watching.parameter_watch import GradientParameters, ParameterWatch
-from dpspec.recording.watching.pending_step import PendingStep
 from dpspec.recording.watching.reported_gradients import ReportedGradients
 from dpspec.recording.watching.sampler_watch import SamplerWatch
 from dpspec.recording.watching.sensitivity_probe import SensitivityProbe
@@ -116,8 +116,8 @@ class WatchedTraining:
         except Exception as error:
             writer, self.writer = self.writer, None
             warnings.warn(
-                f"dpspec.record: the recording into {self._folder} ends at step {writer.steps}, the training goes on: "
-                f"{type(error).__name__}: {error}",
+                f"dpspec.record: the recording into {self._folder} ends at step {writer.steps}, "
+                f"the training continues: {type(error).__name__}: {error}",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -226,7 +226,7 @@ class WatchedTraining:
         return float(self._watch.moved()) == 0.0
 
     def _watch_sampler(self) -> tuple[SamplerWatch | None, list[str]]:
-        """The observer of the sampler, and notes on what it cannot observe."""
+        """The observer of the sampler, and notes on its limits."""
         sampler = self._parts.sampler
         if sampler is None:
             return None, ["no loader was given: who was drawn is not seen"]

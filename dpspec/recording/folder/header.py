@@ -36,7 +36,7 @@ class Header:
         batch_size: Of loaders that have one.
         workers: The number of processes that load data ahead.
         reduction: ``mean`` or ``sum``; expected_batch_size: the divisor of a mean.
-        accountant: Its mechanism (``rdp``, ``prv``, ``gdp``) or class; told_before: its number of steps so far.
+        accountant: Its mechanism (``rdp``, ``prv``, ``gdp``) or class; told_before: its number of earlier steps.
         layers: Names and sizes of all noisy parameters.
         width: The number of directions of the noise sketch.
         secure: Whether noise comes from a cryptographic generator.
@@ -113,7 +113,7 @@ def read_header(content: bytes, name: str) -> Header:
     found["notes"] = tuple(found.get("notes", ()))
     header = Header(**found)
     if not header.left_out <= header.canaries < (header.records or header.canaries + 1):
-        raise RecordingError(f"{name}: canaries must be fewer than records, and left_out no more than canaries")
+        raise RecordingError(f"{name}: left_out must be at most canaries, and canaries below records")
     return header
 
 

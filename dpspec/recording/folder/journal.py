@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dpspec.errors import RecordingError
 
-#: The most bytes of a payload.
+#: Largest size of a payload in bytes.
 LONGEST = 1 << 22
 
 _HEAD = struct.Struct("<IB")
@@ -36,7 +36,7 @@ class Frame:
 
 
 class JournalWriter:
-    """Appends frames to a file. digest: that of the last frame."""
+    """Appends frames to a file. digest: The last frame's."""
 
     def __init__(self, path: Path, digest: bytes, *, new: bool = True) -> None:
         """digest: of the header, or of the last frame if the file is not ``new``. Raises ``FileExistsError``."""

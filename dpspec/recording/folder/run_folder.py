@@ -28,7 +28,7 @@ from dpspec.recording.folder.step_record import InternalStep, PublicStep
 #: The files of a folder.
 MARK, STEPS, INTERNAL, CANARIES = "run.json", "steps.log", "internal.log", "canaries.npz"
 
-#: All of them, in the order in which they are written.
+#: All files, in the order of writing.
 FILES = (MARK, STEPS, INTERNAL, CANARIES)
 
 #: Kinds of frames: a step, the end of a recording, and the scores of canaries after it.
@@ -37,7 +37,7 @@ STEP, END, SCORED = 1, 2, 3
 #: The largest number of steps.
 MOST_STEPS = 2**20
 
-#: The most bytes of the end frame.
+#: Largest size of the end frame in bytes.
 _LONGEST_END = 1 << 20
 
 #: Smallest sampling rate above 0 that a recorder writes.
@@ -131,7 +131,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """The folder at a path; ``UsageError`` if there is no folder, ``RecordingError`` if it holds no run."""
+        """Open a folder; ``UsageError`` if it does not exist, ``RecordingError`` unless it holds a run."""
         if not path.is_dir():
             raise UsageError(f"{path} is not a folder; dpspec.record writes one")
         if not os.path.lexists(path / MARK):

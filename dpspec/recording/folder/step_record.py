@@ -1,4 +1,4 @@
-"""One logical step as it is recorded: a public part, and an internal one that depends on records.
+"""One recorded logical step: a public part, and an internal one that depends on records.
 
 Numbers that were not observed are NaN, counts ``UNSEEN``. Both parts are fixed numbers in little-endian order, then
 arrays. The public part ends with the options that changed, as JSON, the internal part with the drawn records: sorted
@@ -21,10 +21,10 @@ Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 Halves: TypeAlias = np.ndarray[Any, np.dtype[np.float16]]
 Indices: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
-#: Stands for a count that was not observed.
+#: A count that was not observed.
 UNSEEN = 2**32 - 1
 
-#: A sum that differs by at most this, in clip norms, differs by rounding alone.
+#: Largest difference of a sum by rounding, in clip norms.
 ROUNDING = 5e-3
 
 #: The largest number of bytes, of seven bits, of a record's number, and the largest number of records.
@@ -164,7 +164,7 @@ class PublicStep:
         deviation: The standard deviation of the noise that follows from the options.
         divisor: The divisor that follows from the options; measured_divisor: the actual one.
         rate: The rate of a Poisson sampler.
-        noise_squares: The sum of squares of the noise; layers (L,): that of each layer.
+        noise_squares: The sum of squares of the noise; layers (L,): for each layer.
         directions: (W,) the noise along fixed unit directions, over ``deviation`` if that is above 0.
         options: Those that changed before the step.
     """
@@ -269,5 +269,5 @@ class InternalStep:
         )
 
 
-#: The numbers of a step that a reader keeps for all steps, as one column each.
+#: The numbers of a step that a reader keeps as columns over all steps.
 COLUMNS = tuple(one.name for one in fields(PublicStep) if one.name in {*_COUNTS, *_NUMBERS})

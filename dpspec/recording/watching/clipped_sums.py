@@ -35,7 +35,7 @@ class Contributions(TorchFunctionMode):
 
     Each sum is a call ``torch.einsum("i,i...", f, g)``. The norm of f_i g_i over all parameters is the contribution of
     record i. Norms of g that Opacus computed just before from the same unchanged memory are reused, except in half
-    precision, where they are rounded to a percent.
+    precision, which rounds them to a percent.
 
     Attributes:
         norm_type: The half precision in which Opacus computed norms, or "".
@@ -232,7 +232,7 @@ class SizeScaling:
     The regression uses the logarithms of the median length and of b, both as differences of consecutive calls, so that
     a trend over the training cancels. The slope is 0 for a matching loss, -1 for a mean in place of a sum and 1 for a
     sum in place of a mean. Differences of independent errors have correlation -1/2 with their neighbors, and so do
-    differences of log b, so the variance of the slope is 3/2 of that of ordinary least squares.
+    differences of log b, so the variance of the slope is 3/2 of its value for ordinary least squares.
     """
 
     def __init__(self) -> None:

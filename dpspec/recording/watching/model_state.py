@@ -25,12 +25,12 @@ _OF_OPACUS = {
 }
 _OF_PARAMETERS = {"grad_sample", "summed_grad", "_forward_counter", "_norm_sample"}
 
-#: The most names that are written of each kind.
+#: Largest number of names that are written of each kind.
 _MOST_NAMES = 20
 
 
 class ModelState:
-    """Compares the state of a model with the one at the beginning; nothing is written to it."""
+    """Compares the state of a model with the one at the beginning."""
 
     def __init__(self, model: nn.Module, trained: Sequence[Tensor]) -> None:
         """Digest everything except ``trained``, the parameters that are observed step by step."""

@@ -373,7 +373,7 @@ class NoiseWatch:
         }
 
     def _common(self) -> tuple[list[float], int]:
-        """[count, expected, gaps] of the two sampled steps with the most common values, and the number of pairs."""
+        """[count, expected, gaps] of the two sampled steps with a maximum of common values, and the number of pairs."""
         apart, gap = _APART * self._unit, (_APART + 2.0 * _ERROR) * self._unit
         rows = [row for row in self._largest if len(row)]
         worst: tuple[float, list[float]] = (1.0, [])

@@ -39,11 +39,12 @@ STEPS: dict[type, Callable[[Any], Any]] = {
     if kind is not None
 }
 
-#: Types of options that are used as they are: their arithmetic runs no Python code.
+#: Types of options that are used unchanged: their arithmetic runs no Python code.
 _EXACT = {bool, int, float, str, type(None), *np.sctypeDict.values()}
 
 #: All steps up to the second are recomputed, then step n with probability _SHARE / n.
 _SHARE = 4.0
+
 
 class OptimizerState:
     """Counts the steps that begin with another state than the last one left, or than the recording began with.
@@ -114,7 +115,7 @@ def other_entries(optimizer: torch.optim.Optimizer) -> dict[str, str]:
 
 
 def is_fresh(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer has no state, or only that of Adagrad before its first step."""
+    """Whether an optimizer has no state, or only Adagrad's before its first step."""
     if not isinstance(optimizer, torch.optim.Adagrad):
         return not optimizer.state
     first = {p: group["initial_accumulator_value"] for group in optimizer.param_groups for p in group["params"]}
@@ -128,13 +129,13 @@ def is_fresh(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class RecomputedUpdates:
-    """Compares parameters and state after a step with those of a second optimizer on copies.
+    """Compares parameters and state after a step with a second optimizer on copies.
 
     Steps 1 and 2 are recomputed, then step n with probability 4 / n, by the operating system's randomness.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, trained: Sequence[Tensor]) -> None:
-        """trained: all parameters that the optimizer could move; those of no group must stay unchanged."""
+        """trained: all parameters that the optimizer could move; parameters without a group must stay unchanged."""
         self._optimizer, self._trained = optimizer, list(trained)
         self._random = random.SystemRandom()
         self._copy: torch.optim.Optimizer | None = None
@@ -217,7 +218,7 @@ class RecomputedUpdates:
         return copy
 
     def _same(self, copy: torch.optim.Optimizer) -> bool:
-        """Whether all parameters and their states are those of the copy."""
+        """Whether all parameters and their states equal the copy's."""
         fused = any(group.get("fused") for group in copy.param_groups)
         for (p, q), before in zip(self._pairs, self._before, strict=True):
             if not _close(p.detach(), q.detach(), before, fused=fused):

@@ -1,7 +1,7 @@
 """Opacus' optimizer during a step: its clipped sums, its noise, its divisor and its update.
 
 The recorder replaces some of its methods on the instance by wrappers that call them and observe the results, and adds
-hooks to the inner optimizer of torch. An update without a preceding call of ``add_noise`` counts as one without noise.
+hooks to the inner optimizer of torch. An update without a preceding call of ``add_noise`` counts as noise-free.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch import Tensor
 
 from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
 from dpspec.recording.folder.step_record import UNSEEN
+from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.watching.clipped_sums import Contributions, RecomputedSums, SizeScaling, SummedGradients
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
-from dpspec.recording.watching.pending_step import PendingStep
 from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks
 
 #: An observation of the recorder.
@@ -112,7 +112,7 @@ class OpacusWatch:
         self._undo = []
 
     def _wrap(self, thing: Any, name: str, before: Sequence[Moment], after: Sequence[Callable[[Any], None]]) -> None:
-        """Observe before and after a method without arguments, on this instance alone."""
+        """Observe before and after a method without arguments, on this instance only."""
         own, original = vars(thing).get(name), getattr(thing, name)
 
         def replaced(this: Any) -> Any:

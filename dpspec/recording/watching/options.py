@@ -2,7 +2,7 @@
 
 An option is a number, a boolean or a word of a parameter group, such as ``lr`` or ``betas[0]``, or an option of the
 private sum, such as ``clip_norm``. A change is accepted if a scheduler of torch or Opacus made it: its value before the
-call is the last that was read, and it is one of those that the scheduler sets.
+call is the last that was read, and the scheduler is known to set it.
 
 Schedulers are observed at their classes. ``LRScheduler`` and the classes derived from it in torch, and Opacus'
 schedulers of noise and clip norm, get a ``step`` and an ``__init__`` that report each call. The classes get their own
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from dpspec.recording.fingerprints import digest
 from dpspec.recording.folder.step_record import UNREAD, OptionChange
-from dpspec.recording.watching.recognized import is_registered
+from dpspec.recording.recognized import is_registered
 
 Value: TypeAlias = float | str | None
 
@@ -74,7 +74,7 @@ class OptionWatch:
         """
         self._optimizer, self._private = optimizer, private
         self._last: dict[str, tuple[Value, ...]] | None = None
-        # The objects that ``_last`` was read from: those of the private sum under True, all under False.
+        # The objects that ``_last`` was read from: of the private sum under True, all under False.
         self._seen: dict[bool, list[Any] | None] = {}
         self._changed: dict[str, str] = {}
         self._places: dict[int, int] = {}
@@ -86,7 +86,7 @@ class OptionWatch:
         self._schedulers.remove()
 
     def read(self, *, private: bool = False) -> None:
-        """The options are about to be used; only those of the private sum if ``private``."""
+        """The options are about to be used; if ``private``, the private sum's only."""
         seen = self._objects(private)
         if self._last is not None and _are_same(seen, self._seen.get(private)):
             return
@@ -98,7 +98,7 @@ class OptionWatch:
         self._last, self._seen[private] = now, seen
 
     def changes(self) -> dict[str, OptionChange]:
-        """The options that changed since the last call; at first all of them."""
+        """The options that changed since the last call; at first all."""
         changed, self._changed = self._changed, {}
         last = self._last or {}
         return {name: OptionChange(by, last.get(name, ())) for name, by in changed.items()}
@@ -125,7 +125,7 @@ class OptionWatch:
         return changed
 
     def _objects(self, private: bool) -> list[Any] | None:
-        """The objects that options are read from; None if one of them can change in place."""
+        """The objects that options are read from; None if one can change in place."""
         groups = [] if private or self._optimizer is None else self._optimizer.param_groups
         found: list[Any] = []
         for group in groups:

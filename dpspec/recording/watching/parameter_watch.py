@@ -1,4 +1,4 @@
-"""Parameters between steps: the distance that they moved, and whether gradients are computed where the step left them."""
+"""Parameters between steps: their distance from the last step, and the parameters at which gradients are computed."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
+from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.watching.noise_sketch import NoiseSketch
-from dpspec.recording.watching.pending_step import PendingStep
 
 #: Upper bound on the number of roundings of a coordinate between the sum and the optimizer's gradient.
 _ROUNDINGS = 8
@@ -106,7 +106,7 @@ class ReportedGradients:
         self._summed += step.summed is not None
 
     def _divisor(self, got: Tensor, noise: Tensor, total: Tensor, step: PendingStep) -> float:
-        """Fit D of a step with a reported sum, and count the step if more than rounding is left; 1 if no D fits."""
+        """Fit D of a step with a reported sum, and count the step if the rest exceeds rounding; 1 if no D fits."""
         products = torch.zeros(4, dtype=torch.float64, device=got.device)
         for g, n, s in _chunks(got, noise, total):
             products += torch.stack([g @ (s + n), g @ g, n @ n, s @ s])

@@ -5,8 +5,8 @@ The sampler object gets a class that acts as its own and reports each batch; at 
 batch is used: batches wait in a queue until a step takes them.
 
 A pass over the loader may end early or train nothing: a first batch for a summary, a limit on the steps, an evaluation.
-Its batches are unused: the number of contributions of a step tells whether it consists of one pass alone. Within a pass
-every batch counts, so that a script that skips batches by their content is reported.
+Its batches are unused: a step whose contributions are the records of one pass used that pass only. Within a pass every
+batch counts, so that a script that skips batches by their content is reported.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SamplerWatch:
         self._waiting.append((number, np.asarray(self._present(drawn), dtype=np.int64)))
 
     def latest(self) -> Indices:
-        """The last drawn batch that no step took yet; empty if there is none."""
+        """The last drawn batch that no step took yet, or an empty one."""
         return self._waiting[-1][1] if self._waiting else np.zeros(0, dtype=np.int64)
 
     def current(self) -> Indices:
@@ -83,7 +83,7 @@ class SamplerWatch:
     def take(self, rows: int | None) -> tuple[Indices, int] | None:
         """The drawn records of a step with ``rows`` contributions, and the number of their batches; None of none.
 
-        If batches are drawn when they are used, a step takes all since the last step, or those of one pass if these
+        If batches are drawn when they are used, a step takes all since the last step, or a single pass if its batches
         have ``rows`` records. Of batches drawn ahead a step takes the first, and more while they have fewer records.
         """
         if not self._waiting:

@@ -174,9 +174,7 @@ class SensitivityProbe:
 
     def _clipped(self, gradients: list[Tensor]) -> list[Tensor]:
         """The contributions of per-sample gradients, each (k, n)."""
-        factors = clip_factors(
-            self._optimizer, self._clipping, [torch.linalg.vector_norm(g, dim=1) for g in gradients]
-        )
+        factors = clip_factors(self._optimizer, self._clipping, [torch.linalg.vector_norm(g, dim=1) for g in gradients])
         return [g * factor[:, None] for g, factor in zip(gradients, factors, strict=True)]
 
     def _length(self, parts: list[Tensor]) -> float:

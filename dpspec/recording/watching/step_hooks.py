@@ -85,7 +85,7 @@ class ReplacedMethods:
         return list(self._names)[:20]
 
     def check(self, watched: Mapping[str, Any]) -> None:
-        """Note the methods that are replaced now. watched: by name, those of the recorder."""
+        """Note the methods that are replaced now. watched: the recorder's, by name."""
         places = list(self._places(watched))
         objects = [thing for _, thing, _ in places]
         if len(objects) == len(self._seen) and all(a is b for a, b in zip(objects, self._seen, strict=True)):

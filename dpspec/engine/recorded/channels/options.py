@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from dpspec.engine.results.decimals import nearest
-from dpspec.recording.folder.option_record import MOST_OPTIONS, UNREAD, OptionChange
+from dpspec.recording.folder.step_record import MOST_OPTIONS, UNREAD, OptionChange
 
 #: Options of the private sum and of the sampler; all others belong to the optimizer's parameter groups.
 PRIVATE = ("noise_multiplier", "clip_norm", "divisor", "loss_reduction", "rate")

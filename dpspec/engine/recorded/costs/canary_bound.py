@@ -20,7 +20,7 @@ from dpspec.contract import Assumption, Evidence, FrozenMap, Scope
 from dpspec.engine.recorded.costs.canary_scores import CanaryScores, read_canaries
 from dpspec.engine.recorded.costs.epsilons import ZERO_OUT, Cost
 from dpspec.engine.recorded.recorded_run import RecordedRun
-from dpspec.recording.planting.coins import GRADIENTS
+from dpspec.recording.folder.canaries import GRADIENTS
 from dpspec.stats.attacks import guess_counts
 
 #: A lower bound is no larger than the truth with this probability.

@@ -15,9 +15,9 @@ from dpspec.contract import DataError
 from dpspec.data.scored.columns import Wanted, read_columns
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.errors import RecordingError
+from dpspec.recording.folder.canaries import BYTES, CoinSource
 from dpspec.recording.folder.header import MOST_CANARIES
 from dpspec.recording.folder.run_folder import CANARIES, STEPS
-from dpspec.recording.planting.coins import BYTES, CoinSource
 from dpspec.regular_files import NotRegularError, read_regular
 
 #: No file of scores is larger: a byte and a float64 for each canary, and what an archive adds.

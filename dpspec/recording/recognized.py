@@ -33,7 +33,7 @@ CLIPPING = {
     "DPOptimizerFastGradientClipping": "ghost",
 }
 
-#: Classes that spread one step over several processes, each of which sees a part.
+#: Classes that spread one step over several processes.
 _DISTRIBUTED = (
     "DistributedDataParallel",
     "FullyShardedDataParallel",
@@ -106,14 +106,14 @@ def clipping_of(optimizer: Any) -> str | None:
 def refuse_engine(engine: Any, optimizer: Any) -> None:
     """Raise ``UsageError`` for Opacus' engine with an optimizer of torch.
 
-    Such an optimizer would be taken for that of a custom loop, and the one that clips would not be observed.
+    It would count as the optimizer of a custom loop, and the one that clips would not be observed.
     """
     if is_opacus(engine, "PrivacyEngine"):
-        given = f"optimizer is {_name(type(optimizer))}, which is none of Opacus'"
+        given = f"optimizer is {_name(type(optimizer))}, which is not Opacus'"
         what = "no optimizer was given" if optimizer is None else given
         raise UsageError(
             f"{what}, and engine is Opacus' PrivacyEngine: give the optimizer that make_private returned; a loop that "
-            "clips and adds noise itself gives its accountant alone, engine=engine.accountant"
+            "clips and adds noise itself gives engine=engine.accountant"
         )
 
 
@@ -130,8 +130,8 @@ def refuse_distributed(what: str, thing: Any) -> None:
     found = next((name for name in names if name in _DISTRIBUTED), None)
     if found is not None or (what == "loader" and getattr(thing, "distributed", False) is True):
         raise UsageError(
-            f"{what} is {found or 'a distributed DPDataLoader'}: each process sees a part of a step, and the recorder "
-            "is not made for several; record a run on one process"
+            f"{what} is {found or 'a distributed DPDataLoader'}: each process sees a part of a step; record a run "
+            "on one process"
         )
 
 
@@ -140,7 +140,7 @@ def refuse_processes() -> None:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
         size = distributed.get_world_size()
-        raise UsageError(f"torch.distributed runs {size} processes: the recorder is not made for several")
+        raise UsageError(f"torch.distributed runs {size} processes: record a run on one process")
 
 
 def sampler_of(loader: Any) -> Sampler:
@@ -207,7 +207,7 @@ class AccountantWatch:
 
 
 def largest_multiplicity(dataset: Any) -> int:
-    """The largest number of indices of a dataset that lead to the same record, through ``Subset`` and ``ConcatDataset``.
+    """The largest number of indices that lead to the same record through ``Subset`` and ``ConcatDataset``.
 
     It is 1 for other datasets. Two datasets are the same if they are one object, or if they are ``TensorDataset`` over
     the same memory. Records with equal content at different places are not found.

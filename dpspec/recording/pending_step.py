@@ -55,7 +55,7 @@ class PendingStep:
         layers: int,
         drawn: tuple[Indices, int] | None,
         learning_rate: float,
-        told: tuple[float, float, int] | None,
+        accounted: tuple[float, float, int] | None,
         update: Tensor,
         options: Mapping[str, OptionChange],
     ) -> tuple[PublicStep, InternalStep]:
@@ -67,7 +67,7 @@ class PendingStep:
             layers: The number of layers in the sketch.
             drawn: The records and the number of batches, None if unknown.
             learning_rate: Of all parameter groups.
-            told: The last noise multiplier and rate, and the number of steps, in the accountant's history.
+            accounted: From the accountant's history: the last noise multiplier and rate, and the number of steps.
             update: The distance that the parameters moved.
             options: Those that changed.
         """
@@ -91,7 +91,7 @@ class PendingStep:
                 rows=self.rows,
                 virtual=self.virtual,
                 updates=self.updates,
-                told_steps=told[2] if told is not None else UNSEEN,
+                told_steps=accounted[2] if accounted is not None else UNSEEN,
                 time=time,
                 noise_multiplier=self.noise_multiplier,
                 clip_norm=self.clip_norm,
@@ -99,8 +99,8 @@ class PendingStep:
                 divisor=self.divisor,
                 measured_divisor=measured,
                 learning_rate=learning_rate,
-                told_noise=told[0] if told is not None else math.nan,
-                told_rate=told[1] if told is not None else math.nan,
+                told_noise=accounted[0] if accounted is not None else math.nan,
+                told_rate=accounted[1] if accounted is not None else math.nan,
                 rate=self.rate,
                 noise_squares=total,
                 layers=squares.astype(np.float32),
@@ -132,7 +132,7 @@ class PendingStep:
 
 
 def _together(values: Sequence[Tensor | None]) -> list[float]:
-    """Scalars on any devices, NaN for None; those on a device are read at once."""
+    """Scalars on any devices, NaN for None; a device is read in one transfer."""
     given = [v for v in values if v is not None]
     device = next((v.device for v in given if not v.is_cpu), None)
     if device is None:
