@@ -186,7 +186,7 @@ def test_records_that_are_dictionaries_of_tokens():
     [
         ({"kind": "mislabeled", "count": 20}, "did you mean 'mislabelled'"),
         ({"kind": "mislabelled", "count": 20}, "needs classes"),
-        ({"kind": "mislabelled", "count": 20, "classes": 1}, "one class only"),
+        ({"kind": "mislabelled", "count": 20, "classes": 1}, "need two classes or more"),
         ({"kind": "mislabelled", "count": 20, "classes": 2}, "label 2 is not one of the 2 classes 0 to 1"),
         ({"kind": "mislabelled", "count": 20, "classes": 3, "label": 0}, "label=0: no label"),
         ({"kind": "mislabelled", "count": 20, "classes": 3, "label": 5}, "label=5: records have nothing there"),
