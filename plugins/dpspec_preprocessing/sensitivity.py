@@ -1,7 +1,7 @@
 """The declared steps of a pipeline, and the proved effect of one replaced record on the other processed records.
 
 ``changed`` (Delta_inf) is the number of common records that are processed differently, ``moved`` (Delta_2) the maximum
-displacement of one of them, and tau = changed * moved bounds the sum of displacements. The private mechanism accounts
+displacement of a record, and tau = changed * moved bounds the sum of displacements. The private mechanism accounts
 for the replaced record itself. Formulas are for records of norm at most R.
 
 *Propose-test-release* holds for all datasets. J is a distance to the datasets outside the collection, 1-Lipschitz under

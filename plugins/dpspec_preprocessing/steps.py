@@ -1,4 +1,4 @@
-"""Execution of the pre-processing steps, and the exact search for near-duplicates that two of them need.
+"""Execution of the pre-processing steps, and the exact search for near-duplicates that two steps need.
 
 A step maps rows (n, d) float64, with NaN for missing values, to rows of the same shape and order. A row that
 deduplication removes becomes the zero vector, so that n does not change.
