@@ -13,13 +13,8 @@ from support.checked_runs import CheckedRun, Question, check_run
 from torch import nn
 
 import dpspec
-<<<<<<< HEAD
-from dpspec.engine.recorded.channels.gradient_checks import UPDATES
-from dpspec.recording.watching.optimizer_state import RecomputedUpdates
-=======
 from dpspec.engine.recorded.checks import UPDATES
-from dpspec.recording.watching.recomputed_updates import RecomputedUpdates
->>>>>>> main
+from dpspec.recording.watching.optimizer_state import RecomputedUpdates
 
 Between = Callable[[torch.optim.Optimizer], None]
 

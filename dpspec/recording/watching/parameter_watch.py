@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """Parameters between steps: their distance from the last step, and the parameters at which gradients are computed."""
-=======
-"""Distances that parameters moved: one copy of the parameters, and comparisons with it."""
->>>>>>> main
 
 from __future__ import annotations
 
@@ -14,13 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-<<<<<<< HEAD
 from dpspec.recording.fingerprints import Tally
 
 #: The distance of a parameter that became or was NaN, and of one in which only the sign of a zero changed.
-=======
-#: Distance of a parameter that became or was NaN, and of a zero whose sign changed.
->>>>>>> main
 _HUGE, _TINY = 1e300, 1e-30
 
 #: Integers of the same size as a number.
