@@ -61,6 +61,7 @@ claims:
 SELECTION_MECHANISM = Mechanism(
     kind=SELECTION,
     summary="The best of several runs on the same data, chosen by what they release and published",
+    description="choosing the best of several trainings",
     schemas=Schemas(mechanism=_SCHEMA),
     claims=frozenset({CLAIM_KIND}),
     audit="dpspec.engine.selection.audit:SelectionAudit",

@@ -222,7 +222,7 @@ class TestSeveralResults:
         for line in ("From a.json", "From b.json", "same (a.json)", "same (b.json)"):
             assert f"  {line}\n" in ended.out
         text = " ".join(ended.out.split())
-        assert "2 results, each judged by itself; 4 audits, 4 claims: all as expected" in text
+        assert "2 results, each judged separately; 4 audits, 4 claims: all as expected" in text
         assert "2 results are shown side by side. Each was judged by itself" in text
         assert "hold together at confidence 0.9." in text
 
@@ -247,7 +247,7 @@ class TestSeveralResults:
         assert dpspec("diff", "both.html", "both.html").code == 0
         three = dpspec("report", "both.html", "b.json")
         assert "From both.html: a.json" in three.out
-        assert "3 results, each judged by itself" in three.out
+        assert "3 results, each judged separately" in three.out
 
     def test_a_file_is_taken_once(self, dpspec, two):
         ended = dpspec("report", "a.json", "./a.json")

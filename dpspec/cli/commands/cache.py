@@ -27,7 +27,7 @@ def list_trials(
     """List stored trials: by the spec that first asked for them, with kind, number, size and date."""
     from dpspec.engine.results.decimals import size
     from dpspec.engine.storage.trial_store import Store
-    from dpspec.reporters.view.page_layout import text_table
+    from dpspec.reporters.layout import text_table
 
     trial_store = Store(store)
     entries = list(trial_store.entries())

@@ -53,7 +53,7 @@ def explain(
     from dpspec.language.diagnostics.codes import CODES
     from dpspec.language.diagnostics.codes import explain as explain_code
     from dpspec.registry.loader import load_catalog
-    from dpspec.reporters.view.glossary import VERDICTS
+    from dpspec.reporters.labels import VERDICTS
 
     catalog = load_catalog()
     all_keys = list(keys(reference(catalog)))

@@ -147,9 +147,16 @@ def assemble(
         audits=audits,
         confidence=confidence_of([of_audit.spec for of_audit in concluded]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        environment=environment(catalog),
+        environment=FrozenMap({**environment(catalog), "mechanisms": descriptions(catalog, audits)}),
         notes=_notes(audits, [bool(each.bounded.prepared.components) for each in trained]),
     )
+
+
+def descriptions(catalog: Catalog, audits: Sequence[AuditResult]) -> dict[str, str]:
+    """Return the description of each mechanism kind of the audits, for reports."""
+    kinds = dict.fromkeys(str(audit.document["mechanism"]["kind"]) for audit in audits)
+    offered = {kind: catalog.mechanisms[kind].provider.description for kind in kinds if kind in catalog.mechanisms}
+    return {kind: text for kind, text in offered.items() if text}
 
 
 def audit_result(trained: Trained, concluded: Concluded, judged: Judged) -> AuditResult:

@@ -11,8 +11,8 @@ import pytest
 from dpspec.engine.results.result import Conformance, Result
 from dpspec.registry.foreign_code import resolve
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.formats import brief
-from dpspec.reporters.view import words
+from dpspec.reporters import labels
+from dpspec.reporters.formats import terminal
 
 LABEL = "proved as declared, run deviates"
 
@@ -27,7 +27,7 @@ def deviating(result: Result, *, expected: bool) -> Result:
 
 
 def rendered(name: str, result: Result) -> str:
-    render: Any = brief.render if name == "brief" else resolve(load_catalog().reporters[name].provider.render)
+    render: Any = terminal.render_brief if name == "brief" else resolve(load_catalog().reporters[name].provider.render)
     return " ".join(str(render(result)).split())
 
 
@@ -64,6 +64,6 @@ def test_no_guarantee_is_registered_for_a_deviating_run(result: Result) -> None:
 def test_metrics_and_conforming_runs_keep_their_verdicts(result: Result) -> None:
     (audit,) = deviating(result, expected=False).audits
     (proof,) = audit.verdicts
-    assert words.verdict_label(audit, proof) == LABEL
-    assert words.verdict_label(audit, dataclasses.replace(proof, kind="metric")) == "proved"
-    assert words.verdict_label(result.audits[0], proof) == "proved"
+    assert labels.verdict_label(audit, proof) == LABEL
+    assert labels.verdict_label(audit, dataclasses.replace(proof, kind="metric")) == "proved"
+    assert labels.verdict_label(result.audits[0], proof) == "proved"

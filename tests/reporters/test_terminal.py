@@ -1,4 +1,4 @@
-"""The terminal report: golden at 80 columns, and what must hold at every width."""
+"""The terminal report, brief and whole: golden at 80 columns, and properties at each width."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 from rich.cells import cell_len
 from support import results as factory
 
-from dpspec.contract import FrozenMap
-from dpspec.engine.results.result import Conformance
-from dpspec.reporters.formats.terminal import render
+from dpspec.contract import Check, FrozenMap
+from dpspec.engine.results.result import AuditResult, Conformance, Result
+from dpspec.reporters.formats.terminal import render, render_brief
+from dpspec.reporters.summary import tally
 
 GOLDEN = Path(__file__).parent / "golden"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -62,7 +63,7 @@ def test_order_of_sections(result):
         "Findings",
         "Assumptions",
         "Notes",
-        "What this does not show",
+        "Limits",
         "How to reproduce",
     ]
     places = [text.index(f"\n{section}\n") for section in sections]
@@ -75,12 +76,12 @@ def test_contradicted_comes_first(result):
 
 def test_hidden_values_are_counted_or_shown(result):
     without, within = render(result), render(result, internal=True)
-    assert "Left out: 1 data-dependent and 2 per-record values" in without
+    assert "Omitted: 1 data-dependent and 2 per-record values" in without
     assert "accuracy" not in without
     assert "0.7777" not in without
     assert "accuracy = 0.9412" in within
     assert "0.7777" in within
-    assert "Left out" not in within
+    assert "Omitted" not in within
 
 
 def test_no_conclusion_is_ever_private_or_safe(result):
@@ -138,7 +139,7 @@ def test_without_a_command_the_specs_are_named(result):
 def test_what_is_left_out_is_not_called_none(result):
     lines = render(result).split("\n")
     claim = next(i for i, line in enumerate(lines) if "record-3: " in line)
-    assert lines[claim + 2].strip() == "interval left out, as expected"
+    assert lines[claim + 2].strip() == "interval omitted, as expected"
 
 
 def test_a_claimed_value_is_said_once(result):
@@ -187,3 +188,127 @@ def test_findings_of_several_directions_say_the_rest_once():
     places = [text.index(part) for part in ("either direction", "direction: add", "direction: remove")]
     assert places == sorted(places)
     assert text.count("epsilon <= 3") == 2
+
+
+#: Twice as unlikely as what is rejected.
+LOW = 5e-7
+
+
+def check(name: str, p_value: float = 0.5, detectable: float | None = 0.1, measured: float = 0.1) -> Check:
+    return Check(
+        assumption=name,
+        test="chi-square",
+        p_value=p_value,
+        observed="measured",
+        declared=1.0,
+        measured=measured,
+        detectable=detectable,
+    )
+
+
+def fine(name: str = "app", **changes: object) -> AuditResult:
+    values = {
+        "name": name,
+        "verdicts": (factory.verdict("one"), factory.verdict("two", verdict="refuted", expect=("refuted",))),
+        "conformance": Conformance(status="conforms-within", expect="conforms-within", expected=True, reason="fine"),
+        "checks": (check("steps", detectable=0.0), check("noise-scale", detectable=0.005), check("update")),
+        "notes": (),
+        **changes,
+    }
+    return factory.audit(**values)
+
+
+def deviating(name: str = "app") -> AuditResult:
+    return fine(
+        name,
+        conformance=Conformance(
+            status="deviates", expect="conforms-within", expected=False, reason="What ran is not what was declared."
+        ),
+        checks=(check("steps", detectable=0.0), check("clipping", LOW), check("noise-scale", 0.0)),
+    )
+
+
+def several(*audits: AuditResult) -> Result:
+    return dataclasses.replace(factory.result(), audits=audits, notes=())
+
+
+def test_what_is_as_expected_has_a_line_each():
+    text = render_brief(several(fine()), width=200)
+    rows = [line for line in text.splitlines() if re.match("  [A-Z]", line)]
+    assert [row.split("  ")[1] for row in rows] == ["PROVED", "REFUTED", "NO DEVIATION FOUND"]
+    assert rows[1].endswith(", as expected")
+    assert not rows[0].endswith(", as expected")
+    assert rows[2].endswith("3 checks; smallest detectable deviation per kind from 0.5% (noise-scale) to 10% (update)")
+    assert "Not as expected" not in text
+
+
+def test_what_no_check_could_see_is_said():
+    checks = (check("sampling", detectable=None), check("update"), check("update", detectable=None))
+    text = render_brief(several(fine(checks=checks)), width=200)
+    assert "no detection limit for sampling" in text
+
+
+def test_what_is_not_as_expected_is_last_and_in_full():
+    wrong = factory.verdict("wrong", verdict="open", expected=False, reason="Not proved: no bound.")
+    text = render_brief(several(fine("good"), fine("app", verdicts=(wrong, factory.verdict("right")))))
+    above, _, below = text.partition("Not as expected: app\n")
+    assert "wrong" not in above
+    assert "right" in above
+    assert "NOT AS EXPECTED (expected proved)" in below
+    assert "Not proved: no bound." in below
+
+
+def test_a_deviation_shows_the_checks_that_speak_against_it_worst_first():
+    text = render_brief(several(deviating()), width=120)
+    below = text.partition("Not as expected\n")[2]
+    assert below.index("noise-scale: chi-square, p = 0,") < below.index("clipping: chi-square, p = 5e-7")
+    assert "- 1 other check with p above 1e-6" in below
+    assert "NO DEVIATION" not in text
+    assert tally(several(deviating())) == "FAILED app deviates (noise-scale 0.1 for 1)"
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("internal", [False, True])
+def test_no_line_is_too_long_and_nothing_hostile_gets_through(result, width, internal):
+    text = render_brief(result, width=width, internal=internal)
+    assert all(cell_len(line) <= width for line in text.splitlines())
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def test_a_bound_that_was_broken_is_the_first_line(result):
+    assert render_brief(result).startswith("!! CONTRADICTED")
+
+
+def test_what_is_left_out_of_reports_is_left_out(result):
+    assert "0.7777" in render_brief(result, internal=True)
+    assert "0.7777" not in render_brief(result)
+
+
+def test_a_claim_that_holds_of_a_weaker_adversary_says_so_on_its_line():
+    """A proof about the final model alone must not read like one about all of training."""
+    claims = [{"id": "one", "access": "final-model"}, {"id": "two"}, {"id": "good", "kind": "metric"}]
+    document = FrozenMap({"claims": claims, "threat_model": {"access": "transcript"}})
+    verdicts = (factory.verdict("one"), factory.verdict("two"), factory.verdict("good", kind="metric"))
+    text = render_brief(several(fine(document=document, verdicts=verdicts)), width=200)
+    lines = {line.split()[1]: line for line in text.splitlines() if line.startswith("  PROVED")}
+    assert lines["one"].endswith(": epsilon <= 3 at delta = 1e-06, seeing the final model")
+    assert lines["two"].endswith(", seeing every iterate and the other drawn records")
+    assert "seeing" not in lines["good"]
+    plain = FrozenMap({"claims": [{"id": "one"}], "threat_model": {"access": "all-iterates"}})
+    assert "seeing" not in render_brief(several(fine(document=plain)), width=200)
+
+
+def test_rejected_checks_stand_first_in_the_whole_report_and_are_marked():
+    text = render(several(deviating()), width=120)
+    items = [line.strip() for line in text.partition("Conformance\n")[2].splitlines() if line.startswith("    - ")]
+    assert items[0].startswith("- REJECTED  noise-scale: chi-square, p = 0")
+    assert items[1].startswith("- steps") or items[1].startswith("- REJECTED  clipping")
+    assert [line for line in items if "REJECTED" in line] == items[: sum("REJECTED" in line for line in items)]
+    assert "REJECTED" not in render(several(fine()), width=120)
+
+
+def test_a_declared_number_that_was_computed_is_rounded():
+    rate = dataclasses.replace(check("sampling", 0.0), declared=0.05043678918740729, measured=0.19)
+    text = render_brief(several(dataclasses.replace(deviating(), checks=(rate,))), width=120)
+    assert "declared 0.05044, measured 0.19" in text

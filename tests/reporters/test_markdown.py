@@ -14,7 +14,7 @@ from dpspec.engine.results.codec import load
 from dpspec.engine.results.result import AuditResult
 from dpspec.reporters.formats import data_files as json_report
 from dpspec.reporters.formats import markdown
-from dpspec.reporters.view.limits import ALWAYS, command, limits
+from dpspec.reporters.limits import ALWAYS, limits, recipes
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_markdown_shows_at_most_a_screen_where_all_is_well(result, count):
     text = unfolded(markdown.render(renamed(result, count, **as_wished(result.audits[0]))))
     assert "Not as expected" not in text
     assert len([line for line in text.split("\n") if line]) <= 40
-    assert "## What this does not show" in text
+    assert "## Limits" in text
 
 
 def test_markdown_shows_what_is_not_as_expected_first_and_in_full(result):
@@ -125,7 +125,7 @@ def test_markdown_repeats_no_claimed_value(result):
 
 def test_markdown_is_redacted(result):
     assert "accuracy" not in markdown.render(result)
-    assert "Left out" in markdown.render(result)
+    assert "Omitted" in markdown.render(result)
     assert "accuracy = 0.9412" in markdown.render(result, internal=True)
 
 
@@ -149,15 +149,11 @@ def test_limits_say_what_is_missing(result):
     assert "Open in digits-group: tight. Neither proved nor refuted." in sentences
     assert sentences[-len(ALWAYS) :] == ALWAYS
     untrained = dataclasses.replace(audit, trials=(), planned_trials=0)
-    assert any(
-        "Nothing was trained for digits-group" in s for s in limits(dataclasses.replace(result, audits=(untrained,)))
-    )
+    bare = limits(dataclasses.replace(result, audits=(untrained,)))
+    assert "No training code was run for digits-group: results apply to the specification." in bare
 
 
 def test_command_falls_back_to_the_sources(result):
-    assert command(result)[:3] == ("dpspec", "run", "specs/quickstart.yaml")
-    assert command(dataclasses.replace(result, environment=redact(result).audits[0].cell)) == (
-        "dpspec",
-        "run",
-        "specs/quickstart.yaml",
-    )
+    assert recipes(result)[0].command[:3] == ("dpspec", "run", "specs/quickstart.yaml")
+    bare = dataclasses.replace(result, environment=redact(result).audits[0].cell)
+    assert recipes(bare)[0].command == ("dpspec", "run", "specs/quickstart.yaml")

@@ -16,8 +16,8 @@ from dpspec.contract import FrozenMap, Series
 from dpspec.engine.results.codec import dump
 from dpspec.registry.loader import load_catalog, resolve
 from dpspec.reporters import html
+from dpspec.reporters import layout as grid
 from dpspec.reporters.html import series_plots as pictures
-from dpspec.reporters.view import number_tables as grid
 
 
 def encoded(*pixels: int) -> str:
