@@ -10,7 +10,7 @@ import yaml
 import dpspec
 from dpspec.contract import Evidence, FrozenMap, Scope
 from dpspec.engine.judging.reasons import attack_name
-from dpspec.engine.results.declarations import statement as said
+from dpspec.engine.results.diff import statement as said
 from dpspec.engine.results.result import Result
 from dpspec.reporters import labels
 from dpspec.reporters.formats import deployment_record, markdown, statement
