@@ -44,6 +44,7 @@ from dpspec.kit.specs import (
 )
 from dpspec.kit.tables import columns_of, series
 from dpspec.kit.trials import (
+    canary_free_accuracy,
     chunks,
     expected_checks,
     runs_together,
@@ -52,7 +53,6 @@ from dpspec.kit.trials import (
     training_bytes,
     training_job,
     training_seconds,
-    twin_accuracy,
 )
 from dpspec.kit.user_rows import draws_users
 from dpspec.kit.users import UsersAsGroups
@@ -70,6 +70,7 @@ __all__ = [
     "array",
     "bad_value",
     "block",
+    "canary_free_accuracy",
     "choice",
     "chunks",
     "claimed_deltas",
@@ -105,7 +106,6 @@ __all__ = [
     "training_bytes",
     "training_job",
     "training_seconds",
-    "twin_accuracy",
     "unsupported",
     "whole_number",
 ]

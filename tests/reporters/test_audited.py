@@ -32,7 +32,7 @@ DOCUMENT = {
     "model": {"kind": "mlp", "hidden": [8]},
     "training": {"backend": "native"},
     "threat_model": {"adjacency": "add-remove", "access": "all-iterates", "group_size": [1, 4]},
-    "audit": {"method": "one-run", "runs": 1, "expect": "conforms-within"},
+    "audit": {"method": "one-run", "runs": 1, "expect": "no-deviation-found"},
 }
 
 
@@ -46,7 +46,7 @@ def page(one: AuditResult, *more: AuditResult) -> str:
 
 
 def status(name: str, *, expected: bool = True) -> Conformance:
-    return Conformance(status=name, expect="conforms-within", expected=expected, reason="Why.")  # type: ignore[arg-type]
+    return Conformance(status=name, expect="no-deviation-found", expected=expected, reason="Why.")  # type: ignore[arg-type]
 
 
 def test_what_it_was():
@@ -144,7 +144,7 @@ def test_controls_of_several_audits_are_counted():
 
 
 def test_what_ran_is_told_of():
-    ran = audit(conformance=status("conforms-within"))
+    ran = audit(conformance=status("no-deviation-found"))
     assert list(conclusion(ran))[-1] == (
         "1 conformance test compared the run with its declaration. None found a deviation above its detection limit."
     )
@@ -179,7 +179,7 @@ def test_a_run_that_deviates_is_promised_nothing():
     assert tuple(membership(audit())) != ()
     broken = audit(verdicts=(factory.verdict("c", verdict="contradicted", expected=False),))
     assert risk(broken)[0].endswith("do not rely on them.")
-    assert risk(audit(conformance=status("conforms-within"))) == tuple(membership(audit()))
+    assert risk(audit(conformance=status("no-deviation-found"))) == tuple(membership(audit()))
 
 
 def test_the_four_questions_are_answered_of_one_audit_and_of_several():
@@ -203,7 +203,7 @@ def test_nothing_proved_has_no_odds():
 
 
 def test_the_page_tells_all_of_it():
-    text = page(audit(conformance=status("conforms-within")))
+    text = page(audit(conformance=status("no-deviation-found")))
     for part in ("Audited", "The clinic&#39;s model", "Risk for one person", '<h2 id="words-h">Words</h2>'):
         assert part in text
     assert text.index('id="short"') < text.index('class="conclusion"') < text.index('id="claims"')
@@ -248,7 +248,9 @@ def test_of_many_controls_the_first_are_named_on_top():
 
 
 def test_mechanisms_and_assumptions_are_told_in_words_with_their_names_behind():
-    unchecked = Assumption(name="fresh-noise", status="unchecked", text="every step draws fresh noise; nobody looked")
+    unchecked = Assumption(
+        name="independent-noise", status="unchecked", text="every step draws fresh noise; nobody looked"
+    )
     false = Assumption(name="sampling", status="false", text="batches are drawn by chance")
     stated = Assumption(name="released", status="declared", text="only the output is released")
     tested = Assumption(name="clipping", status="declared", text="each record is clipped", test="largest norm")
@@ -258,7 +260,7 @@ def test_mechanisms_and_assumptions_are_told_in_words_with_their_names_behind():
     assert "and adds noise to the sum (the mechanism group)." in answers["Audited"][0]
     said = " ".join(answers["Not tested"])
     assert "False assumption of some numbers: batches are drawn by chance (sampling)." in said
-    assert "Unchecked assumption: every step draws fresh noise (fresh-noise)." in said
+    assert "Unchecked assumption: every step draws fresh noise (independent-noise)." in said
     assert "Declared by the spec, not tested: only the output is released (released)." in said
     assert "clipping" not in said
     strange = audit(document=FrozenMap({**DOCUMENT, "mechanism": {"kind": "theirs"}}))

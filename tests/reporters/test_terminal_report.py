@@ -107,7 +107,7 @@ def test_several_audits_are_named(result):
         cell=FrozenMap({"mechanism.noise_multiplier": 1.2}),
         verdicts=(),
         trials=(),
-        conformance=Conformance(status="deviates", expect="conforms-within", expected=False, reason="no noise"),
+        conformance=Conformance(status="deviates", expect="no-deviation-found", expected=False, reason="no noise"),
     )
     text = render(dataclasses.replace(result, audits=(audit, second)))
     assert "Findings: digits-group[1.2]" in text

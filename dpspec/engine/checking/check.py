@@ -34,7 +34,7 @@ class Question:
         epsilon: The claim, for the first of the group sizes; None if nothing is claimed.
         group_sizes: The group sizes at which epsilon is bounded.
         adjacency: ``zero-out`` or ``add-remove``.
-        public_constants: Whether the user declares all hyperparameters public.
+        data_independent_hyperparameters: Whether the user declares all hyperparameters public.
         assume: Names of channels and assumptions that the user assumes if the recording leaves them open.
         public: Names of hyperparameters that the user declares public.
     """
@@ -43,7 +43,7 @@ class Question:
     epsilon: float | None = None
     group_sizes: tuple[int, ...] = (1,)
     adjacency: str = "zero-out"
-    public_constants: bool = False
+    data_independent_hyperparameters: bool = False
     assume: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
 
@@ -71,7 +71,7 @@ def document_of(run: Path, question: Question) -> dict[str, Json]:
         "training": {
             "backend": "recorded",
             "run": run.as_posix(),
-            "public_constants": question.public_constants,
+            "data_independent_hyperparameters": question.data_independent_hyperparameters,
             **{key: names for key, names in given.items() if names},
         },
         "threat_model": {"adjacency": question.adjacency, "group_size": sorted(question.group_sizes)},
@@ -128,7 +128,7 @@ def _options(question: Question) -> list[str]:
         found += ["--group-size", str(size)]
     if question.adjacency != "zero-out":
         found += ["--adjacency", question.adjacency]
-    found += ["--public-constants"] if question.public_constants else []
+    found += ["--data-independent-hyperparameters"] if question.data_independent_hyperparameters else []
     for option, names in (("--public", question.public), ("--assume", question.assume)):
         found += [word for name in names for word in (option, name)]
     return found

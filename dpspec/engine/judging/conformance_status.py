@@ -11,7 +11,7 @@ from dpspec.engine.results.result import Conformance, ConformanceName
 from dpspec.stats.conformance.measurement import LEVEL
 
 #: What backends say of where constants come from.
-CONSTANTS = "public-constants"
+CONSTANTS = "data-independent-hyperparameters"
 
 
 def rejected(check: Check, family: int) -> bool:
@@ -70,21 +70,21 @@ def conformance_of(
 ) -> Conformance:
     """The conformance of one audit.
 
-    ``deviates`` if any check is rejected; ``checks-missing`` if one is not there that was promised; ``conforms-within``
-    the deviations that its checks would have seen; ``not-run`` without checks of the run, or where all of them
-    abstain: a step on a neighbour is none of the run's.
+    ``deviates`` if any check is rejected; ``checks-missing`` if one is not there that was promised;
+    ``no-deviation-found`` the deviations that its checks would have seen; ``not-run`` without checks of the run, or
+    where all of them abstain: a step on a neighbour is none of the run's.
 
     executed: whether all trials were made. Where they were not, promises may still be kept, and a conformance that was
-    not looked at is what ``conforms-within`` expects; where they were, it is as expected only if ``expect`` says so.
+    not looked at is what ``no-deviation-found`` expects; where they were, it is as expected only if ``expect`` says so.
     """
     bad = [check for check in checks if rejected(check, family)]
     gone = missing(promised, checks) if executed else ()
     of_the_run = [check for check in checks if not _on_a_neighbour(check)]
     looked = any(check.detectable is not None or check.p_value < 1.0 for check in of_the_run)
     status: ConformanceName = (
-        "deviates" if bad else "checks-missing" if gone else "conforms-within" if looked else "not-run"
+        "deviates" if bad else "checks-missing" if gone else "no-deviation-found" if looked else "not-run"
     )
-    waiting = expect == "conforms-within" and status == "not-run" and not executed
+    waiting = expect == "no-deviation-found" and status == "not-run" and not executed
     return Conformance(
         status=status, expect=expect, expected=status == expect or waiting, reason=reason(bad, checks, gone)
     )

@@ -48,7 +48,7 @@ from dpspec.language.selections import SELECTION
 from dpspec.registry.foreign_code import is_foreign, made, misbehaved, resolve
 
 #: The assumption of findings that a backend's statement is about.
-NAME = "public-constants"
+NAME = "data-independent-hyperparameters"
 
 #: What somebody says of their own backend is reported, however sure they are.
 _BAD = ("false", "unchecked")

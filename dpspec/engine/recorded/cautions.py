@@ -79,7 +79,7 @@ def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -
         if len(values) > _FEW and run.header.clipping != "adaptive":
             yield (
                 f"The {words} took {len(values)} values in {run.steps} steps: where they were computed from records or "
-                "gradients, nothing here holds (see public-constants)."
+                "gradients, nothing here holds (see data-independent-hyperparameters)."
             )
     excess = norm_excess(run)
     if excess:

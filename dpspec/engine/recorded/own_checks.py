@@ -159,7 +159,7 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
     if scaled_squares(run) is None or not parts:
         return
     name, quiet = noise_size.quietest(parts)
-    yield check("noise-isotropy", quiet, "reported", f"in each layer, least in {name}")
+    yield check("per-layer-noise", quiet, "reported", f"in each layer, least in {name}")
     least = {
         name: (float(value), size)
         for (name, size), value in zip(run.header.layers, run.quietest, strict=True)
@@ -167,7 +167,7 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
     }
     if least:
         yield worst(
-            "noise-isotropy", [noise_size.quietest_step(least, run.steps)], "reported", "in each layer, each step"
+            "per-layer-noise", [noise_size.quietest_step(least, run.steps)], "reported", "in each layer, each step"
         )
 
 
@@ -293,7 +293,15 @@ def _divided(run: RecordedRun) -> Iterator[Check]:
         right = bool(apart[at] <= exact_to)
         values = float(declared[both][at]), float(measured[both][at])
         test = "divisor of the gradient"
-        yield exact("public-constants", test, "reported", right, *values, "what the options say", detectable=exact_to)
+        yield exact(
+            "data-independent-hyperparameters",
+            test,
+            "reported",
+            right,
+            *values,
+            "what the options say",
+            detectable=exact_to,
+        )
 
 
 def _scored(run: RecordedRun) -> Iterator[Check]:

@@ -59,7 +59,7 @@ _OTHERS = {
     "score": "how canaries are scored, the program that made the scores decided",
     "stop": "the table is there as a whole, and nothing is left to stop",
     "expected_from": "no update is looked at here, so that none is estimated",
-    "twin": "nothing is trained here that could have one",
+    "canary_free_run": "nothing is trained here that could have one",
     "shard_runs": "nothing is trained here that could be shared out",
 }
 
@@ -129,7 +129,7 @@ def _keys(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             ("audit", "runs"),
             "leave runs out; scores.rows holds the table to their number",
         )
-    if spec.audit.expect in ("conforms-within", "checks-missing"):
+    if spec.audit.expect in ("no-deviation-found", "checks-missing"):
         yield specs.bad_value(
             f"expect is {spec.audit.expect}, and scores from elsewhere are not-run: dpspec trained nothing, and saw "
             "nothing of what ran",

@@ -92,7 +92,7 @@ def _recorded(page: Page, audit: AuditResult, suffix: str) -> None:
     adversary = next((text for term, text in audited(audit) if term == "Adversary"), "")
     if adversary:
         page.line(f"{words.sentence(adversary)}.", indent=2)
-    if audit.conformance.status != "conforms-within":
+    if audit.conformance.status != "no-deviation-found":
         page.line("The run deviates: these bounds hold for the recorded schedule, not for the run.", indent=2)
     for finding in audit.findings:
         own = finding.source.startswith(recording.SOURCE) or finding.scope.pipeline == "executed"
@@ -154,7 +154,7 @@ def _conformance(page: Page, audit: AuditResult) -> None:
     if not outcome:
         return
     label = words.conformance_label(status)
-    if status != "conforms-within":
+    if status != "no-deviation-found":
         terminal.row(page, label, f"{outcome}: {audit.conformance.reason}")
         return
     sharpest: dict[str, float] = {}

@@ -126,7 +126,7 @@ _RULES = {
     "supported": "A claim is supported by evidence that is no proof",
     "proved": "A claim is proved that was expected to fail",
     "deviates": "What ran is not what was declared",
-    "conforms-within": "What ran conforms although it was expected to deviate",
+    "no-deviation-found": "What ran conforms although it was expected to deviate",
     "not-run": "Nothing that ran could be held against what was declared",
     "checks-missing": "Checks that the plan promised were not made",
     "incomplete": "Trials are missing",

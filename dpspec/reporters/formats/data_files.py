@@ -1,6 +1,6 @@
 """A result as data: JSON of the published schema, and CSV for spreadsheets with one row per claim.
 
-``verify``, ``diff`` and ``report`` read the JSON (``dpspec/result/v1``) again.
+``verify``, ``diff`` and ``report`` read the JSON (``dpspec/result/v2``) again.
 """
 
 from __future__ import annotations

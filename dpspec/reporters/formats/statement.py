@@ -186,7 +186,7 @@ def _mechanism(audit: AuditResult) -> tuple[Coverage, str]:
     values = {key: value for key, value in mechanism.items() if isinstance(value, str | int | float | Mapping)}
     what = words.conditions(values)
     conformance = audit.conformance
-    if conformance.status == "conforms-within":
+    if conformance.status == "no-deviation-found":
         return "checked", f"{what}. What ran was tested against this: {conformance.reason}"
     if conformance.status == "deviates":
         return "checked", f"{what}. What ran deviates from this: {conformance.reason}"

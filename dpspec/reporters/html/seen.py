@@ -143,7 +143,7 @@ def _told(row: Row) -> tuple[str, str]:
 
 def reason(audit: AuditResult) -> str:
     """What is said of a conformance beside the figure: as recorded, but for the sizes, which the figure ranks."""
-    if audit.conformance.status != "conforms-within":
+    if audit.conformance.status != "no-deviation-found":
         return audit.conformance.reason
     number = len(audit.checks)
     tests = words.count(number, "test")

@@ -118,7 +118,7 @@ def conclusion(audit: AuditResult) -> Iterator[str]:
         yield f"{_controls(missed)} {_is(missed)} {missed[0].verdict}: the audit does not detect such violations."
     if not audit.planned_trials and not recorded(audit):
         yield "Nothing was trained: results apply to the specification; no code was run."
-    elif status == "conforms-within":
+    elif status == "no-deviation-found":
         tests = words.count(len(audit.checks), "conformance test")
         yield f"{tests} compared the run with its declaration. None found a deviation above its detection limit."
     elif status == "not-run":

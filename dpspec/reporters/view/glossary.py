@@ -14,7 +14,7 @@ VERDICTS = {
 }
 
 CONFORMANCE = {
-    "conforms-within": "No test found a deviation of the executed run from its declaration. Each test states the "
+    "no-deviation-found": "No test found a deviation of the executed run from its declaration. Each test states the "
     "smallest deviation that it detects.",
     "deviates": "A test found that the executed run deviates from its declaration.",
     "checks-missing": "Planned tests of the executed run were not made.",
@@ -44,14 +44,14 @@ MECHANISMS = {
 #: The property that each conformance test checks, by the name of its assumption.
 CHECKED = {
     "noise-scale": "scale of the noise",
-    "noise-isotropy": "equal noise in all layers",
-    "fresh-noise": "new noise at each step",
+    "per-layer-noise": "equal noise in all layers",
+    "independent-noise": "new noise at each step",
     "clipping": "limit on each record",
     "sampling": "drawing of records",
     "steps": "number of steps",
     "update": "nothing else is added",
-    "contribution": "contribution of one record",
-    "public-constants": "fixed constants",
+    "sensitivity": "contribution of one record",
+    "data-independent-hyperparameters": "fixed constants",
     "gap": "gap between the mixed models",
     "mixing-weights": "weights of the mixture",
     "hidden-weights": "weights that stay secret",

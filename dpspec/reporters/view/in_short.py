@@ -121,7 +121,7 @@ def _outcomes(audits: Sequence[AuditResult]) -> Iterator[str]:
     if bare:
         which = "any audit" if len(bare) == len(audits) else f"{len(bare)} of {len(audits)} audits"
         yield f"Nothing was trained for {which}: their results apply to the specification; no code was run."
-    fine = [audit for audit in audits if audit.conformance.status == "conforms-within"]
+    fine = [audit for audit in audits if audit.conformance.status == "no-deviation-found"]
     if fine:
         yield f"Conformance tests of the executed run found no deviation in {words.count(len(fine), 'audit')}."
 
@@ -174,7 +174,7 @@ def _unchecked(audits: Sequence[AuditResult]) -> Iterator[str]:
     ]
     if untested:
         yield f"Conformance of the executed run{'' if len(audits) == 1 else f' of {_some(untested)}'}."
-    if any(audit.conformance.status == "conforms-within" for audit in audits):
+    if any(audit.conformance.status == "no-deviation-found" for audit in audits):
         yield "Deviations below the detection limits, or of kinds that no test covers."
     held = [one for audit in audits for one in assumptions_of(audit)]
     most = _ASSUMED if len(audits) == 1 else _ASSUMED // 2

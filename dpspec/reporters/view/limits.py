@@ -53,7 +53,7 @@ def _audit(audit: AuditResult) -> Iterator[str]:
         )
     if audit.planned_trials:
         yield "A lower bound from an attack is a minimum: a stronger attack may find more."
-        if audit.conformance.status == "conforms-within":
+        if audit.conformance.status == "no-deviation-found":
             yield (
                 "Conformance means that no test found a deviation. Deviations below the detection limits, and of kinds "
                 "that no test covers, remain possible."
@@ -80,8 +80,8 @@ def _alone(audit: AuditResult) -> bool:
     """Return whether no second run was compared with the only one."""
     options = audit.document.get("audit")
     beside = ("with another seed", "first steps of different trials")
-    compared = any(check.assumption == "fresh-noise" and check.note.startswith(beside) for check in audit.checks)
-    return isinstance(options, Mapping) and options.get("twin") is False and not compared
+    compared = any(check.assumption == "independent-noise" and check.note.startswith(beside) for check in audit.checks)
+    return isinstance(options, Mapping) and options.get("canary_free_run") is False and not compared
 
 
 def recorded(audit: AuditResult) -> bool:

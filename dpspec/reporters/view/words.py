@@ -53,7 +53,7 @@ _DATA = {
 
 #: The labels of the conformance statuses.
 _CONFORMANCE = {
-    "conforms-within": "no deviation found",
+    "no-deviation-found": "no deviation found",
     "checks-missing": "checks missing",
     "not-run": "not tested",
 }

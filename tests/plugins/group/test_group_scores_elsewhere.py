@@ -222,11 +222,11 @@ def diagnostics(folder: Path, catalog: Catalog, *overrides: str) -> list[Diagnos
 @pytest.mark.parametrize(
     ("overrides", "code", "path", "words"),
     [
-        (["audit.expect=conforms-within"], "bad-value", "audit.expect", "saw nothing of what ran"),
+        (["audit.expect=no-deviation-found"], "bad-value", "audit.expect", "saw nothing of what ran"),
         (["audit.canary={space: gradient, count: 9}"], "unsupported", "audit.canary", "does not go with scores"),
         (["audit.score=loss"], "unsupported", "audit.score", "does not go with scores"),
         (["audit.expected_from=50"], "unsupported", "audit.expected_from", "does not go with scores"),
-        (["audit.twin=false"], "unsupported", "audit.twin", "does not go with scores"),
+        (["audit.canary_free_run=false"], "unsupported", "audit.canary_free_run", "does not go with scores"),
         (["audit.shard_runs=2"], "unsupported", "audit.shard_runs", "does not go with scores"),
         (["audit.stop=settled"], "unsupported", "audit.stop", "nothing is left to stop"),
         (
@@ -314,7 +314,7 @@ def test_a_run_is_supported_and_never_proved_and_its_conformance_is_not_run(tmp_
     upper = [f for f in audit.findings if f.bound == "upper"]
     assert upper
     assert all(any(a.name == "trained-as-declared" and a.status == "unchecked" for a in f.assumptions) for f in upper)
-    assert not any(a.name == "public-constants" for f in upper for a in f.assumptions)
+    assert not any(a.name == "data-independent-hyperparameters" for f in upper for a in f.assumptions)
     again = audited(spec, catalog, tmp_path).audits[0]
     assert again.stored_trials == 1
 

@@ -298,7 +298,7 @@ def _vouched(spec: Spec) -> _Vouched:
         except UsageError as error:
             place = Diagnostic(code="bad-value", message=str(error), path=("training", key))
             raise SpecError([locate(place, spec.origin)]) from None
-    every = spec.training.get("public_constants") is True
+    every = spec.training.get("data_independent_hyperparameters") is True
     return _Vouched(assume=given["assume"], public=hyperparameters.NAMES if every else given["public"])
 
 
