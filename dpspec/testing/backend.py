@@ -315,7 +315,7 @@ class BackendSuite(ProviderSuite):
         require(
             provider.constants,
             "write constants=dps.Assumption(name='data-independent-hyperparameters', status='by-construction', "
-            "text=...) if divisor, rate and clip norm are the job's, or status='false' if one is computed from the records",
+            "text=...) if divisor, rate and clip norm are the job's; status='false' if one depends on the records",
         )
         if isinstance(provider.constants, str) or provider.constants.status == "false":
             return
