@@ -111,7 +111,7 @@ def _typed(hint: Any, value: Any) -> Any:
         hint = get_args(hint)[0]
     if get_origin(hint) is tuple:
         return tuple(_typed(get_args(hint)[0], item) for item in value)
-    if get_origin(hint) is Literal or not isinstance(hint, type) or hint is dps.FrozenMap:
+    if hint in (Any, dps.FrozenMap) or get_origin(hint) is Literal:
         return value
     kind: Any = hint.of if issubclass(hint, Options) else hint
     return kind(value)

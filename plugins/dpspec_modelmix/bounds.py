@@ -14,9 +14,9 @@ from dpspec import kit
 from dpspec.accounting import Interval, certified_upper
 from dpspec_modelmix import theory
 from dpspec_modelmix.options import PhaseOptions, Segment, declared_segments, embedding_of, unmet_conditions
-from dpspec_modelmix.printed.comparison import claimed_finding, compared, gaussian_findings, laplace_findings
-from dpspec_modelmix.printed.utility import utility_findings
+from dpspec_modelmix.published import claimed_finding, compared, gaussian_findings, laplace_findings
 from dpspec_modelmix.theory import LAPLACE_SOURCE, SCOPE, SOURCE
+from dpspec_modelmix.utility import utility_findings
 
 #: Assumptions of every bound.
 BASE = kit.dp_sgd_assumptions(

@@ -282,7 +282,6 @@ def _mask(rule: Mixing, layout: Layout, device: str) -> Tensor | None:
 
 
 def _phases(inputs: dps.FrozenMap) -> tuple[dps.Phase, ...]:
-    """The trained phases, with the clipping of Algorithm 2."""
     return tuple(_with_truncation(phase) for phase in dps.Phase.all_of(inputs["mechanism"]))
 
 

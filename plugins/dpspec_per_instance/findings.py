@@ -35,21 +35,17 @@ def record_findings(spec: dps.Spec, records: Analysis) -> Iterator[dps.Finding]:
             continue
         for delta in bounds.claimed_deltas(spec):
             epsilons = records.epsilons(delta, direction)
-            yield from _claimed_records(spec, records, epsilons)
+            claimed = {c.record for c in spec.claims if c.record is not None and c.kind == "per-instance-dp"}
+            for record in sorted(claimed):
+                place = records.audited.points.index(record)
+                for confident in (False, True):
+                    value = float((epsilons.capped_confidence_upper if confident else epsilons.capped_estimate)[place])
+                    at: dict[str, dps.Json] = {"delta": epsilons.delta}
+                    yield _epsilon_finding(records, epsilons, value, at, record, "per-record", confident=confident)
             yield from _quantiles(spec, records, epsilons)
             if direction == records.audited.widest_direction:
                 yield from _renyi_comparison(records, epsilons)
     yield _runs_needed(records)
-
-
-def _claimed_records(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
-    claimed = {c.record for c in spec.claims if c.record is not None and c.kind == "per-instance-dp"}
-    for record in sorted(claimed):
-        place = records.audited.points.index(record)
-        for confident in (False, True):
-            value = float((epsilons.capped_confidence_upper if confident else epsilons.capped_estimate)[place])
-            at: dict[str, dps.Json] = {"delta": epsilons.delta}
-            yield _epsilon_finding(records, epsilons, value, at, record, "per-record", confident=confident)
 
 
 def _quantiles(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:

@@ -89,7 +89,6 @@ class NetworkEngine:
         return report
 
     def _model(self) -> torch.nn.Module:
-        """The public initial model."""
         return self.context.model.build(self.context.seed(0, "model"))
 
     def _shaped(self, x: Array) -> Array:

@@ -179,7 +179,6 @@ def _minimum_gap(pipeline: Pipeline) -> float:
 
 
 def _impossible_limits(declared: Declaration, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Refuse limits outside the domain of the formulas."""
     steps, limits, n = declared.steps, declared.collection, facts.records
     if len(steps) != 1:
         return

@@ -364,7 +364,6 @@ def _methods(declared: Declaration) -> list[str]:
 
 
 def _with_value(declared: Declaration, pipeline: Pipeline, over: str, value: float) -> Pipeline:
-    """The pipeline with one declared value replaced."""
     records, steps = pipeline.private.records, declared.steps
     collection, private = dict(declared.collection), declared.private
     if over == "eps_noise":

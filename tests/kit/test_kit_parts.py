@@ -284,6 +284,7 @@ def test_options_of_a_block_are_made_once_and_alike_from_a_plain_mapping() -> No
 @dataclass(frozen=True, kw_only=True)
 class Inner(kit.Options):
     sizes: tuple[int, ...] = ()
+    written: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,9 +301,17 @@ class Outer(kit.Options):
 def test_fields_of_options_are_read_from_keys_of_their_names() -> None:
     assert Outer.of({"scale": 2}) == Outer(scale=2.0)
     assert type(Outer.of({"scale": 2}).scale) is float
-    block = {"scale": 1, "on": True, "mode": "b", "most": 3, "inner": {"sizes": [1, 2]}, "block": {"x": 1}, "other": 0}
+    block = {
+        "scale": 1,
+        "on": True,
+        "mode": "b",
+        "most": 3,
+        "inner": {"sizes": [1, 2], "written": [8.0]},
+        "block": {"x": 1},
+        "other": 0,
+    }
     read = Outer.of(block)
-    inner = Inner(sizes=(1, 2))
+    inner = Inner(sizes=(1, 2), written=(8.0,))
     assert read == Outer(scale=1.0, on=True, mode="b", most=3, inner=inner, block=dps.FrozenMap({"x": 1}))
     assert Outer.of({"scale": 1, "most": None, "inner": None}) == Outer(scale=1.0)
     assert Outer.fill({"scale": 1, "name": "x"}, name="given").name == "given"

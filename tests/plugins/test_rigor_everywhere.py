@@ -20,7 +20,7 @@ from dpspec_group import theory as group_theory
 from dpspec_group.mechanism import GroupAudit
 from dpspec_modelmix import bounds as modelmix_bounds
 from dpspec_modelmix.mechanism import ModelMixAudit
-from dpspec_per_instance.audit import PerInstanceAudit
+from dpspec_per_instance.mechanism import PerInstanceAudit
 from dpspec_rero import tables, theory
 from dpspec_rero.mechanism import ReroAudit
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -19,7 +20,6 @@ from dpspec_per_instance.options import (
     Sample,
     audited_records,
 )
-from dpspec_per_instance.printed.options import refuse_mean_rule, refuse_reference
 
 #: Maximum number of records that need separate runs on modified data.
 MOST_OWN_RUNS = 256
@@ -27,29 +27,15 @@ MOST_OWN_RUNS = 256
 #: Largest tabulated order.
 MOST_ORDER = 512
 
+#: Maximum bytes of clipped gradients of the mean rule, which needs all of them in memory.
+MOST_BYTES = 2**30
+
 #: Minimum number of runs per record with which an attack can prove anything.
 LEAST_RUNS = 16
 
 
 def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     """All reasons why the spec cannot be audited."""
-    yield from _refuse_scope(spec)
-    yield from _refuse_mechanism(spec)
-    yield from _refuse_exponent(spec)
-    wrong_points = list(_refuse_points(spec, facts))
-    yield from wrong_points
-    if wrong_points:
-        return
-    audited = audited_records(spec, facts)
-    yield from _refuse_claims(spec, audited)
-    if spec.audit is not None:
-        yield from _refuse_training(spec, facts, audited)
-        yield from _refuse_attack(spec, audited)
-        yield from refuse_mean_rule(spec, facts)
-        yield from refuse_reference(spec)
-
-
-def _refuse_scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     help = "it compares a dataset with the same dataset plus or minus one record"
     yield from dps.other_adjacencies(spec, "add-remove", "the per-instance theory", help)
     if spec.threat_model.group_size != (1,):
@@ -58,9 +44,6 @@ def _refuse_scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             ("threat_model", "group_size"),
             "audit groups with mechanism.kind group",
         )
-
-
-def _refuse_mechanism(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     for i, phase in enumerate(spec.phases):
         yield from kit.other_scheme(
             spec,
@@ -75,6 +58,18 @@ def _refuse_mechanism(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
                 dps.in_phase(spec, i, "noise_multiplier"),
                 "write a noise_multiplier above 0",
             )
+    yield from _refuse_exponent(spec)
+    wrong_points = list(_refuse_points(spec, facts))
+    yield from wrong_points
+    if wrong_points:
+        return
+    audited = audited_records(spec, facts)
+    yield from _refuse_claims(spec, audited)
+    if spec.audit is not None:
+        yield from _refuse_training(spec, facts, audited)
+        yield from _refuse_attack(spec, audited)
+        yield from _refuse_mean_rule(spec, facts)
+        yield from _refuse_reference(spec)
 
 
 def _refuse_exponent(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
@@ -231,3 +226,51 @@ def _refuse_attack(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]
             ("threat_model", "access"),
             "remove audit.attack, or write access: all-iterates",
         )
+
+
+def _refuse_mean_rule(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    """Errors for mean-rule estimates with too large batches or gradients."""
+    assert spec.audit is not None
+    path: dps.Path = ("audit", "mean_rule")
+    mean_rule = AuditBlock.of(spec.audit.options).mean_rule
+    if mean_rule is None:
+        return
+    for i, batch in enumerate(mean_rule.batches):
+        if batch > facts.records:
+            yield kit.bad_value(
+                f"an expected batch size of {batch:g} exceeds the {facts.records} training records",
+                (*path, "batches", i),
+            )
+    if 4 * facts.records * (facts.parameters or 0) > MOST_BYTES:
+        yield kit.bad_value(
+            f"the mean rule needs the clipped gradients of all {facts.records} records in memory, "
+            f"{facts.parameters} numbers each: more than 1 GiB",
+            path,
+            "remove mean_rule, or use fewer records or a smaller model",
+        )
+
+
+def _refuse_reference(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    assert spec.audit is not None
+    reference: Mapping[str, Any] = spec.audit.options.get("reference") or {}
+    composition = Composition.of(spec.mechanism.options)
+    observed = composition.observed(spec.steps)
+    for i, ratios in enumerate(reference.get("ratios", ())):
+        path: dps.Path = ("audit", "reference", "ratios", i)
+        if float(ratios["order"]) not in composition.orders:
+            yield kit.bad_value(
+                f"order {ratios['order']:g} is not among mechanism.orders",
+                (*path, "order"),
+            )
+        if len(ratios["means"]) != len(ratios["steps"]):
+            yield kit.bad_value(
+                f"{len(ratios['means'])} means for {len(ratios['steps'])} steps",
+                (*path, "means"),
+            )
+        for j, step in enumerate(ratios["steps"]):
+            if int(step) not in observed:
+                yield kit.bad_value(
+                    f"step {step} is not observed: observed steps are 1 and every {composition.observe_every} steps "
+                    f"after it, up to {spec.steps}",
+                    (*path, "steps", j),
+                )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec_modelmix.options import divisor_of, learning_rate, mixing_of
-from dpspec_modelmix.printed.comparison import compared
+from dpspec_modelmix.published import compared
 
 
 def convex(
@@ -156,7 +156,10 @@ def utility_findings(spec: dps.Spec, facts: dps.Facts, delta: float) -> Iterator
     if "distance" in declared:
         yield from _convex(declared, phase, spec, facts)
     if "tail" in declared:
-        yield from _bias(declared, phase)
+        bias = clipping_bias(phase.clip_norm, float(declared["tail"]))
+        for name, value in bias._asdict().items():
+            method = "<grad, clipped> is at least min(a1 |grad|^2 - a2, a3 |grad|), p' = 4"
+            yield compared(f"clipping-{name}", value, method, f"{_SOURCE}, Lemma B.1")
     if "span" in declared:
         yield from _non_convex(declared, phase, spec, facts, delta)
 
@@ -186,13 +189,6 @@ def _convex(declared: Mapping[str, Any], phase: dps.Phase, spec: dps.Spec, facts
     if mixing.literal:
         why = "a gap that grows by tau adds up to d tau^2 / 4 per step, not d tau^2 / 12"
         yield compared("excess-risk", convex(**setting), "Theorem 3.1", f"{_SOURCE}, as printed", refuted=why)
-
-
-def _bias(declared: Mapping[str, Any], phase: dps.Phase) -> Iterator[dps.Finding]:
-    bias = clipping_bias(phase.clip_norm, float(declared["tail"]))
-    for name, value in bias._asdict().items():
-        method = "<grad, clipped> is at least min(a1 |grad|^2 - a2, a3 |grad|), p' = 4"
-        yield compared(f"clipping-{name}", value, method, f"{_SOURCE}, Lemma B.1")
 
 
 def _non_convex(

@@ -16,10 +16,9 @@ import numpy.typing as npt
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats, checked_orders, inside
-from dpspec_per_instance import bounds, theory
+from dpspec_per_instance import bounds, one_step, theory
 from dpspec_per_instance.analysis import Analysis
 from dpspec_per_instance.bounds import Composer
-from dpspec_per_instance.printed import one_step
 
 SOURCE = "Thudi et al. 2024, Fact 5.2"
 
