@@ -58,7 +58,7 @@ def _audit(audit: AuditResult) -> Iterator[str]:
         )
     if audit.planned_trials:
         yield "A lower bound from an attack is a minimum: a stronger attack may find more."
-        if conformance == "conforms-within":
+        if conformance == "no-deviation-found":
             yield (
                 "Conformance means that no test found a deviation. Deviations below the detection limits, and of kinds "
                 "that no test covers, remain possible."
@@ -85,8 +85,8 @@ def _single_run(audit: AuditResult) -> bool:
     """Whether no check compared the run with a second one."""
     options = audit.document.get("audit")
     second = ("with another seed", "first steps of different trials")
-    compared = any(check.assumption == "fresh-noise" and check.note.startswith(second) for check in audit.checks)
-    return isinstance(options, Mapping) and options.get("twin") is False and not compared
+    compared = any(check.assumption == "independent-noise" and check.note.startswith(second) for check in audit.checks)
+    return isinstance(options, Mapping) and options.get("canary_free_run") is False and not compared
 
 
 def stored_trials(result: Result) -> Iterator[str]:

@@ -310,7 +310,7 @@ def a_copy_is_trained_without_noise(folder: Path) -> None:
     opacus(folder, late=late)
 
 
-@leaks("assumes", "public-constants")
+@leaks("assumes", "data-independent-hyperparameters")
 def records_in_the_initial_model(folder: Path) -> None:
     def setup(t: Any) -> None:
         t.net[0].weight.data.copy_(t.x[:16])
@@ -396,7 +396,7 @@ def momentum_is_edited(folder: Path) -> None:
     opacus(folder, optimizer=lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9), after=after)
 
 
-@leaks("assumes", "public-constants")
+@leaks("assumes", "data-independent-hyperparameters")
 def the_rate_decays_when_the_target_is_drawn(folder: Path) -> None:
     def setup(t: Any) -> None:
         t.scheduler = schedulers.ExponentialLR(t.inner, 0.9)
@@ -404,7 +404,7 @@ def the_rate_decays_when_the_target_is_drawn(folder: Path) -> None:
     opacus(folder, setup=setup, after=lambda t: has_target(t) and t.scheduler.step())
 
 
-@leaks("assumes", "public-constants")
+@leaks("assumes", "data-independent-hyperparameters")
 def the_noise_decays_when_the_target_is_drawn(folder: Path) -> None:
     def setup(t: Any) -> None:
         t.scheduler = ExponentialNoise(t.opt, gamma=0.99)
@@ -412,7 +412,7 @@ def the_noise_decays_when_the_target_is_drawn(folder: Path) -> None:
     opacus(folder, setup=setup, after=lambda t: has_target(t) and t.scheduler.step())
 
 
-@leaks("assumes", "public-constants")
+@leaks("assumes", "data-independent-hyperparameters")
 def the_divisor_is_a_record(folder: Path) -> None:
     opacus(folder, setup=lambda t: setattr(t.opt, "expected_batch_size", 30.0 + float(t.x[TARGET, 0])))
 

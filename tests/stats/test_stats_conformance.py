@@ -61,18 +61,18 @@ def changed(path, value, phase=PHASE):
         (["steps"], 201, "steps"),
         (["noise", "statistic"], lambda v: 0.9 * v, "noise-scale"),
         (["noise_log", "statistic"], lambda v: 1.1 * v, "noise-scale"),
-        (["noise_log", "quietest"], 0.0, "noise-isotropy"),
-        (["noise_log", "halves"], 20_000.0, "noise-isotropy"),
-        (["noise_log", "products"], 20_000.0, "fresh-noise"),
-        (["noise_log", "lag"], {"lag": 50, "products": -20_000.0}, "fresh-noise"),
-        (["noise_log", "pair"], 2900.0, "fresh-noise"),
-        (["noise_log", "twin", "aligned"], 20_000.0, "fresh-noise"),
-        (["noise_log", "twin", "largest"], 2900.0, "fresh-noise"),
-        (["measured", "coordinates", "least"], 1.0, "noise-isotropy"),
+        (["noise_log", "quietest"], 0.0, "per-layer-noise"),
+        (["noise_log", "halves"], 20_000.0, "per-layer-noise"),
+        (["noise_log", "products"], 20_000.0, "independent-noise"),
+        (["noise_log", "lag"], {"lag": 50, "products": -20_000.0}, "independent-noise"),
+        (["noise_log", "pair"], 2900.0, "independent-noise"),
+        (["noise_log", "twin", "aligned"], 20_000.0, "independent-noise"),
+        (["noise_log", "twin", "largest"], 2900.0, "independent-noise"),
+        (["measured", "coordinates", "least"], 1.0, "per-layer-noise"),
         (["measured", "drift", "total"], 3000.0, "update"),
-        (["measured", "lag", "total"], 3000.0, "fresh-noise"),
-        (["measured", "pair", "total"], 300.0, "fresh-noise"),
-        (["signal", "draws"], 2.0, "contribution"),
+        (["measured", "lag", "total"], 3000.0, "independent-noise"),
+        (["measured", "pair", "total"], 300.0, "independent-noise"),
+        (["signal", "draws"], 2.0, "sensitivity"),
         (["sampling_log", "batches", 0], {"steps": 200, "total": 22_000, "squares": 2_440_000}, "sampling"),
         (["sampling_log", "batches", 0, "squares"], lambda v: round(1.1 * v), "sampling"),
         (["sampling_log", "batches", 0, "spread"], lambda v: round(1.1 * v), "sampling"),
@@ -133,7 +133,7 @@ def test_shuffled_batches_are_held_against_their_epochs():
     drawn = [c.note.partition(",")[0] for c in checks if c.note.endswith("phase 1")]
     assert drawn == ["batch size", "once an epoch", "batches of different epochs"]
     left = {(c.assumption, c.detectable) for c in checks if "follows from the epoch's others" in c.note}
-    assert left == {("update", None), ("fresh-noise", None)}
+    assert left == {("update", None), ("independent-noise", None)}
     assert changed(["sampling_log", "batches", 0, "total"], lambda v: v - 1, phase)
     assert changed(["sampling_log", "batches", 0, "early"], lambda v: v + 1, phase)
 
@@ -179,11 +179,11 @@ def test_looks_are_spread_evenly(steps, looks, seen):
 
 def test_less_is_foreseen_of_a_backend_that_shows_less():
     names = {c.assumption for c in expectations.foresee(run(capabilities=("iterates",)))}
-    assert names == {"steps", "noise-scale", "noise-isotropy", "update", "fresh-noise"}
+    assert names == {"steps", "noise-scale", "per-layer-noise", "update", "independent-noise"}
     assert {c.observed for c in expectations.foresee(run(capabilities=("sampling-log",)))} == {"reported"}
     assert list(expectations.foresee(run(capabilities=()))) == []
     quiet = FrozenMap({**PHASE, "noise_multiplier": 0.0})
-    assert {c.assumption for c in expectations.foresee(run(quiet))} == {"steps", "sampling", "clipping", "contribution"}
+    assert {c.assumption for c in expectations.foresee(run(quiet))} == {"steps", "sampling", "clipping", "sensitivity"}
 
 
 def test_two_phases_are_tested_apart():
@@ -199,8 +199,14 @@ def test_what_speaks_of_rows_is_kept_inside_and_marked():
     assert not set(kept["internal"]) & set(kept)
     private = [c for c in run_checks.checks([PHASE], [FrozenMap(kept)]) if c.privacy == "data-dependent"]
     public = [c for c in run_checks.checks([PHASE], [FrozenMap(kept)]) if c.privacy == "public"]
-    assert {c.assumption for c in private} >= {"noise-scale", "update", "contribution", "clipping"}
-    assert {c.assumption for c in public} == {"steps", "noise-scale", "noise-isotropy", "fresh-noise", "sampling"}
+    assert {c.assumption for c in private} >= {"noise-scale", "update", "sensitivity", "clipping"}
+    assert {c.assumption for c in public} == {
+        "steps",
+        "noise-scale",
+        "per-layer-noise",
+        "independent-noise",
+        "sampling",
+    }
     assert all(c.privacy == "public" for c in run_checks.checks([PHASE], [FrozenMap(kept)], privacy="public"))
     without = FrozenMap({key: value for key, value in kept.items() if key != "internal"})
     assert [c.test for c in run_checks.checks([PHASE], [without])] == [c.test for c in public]

@@ -63,7 +63,7 @@ def test_too_few_groups_are_not_compared() -> None:
     assert list(canary_contributions.checks([])) == []
     enough = replace(few, moments=(GroupSums(1, 0, 8, 0.0, 8.0), GroupSums(1, 1, 20, 120.0, 740.0)))
     (check,) = canary_contributions.checks([enough, enough])
-    assert check.assumption == "contribution"
+    assert check.assumption == "sensitivity"
     assert check.measured == pytest.approx(1.0)
 
 

@@ -26,7 +26,7 @@ THREE = expectations.Run(
 def status(runs: list[RunEvidence]) -> str:
     checks = list(run_checks.of_runs([Phase.of(phase) for phase in THREE.phases], runs))
     promised = list(expectations.foresee(THREE))
-    return conformance_of("conforms-within", checks, len(checks), promised, executed=True).status
+    return conformance_of("no-deviation-found", checks, len(checks), promised, executed=True).status
 
 
 def without(run: RunEvidence, what: str) -> RunEvidence:
@@ -39,7 +39,7 @@ def without(run: RunEvidence, what: str) -> RunEvidence:
 
 
 def test_runs_that_tell_all_conform() -> None:
-    assert status([expectations.as_declared(THREE)] * 3) == "conforms-within"
+    assert status([expectations.as_declared(THREE)] * 3) == "no-deviation-found"
 
 
 @pytest.mark.parametrize("what", [*LOGS, "states"])
@@ -58,4 +58,6 @@ def test_a_run_of_which_nothing_is_known_deviates() -> None:
 def test_runs_that_nobody_logged_need_not_tell() -> None:
     # Of many runs the first ones alone are logged; of some, released states are not counted either.
     run = expectations.as_declared(THREE)
-    assert status([run, run, run, RunEvidence(), RunEvidence(steps=run.steps, states=run.states)]) == "conforms-within"
+    assert (
+        status([run, run, run, RunEvidence(), RunEvidence(steps=run.steps, states=run.states)]) == "no-deviation-found"
+    )

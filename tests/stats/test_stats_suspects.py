@@ -30,8 +30,8 @@ def test_residuals_of_the_worst_pair_are_those_of_all_pairs(count, again):
     pairs = noise_checks._suspects([one.row for one in found], unit=True)
     some = [noise_checks._two_runs(found[i], found[j]) for i, j in pairs]
     assert len(pairs) <= count
-    expected = measurement.worst("fresh-noise", every, "measured", "")
-    chosen = measurement.worst("fresh-noise", some, "measured", "", len(every))
+    expected = measurement.worst("independent-noise", every, "measured", "")
+    chosen = measurement.worst("independent-noise", some, "measured", "", len(every))
     assert (chosen.p_value, chosen.test) == (expected.p_value, expected.test)
     if expected.p_value < 1.0 or again:
         assert chosen == expected

@@ -49,9 +49,10 @@ def check(
             help="zero-out: records are put to nothing, their number is public. add-remove: it is not.",
         ),
     ] = Adjacency.ZERO_OUT,
-    public_constants: Annotated[
+    data_independent_hyperparameters: Annotated[
         bool,
         typer.Option(
+            "--data-independent-hyperparameters",
             "--public-constants",
             help="Declare that no hyperparameter depends on the records: --public with every name.",
         ),
@@ -118,7 +119,7 @@ def check(
         epsilon=epsilon,
         group_sizes=sizes,
         adjacency=adjacency.value,
-        public_constants=public_constants,
+        data_independent_hyperparameters=data_independent_hyperparameters,
         assume=tuple(dict.fromkeys(assume)),
         public=tuple(dict.fromkeys(public)),
     )

@@ -169,7 +169,7 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
     if scaled_squares(run) is None or not parts:
         return
     name, quiet = noise_size.quietest(parts)
-    yield check("noise-isotropy", quiet, "reported", f"in each layer, least in {name}")
+    yield check("per-layer-noise", quiet, "reported", f"in each layer, least in {name}")
     least = {
         name: (float(value), size)
         for (name, size), value in zip(run.header.layers, run.quietest, strict=True)
@@ -177,7 +177,7 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
     }
     if least:
         measured = [noise_size.quietest_step(least, run.steps)]
-        yield worst("noise-isotropy", measured, "reported", "in each layer, each step")
+        yield worst("per-layer-noise", measured, "reported", "in each layer, each step")
 
 
 def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
@@ -342,5 +342,11 @@ def _divided(run: RecordedRun) -> Iterator[Check]:
         right = bool(difference[at] <= precision)
         note = "the configured divisor"
         yield exact(
-            "public-constants", "divisor of the gradient", "reported", right, *values, note, detectable=precision
+            "data-independent-hyperparameters",
+            "divisor of the gradient",
+            "reported",
+            right,
+            *values,
+            note,
+            detectable=precision,
         )

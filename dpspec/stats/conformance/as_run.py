@@ -29,7 +29,7 @@ from dpspec.stats.conformance.evidence.run import RunEvidence, read_runs
 Reading: TypeAlias = Literal["measured", "reported"]
 
 #: How the chance of an error is shared out among the intervals.
-SHARES = {"contribution": 0.8, "noise": 0.1, "rate": 0.1}
+SHARES = {"sensitivity": 0.8, "noise": 0.1, "rate": 0.1}
 
 #: Where noise for what a record adds is this many times less, or more, than declared, it is taken for no less, or no
 #: more: a lower end stays one, and there is no upper end, or the other way round.
@@ -105,7 +105,7 @@ def _measured(
 ) -> Ran:
     outside = [run.noise for run in runs if run.noise is not None and run.noise.degrees]
     planted = canary_contributions.interval(
-        [run.signal for run in runs if run.signal is not None], error["contribution"]
+        [run.signal for run in runs if run.signal is not None], error["sensitivity"]
     )
     if not outside or planted is None or strange:
         noise = () if outside else ("noise (no released model shows it)",)

@@ -104,27 +104,27 @@ def checks(runs: Sequence[PlantedSums]) -> Iterator[Check]:
     """
     note, test = "of a planted record, relative to rate * clip norm", "planted groups against those left out"
     if runs and not any(run.draws > 0.0 for run in runs) and any(run.hidden for run in runs):
-        yield abstaining("contribution", test, "measured", note, "rounding hides every step")
+        yield abstaining("sensitivity", test, "measured", note, "rounding hides every step")
         return
     pooled_runs, groups = _pooled(runs)
     if not groups:
         return
     if _too_few(groups):
         reason = f"of some size fewer than {LEAST} groups were planted, or left out"
-        yield abstaining("contribution", test, "measured", note, reason)
+        yield abstaining("sensitivity", test, "measured", note, reason)
         return
     by_step = ByStep.of(pooled_runs)
     if by_step is not None and by_step.degrees == 0:
         reason = "groups may share the draw of the real records, of which one step tells nothing"
-        yield abstaining("contribution", test, "measured", note, reason)
+        yield abstaining("sensitivity", test, "measured", note, reason)
         return
-    yield check("contribution", contribution(groups, Declared.of(pooled_runs), by_step), "measured", note)
+    yield check("sensitivity", contribution(groups, Declared.of(pooled_runs), by_step), "measured", note)
 
 
 def interval(runs: Sequence[PlantedSums], error: float) -> tuple[float, float] | None:
     """What a planted record adds, in units of rate * clip norm: low to high, each missing with ``error`` at most.
 
-    The wider of both tests' around the estimate of :func:`contribution`, widened by what rounding can have changed.
+    The wider of both tests' around the estimate of :func:`sensitivity`, widened by what rounding can have changed.
     None where the check of it would abstain.
     """
     pooled_runs, groups = _pooled(runs)
@@ -217,7 +217,7 @@ class _Difference:
 def _difference(
     groups: Sequence[tuple[int, Sequence[float], Sequence[float]]], declared: Declared, by_step: ByStep | None
 ) -> _Difference | None:
-    """What :func:`contribution` tests; None where nothing would show it."""
+    """What :func:`sensitivity` tests; None where nothing would show it."""
     told = [_OfSize.of(size, absent, present, declared) for size, absent, present in groups]
     unit = sum(one.weight * one.size * declared.draws for one in told)
     if unit == 0.0:

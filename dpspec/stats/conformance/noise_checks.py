@@ -93,25 +93,25 @@ def residuals(runs: Sequence[ResidualSums], *, dependent: bool = False) -> Itera
     several = [(directions, steps) for directions, steps in tested if directions.lag.lag]
     if several:
         lags = [_worst_lag(directions, steps) for directions, steps in several]
-        yield worst("fresh-noise", lags, "measured", _LAGS)
+        yield worst("independent-noise", lags, "measured", _LAGS)
         pairs = [_worst_pair(directions.pair, steps) for directions, steps in several]
-        yield worst("fresh-noise", pairs, "measured", _TWO)
+        yield worst("independent-noise", pairs, "measured", _TWO)
     elif dependent or any(run.hidden + run.steps > 1 for run in runs if run.hidden):
         test = "residuals of steps at the worst lag"
-        yield abstaining("fresh-noise", test, "measured", _LAGS, why)
-        yield abstaining("fresh-noise", "residuals of two steps", "measured", _TWO, why)
+        yield abstaining("independent-noise", test, "measured", _LAGS, why)
+        yield abstaining("independent-noise", "residuals of two steps", "measured", _TWO, why)
     if len(tested) > 1:
         firsts = [directions.first for directions, _ in tested]
         alike = [_two_runs(firsts[i], firsts[j]) for i, j in _suspects([first.row for first in firsts], unit=True)]
         among = len(firsts) * (len(firsts) - 1) // 2
-        yield worst("fresh-noise", alike, "measured", _TRIALS, among)
+        yield worst("independent-noise", alike, "measured", _TRIALS, among)
     elif len(runs) > 1 and (hidden or dependent):
-        yield abstaining("fresh-noise", "residuals of two runs", "measured", _TRIALS, why)
+        yield abstaining("independent-noise", "residuals of two runs", "measured", _TRIALS, why)
     shared = [_two_layers(run.shared) for run in runs if run.shared is not None]
     if shared:
-        yield worst("fresh-noise", shared, "measured", _BETWEEN)
+        yield worst("independent-noise", shared, "measured", _BETWEEN)
     elif hidden and all(run.everywhere is None for run in runs):
-        yield abstaining("fresh-noise", layer_noise.TEST, "measured", _BETWEEN, _ROUNDING)
+        yield abstaining("independent-noise", layer_noise.TEST, "measured", _BETWEEN, _ROUNDING)
 
 
 def _everywhere(runs: Sequence[tuple[Everywhere, int]], hidden: bool) -> Iterator[Check]:
@@ -119,7 +119,7 @@ def _everywhere(runs: Sequence[tuple[Everywhere, int]], hidden: bool) -> Iterato
     if not runs:
         if hidden:
             for note in (_LAYERS, _LAYERS_EACH, _PARAMETERS):
-                yield abstaining("noise-isotropy", "chi-square", "measured", note, _ROUNDING)
+                yield abstaining("per-layer-noise", "chi-square", "measured", note, _ROUNDING)
         return
     layers = [run.layers for run, _ in runs if run.layers]
     if layers:
@@ -128,17 +128,17 @@ def _everywhere(runs: Sequence[tuple[Everywhere, int]], hidden: bool) -> Iterato
             for name in layers[0]
         }
         name, quiet = noise_size.quietest(parts)
-        yield check("noise-isotropy", quiet, "measured", f"{_LAYERS}, least in {name}")
+        yield check("per-layer-noise", quiet, "measured", f"{_LAYERS}, least in {name}")
     single = [
         noise_size.quietest_step({name: (part.total, part.degrees) for name, part in run.quietest.items()}, steps)
         for run, steps in runs
         if run.quietest
     ]
     if single:
-        yield worst("noise-isotropy", single, "measured", _LAYERS_EACH)
+        yield worst("per-layer-noise", single, "measured", _LAYERS_EACH)
     coordinates = [(run.coordinates, steps) for run, steps in runs]
     least = [noise_size.least_coordinate(one.least, steps, one.count) for one, steps in coordinates]
-    yield worst("noise-isotropy", least, "measured", _PARAMETERS)
+    yield worst("per-layer-noise", least, "measured", _PARAMETERS)
 
 
 def _two_layers(kept: SharedLayers) -> Measurement:
@@ -216,15 +216,15 @@ def noise_log(logs: Sequence[NoiseSums]) -> Iterator[Check]:
     yield check("noise-scale", scale, "reported", "relative to the declared scale")
     yield from _by_step([log.each for log in logs if log.each is not None], both=True)
     quiet = [noise_size.least_coordinate(log.quietest, log.steps, log.width) for log in logs]
-    yield worst("noise-isotropy", quiet, "reported", "in each parameter that was looked at")
+    yield worst("per-layer-noise", quiet, "reported", "in each parameter that was looked at")
     half = sum(log.steps * (log.width // 2) for log in logs)
     if half:
         halves = freshness.repeated(sum(log.halves for log in logs), half, 2 * half, 1, "correlation of parameters")
-        yield check("noise-isotropy", halves, "reported", "independent across parameters")
+        yield check("per-layer-noise", halves, "reported", "independent across parameters")
     pairs = sum(log.pairs for log in logs)
     if pairs:
         products = sum(log.products for log in logs)
-        yield check("fresh-noise", noise_size.correlation(products, pairs, degrees), "reported", "")
+        yield check("independent-noise", noise_size.correlation(products, pairs, degrees), "reported", "")
     yield from _again(logs)
 
 
@@ -233,9 +233,9 @@ def _again(logs: Sequence[NoiseSums]) -> Iterator[Check]:
     several = [log for log in logs if log.lag.lag]
     if several:
         lags = [_lag(log) for log in several]
-        yield worst("fresh-noise", lags, "reported", "at every lag")
+        yield worst("independent-noise", lags, "reported", "at every lag")
         pairs = [_pair(log.pair, log.width, log.steps * (log.steps - 1) // 2) for log in several]
-        yield worst("fresh-noise", pairs, "reported", "every two steps")
+        yield worst("independent-noise", pairs, "reported", "every two steps")
     twins = [(log.twin, log) for log in logs if log.twin is not None]
     if twins:
         test = "correlation of two runs"
@@ -243,16 +243,16 @@ def _again(logs: Sequence[NoiseSums]) -> Iterator[Check]:
             freshness.repeated(twin.aligned, log.steps * log.width, 2 * log.steps * log.width, 1, test)
             for twin, log in twins
         ]
-        yield worst("fresh-noise", aligned, "reported", "with another seed, step by step")
+        yield worst("independent-noise", aligned, "reported", "with another seed, step by step")
         any_two = [_pair(twin.largest, log.width, log.steps**2) for twin, log in twins]
-        yield worst("fresh-noise", any_two, "reported", "with another seed, every two steps")
+        yield worst("independent-noise", any_two, "reported", "with another seed, every two steps")
     firsts = [np.asarray(log.first, dtype=np.float64) for log in logs]
     widths = {len(first) for first in firsts}
     if len(firsts) > 1 and len(widths) == 1:
         width = widths.pop()
         across = [_pair(float(firsts[i] @ firsts[j]), width, 1) for i, j in _suspects(firsts, unit=False)]
         among = len(firsts) * (len(firsts) - 1) // 2
-        yield worst("fresh-noise", across, "reported", "first steps of different trials", among)
+        yield worst("independent-noise", across, "reported", "first steps of different trials", among)
 
 
 def _suspects(rows: Sequence[npt.ArrayLike], *, unit: bool) -> list[tuple[int, int]]:

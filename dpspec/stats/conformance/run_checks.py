@@ -106,13 +106,21 @@ def _replayed(steps: Sequence[ReplayedStep]) -> Iterator[Check]:
     note = "what a record adds depends on no other (divisor, clip norm, preparation)"
     for step in steps:
         if step.random > _ADD_UP + 2.0 * step.rounding:
-            yield abstaining("public-constants", test, "measured", note, "a step without noise is not always the same")
+            yield abstaining(
+                "data-independent-hyperparameters",
+                test,
+                "measured",
+                note,
+                "a step without noise is not always the same",
+            )
         elif step.rounding > _BEARABLE:
             reason = "the rounding of the parameters hides what a step adds"
-            yield abstaining("public-constants", test, "measured", note, reason)
+            yield abstaining("data-independent-hyperparameters", test, "measured", note, reason)
         else:
             room = _ADD_UP + step.rounding + _AS_RANDOM * step.random
-            yield exact("public-constants", test, "measured", step.apart <= room, 0.0, step.apart, note, room)
+            yield exact(
+                "data-independent-hyperparameters", test, "measured", step.apart <= room, 0.0, step.apart, note, room
+            )
 
 
 def _counted(phases: Sequence[Phase], runs: Sequence[RunEvidence]) -> Iterator[Check]:

@@ -72,7 +72,7 @@ def test_a_network_is_trained_and_has_the_group_bound(tmp_path: Path, kind: str,
     assert {f.at["split"] for f in audit.findings if f.quantity == "accuracy"} == {"train", "test"}
     released = [("steps", "measured")] * 3
     assert [(c.assumption, c.observed) for c in audit.checks] == [*released, ("noise-scale", "reported")]
-    assert audit.conformance.status == "conforms-within"
+    assert audit.conformance.status == "no-deviation-found"
     spec = load_specs([tmp_path / "network.yaml"], load_catalog(), [f"mechanism.private={block}"]).specs[0]
     foreseen = prepare(spec, load_catalog()).plan().checks
     assert foreseen[-1].detectable == pytest.approx(audit.checks[-1].detectable, rel=0.02)
