@@ -16,8 +16,8 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval
 from dpspec.stats.attacks import gaussian_fit, guess_counts, many_run, one_run_curve, sequential, thresholds
-from dpspec.stats.conformance import run_checks
-from dpspec.stats.conformance.evidence.run import layers_share, luck_of_size
+from dpspec.stats.conformance import table
+from dpspec.stats.conformance.evidence import layers_share, luck_of_size
 from dpspec.stats.independence import order_statistics
 from dpspec.stats.independence.independent_bounds import independent_bounds
 from dpspec.stats.independence.step_luck import Luck
@@ -364,7 +364,7 @@ def _many_run_outcomes(
 def checks(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
     """One check per declared property over all trials."""
     evidence = [trial.evidence for trial in trials]
-    return run_checks.checks(spec.phases, evidence, privacy=spec.data_privacy)
+    return table.checks(spec.phases, evidence, privacy=spec.data_privacy)
 
 
 def epsilon_as_run(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Finding]:

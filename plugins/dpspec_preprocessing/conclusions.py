@@ -10,7 +10,7 @@ from dpspec import kit
 from dpspec.json_records import Amount, Count, Record, read
 from dpspec.stats import utility
 from dpspec.stats.attacks import thresholds
-from dpspec.stats.conformance import noise_size, run_checks
+from dpspec.stats.conformance import noise_size, table
 from dpspec.stats.conformance.measurement import Measurement, Observed, check
 from dpspec_preprocessing.bounds import proved_epsilon, tested_epsilon
 from dpspec_preprocessing.execution.engines import BINS
@@ -162,7 +162,7 @@ def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ch
     runs = [read(Executions, trial.evidence, f"evidence of trial {trial.index}") for trial in trials]
     evidence = [dps.FrozenMap({"steps": number}) for run in runs for number in run.steps]
     states = [dps.FrozenMap({"states": t.evidence["states"]}) for t in trials if "states" in t.evidence]
-    yield from run_checks.counted((_phase(spec),), [*evidence, *states])
+    yield from table.counted((_phase(spec),), [*evidence, *states])
     if runs and not any(run.executed for run in runs):
         yield from _untested_checks(spec)
         return
@@ -179,7 +179,7 @@ def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterato
     if network and "iterates" in facts.capabilities:
         states = {"still": 0, "apart": 0, "blind": False}
         as_declared = dps.FrozenMap({"steps": _phase(spec).steps, "states": states})
-        for released in run_checks.counted((_phase(spec),), [as_declared]):
+        for released in table.counted((_phase(spec),), [as_declared]):
             yield replace(released, test=released.test.partition(", ")[0], declared=None, measured=None)
     width = (facts.parameters or 0) if network else facts.features
     draws = {
@@ -203,7 +203,7 @@ def _untested_checks(spec: dps.Spec) -> Iterator[dps.Check]:
     if _kind(spec) != "exponential":
         notes.append(("noise-scale", _observed(_kind(spec)), _NOTE))
     if Declaration.of(spec.mechanism.options).private.network:
-        notes += [("steps", "measured", note) for note in run_checks.RELEASED]
+        notes.append(("steps", "measured", table.TABLE[0].compares))
     for assumption, observed, note in notes:
         why = f"{note}, not tested: every execution was refused"
         yield dps.Check(assumption=assumption, test="executions", p_value=1.0, observed=observed, note=why)

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpspec.contract import Phase
 from dpspec.stats.conformance import sampling, step_tests
-from dpspec.stats.conformance.evidence.reported import BatchSums, Common, CommonAtStep
+from dpspec.stats.conformance.evidence import BatchSums, Common
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -40,11 +40,6 @@ class BatchLog:
         self._lags = self._compared(phase.steps)
         self._earlier: deque[Array] = deque(maxlen=max(self._lags, default=1))
         self._overlaps = dict.fromkeys(self._lags, (0, 0))
-        self._again = dict.fromkeys(self._lags, (0, 0, 0))
-        self._surprise = dict.fromkeys(self._lags, 0.0)
-        compared = self._random and self._counts is not None
-        self._numbered = sampling.Numbered(records, places) if compared and places != records else None
-        self._together = sampling.RememberedBatches(records, [phase.steps], among) if compared else None
 
     def add(self, members: Array) -> None:
         """A step's records, sorted."""
@@ -57,12 +52,6 @@ class BatchLog:
             if lag <= len(self._earlier):
                 self._compare(lag, self._earlier[-lag], once)
         self._earlier.append(once)
-        if self._together is not None:
-            numbers = once if self._numbered is None else self._numbered.of(once)
-            if numbers is None:  # more records than there are: others tell of that
-                self._together = None
-            else:
-                self._together.add(numbers)
 
     def _compare(self, lag: int, earlier: Array, once: Array) -> None:
         """Count what a batch has in common with an earlier one; both sorted, without repeats."""
@@ -70,17 +59,10 @@ class BatchLog:
         common, chances = (int((once[places] == earlier).sum()) if len(once) else 0), len(earlier)
         total, of = self._overlaps[lag]
         self._overlaps[lag] = total + common, of + chances
-        surprise = float(sampling.common_divergence(common, chances, self._rate))
-        most, tried = self._surprise[lag], self._again[lag][2] + 1
-        if surprise > most:
-            self._surprise[lag], self._again[lag] = surprise, (common, chances, tried)
-        else:
-            self._again[lag] = (*self._again[lag][:2], tried)
 
     def sums(self) -> BatchSums:
         """What is tested of it."""
         sizes = np.array(self._sizes, dtype=np.int64)
-        law = sampling.BatchSize(self._records, self._rate)
         spread = None if self._counts is None else int((self._counts.astype(np.int64) ** 2).sum())
         above = None if self._counts is None else sampling.excess(self._counts, len(sizes) * self._rate)
         return BatchSums(
@@ -89,11 +71,8 @@ class BatchLog:
             squares=int((sizes**2).sum()),
             spread=spread,
             above=above,
-            most=self.most_often(),
-            sizes=step_tests.summary(sizes, law) if self._random and len(sizes) else None,
-            again=tuple(CommonAtStep(lag, *told) for lag, told in self._again.items() if told[1]),
+            sizes=step_tests.summary(sizes) if self._random and len(sizes) else None,
             overlaps=tuple(Common(lag, *told) for lag, told in self._overlaps.items() if told[1]),
-            together=None if self._together is None else self._together.sums(0),
         )
 
     def most_often(self) -> int | None:

@@ -29,8 +29,8 @@ from dpspec.engine.recorded.schedule import poisson_rates
 from dpspec.engine.recorded.told_noise import NOT_GOT, OTHERS, told_noise
 from dpspec.engine.results.decimals import nearest
 from dpspec.stats.conformance import noise_size
-from dpspec.stats.conformance.measurement import check, exact, worst
-from dpspec.stats.conformance.run_checks import CLIP_TOLERANCE
+from dpspec.stats.conformance.measurement import check, exact
+from dpspec.stats.conformance.table import CLIP_TOLERANCE
 
 #: Float32 quotients of norms are right to this.
 _DIVIDED = 1e-4
@@ -100,7 +100,7 @@ def advice(found: Check, rejected: Collection[Check] = ()) -> str:
             )
         if found.test.startswith(_SCALED):
             return ""
-    if found.test.startswith("batch-size variance") and found.measured == 0:
+    if found.test.startswith("variance of batch sizes") and found.measured == 0:
         return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
     if found.test.startswith("variance of inclusions per record") and found.measured == 0:
         return f"All records were drawn equally often, as from a shuffled epoch: {_POISSON}"
@@ -113,18 +113,6 @@ def _alike(scale: float, rejected: Collection[Check]) -> bool:
         one.measured for one in rejected if one.test.startswith(_LAYER) and one.note.startswith("in each layer, least")
     ]
     return all(measured is None or measured >= 0.9 * scale for measured in layers)
-
-
-#: Notes of checks that speak of coordinates, where a recording looks along directions.
-_ALONG = {
-    "in each parameter that was looked at": "along each of the directions",
-    "independent across parameters": "independent across the directions",
-}
-
-
-def along_directions(found: Check) -> Check:
-    """A check of the noise log, saying what it was made on."""
-    return replace(found, note=_ALONG.get(found.note, found.note))
 
 
 def own_checks(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
@@ -166,9 +154,9 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
         if size and np.isfinite(value)
     }
     if least:
-        yield worst(
-            "noise-isotropy", [noise_size.quietest_step(least, run.steps)], "reported", "in each layer, each step"
-        )
+        name, quiet = noise_size.quietest(least, run.steps)
+        quiet = replace(quiet, test=f"{quiet.test} at a step, in {name}")
+        yield check("noise-isotropy", quiet, "reported", "in each layer, each step")
 
 
 def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:

@@ -15,10 +15,15 @@ from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.errors import RecordingError
 from dpspec.recording.folder.run_folder import INTERNAL
 from dpspec.recording.folder.step_record import InternalStep
-from dpspec.stats.conformance import freshness, noise_size, step_tests
-from dpspec.stats.conformance.evidence.reported import LagProducts, NoiseSums, NormSums, SamplingSums, Told
-from dpspec.stats.conformance.evidence.run import RunEvidence
-from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES
+from dpspec.stats.conformance import freshness, step_tests
+from dpspec.stats.conformance.evidence import (
+    LagProducts,
+    NoiseSums,
+    NormSums,
+    ReportedSteps,
+    RunEvidence,
+    SamplingSums,
+)
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -109,7 +114,7 @@ def evidence(run: RecordedRun, internal: InternalSums | None, *, poisson: bool) 
         "norms": int(np.isfinite(run["rows"]).sum()),
     }
     return RunEvidence(
-        told=Told(**{name: count for name, count in seen.items() if count}),
+        told=ReportedSteps(**{name: count for name, count in seen.items() if count}),
         sampling_log=internal.sampling if internal is not None and poisson else None,
         noise_log=_noise(run),
         norm_log=_norms(run, internal),
@@ -141,20 +146,14 @@ def _noise(run: RecordedRun) -> NoiseSums | None:
     steps, width = rows.shape
     products = freshness.products(rows)
     lag = freshness.worst_lag(products.lags)
-    half = width // 2
     return NoiseSums(
         statistic=float(scaled.sum()),
         degrees=count * len(scaled),
-        products=0.0,
-        pairs=0,
-        each=step_tests.summary(scaled, noise_size.StepNoise(count, both=True), count=count),
+        each=step_tests.summary(scaled, count=count),
         steps=steps,
         width=width,
-        quietest=float((rows**2).sum(axis=0).min()),
-        halves=float((rows[:, :half] * rows[:, half : 2 * half]).sum()),
         lag=LagProducts(lag=lag, products=float(products.lags[lag])),
         pair=products.largest,
-        first=tuple(rows[0, :FIRST_COORDINATES].tolist()),
     )
 
 

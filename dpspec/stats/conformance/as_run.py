@@ -24,7 +24,7 @@ from scipy import special
 from dpspec.contract import FrozenMap, Phase
 from dpspec.stats import binomial
 from dpspec.stats.conformance import canary_contributions
-from dpspec.stats.conformance.evidence.run import RunEvidence, read_runs
+from dpspec.stats.conformance.evidence import RunEvidence, read_runs
 
 Reading: TypeAlias = Literal["measured", "reported"]
 

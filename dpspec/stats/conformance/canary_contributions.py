@@ -23,17 +23,16 @@ rounding can have changed of the difference is taken off. Two tests have to find
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dpspec.contract import Check
-from dpspec.stats.conformance.evidence.measured import PlantedSums
-from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement, abstaining, check
-from dpspec.stats.independence.shared_draw import SharedDraw
+from dpspec.stats.conformance.evidence import PlantedSums
+from dpspec.stats.conformance.measurement import LEVEL, POWER, Abstention, Measurement
+from dpspec.stats.conformance.shared_draw import SharedDraw
 
 #: Means of fewer groups than this are not compared.
 LEAST = 12
@@ -96,29 +95,23 @@ class ByStep:
         return max(0.0, found) if math.isfinite(found) else math.inf
 
 
-def checks(runs: Sequence[PlantedSums]) -> Iterator[Check]:
-    """One check over all trials and group sizes.
+def test(runs: Sequence[PlantedSums]) -> Measurement | Abstention | None:
+    """Test the contribution over all trials and group sizes.
 
-    It abstains where too few groups were planted or left out, where rounding hides every step, and where a single one
-    was measured whose real records all groups may share.
+    Abstains if too few groups were inserted or absent, if rounding hides every step, or if a single step was measured
+    whose drawn records all groups may share.
     """
-    note, test = "of a planted record, relative to rate * clip norm", "planted groups against those left out"
     if runs and not any(run.draws > 0.0 for run in runs) and any(run.hidden for run in runs):
-        yield abstaining("contribution", test, "measured", note, "rounding hides every step")
-        return
+        return Abstention("rounding hides every step")
     pooled_runs, groups = _pooled(runs)
     if not groups:
-        return
+        return None
     if _too_few(groups):
-        reason = f"of some size fewer than {LEAST} groups were planted, or left out"
-        yield abstaining("contribution", test, "measured", note, reason)
-        return
+        return Abstention(f"of some size fewer than {LEAST} groups were inserted, or absent")
     by_step = ByStep.of(pooled_runs)
     if by_step is not None and by_step.degrees == 0:
-        reason = "groups may share the draw of the real records, of which one step tells nothing"
-        yield abstaining("contribution", test, "measured", note, reason)
-        return
-    yield check("contribution", contribution(groups, Declared.of(pooled_runs), by_step), "measured", note)
+        return Abstention("groups may share the drawn records of the only measured step")
+    return contribution(groups, Declared.of(pooled_runs), by_step)
 
 
 def interval(runs: Sequence[PlantedSums], error: float) -> tuple[float, float] | None:

@@ -11,43 +11,34 @@ import numpy.typing as npt
 from scipy import special
 
 from dpspec.contract import Check, FrozenMap, Phase
-from dpspec.stats.conformance import canary_contributions, run_checks, step_tests
-from dpspec.stats.conformance.evidence.measured import (
-    Directions,
-    Drift,
-    DriftAtStep,
-    Everywhere,
-    FirstResidual,
-    GroupSums,
-    LagSum,
-    LeastCoordinate,
-    OutsideNoise,
-    PairSum,
-    PartSum,
-    PlantedSums,
-    ResidualSums,
-    States,
-    StepTotals,
-    WeakestStep,
-)
-from dpspec.stats.conformance.evidence.reported import (
+from dpspec.stats.conformance import canary_contributions, epochs, step_tests, table
+from dpspec.stats.conformance.evidence import (
     BatchSums,
     Closest,
     Common,
-    CommonAtStep,
+    Directions,
+    Drift,
     EpochSums,
+    Everywhere,
+    GroupSums,
     LagProducts,
+    LagSum,
+    LeastCoordinate,
     NoiseSums,
     NormSums,
+    OutsideNoise,
+    PlantedSums,
+    ReportedSteps,
+    ResidualSums,
+    RunEvidence,
     SamplingSums,
+    States,
+    StepTotals,
     TogetherSums,
-    Told,
     TwinProducts,
+    kept_width,
+    looked,
 )
-from dpspec.stats.conformance.evidence.run import RunEvidence
-from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, kept_width, looked
-from dpspec.stats.conformance.noise_size import StepNoise
-from dpspec.stats.conformance.sampling import BatchSize, epochs, foreseen, references
 from dpspec.stats.truncated_binomial import TruncatedSize
 
 
@@ -85,13 +76,13 @@ def foresee(run: Run) -> Iterator[Check]:
     worst case; how well the update itself can be tested, and the smallest layer, is known only afterwards.
     """
     runs = [as_declared(run)] * run.trials
-    for check in run_checks.of_runs([Phase.of(phase) for phase in run.phases], runs, privacy="public"):
+    for check in table.of_runs([Phase.of(phase) for phase in run.phases], runs, privacy="public"):
         yield Check(
             assumption=check.assumption,
             test=check.test.partition(", ")[0],
             p_value=1.0,
             observed=check.observed,
-            detectable=None if check.assumption == "update" or "layer" in check.note else check.detectable,
+            detectable=check.detectable,
             note=check.note,
         )
 
@@ -119,18 +110,12 @@ def as_declared(run: Run) -> RunEvidence:
     if "noise-log" in run.capabilities and noisy == total:
         evidence = replace(evidence, noise_log=_noise_log(run, total, width))
     if "sampling-log" in run.capabilities:
-        epochs = [phase.sampling.epoch_steps or 1 for phase in phases]
-        looks = foreseen(run.records, [phase.steps for phase in phases], epochs)
-        sums = (_batches(run.records, part, total) for part in phase_parts)
-        batches = tuple(
-            one if part.shuffled else replace(one, together=_together(run.records, round(one.total / one.steps), *look))
-            for part, one, look in zip(phase_parts, sums, looks, strict=True)
-        )
+        batches = tuple(_batches(run.records, part, total) for part in phase_parts)
         evidence = replace(evidence, sampling_log=SamplingSums(records=run.records, batches=batches))
     if "norm-log" in run.capabilities:
         missing = 0 if "sampling-log" in run.capabilities else None
         evidence = replace(evidence, norm_log=NormSums(largest=1.0, missing=missing, astray=missing))
-    told = Told(
+    told = ReportedSteps(
         batches=None if evidence.sampling_log is None else total,
         noise=None if evidence.noise_log is None else total,
         norms=None if evidence.norm_log is None else total,
@@ -213,7 +198,7 @@ def _outside(run: Run, parts: Sequence[_Part], noisy: int) -> OutsideNoise:
     most = int(np.argmax(squares))
     deviation = math.sqrt(max(0.0, 4.0 * squares[most] - 2.0 * free))
     squares[most] += deviation * float(special.ndtri(max(0.5, 1.0 - 1.0 / len(squares))))
-    sums = step_tests.summary(squares, StepNoise(free, both=False), count=free)
+    sums = step_tests.summary(squares, count=free)
     return OutsideNoise(statistic=float(degrees), degrees=degrees, each=sums)
 
 
@@ -224,7 +209,6 @@ def _measured(run: Run, parts: Sequence[_Part], noisy: int, width: int) -> Resid
         steps=steps,
         seen=noisy,
         everywhere=Everywhere(
-            quietest={"": PartSum(float(run.parameters), run.parameters)},
             coordinates=LeastCoordinate(least=float(noisy), count=run.parameters),
         ),
         directions=_directions(run, sums, steps, width) if steps else None,
@@ -237,16 +221,12 @@ def _directions(run: Run, sums: Sequence[tuple[int, float, float]], steps: int, 
     variance = sum(n * (s * s + sampled) for n, s, sampled in sums)
     sigma = math.sqrt(least / steps)
     again = sigma * sigma * width / math.sqrt(width * (sigma * sigma + (variance - least) / steps / run.parameters))
-    of_step, row = variance / steps, (0.0,) * min(width, FIRST_COORDINATES)
     return Directions(
         rounding=0.0,
         least=least,
         variance=variance,
         drift=Drift(total=0.0, unit=0.0),
-        step=DriftAtStep(total=0.0, variance=of_step, unit=0.0, weakest=WeakestStep(of_step, 0.0, 0.0)),
         lag=LagSum(lag=1 if steps > 1 else 0, total=0.0, unit=again * (steps - 1)),
-        pair=PairSum(total=0.0, unit=again, least=sigma * sigma, variance=of_step),
-        first=FirstResidual(row=row, least=sigma * sigma, variance=of_step),
     )
 
 
@@ -275,21 +255,15 @@ def _signal(run: Run, parts: Sequence[_Part]) -> PlantedSums:
 
 
 def _noise_log(run: Run, total: int, width: int) -> NoiseSums:
-    law = StepNoise(run.parameters, both=True)
     return NoiseSums(
         statistic=float(run.parameters * total),
         degrees=run.parameters * total,
-        products=0.0,
-        pairs=run.parameters * (total - 1),
-        each=step_tests.summary(np.full(total, float(run.parameters)), law, count=run.parameters),
+        each=step_tests.summary(np.full(total, float(run.parameters)), count=run.parameters),
         steps=total,
         width=width,
-        quietest=float(total),
-        halves=0.0,
         lag=LagProducts(lag=1 if total > 1 else 0, products=0.0),
         pair=0.0,
-        first=(0.0,) * min(width, FIRST_COORDINATES),
-        twin=TwinProducts(aligned=0.0, largest=0.0) if run.twin else None,
+        twin=TwinProducts(largest=0.0) if run.twin else None,
     )
 
 
@@ -297,7 +271,6 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
     length, rate = part.steps, part.rate
     if part.shuffled:
         return _of_epochs(records, part.shuffled, length)
-    law: BatchSize | TruncatedSize = BatchSize(records, rate)
     size, variance = round(records * rate), records * rate * (1.0 - rate) if part.varies else 0.0
     if part.cap is not None and 0.0 < rate < 1.0:
         law = TruncatedSize(records, rate, part.cap)
@@ -313,10 +286,8 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
         squares=round(length * (size * size + variance)),
         spread=max(round(spread), math.ceil(above)),
         above=above,
-        most=math.ceil(length * rate),
         overlaps=tuple(Common(lag, round((length - lag) * size * rate), (length - lag) * size) for lag in lags),
-        again=tuple(CommonAtStep(lag, round(size * rate), size, length - lag) for lag in lags),
-        sizes=step_tests.summary(np.full(length, size), law) if random else None,
+        sizes=step_tests.summary(np.full(length, size)) if random else None,
         epochs=None if part.epoch is None else _epochs(records, length // part.epoch, part.epoch, part.times),
     )
 
@@ -334,22 +305,10 @@ def _of_epochs(records: int, size: int, steps: int) -> BatchSums:
         squares=squares,
         spread=records * full * full + rest * (2 * full + 1),
         above=0.0,
-        most=full + (rest > 0),
-        together=TogetherSums(looked=0, references=1, most=0, least=0, pairs=pairs, closest=closest),
+        together=TogetherSums(pairs=pairs, closest=closest),
         early=0,
     )
 
 
 def _epochs(records: int, whole: int, epoch_steps: int, times: int) -> EpochSums:
-    spread, stays = whole * records * times * (1.0 - times / epoch_steps), math.ceil((whole - 1) / epoch_steps)
-    return EpochSums(whole=whole, astray=0, spread=spread, stays=stays)
-
-
-def _together(records: int, size: int, looked: int, pairs: int) -> TogetherSums:
-    """Batches of one size, alike by chance only."""
-    others = references(records)
-    if not (pairs and 0 < size < records):
-        return TogetherSums(looked=0, references=others, most=0, least=0, pairs=0)
-    common, first = max(2 * size - records, round(size * size / records)), looked // (others + 1)
-    one = Closest(1, common, size, size)
-    return TogetherSums(looked=looked, references=others, most=first, least=first, pairs=pairs, closest=one)
+    return EpochSums(whole=whole, astray=0, spread=whole * records * times * (1.0 - times / epoch_steps))

@@ -27,29 +27,6 @@ _RATIO = 1.25
 _LARGEST = 1e307
 
 
-def single(
-    total: float, variance: float, unit: float, *, weakest: tuple[float, float, float], test: str, tried: int
-) -> Measurement:
-    """Test that one step's sum is centred; its V is known before the step, and no grid is needed.
-
-    total, variance, unit: as for :func:`drift`, of the most surprising of ``tried`` steps; p is
-    2 tried exp(-x^2 / (2 (V + x / 3))). weakest: variance, unit and rounding of the step that tells least of its unit,
-    the one that ``detectable`` speaks of.
-    """
-    x = abs(total)
-    exponent = x if math.isinf(x) else x * x / (2.0 * (variance + x / 3.0)) if x > 0.0 else 0.0
-    log_weight = math.log(2.0 * tried)
-    v, least_unit, rounding = weakest
-    seen = _seen(log_weight - math.log(LEVEL), v) + rounding
-    return Measurement(
-        test=test,
-        declared=1.0,
-        measured=1.0 + (total / unit if unit > 0.0 else 0.0),
-        p_value=min(1.0, math.exp(log_weight - exponent)),
-        detectable=seen / least_unit if least_unit > 0.0 else None,
-    )
-
-
 def _seen(needed: float, v: float) -> float:
     """By how much a sum must be shifted to be rejected with probability POWER; ``needed``: ln(weight / level).
 

@@ -9,11 +9,10 @@ so that too small a sum speaks against the declared scale and too large a sum do
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
@@ -85,11 +84,6 @@ class StepNoise:
     test = "chi-square"
     declared = 1.0
 
-    @property
-    def mean(self) -> float:
-        """One for each degree of freedom."""
-        return float(self.count)
-
     def below(self, total: float, steps: int) -> float:
         """P[chi2 <= total]."""
         return math.exp(log_lower_tail(total, self.count * steps))
@@ -114,22 +108,21 @@ class StepNoise:
             return below
         return max(below, math.sqrt(_upper_quantile(level, count) / _quantile(1.0 - POWER, count)) - 1.0)
 
-    def log_ratios(self, values: npt.NDArray[np.float64]) -> Iterator[tuple[float, npt.NDArray[np.float64]]]:
-        """Scales whose variance v is further and further off: ln f_v / f = -(count ln v + (1 / v - 1) x) / 2."""
-        first = 0.5 * math.sqrt(2.0 / self.count)
-        apart = first * 2.0 ** np.arange(max(1, math.ceil(math.log2(14.0 / first))))
-        for log_v in np.concatenate([-apart, apart] if self.both else [-apart]).tolist():
-            yield math.exp(0.5 * log_v), -0.5 * (self.count * log_v + math.expm1(-log_v) * values)
 
+def correlation(products: float, pairs: int, count: int, tried: int, test: str) -> Measurement:
+    """Test that standard normal noise is fresh: ``products`` sums ``pairs`` products of values of different steps.
 
-def correlation(products: float, pairs: int, count: int, tried: int = 1) -> Measurement:
-    """Test that standard normal noise is fresh: ``products`` sums the ``pairs`` products of successive steps' numbers.
+    ``products`` over the root of ``pairs`` is nearly standard normal if there are many pairs. Otherwise p is twice
+    Chernoff's bound, with E[e^(s products)] = det(I - s A)^(-1/2) for the adjacency matrix A of all chains.
+    ``measured`` is the correlation, ``detectable`` the smallest detected one by the normal approximation; None if not
+    even identical noise is detected.
 
-    count: how many numbers there are, over all steps; chains of T numbers each hold T - 1 pairs. ``products`` over the
-    root of ``pairs`` is nearly standard normal where there are many pairs; where there are few its tails are heavier,
-    and p is twice Chernoff's bound instead, with E[e^(s products)] = det(I - s A)^(-1/2), A the adjacency matrix of all
-    chains. tried: of how many such sums this one is the largest (Bonferroni). ``measured`` is the correlation,
-    ``detectable`` the smallest one seen, by the normal law; None where not even the same noise again would be.
+    Args:
+        products: The sum.
+        pairs: Number of products.
+        count: Number of values; a chain of T values has T - 1 pairs.
+        tried: Number of such sums of which this is the largest (Bonferroni).
+        test: Name of the test.
     """
     if not 1 <= pairs < count:
         raise ValueError(f"need 1 <= pairs < count, got {pairs} of {count}")
@@ -137,13 +130,13 @@ def correlation(products: float, pairs: int, count: int, tried: int = 1) -> Meas
         raise ValueError(f"tried must be at least 1, got {tried}")
     z = abs(products) / math.sqrt(pairs)
     if pairs >= _MANY_PAIRS:
-        test, p_value, threshold = "normal", math.erfc(z / math.sqrt(2.0)), -float(special.ndtri(0.5 * LEVEL / tried))
+        p_value, threshold = math.erfc(z / math.sqrt(2.0)), -float(special.ndtri(0.5 * LEVEL / tried))
     else:
-        test, threshold = "Chernoff", math.sqrt(2.0 * math.log(2.0 * tried / LEVEL))
         p_value = 2.0 * math.exp(_log_chernoff(abs(products), pairs, count))
+        threshold = math.sqrt(2.0 * math.log(2.0 * tried / LEVEL))
     detectable = (threshold + float(special.ndtri(POWER))) / math.sqrt(pairs)
     return Measurement(
-        test=f"correlation of successive steps, {test}",
+        test=test,
         declared=0.0,
         measured=products / pairs,
         p_value=min(1.0, tried * p_value),
@@ -172,41 +165,26 @@ def least_coordinate(least: float, steps: int, count: int) -> Measurement:
     )
 
 
-def quietest(parts: Mapping[str, tuple[float, int]]) -> tuple[str, Measurement]:
-    """Test every part of the model (a layer's sum of squares over its degrees) by :func:`lower_tail`, Bonferroni.
+def quietest(parts: Mapping[str, tuple[float, int]], steps: int = 1) -> tuple[str, Measurement]:
+    """Test every part of the model, at every step if ``steps`` are more than 1, with a Bonferroni correction.
 
-    Returns the name of the most surprising part and its measurement; ``detectable`` is that of the smallest part.
+    Args:
+        parts: Per part, the sum of squares and its degrees of freedom: over all steps, or at the quietest of ``steps``.
+        steps: Number of steps of which the sum is the smallest.
+
+    Returns:
+        The most surprising part and its measurement. ``detectable`` is that of the smallest part.
     """
-    found = {name: lower_tail(total, 1.0, count) for name, (total, count) in parts.items()}
-    name = min(found, key=lambda n: (found[n].p_value, found[n].measured))
-    smallest = min(count for _, count in parts.values())
-    room = _quantile(LEVEL / len(parts), smallest) / _quantile(POWER, smallest)
-    return name, Measurement(
-        test="chi-square of the quietest layer",
-        declared=1.0,
-        measured=found[name].measured,
-        p_value=min(1.0, len(parts) * found[name].p_value),
-        detectable=1.0 - math.sqrt(room) if room > 0.0 else None,
-    )
-
-
-def quietest_step(parts: Mapping[str, tuple[float, int]], steps: int) -> Measurement:
-    """Test every part of the model at every step.
-
-    parts: of each the least sum of squares of any of the ``steps`` steps, and the degrees of freedom of one. p is the
-    smallest lower tail times the number of parts and steps (Bonferroni); ``detectable`` is that of the smallest part at
-    a single step.
-    """
-    found = {name: (log_lower_tail(least, count), least, count) for name, (least, count) in parts.items()}
+    found = {name: (log_lower_tail(least, count), least / count, least) for name, (least, count) in parts.items()}
     name = min(found, key=lambda n: found[n])
-    tail, least, count = found[name]
+    tail, square, _ = found[name]
     tried = len(parts) * steps
     smallest = min(count for _, count in parts.values())
     room = _quantile(LEVEL / tried, smallest) / _quantile(POWER, smallest)
-    return Measurement(
-        test=f"chi-square of the quietest layer at a step, in {name}",
+    return name, Measurement(
+        test="chi-square of the quietest layer",
         declared=1.0,
-        measured=math.sqrt(least / count),
+        measured=math.sqrt(square),
         p_value=min(1.0, math.exp(math.log(tried) + tail)),
         detectable=1.0 - math.sqrt(room) if room > 0.0 else None,
     )

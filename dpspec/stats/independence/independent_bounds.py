@@ -23,7 +23,8 @@ from typing import Literal
 
 from dpspec.contract import Assumption, Finding, FrozenMap, Scope
 from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.independence import curve_shape, layer_noise, order_statistics, shared_luck, step_luck, told_luck
+from dpspec.stats.conformance import layer_noise
+from dpspec.stats.independence import curve_shape, order_statistics, shared_luck, step_luck, told_luck
 
 #: Begins the names of what holds given the assumptions alone: no claim is of these quantities.
 MU, EPSILON, WITH_LUCK = "mu-if-independent", "epsilon-if-independent", "epsilon-if-conditionally-independent"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.providers import TrainingJob
-from dpspec.stats.conformance.evidence.measured import GroupLuck, GroupSums, PlantedSums, StepTotals
+from dpspec.stats.conformance.evidence import GroupLuck, GroupSums, PlantedSums, StepTotals
 from dpspec.stats.independence import step_luck
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.loop.samplers import inclusion_moments

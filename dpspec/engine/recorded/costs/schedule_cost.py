@@ -12,7 +12,7 @@ from dpspec.engine.recorded.half_precision import norm_excess
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.recorded.run_sums import InternalSums, bare_layers, scaled_squares
 from dpspec.engine.recorded.schedule import asked_multipliers, noise_multipliers, poisson_rates
-from dpspec.stats.conformance import run_checks
+from dpspec.stats.conformance import table
 
 
 def cost_of(run: RecordedRun, internal: InternalSums | None, adjacency: str, delta: float, size: int) -> Cost:
@@ -76,7 +76,7 @@ def measured_epsilon(
     scaled, asked = scaled_squares(run), asked_multipliers(run)
     known = [sigma for sigma in asked if sigma is not None]
     count = run.header.parameters
-    longer = longest > (1.0 + run_checks.CLIP_TOLERANCE) * (1.0 + norm_excess(run))
+    longer = longest > (1.0 + table.CLIP_TOLERANCE) * (1.0 + norm_excess(run))
     if not (noise_off or longer) or scaled is None or len(known) < len(asked) or not count:
         return None
     sizes = [math.sqrt(float(one) / count) for one in scaled]

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpspec.contract import Check
-from dpspec.engine.recorded.own_checks import along_directions, own_checks
+from dpspec.engine.recorded.own_checks import own_checks
 from dpspec.engine.recorded.recorded_run import RecordedRun, read_run
 from dpspec.engine.recorded.run_sums import InternalSums, evidence, internal_sums
 from dpspec.engine.recorded.schedule import poisson_rates, sampling_phases
 from dpspec.errors import NothingToRunError
-from dpspec.stats.conformance import run_checks
+from dpspec.stats.conformance import table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,5 +36,5 @@ def observe(path: Path) -> ObservedRun:
     phases = sampling_phases(run)
     internal = internal_sums(run, phases)
     poisson = all(rate is not None for rate in poisson_rates(run))
-    found = run_checks.of_runs(phases, [evidence(run, internal, poisson=poisson)])
-    return ObservedRun(run=run, internal=internal, checks=(*map(along_directions, found), *own_checks(run, internal)))
+    found = table.of_runs(phases, [evidence(run, internal, poisson=poisson)])
+    return ObservedRun(run=run, internal=internal, checks=(*found, *own_checks(run, internal)))
