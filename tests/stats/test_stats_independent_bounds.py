@@ -16,9 +16,9 @@ from dpspec.contract import Finding, FrozenMap, Scope
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.conformance.evidence.run import layers_share, luck_of_size
+from dpspec.stats.conformance import layer_noise, order_statistics, told_luck
+from dpspec.stats.conformance.evidence import layers_share, luck_of_size
 from dpspec.stats.independence import independent_bounds as independent
-from dpspec.stats.independence import layer_noise, order_statistics, told_luck
 from dpspec.stats.independence.step_luck import Luck
 
 AT = FrozenMap({"delta": 1e-5, "group_size": 1})

@@ -109,7 +109,9 @@ class StepNoise:
         return max(below, math.sqrt(_upper_quantile(level, count) / _quantile(1.0 - POWER, count)) - 1.0)
 
 
-def correlation(products: float, pairs: int, count: int, tried: int, test: str) -> Measurement:
+def correlation(
+    products: float, pairs: int, count: int, tried: int = 1, test: str = "correlation of steps"
+) -> Measurement:
     """Test that standard normal noise is fresh: ``products`` sums ``pairs`` products of values of different steps.
 
     ``products`` over the root of ``pairs`` is nearly standard normal if there are many pairs. Otherwise p is twice
