@@ -1,11 +1,12 @@
-"""Is the privacy that is claimed for a training pipeline true? Audits from a declarative spec.
+"""Audit the claimed privacy of a training pipeline from a declarative spec.
 
     >>> import dpspec
     >>> result = dpspec.run("specs/quickstart.yaml")  # doctest: +SKIP
     >>> result.to_frame()  # doctest: +SKIP
 
-Names are imported when they are first asked for: ``import dpspec`` alone imports neither numpy, scipy nor torch.
-Plugins import :mod:`dpspec.contract` instead.
+The public API is this package, :mod:`dpspec.contract`, :mod:`dpspec.kit`, :mod:`dpspec.testing` and the names in
+``dpspec.accounting.__all__``. All other modules may change with any version. Names are imported on first use:
+``import dpspec`` alone imports neither numpy, scipy nor torch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from importlib import import_module
 
 from dpspec.version import VERSION
 
-TYPE_CHECKING = False  # as typing's: importing that takes longer than all of this, and Ctrl-C may come early
+TYPE_CHECKING = False  # importing typing would take longer than the rest of this module
 if TYPE_CHECKING:
     from typing import Any
 
@@ -76,7 +77,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its home when it is first asked for."""
+    """Import a public name on first use."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)

@@ -1,15 +1,11 @@
-"""``python -m dpspec`` is ``dpspec``: where the program begins and ends.
-
-The commands take a tenth of a second to import, and Ctrl-C may come before they are; it is answered here.
-"""
+"""Entry point of ``dpspec`` and ``python -m dpspec``. It handles Ctrl-C already while the commands are imported."""
 
 from __future__ import annotations
 
 import sys
 
 if __name__ == "__main__" and not sys.flags.safe_path and len(sys.path) > 1:
-    # ``python -m`` looks for modules in the current folder first. The program of that name does not, and so it goes on
-    # without, unless that is where dpspec itself is.
+    # ``python -m`` searches the current folder first. ``dpspec`` does not, so remove it unless dpspec itself is there.
     import os
 
     import dpspec

@@ -1,4 +1,4 @@
-"""For notebooks and scripts: audit spec files, and read what an audit left behind, in one call each."""
+"""Functions for notebooks and scripts: audit spec files, and read results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 File = str | PathLike[str]
 
-#: How a device is named.
+#: Names of devices.
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
@@ -31,19 +31,26 @@ def run(
     workers: int | None = None,
     address: str | None = None,
 ) -> Result:
-    """Audit spec files, or all specs of a folder, all claims as one family: the result that ``dpspec run`` shows.
+    """Audit specs, with all claims as one family, like ``dpspec run``.
 
-    specs: one file or folder, or several.
-    overrides: ``path=value`` texts, as for ``--set``; each holds for every spec.
-    store: the folder or the URL where trials are kept, so that nothing is trained twice.
-    device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
-    executor: where trials run: None for this process, or ``local``, ``ray``, ... (see ``dpspec plugins``); ``workers``
-        of them at once, on the cluster at ``address``.
-    train: whether trials may be made; without, bounds are computed and claims judged by them alone.
+    Args:
+        specs: Files or folders.
+        overrides: ``path=value`` strings, as for ``--set``; each applies to every spec.
+        store: Folder or URL of finished trials, which are not repeated.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
+        train: If False, train nothing and judge claims by bounds alone.
+        executor: Where trials run: None for this process, or ``local``, ``ray``, ... (see ``dpspec plugins``).
+        workers: Number of parallel trials.
+        address: Address of the cluster.
 
-    Raises ``SpecError`` with every diagnostic of every file, ``PluginError`` when a kind is not installed (both with
-    notes that show the lines at fault), ``NothingToRunError`` without specs, ``UsageError`` where a folder holds none,
-    or where an argument is none of its kind.
+    Returns:
+        The result, as ``dpspec run`` shows it.
+
+    Raises:
+        SpecError: A spec is invalid. Like ``PluginError``, it carries all diagnostics, and notes with the lines.
+        PluginError: A kind is not installed.
+        NothingToRunError: There are no specs.
+        UsageError: A folder contains no spec, or an argument is invalid.
     """
     from dpspec.engine.running import runner
     from dpspec.engine.running.run_options import RunOptions
@@ -52,7 +59,7 @@ def run(
     from dpspec.language.load import load_specs
     from dpspec.registry.loader import load_catalog
 
-    _require_fitting(overrides, store, device, workers)
+    _check_arguments(overrides, store, device, workers)
     catalog = load_catalog()
     loaded = load_specs(_paths(specs), catalog, overrides)
     try:
@@ -68,38 +75,44 @@ def run(
 
 
 def load(file: File) -> Result:
-    """Read a result from a file in JSON, or from a report in HTML.
+    """Read a result from a JSON file or an HTML report.
 
-    Raises ``ResultError`` naming the file where it cannot be read or holds no result.
+    Args:
+        file: Path of the file.
+
+    Returns:
+        The result.
+
+    Raises:
+        ResultError: The file cannot be read, or contains no result.
     """
     from dpspec.reporters.read_results import read_result
 
     if not isinstance(file, str | PathLike):
-        raise UsageError(f"a result is read from a file: give its path, not a {type(file).__name__}")
+        raise UsageError(f"file must be a path, not a {type(file).__name__}")
     return read_result(Path(file))
 
 
-def _require_fitting(overrides: Sequence[str], store: File, device: str, workers: int | None) -> None:
-    """Raise ``UsageError`` for what people try, naming the argument, what it takes and what was given."""
-    if isinstance(overrides, str | bytes | Mapping) or not all(isinstance(one, str) for one in overrides):
-        raise UsageError(
-            f'overrides is a list of texts, as ["mechanism.noise_multiplier=1.5"], not {shortened(repr(overrides), 60)}'
-        )
+def _check_arguments(overrides: Sequence[str], store: File, device: str, workers: int | None) -> None:
+    def invalid(rule: str, value: object) -> UsageError:
+        return UsageError(f"{rule}, not {shortened(repr(value), 60)}")
+
+    if isinstance(overrides, str | bytes | Mapping) or not all(isinstance(item, str) for item in overrides):
+        raise invalid('overrides must be a list of strings, such as ["mechanism.noise_multiplier=1.5"]', overrides)
     if not isinstance(store, str | PathLike):
-        raise UsageError(f"store is the path of a folder, or a URL, not {shortened(repr(store), 60)}")
+        raise invalid("store must be the path of a folder, or a URL", store)
     if not isinstance(device, str) or not DEVICE.fullmatch(device):
-        raise UsageError(f'device is "auto", "cpu", "cuda" or "cuda:1", not {shortened(repr(device), 60)}')
+        raise invalid('device must be "auto", "cpu", "cuda" or "cuda:1"', device)
     if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
-        raise UsageError(f"workers is a whole number from 1 on, or None, not {shortened(repr(workers), 60)}")
+        raise invalid("workers must be an integer of at least 1, or None", workers)
 
 
 def _paths(specs: File | Iterable[File]) -> list[Path]:
-    """The paths given; what else people try is refused by its type."""
     given = [specs] if isinstance(specs, str | bytes | PathLike | Mapping) or not isinstance(specs, Iterable) else specs
     paths = []
     for file in given:
         if not isinstance(file, str | PathLike) or isinstance(fspath(file), bytes):
             kind = type(file).__name__
-            raise UsageError(f"specs are audited from files: give the path of one, or of a folder, not a {kind}")
+            raise UsageError(f"specs must be paths of files or folders, not a {kind}")
         paths.append(Path(file))
     return paths

@@ -1,21 +1,4 @@
-"""Every error that dpspec raises on purpose, and the exit code each one ends the program with.
-
-The tree::
-
-    DpspecError
-    ├── UsageError            2   the command line, or a call, asks for something that makes no sense
-    │   └── MissingLibraryError   the call needs a library that is not installed; an ImportError too
-    ├── SpecError             3   one or more specs are invalid; carries every diagnostic
-    ├── PluginError           4   a plugin that a spec needs is missing, broken or in conflict
-    ├── NothingToRunError     5   no spec, no claim, no file
-    ├── IncompleteError       6   stopped before the end; a re-run resumes
-    ├── ResultError           2   a result file that cannot be read, or is not one
-    └── RecordingError        3   the folder of a recorded run is none, or was changed
-
-``verify`` ends with 7, which no error has, where it could not recompute all that it was given.
-
-Anything else that escapes is a bug in dpspec and ends with 70.
-"""
+"""The errors of dpspec and the exit codes of the program. Any other exception is a bug and exits with 70."""
 
 from __future__ import annotations
 
@@ -28,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """What a run of ``dpspec`` ends with; a finding and a crash never share a code."""
+    """Exit codes of ``dpspec``. ``NOT_RECOMPUTED`` is that of ``verify`` if it could not recompute everything."""
 
     OK = 0
     UNEXPECTED = 1
@@ -43,35 +26,35 @@ class ExitCode(IntEnum):
 
 
 class DpspecError(Exception):
-    """Base of all errors raised on purpose; ``exit_code`` says how the program ends."""
+    """Base class of dpspec's errors."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.BUG
 
 
 class UsageError(DpspecError):
-    """The command line, or a call from Python, asks for something that makes no sense."""
+    """Invalid arguments of the command line or of a function."""
 
     exit_code = ExitCode.USAGE
 
 
 class MissingLibraryError(UsageError, ImportError):
-    """Something was asked for that needs a library which is not installed; the message says which."""
+    """A required library is not installed; the message names it."""
 
 
 class ResultError(DpspecError):
-    """A result file cannot be read, or is not a dpspec result."""
+    """A file cannot be read, or is not a dpspec result."""
 
     exit_code = ExitCode.USAGE
 
 
 class RecordingError(DpspecError):
-    """The folder of a recorded run is none, or is not as its recorder left it; the message names file and place."""
+    """A folder is not a recording, or was changed after recording; the message names file and place."""
 
     exit_code = ExitCode.INVALID_SPEC
 
 
 class SpecError(DpspecError):
-    """One or more specs are invalid; ``diagnostics`` holds every problem found."""
+    """One or more specs are invalid; ``diagnostics`` holds all errors."""
 
     exit_code = ExitCode.INVALID_SPEC
 
@@ -97,19 +80,18 @@ class PluginError(DpspecError):
 
 
 class NothingToRunError(DpspecError):
-    """There is no spec, no claim or no file to work on."""
+    """There is no spec, no claim or no file to process."""
 
     exit_code = ExitCode.NOTHING_TO_RUN
 
 
 class IncompleteError(DpspecError):
-    """The work stopped before its end; running the same command again continues it."""
+    """The run stopped early; the same command resumes it."""
 
     exit_code = ExitCode.INCOMPLETE
 
 
 def _placed(diagnostic: Diagnostic) -> str:
-    """What is wrong, after the file and the line where it is; the file alone where all of it is meant."""
     span = diagnostic.span
     if span is None or not span.file:
         return diagnostic.message

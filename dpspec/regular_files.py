@@ -1,7 +1,7 @@
-"""Files that others wrote: opened only where they are regular ones of a size that can be read, and never waited for.
+"""Open untrusted files only if they are regular and of limited size.
 
-Pipes and devices block or have no end, and so does what a system makes up, as under ``/proc``, though it calls itself a
-regular file. The lowest layer: it imports nothing of dpspec, and nothing that takes time.
+Pipes, devices and files under ``/proc`` may block, be endless or contain secrets. This module imports only the standard
+library.
 """
 
 from __future__ import annotations
@@ -12,25 +12,24 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
-#: Flags that not every system has: not to wait for the other end of a pipe, not to follow a link, bytes as they are.
+#: Flags that some systems lack: do not wait for a pipe, do not follow links, do not translate line ends.
 _ALWAYS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
-
-#: Where systems make up files that hide their size.
-_MADE_UP = ("/proc/", "/sys/", "/dev/")
+#: Folders of virtual files, which hide their size.
+_VIRTUAL = ("/proc/", "/sys/", "/dev/")
 
 
 class NotRegularError(OSError):
-    """What a name leads to is no regular file, or one that is larger than may be read."""
+    """A file is not regular, or too large."""
 
 
 def open_regular(path: str | os.PathLike[str], most: int, *, follow: bool = True) -> BufferedReader:
-    """Open a regular file of at most ``most`` bytes for reading. ``follow``: through a link, too.
+    """Open a regular file of at most ``most`` bytes for reading. ``follow`` allows symbolic links.
 
-    Raises ``NotRegularError``, which says what it is instead, and ``OSError`` where it cannot be opened.
+    Raises ``NotRegularError`` for another kind of file, and ``OSError`` if it cannot be opened.
     """
-    _require(os.stat(path) if follow else os.lstat(path), most)  # before opening: to open a device may do something
+    _require(os.stat(path) if follow else os.lstat(path), most)  # opening a device may have effects
     handle = os.open(path, os.O_RDONLY | _ALWAYS | (0 if follow else _NO_LINK))
     try:
         _require(os.fstat(handle), most)
@@ -41,22 +40,19 @@ def open_regular(path: str | os.PathLike[str], most: int, *, follow: bool = True
 
 
 def read_regular(path: str | os.PathLike[str], most: int, *, follow: bool = True) -> bytes:
-    """The bytes of a regular file. One that calls itself empty is not read: those do that a system makes up.
-
-    Raises ``NotRegularError`` besides for those, and where a file holds more than its size says.
-    """
+    """Read a regular file. Raises ``NotRegularError`` also for virtual files and if the content exceeds the size."""
     with open_regular(path, most, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         content = file.read(size + 1) if size else b""
-    if not size and os.path.realpath(path).startswith(_MADE_UP):
-        raise NotRegularError(errno.EINVAL, "not a regular file but one that the system makes up")
+    if not size and os.path.realpath(path).startswith(_VIRTUAL):
+        raise NotRegularError(errno.EINVAL, "not a regular file but a virtual file of the system")
     if content is None or len(content) > size:
-        raise NotRegularError(errno.EINVAL, "holds more than its size says")
+        raise NotRegularError(errno.EINVAL, "contains more bytes than its size")
     return content
 
 
 def read_text(path: Path, most: int) -> str:
-    """The text of a regular file in UTF-8; raises as :func:`read_regular`, and ``UnicodeDecodeError``."""
+    """Read a regular file in UTF-8. Raises like :func:`read_regular`, and ``UnicodeDecodeError``."""
     text = read_regular(path, most).decode("utf-8")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 

@@ -1,7 +1,4 @@
-"""Text for people, from values and names that others wrote: made visible, quoted, listed, and what they meant instead.
-
-The lowest layer: it imports nothing of dpspec, and nothing that takes time.
-"""
+"""Escape, quote, list and compare untrusted text for messages. This module imports only the standard library."""
 
 from __future__ import annotations
 
@@ -10,47 +7,46 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-#: Of a foreign text so many characters stand in a message at most: it may be somebody's secret.
+#: Maximum number of characters of an untrusted text in a message: it may be a secret.
 LONGEST = 40
 
-#: Categories that draw nothing or draw it elsewhere: control, format (bidirectional, zero-width), surrogate, private
+#: Categories of invisible or reordering characters: control, format (bidirectional, zero-width), surrogate, private
 #: use, unassigned, line and paragraph separators.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
-#: ASCII punctuation that no Markdown dialect reads as markup in the middle of a line.
+#: ASCII punctuation that is not Markdown markup within a line.
 _TAME = frozenset(" ,-./()=%;+'?\"")
 
-#: What is markup in Markdown, and is none where it stands like this: relations between blanks, and a lone ampersand;
-#: what is no word's part on neither side begins no emphasis; and a time of day.
+#: Contexts in which Markdown's markup characters are plain text: relations and ampersands between blanks, underscores
+#: within words, and times of day.
 _RELATIONS = re.compile(
     r"(?<= )(?:[<>]=?|[~&])(?= )|(?<=[^\W_])_(?=[^\W_])|(?<=\b\d\d):(?=\d\d\b)|(?<=T\d\d):(?=\d\d\b)"
 )
 
-#: Markup that a backslash takes away, for whoever reads the text as it is; the rest is written as an entity.
+#: Markup to escape by a backslash, which keeps the source readable; the rest becomes entities.
 _BACKSLASHED = frozenset("[]")
 
-#: What continuous-integration runners obey when it stands in a log: ``::command::``, and ``##[command]``,
-#: ``##vso[command]``, ``##teamcity[command]``.
+#: Commands that CI runners execute from logs: ``::command::``, ``##[command]``, ``##vso[command]``.
 _COMMANDS = re.compile(r":(?=:)|##(?=\w*\[)")
 
-#: The same in a text of several lines, in which two colons mean something at the beginning of a line only.
+#: The same in a text of several lines, in which ``::`` is a command at the beginning of a line only.
 _OBEYED = re.compile(r"(?m)^([ \t]*:)(?=:)|(##)(?=\w*\[)")
 
-#: The colours of terminals, as our own renderers write them.
+#: Terminal colors written by our renderers.
 _STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 
-#: What GitHub takes for the beginning of an address; its dot is escaped too.
+#: Beginning of an address that GitHub links.
 _ADDRESS = re.compile(r"(www)\.", re.IGNORECASE)
 
-#: What begins a list or underlines a heading where it stands first on a line.
+#: Beginning of a line that is a list item or the underline of a heading.
 _START = re.compile(r"^(\d+(?=[.)](?:\s|$))|(?=[-+=]))([-+=.)])")
 
-#: Words that are less alike than this are not taken for one another.
+#: Minimum similarity of suggestions.
 _ALIKE = 0.6
 
 
 def several(count: int, unit: str) -> str:
-    """So many units of privacy, with what is said of one in brackets.
+    """Format a number of privacy units.
 
     >>> several(1, "user (at most 4 records)"), several(2, "user (at most 4 records)"), several(3, "record")
     ('one user (at most 4 records)', '2 users (at most 4 records each)', '3 records')
@@ -62,30 +58,27 @@ def several(count: int, unit: str) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with everything but letters, digits, signs and blanks written as an escape: a no-break space too."""
+    """Escape all characters that are not printable, including the no-break space."""
     return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
 def plain(text: str) -> str:
-    """The text on one line, with everything invisible written out: ``\\x1b``, ``\\u202e``; line ends become spaces.
+    r"""Put a text on one line, escape invisible characters, and break commands of CI runners by a space.
 
-    What a continuous-integration runner would take for a command is broken by a space: ``: :error: :``.
-
-    >>> plain("a\\tb\\x1b[31m")
-    'a b\\\\x1b[31m'
+    >>> plain("a\tb\x1b[31m")
+    'a b\\x1b[31m'
     """
     line = " ".join(text.splitlines()).replace("\t", " ")
     return _COMMANDS.sub(r"\g<0> ", _without_hidden(line))
 
 
 def harmless(text: str, *, styled: bool = False, commands: bool = False) -> str:
-    """A whole text as a terminal and a log may have it, whatever foreign text is in it: line ends and tabs stay.
+    r"""Make a text safe for terminals and logs: escape invisible characters, and break commands of CI runners.
 
-    What is invisible is written out, and what runners obey broken by a space. styled: colours stay. commands: so does
-    what runners obey.
+    ``styled`` keeps colors, ``commands`` keeps commands. Line ends and tabs remain.
 
-    >>> harmless("fine\\n::error::x \\x1b[2J")
-    'fine\\n: :error::x \\\\x1b[2J'
+    >>> harmless("fine\n::error::x \x1b[2J")
+    'fine\n: :error::x \\x1b[2J'
     """
     if not text.replace("\n", "").replace("\t", "").isprintable():
         parts = _STYLE.split(text) if styled else [text]
@@ -95,19 +88,19 @@ def harmless(text: str, *, styled: bool = False, commands: bool = False) -> str:
 
 
 def json_text(text: str) -> str:
-    """JSON that says the same, with what is invisible, and what runners obey, as escapes in its strings."""
+    """Escape invisible characters and commands of CI runners in the strings of a JSON text."""
     if not text.replace("\n", "").isprintable():
         text = "".join(_json_escaped(c) if c != "\n" and unicodedata.category(c) in _HIDDEN else c for c in text)
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0][0]):04x}{found[0][1:]}", text)
 
 
 def plain_lines(text: str) -> str:
-    """:func:`plain` text line by line."""
+    """Apply :func:`plain` to each line."""
     return "\n".join(map(plain, text.splitlines()))
 
 
 def markdown(text: str) -> str:
-    """:func:`plain` text in which no character is markup, for a Markdown line, its middle or a table cell."""
+    """Apply :func:`plain` and escape Markdown, for a part of a line or a table cell."""
     line = plain(text).strip()
     relations = {i for found in _RELATIONS.finditer(line) for i in range(*found.span())}
     escaped = "".join(
@@ -118,17 +111,17 @@ def markdown(text: str) -> str:
 
 
 def shortened(text: str, longest: int = LONGEST) -> str:
-    """The text, or its beginning and dots where it is longer."""
+    """Truncate a text to ``longest`` characters, ending in dots."""
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def clipped(text: str, longest: int = LONGEST) -> str:
-    """The beginning of a long text, made visible."""
+    """Truncate a text and escape it."""
     return visible(shortened(text, longest))
 
 
 def quoted(text: str) -> str:
-    """A name or a choice as messages quote it."""
+    """Truncate, escape and quote a name for a message."""
     return f"'{clipped(text)}'"
 
 
@@ -146,28 +139,28 @@ def shown(value: Any) -> str:
 
 
 def number(value: float) -> str:
-    """A number as one would write it in a spec: ``1e-6``, not ``1e-06``."""
+    """Format a number as in a spec: ``1e-6``, not ``1e-06``."""
     return repr(value).replace("e-0", "e-").replace("e+", "e").replace("e0", "e")
 
 
 def choice(value: Any) -> str:
-    """One of several allowed values."""
+    """Format one of several allowed values."""
     return visible(value) if isinstance(value, str) else shown(value)
 
 
 def listed(values: Iterable[Any]) -> str:
-    """Allowed values, in their own order, separated by commas."""
+    """Join allowed values by commas."""
     return ", ".join(map(choice, values))
 
 
 def joined(words: Sequence[str], last: str = "and") -> str:
-    """Words as a sentence lists them: ``a``, ``a and b``, ``a, b and c``."""
+    """Join words as in a sentence: ``a``, ``a and b``, ``a, b and c``."""
     return f"{', '.join(words[:-1])} {last} {words[-1]}" if len(words) > 1 else "".join(words)
 
 
 def close_matches(word: str, candidates: Iterable[str], most: int) -> list[str]:
-    """The candidates that a person who wrote ``word`` may have meant, the likeliest first; of equals the first."""
-    # Long words are no slips of the pen, and comparing them takes quadratic time.
+    """Return up to ``most`` candidates that are similar to ``word``, the most similar first."""
+    # Long words are not typos, and comparing them takes quadratic time.
     if not 0 < len(word) <= LONGEST:
         return []
     scores = {candidate: _likeness(_folded(word), _folded(candidate)) for candidate in candidates}
@@ -175,17 +168,16 @@ def close_matches(word: str, candidates: Iterable[str], most: int) -> list[str]:
 
 
 def closest(word: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that a person who wrote ``word`` probably meant; None where none is near."""
+    """Return the candidate that is most similar to ``word``, or None."""
     return next(iter(close_matches(word, candidates, 1)), None)
 
 
 def did_you_mean(near: str | None) -> str:
-    """The end of a message about a wrong word: ``; did you mean 'poisson'?``; empty without a candidate."""
+    """Return ``; did you mean 'poisson'?`` for the end of a message; empty for None."""
     return f"; did you mean {quoted(near)}?" if near else ""
 
 
 def _without_hidden(text: str, keeping: str = "") -> str:
-    """The text with everything invisible written out, but for some characters."""
     if text.isprintable():
         return text
     return "".join(_escaped(c) if c not in keeping and unicodedata.category(c) in _HIDDEN else c for c in text)
@@ -201,14 +193,14 @@ def _escaped(character: str) -> str:
 
 
 def _tame(character: str, following: str) -> bool:
-    """Whether a character can stand as it is; a colon can where no address or emoji code may begin with it."""
+    """Whether a character needs no escape; a colon may begin an address or emoji code."""
     if character == ":":
         return following in ("", " ")
     return not character.isascii() or character.isalnum() or character in _TAME
 
 
 def _likeness(word: str, candidate: str) -> float:
-    """1 for equal words; a part of the candidate counts for a little less than the whole."""
+    """Similarity from 0 to 1; a part of the candidate counts less than the whole."""
     from difflib import SequenceMatcher
 
     def ratio(other: str) -> float:

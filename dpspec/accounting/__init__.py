@@ -1,215 +1,151 @@
-"""Privacy accounting in float64 and log space, without torch. Import names from here, not from the modules.
+"""Certified privacy accounting in float64 and log space, without torch.
 
-Every answer about a privacy loss is an ``Interval`` that contains the true value; ``library_accuracy`` is the one
-assumption behind it.
+Import names from this package; its modules are private. Every answer about a privacy loss is an :class:`Interval` that
+contains the exact value. The accuracy of library functions is the one assumption; :func:`library_accuracy` tests it.
 
-* Steps: ``Mixture`` (DP-SGD and groups), ``Laplace``, ``Discrete``, or a custom ``Pair``. ``TruncatedPoisson`` (batches
-  with a cap) has two, ``Revealed`` from above and one that is attained. ``RandomAllocation`` is an epoch of steps,
-  ``EqualMembers`` what a group attains in it. ``gaussian`` is a module of closed forms.
-* Composition: ``PrivacyLoss`` and ``group_curve``, with epsilon, delta, powers of tests and reconstruction.
-* Renyi divergences (``gaussian_rdp``, ``composed_rdp``, ...) and their conversions (``best_epsilon``, ...).
-* Trade-off curves: ``GaussianTradeOff``, ``LaplaceTradeOff``, ``Polygon``, certified ones by ``tradeoff_bounds``.
-* ``find_boundary``: the smallest noise, or the largest number of steps, for which a condition holds.
-* ``certified_upper``, ``certified_lower``: an end of an interval as a finding. The interval names its method:
-  ``CLOSED``, ``ONE_STEP`` or ``GRID`` among others. ``round_up`` and ``round_down`` are for texts.
+* Steps: :class:`Mixture` (DP-SGD and groups), :class:`Laplace`, :class:`Discrete` or a custom :class:`Pair`.
+  :class:`TruncatedPoisson` covers batches with a cap, :class:`RandomAllocation` an epoch of balls-in-bins batches.
+* Composition: :class:`PrivacyLoss` and :func:`group_curve`, with epsilon, delta, powers of tests and reconstruction.
+* Renyi divergences (:func:`composed_rdp`, ...) and their conversions (:func:`best_epsilon`, ...).
+* Trade-off curves: :class:`GaussianTradeOff`, :class:`LaplaceTradeOff`, :class:`Polygon`, :func:`tradeoff_bounds`.
+* :func:`find_boundary`: the smallest noise, or the largest number of steps, for which a condition holds.
+* :func:`certified_upper` and :func:`certified_lower` turn an end of an interval into a finding.
 
-Each line of this layout uses only those above it:
+Each module imports only modules above it:
 
-* ``numerics``: intervals and findings of them, arguments, float64, monotone search, the accuracy of libraries
-* ``grid``: one step's outcomes in cells of privacy loss; measures above and below them
-* ``pair``: the interface of a step
-* ``gaussian``, ``laplace``, ``mixture``, ``arbitrary``: the steps, and epochs of them
-* ``composition``: T-fold convolution of measures on a grid, every error bounded
-* ``solver``: from a question to a certified interval, grid after grid
-* ``privacy_loss``: the composition of steps, and its questions
-* ``rdp``: Renyi divergences and conversions
-* ``tradeoff``: f-DP
+* ``numerics``: rounding, arguments, intervals, root finding; ``boundary``: searches that report both sides
+* ``findings``: certified findings and the accuracy of libraries
+* ``grid``: the interface of a step, its outcomes as cells of privacy loss, and measures above and below them
+* ``gaussian``, ``laplace``, ``discrete``, ``mixture`` (on ``densities``): steps
+* ``truncated_poisson``, ``allocation`` (on ``convex_sums``): sampling schemes with steps of their own form
+* ``composition``, ``rare_steps``: convolution of measures on a grid with every error bounded
+* ``duality``, ``solver``, ``privacy_loss``: certified answers about a composition
+* ``rdp``, ``moments``, ``tradeoff``, ``curves``: Renyi divergences and f-DP
 
-Names are imported on first use: ``import dpspec.accounting`` alone imports neither numpy nor scipy.
+Names are imported on first use: ``import dpspec.accounting`` imports neither numpy nor scipy.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this
+TYPE_CHECKING = False  # importing typing takes longer than the rest of this module
 if TYPE_CHECKING:
     from typing import Any
 
-    from dpspec.accounting import gaussian
-    from dpspec.accounting.arbitrary.allocation import EqualMembers, RandomAllocation
-    from dpspec.accounting.arbitrary.discrete import Discrete
-    from dpspec.accounting.arbitrary.revealed import Revealed
-    from dpspec.accounting.arbitrary.truncated_poisson import TruncatedPoisson
-    from dpspec.accounting.grid.cells import Bins, Cells, TooLongError
-    from dpspec.accounting.laplace import Laplace
-    from dpspec.accounting.mixture.masses import log_binomial
-    from dpspec.accounting.mixture.mixture import Mixture
-    from dpspec.accounting.numerics.findings import certified_lower, certified_upper, library_accuracy
-    from dpspec.accounting.numerics.floats import (
-        DIRECTIONS,
-        EPS,
-        OPPOSITE,
-        Direction,
-        Directions,
-        Floats,
-        directions,
-        finite,
-        inside,
-        one_direction,
-        positive,
-        whole,
+    # isort: off
+    from dpspec.accounting import gaussian as gaussian
+    from dpspec.accounting.numerics import (
+        DIRECTIONS as DIRECTIONS,
+        Direction as Direction,
+        Directions as Directions,
+        EPS as EPS,
+        Floats as Floats,
+        Interval as Interval,
+        OPPOSITE as OPPOSITE,
+        bisect as bisect,
+        bisect_by_margin as bisect_by_margin,
+        crossing as crossing,
+        directions as directions,
+        finite as finite,
+        inside as inside,
+        one_direction as one_direction,
+        positive as positive,
+        round_down as round_down,
+        round_up as round_up,
+        whole as whole,
     )
-    from dpspec.accounting.numerics.interval import Interval, round_down, round_up
-    from dpspec.accounting.numerics.search import (
-        LEAST_TRIED,
-        Boundary,
-        NeverHoldsError,
-        bisect,
-        bisect_by_margin,
-        crossing,
-        find_boundary,
+    from dpspec.accounting.boundary import (
+        Boundary as Boundary,
+        LEAST_TRIED as LEAST_TRIED,
+        NeverHoldsError as NeverHoldsError,
+        find_boundary as find_boundary,
     )
-    from dpspec.accounting.pair import Pair, TruncatedPair
-    from dpspec.accounting.privacy_loss import PrivacyLoss, group_curve
-    from dpspec.accounting.rdp.conversions import (
-        Best,
-        BestEpsilon,
-        Conversion,
-        best_epsilon,
-        best_log_delta,
-        epsilon_at_orders,
-        log_delta_at_orders,
+    from dpspec.accounting.findings import (
+        certified_lower as certified_lower,
+        certified_upper as certified_upper,
+        library_accuracy as library_accuracy,
     )
-    from dpspec.accounting.rdp.divergences import (
-        checked_orders,
-        composed_rdp,
-        gaussian_rdp,
-        laplace_rdp,
-        sampled_gaussian_integer_rdp,
-        sampled_gaussian_rdp,
-        sampled_laplace_rdp,
+    from dpspec.accounting.grid import (
+        Bins as Bins,
+        Cells as Cells,
+        Pair as Pair,
+        TooLongError as TooLongError,
+        TruncatedPair as TruncatedPair,
     )
-    from dpspec.accounting.rdp.moments import log_excess_power
-    from dpspec.accounting.rdp.selection import SELECTION_ORDERS, Tries, drawn_cell_rdp, selection_rdp
-    from dpspec.accounting.solver.solve import GRID
-    from dpspec.accounting.solver.without_grid import CLOSED, ONE_STEP
-    from dpspec.accounting.tradeoff.certified_curves import TradeOffBounds, tradeoff_bounds
-    from dpspec.accounting.tradeoff.polygon import GdpFit, Lines, Polygon, fit_gdp
-    from dpspec.accounting.tradeoff.trade_off import GaussianTradeOff, LaplaceTradeOff, TradeOff
+    from dpspec.accounting.laplace import Laplace as Laplace
+    from dpspec.accounting.discrete import Discrete as Discrete
+    from dpspec.accounting.densities import log_binomial as log_binomial
+    from dpspec.accounting.mixture import Mixture as Mixture
+    from dpspec.accounting.truncated_poisson import Revealed as Revealed, TruncatedPoisson as TruncatedPoisson
+    from dpspec.accounting.allocation import EqualMembers as EqualMembers, RandomAllocation as RandomAllocation
+    from dpspec.accounting.solver import CLOSED as CLOSED, GRID as GRID, ONE_STEP as ONE_STEP
+    from dpspec.accounting.privacy_loss import PrivacyLoss as PrivacyLoss, group_curve as group_curve
+    from dpspec.accounting.rdp import (
+        Best as Best,
+        BestEpsilon as BestEpsilon,
+        Conversion as Conversion,
+        SELECTION_ORDERS as SELECTION_ORDERS,
+        Tries as Tries,
+        best_epsilon as best_epsilon,
+        best_log_delta as best_log_delta,
+        checked_orders as checked_orders,
+        composed_rdp as composed_rdp,
+        drawn_cell_rdp as drawn_cell_rdp,
+        epsilon_at_orders as epsilon_at_orders,
+        gaussian_rdp as gaussian_rdp,
+        laplace_rdp as laplace_rdp,
+        log_delta_at_orders as log_delta_at_orders,
+        sampled_gaussian_integer_rdp as sampled_gaussian_integer_rdp,
+        sampled_gaussian_rdp as sampled_gaussian_rdp,
+        sampled_laplace_rdp as sampled_laplace_rdp,
+        selection_rdp as selection_rdp,
+    )
+    from dpspec.accounting.moments import log_excess_power as log_excess_power
+    from dpspec.accounting.tradeoff import (
+        GaussianTradeOff as GaussianTradeOff,
+        GdpFit as GdpFit,
+        LaplaceTradeOff as LaplaceTradeOff,
+        Lines as Lines,
+        Polygon as Polygon,
+        TradeOff as TradeOff,
+        fit_gdp as fit_gdp,
+    )
+    from dpspec.accounting.curves import TradeOffBounds as TradeOffBounds, tradeoff_bounds as tradeoff_bounds
 
+#: The public names of each module.
 _NAMES = {
-    "numerics.interval": "Interval round_down round_up",
-    "numerics.floats": (
-        "DIRECTIONS EPS OPPOSITE Direction Directions Floats directions finite inside one_direction positive whole"
+    "numerics": (
+        "DIRECTIONS Direction Directions EPS Floats Interval OPPOSITE bisect bisect_by_margin crossing "
+        "directions finite inside one_direction positive round_down round_up whole"
     ),
-    "numerics.search": "Boundary LEAST_TRIED NeverHoldsError bisect bisect_by_margin crossing find_boundary",
-    "numerics.findings": "certified_lower certified_upper library_accuracy",
-    "grid.cells": "Bins Cells TooLongError",
-    "pair": "Pair TruncatedPair",
+    "boundary": "Boundary LEAST_TRIED NeverHoldsError find_boundary",
+    "findings": "certified_lower certified_upper library_accuracy",
+    "grid": "Bins Cells Pair TooLongError TruncatedPair",
     "laplace": "Laplace",
-    "arbitrary.allocation": "EqualMembers RandomAllocation",
-    "mixture.mixture": "Mixture",
-    "mixture.masses": "log_binomial",
-    "arbitrary.discrete": "Discrete",
-    "arbitrary.revealed": "Revealed",
-    "arbitrary.truncated_poisson": "TruncatedPoisson",
-    "solver.solve": "GRID",
-    "solver.without_grid": "CLOSED ONE_STEP",
+    "discrete": "Discrete",
+    "densities": "log_binomial",
+    "mixture": "Mixture",
+    "truncated_poisson": "Revealed TruncatedPoisson",
+    "allocation": "EqualMembers RandomAllocation",
+    "solver": "CLOSED GRID ONE_STEP",
     "privacy_loss": "PrivacyLoss group_curve",
-    "rdp.divergences": (
-        "checked_orders composed_rdp gaussian_rdp laplace_rdp sampled_gaussian_integer_rdp "
-        "sampled_gaussian_rdp sampled_laplace_rdp"
+    "rdp": (
+        "Best BestEpsilon Conversion SELECTION_ORDERS Tries best_epsilon best_log_delta checked_orders "
+        "composed_rdp drawn_cell_rdp epsilon_at_orders gaussian_rdp laplace_rdp log_delta_at_orders "
+        "sampled_gaussian_integer_rdp sampled_gaussian_rdp sampled_laplace_rdp selection_rdp"
     ),
-    "rdp.moments": "log_excess_power",
-    "rdp.conversions": (
-        "Best BestEpsilon Conversion best_epsilon best_log_delta epsilon_at_orders log_delta_at_orders"
-    ),
-    "rdp.selection": "SELECTION_ORDERS Tries drawn_cell_rdp selection_rdp",
-    "tradeoff.trade_off": "GaussianTradeOff LaplaceTradeOff TradeOff",
-    "tradeoff.polygon": "GdpFit Lines Polygon fit_gdp",
-    "tradeoff.certified_curves": "TradeOffBounds tradeoff_bounds",
+    "moments": "log_excess_power",
+    "tradeoff": "GaussianTradeOff GdpFit LaplaceTradeOff Lines Polygon TradeOff fit_gdp",
+    "curves": "TradeOffBounds tradeoff_bounds",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = [
-    "CLOSED",
-    "DIRECTIONS",
-    "EPS",
-    "GRID",
-    "LEAST_TRIED",
-    "ONE_STEP",
-    "OPPOSITE",
-    "SELECTION_ORDERS",
-    "Best",
-    "BestEpsilon",
-    "Bins",
-    "Boundary",
-    "Cells",
-    "Conversion",
-    "Direction",
-    "Directions",
-    "Discrete",
-    "EqualMembers",
-    "Floats",
-    "GaussianTradeOff",
-    "GdpFit",
-    "Interval",
-    "Laplace",
-    "LaplaceTradeOff",
-    "Lines",
-    "Mixture",
-    "NeverHoldsError",
-    "Pair",
-    "Polygon",
-    "PrivacyLoss",
-    "RandomAllocation",
-    "Revealed",
-    "TooLongError",
-    "TradeOff",
-    "TradeOffBounds",
-    "Tries",
-    "TruncatedPair",
-    "TruncatedPoisson",
-    "best_epsilon",
-    "best_log_delta",
-    "bisect",
-    "bisect_by_margin",
-    "certified_lower",
-    "certified_upper",
-    "checked_orders",
-    "composed_rdp",
-    "crossing",
-    "directions",
-    "drawn_cell_rdp",
-    "epsilon_at_orders",
-    "find_boundary",
-    "finite",
-    "fit_gdp",
-    "gaussian",
-    "gaussian_rdp",
-    "group_curve",
-    "inside",
-    "laplace_rdp",
-    "library_accuracy",
-    "log_binomial",
-    "log_delta_at_orders",
-    "log_excess_power",
-    "one_direction",
-    "positive",
-    "round_down",
-    "round_up",
-    "sampled_gaussian_integer_rdp",
-    "sampled_gaussian_rdp",
-    "sampled_laplace_rdp",
-    "selection_rdp",
-    "tradeoff_bounds",
-    "whole",
-]
+__all__ = ["gaussian", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its home when it is first asked for."""
+    """Import a public name on first use."""
     if name == "gaussian":
         return import_module(f"{__name__}.gaussian")
     if name not in _HOME:

@@ -20,9 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import erfcx, log_ndtr
 
-from dpspec.accounting.numerics.floats import EPS, LOG_ROOT_TWO_PI, Floats, gauss_rule
-from dpspec.accounting.numerics.interval import Interval
-from dpspec.accounting.numerics.search import bisect_each
+from dpspec.accounting.numerics import EPS, LOG_ROOT_TWO_PI, Floats, Interval, bisect_each, gauss_rule
 
 _NODES, _WEIGHTS = gauss_rule(8)
 

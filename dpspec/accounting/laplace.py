@@ -14,18 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpspec.accounting.grid.cells import Bins, Cells
-from dpspec.accounting.grid.discretise import place_nodes_densely, span_grid
-from dpspec.accounting.numerics.floats import (
-    EPS,
-    Direction,
-    Floats,
-    inside,
-    log_or_minus_infinity,
-    one_direction,
-    positive,
-)
-from dpspec.accounting.pair import Pair, TruncatedPair
+from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, place_nodes_densely, span_grid
+from dpspec.accounting.numerics import EPS, Direction, Floats, inside, log_or_minus_infinity, one_direction, positive
 
 #: Points of the table of losses.
 _TABLE = 801

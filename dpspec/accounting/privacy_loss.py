@@ -14,20 +14,21 @@ from dataclasses import dataclass, replace
 
 import numpy.typing as npt
 
-from dpspec.accounting.arbitrary.discrete import Discrete
+from dpspec.accounting.discrete import Discrete
+from dpspec.accounting.grid import Pair
 from dpspec.accounting.laplace import Laplace
-from dpspec.accounting.mixture.mixture import Mixture
-from dpspec.accounting.numerics.floats import OPPOSITE, Directions, directions, finite, inside, positive, whole
-from dpspec.accounting.numerics.interval import Interval
-from dpspec.accounting.pair import Pair
-from dpspec.accounting.solver.question import Question
-from dpspec.accounting.solver.solve import solve, solve_larger, solve_worst
-from dpspec.accounting.solver.without_grid import (
+from dpspec.accounting.mixture import Mixture
+from dpspec.accounting.numerics import OPPOSITE, Directions, Interval, directions, finite, inside, positive, whole
+from dpspec.accounting.solver import (
     CLOSED,
+    Question,
     answer_in_closed_form,
     bound_without_grid,
     cut_without_grid,
     is_beyond_grids,
+    solve,
+    solve_larger,
+    solve_worst,
 )
 
 #: The relative width of an interval when none is asked for.

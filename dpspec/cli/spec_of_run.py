@@ -10,9 +10,9 @@ from dpspec.cli.starter_spec import MODELINE, require_name
 from dpspec.cli.yaml_writer import to_yaml
 from dpspec.contract import Json
 from dpspec.contract import Path as Place
-from dpspec.engine.checking.check import Question, check_run, document_of
-from dpspec.engine.recorded.channels.contributions import PER_RECORD_CLIPPING
-from dpspec.engine.recorded.channels.table import UNKNOWN
+from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
+from dpspec.engine.recorded.channels import UNKNOWN
+from dpspec.engine.recorded.check import RunClaim, check_run, document_of
 from dpspec.engine.results.decimals import upper
 from dpspec.engine.results.recording import Recording
 from dpspec.errors import UsageError
@@ -42,7 +42,7 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float
         NothingToRunError: No step was recorded.
     """
     require_name(name)
-    question = Question(delta=delta)
+    question = RunClaim(delta=delta)
     (audit,) = check_run(run, question).audits
     bound = next(one for one in audit.findings if (one.quantity, one.bound) == ("epsilon", "upper"))
     if math.isinf(bound.value):

@@ -9,7 +9,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from dpspec.contract.attacks import Attacker
-from dpspec.contract.diagnostics import Diagnostic
+from dpspec.contract.diagnostics import Diagnostic, Path
 from dpspec.contract.findings import Assumption, Check, Evidence, Facts, Finding, Scope, Series
 from dpspec.contract.frozen import FrozenMap, Json
 from dpspec.contract.providers import LoadedData, ModelFactory, Resumable, Trainer
@@ -116,8 +116,7 @@ class Context(Protocol):
         """A 63-bit seed derived from the trial's inputs without ``split``, an index and a purpose."""
 
     def resumable(self, index: int) -> Resumable | None:
-        """Where the runs of trial ``index`` may store their state until the trial is stored; None if resuming is not
-        possible.
+        """Storage for the state of the runs of trial ``index`` until the trial is stored; None without resuming.
 
         Pass it to every ``TrainingJob`` of the trial: a killed trial then resumes within its current run.
         """
@@ -162,6 +161,38 @@ class Dominating:
 Outcome: TypeAlias = Finding | Series | Check | Evidence
 
 
+class Component(Protocol):
+    """A prepared audit that another one composes."""
+
+    @property
+    def spec(self) -> Spec:
+        """Its spec."""
+
+    @property
+    def audit(self) -> Audit:
+        """Its audit."""
+
+    @property
+    def facts(self) -> Facts:
+        """Public facts of data and model."""
+
+    @property
+    def constants(self) -> Assumption:
+        """Statement of its backend about public constants."""
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """Its errors and warnings."""
+
+    @property
+    def recording(self) -> object | None:
+        """The reader of a recorded run; None for a backend that trains."""
+
+    @property
+    def components(self) -> Sequence[Component]:
+        """Audits that it composes."""
+
+
 class Audit(ABC):
     """The five steps of an audit. One stateless instance serves one mechanism kind."""
 
@@ -180,6 +211,21 @@ class Audit(ABC):
         Without them the results of ``bound`` are added. Uses neither torch nor rows.
         """
         return None
+
+    def components(self, spec: Spec) -> Iterable[tuple[str, Path, Mapping[str, Json]]]:
+        """Other audits on the same data whose bounds this one composes: name, place in the spec and document.
+
+        Core prepares them before :meth:`check` and passes them to :meth:`compose`.
+        """
+        return ()
+
+    def compose(self, components: Sequence[Component]) -> Audit:
+        """An audit of one spec that composes the prepared ``components``."""
+        raise TypeError(f"{type(self).__name__} names components but does not compose them")
+
+    def notes(self, bounds: Sequence[Finding | Series]) -> Iterable[str]:
+        """Sentences for every report that follow from the bounds."""
+        return ()
 
     def plan(self, spec: Spec, facts: Facts) -> Plan:
         """Number of trials, chunks, cost and power."""

@@ -16,9 +16,7 @@ Drawn: TypeAlias = Literal["record", "user"]
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeOptions:
-    """A sampling scheme's phrase, its required options (rate, batch_size, max_batch, epoch_steps) and its optional
-    ones.
-    """
+    """A sampling scheme: its phrase, its required options (``takes``) and its optional ones (``may``)."""
 
     says: str
     takes: tuple[str, ...] = ()

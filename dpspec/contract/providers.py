@@ -65,6 +65,9 @@ class Mechanism:
         canaries: Spaces, ``gradient`` and ``input``, in which its attack inserts canaries of the hook
             ``dpspec_attacks``. Core then resolves ``audit.canary.kind``, and ``context.attack`` makes them.
         scores: Whether it uses scores of that hook. Core then resolves ``audit.score``.
+        recordable: Whether a recorded run shows everything that the mechanism does. Otherwise core rejects backends
+            with ``recording``.
+        optional_claims: Whether a spec may have no claim, because the bounds are reported without one.
     """
 
     kind: str
@@ -83,6 +86,8 @@ class Mechanism:
     chosen_weights: bool = False
     canaries: frozenset[str] = frozenset()
     scores: bool = False
+    recordable: bool = False
+    optional_claims: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +135,7 @@ class Backend:
             ``false``: one is computed from the records, so nothing is proved. Default: unknown, and proofs become
             ``supported``.
         users: Whether it supports ``sampling.unit: user``. Otherwise core rejects such specs.
+        recording: Name of the reader of an executed run, for a backend that reads a recording and trains nothing.
     """
 
     kind: str
@@ -142,6 +148,7 @@ class Backend:
     revision_only: bool = False
     constants: Assumption | str = ""
     users: bool = False
+    recording: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

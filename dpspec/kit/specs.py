@@ -5,9 +5,10 @@ An error states subject, rule and fix at its place in the spec.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Self
+from dataclasses import fields
+from types import UnionType
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 import dpspec.contract as dps
 from dpspec import text
@@ -22,9 +23,7 @@ def number(
     most: float | None = None,
     default: float | None = None,
 ) -> dict[str, dps.Json]:
-    """Schema of a number; ``above`` and ``below`` are exclusive, ``least`` and ``most`` inclusive. Required without
-    default.
-    """
+    """Schema of a number; ``above`` and ``below`` are exclusive limits. Required without ``default``."""
     limits: dict[str, dps.Json] = {"exclusiveMinimum": above, "exclusiveMaximum": below}
     return _fragment({"type": "number", **limits, "minimum": least, "maximum": most, "default": default}, description)
 
@@ -73,8 +72,12 @@ def _fragment(keywords: dict[str, dps.Json], description: str | None) -> dict[st
     return {key: value for key, value in every.items() if value is not None}
 
 
-class Options(ABC):
+class Options:
     """Base class of a mechanism's options: frozen dataclasses that read a block of the spec.
+
+    Every field is read from the key of its name and converted to the field's type: a number, a string, a boolean, a
+    mapping, other options, or a tuple of these. An optional key without a value takes the field's default. Override
+    :meth:`read` for other shapes.
 
     The same class reads specs and inputs of trials: ``MyOptions.of(spec.mechanism.options)`` and
     ``MyOptions.of(inputs["mechanism"])``, or ``of(spec)`` and ``of(inputs)`` for the whole document. Results are cached
@@ -82,15 +85,36 @@ class Options(ABC):
     """
 
     @classmethod
-    @abstractmethod
     def read(cls, block: dps.FrozenMap) -> Self:
         """Read a block or a whole document. Optional keys may be missing."""
+        return cls.fill(block)
+
+    @classmethod
+    def fill(cls, block: Mapping[str, dps.Json], **values: object) -> Self:
+        """Options with ``values``, and the other fields from the keys of ``block``."""
+        hints = get_type_hints(cls)
+        for field in fields(cls):  # type: ignore[arg-type]
+            if field.name not in values and block.get(field.name) is not None:
+                values[field.name] = _typed(hints[field.name], block[field.name])
+        return cls(**values)
 
     @classmethod
     def of(cls, block: Mapping[str, dps.Json] | dps.Spec) -> Self:
         """Cached :meth:`read` of ``block`` or of a spec's whole document."""
         block = block.document if isinstance(block, dps.Spec) else block
         return (block if isinstance(block, dps.FrozenMap) else dps.FrozenMap(block)).typed(cls.read)
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """Convert a value to the type ``hint`` of a field; a union converts to its first type."""
+    if isinstance(hint, UnionType):
+        hint = get_args(hint)[0]
+    if get_origin(hint) is tuple:
+        return tuple(_typed(get_args(hint)[0], item) for item in value)
+    if hint in (Any, dps.FrozenMap) or get_origin(hint) is Literal:
+        return value
+    kind: Any = hint.of if issubclass(hint, Options) else hint
+    return kind(value)
 
 
 #: Delta of bounds without a claimed delta.

@@ -85,8 +85,7 @@ def select_inputs(
     threat_model: Collection[str] | None = None,
     audit_without: Collection[str] | None = None,
 ) -> dps.FrozenMap:
-    """Restrict the default of ``Audit.trial_inputs`` to what trials read, so that other changes keep stored trials
-    valid.
+    """Restrict the default trial inputs to the keys that trials read; other changes then keep stored trials valid.
 
     Args:
         inputs: The default inputs.

@@ -96,9 +96,7 @@ def in_records(spec: dps.Spec) -> dps.Spec:
 
 
 def in_units(spec: dps.Spec, outcome: _T) -> _T:
-    """Convert an outcome for groups of records to users: sizes, scope and, for bounds, assumptions. Unchanged for
-    records.
-    """
+    """Convert sizes, scope and assumptions of an outcome for groups of records to users; unchanged for records."""
     if spec.threat_model.unit != "user":
         return outcome
     told: Any = outcome

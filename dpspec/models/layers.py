@@ -61,7 +61,6 @@ class Chain(Layer):
         return torch.nn.Sequential(*(layer.module(before, generator) for layer, before in self._fitted(shape)))
 
     def _fitted(self, shape: Shape) -> Iterator[tuple[Layer, Shape]]:
-        """Yield each layer with its input shape."""
         for layer in self.layers:
             yield layer, shape
             shape = layer.output(shape)

@@ -73,16 +73,7 @@ class FromFile:
     """
 
     def __init__(self, factory: ModelFactory, path: Path) -> None:
-        """Read the weights.
-
-        Args:
-            factory: The factory of the model without the file.
-            path: The safetensors file.
-
-        Raises:
-            DataError: The file cannot be read.
-            ValueError: The file contains the weights of another model.
-        """
+        """Read the weights."""
         self._factory = factory
         header = header_of(path)
         if factory.parameters() > MOST_BYTES // 4:  # check before building allocates the memory

@@ -122,7 +122,7 @@ class Parts:
             return {}
         optimizer = self.optimizer
         norms = [optimizer.max_grad_norm, getattr(optimizer, "max_grad_norms", None)]
-        norms.append(getattr(self.model, "max_grad_norm", None))
+        norms.append(vars(self.model).get("max_grad_norm"))
         found = {
             "noise_multiplier": optimizer.noise_multiplier,
             "clip_norm": [] if self.clipping == "adaptive" else norms,

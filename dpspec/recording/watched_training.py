@@ -6,7 +6,6 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -305,8 +304,7 @@ class WatchedTraining:
         self._keep_state()
         self._got.stepped(ordered=self._handles[0].ordered)
         self.own.updates += 1
-        self.own.update = self._watch.moved()
-        self._watch.keep()
+        self.own.update = self._watch.advance()
         if self._passes is not None:
             self._passes.stepped()
 
@@ -332,12 +330,14 @@ class WatchedTraining:
         assert self.writer is not None
         accountant = self._parts.accountant
         told = accountant.told() if accountant is not None else None
-        update = self._watch.moved() if step.update is None else step.update
-        self._watch.keep()
+        moved = self._watch.advance()
+        update = moved if step.update is None else step.update
         now = time.monotonic() - self._started
         number, rate = self.writer.steps + 1, self._parts.learning_rate()
-        public, internal = step.finish(number, now, len(self._sizes), drawn, rate, told, update)
-        self.writer.write(replace(public, options=self._options.written()), internal)
+        public, internal = step.finish(
+            number, now, len(self._sizes), drawn, rate, told, update, self._options.written()
+        )
+        self.writer.write(public, internal)
 
 
 def _inner(optimizer: Any) -> torch.optim.Optimizer:

@@ -184,6 +184,7 @@ def _model(m: Model) -> Iterator[str]:
 def _backend(b: Backend) -> Iterator[str]:
     yield from _fragment(b.schema, "schema", "training")
     yield from _reference(b.trainer, "trainer")
+    yield from _reference(b.recording, "recording") if b.recording != "" else ()
     yield from _constants(b.constants)
     if not _is_frozenset(b.capabilities):
         yield "capabilities must be a frozenset"

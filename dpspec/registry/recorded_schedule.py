@@ -27,7 +27,7 @@ claims:
 
 
 class RecordedSchedule(Audit):
-    """The recording states the bounds: :mod:`dpspec.engine.recorded.pipeline.declared_run`."""
+    """The recording states the bounds: :mod:`dpspec.engine.recorded.executed_run`."""
 
     def check(self, spec: Spec, facts: Facts) -> Iterator[Diagnostic]:
         """Any other backend executes no recorded schedule."""
@@ -66,6 +66,8 @@ RECORDED_MECHANISM = Mechanism(
     audit="dpspec.registry.recorded_schedule:RecordedSchedule",
     example=EXAMPLE,
     steps=False,
+    recordable=True,
+    optional_claims=True,
     units=frozenset({"record"}),
     missing=True,
     tokens=True,

@@ -1,1 +1,1 @@
-"""Tests and confidence bounds for attacks on a pipeline and for what it was seen to do. Pure; no torch."""
+"""Statistical tests and confidence bounds for attacks and conformance. Pure functions without torch."""

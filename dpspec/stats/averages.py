@@ -1,17 +1,13 @@
-"""A test of an average over training runs, each measured by counts on the same test records.
+"""Test of an average over training runs, each measured by counts on the same test records.
 
-The pipeline's value A is the mean of a model's over the randomness of training and over the population that the test
-records were drawn from. Both are sampled, and the test charges half of its level for each:
+The pipeline's value A is the mean over the randomness of training and over the population of test records. The test
+assumes independent runs and independent test records, and spends half of its level on each source of randomness:
 
-* Given the test records, the runs' shares Y_i in [0, 1] are independent with one mean, A_T. Under A_T <= a the stakes
-  1 + f (Y_i / a - 1), 0 <= f <= 1, multiply a capital by at most 1 on average, and so does the mean of several: that it
-  reaches 1 / level has a probability of at most level (Markov; Ville 1939 for any stopping time). No normal law, and no
-  least number of runs, is assumed.
-* A_T is itself the mean over m test records, drawn independently, of the chance in [0, 1] that training gets one right,
-  with mean A: P[A_T >= A + t] <= exp(-m KL(A + t || A)) (Hoeffding 1963, Theorem 1).
-
-What it assumes: runs with independent randomness, and independent test records. What it costs: no bound on the spread
-of the runs is assumed, so that few of them show little.
+* Given the test records, the runs' shares Y_i in [0, 1] are independent with mean A_T. Under A_T <= a the factors
+  1 + f (Y_i / a - 1), 0 <= f <= 1, multiply a capital by at most 1 on average, so it reaches 1 / level with probability
+  at most level (Ville 1939, for any stopping time).
+* A_T is the mean over m independent test records of the probability that training gets one right, with mean A:
+  P[A_T >= A + t] <= exp(-m KL(A + t || A)) (Hoeffding 1963, Theorem 1).
 """
 
 from __future__ import annotations
@@ -24,20 +20,23 @@ import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: What evidence of this kind names as its source.
+#: Source of evidence of this kind.
 SOURCE = "Ville 1939: betting on a mean in [0, 1]; Hoeffding 1963, Theorem 1"
 
-#: What shares of the largest stake are bet, each with as much of the capital.
+#: Fractions of the largest stake, each bet with an equal part of the capital.
 _STAKES = (0.1, 0.3, 0.6, 0.9, 1.0)
 
-#: The least p-value that is told apart from 0.
+#: Smaller p-values are 0.
 _LEAST = 1e-300
 
 
 def at_least(successes: Sequence[int], records: int, value: float) -> float:
-    """A p-value for the null that A is at most ``value``, small where runs have many successes; 1 without runs.
+    """P-value of the null that A is at most ``value``, valid at any stopping time; 1 without runs.
 
-    successes: of each run, among the same ``records`` test records. Valid at whatever run one stops, by whatever rule.
+    Args:
+        successes: Number of successes of each run on the same test records.
+        records: Number of test records.
+        value: The null's value.
     """
     if not records > 0 or not all(0 <= count <= records for count in successes):
         raise ValueError(f"need counts between 0 and {records} of at least one record")
@@ -61,24 +60,21 @@ def at_least(successes: Sequence[int], records: int, value: float) -> float:
 
 
 def at_most(successes: Sequence[int], records: int, value: float) -> float:
-    """A p-value for the null that A is at least ``value``: the same test of failures."""
+    """P-value of the null that A is at least ``value``: the same test of failures."""
     return at_least([records - count for count in successes], records, 1.0 - value)
 
 
 def _log_capital(shares: Array, mean: float) -> float:
-    """The logarithm of what all bettors together have, under the null that shares have at most this mean."""
+    """Log of the total capital under the null that shares have at most this mean."""
     if mean <= 0.0:
         return math.inf if np.any(shares > 0.0) else 0.0
-    with np.errstate(divide="ignore"):  # who stakes all loses all at a share of 0
+    with np.errstate(divide="ignore"):  # the full stake is lost at a share of 0
         each = np.log(1.0 + np.multiply.outer(_STAKES, shares / mean - 1.0)).sum(axis=1)
     return float(np.logaddexp.reduce(each)) - math.log(len(_STAKES))
 
 
 def _above(value: float, rate: float) -> float:
-    """The share above ``value`` that a sample passes with probability e^(-rate m) at most: KL(share || value) = rate.
-
-    Bisection, the end on the safe side; 1 where no share below 1 is as far.
-    """
+    """Upper end of the share above ``value`` with KL(share || value) = rate; 1 if there is none below 1."""
     value = min(1.0, max(0.0, value))
     if value in (0.0, 1.0):
         return value
@@ -90,7 +86,7 @@ def _above(value: float, rate: float) -> float:
 
 
 def _divergence(share: float, value: float) -> float:
-    """KL(share || value) of coins with these chances, in nats; ``value`` strictly between 0 and 1."""
+    """KL(share || value) of two Bernoulli distributions in nats, 0 < ``value`` < 1."""
     total = 0.0
     if share > 0.0:
         total += share * math.log(share / value)

@@ -1,18 +1,15 @@
-"""Exact statements about one binomial probability: tails, and the confidence bounds of Clopper and Pearson."""
+"""Exact binomial tails, and the confidence bounds of Clopper and Pearson."""
 
 from __future__ import annotations
 
 from scipy import special
 
-#: Bounds are moved outwards by this much, relatively: more than the error of the inverse beta function.
+#: Relative outward shift of bounds, larger than the error of the inverse beta function.
 _MARGIN = 1e-12
 
 
 def at_least(successes: int, trials: int, probability: float) -> float:
-    """P[Bin(trials, probability) >= successes], with small relative error in either tail.
-
-    As a p-value it tests that the success probability is at most ``probability``.
-    """
+    """P[Bin(trials, probability) >= successes]: p-value of a success probability of at most ``probability``."""
     _check(successes, trials)
     if successes == 0:
         return 1.0
@@ -20,10 +17,7 @@ def at_least(successes: int, trials: int, probability: float) -> float:
 
 
 def at_most(successes: int, trials: int, probability: float) -> float:
-    """P[Bin(trials, probability) <= successes], with small relative error in either tail.
-
-    As a p-value it tests that the success probability is at least ``probability``.
-    """
+    """P[Bin(trials, probability) <= successes]: p-value of a success probability of at least ``probability``."""
     _check(successes, trials)
     if successes == trials:
         return 1.0
@@ -31,10 +25,7 @@ def at_most(successes: int, trials: int, probability: float) -> float:
 
 
 def lower(successes: int, trials: int, confidence: float) -> float:
-    """The one-sided Clopper-Pearson lower bound: at or below the truth with probability at least ``confidence``.
-
-    Clopper & Pearson 1934: the p at which P[Bin(trials, p) >= successes] = 1 - confidence; 0 without a success.
-    """
+    """One-sided Clopper-Pearson lower bound: the p with P[Bin(trials, p) >= successes] = 1 - confidence, or 0."""
     _check(successes, trials, confidence)
     if successes == 0:
         return 0.0
@@ -43,10 +34,7 @@ def lower(successes: int, trials: int, confidence: float) -> float:
 
 
 def upper(successes: int, trials: int, confidence: float) -> float:
-    """The one-sided Clopper-Pearson upper bound: at or above the truth with probability at least ``confidence``.
-
-    Clopper & Pearson 1934: the p at which P[Bin(trials, p) <= successes] = 1 - confidence; 1 without a failure.
-    """
+    """One-sided Clopper-Pearson upper bound: the p with P[Bin(trials, p) <= successes] = 1 - confidence, or 1."""
     _check(successes, trials, confidence)
     if successes == trials:
         return 1.0
@@ -55,9 +43,7 @@ def upper(successes: int, trials: int, confidence: float) -> float:
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:
-    """The two-sided Clopper-Pearson interval (lower, upper): each side misses with at most (1 - confidence) / 2.
-
-    Raises ``ValueError`` unless 0 <= successes <= trials and 0 < confidence < 1.
+    """Two-sided Clopper-Pearson interval (lower, upper), with an error of at most (1 - confidence) / 2 on each side.
 
     >>> low, high = clopper_pearson(8, 10, 0.95)
     >>> round(low, 4), round(high, 4)

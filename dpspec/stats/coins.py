@@ -1,9 +1,8 @@
-"""Whether coins that somebody else threw look fair: exact tests, which a fair coin of each row fails as seldom as told.
+"""Exact tests that external inclusion bits are fair and independent.
 
-Fair and independent coins are 1 as often as Bin(n, 1/2), and each but the first differs from the one before it with
-probability 1/2, independently of all others: the number of changes is Bin(n - 1, 1/2). Too many ones or zeros are
-unfair in any order of the rows. Too many changes are a pattern, such as 0101. Too few are none: rows may have been
-sorted. No test sees everything: coins of which exactly half are 1 pass, and are not independent.
+The number of ones is Bin(n, 1/2), and the number of changes between consecutive bits Bin(n - 1, 1/2). Too many changes
+are a pattern such as 0101. Few changes are allowed, because rows may be sorted. The tests cannot detect all dependence:
+bits of which exactly half are 1 pass.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ import numpy.typing as npt
 
 from dpspec.stats import binomial
 
-#: Coins are refused where a test has a p-value of at most this, over all tests of one table.
+#: Level of all tests of one table together.
 LEVEL = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoinTest:
-    """One exact test. ``text`` says what was counted."""
+    """One exact test; ``text`` describes the count."""
 
     name: str
     p_value: float
@@ -29,9 +28,7 @@ class CoinTest:
 
 
 def examine(coins: npt.ArrayLike) -> tuple[CoinTest, CoinTest]:
-    """The tests of balance (two-sided) and of alternation (too many changes), on coins 0 or 1 in their order, (n,).
-
-    Raises ``ValueError`` where there are none, or others than 0 and 1.
+    """Test balance (two-sided) and alternation (too many changes) of inclusion bits (n,) in order.
 
     >>> [round(test.p_value, 3) for test in examine([0, 1] * 10)]
     [1.0, 0.0]
@@ -52,12 +49,12 @@ def examine(coins: npt.ArrayLike) -> tuple[CoinTest, CoinTest]:
 
 
 def balance(ones: int, number: int) -> float:
-    """The exact two-sided p-value of so many ones among fair coins: twice the smaller tail, at most 1."""
+    """Exact two-sided p-value of ``ones`` among ``number`` fair coins: twice the smaller tail, at most 1."""
     return min(1.0, 2.0 * min(binomial.at_least(ones, number, 0.5), binomial.at_most(ones, number, 0.5)))
 
 
 def least_seen(number: int, level: float) -> float:
-    """The least share of ones above one half that the test of balance rejects at ``level``; 1 where none is."""
+    """Smallest share of ones above one half that the test of balance rejects at ``level``; 1 if none."""
     low, high = number // 2, number + 1
     while low < high:
         middle = (low + high) // 2

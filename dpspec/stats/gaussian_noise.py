@@ -21,6 +21,7 @@ a random subspace of k dimensions.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -102,6 +103,7 @@ def _events(counts: Array) -> Array:
     return np.concatenate([counts, below, beyond])
 
 
+@functools.lru_cache(maxsize=16)
 def _probabilities(room: float) -> tuple[Array, Array]:
     """Lower and upper probabilities of the events when each edge is uncertain by ``room``."""
     low, high = special.ndtr(EDGES - room), special.ndtr(EDGES + room)

@@ -1,4 +1,4 @@
-"""Many tests at once: Holm's step-down adjustment, which holds the family-wise error under any dependence."""
+"""Holm's step-down adjustment of p-values, which controls the family-wise error under any dependence."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 
 def adjust(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values in the given order: rejecting those at most alpha errs anywhere with probability <= alpha.
-
-    Sorted ascending, adjusted_(i) = min(1, max over j <= i of (n - j + 1) p_(j)). Holm 1979.
+    """Adjust p-values: in ascending order, adjusted_(i) = min(1, max over j <= i of (n - j + 1) p_(j)) (Holm 1979).
 
     >>> adjust([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]

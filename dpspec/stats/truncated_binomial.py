@@ -1,4 +1,4 @@
-"""The size of a truncated Poisson batch, min(Binomial(records, rate), cap): its law, tails of sums, other rates."""
+"""Distribution of the size of a truncated Poisson batch, min(Binomial(records, rate), cap), and tails of its sums."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from dpspec.stats import binomial, chernoff
 
 Array = npt.NDArray[np.float64]
 
-#: ``detectable`` is what is rejected with at least this probability, as in ``conformance.measurement``.
+#: Power of ``detectable``, as in ``conformance.measurement``.
 _POWER = 0.99
 
-#: So many deviations, and as many records, on either side of the mean are summed over.
+#: Half-width of the window of sizes around the mean, in standard deviations plus records.
 _WINDOW = 40.0
 
-#: A bound on the chance of one size outside them: by Bernstein's inequality, 2 exp(-1600 / 29) for any binomial law.
+#: Bound on the probability of a size outside the window: 2 exp(-1600 / 29) by Bernstein's inequality.
 _OUTSIDE = 1e-23
 
 
 @dataclass(frozen=True)
 class TruncatedSize:
-    """The law of a batch's size: min(Binomial(records, rate), cap), 0 < rate < 1 (see ``step_tests``)."""
+    """Distribution of min(Binomial(records, rate), cap), 0 < rate < 1 (see ``step_tests``)."""
 
     records: int
     rate: float
@@ -37,7 +37,7 @@ class TruncatedSize:
 
     @cached_property
     def _table(self) -> tuple[Array, Array]:
-        """Sizes in a window, ascending, and ln of their probabilities; (n,) each."""
+        """Sizes in the window, ascending, and the logs of their probabilities, (n,) each."""
         deviation = math.sqrt(self.records * self.rate * (1.0 - self.rate))
         low = max(0, math.floor(self.records * self.rate - _WINDOW * (deviation + 1.0)))
         high = min(self.records, self.cap, math.ceil(self.records * self.rate + _WINDOW * (deviation + 1.0)))
@@ -52,46 +52,46 @@ class TruncatedSize:
 
     @property
     def declared(self) -> float:
-        """The mean size."""
+        """Mean size."""
         return self.mean
 
     @cached_property
     def mean(self) -> float:
-        """Of one batch."""
+        """Mean size of a batch."""
         sizes, logs = self._table
         return float(np.exp(logs) @ sizes)
 
     @cached_property
     def variance(self) -> float:
-        """Of one batch."""
+        """Variance of the size of a batch."""
         sizes, logs = self._table
         return float(np.exp(logs) @ np.square(sizes - self.mean))
 
     def below(self, total: float, steps: int) -> float:
-        """A bound on P[a sum over ``steps`` sizes <= ``total``]; exact for one."""
+        """Bound on P[a sum of ``steps`` sizes <= ``total``]; exact for one step."""
         if steps == 1:
             most = min(self.cap, self.records)
             return 1.0 if total >= most else binomial.at_most(max(0, int(total)), self.records, self.rate)
         return self._tail(self._table[0], total, steps, -1.0)
 
     def above(self, total: float, steps: int) -> float:
-        """A bound on P[a sum over ``steps`` sizes >= ``total``]; exact for one."""
-        if total > min(self.cap, self.records) * steps:  # more only where records are drawn twice
+        """Bound on P[a sum of ``steps`` sizes >= ``total``]; exact for one step."""
+        if total > min(self.cap, self.records) * steps:  # impossible unless records are drawn twice
             return 0.0
         if steps == 1:
             return binomial.at_least(max(0, int(total)), self.records, self.rate)
         return self._tail(self._table[0], total, steps, 1.0)
 
     def spread(self, squares: float, steps: int, sign: float) -> float:
-        """A bound on P[a sum of squared distances from the mean <= (``sign`` -1) or >= (+1) ``squares``]."""
+        """Bound on P[a sum of squared distances from the mean <= (``sign`` -1) or >= (+1) ``squares``]."""
         return self._tail(np.square(self._table[0] - self.mean), squares, steps, sign)
 
     def excess(self, total: float, steps: int) -> float:
-        """A bound on P[a sum of max(0, size - mean)^2 >= total]."""
+        """Bound on P[a sum of max(0, size - mean)^2 >= total]."""
         return self._tail(self._excess, total, steps, 1.0)
 
     def moments_of_excess(self) -> tuple[float, float]:
-        """The mean of max(0, size - mean)^2, and its deviation."""
+        """Mean and standard deviation of max(0, size - mean)^2."""
         logs = self._table[1]
         mean = float(np.exp(logs) @ self._excess)
         return mean, math.sqrt(max(0.0, float(np.exp(logs) @ np.square(self._excess - mean))))
@@ -101,15 +101,15 @@ class TruncatedSize:
         return np.square(np.maximum(self._table[0] - self.mean, 0.0))
 
     def size(self, total: float, steps: int) -> float:
-        """The mean size of some batches."""
+        """Mean size of ``steps`` batches."""
         return total / steps
 
     def detectable(self, most: float, steps: int, level: float) -> float | None:
-        """The relative deviation of the mean size in some steps that is rejected at ``level``, up- and downwards."""
+        """Relative deviation of the mean size over ``steps`` that is rejected at ``level``, in both directions."""
         return _detectable(self.records, self.rate, self.cap, steps, level)
 
     def _tail(self, terms: Array, total: float, steps: int, sign: float) -> float:
-        """Chernoff's bound on P[sign * (a sum of ``terms`` of ``steps`` batches) >= sign * ``total``]."""
+        """Chernoff bound on P[sign * (a sum of ``terms`` of ``steps`` batches) >= sign * ``total``]."""
         logs = self._table[1]
         mean = float(np.exp(logs) @ terms)
         if sign * (total - steps * mean) <= 0.0:
@@ -121,9 +121,9 @@ class TruncatedSize:
 
 @lru_cache(maxsize=1024)
 def _detectable(records: int, rate: float, cap: int, steps: int, level: float) -> float | None:
-    """The larger relative distance, up or down, to a mean size that is rejected with the stated power; None without.
+    """Larger relative distance, up or down, to a mean size that is rejected with power 0.99; None if there is none.
 
-    Of other rates under the same cap: where most batches are full already, no rate is seen to be too high.
+    If most batches are full, no rate above the declared one can be detected.
     """
     law = TruncatedSize(records, rate, cap)
 
@@ -146,6 +146,6 @@ def _detectable(records: int, rate: float, cap: int, steps: int, level: float) -
 
 
 def _tilted(law: TruncatedSize, shift: float) -> TruncatedSize:
-    """The law of a rate whose log-odds are off by ``shift``."""
+    """The distribution at a rate with log-odds shifted by ``shift``."""
     odds = math.log(law.rate) - math.log1p(-law.rate) + shift
     return TruncatedSize(law.records, min(max(float(special.expit(odds)), 1e-300), 1.0 - 1e-16), law.cap)

@@ -1,4 +1,4 @@
-"""Accuracy of what was trained, from the counts of trials: what the noise costs."""
+"""Accuracy of trained models from the counts of trials."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from dpspec.json_records import Count, Positive, Record, read
 
 @dataclass(frozen=True, kw_only=True)
 class Answers(Record):
-    """How many of some records a model tells right."""
+    """Number of records that a model classifies correctly."""
 
     right: Count
     records: Positive
 
     def problem(self) -> str | None:
-        """No more are right than there are."""
+        """Describe an impossible count."""
         return None if self.right <= self.records else f"right must be at most {self.records}, got {self.right}"
 
 
 def accuracies(spec: Spec, trials: Sequence[Trial], model: str = "canary-free twin") -> Iterator[Finding | Evidence]:
-    """``accuracy`` by split of the model that trials measured.
+    """Accuracy by split from evidence ``internal: {accuracy: {test: {right, records}, ...}}`` of trials.
 
-    Trials keep the counts as ``internal: {accuracy: {test: {right, records}, ...}}``. model: what it is, for people.
+    Args:
+        spec: The spec.
+        trials: The trials.
+        model: Description of the measured model.
     """
     scope = Scope(data="this", adversary="none", pipeline="executed", access=spec.threat_model.access)
     measured = [trial.evidence.get("internal", {}).get("accuracy", {}) for trial in trials]
@@ -42,12 +45,20 @@ def from_counts(
     *,
     first: bool = True,
 ) -> Iterator[Finding | Evidence]:
-    """``quantity`` by split, the mean over ``measured``, and of the test split what claims about it are tested on.
+    """Mean of ``quantity`` by split over ``measured``, and evidence for claims about the test split.
 
-    measured: for each trial, in order, ``{test: {right, records}, ...}``; raises ``ValueError`` where more are right
-    than there are. first: whether the first of them is the first run's. Claims about the pipeline are tested on all
-    runs, where there are several, and claims about a model on the test records of the first run, where one asks for
-    that.
+    Claims about the pipeline are tested on all runs, and claims about a model on the test records of the first run.
+
+    Args:
+        spec: The spec.
+        measured: For each trial, in order, ``{test: {right, records}, ...}``.
+        model: Description of the measured model.
+        scope: Scope of the findings.
+        quantity: Name of the metric.
+        first: True if the first of ``measured`` is the first run.
+
+    Raises:
+        ValueError: A count is impossible.
     """
     asked = {c.options.get("about") for c in spec.claims if c.kind == "metric" and c.options.get("name") == quantity}
     for name in ("train", "test"):
@@ -66,7 +77,7 @@ def from_counts(
 def _estimate(
     spec: Spec, quantity: str, split: str, about: str, value: float, model: str, runs: int, scope: Scope
 ) -> Finding:
-    said = "the first run" if about == "model" else f"{runs} run{'s' if runs > 1 else ''}"
+    origin = "the first run" if about == "model" else f"{runs} run{'s' if runs > 1 else ''}"
     return Finding(
         quantity=quantity,
         at=FrozenMap({"split": split} | ({"about": about} if about == "model" else {})),
@@ -74,14 +85,14 @@ def _estimate(
         bound="estimate",
         rigor="approximate",
         scope=scope,
-        method=f"{model}, {said}",
+        method=f"{model}, {origin}",
         source="measured",
         privacy=spec.data_privacy,
     )
 
 
 def _evidence(quantity: str, counts: Sequence[Answers], first: Answers | None, scope: Scope) -> Iterator[Evidence]:
-    """Counts of the first run, if any, and of all runs where they are several and share their test records."""
+    """Counts of the first run, if given, and of all runs with the same test records."""
     records = {c.records for c in counts}
     if len(counts) > 1 and len(records) == 1:
         from dpspec.stats import averages

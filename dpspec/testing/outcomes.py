@@ -172,10 +172,10 @@ class Trend:
 
 
 def increasing(*values: Json) -> Trend:
-    """Upper bounds grow along these ascending values: ``{"mechanism.steps": increasing(10, 100)}``."""
+    """State that upper bounds grow along ascending ``values`` of a key, such as ``mechanism.steps``."""
     return Trend("increasing", values)
 
 
 def decreasing(*values: Json) -> Trend:
-    """Upper bounds shrink along these ascending values: ``{"mechanism.noise_multiplier": decreasing(1.0, 2.0)}``."""
+    """State that upper bounds shrink along ascending ``values`` of a key, such as ``mechanism.noise_multiplier``."""
     return Trend("decreasing", values)

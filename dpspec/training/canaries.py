@@ -62,19 +62,7 @@ def read_directions(
     """Read and validate a plugin's directions.
 
     All directions are read before any canary is inserted. Otherwise the plugin could infer the inclusion bits from the
-    lookups at each step.
-
-    Args:
-        made: The plugin's directions.
-        count: Expected number of directions.
-        parameters: Dimension of the space.
-        device: Device of the result.
-
-    Returns:
-        The directions, and the largest deviation of their Gram matrix from the identity.
-
-    Raises:
-        InvalidDirectionsError: Types, shapes, dtypes or coordinates are wrong.
+    lookups at each step. Raises ``InvalidDirectionsError`` if types, shapes, dtypes or coordinates are wrong.
     """
     from scipy import sparse
 
@@ -158,18 +146,7 @@ class CanaryGroups:
     def __init__(
         self, directions: Directions, owner: Tensor, norm: float, *, spread: float = 0.0, seed: int = 0
     ) -> None:
-        """Create canaries.
-
-        Args:
-            directions: Orthonormal directions.
-            owner: Direction (records,) of each inserted canary.
-            norm: Gradient norm before clipping.
-            spread: Rotation angle in radians.
-            seed: Determines the rotations.
-
-        Raises:
-            ValueError: An argument is invalid, or the supports are too small for rotations.
-        """
+        """Create canaries."""
         owner = owner.to(torch.int64)
         if owner.ndim != 1 or (len(owner) and not (int(owner.min()) >= 0 and int(owner.max()) < directions.count)):
             raise ValueError(f"owner must be a vector of directions 0..{directions.count - 1}")

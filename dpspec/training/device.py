@@ -29,8 +29,7 @@ _OPERATIONS = ("matmul", "conv", "rnn")
 def resolve_device(name: str) -> str:
     """Resolve ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` to an available device. ``auto`` prefers ``cuda``.
 
-    Raises:
-        UsageError: The name is invalid or this machine does not have the device.
+    Raises ``UsageError`` if the name is invalid or this machine does not have the device.
     """
     wanted = name.strip().lower()
     if wanted == "auto":
@@ -53,8 +52,7 @@ def resolve_device(name: str) -> str:
 def devices(name: str) -> tuple[str, ...]:
     """All devices that ``name`` can refer to: several only for ``auto`` and ``cuda`` with several GPUs.
 
-    Raises:
-        UsageError: See :func:`resolve_device`.
+    Raises ``UsageError`` like :func:`resolve_device`.
     """
     device = resolve_device(name)
     count = torch.cuda.device_count() if device == "cuda" else 1

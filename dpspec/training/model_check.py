@@ -15,9 +15,8 @@ _UNFIT = (RuntimeError, ValueError, TypeError, IndexError)
 def check_model(factory: ModelFactory, facts: Facts) -> None:
     """Build the model and run it on one zero record. torch's random generators are restored.
 
-    Raises:
-        ModelError: A layer has no per-example gradients or is random (dropout), the model rejects a record of the
-            data's shape, or it does not return one number per class.
+    Raises ``ModelError`` if a layer has no per-example gradients or is random (dropout), the model rejects a record of
+    the data's shape, or it does not return one number per class.
     """
     shape = facts.shape or (facts.features,)
     kind = torch.float32 if facts.vocabulary is None else torch.int64

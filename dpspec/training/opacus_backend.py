@@ -65,7 +65,15 @@ class _Run:
 
     def __init__(self, job: TrainingJob) -> None:
         self._job = job
-        self._phase = phase = _only_phase(job)
+        if len(job.phases) != 1:
+            raise UsageError(
+                "backend 'opacus' supports one phase: make_private takes one noise_multiplier and clip_norm"
+            )
+        phase = Phase.of(job.phases[0])
+        if phase.clipping_scheme != "flat" or phase.noise != "gaussian":
+            declared = f"{phase.clipping_scheme} and {phase.noise}"
+            raise UsageError(f"backend 'opacus' supports flat clipping and gaussian noise, not {declared}")
+        self._phase = phase
         self._real = len(job.x)
         self._steps = phase.steps
         rows = _rows(job)
@@ -148,7 +156,6 @@ class _Run:
             observer.released(step, state)
 
     def _plant(self, indices: Tensor) -> None:
-        """Set the gradients of the batch's canaries."""
         canaries = self._job.canaries
         at = (indices >= self._real).nonzero().squeeze(1)
         if canaries is None or len(at) == 0:
@@ -180,16 +187,6 @@ class _FixedSizeBatches:
     def __iter__(self) -> Iterator[list[int]]:
         for _ in range(len(self)):
             yield self._sampler.draw(self._source).tolist()
-
-
-def _only_phase(job: TrainingJob) -> Phase:
-    if len(job.phases) != 1:
-        raise UsageError("backend 'opacus' supports one phase: make_private takes one noise_multiplier and clip_norm")
-    phase = Phase.of(job.phases[0])
-    if phase.clipping_scheme != "flat" or phase.noise != "gaussian":
-        declared = f"{phase.clipping_scheme} and {phase.noise}"
-        raise UsageError(f"backend 'opacus' supports flat clipping and gaussian noise, not {declared}")
-    return phase
 
 
 def _rows(job: TrainingJob) -> Dataset[tuple[Tensor, ...]]:

@@ -69,17 +69,13 @@ def fit(module: nn.Module, x: Array, y: Array, *, device: str = "cpu") -> float:
     """Fit a module in place by cross-entropy and Adam, and move it back to the CPU. The order of records is
     deterministic.
 
+    Raises ``ValueError`` if there are no records, or the loss is not finite.
+
     Args:
         module: Module to fit.
         x: Records (n, ...).
         y: Labels (n,).
         device: Device of the computation.
-
-    Returns:
-        Mean loss of the last pass.
-
-    Raises:
-        ValueError: There are no records, or the loss is not finite.
     """
     if len(x) == 0:
         raise ValueError("initial weights cannot be fitted without records")

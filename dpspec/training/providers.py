@@ -149,6 +149,7 @@ BACKENDS: tuple[Backend, ...] = (
         },
         capabilities=frozenset(),
         trainer="dpspec.training.providers:RecordedTrainer",
+        recording="dpspec.engine.recorded.executed_run:RecordedRuns",
         constants=Assumption(name="public-constants", status="unchecked", text="the recorded run was not inspected"),
     ),
 )

@@ -181,6 +181,7 @@ GROUP = dps.Mechanism(
     accesses=("all-iterates", "final-model", "transcript"),
     tokens=True,
     chosen_weights=True,
+    recordable=True,
     canaries=frozenset({"gradient", "input"}),
     scores=True,
 )

@@ -41,7 +41,7 @@ from dpspec.training.seeds import generator
 from dpspec_modelmix.clipping import CANARY_CHUNK, Absolute, RowClip, TwoParts, WrittenOut, make_row_clip
 from dpspec_modelmix.density import NARROW
 from dpspec_modelmix.options import Attack, PhaseOptions, mixed_norm
-from dpspec_modelmix.training import Array, Rules, make_job, rules_of_job, train, twin_accuracies
+from dpspec_modelmix.training import Rules, make_job, rules_of_job, train, twin_accuracies
 
 #: Norm of a canary's gradient in clip norms. Clipping always applies to it.
 CANARY_NORM = 10.0
@@ -120,15 +120,7 @@ class Reader(dps.Observer):
         everyone: PlantedCanaries,
         clipping: RowClip | None = None,
     ) -> None:
-        """Create the reader.
-
-        Args:
-            job: The declared run. The reader does not use its canaries or inclusion bits.
-            rules: The mixing rules.
-            owned: Coordinates of the canaries.
-            everyone: All canaries as if included.
-            clipping: Clipping of materialized gradients, if the run uses one.
-        """
+        """Create the reader."""
         self._rules = rules
         self._owned, self._everyone, self._clipping = owned, everyone, clipping
         self._model = FlatModel(job.model, device=job.device)
@@ -258,8 +250,11 @@ def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Atta
     scores = reader.scores.cpu().numpy()
     order = np.argsort(scores, kind="stable")
     least = gaps[:, 0]
+    steps = np.unique(np.linspace(0, len(gaps) - 1, min(SHOWN_STEPS, len(gaps))).round().astype(int))
+    shown = np.nan_to_num(gaps[steps], nan=0.0, posinf=1e300)
     internal: dict[str, dps.Json] = {
-        "gaps": _shown_gaps(gaps),
+        # [step, minimum / tau, fraction enforced, mean square / tau^2] at evenly spaced steps
+        "gaps": [[int(s) + 1, *(float(f"{v:.6g}") for v in row)] for s, row in zip(steps, shown, strict=True)],
         "gap": {"least": float(least.min()) if np.isfinite(least).all() else None, "below": int((least < 1.0).sum())},
     }
     evidence: dict[str, dps.Json] = {
@@ -274,10 +269,3 @@ def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Atta
         evidence=dps.FrozenMap(evidence),
         arrays={"scores": scores, "coins": coins.astype(np.int8), "gaps": gaps},
     )
-
-
-def _shown_gaps(gaps: Array) -> list[dps.Json]:
-    """[step, minimum / tau, fraction enforced, mean square / tau^2] at evenly spaced steps, ``SHOWN_STEPS`` at most."""
-    steps = np.unique(np.linspace(0, len(gaps) - 1, min(SHOWN_STEPS, len(gaps))).round().astype(int))
-    shown = np.nan_to_num(gaps[steps], nan=0.0, posinf=1e300)
-    return [[int(s) + 1, *(float(f"{v:.6g}") for v in row)] for s, row in zip(steps, shown, strict=True)]

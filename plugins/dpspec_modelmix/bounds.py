@@ -14,9 +14,9 @@ from dpspec import kit
 from dpspec.accounting import Interval, certified_upper
 from dpspec_modelmix import theory
 from dpspec_modelmix.options import PhaseOptions, Segment, declared_segments, embedding_of, unmet_conditions
-from dpspec_modelmix.printed.comparison import claimed_finding, compared, gaussian_findings, laplace_findings
-from dpspec_modelmix.printed.utility import utility_findings
+from dpspec_modelmix.published import claimed_finding, compared, gaussian_findings, laplace_findings
 from dpspec_modelmix.theory import LAPLACE_SOURCE, SCOPE, SOURCE
+from dpspec_modelmix.utility import utility_findings
 
 #: Assumptions of every bound.
 BASE = kit.dp_sgd_assumptions(
@@ -198,12 +198,6 @@ def _plain_upper(delta: float, interval: Interval, why: str, assumptions: tuple[
     """The accountant's bound on epsilon of DP-SGD without mixing.
 
     No pair attains it: mixing adds further noise to the output of DP-SGD, so its lower end is not a lower bound.
-
-    Args:
-        delta: delta of the bound.
-        interval: The certified interval.
-        why: Reason why the amplified bound does not apply, or "".
-        assumptions: Assumptions of the bound.
     """
     return certified_upper(
         "epsilon",
@@ -222,10 +216,6 @@ def _mixed_scopes(gap_by_records: int) -> tuple[dps.Scope, ...]:
     The divisor of an update is public and equal for both neighbors. If it is the expected batch size, datasets with at
     least the declared number of records have an equal or larger divisor, an equal or wider gap, and equal or smaller
     divergences (the noise has a log-concave density). The bound does not cover smaller datasets.
-
-    Args:
-        gap_by_records: The declared number of records if the gap is relative to the mean over an expected batch; 0 if
-            it is not, or if the spec declares the expected batch size.
     """
     if gap_by_records == 0:
         return (SCOPE,)

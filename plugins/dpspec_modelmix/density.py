@@ -94,7 +94,9 @@ def log_excess_moments(orders: Floats, shift: float, width: float, rate: float =
             )
         change = np.expm1(np.minimum(loss, 700.0))
         for i in np.flatnonzero(alike):
-            log_excess[i] = _logsumexp(log_excess_power(np.full(len(o), orders[i]), loss, change) + logs)
+            values = log_excess_power(np.full(len(o), orders[i]), loss, change) + logs
+            top = float(np.max(values))
+            log_excess[i] = top + math.log(float(np.sum(np.exp(values - top)))) if math.isfinite(top) else top
     return log_excess
 
 
@@ -140,11 +142,6 @@ def star_shape(orders: Sequence[int], shift: float, width: float, points: int = 
         for u in np.geomspace(shift / 1000.0, shift, points):
             worst = max(worst, log_moment(order, float(u), width) / float(u) ** 2 / line)
     return worst
-
-
-def _logsumexp(values: Floats) -> float:
-    top = float(np.max(values))
-    return top + math.log(float(np.sum(np.exp(values - top)))) if math.isfinite(top) else top
 
 
 def _softplus(x: float) -> float:

@@ -101,12 +101,39 @@ def foreseen_checks(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
     """All evidence, findings, tables and checks of the trials."""
     yield from lower_bounds(spec, trials)
-    yield from _gaps(spec, trials)
+    run = kit.recorded_part(trials[0], GapsOfRun, "internal")
+    if run is not None and run.gaps:
+        names = ("step", "least gap", "share enforced", "mean square gap")
+        yield kit.series(
+            "gaps",
+            "Gaps of the first run, in units of the threshold",
+            kit.columns_of(names, map(astuple, run.gaps)),
+            rigor="approximate",
+            source="measured",
+            units={"step": "steps"},
+            x="step",
+            y=names[1:],
+            privacy=spec.data_privacy,
+        )
     yield from _accuracies(spec, trials)
     evidence = [trial.evidence for trial in trials]
     yield from table.checks(spec.phases, evidence, privacy=spec.data_privacy)
     if not unmet_conditions(spec):
-        yield from _gap_check(spec, trials)
+        gaps = _least_gaps(trials)
+        below, known = sum(gap.below for gap in gaps), [gap.least for gap in gaps if gap.least is not None]
+        if known or below:
+            least = min(known, default=None)
+            yield dps.Check(
+                assumption="gap",
+                test="minimum gap over all coordinates and steps, in units of the threshold",
+                p_value=1.0 if below == 0 else 0.0,
+                observed="reported",
+                declared=1.0,
+                measured=least,
+                detectable=0.0,
+                note="gaps below the threshold" if below else "every gap",
+                privacy=spec.data_privacy,
+            )
 
 
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
@@ -131,42 +158,6 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
     )
     yield evidence
     yield kit.lower_from(evidence, confidence, method=f"{method}, {canaries} of them", assumptions=(_COINS, _GUESSES))
-
-
-def _gaps(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Series]:
-    run = kit.recorded_part(trials[0], GapsOfRun, "internal")
-    if run is not None and run.gaps:
-        names = ("step", "least gap", "share enforced", "mean square gap")
-        yield kit.series(
-            "gaps",
-            "Gaps of the first run, in units of the threshold",
-            kit.columns_of(names, map(astuple, run.gaps)),
-            rigor="approximate",
-            source="measured",
-            units={"step": "steps"},
-            x="step",
-            y=names[1:],
-            privacy=spec.data_privacy,
-        )
-
-
-def _gap_check(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
-    """Check that every coordinate had its gap at every step, exactly in float64."""
-    gaps = _least_gaps(trials)
-    below, known = sum(gap.below for gap in gaps), [gap.least for gap in gaps if gap.least is not None]
-    if known or below:
-        least = min(known, default=None)
-        yield dps.Check(
-            assumption="gap",
-            test="minimum gap over all coordinates and steps, in units of the threshold",
-            p_value=1.0 if below == 0 else 0.0,
-            observed="reported",
-            declared=1.0,
-            measured=least,
-            detectable=0.0,
-            note="gaps below the threshold" if below else "every gap",
-            privacy=spec.data_privacy,
-        )
 
 
 def _least_gaps(trials: Sequence[dps.Trial]) -> list[LeastGap]:

@@ -17,12 +17,9 @@ KINDS = ("one-hot", "spread")
 #: Noise multiplier below which epsilon overflows.
 NO_NOISE = 1e-100
 
-#: Default delta of the epsilon that the compared runs share.
-DEFAULT_TWIN_DELTA = 1e-5
-
 
 @dataclass(frozen=True, kw_only=True)
-class Mixing:
+class Mixing(kit.Options):
     """The ``mixing`` block; see the schema."""
 
     threshold: float
@@ -30,11 +27,22 @@ class Mixing:
     literal: bool
     zero_ties: bool
     shared: bool
-    unmixed: tuple[str, ...]
+    unmixed: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, block: dps.FrozenMap) -> Mixing:
+        """From the block ``mixing``."""
+        return cls.fill(
+            block,
+            relative=block.get("relative_to", "learning-rate") == "learning-rate",
+            literal=block.get("enforcement", "exact") == "literal",
+            zero_ties=block.get("ties", "positive") == "zero",
+            shared=block.get("weights", "per-coordinate") == "shared",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embedding:
+class Embedding(kit.Options):
     """The ``embedding`` block: separate clipping and noise for a gradient's component in a public subspace.
 
     Attributes:
@@ -46,7 +54,12 @@ class Embedding:
     dimension: int
     clip_norm: float
     noise_multiplier: float
-    anchors: int
+    anchors: int = 0
+
+    @classmethod
+    def read(cls, block: dps.FrozenMap) -> Embedding:
+        """From the block ``embedding``."""
+        return cls.fill(block, floor=block["form"] == "isotropic-floor")
 
     @property
     def deviation(self) -> float:
@@ -67,30 +80,24 @@ class PhaseOptions(kit.Options):
     """
 
     mixing: Mixing
-    embedding: Embedding | None
+    embedding: Embedding | None = None
     sparsity: int
     by_mean: bool
-    learning_rate: float | None
+    learning_rate: float | None = None
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> PhaseOptions:
         """From a phase."""
-        rate = block.get("learning_rate")
-        return cls(
-            mixing=_mixing(block["mixing"]),
-            embedding=_embedding(block.get("embedding")),
-            sparsity=int(block.get("linf_truncation", 1)),
-            by_mean=block.get("reduction", "mean") == "mean",
-            learning_rate=None if rate is None else float(rate),
-        )
+        by_mean = block.get("reduction", "mean") == "mean"
+        return cls.fill(block, sparsity=int(block.get("linf_truncation", 1)), by_mean=by_mean)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Twins:
+class Twins(kit.Options):
     """DP-SGD runs for comparison: ``delta`` of the common epsilon, and their learning rate."""
 
-    delta: float
-    learning_rate: float | None
+    delta: float = 1e-5
+    learning_rate: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,40 +115,8 @@ class Attack(kit.Options):
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Attack:
         """From the audit's options."""
-        canary, twins = block.get("canary") or {}, block.get("twins")
-        rate = None if twins is None else twins.get("learning_rate")
-        return cls(
-            kind=str(canary.get("kind", KINDS[0])),
-            count=int(canary.get("count", 0)),
-            twins=None
-            if twins is None
-            else Twins(
-                delta=float(twins.get("delta", DEFAULT_TWIN_DELTA)), learning_rate=None if rate is None else float(rate)
-            ),
-        )
-
-
-def _mixing(block: dps.FrozenMap) -> Mixing:
-    return Mixing(
-        threshold=float(block["threshold"]),
-        relative=block.get("relative_to", "learning-rate") == "learning-rate",
-        literal=block.get("enforcement", "exact") == "literal",
-        zero_ties=block.get("ties", "positive") == "zero",
-        shared=block.get("weights", "per-coordinate") == "shared",
-        unmixed=tuple(block.get("unmixed", ())),
-    )
-
-
-def _embedding(block: dps.FrozenMap | None) -> Embedding | None:
-    if block is None:
-        return None
-    return Embedding(
-        floor=block["form"] == "isotropic-floor",
-        dimension=int(block["dimension"]),
-        clip_norm=float(block["clip_norm"]),
-        noise_multiplier=float(block["noise_multiplier"]),
-        anchors=int(block.get("anchors", 0)),
-    )
+        canary = block.get("canary") or {}
+        return cls.fill(block, kind=str(canary.get("kind", KINDS[0])), count=int(canary.get("count", 0)))
 
 
 def mixing_of(phase: Mapping[str, Any]) -> Mixing:
@@ -273,17 +248,7 @@ def declared_segments(spec: dps.Spec, facts: dps.Facts) -> list[Segment] | None:
 def segments_of(
     phases: Sequence[dps.Phase], training: Mapping[str, Any], records: int, parameters: int | None
 ) -> list[Segment] | None:
-    """Convert phases to segments, assuming all conditions of the amplification.
-
-    Args:
-        phases: The phases.
-        training: The training block.
-        records: Number of records.
-        parameters: Number of parameters, an upper limit of the sparsity; None if unknown.
-
-    Returns:
-        The segments, or None if a phase has no noise.
-    """
+    """Convert phases to segments, assuming all conditions of the amplification."""
     if any(_lacks_noise(phase) for phase in phases):
         return None
     segments = []

@@ -236,7 +236,6 @@ def _amplification(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]
 
 
 def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Errors for specs that the attack does not support."""
     assert spec.audit is not None
     canary = spec.audit.options.get("canary")
     if canary is None or "count" not in canary:

@@ -170,11 +170,7 @@ def equal_epsilon_noise(segments: Sequence[Segment], delta: float, *, amplified:
 
 
 def inflate_one_hot(segments: Sequence[Segment], order: float) -> tuple[list[Segment], float]:
-    """Set ``inflation`` of segments for which a numerical check finds a worse gradient than the one-hot one.
-
-    Returns:
-        The segments, and the largest ratio of the check: at most 1 if the paper's assertion holds. Not a proof.
-    """
+    """Set ``inflation`` of segments for which a numerical check finds a worse gradient than the one-hot one."""
     top = max(2, int(order))
     orders = sorted({2, min(3, top), max(2, top // 2), top})
     ratios = [density.star_shape(orders, s.shift, s.gap) for s in segments]

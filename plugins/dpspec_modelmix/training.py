@@ -210,11 +210,7 @@ def train(job: dps.TrainingJob, clipping: RowClip | None, rules: Rules | None) -
 def twin_accuracies(
     inputs: dps.FrozenMap, context: dps.Context, index: int, twins: Twins
 ) -> tuple[dict[str, dps.Json], dict[str, dps.Json]]:
-    """Train without canaries: ModelMix, DP-SGD with the same noise, and DP-SGD with the same epsilon.
-
-    Returns:
-        Counts of correct predictions by run and split, and the options of the DP-SGD runs.
-    """
+    """Train without canaries: ModelMix, DP-SGD with the same noise, and DP-SGD with the same epsilon."""
     job = make_job(inputs, context, index, "modelmix twin")
     phases = _phases(inputs)
     train(job, make_row_clip(job, context, index), rules_of_job(job))
@@ -286,7 +282,6 @@ def _mask(rule: Mixing, layout: Layout, device: str) -> Tensor | None:
 
 
 def _phases(inputs: dps.FrozenMap) -> tuple[dps.Phase, ...]:
-    """The trained phases, with the clipping of Algorithm 2."""
     return tuple(_with_truncation(phase) for phase in dps.Phase.all_of(inputs["mechanism"]))
 
 

@@ -34,10 +34,8 @@ PER_RECORD = ("ratios", "own", "right", "labels")
 def whole_runs(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Sequence[dps.Trial]:
     """One trial per complete run: its first shard with the arrays of all shards.
 
-    Values of all records are compared and counted together, so they must come from the same runs.
-
-    Raises:
-        MissingArrayError: If some shards have arrays that others lack.
+    Values of all records are compared and counted together, so they must come from the same runs. Raises
+    ``MissingArrayError`` if some shards have arrays that others lack.
     """
     shards = _shards(spec, trials)
     if shards.count == 1:
@@ -64,8 +62,7 @@ def has_arrays(trials: Sequence[dps.Trial]) -> bool:
 def read_sizes(trials: Sequence[dps.Trial]) -> dps.Facts:
     """Numbers of records, the only property of the data that conclusions need.
 
-    Raises:
-        ValueError: If the trials report different numbers.
+    Raises ``ValueError`` if the trials report different numbers.
     """
     sizes = kit.recorded(trials[0], "sizes")
     if any(kit.recorded(trial, "sizes") != sizes for trial in trials):

@@ -35,21 +35,17 @@ def record_findings(spec: dps.Spec, records: Analysis) -> Iterator[dps.Finding]:
             continue
         for delta in bounds.claimed_deltas(spec):
             epsilons = records.epsilons(delta, direction)
-            yield from _claimed_records(spec, records, epsilons)
+            claimed = {c.record for c in spec.claims if c.record is not None and c.kind == "per-instance-dp"}
+            for record in sorted(claimed):
+                place = records.audited.points.index(record)
+                for confident in (False, True):
+                    value = float((epsilons.capped_confidence_upper if confident else epsilons.capped_estimate)[place])
+                    at: dict[str, dps.Json] = {"delta": epsilons.delta}
+                    yield _epsilon_finding(records, epsilons, value, at, record, "per-record", confident=confident)
             yield from _quantiles(spec, records, epsilons)
             if direction == records.audited.widest_direction:
                 yield from _renyi_comparison(records, epsilons)
     yield _runs_needed(records)
-
-
-def _claimed_records(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
-    claimed = {c.record for c in spec.claims if c.record is not None and c.kind == "per-instance-dp"}
-    for record in sorted(claimed):
-        place = records.audited.points.index(record)
-        for confident in (False, True):
-            value = float((epsilons.capped_confidence_upper if confident else epsilons.capped_estimate)[place])
-            at: dict[str, dps.Json] = {"delta": epsilons.delta}
-            yield _epsilon_finding(records, epsilons, value, at, record, "per-record", confident=confident)
 
 
 def _quantiles(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
@@ -72,18 +68,7 @@ def _quantiles(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> Iterato
 def quantile_place(fraction: float, audited: int, population: int, failure: float | None) -> int | None:
     """Index of the sorted values of ``audited`` records that bounds a ``fraction`` of the population.
 
-    Args:
-        fraction: Fraction of the population.
-        audited: Number of audited records, all records or a random sample.
-        population: Size of the population.
-        failure: Maximum probability (hypergeometric) that the value is below the population's quantile; None for the
-            sample quantile.
-
-    Returns:
-        The index, or None if even the largest value is not sufficient.
-
-    Raises:
-        ValueError: If ``audited`` exceeds ``population``.
+    Raises ``ValueError`` if ``audited`` exceeds ``population``.
     """
     if audited > population:
         raise ValueError(f"{audited} records cannot be a sample of {population}")
@@ -301,11 +286,7 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
 
 
 def _outcomes_by_target(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dict[str, list[tuple[int, int]]]:
-    """All runs of each target: inclusion bit and number of grid edges below the score.
-
-    Raises:
-        ValueError: If a trial has outcomes of other targets.
-    """
+    """All runs of each target: inclusion bit and number of grid edges below the score."""
     assert spec.audit is not None
     attack, outcomes = AuditBlock.of(spec.audit.options).attack, dict[str, list[tuple[int, int]]]()
     if attack is None:

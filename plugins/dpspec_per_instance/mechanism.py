@@ -1,142 +1,29 @@
-"""The mechanism kind ``per-instance``, its schema, and the report format ``records-csv``."""
+"""The mechanism kind ``per-instance``, the five steps of its audit, and the report format ``records-csv``."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING
-from dpspec_per_instance.printed.options import MEAN_RULE, REFERENCE
-
-#: Default Renyi orders: those of the paper, with intermediate ones for common noise multipliers.
-ORDERS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0)
-
-_COMPOSITION: dict[str, dps.Json] = {
-    **kit.block(
-        "Composition of the steps' divergences.",
-        exponent={
-            "type": ["string", "number", "array"],
-            "exclusiveMinimum": 1,
-            "minItems": 2,
-            "maxItems": 1000,
-            "items": kit.number("An exponent above 1.", above=1),
-            "default": "auto",
-            "description": "Exponent p > 1 of the composition theorem. auto: three times the number of steps. A list: "
-            "exponents from the last step to the first, spread evenly.",
-        },
-        observe_every=kit.integer(
-            "Number of steps between measurements of all records' gradient norms. The first is before step 1.",
-            least=1,
-            most=1000000,
-            default=10,
-        ),
-        unobserved=kit.choice(
-            "Value of unobserved steps in estimates. nearest: the last observed value. data-independent: that of a "
-            "saturated gradient. Confidence bounds always use data-independent.",
-            "nearest",
-            "data-independent",
-            default="nearest",
-        ),
-    ),
-    "default": {},
-}
-
-_MECHANISM: dict[str, dps.Json] = kit.block(
-    None,
-    ["noise_multiplier", "clip_norm", "sampling"],
-    noise_multiplier=NOISE_MULTIPLIER,
-    clip_norm=CLIP_NORM,
-    sampling=SAMPLING,
-    orders=kit.array(
-        "Renyi orders of the composition; the best one counts. They change no trial.",
-        kit.number("An order above 1, not necessarily an integer.", above=1, most=256),
-        least=1,
-        most=100,
-        unique=True,
-        default=list(ORDERS),
-    ),
-    step_bound=kit.choice(
-        "Bound on a step. theorem: the paper's formula, equal in both directions. directional: a smaller value in "
-        "direction add, which the paper's proof also gives.",
-        "directional",
-        "theorem",
-        default="directional",
-    ),
-    composition=_COMPOSITION,
+from dpspec.training.loop.learning_rates import updates_invertible
+from dpspec_per_instance import schema
+from dpspec_per_instance.options import (
+    LOGGED_RUNS,
+    MEASURED_STEPS,
+    MOST_SHARDS,
+    AuditBlock,
+    Audited,
+    Composition,
+    Shards,
+    audited_records,
 )
-
-_THREAT_MODEL: dict[str, dps.Json] = kit.block(
-    None,
-    population=kit.choice(
-        "train: training records; the neighbor lacks the record. test: test records; the neighbor also has the record.",
-        "train",
-        "test",
-        default="train",
-    ),
-    points={
-        "type": ["string", "array", "object"],
-        "default": "all",
-        "minItems": 1,
-        "maxItems": 100000,
-        "uniqueItems": True,
-        "items": kit.integer("Index of a record in the population.", least=0),
-        "properties": {
-            "count": kit.integer("Number of records, drawn without replacement.", least=1, most=100000000),
-            "seed": kit.integer("Seed of the sample.", least=0, default=0),
-        },
-        "required": ["count"],
-        "additionalProperties": False,
-        "description": "Audited records of the population: all, {count, seed} or a list of indices.",
-    },
-)
-
-_ATTACK: dict[str, dps.Json] = kit.block(
-    "Also attack single records: many runs each include one record with probability 1/2, and the adversary sees every "
-    "iterate.",
-    most=kit.integer(
-        "Number of audited records with the largest gradients in a pilot run to attack.",
-        least=0,
-        most=100,
-        default=1,
-    ),
-    least=kit.integer("Number of records with the smallest gradients to attack.", least=0, most=100, default=1),
-    records=kit.array(
-        "Indices of further records to attack.",
-        kit.integer("An audited record.", least=0),
-        most=100,
-        unique=True,
-        default=[],
-    ),
-    runs=kit.integer(
-        "Number of attack runs per attacked record in each of audit.runs.", least=2, most=100000, default=20
-    ),
-    looks=kit.integer(
-        "Number of evenly spaced steps that the adversary scores; all by default.", least=1, most=1000000
-    ),
-)
-
-_AUDIT: dict[str, dps.Json] = kit.block(
-    None,
-    attack=_ATTACK,
-    mean_rule=MEAN_RULE,
-    reference=REFERENCE,
-    shard_records=kit.integer(
-        "Maximum number of audited records per trial. Each run becomes several trials that repeat its training and "
-        "measure different records, so that workers share the work. By default one trial measures all records. It "
-        "changes no seed.",
-        least=1,
-        most=100000000,
-    ),
-    use=kit.choice(
-        "Intended use of the per-record values. They depend on the data, and the audit does not cover training that "
-        "uses them.",
-        "inspect",
-        default="inspect",
-    ),
-)
+from dpspec_per_instance.refusals import check_spec
 
 EXAMPLE = """\
 dpspec: 1
@@ -180,9 +67,9 @@ audit:
 PER_INSTANCE = dps.Mechanism(
     kind="per-instance",
     summary="DP-SGD: per-instance privacy loss of each record, from its gradients during training",
-    schemas=dps.Schemas(mechanism=_MECHANISM, threat_model=_THREAT_MODEL, audit=_AUDIT),
+    schemas=dps.Schemas(mechanism=schema.MECHANISM, threat_model=schema.THREAT_MODEL, audit=schema.AUDIT),
     claims=frozenset({"per-instance-dp", "approx-dp", "metric"}),
-    audit="dpspec_per_instance.audit:PerInstanceAudit",
+    audit="dpspec_per_instance.mechanism:PerInstanceAudit",
     example=EXAMPLE,
     trial_revision=3,
 )
@@ -217,3 +104,147 @@ def render_records(result: Any, *, internal: bool = False) -> str:
         empty: list[object] = [""] * len(columns["record"])
         writer.writerows(zip([audit] * len(empty), *(columns.get(name, empty) for name in names), strict=True))
     return out.getvalue()
+
+
+#: Maximum number of runs per chunk.
+_TOGETHER = 16
+
+#: Seconds of a run on one core above which the plan suggests sharding, and seconds of the resulting tasks.
+_LONG, _TASK = 3600.0, 600.0
+
+#: Maximum fraction of repeated training in a suggested sharding.
+_AGAIN = 0.25
+
+
+class PerInstanceAudit(dps.Audit):
+    """Per-instance privacy loss from gradients along independent runs, and attacks on single records."""
+
+    def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
+        """Reject specs that the theory, the training backend or the attack does not cover."""
+        return check_spec(spec, facts)
+
+    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
+        """Data-independent epsilon, divergences by order, and further statements of the paper."""
+        from dpspec_per_instance import bounds, statements
+
+        yield from bounds.upper_bounds(spec)
+        yield bounds.order_series(spec)
+        yield from statements.statements(spec)
+
+    def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
+        """One or several trials per run on the declared data, including additional training."""
+        return plan_runs(spec, facts)
+
+    def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
+        """The default inputs without keys that no trial reads: orders, composition, parts of the threat model."""
+        inputs = super().trial_inputs(spec)
+        selected = kit.select_inputs(
+            inputs,
+            mechanism_without=("orders", "step_bound", "composition"),
+            threat_model=("adjacency", "population", "points", "direction"),
+            audit_without=("use", "reference", "shard_records"),
+        )
+        composition = {"observe_every": Composition.of(spec.mechanism.options).observe_every}
+        mechanism = {**selected["mechanism"], "composition": composition}
+        shards = None if spec.audit is None else AuditBlock.of(spec.audit.options).shard_records
+        split = {} if shards is None else {"split": {"shard_records": shards}}
+        return dps.FrozenMap({**selected, "mechanism": mechanism, **split})
+
+    def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
+        """Train on the declared data and measure every record; attack single records if the spec requests it."""
+        from dpspec_per_instance import trials
+
+        setup = trials.RunSetup(inputs=inputs, context=context)
+        mean_rule = AuditBlock.of(inputs["audit"]).mean_rule
+        for trial in trials.run_trials(setup, indices):
+            if trial.index == 0 and mean_rule is not None:
+                arrays = {**trial.arrays, **trials.estimate_mean_rule(setup, mean_rule)}
+                yield replace(trial, arrays=arrays)
+            else:
+                yield trial
+
+    def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
+        """Epsilon per record and its distribution, lower bounds with their evidence, accuracy and checks."""
+        from dpspec.stats import utility
+        from dpspec.stats.conformance import table
+        from dpspec_per_instance import analysis, figures, findings, mean_rule, statements
+
+        # A redacted result has no arrays. The public part does not need them.
+        redacted = not any("internal" in trial.evidence for trial in trials) and spec.data_privacy != "public"
+        runs, first_shards = analysis.whole_runs(spec, trials), analysis.first_shards(spec, trials)
+        if runs and (analysis.has_arrays(trials) or not redacted):
+            records = analysis.Analysis(spec, runs)
+            yield from findings.record_findings(spec, records)
+            yield analysis.record_table(records)
+            yield from figures.ratio_tables(spec, records)
+            yield from statements.record_series(records)
+            yield from mean_rule.mean_rule_tables(spec, records)
+            yield from figures.reference_table(spec, records)
+        if runs:
+            yield findings.estimability(spec, runs)
+        yield from findings.lower_bounds(spec, first_shards)
+        yield from utility.accuracies(spec, first_shards, "run on the declared data")
+        evidence = [trial.evidence for trial in first_shards]
+        yield from table.checks(spec.phases, evidence, privacy=spec.data_privacy)
+
+
+def plan_runs(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
+    """One trial per run and shard. The first shard of a run includes the additional training."""
+    assert spec.audit is not None
+    runs, audited = spec.audit.runs, audited_records(spec, facts)
+    points, options = len(audited.points), AuditBlock.of(spec.audit.options)
+    shards = options.shards(points)
+    # One shard per chunk, so that recomputing a shard reproduces its bits.
+    together = kit.runs_together(facts, most=_TOGETHER) if shards.count == 1 else 1
+    chunks = kit.chunks(runs * shards.count, together)
+    parameters, attack = facts.parameters or 0, options.attack
+    batch = sum(phase.expected_batch(facts.records) * phase.steps for phase in spec.phases)
+    looks = len(Composition.of(spec.mechanism.options).observed(spec.steps))
+
+    def seconds(trained: float, rows: float) -> float:
+        """Estimated seconds of ``trained`` runs and ``rows`` additional gradients."""
+        return kit.training_seconds(parameters, trained * batch + rows, trained * spec.steps)
+
+    own = audited.needs_own_runs
+    run_seconds = seconds(1.0, 0.0)
+    look_seconds = seconds(points if own else 0.0, looks * points * (2.0 if own else 1.0))
+    total = runs * (shards.count * run_seconds + look_seconds)
+    total += min(LOGGED_RUNS, runs) * seconds(0.0, float(min(MEASURED_STEPS, spec.steps)) * facts.records)
+    if attack is not None:
+        attacked, scored = attack.targets * attack.runs, min(attack.looks or spec.steps, spec.steps)
+        total += runs * seconds(attacked, float(attacked * scored) * facts.records)
+        if attack.most or attack.least:
+            total += min(runs, len(chunks)) * seconds(1.0, looks * points)
+    undone = updates_invertible(spec.training.options)
+    return dps.Plan(
+        chunks=chunks,
+        seconds=total,
+        memory_bytes=kit.training_bytes(facts) + (4 * facts.features + 5 * looks) * shards.largest,
+        notes=(
+            "Per-record values depend on the data. Reports omit them unless --internal is set, and the audit does not "
+            "cover training that uses them.",
+            *_notes(audited, shards, runs, run_seconds, look_seconds),
+        ),
+        checks=kit.expected_checks(spec, facts, trials=min(LOGGED_RUNS, runs), undone=undone, looks=MEASURED_STEPS),
+    )
+
+
+def _notes(audited: Audited, shards: Shards, runs: int, run_seconds: float, look_seconds: float) -> list[str]:
+    """Notes on repeated training and on sharding; the seconds are those of one run and of its measurements."""
+    notes, points, together = [], len(audited.points), run_seconds + look_seconds
+    if audited.needs_own_runs:
+        notes.append(f"Each of {points} records needs a separate run on modified data in every one of {runs} runs.")
+    if shards.count > 1:
+        share = (shards.count - 1) * run_seconds / (shards.count * run_seconds + look_seconds)
+        notes.append(
+            f"Each run is trained {shards.count} times to measure up to {shards.largest} records each time: "
+            f"{share:.0%} of that work is repeated training."
+        )
+    elif together > _LONG:
+        tasks = min(MOST_SHARDS, points, int(together / _TASK), int(1.0 + _AGAIN * together / run_seconds))
+        if tasks > 1:
+            notes.append(
+                f"Training once and measuring all records takes about {together / 3600.0:.1f} hours of one core: "
+                f"audit.shard_records: {math.ceil(points / tasks)} divides the work into {tasks} tasks."
+            )
+    return notes

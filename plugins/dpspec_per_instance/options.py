@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -78,12 +79,12 @@ class Audited:
         return len(self.points) if self.quantiles_of == CHOSEN else self.size
 
 
-@dataclass(frozen=True)
-class Sample:
+@dataclass(frozen=True, kw_only=True)
+class Sample(kit.Options):
     """A random sample of a population: number of records and seed."""
 
     count: int
-    seed: int
+    seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +104,7 @@ class Population(kit.Options):
         """From the block, which includes the direction."""
         points = block.get("points", "all")
         if isinstance(points, Mapping):
-            points = Sample(int(points["count"]), int(points.get("seed", 0)))
+            points = Sample.of(points)
         elif not isinstance(points, str):
             points = tuple(int(point) for point in points)
         return cls(
@@ -151,7 +152,7 @@ class Composition(kit.Options):
     """
 
     orders: tuple[float, ...]
-    step_bound: str
+    step_bound: str = "directional"
     observe_every: int
     exponent: str | float | tuple[float, ...]
     nearest: bool
@@ -163,9 +164,9 @@ class Composition(kit.Options):
         exponent = composition.get("exponent", "auto")
         if not isinstance(exponent, str):
             exponent = tuple(map(float, exponent)) if isinstance(exponent, tuple) else float(exponent)
-        return cls(
-            orders=tuple(sorted(float(order) for order in block.get("orders", ()))),
-            step_bound=str(block.get("step_bound", "directional")),
+        return cls.fill(
+            block,
+            orders=tuple(sorted(map(float, block.get("orders", ())))),
             observe_every=int(composition.get("observe_every", 10)),
             exponent=exponent,
             nearest=composition.get("unobserved", "nearest") == "nearest",
@@ -181,14 +182,14 @@ class Composition(kit.Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttackOptions:
+class AttackOptions(kit.Options):
     """Attacked records, number of attack runs per trial, and number of scored steps (``looks``)."""
 
-    most: int
-    least: int
-    records: tuple[int, ...]
-    runs: int
-    looks: int | None
+    most: int = 1
+    least: int = 1
+    records: tuple[int, ...] = ()
+    runs: int = 20
+    looks: int | None = None
 
     @property
     def targets(self) -> int:
@@ -197,7 +198,7 @@ class AttackOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanRule:
+class MeanRule(kit.Options):
     """Options of the estimate for one step with noise on a mean.
 
     Attributes:
@@ -208,8 +209,8 @@ class MeanRule:
         inner: Number of tuples of batches per reference batch.
     """
 
-    batches: tuple[float, ...]
-    orders: tuple[int, ...]
+    batches: tuple[Any, ...]
+    orders: tuple[Any, ...]
     points: int
     outer: int
     inner: int
@@ -219,49 +220,14 @@ class MeanRule:
 class AuditBlock(kit.Options):
     """The plugin's keys of ``audit``, None if absent. ``shard_records`` None puts all records into one trial."""
 
-    attack: AttackOptions | None
-    mean_rule: MeanRule | None
-    shard_records: int | None
-
-    @classmethod
-    def read(cls, block: dps.FrozenMap) -> AuditBlock:
-        """From the audit's options, or from ``audit`` or ``split`` of a trial's inputs."""
-        shards = block.get("shard_records")
-        return cls(
-            attack=_attack(block.get("attack")),
-            mean_rule=_mean_rule(block.get("mean_rule")),
-            shard_records=None if shards is None else int(shards),
-        )
+    attack: AttackOptions | None = None
+    mean_rule: MeanRule | None = None
+    shard_records: int | None = None
 
     def shards(self, records: int) -> Shards:
         """The shards of ``records`` audited records."""
         most = self.shard_records or records
         return Shards(records=records, count=max(1, -(-records // most)))
-
-
-def _attack(block: dps.FrozenMap | None) -> AttackOptions | None:
-    if block is None:
-        return None
-    looks = block.get("looks")
-    return AttackOptions(
-        most=int(block.get("most", 1)),
-        least=int(block.get("least", 1)),
-        records=tuple(int(record) for record in block.get("records", ())),
-        runs=int(block.get("runs", 20)),
-        looks=None if looks is None else int(looks),
-    )
-
-
-def _mean_rule(block: dps.FrozenMap | None) -> MeanRule | None:
-    if block is None:
-        return None
-    return MeanRule(
-        batches=block["batches"],
-        orders=block["orders"],
-        points=int(block["points"]),
-        outer=int(block["outer"]),
-        inner=int(block["inner"]),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

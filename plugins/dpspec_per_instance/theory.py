@@ -79,34 +79,19 @@ _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 def step_divergence(
     orders: npt.ArrayLike, rate: npt.ArrayLike, ratio: npt.ArrayLike, direction: Directions = "both"
 ) -> Floats:
-    """Bound on the Renyi divergence of one step; arrays broadcast.
-
-    Args:
-        orders: Real orders above 1.
-        rate: Sampling rate q in [0, 1].
-        ratio: nu >= 0.
-        direction: ``both`` and ``present-first`` use Theorem 3.2, ``absent-first`` the smaller bound.
-    """
-    a, q, nu = np.broadcast_arrays(checked_orders(orders), _checked_rates(rate), _checked_ratios(ratio))
+    """Bound on the Renyi divergence of one step; arrays broadcast."""
+    rates = np.asarray(rate, dtype=np.float64)
+    if not np.all((rates >= 0.0) & (rates <= 1.0)):
+        raise ValueError("rate must be between 0 and 1")
+    ratios = np.asarray(ratio, dtype=np.float64)
+    if not np.all((ratios >= 0.0) & np.isfinite(ratios)):
+        raise ValueError("ratio must be finite and not negative")
+    a, q, nu = np.broadcast_arrays(checked_orders(orders), rates, ratios)
     divergences = np.zeros(a.shape)
     some = (nu > _TINY) & (q > 0.0)
     if np.any(some):
         divergences[some] = sampled_gaussian_rdp(a[some], q[some], 1.0 / nu[some], direction)
     return divergences
-
-
-def _checked_rates(values: npt.ArrayLike) -> Floats:
-    rates = np.asarray(values, dtype=np.float64)
-    if not np.all((rates >= 0.0) & (rates <= 1.0)):
-        raise ValueError("rate must be between 0 and 1")
-    return rates
-
-
-def _checked_ratios(values: npt.ArrayLike) -> Floats:
-    ratios = np.asarray(values, dtype=np.float64)
-    if not np.all((ratios >= 0.0) & np.isfinite(ratios)):
-        raise ValueError("ratio must be finite and not negative")
-    return ratios
 
 
 class StepTable:

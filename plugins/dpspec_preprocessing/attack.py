@@ -22,11 +22,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 import dpspec.contract as dps
-from dpspec_preprocessing.execution import collection, steps
-from dpspec_preprocessing.execution.engines import Engine, LinearEngine, NoiseTally, bin_score, score_output
+from dpspec_preprocessing import collection, sensitivity, steps
+from dpspec_preprocessing.engines import Engine, LinearEngine, NoiseTally, bin_score, score_output
 from dpspec_preprocessing.options import AuditBlock, Declaration, Pipeline, Test
-from dpspec_preprocessing.theory import sensitivity
-from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Projection, Step
+from dpspec_preprocessing.sensitivity import Imputation, Merging, Projection, Step
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -35,37 +34,32 @@ _REACH, _MEMBER_OFFSET, _JITTER = 2.99, 0.95, 0.002
 
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    """Execute the repeats of every trial.
-
-    Yields:
-        Trials with coins, binned scores and noise; the first one also has the accuracy of linear models and networks.
-
-    Raises:
-        DataError: If the pipeline cannot run on the records.
-    """
+    """Execute the repeats of every trial. Raises ``DataError`` if the pipeline cannot run on the records."""
     declared, options = Declaration.of(inputs["mechanism"]), AuditBlock.of(inputs["audit"])
     pipeline = declared.pipeline(context.facts.records, context.facts.features)
     x, y = collection.flat_rows(context, declared), _labels(context.data.train_y, declared)
-    y[0] = 1
+    y[0], tested = 1, declared.ptr is not None
     try:
         clusters, members = options.cluster_layout
         neighbours = build_neighbours(
             x, pipeline.steps[0], pipeline.collection, pipeline.radius, clusters=clusters, members=members
         )
-        device = collection.search_device(context, pipeline)
-        processed = [_process(rows, pipeline, declared, device) for rows in neighbours]
+        device, processed = collection.search_device(context, pipeline), []
+        for rows in neighbours:
+            if pipeline.step is not None:
+                collection.require_in_collection(rows, pipeline, tested=tested, device=device)
+            processed.append(steps.run_steps(rows, pipeline.steps, pipeline.radius, device=device)[0])
     except ValueError as error:
         raise dps.DataError(f"the pipeline cannot run on these records: {error}") from error
     engine = _engine(pipeline, declared, inputs["training"], context)
     exact = [engine.execute_without_noise(rows, y) for rows in processed]
-    tested = declared.test is not None
     distances = [collection.distance_to_edge(rows, pipeline) if tested else 0.0 for rows in neighbours]
     changed, moved, total = steps.moved_distance(processed[0][1:], processed[1][1:])
     for index in indices:
         coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=options.repeats)
         tests = np.random.default_rng(context.seed(index, "tests"))
         sides = (1 - coins).tolist()
-        refused = [_refuses(distances[side], declared.test, tests) for side in sides]
+        refused = [_refuses(distances[side], declared.ptr, tests) for side in sides]
         executed = [side for side, refusal in zip(sides, refused, strict=True) if not refusal]
         tally = NoiseTally()
         outputs = engine.execute(processed, y, executed, np.random.default_rng(context.seed(index, "noise")), tally)
@@ -78,7 +72,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
         internal: dict[str, dps.Json] = {"planted": {"changed": changed, "moved": moved, "tau": total}}
         if index == 0 and declared.private.loss is not None:
             internal["accuracy"] = _accuracy(context, pipeline, engine, declared, x)
-        evidence = {
+        evidence: dict[str, dps.Json] = {
             "records": context.facts.records,
             "features": context.facts.features,
             "coins": "".join(map(str, coins.tolist())),
@@ -87,30 +81,15 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
             "executed": len(executed),
             "internal": internal,
         }
-        evidence |= _released_states(tally)
+        states = [run["states"] for run in tally.released if run]
+        if states:  # a backend released them
+            evidence["steps"] = sorted({int(run.get("steps", 0)) for run in tally.released})
+            evidence["states"] = {
+                "still": sum(state["still"] for state in states),
+                "apart": sum(state["apart"] for state in states),
+                "blind": any(state["blind"] for state in states),
+            }
         yield dps.Trial(index=index, evidence=dps.FrozenMap(evidence))
-
-
-def _released_states(tally: NoiseTally) -> dict[str, dps.Json]:
-    """Summary of the states that a backend released in all runs of a trial."""
-    states = [run["states"] for run in tally.released if run]
-    if not states:
-        return {}
-    return {
-        "steps": sorted({int(run.get("steps", 0)) for run in tally.released}),
-        "states": {
-            "still": sum(state["still"] for state in states),
-            "apart": sum(state["apart"] for state in states),
-            "blind": any(state["blind"] for state in states),
-        },
-    }
-
-
-def _process(rows: Array, pipeline: Pipeline, declared: Declaration, device: str) -> Array:
-    """Process the rows of a neighbour, which must be in the declared collection."""
-    if pipeline.step is not None:
-        collection.require_in_collection(rows, pipeline, tested=declared.test is not None, device=device)
-    return steps.run_steps(rows, pipeline.steps, pipeline.radius, device=device)[0]
 
 
 def _refuses(distance: float, test: Test | None, random: np.random.Generator) -> bool:
@@ -122,7 +101,7 @@ def _refuses(distance: float, test: Test | None, random: np.random.Generator) ->
 
 def _engine(pipeline: Pipeline, declared: Declaration, training: dps.FrozenMap, context: dps.Context) -> Engine:
     if declared.private.network:
-        from dpspec_preprocessing.execution.network import NetworkEngine
+        from dpspec_preprocessing.network import NetworkEngine
 
         return NetworkEngine(private=pipeline.private, training=training, context=context)
     return LinearEngine.of(pipeline.private, declared.private, pipeline.out_radius)
@@ -165,7 +144,7 @@ def build_neighbours(
     clusters: int = 5,
     members: int = 3,
 ) -> Neighbours:
-    """Build both neighbours from real rows.
+    """Build both neighbours from real rows. Raises ``ValueError`` if the construction does not fit the rows.
 
     Args:
         x: Real rows, shape (n, d); NaN if a value is missing.
@@ -174,9 +153,6 @@ def build_neighbours(
         radius: Maximum norm of a record.
         clusters: Number of inserted clusters.
         members: Number of near-duplicates per cluster.
-
-    Raises:
-        ValueError: If the construction does not fit the rows.
     """
     rows = np.array(x, dtype=np.float64)
     if isinstance(step, Merging):
@@ -199,11 +175,10 @@ def build_neighbours(
 def directions(count: int, features: int) -> Array:
     """Unit vectors with pairwise angles of at least 72 degrees: positive and negative axes, or five on a circle.
 
+    Raises ``ValueError`` if ``count`` vectors do not fit.
+
     Returns:
         Vectors, shape (count, features).
-
-    Raises:
-        ValueError: If ``count`` vectors do not fit.
     """
     if count <= 2 * features:
         axes = np.concatenate([np.eye(features), -np.eye(features)], axis=1).reshape(2 * features, features)

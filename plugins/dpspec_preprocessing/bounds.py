@@ -33,12 +33,11 @@ from typing import NamedTuple
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import gaussian, laplace_rdp
+from dpspec_preprocessing import sensitivity
+from dpspec_preprocessing.conversion import pure_epsilon, repaired_epsilon, repaired_mu
 from dpspec_preprocessing.options import SAME_MASK, Declaration, Pipeline, Test, bound_scope, claimed_orders
-from dpspec_preprocessing.theory import sensitivity
-from dpspec_preprocessing.theory.conversion import pure_epsilon, repaired_epsilon, repaired_mu
-from dpspec_preprocessing.theory.declared_steps import Merging, Scaling, Step
-from dpspec_preprocessing.theory.divergence import repaired_divergence
-from dpspec_preprocessing.theory.sensitivity import REQUIRED_LIMITS
+from dpspec_preprocessing.private import repaired_divergence
+from dpspec_preprocessing.sensitivity import REQUIRED_LIMITS, Merging, Scaling
 
 PAPER = "Hu, Sanyal & Schoelkopf 2024"
 REPAIRED = f"{PAPER}, Theorem 2 with corrected sensitivities and curves"
@@ -74,9 +73,22 @@ COLLECTION = dps.Assumption(
 
 def upper_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
     """Upper bounds at the deltas and orders of claims, and along a curve of deltas."""
-    test = Declaration.of(spec.mechanism.options).test
+    test = Declaration.of(spec.mechanism.options).ptr
     if test is not None:  # the result of the test is released, so every bound includes its cost
-        yield from _tested(spec, pipeline, test)
+        neighbours, fewest = SAME_MASK if pipeline.same_mask else "all", pipeline.private.records
+        scope = bound_scope(spec, pipeline.private, data="all", neighbours=neighbours, min_records=fewest)
+        for delta in bounded_deltas(spec):
+            value = tested_epsilon(pipeline, test, delta)
+            if math.isfinite(value):
+                yield kit.theorem_upper(
+                    "epsilon",
+                    round_up(value),
+                    at={"delta": delta},
+                    scope=scope,
+                    method="propose-test-release",
+                    source=TESTED,
+                    assumptions=ASSUMPTIONS,
+                )
         return
     if pipeline.repaired is not None:
         yield from _repaired(spec, pipeline, pipeline.tau, pipeline.changed, "collection")
@@ -89,14 +101,7 @@ def bounded_deltas(spec: dps.Spec) -> list[float]:
 
 
 def proved_epsilon(pipeline: Pipeline, method: str, delta: float) -> float:
-    """Epsilon at ``delta`` by one accounting method.
-
-    Args:
-        pipeline: The pipeline.
-        method: ``repaired``, ``group`` (only group privacy), or ``ignored`` (only the private mechanism, which is not a
-            bound on the pipeline).
-        delta: Delta.
-    """
+    """Epsilon at ``delta`` by one accounting method."""
     return repaired_epsilon(pipeline.private, *_inputs(pipeline, method), delta)
 
 
@@ -141,29 +146,6 @@ def _repaired(
             source=(GROUP if grouped else REPAIRED) + why,
             assumptions=(*ASSUMPTIONS, COLLECTION) if over_collection else ASSUMPTIONS,
         )
-
-
-def _tested(spec: dps.Spec, pipeline: Pipeline, test: Test) -> Iterator[dps.Finding]:
-    """Bounds with a test, for all datasets of at least the declared size, at deltas of at least the test's."""
-    scope = bound_scope(
-        spec,
-        pipeline.private,
-        data="all",
-        neighbours=SAME_MASK if pipeline.same_mask else "all",
-        min_records=pipeline.private.records,
-    )
-    for delta in bounded_deltas(spec):
-        value = tested_epsilon(pipeline, test, delta)
-        if math.isfinite(value):
-            yield kit.theorem_upper(
-                "epsilon",
-                round_up(value),
-                at={"delta": delta},
-                scope=scope,
-                method="propose-test-release",
-                source=TESTED,
-                assumptions=ASSUMPTIONS,
-            )
 
 
 def tested_epsilon(pipeline: Pipeline, test: Test, delta: float) -> float:
@@ -224,12 +206,14 @@ def explicit_pairs(pipeline: Pipeline) -> list[ExplicitPair]:
     n, radius = pipeline.private.records, pipeline.radius
     if n < 2 or pipeline.private.kind not in ("gaussian", "laplace"):
         return []
+    pairs = []
     if pipeline.step_name in ("mean", "median"):
-        pairs = [ExplicitPair("imputed", "all", n - 1, 2.0 * n * radius)]
-    elif all(_unchanged(step, radius) for step in pipeline.steps):
-        pairs = [ExplicitPair("opposite", "all", 0, 2.0 * radius)]
-    else:
-        pairs = []
+        pairs.append(ExplicitPair("imputed", "all", n - 1, 2.0 * n * radius))
+    elif not any(
+        isinstance(step, Scaling) or (isinstance(step, Merging) and 3.0 * step.eta * (1.0 + _ROUNDING) >= radius)
+        for step in pipeline.steps
+    ):
+        pairs.append(ExplicitPair("opposite", "all", 0, 2.0 * radius))
     missing = _missing(pipeline)
     if missing is not None:
         pairs.append(ExplicitPair("collection", "collection", missing, 2.0 * radius * n / (n - missing)))
@@ -238,7 +222,7 @@ def explicit_pairs(pipeline: Pipeline) -> list[ExplicitPair]:
 
 def lower_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
     """Lower bounds from the explicit pairs at the deltas and orders of claims."""
-    if Declaration.of(spec.mechanism.options).test is not None:
+    if Declaration.of(spec.mechanism.options).ptr is not None:
         return
     m = pipeline.private
     weight = min(m.lipschitz, m.sensitivity / (2.0 * pipeline.out_radius))
@@ -266,12 +250,6 @@ def lower_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
                     method=f"two datasets, {pair.name}",
                     source=SOURCE,
                 )
-
-
-def _unchanged(step: Step, radius: float) -> bool:
-    if isinstance(step, Scaling):
-        return False
-    return not isinstance(step, Merging) or 3.0 * step.eta * (1.0 + _ROUNDING) < radius
 
 
 def _missing(pipeline: Pipeline) -> int | None:

@@ -13,9 +13,8 @@ from dpspec.stats.attacks import thresholds
 from dpspec.stats.conformance import noise_size, table
 from dpspec.stats.conformance.measurement import Measurement, Observed, check
 from dpspec_preprocessing.bounds import proved_epsilon, tested_epsilon
-from dpspec_preprocessing.execution.engines import BINS
+from dpspec_preprocessing.engines import BINS
 from dpspec_preprocessing.options import SAME_MASK, AuditBlock, Declaration
-from dpspec_preprocessing.theory.private import GRADIENT
 
 _COINS = kit.coins("independent fair coins choose which of the two datasets is processed", name="independent-coins")
 _NOTE = "relative to the declared scale"
@@ -54,10 +53,12 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
         return
     coins = ranked_coins(trials, AuditBlock.of(spec.audit.options).repeats)
     present, absent = coins.count("1"), coins.count("0")
+    declared = Declaration.of(spec.mechanism.options)
+    checked = len(declared.steps) == 1 and declared.ptr is None  # trials are then refused outside of the collection
     scope = kit.executed_scope(
         spec,
         adversary="record",
-        data=_attacked_data(spec),
+        data="collection" if checked else "planted",
         records=kit.recorded_number(trials[0], "records"),
         access="final-model",
         neighbours=SAME_MASK,  # the canary and its replacement, its negative, have the same missing entries
@@ -83,19 +84,24 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
             yield lower
     yield from check_trials(spec, trials)
     yield _side_channel(spec, trials[0], lower_ends)
-    yield from _canary_effect(spec, trials[0])
+    effect = kit.recorded_part(trials[0], CanaryEffect, "internal", "planted")
+    if effect is not None:  # it depends on the data; redacted results omit it
+        yield kit.series(
+            "planted",
+            "Effect of the canary on the other records",
+            {key: [value] for key, value in asdict(effect).items()},
+            rigor="approximate",
+            source="executed on both datasets",
+            units={"changed": "records"},
+            privacy=spec.data_privacy,
+        )
     yield from utility.accuracies(spec, trials, "the pipeline on the real records")
 
 
 def ranked_coins(trials: Sequence[dps.Trial], repeats: int) -> str:
     """Coins of all executions, in ascending order of score.
 
-    Args:
-        trials: All trials.
-        repeats: Number of executions per trial.
-
-    Raises:
-        ValueError: If the number of coins and the number of scores differ.
+    Raises ``ValueError`` if the number of coins and the number of scores differ.
     """
     coins = "".join(kit.fair_coins(kit.recorded(trial, "coins"), repeats) for trial in trials)
     bins = [kit.whole_number(b, "a bin", most=BINS - 1) for trial in trials for b in kit.recorded(trial, "bins")]
@@ -104,18 +110,11 @@ def ranked_coins(trials: Sequence[dps.Trial], repeats: int) -> str:
     return thresholds.outcomes(bins, [coin == "1" for coin in coins])
 
 
-def _attacked_data(spec: dps.Spec) -> str:
-    """Datasets that the attack covers. Trials check membership in the collection for one step without a test."""
-    declared = Declaration.of(spec.mechanism.options)
-    checked = len(declared.steps) == 1 and declared.test is None
-    return "collection" if checked else "planted"
-
-
 def _side_channel(spec: dps.Spec, trial: dps.Trial, lower_ends: Mapping[float, float]) -> dps.Series:
     """The attack's lower bound between epsilon without and with the cost of pre-processing."""
     records, features = (kit.recorded_number(trial, key) for key in ("records", "features"))
     declared = Declaration.of(spec.mechanism.options)
-    pipeline, test = declared.pipeline(records, features), declared.test
+    pipeline, test = declared.pipeline(records, features), declared.ptr
 
     def row(delta: float, lower: float) -> tuple[dps.Json, ...]:
         methods = ("ignored", "repaired", "group")
@@ -138,48 +137,40 @@ def _side_channel(spec: dps.Spec, trial: dps.Trial, lower_ends: Mapping[float, f
     )
 
 
-def _canary_effect(spec: dps.Spec, trial: dps.Trial) -> Iterator[dps.Series]:
-    """The effect of the canary on the other records. It depends on the data; redacted results omit it."""
-    effect = kit.recorded_part(trial, CanaryEffect, "internal", "planted")
-    if effect is None:
-        return
-    yield kit.series(
-        "planted",
-        "Effect of the canary on the other records",
-        {key: [value] for key, value in asdict(effect).items()},
-        rigor="approximate",
-        source="executed on both datasets",
-        units={"changed": "records"},
-        privacy=spec.data_privacy,
-    )
-
-
 def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
     """Check the noise over all trials, and the number of released states of networks.
 
     The exponential mechanism has no check: it releases only the chosen feature.
     """
+    private = Declaration.of(spec.mechanism.options).private
+    observed: Observed = "reported" if private.takes_gradients else "measured"
     runs = [read(Executions, trial.evidence, f"evidence of trial {trial.index}") for trial in trials]
     evidence = [dps.FrozenMap({"steps": number}) for run in runs for number in run.steps]
     states = [dps.FrozenMap({"states": t.evidence["states"]}) for t in trials if "states" in t.evidence]
-    yield from table.counted((_phase(spec),), [*evidence, *states])
+    yield from table.counted((dps.Phase({"steps": private.step_count}),), [*evidence, *states])
     if runs and not any(run.executed for run in runs):
-        yield from _untested_checks(spec)
+        notes: list[tuple[str, Observed, str]] = []
+        if private.kind != "exponential":
+            notes.append(("noise-scale", observed, _NOTE))
+        if private.network:
+            notes.append(("steps", "measured", table.TABLE[0].compares))
+        for assumption, how, note in notes:
+            why = f"{note}, not tested: every execution was refused"
+            yield dps.Check(assumption=assumption, test="executions", p_value=1.0, observed=how, note=why)
         return
     count = sum(run.noise.count for run in runs)
     if count:
-        total, kind = sum(run.noise.squares for run in runs), _kind(spec)
-        yield check("noise-scale", _measure_scale(kind, total, count), _observed(kind), _NOTE)
+        total = sum(run.noise.squares for run in runs)
+        yield check("noise-scale", _measure_scale(private.kind, total, count), observed, _NOTE)
 
 
 def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterator[dps.Check]:
     """Predict the checks of ``executions`` executions and their smallest detectable deviations."""
     private = Declaration.of(spec.mechanism.options).private
-    network, steps, kind = private.network, private.steps, private.kind
+    network, steps, kind = private.network, private.step_count, private.kind
     if network and "iterates" in facts.capabilities:
-        states = {"still": 0, "apart": 0, "blind": False}
-        as_declared = dps.FrozenMap({"steps": _phase(spec).steps, "states": states})
-        for released in table.counted((_phase(spec),), [as_declared]):
+        as_declared = dps.FrozenMap({"steps": steps, "states": {"still": 0, "apart": 0, "blind": False}})
+        for released in table.counted((dps.Phase({"steps": steps}),), [as_declared]):
             yield replace(released, test=released.test.partition(", ")[0], declared=None, measured=None)
     width = (facts.parameters or 0) if network else facts.features
     draws = {
@@ -193,25 +184,8 @@ def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterato
         return
     count = executions * max(1, draws[kind])
     measurement = _measure_scale(kind, float(count), count)
-    planned = check("noise-scale", measurement, _observed(kind), _NOTE)
+    planned = check("noise-scale", measurement, "reported" if private.takes_gradients else "measured", _NOTE)
     yield replace(planned, test=measurement.test.partition(", ")[0], p_value=1.0, declared=None, measured=None)
-
-
-def _untested_checks(spec: dps.Spec) -> Iterator[dps.Check]:
-    """Report the checks as untested, because propose-test-release refused every execution."""
-    notes: list[tuple[str, Observed, str]] = []
-    if _kind(spec) != "exponential":
-        notes.append(("noise-scale", _observed(_kind(spec)), _NOTE))
-    if Declaration.of(spec.mechanism.options).private.network:
-        notes.append(("steps", "measured", table.TABLE[0].compares))
-    for assumption, observed, note in notes:
-        why = f"{note}, not tested: every execution was refused"
-        yield dps.Check(assumption=assumption, test="executions", p_value=1.0, observed=observed, note=why)
-
-
-def _phase(spec: dps.Spec) -> dps.Phase:
-    """The number of training steps as a phase."""
-    return dps.Phase({"steps": Declaration.of(spec.mechanism.options).private.steps})
 
 
 def _measure_scale(kind: str, total: float, count: int) -> Measurement:
@@ -224,11 +198,3 @@ def _measure_scale(kind: str, total: float, count: int) -> Measurement:
         return measurement
     detectable = None if measurement.detectable is None else (1.0 + measurement.detectable) ** 2 - 1.0
     return replace(measurement, measured=measurement.measured**2, detectable=detectable)
-
-
-def _kind(spec: dps.Spec) -> str:
-    return Declaration.of(spec.mechanism.options).private.kind
-
-
-def _observed(kind: str) -> Observed:
-    return "reported" if kind in GRADIENT else "measured"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec_preprocessing import schema
-from dpspec_preprocessing.options import AuditBlock, Declaration, Pipeline
-from dpspec_preprocessing.theory.declared_steps import Scaling
+from dpspec_preprocessing.options import AuditBlock, Declaration
+from dpspec_preprocessing.sensitivity import Scaling
 
 EXAMPLE = """\
 dpspec: 1
@@ -55,7 +55,7 @@ class PreprocessingAudit(dps.Audit):
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         """Yield the bounds of the chosen mode, tables of all modes, and the collection limits measured on the data."""
         from dpspec_preprocessing import bounds, tables
-        from dpspec_preprocessing.printed.modes import paper_tables, printed_findings
+        from dpspec_preprocessing.tables import paper_tables, printed_findings
 
         declared = Declaration.of(spec.mechanism.options)
         pipeline = declared.pipeline(context.facts.records, context.facts.features)
@@ -74,7 +74,14 @@ class PreprocessingAudit(dps.Audit):
         if declared.table is not None:
             yield from paper_tables(declared.table, pipeline.private.records, pipeline.private.noise)
         if context.facts.digest is not None and pipeline.step is not None:
-            yield from _measured(spec, context, pipeline, declared)
+            from dpspec_preprocessing import collection
+
+            x, device = collection.flat_rows(context, declared), collection.search_device(context, pipeline)
+            tested = declared.ptr is not None
+            limits = collection.require_in_collection(x, pipeline, tested=tested, device=device)
+            yield tables.measured_series(pipeline, limits)
+            if declared.ptr is not None:
+                yield bounds.refusal_probability(spec, pipeline, declared.ptr, collection.distance_to_edge(x, pipeline))
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         """Plan one trial per run, with its repeats, and predict the power."""
@@ -85,8 +92,8 @@ class PreprocessingAudit(dps.Audit):
         private, runs = Declaration.of(spec.mechanism.options).private, spec.audit.runs
         executions = runs * AuditBlock.of(spec.audit.options).repeats
         network = private.network
-        steps = {"dp-gd": facts.records * private.steps, "sgd-iterated": facts.records}
-        work = float(steps.get(private.kind, private.steps))
+        steps = {"dp-gd": facts.records * private.step_count, "sgd-iterated": facts.records}
+        work = float(steps.get(private.kind, private.step_count))
         work *= float((facts.parameters or 0) if network else facts.features)
         rate = _NETWORK_FLOPS if network else _FLOPS
         rows = float(facts.records * max(1, facts.features))
@@ -130,20 +137,6 @@ class PreprocessingAudit(dps.Audit):
         from dpspec_preprocessing.conclusions import conclude_trials
 
         yield from conclude_trials(spec, trials)
-
-
-def _measured(
-    spec: dps.Spec, context: dps.Context, pipeline: Pipeline, declared: Declaration
-) -> Iterator[dps.Finding | dps.Series]:
-    """The collection limits measured on the data, and the probability that the test refuses the data."""
-    from dpspec_preprocessing import bounds, tables
-    from dpspec_preprocessing.execution import collection
-
-    x, device = collection.flat_rows(context, declared), collection.search_device(context, pipeline)
-    tested = declared.test is not None
-    yield tables.measured_series(pipeline, collection.require_in_collection(x, pipeline, tested=tested, device=device))
-    if declared.test is not None:
-        yield bounds.refusal_probability(spec, pipeline, declared.test, collection.distance_to_edge(x, pipeline))
 
 
 def _corrected_norm(declared: Declaration) -> float | None:

@@ -9,10 +9,18 @@ from typing import Any
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec_preprocessing.private import Private, PrivateMechanism
 from dpspec_preprocessing.schema import OLD_REPAIRED
-from dpspec_preprocessing.theory.declared_steps import Imputation, Projection, Scaling, Step, read_step
-from dpspec_preprocessing.theory.private import Private, PrivateMechanism
-from dpspec_preprocessing.theory.sensitivity import Sensitivity, repaired_sensitivity, tested_sensitivity
+from dpspec_preprocessing.sensitivity import (
+    Imputation,
+    Projection,
+    Scaling,
+    Sensitivity,
+    Step,
+    read_step,
+    repaired_sensitivity,
+    tested_sensitivity,
+)
 
 #: Neighbour relation: the replaced record and its replacement have the same missing entries.
 SAME_MASK = "same-missing-values"
@@ -54,7 +62,7 @@ class Pipeline:
     @property
     def same_mask(self) -> bool:
         """Whether the repaired sensitivity requires neighbours with the same missing entries."""
-        return isinstance(self.step, Imputation) and self.step.by == "mean" and self.step.same_mask
+        return isinstance(self.step, Imputation) and self.step.name == "mean" and self.step.same_mask
 
     @property
     def is_smooth(self) -> bool:
@@ -89,9 +97,8 @@ def distance_of(m: PrivateMechanism, sensitivity: Sensitivity) -> float:
 def out_radius(steps: Sequence[Step], radius: float) -> float:
     """Maximum norm after all steps of rows with norm at most ``radius``.
 
-    Imputation clips rows to ``radius``, scaling clips them to its own norm. Merging and projection do not increase
-    norms. A projection around the mean m maps x to P x + (I - P) m, the sum of two orthogonal vectors inside the ball:
-    sqrt(2) times its radius.
+    Imputation and scaling clip rows. Merging and projection do not increase norms. A projection around the mean m maps
+    x to P x + (I - P) m, the sum of two orthogonal vectors inside the ball: sqrt(2) times its radius.
     """
     reach = radius
     for step in steps:
@@ -105,7 +112,7 @@ def out_radius(steps: Sequence[Step], radius: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Test:
+class Test(kit.Options):
     """Propose-test-release (``ptr``): epsilon of the test, and delta of the test and the guarantee."""
 
     epsilon: float
@@ -113,7 +120,7 @@ class Test:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep:
+class Sweep(kit.Options):
     """The declared value ``over`` is replaced by each of ``values``."""
 
     over: str
@@ -121,7 +128,7 @@ class Sweep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperTable:
+class PaperTable(kit.Options):
     """Parameters for a copy of Table 2."""
 
     order: float
@@ -134,7 +141,7 @@ class PaperTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration(kit.Options):
-    """The block ``mechanism``. Trials read only steps, private, collection, radius, clip_rows and test.
+    """The block ``mechanism``. Trials read only steps, private, collection, radius, clip_rows and ptr.
 
     Attributes:
         collection: The declared limits by key; limits that are not declared are absent.
@@ -145,41 +152,25 @@ class Declaration(kit.Options):
     steps: tuple[Step, ...]
     private: Private
     collection: dps.FrozenMap
-    radius: float
-    clip_rows: bool
+    radius: float = 1.0
+    clip_rows: bool = False
     accounting: str
-    also: tuple[str, ...]
+    also: tuple[str, ...] = ()
     orders: tuple[float, ...]
-    test: Test | None
-    sweep: Sweep | None
-    table: PaperTable | None
+    ptr: Test | None = None
+    sweep: Sweep | None = None
+    table: PaperTable | None = None
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Declaration:
         """Read the block ``mechanism``."""
-        test, sweep, table = (block.get(key) for key in ("ptr", "sweep", "table"))
         limits, accounting = block.get("collection") or {}, block.get("accounting", "repaired")
-        return cls(
+        return cls.fill(
+            block,
             steps=tuple(map(read_step, block.get("pipeline", ()))),
-            private=Private.of(block["private"]),
             collection=dps.FrozenMap({key: limit for key, limit in limits.items() if limit is not None}),
-            radius=float(block.get("radius", 1.0)),
-            clip_rows=bool(block.get("clip_rows", False)),
-            accounting="repaired" if accounting == OLD_REPAIRED else str(accounting),
-            also=tuple(block.get("also", ())),
-            orders=tuple(sorted(float(order) for order in block.get("orders", ()))),
-            test=Test(epsilon=float(test["epsilon"]), delta=float(test["delta"])) if test else None,
-            sweep=Sweep(over=str(sweep["over"]), values=tuple(map(float, sweep["values"]))) if sweep else None,
-            table=PaperTable(
-                order=float(table["order"]),
-                changed=int(table["changed"]),
-                eta=float(table["eta"]),
-                ball=int(table["ball"]),
-                eigengap=float(table["eigengap"]),
-                steps=int(table["steps"]),
-            )
-            if table
-            else None,
+            accounting="repaired" if accounting == OLD_REPAIRED else accounting,
+            orders=tuple(sorted(map(float, block.get("orders", ())))),
         )
 
     @property
@@ -204,19 +195,9 @@ class Declaration(kit.Options):
 class AuditBlock(kit.Options):
     """The plugin's keys of ``audit``; None for keys that are not declared."""
 
-    repeats: int
-    clusters: int | None
-    members: int | None
-
-    @classmethod
-    def read(cls, block: dps.FrozenMap) -> AuditBlock:
-        """Read the block ``audit`` of a spec or of a trial's inputs."""
-        clusters, members = block.get("clusters"), block.get("members")
-        return cls(
-            repeats=int(block.get("repeats", 1)),
-            clusters=None if clusters is None else int(clusters),
-            members=None if members is None else int(members),
-        )
+    repeats: int = 1
+    clusters: int | None = None
+    members: int | None = None
 
     @property
     def cluster_layout(self) -> tuple[int, int]:
@@ -232,16 +213,7 @@ def claimed_orders(spec: dps.Spec) -> list[float]:
 def bound_scope(
     spec: dps.Spec, m: PrivateMechanism, *, data: str, neighbours: str = "all", min_records: int = 0
 ) -> dps.Scope:
-    """Scope of a bound: replace-one adjacency, and an adversary who sees only the mechanism's output.
-
-    Args:
-        spec: The spec.
-        m: The private mechanism.
-        data: Datasets that the bound covers.
-        neighbours: Neighbour relation of the bound.
-        min_records: Minimum number of records, for bounds whose noise or sensitivity decreases with it. Group privacy
-            for all records also holds for fewer, and a collection has a fixed number.
-    """
+    """Scope of a bound: replace-one adjacency, and an adversary who sees only the mechanism's output."""
     return dps.Scope(
         adjacency="replace-one",
         unit=spec.threat_model.unit,

@@ -1,18 +1,25 @@
-"""Refusals of unsupported threat models, steps and collections. Imports neither torch nor numpy, and reads no rows."""
+"""Located messages for unsupported specs. Imports neither torch nor numpy, and reads no rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec_preprocessing.attack_refusals import attack_refusals, private_refusals, warning
-from dpspec_preprocessing.options import Declaration, Pipeline, Test
-from dpspec_preprocessing.printed.formulas import mode_refusals
-from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Projection, Scaling, Step
-from dpspec_preprocessing.theory.sensitivity import REQUIRED_LIMITS, TESTABLE
+from dpspec_preprocessing.options import AuditBlock, Declaration, Pipeline
+from dpspec_preprocessing.published import (
+    PRINTED_ORDER,
+    PRINTED_RECORDS,
+    changed_records,
+    table_2_divergence,
+    table_2_sensitivity,
+    theorem_2_sensitivity,
+)
+from dpspec_preprocessing.schema import OLD_REPAIRED
+from dpspec_preprocessing.sensitivity import REQUIRED_LIMITS, TESTABLE, Imputation, Merging, Projection, Scaling
 
 #: Options of each step, by the key that names the step.
 _STEP_OPTIONS: dict[str, set[str]] = {
@@ -24,33 +31,47 @@ _STEP_OPTIONS: dict[str, set[str]] = {
 }
 
 #: Limits of a collection that each step's bound reads and that are measured on the data.
-_LIMITS: dict[str, frozenset[str]] = {
-    **{by: frozenset({*needs, "max_missing_in_row", "min_observed"}) for by, needs in REQUIRED_LIMITS.items()},
-    "mean": frozenset({*REQUIRED_LIMITS["mean"], "max_missing_in_row", "max_mean_norm"}),
-    "deduplicate": frozenset({"max_ball", "max_cluster"}),
-    "quantise": frozenset({"max_ball", "max_cluster"}),
-    "pca": frozenset(REQUIRED_LIMITS["pca"]),
-    "scale": frozenset(REQUIRED_LIMITS["scale"]),
+_LIMITS: dict[str, set[str]] = {
+    **{by: {*needs, "max_missing_in_row", "min_observed"} for by, needs in REQUIRED_LIMITS.items()},
+    "mean": {*REQUIRED_LIMITS["mean"], "max_missing_in_row", "max_mean_norm"},
+    "deduplicate": {"max_ball", "max_cluster"},
+    "quantise": {"max_ball", "max_cluster"},
+    "pca": set(REQUIRED_LIMITS["pca"]),
+    "scale": set(REQUIRED_LIMITS["scale"]),
 }
 
 _COLLECTION: dps.Path = ("mechanism", "collection")
+_PRIVATE: dps.Path = ("mechanism", "private")
+_ACCOUNTING: dps.Path = ("mechanism", "accounting")
+_REPAIRED = "accounting: repaired"
+
+#: Range in which the formulas, their squares and quotients, and the noise keep full precision.
+_SMALLEST, _LARGEST = 1e-30, 1e30
+
+_NUMBERS = ("eps_noise", "lipschitz", "smooth", "sensitivity", "theta_radius", "learning_rate", "factor")
+
+#: Minimum number of executions with any power.
+_MIN_EXECUTIONS = 16
 
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     """Errors that prevent the audit of the spec, and warnings about vacuous bounds."""
     declared = Declaration.of(spec.mechanism.options)
-    first = [*_threat_model(spec), *_steps(spec, facts), *private_refusals(spec, facts)]
-    first += _impossible_limits(declared, facts)
+    first = [*_threat_model(spec), *_steps(spec, facts), *_private(spec, facts), *_impossible_limits(declared, facts)]
     yield from first
     if any(diagnostic.severity == "error" for diagnostic in first):
         return
     pipeline = declared.pipeline(facts.records, facts.features)
     yield from _collection(facts, pipeline)
-    yield from mode_refusals(spec, facts, pipeline)
-    if declared.test is not None:
-        yield from _test(spec, pipeline, declared.test)
+    yield from _accounting(spec, facts, pipeline)
+    if declared.ptr is not None:
+        yield from _test(spec, pipeline, declared.ptr.delta)
     if spec.audit is not None:
-        yield from attack_refusals(spec, facts)
+        yield from _attack(spec, spec.audit, facts)
+
+
+def _warning(message: str, path: dps.Path, help: str | None = None) -> dps.Diagnostic:
+    return replace(kit.unsupported(message, path, help), severity="warning")
 
 
 def _threat_model(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
@@ -81,8 +102,7 @@ def _threat_model(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 
 
 def _steps(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    declared = Declaration.of(spec.mechanism.options)
-    blocks = spec.mechanism["pipeline"]
+    declared, blocks = Declaration.of(spec.mechanism.options), spec.mechanism["pipeline"]
     for i, (block, step) in enumerate(zip(blocks, declared.steps, strict=True)):
         path = ("mechanism", "pipeline", i)
         names = [key for key in _STEP_OPTIONS if key in block]
@@ -94,12 +114,23 @@ def _steps(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             if key != names[0] and key not in allowed:
                 help = f"options of {names[0]}: {', '.join(sorted(allowed))}" if allowed else "remove it"
                 yield kit.unsupported(f"{key!r} does not apply to {names[0]}", (*path, key), help)
-        yield from _step(path, block, step, facts)
+        if step.name == "trimmed" and "trim" not in block:
+            yield kit.missing_key("trim", path, "for example {impute: trimmed, trim: 10}")
+        if isinstance(step, Scaling) and "clip" not in block:
+            example = "for example {scale: standard, clip: 1.0}, with constants for that norm"
+            yield kit.missing_key("clip", path, f"scaled records can leave the ball; {example}")
+        limit = min(facts.features, facts.records)
+        if isinstance(step, Projection) and step.components >= limit:
+            yield kit.bad_value(
+                f"k must be below {limit}, the smaller of the numbers of features and records, got {step.components}",
+                (*path, "pca"),
+                f"choose k from 1 to {limit - 1}" if limit > 1 else "remove the step: there is only one direction",
+            )
     if declared.sweep is not None and declared.sweep.over == "eta" and not isinstance(declared.steps[0], Merging):
         message = "a sweep over 'eta' needs deduplicate or quantise as the first step"
         yield kit.unsupported(message, ("mechanism", "sweep", "over"), "sweep over another value, or remove sweep")
     if len(blocks) > 1:
-        yield warning(
+        yield _warning(
             f"for a chain of {len(blocks)} steps only group privacy for all {facts.records} records is proved: after "
             "the first step the inputs of the next differ in many records",
             ("mechanism", "pipeline"),
@@ -107,54 +138,35 @@ def _steps(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         )
 
 
-def _step(
-    path: tuple[str | int, ...], block: Mapping[str, Any], step: Step, facts: dps.Facts
-) -> Iterator[dps.Diagnostic]:
-    if step.name == "trimmed" and "trim" not in block:
-        yield kit.missing_key("trim", path, "for example {impute: trimmed, trim: 10}")
-    if isinstance(step, Scaling) and "clip" not in block:
-        help = (
-            "scaled records can leave the ball; for example {scale: standard, clip: 1.0}, with constants for that norm"
-        )
-        yield kit.missing_key("clip", path, help)
-    if isinstance(step, Projection):
-        k, limit = step.components, min(facts.features, facts.records)
-        if k >= limit:
-            message = f"k must be below {limit}, the smaller of the numbers of features and records, got {k}"
-            help = f"choose k from 1 to {limit - 1}" if limit > 1 else "remove the step: there is only one direction"
-            yield kit.bad_value(message, (*path, "pca"), help)
-
-
 def _collection(facts: dps.Facts, pipeline: Pipeline) -> Iterator[dps.Diagnostic]:
     limits, name, n = pipeline.collection, pipeline.step_name, facts.records
     if name is None:
         return
     for key in sorted(set(limits) - _LIMITS[name]):
-        message = f"{key!r} does not apply to {name}"
-        yield kit.unsupported(message, (*_COLLECTION, key), f"limits of {name}: {', '.join(sorted(_LIMITS[name]))}")
+        help = f"limits of {name}: {', '.join(sorted(_LIMITS[name]))}"
+        yield kit.unsupported(f"{key!r} does not apply to {name}", (*_COLLECTION, key), help)
     missing = [key for key in REQUIRED_LIMITS[name] if key not in limits]
     if missing:
-        yield warning(
+        yield _warning(
             f"without {' and '.join(missing)} only group privacy for all {n} records is proved",
             _COLLECTION,
             f"declare collection: {{{', '.join(f'{key}: ...' for key in missing)}}}",
         )
         return
     if name == "scale" and pipeline.radius / float(limits["min_std"]) > 1e6:
-        help = "remove such features, or declare a larger min_std"
         yield kit.bad_value(
             f"min_std must be at least radius / 1e6 = {pipeline.radius / 1e6:g}: a constant feature cannot be scaled",
             (*_COLLECTION, "min_std"),
-            help,
+            "remove such features, or declare a larger min_std",
         )
-    if name == "pca" and float(limits["min_eigengap"]) <= (smallest := _minimum_gap(pipeline)):
-        yield warning(
-            f"an eigengap of at most 8 radius^2 / n = {smallest:.3g} proves only group privacy",
+    if name == "pca" and float(limits["min_eigengap"]) <= _minimum_gap(pipeline):
+        yield _warning(
+            f"an eigengap of at most 8 radius^2 / n = {_minimum_gap(pipeline):.3g} proves only group privacy",
             (*_COLLECTION, "min_eigengap"),
             "choose another k, more records, or a larger gap from public knowledge",
         )
     if name in ("deduplicate", "quantise") and 2 * int(limits["max_ball"]) >= n:
-        yield warning(
+        yield _warning(
             f"2 max_ball reaches {n} records: any record can change all others, so the bound is vacuous",
             (*_COLLECTION, "max_ball"),
             "choose a smaller eta, with fewer records within 8 eta of each other",
@@ -167,15 +179,14 @@ def _minimum_gap(pipeline: Pipeline) -> float:
 
 
 def _impossible_limits(declared: Declaration, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Refuse limits outside the domain of the formulas."""
-    steps, limits = declared.steps, declared.collection
+    steps, limits, n = declared.steps, declared.collection, facts.records
     if len(steps) != 1:
         return
-    step, n = steps[0], facts.records
     observed, rows = int(limits.get("min_observed", 2)), int(limits.get("max_missing_rows", 0))
-    if isinstance(step, Imputation) and step.by == "trimmed" and step.trim and "min_observed" in limits:
-        trim, fewest = step.trim, min(observed, n - rows)
-        if fewest <= 2 * trim:
+    fewest = min(observed, n - rows)
+    if isinstance(steps[0], Imputation) and steps[0].name == "trimmed" and "min_observed" in limits:
+        trim = steps[0].trim
+        if trim and fewest <= 2 * trim:
             message = f"trimming {trim} values at each end removes all {fewest} values"
             help = f"choose a trim below {fewest / 2:g}, or impute: median"
             yield kit.bad_value(message, ("mechanism", "pipeline", 0, "trim"), help)
@@ -187,7 +198,7 @@ def _impossible_limits(declared: Declaration, facts: dps.Facts) -> Iterator[dps.
         message = f"max_missing_rows must be below {n} records, got {rows}"
         help = "declare the maximum number of records with a missing value; imputation needs complete records"
         yield kit.bad_value(message, (*_COLLECTION, "max_missing_rows"), help)
-    if step.name == "regression" and "min_eigenvalue" in limits:
+    if steps[0].name == "regression" and "min_eigenvalue" in limits:
         if float(limits["min_eigenvalue"]) <= declared.radius**2:
             message = "min_eigenvalue must exceed radius^2: removing one record could reduce it to 0"
             yield kit.bad_value(message, (*_COLLECTION, "min_eigenvalue"), "declare a larger value, or impute: mean")
@@ -197,7 +208,41 @@ def _impossible_limits(declared: Declaration, facts: dps.Facts) -> Iterator[dps.
             yield kit.bad_value(message, (*_COLLECTION, "max_eigenvalue"), help)
 
 
-def _test(spec: dps.Spec, pipeline: Pipeline, test: Test) -> Iterator[dps.Diagnostic]:
+def _accounting(spec: dps.Spec, facts: dps.Facts, pipeline: Pipeline) -> Iterator[dps.Diagnostic]:
+    """Refuse specs that the chosen published formula does not cover, and warn that it proves nothing."""
+    if spec.mechanism.get("accounting") == OLD_REPAIRED:
+        yield _warning(f"accounting: {OLD_REPAIRED} is the former name of repaired", _ACCOUNTING, f"write {_REPAIRED}")
+    mode, m, tabled = Declaration.of(spec.mechanism.options).accounting, pipeline.private, table_2_sensitivity(pipeline)
+    if mode == "repaired":
+        return
+    yield _warning(f"accounting: {mode} proves nothing", _ACCOUNTING, "accounting: repaired proves claims")
+    if mode == "theorem2":
+        if theorem_2_sensitivity(pipeline) is None:
+            yield kit.unsupported("Theorem 2 has no sensitivity for this pipeline", _ACCOUNTING, _REPAIRED)
+        return
+    if tabled is None:
+        too_few = pipeline.step_name == "pca" and facts.records < PRINTED_RECORDS
+        columns = "a step of one of its columns, radius 1 and its limits"
+        needs = f"n >= {PRINTED_RECORDS} records" if too_few else columns
+        yield kit.unsupported(f"Table 2 needs {needs}", _ACCOUNTING, _REPAIRED)
+    if not m.unit:
+        help = "accounting: theorem2 supports any constants"
+        yield kit.unsupported("Table 2 needs constants of 1", _ACCOUNTING, help)
+    for i, claim in enumerate(spec.claims):
+        if claim.kind != "renyi-dp":
+            continue
+        path, order = ("claims", i, "alpha"), float(claim["alpha"])
+        if order < PRINTED_ORDER:
+            yield kit.unsupported(f"Table 2 needs an order of at least {PRINTED_ORDER:g}", path, _REPAIRED)
+        elif tabled is not None and math.isnan(table_2_divergence(m, order, tabled.tau, changed_records(pipeline))):
+            yield kit.unsupported(
+                f"Theorem 16 needs {m.kind} at twice the order, {2.0 * order:g}, which is not covered",
+                path,
+                f"{_REPAIRED}, a smaller order, or a smaller eps_noise",
+            )
+
+
+def _test(spec: dps.Spec, pipeline: Pipeline, delta: float) -> Iterator[dps.Diagnostic]:
     """Refuse propose-test-release without a known distance to the collection's edge or repaired accounting."""
     path = ("mechanism", "ptr")
     if pipeline.step_name not in TESTABLE or pipeline.repaired is None:
@@ -206,21 +251,151 @@ def _test(spec: dps.Spec, pipeline: Pipeline, test: Test) -> Iterator[dps.Diagno
             path,
             "declare the collection of such a step, or remove ptr and claim over: collection",
         )
-    elif pipeline.step_name == "pca" and float(pipeline.collection["min_eigengap"]) <= (
-        smallest := _minimum_gap(pipeline)
-    ):
+    elif pipeline.step_name == "pca" and float(pipeline.collection["min_eigengap"]) <= _minimum_gap(pipeline):
         yield kit.bad_value(
-            f"ptr needs an eigengap above 8 radius^2 / n = {smallest:.3g}",
+            f"ptr needs an eigengap above 8 radius^2 / n = {_minimum_gap(pipeline):.3g}",
             (*_COLLECTION, "min_eigengap"),
             "propose a larger gap from public knowledge, or use more records",
         )
     for i, claim in enumerate(spec.claims):
-        if claim.over is None and claim.kind == "approx-dp" and float(claim["delta"]) < test.delta:
-            yield warning(
-                f"no bound holds for all datasets at a delta below ptr.delta = {test.delta}",
-                ("claims", i, "delta"),
-            )
+        if claim.over is None and claim.kind == "approx-dp" and float(claim["delta"]) < delta:
+            message = f"no bound holds for all datasets at a delta below ptr.delta = {delta}"
+            yield _warning(message, ("claims", i, "delta"))
     if Declaration.of(spec.mechanism.options).accounting != "repaired":
-        yield kit.unsupported(
-            "ptr needs accounting: repaired", path, "write accounting: repaired, or remove accounting"
+        help = "write accounting: repaired, or remove accounting"
+        yield kit.unsupported("ptr needs accounting: repaired", path, help)
+
+
+def _private(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    """Refuse keys that do not apply, missing or invalid constants, and unsupported training."""
+    declared, block = Declaration.of(spec.mechanism.options), spec.mechanism["private"]
+    private = declared.private
+    kind, gradient, sampled = private.kind, private.takes_gradients, private.kind == "sgd-sampled"
+    linear = gradient and not private.network
+    applicable = {"loss": gradient, "smooth": gradient, "theta_radius": linear, "learning_rate": linear}
+    applicable |= {"sensitivity": not gradient, "steps": kind == "dp-gd" or sampled, "factor": sampled}
+    for key, applies in applicable.items():
+        if key in block and not applies:
+            help = "write training.learning_rate" if gradient and key == "learning_rate" else "remove it"
+            subject = "a network" if gradient and key in ("theta_radius", "learning_rate") else kind
+            yield kit.unsupported(f"{key!r} does not apply to {subject}", (*_PRIVATE, key), help)
+    yield from _extreme_numbers(spec)
+    if private.network and spec.model is None:
+        message, help = "loss: cross-entropy needs a model", "for example model: {kind: mlp, hidden: [16]}"
+        yield dps.Diagnostic(code="missing-key", message=message, path=(*_PRIVATE, "loss"), help=help)
+    elif spec.model is not None and not private.network:
+        help = "remove it, or train it with loss: cross-entropy in mechanism.private"
+        yield kit.unsupported("mechanism.private does not train the spec's model", ("model",), help)
+    if private.takes_gradients:
+        yield from _training(declared, facts)
+        return
+    reach = 2.0 * private.constants()[0] * _processed_norm(declared)
+    if private.sensitivity > reach:
+        message = f"one record moves the query by at most 2 L radius = {reach:g}, less than the declared sensitivity"
+        yield _warning(message, (*_PRIVATE, "sensitivity"))
+
+
+def _extreme_numbers(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    """Refuse numbers whose squares or quotients overflow or lose precision."""
+    block, mechanism = spec.mechanism["private"], spec.mechanism
+    numbers: list[tuple[dps.Path, Any]] = [((*_PRIVATE, key), block[key]) for key in _NUMBERS if key in block]
+    numbers.append((("mechanism", "radius"), mechanism.get("radius", 1.0)))
+    steps = enumerate(mechanism["pipeline"])
+    numbers += [(("mechanism", "pipeline", i, "clip"), step["clip"]) for i, step in steps if "clip" in step]
+    for path, value in numbers:
+        if not _SMALLEST <= float(value) <= _LARGEST:
+            message = f"{path[-1]} must be from {_SMALLEST:g} to {_LARGEST:g}, got {float(value):g}"
+            yield kit.bad_value(message, path, "use other units: only quotients of these numbers matter")
+
+
+def _processed_norm(declared: Declaration) -> float:
+    """Maximum norm of processed records, or of records if a required clip is missing (refused separately)."""
+    whole = all(math.isfinite(step.clip) for step in declared.steps if isinstance(step, Scaling))
+    return declared.processed_norm if whole else declared.radius
+
+
+def _training(declared: Declaration, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    private, norm = declared.private, _processed_norm(declared)
+    kind, declared_constants = private.kind, private.loss is None or private.network
+    if kind in ("dp-gd", "sgd-sampled") and private.steps is None:
+        yield kit.missing_key("steps", _PRIVATE, "for example steps: 100")
+    if private.lipschitz is None and declared_constants:
+        help = "the norm that each record's gradient is clipped to, for example lipschitz: 1.0"
+        help = help if private.network else "write loss: logistic, or declare lipschitz and smooth"
+        yield kit.missing_key("lipschitz", _PRIVATE, help)
+    if private.smooth is None and declared_constants:
+        yield _warning(
+            "no smoothness constant ('smooth') declared, so only the group-privacy bound applies",
+            _PRIVATE,
+            "declare smooth, or train a linear model with loss: logistic or squared",
         )
+    if kind == "sgd-sampled" and private.factor < 4.0 and declared.accounting != "repaired":
+        yield kit.unsupported(
+            "the paper's closed form is refuted for a factor below 4 (noise below 2 L sqrt(steps) / (eps_noise n))",
+            (*_PRIVATE, "factor"),
+            "write factor: 4, or accounting: repaired, which holds for any factor",
+        )
+    if kind == "sgd-iterated":
+        if not private.known_loss:
+            yield kit.unsupported(
+                "sgd-iterated needs a convex loss of known curvature: its proof requires contractive steps",
+                _PRIVATE if private.loss is None else (*_PRIVATE, "loss"),
+                "write loss: logistic or squared, or kind: dp-gd",
+            )
+        limit = 2.0 / max(1.0, norm) ** 2
+        if private.learning_rate > limit:
+            message = f"learning_rate must be at most 2 / curvature = {limit:.4g}: larger steps do not contract"
+            help = "curvature is the squared maximum norm of a processed record, at least 1"
+            yield kit.bad_value(message, (*_PRIVATE, "learning_rate"), help)
+    if declared_constants:
+        return
+    if declared.radius > 1.0:
+        yield kit.bad_value(
+            f"the constants of this loss need radius 1, got {declared.radius:g}",
+            ("mechanism", "radius"),
+            "write radius: 1.0 and data.radius: 1.0, which scales longer records down",
+        )
+    if facts.classes != 2:
+        message = f"loss: {private.loss} needs data with two classes, got {facts.classes}"
+        help = "use other data, or loss: cross-entropy with a model, which has only the group bound"
+        yield kit.bad_value(message, (*_PRIVATE, "loss"), help)
+    stated = (("lipschitz", private.lipschitz), ("smooth", private.smooth))
+    for (key, value), derived in zip(stated, private.derived_constants(norm), strict=True):
+        if value is not None and value < derived:
+            help = f"remove {key}: it follows from theta_radius and the norm of processed records, {norm:g}"
+            yield kit.bad_value(f"{key} must be at least {derived:.4g} for this loss", (*_PRIVATE, key), help)
+
+
+def _attack(spec: dps.Spec, audit: dps.AuditOptions, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    """Errors that prevent the attack of a spec with an audit."""
+    declared, options = Declaration.of(spec.mechanism.options), AuditBlock.of(audit.options)
+    private, step, n = declared.private, declared.steps[0], facts.records
+    if audit.method != "many-run":
+        message = "audit.method must be many-run: one record changes how others are processed"
+        help = "write method: many-run; runs and repeats determine the power"
+        yield kit.unsupported(message, ("audit", "method"), help)
+    if "canary" in audit.options:
+        message = "audit.canary does not apply: the first step determines the canary"
+        help = "remove canary; clusters and members configure the inserted near-duplicates"
+        yield kit.unsupported(message, ("audit", "canary"), help)
+    yield from kit.requires_data(facts)
+    if private.takes_gradients and private.loss is None:
+        help = "the attack needs loss: logistic or squared, or cross-entropy with a model"
+        yield kit.missing_key("loss", _PRIVATE, help)
+    executions = audit.runs * options.repeats
+    if executions < _MIN_EXECUTIONS:
+        message = f"runs times repeats must be at least {_MIN_EXECUTIONS}, got {executions}"
+        yield kit.bad_value(message, ("audit", "runs"), f"repeats: {-(-_MIN_EXECUTIONS // audit.runs)} or more")
+    if not isinstance(step, Merging):
+        for key, number in (("clusters", options.clusters), ("members", options.members)):
+            if number is not None:
+                yield kit.unsupported(f"{key!r} applies to deduplicate and quantise only", ("audit", key), "remove it")
+        return
+    clusters, members = options.cluster_layout
+    limit = 2 * facts.features if step.drops else facts.features
+    if clusters > limit and not (clusters == 5 and facts.features == 2 and step.drops):
+        message = f"clusters must be at most {limit} in {facts.features} dimensions, got {clusters}"
+        yield kit.bad_value(message, ("audit", "clusters"), f"clusters: {min(limit, 5)}")
+    if clusters * members >= n:
+        message = f"{clusters} clusters of {members} do not fit into {n} records"
+        yield kit.bad_value(message, ("audit",), "use fewer clusters or fewer members")

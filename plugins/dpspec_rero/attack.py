@@ -72,15 +72,14 @@ class HiddenTarget:
 def hide_target(candidates: Candidates, x: Array, y: Array, classes: int, seed: int) -> HiddenTarget:
     """Draw the candidates and the target of one trial.
 
+    Raises ``DataError`` if no class has enough records, or there are too few distinct synthetic records.
+
     Args:
         candidates: The declared candidates.
         x: Records, shape (n, ...).
         y: Labels, shape (n,).
         classes: Number of classes.
         seed: Seed of all random choices.
-
-    Raises:
-        DataError: If no class has enough records, or there are too few distinct synthetic records.
     """
     source = np.random.default_rng(seed)
     made_x, made_y = x[:0], y[:0]
@@ -99,10 +98,8 @@ def make_records(count: int, x: Array, y: Array, classes: int, source: np.random
     """Make ``count`` records that are zero except in one feature, with distinct pairs of feature and label.
 
     Their gradients in a first dense layer are orthogonal or opposed, which is the worst case of the bounds. Natural
-    records come close to it only in small numbers. Each record has the norm of the longest training record.
-
-    Raises:
-        DataError: If there are fewer than ``count`` pairs of a feature and a label.
+    records come close to it only in small numbers. Each record has the norm of the longest training record. Raises
+    ``DataError`` if there are fewer than ``count`` pairs of a feature and a label.
     """
     features = int(np.prod(x.shape[1:]))
     if count > features * classes:

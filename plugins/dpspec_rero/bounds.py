@@ -25,8 +25,8 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval, certified_lower, certified_upper, library_accuracy
 from dpspec.training.loop.learning_rates import iterates_reveal_sums
+from dpspec_rero.approximations import printed_pure_epsilon
 from dpspec_rero.options import Steps
-from dpspec_rero.printed.closed_forms import printed_pure_epsilon
 from dpspec_rero.theory import Leakage, gamma_source, pure_epsilon
 
 #: False-positive rates of the membership findings if no claim names one.
@@ -93,7 +93,6 @@ def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Findin
 
 
 def _membership(spec: dps.Spec, leakage: Leakage) -> Iterator[tuple[dps.Finding, Interval]]:
-    """The upper bounds, each with its interval."""
     for direction in _directions(spec):
         deltas = kit.claimed_deltas(spec)
         for delta, epsilon in zip(deltas, leakage.epsilons(deltas, direction), strict=True):

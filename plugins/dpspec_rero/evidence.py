@@ -10,7 +10,7 @@ from dpspec import kit
 from dpspec.json_records import Amount, Count, Positive, Record, read
 from dpspec.stats import utility
 from dpspec.stats.conformance import noise_size, sampling, table
-from dpspec.stats.conformance.measurement import Measurement, check
+from dpspec.stats.conformance.measurement import check
 from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec_rero.options import Candidates, adds_laplace, read_candidates, trained_phases
 from dpspec_rero.tables import picture_series, rank_series
@@ -132,7 +132,13 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
     if degrees:
         measured = noise_size.two_sided(sum(run.noise.statistic for run in runs), 1.0, degrees)
         if adds_laplace(spec.phases):
-            measured = _of_absolute_values(measured)
+            # Laplace noise: squares become absolute values.
+            detectable = measured.detectable
+            measured = replace(
+                measured,
+                measured=measured.measured**2,
+                detectable=None if detectable is None else (1.0 + detectable) ** 2 - 1.0,
+            )
         yield check("noise-scale", measured, "reported", "noise in released models after subtracting drawn records")
     if all(run.included is None for run in runs):
         return
@@ -146,11 +152,6 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
 
 
 def _attacked_runs(evidence: Sequence[dps.FrozenMap], phases: int) -> list[AttackedRun]:
-    """The attack's measurements of each run.
-
-    Raises:
-        ValueError: If the runs differ in their degrees of freedom or do not have ``phases`` phases.
-    """
     runs: list[AttackedRun] = []
     for number, one in enumerate(evidence, start=1):
         where = f"evidence of trial {number}"
@@ -161,13 +162,3 @@ def _attacked_runs(evidence: Sequence[dps.FrozenMap], phases: int) -> list[Attac
             raise ValueError(f"{where}.noise.degrees must equal the value of the other trials")
         runs.append(run)
     return runs
-
-
-def _of_absolute_values(squares: Measurement) -> Measurement:
-    """Convert a chi-square measurement of squares into one of absolute values (Laplace noise)."""
-    detectable = squares.detectable
-    return replace(
-        squares,
-        measured=squares.measured**2,
-        detectable=None if detectable is None else (1.0 + detectable) ** 2 - 1.0,
-    )

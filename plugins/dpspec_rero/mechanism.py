@@ -181,8 +181,8 @@ class ReroAudit(dps.Audit):
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         """Findings and tables: gamma at every baseline by every method, and membership."""
         from dpspec_rero import bounds, tables
+        from dpspec_rero.comparison import compare, gamma_findings
         from dpspec_rero.options import Comparisons, declared_steps, requested_kappas
-        from dpspec_rero.printed.comparison import compare, gamma_findings
         from dpspec_rero.tables import rates_series
         from dpspec_rero.theory import Leakage
 

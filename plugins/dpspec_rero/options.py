@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -105,7 +105,8 @@ class Prior(kit.Options):
         return cls(candidates=candidates, kappas=kappas)
 
 
-class MonteCarlo(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class MonteCarlo(kit.Options):
     """Options of the Monte Carlo estimate: number of samples, seed, joint confidence."""
 
     samples: int
@@ -125,25 +126,11 @@ class Comparisons(kit.Options):
         rates: Sampling rates of an additional table; empty for none.
     """
 
-    baselines: tuple[str, ...]
-    edgeworth_order: int | None
-    monte_carlo: MonteCarlo | None
-    noise_factors: tuple[float, ...]
-    rates: tuple[float, ...]
-
-    @classmethod
-    def read(cls, block: dps.FrozenMap) -> Comparisons:
-        """From the mechanism's options."""
-        order, drawn = block.get("edgeworth_order"), block.get("monte_carlo")
-        return cls(
-            baselines=tuple(block.get("baselines", ())),
-            edgeworth_order=None if order is None else int(order),
-            monte_carlo=None
-            if drawn is None
-            else MonteCarlo(int(drawn["samples"]), int(drawn["seed"]), float(drawn["confidence"])),
-            noise_factors=tuple(block.get("noise_factors") or ()),
-            rates=tuple(block.get("rates") or ()),
-        )
+    baselines: tuple[str, ...] = ()
+    edgeworth_order: int | None = None
+    monte_carlo: MonteCarlo | None = None
+    noise_factors: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()
 
 
 def declared_steps(phases: Sequence[dps.Phase]) -> tuple[Steps, ...]:
@@ -153,8 +140,8 @@ def declared_steps(phases: Sequence[dps.Phase]) -> tuple[Steps, ...]:
 
 def revealed_probability(phases: Sequence[Steps]) -> float:
     """Probability that the record enters a step without noise, which reveals it."""
-    log_hidden = sum(_log_missed(phase) for phase in phases if phase.effect > NO_NOISE)
-    return -math.expm1(log_hidden)
+    logs = [(phase.count, phase.rate) for phase in phases if phase.effect > NO_NOISE]
+    return -math.expm1(sum(count * math.log1p(-rate) if rate < 1.0 else -math.inf for count, rate in logs))
 
 
 def noisy_steps(phases: Sequence[Steps]) -> tuple[Steps, ...]:
@@ -188,10 +175,6 @@ def requested_kappas(spec: dps.Spec) -> list[float]:
     if prior.candidates is not None:
         kappas.add(prior.candidates.kappa)
     return sorted(kappas or KAPPAS)
-
-
-def _log_missed(phase: Steps) -> float:
-    return phase.count * math.log1p(-phase.rate) if phase.rate < 1.0 else -math.inf
 
 
 def _trained(block: dps.FrozenMap) -> dps.Phase:

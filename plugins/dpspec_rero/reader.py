@@ -180,7 +180,8 @@ class Reader:
         """Log-likelihood ratios (R, c) of ``rest`` (R, P), in clip norms, if a step drew each of ``places`` (R, c)."""
         if self._laplace:
             means = self._clipped(before, places, clip) / clip
-            return _absolute(means, rest) * math.sqrt(2.0) / sigma
+            seen = rest.unsqueeze(1)
+            return (seen.abs() - (seen - means).abs()).sum(2, dtype=torch.float64) * math.sqrt(2.0) / sigma
         products, squares = self._stacked.along(before, rest, self._x[places], self._y[places])
         squares = squares / clip**2
         factors = squares.clamp(min=1.0).rsqrt()
@@ -261,12 +262,6 @@ class _RowWise:
 def _shift(means: Tensor, seen: Tensor) -> Tensor:
     """<x, m> - |m|^2 / 2 in float64, shape (R, c), for means m (R, c, P) and observations x (R, P)."""
     return torch.einsum("rcp,rp->rc", means, seen).double() - 0.5 * means.square().sum(2).double()
-
-
-def _absolute(means: Tensor, seen: Tensor) -> Tensor:
-    """|x|_1 - |x - m|_1 in float64, shape (R, c), for means m (R, c, P) and observations x (R, P)."""
-    seen = seen.unsqueeze(1)
-    return (seen.abs() - (seen - means).abs()).sum(2, dtype=torch.float64)
 
 
 class _RunObserver(Observer):

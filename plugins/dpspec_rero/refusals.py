@@ -158,7 +158,6 @@ def _claims(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 
 
 def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Errors for specs that the attack does not support."""
     assert spec.audit is not None
     if spec.audit.method != "many-run":
         yield kit.unsupported(

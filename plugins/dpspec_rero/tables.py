@@ -14,8 +14,8 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Boundary, Interval, find_boundary, round_up
 from dpspec.stats import binomial
+from dpspec_rero.comparison import APPROXIMATE, Comparison, compare
 from dpspec_rero.options import Candidates, Steps
-from dpspec_rero.printed.comparison import APPROXIMATE, Comparison, compare
 from dpspec_rero.theory import Leakage, gamma_source, scale_noise
 
 Array = np.ndarray[Any, Any]
@@ -185,13 +185,11 @@ def _columns(comparison: Comparison) -> dict[str, list[dps.Json]]:
 
 
 def _uppers(columns: Iterable[str], comparison: Comparison) -> list[str]:
-    """Names of the columns that hold upper bounds."""
     upper = {"gamma", "epsilon", "advantage", "monte-carlo-upper", *(set(comparison.others) - set(APPROXIMATE))}
     return [name for name in columns if name in upper]
 
 
 def _methods(comparison: Comparison) -> list[str]:
-    """Names of the columns that hold gamma."""
     return ["gamma", *comparison.others, *(["monte-carlo"] if comparison.drawn else [])]
 
 
@@ -209,16 +207,7 @@ _LEAST, _MOST = 1e-6, 1e9
 def least_noise(phases: Sequence[Steps], holds: Callable[[Leakage], bool], *, relative: float = 1e-3) -> Boundary:
     """Find the smallest factor on the noise of all ``phases`` for which ``holds`` accepts their leakage.
 
-    Args:
-        phases: The steps.
-        holds: A predicate that stays true as noise grows.
-        relative: Relative accuracy of the factor.
-
-    Returns:
-        The boundary; ``fails_at`` is the largest rejected factor.
-
-    Raises:
-        NeverHoldsError: If the largest factor does not suffice.
+    Raises ``NeverHoldsError`` if the largest factor does not suffice.
     """
     return find_boundary(
         lambda factor: holds(Leakage(scale_noise(phases, factor))),

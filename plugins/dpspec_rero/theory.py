@@ -148,12 +148,7 @@ def gamma_source(*intervals: Interval) -> str:
 
 
 def with_revealed(gamma: float, revealed: float) -> float:
-    """1 - (1 - revealed)(1 - gamma): gamma with steps without noise.
-
-    Args:
-        gamma: gamma of the noisy phases.
-        revealed: Probability that the record enters a step without noise, from ``revealed_probability``.
-    """
+    """1 - (1 - revealed)(1 - gamma): gamma with steps without noise."""
     return gamma + revealed * (1.0 - gamma)
 
 
@@ -166,13 +161,6 @@ def pure_epsilon(phases: Sequence[Steps], direction: str = "both") -> float:
         remove, ln(P / Q):   ln(1 + q (e^s - 1))          add, ln(Q / P):   -ln(1 - q (1 - e^-s)),
 
     the first of which is never smaller. Losses of independent steps reach their maximum together.
-
-    Args:
-        phases: the steps.
-        direction: ``remove``, ``add`` or ``both``, the larger of the two.
-
-    Returns:
-        Epsilon, in float64; infinite unless all noise is Laplace noise.
     """
     if revealed_probability(phases) > 0.0 or any(phase.noise != "laplace" and phase.effect > 0.0 for phase in phases):
         return math.inf

@@ -91,9 +91,3 @@ def test_core_and_plugins_import_from_the_package_itself() -> None:
             elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dpspec.accounting"):
                 assert node.module == "dpspec.accounting", (path, node.lineno)
                 assert {alias.name for alias in node.names} <= set(accounting.__all__), (path, node.lineno)
-
-
-def test_few_names_in_every_folder() -> None:
-    for folder in (ROOT, *(path for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__")):
-        names = [path for path in folder.iterdir() if path.name not in ("__init__.py", "__pycache__")]
-        assert len(names) <= 12, folder

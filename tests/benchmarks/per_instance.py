@@ -25,8 +25,8 @@ from dpspec.contract import Facts, FrozenMap, TrainingJob
 from dpspec.models.providers import MODELS
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.native import NativeTrainer
+from dpspec_per_instance import mean_rule
 from dpspec_per_instance.observers import NormObserver
-from dpspec_per_instance.printed import mean_rule
 
 #: Kind, options, shape of a record, records of a look, records of a loop, classes.
 KINDS: tuple[tuple[str, dict[str, object], tuple[int, ...], int, int, int], ...] = (

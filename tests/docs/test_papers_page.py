@@ -1,4 +1,4 @@
-"""Every number on the page about the papers stands in the test that its row names."""
+"""Every number on the page about the papers is in the test that its row names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEST = re.compile(r"`(test_\w+)`")
 def rows() -> list[list[str]]:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
-    return [row for row in cells if row[-1] != "seen in"]
+    return [row for row in cells if row[-1] != "test"]
 
 
 def digits(text: str) -> set[str]:

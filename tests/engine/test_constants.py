@@ -11,7 +11,8 @@ import pytest
 from dpspec.contract import Assumption, Spec
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.calibration.search import calibrate_spec
-from dpspec.engine.preparing.prepare import NAME, constants_of
+from dpspec.engine.preparing.outcome_assumptions import CONSTANTS as NAME
+from dpspec.engine.preparing.outcome_assumptions import constants_of, with_constants
 from dpspec.engine.results.result import AuditResult
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
@@ -86,14 +87,12 @@ def test_what_a_backend_says_decides_what_is_proved(
 def test_a_false_statement_joins_findings_that_do_not_name_it() -> None:
     from support import audits
 
-    from dpspec.engine.preparing.prepare import resting_on
-
     bound, spec = audits.bound(1.0), audits.spec()
     trained = dataclasses.replace(spec, model=spec.data)
-    assert list(resting_on(said("false"), [bound], spec)) == [bound]
-    (joined,) = resting_on(said("false"), [bound], trained)
+    assert with_constants(said("false"), bound, spec) == bound
+    joined = with_constants(said("false"), bound, trained)
     assert [(a.name, a.status) for a in joined.assumptions] == [(NAME, "false")]
-    assert list(resting_on(said("reported"), [bound], trained)) == [bound]
+    assert with_constants(said("reported"), bound, trained) == bound
 
 
 @pytest.mark.parametrize(

@@ -77,14 +77,14 @@ def test_a_series_as_a_data_frame_of_one_audit_and_of_all_cells() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"overrides": "mechanism.steps=2"}, "overrides is a list of texts, as .* not 'mechanism.steps=2'"),
-        ({"overrides": {"mechanism.steps": 2}}, "overrides is a list of texts"),
-        ({"overrides": [2]}, r"overrides is a list of texts, .* not \[2\]"),
-        ({"device": "gpu"}, 'device is "auto", "cpu", "cuda" or "cuda:1", not \'gpu\''),
-        ({"device": 0}, "device is .* not 0"),
-        ({"workers": 0}, "workers is a whole number from 1 on, or None, not 0"),
-        ({"workers": 1.5}, "workers is a whole number"),
-        ({"store": None}, "store is the path of a folder, or a URL, not None"),
+        ({"overrides": "mechanism.steps=2"}, "overrides must be a list of strings, such as .* not 'mechanism.steps=2'"),
+        ({"overrides": {"mechanism.steps": 2}}, "overrides must be a list of strings"),
+        ({"overrides": [2]}, r"overrides must be a list of strings, .* not \[2\]"),
+        ({"device": "gpu"}, 'device must be "auto", "cpu", "cuda" or "cuda:1", not \'gpu\''),
+        ({"device": 0}, "device must be .* not 0"),
+        ({"workers": 0}, "workers must be an integer of at least 1, or None, not 0"),
+        ({"workers": 1.5}, "workers must be an integer"),
+        ({"store": None}, "store must be the path of a folder, or a URL, not None"),
     ],
 )
 def test_an_argument_that_is_none_of_its_kind_is_named(arguments: dict[str, Any], message: str) -> None:
@@ -93,7 +93,7 @@ def test_an_argument_that_is_none_of_its_kind_is_named(arguments: dict[str, Any]
 
 
 def test_a_result_is_read_from_a_path_alone() -> None:
-    with pytest.raises(dpspec.errors.UsageError, match="give its path, not a Result"):
+    with pytest.raises(dpspec.errors.UsageError, match="file must be a path, not a Result"):
         dpspec.load(factory.result())  # type: ignore[arg-type]
 
 

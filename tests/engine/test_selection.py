@@ -13,8 +13,8 @@ from dpspec.contract import Finding, Scope, Spec
 from dpspec.engine.preparing.prepare import check
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.runner import run
-from dpspec.engine.selection.notes import COSTS
-from dpspec.engine.selection.ways import common_scopes
+from dpspec.engine.selection.audit import COSTS
+from dpspec.engine.selection.bounds import common_scopes
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
 from dpspec.errors import ExitCode, SpecError
@@ -209,7 +209,7 @@ def test_what_a_cell_cannot_be_is_told_with_its_number(specs: Callable[..., tupl
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        ("kind", "selection", "cannot choose among cells of its own"),
+        ("kind", "selection", "missing key 'cells' in mechanism"),
         ("kind", "nothing", "no installed plugin"),
         ("noise_multiplier", -1.0, "noise_multiplier must be at least 0"),
     ],
@@ -263,9 +263,9 @@ def test_a_selection_written_by_hand_is_audited(audited: Callable[[str], Result]
 @pytest.mark.parametrize(
     ("block", "message"),
     [
-        ("threat_model: {direction: add}", "its threat model is another one"),
-        ("threat_model: {access: final-model}", "its threat model is another one"),
-        ("model: {kind: linear}", "its model starts otherwise"),
+        ("threat_model: {direction: add}", "its threat model differs"),
+        ("threat_model: {access: final-model}", "its threat model differs"),
+        ("model: {kind: linear}", "its initial model differs"),
     ],
 )
 def test_cells_that_differ_in_what_the_bound_rests_on_are_refused(
@@ -296,7 +296,7 @@ def test_a_cell_of_records_says_nothing_of_users(specs: Callable[..., tuple[Spec
     head, _, tail = users.rpartition("    - mechanism:")
     (spec,) = specs(f"{head}    - threat_model: {{unit: record}}\n      mechanism:{tail}")
     (told,) = [d for d in check(spec, CATALOG) if d.severity == "error"]
-    assert told.message == "cell 2: its threat model is another one than that of the spec"
+    assert told.message == "cell 2: its threat model differs from the spec's"
     (all_of_users,) = specs(users)
     assert not [d for d in check(all_of_users, CATALOG) if d.severity == "error"]
 

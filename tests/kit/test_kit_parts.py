@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -279,6 +279,44 @@ def test_options_of_a_block_are_made_once_and_alike_from_a_plain_mapping() -> No
     assert Own.of({"size": 3}) == Own.of(block) == Own(3)
     with pytest.raises(KeyError, match="size"):
         Own.of({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner(kit.Options):
+    sizes: tuple[int, ...] = ()
+    written: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer(kit.Options):
+    scale: float
+    name: str = "none"
+    on: bool = False
+    mode: Literal["a", "b"] = "a"
+    most: int | None = None
+    inner: Inner | None = None
+    block: dps.FrozenMap | None = None
+
+
+def test_fields_of_options_are_read_from_keys_of_their_names() -> None:
+    assert Outer.of({"scale": 2}) == Outer(scale=2.0)
+    assert type(Outer.of({"scale": 2}).scale) is float
+    block = {
+        "scale": 1,
+        "on": True,
+        "mode": "b",
+        "most": 3,
+        "inner": {"sizes": [1, 2], "written": [8.0]},
+        "block": {"x": 1},
+        "other": 0,
+    }
+    read = Outer.of(block)
+    inner = Inner(sizes=(1, 2), written=(8.0,))
+    assert read == Outer(scale=1.0, on=True, mode="b", most=3, inner=inner, block=dps.FrozenMap({"x": 1}))
+    assert Outer.of({"scale": 1, "most": None, "inner": None}) == Outer(scale=1.0)
+    assert Outer.fill({"scale": 1, "name": "x"}, name="given").name == "given"
+    with pytest.raises(TypeError, match="scale"):
+        Outer.of({})
 
 
 def test_options_of_a_spec_are_those_of_its_document(tmp_path: Path) -> None:

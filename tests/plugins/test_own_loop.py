@@ -13,7 +13,7 @@ from dpspec.registry.loader import Candidate, build
 from dpspec.testing import BackendSuite
 
 PACKAGE = Path(__file__).parent / "dpspec_own_loop"
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "audit-your-own-loop.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "own-loop-as-backend.md"
 
 
 @pytest.fixture(autouse=True, scope="module")

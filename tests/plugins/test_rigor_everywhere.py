@@ -10,9 +10,7 @@ import pytest
 from support import scope_oracle as oracle
 from support import solved_once
 
-from dpspec.accounting import Interval, Laplace, Mixture, PrivacyLoss, certified_upper
-from dpspec.accounting.numerics import findings
-from dpspec.accounting.solver import refinement
+from dpspec.accounting import Interval, Laplace, Mixture, PrivacyLoss, certified_upper, findings, solver
 from dpspec.contract import Audit, Claim, Finding, FrozenMap, Scope
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
@@ -22,7 +20,7 @@ from dpspec_group import theory as group_theory
 from dpspec_group.mechanism import GroupAudit
 from dpspec_modelmix import bounds as modelmix_bounds
 from dpspec_modelmix.mechanism import ModelMixAudit
-from dpspec_per_instance.audit import PerInstanceAudit
+from dpspec_per_instance.mechanism import PerInstanceAudit
 from dpspec_rero import tables, theory
 from dpspec_rero.mechanism import ReroAudit
 
@@ -104,9 +102,9 @@ def test_methods_name_what_ran(monkeypatch: pytest.MonkeyPatch, kind: str, way: 
     modelmix_bounds._plain.cache_clear()
     group_theory._epsilons.cache_clear()
     refined = []
-    refine = refinement.GridRefinement.refine
+    refine = solver.GridRefinement.refine
     monkeypatch.setattr(
-        refinement.GridRefinement, "refine", lambda self, width: refined.append(self) or refine(self, width)
+        solver.GridRefinement, "refine", lambda self, width: refined.append(self) or refine(self, width)
     )
     found = [f for f in stated(kind, **changes) if f.rigor == "certified" and f.bound != "estimate"]
     names = {m for _, m in WAYS.values()}

@@ -17,7 +17,7 @@ from torch import nn
 
 import dpspec
 from dpspec.cli.app import main
-from dpspec.engine.recorded.pipeline import declared_run
+from dpspec.engine.recorded import executed_run
 from dpspec.errors import ExitCode, UsageError
 from dpspec.recording.folder.run_folder import CANARIES, RunFolder, RunWriter
 from dpspec.stats.attacks import guess_counts, one_run
@@ -73,7 +73,7 @@ def test_a_loop_that_leaks_more_than_its_schedule_allows_contradicts_its_recordi
     run.score(copy_of(model), loss)
     found = checked(tmp_path / "run", epsilon=100.0)
     assert (found.verdict, found.conformance.status, found.exit_code) == ("open", "deviates", ExitCode.UNEXPECTED)
-    assert "lower bound by canaries, above what the recorded schedule allows" in found.reason
+    assert "lower bound by canaries, above the bound of the recorded schedule" in found.reason
     assert found.canaries.p_value <= 1e-6
     main(["check", str(tmp_path / "run")])
     page = " ".join(capsys.readouterr().out.split())
@@ -85,7 +85,7 @@ def test_a_loop_that_leaks_more_than_its_schedule_allows_contradicts_its_recordi
     assert audit["verdicts"][0]["verdict"] == "refuted"  # its upper bound rests on what nobody saw
     conformance = audit["conformance"]
     assert conformance["status"] == "deviates"
-    assert "nothing-unseen (lower bound by canaries, above what the recorded schedule allows" in conformance["reason"]
+    assert "nothing-unseen (lower bound by canaries, above the bound of the recorded schedule" in conformance["reason"]
     assert main(["verify", "result.json"]) == 0
 
 
@@ -101,11 +101,11 @@ def test_a_model_that_was_trained_on_after_the_block_proves_and_refutes_nothing(
     run.score(model, loss)
     found = checked(tmp_path / "run", epsilon=2.5)
     assert (found.verdict, found.exit_code) == ("open", ExitCode.UNEXPECTED)
-    assert "scored-model: the scored model is the recorded one as its last step left it" in found.reason
+    assert "scored-model: the scored model is the recorded one after its last step" in found.reason
     assert found.canaries.assumptions[0].name == "scored-model"
     main(["check", str(tmp_path / "run"), "--epsilon", "100"])
     page = " ".join(capsys.readouterr().out.split())
-    assert page.index("Note: The model whose canaries were scored is not the one that the recording ends with") < (
+    assert page.index("Note: The scored model differs from the one at the end of the recording") < (
         page.index("What was executed")
     )
     other, fresh, _ = train(tmp_path / "other")
@@ -113,7 +113,7 @@ def test_a_model_that_was_trained_on_after_the_block_proves_and_refutes_nothing(
     below = checked(tmp_path / "other", epsilon=2.5)
     assert (below.canaries.final, below.verdict, below.exit_code) == (False, "proved", ExitCode.OK)
     main(["check", str(tmp_path / "other"), "--epsilon", "2.5"])
-    assert "is not said of that model" in " ".join(capsys.readouterr().out.split()).partition("What was executed")[0]
+    assert "do not apply to it" in " ".join(capsys.readouterr().out.split()).partition("What was executed")[0]
 
 
 @pytest.mark.parametrize("raised", [False, True])
@@ -125,13 +125,15 @@ def test_canaries_that_were_never_scored_decide_no_claim_and_say_so_on_top(raise
             run.score(model, lambda model, batch: 1 / 0)
     found = checked(tmp_path / "run", epsilon=2.5)
     assert (found.verdict, found.exit_code) == ("open", ExitCode.UNEXPECTED)
-    missing = "400 canaries were planted and not scored: run.score was not called, or it raised"
+    missing = "400 canaries were inserted and not scored: run.score was not called, or it raised"
     assert "inserted canaries without a score" in found.reason
     assert checked(tmp_path / "run").exit_code == ExitCode.UNEXPECTED
     assert main(["check", str(tmp_path / "run"), "--epsilon", "2.5"]) == 1
     page = " ".join(capsys.readouterr().out.split())
     assert page.startswith("OPEN claim: epsilon <= 2.5")
-    assert page.index(f"Note: The attack that was planted is missing: {missing}") < page.index("What was executed")
+    assert page.index(f"Note: The result of the attack by canaries is missing: {missing}") < page.index(
+        "What was executed"
+    )
     assert "canaries: inserted canaries without a score, exact" in page
     assert "Call run.score after the block" in page
     monkeypatch.chdir(tmp_path)
@@ -188,7 +190,7 @@ def test_the_page_and_the_json_say_what_was_shown_and_on_what_it_rests(scored, c
     assert main(["check", str(folder), "--epsilon", "2.5"]) == 0
     page = " ".join(capsys.readouterr().out.split())
     assert "SGD, a custom loop - batches reported by the loop, drawn from 600 records" in page
-    assert "That norms after clipping and batches are those of its gradients is the loop's word" in page
+    assert "Only the loop's report shows that norms after clipping and batches belong to its gradients" in page
     assert "That the noise is in" not in page
     assert "400 canaries (crafted), " in page
     assert (
@@ -210,7 +212,7 @@ def test_an_add_remove_claim_is_not_refuted_where_constants_count_the_records(tm
     run, model, _ = train(tmp_path / "run", fault="no-noise", canaries=300)
     run.score(model, loss)
     assert checked(tmp_path / "run", adjacency="add-remove", epsilon=1.0).verdict == "refuted"
-    with patch.object(declared_run, "maybe_computed", return_value="the rate may be 1 over the number of batches"):
+    with patch.object(executed_run, "maybe_computed", return_value="the rate may be 1 over the number of batches"):
         assert checked(tmp_path / "run", adjacency="add-remove", epsilon=1.0).verdict == "open"
 
 
@@ -286,7 +288,7 @@ def test_equal_scores_are_noted(tmp_path, capsys, monkeypatch):
     run, model, _ = train(tmp_path / "run")
     run.score(model, lambda model, batch: torch.zeros(len(batch[1])))
     assert main(["check", str(tmp_path / "run"), "--epsilon", "2.5"]) == 0
-    note = "All 400 canaries have the same score, so that the attack shows nothing"
+    note = "All 400 canaries have the same score, so the attack shows nothing"
     assert note in " ".join(capsys.readouterr().out.split())
     monkeypatch.chdir(tmp_path)
     assert main(["new", "spec", "found", "--from", "run"]) == 0

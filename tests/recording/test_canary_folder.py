@@ -94,17 +94,17 @@ SECRET = np.zeros(32, dtype=np.uint8)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: {**c, "coin": 1 - c["coin"]}, "coins are not those that were thrown"),
-        (lambda c: {**c, "coin": c["coin"] * 2}, "coins are not those that were thrown"),
-        (lambda c: {**c, "coin": c["coin"] + np.nan}, "coins are not those that were thrown"),
+        (lambda c: {**c, "coin": 1 - c["coin"]}, "coins are not those fixed before training"),
+        (lambda c: {**c, "coin": c["coin"] * 2}, "coins are not those fixed before training"),
+        (lambda c: {**c, "coin": c["coin"] + np.nan}, "coins are not those fixed before training"),
         (lambda c: {**c, "secret": SECRET}, "follow from other bytes"),
         (lambda c: {**c, "secret": SECRET[:5]}, "secret must be 32 bytes"),
         (lambda c: {**c, "secret": SECRET + 0.5}, "secret must be 32 bytes"),
         (lambda c: {**c, "secret": None}, "has no column 'secret'"),
-        (lambda c: {**c, "score": c["score"] * np.nan}, "a score is not a number"),
+        (lambda c: {**c, "score": c["score"] * np.nan}, "a score is NaN"),
         (lambda c: {**c, "score": None}, "has no column 'score'"),
         (lambda c: {**c, "score": c["score"][:-1]}, "equal lengths"),
-        (lambda c: {**c, "score": c["score"][:9], "coin": c["coin"][:9]}, "has 9 canaries, and 400 were planted"),
+        (lambda c: {**c, "score": c["score"][:9], "coin": c["coin"][:9]}, "has 9 canaries instead of 400"),
         (lambda c: {**c, "score": c["score"].astype(object)}, "dtype object"),
         (lambda c: {**c, "score": np.zeros((400, 2))}, "must have 1 axis"),
         (lambda c: {**c, "score": np.zeros(2 * 10**6), "coin": np.zeros(2 * 10**6)}, "at most|more than|larger"),
@@ -129,7 +129,7 @@ def test_huge_scores_are_scores(scored, tmp_path):
 
 def test_counts_that_do_not_agree_are_refused(scored, tmp_path, capsys):
     content = (scored[0] / CANARIES).read_bytes()
-    refused(rebuilt(scored[0], tmp_path / "a", content, canaries=399), "says that 399 canaries were scored", capsys)
+    refused(rebuilt(scored[0], tmp_path / "a", content, canaries=399), "reports 399 scored canaries", capsys)
     refused(rebuilt(scored[0], tmp_path / "b", content, left_out=0), "the header says 0", capsys)
     for number, text in enumerate((b"", b"PK\x03\x04", b"\x80\x04."), start=2):
         refused(rebuilt(scored[0], tmp_path / f"{number}", text), CANARIES, capsys)
@@ -162,7 +162,7 @@ def test_scores_that_were_kept_back_or_cut_short_are_told_of(copy, capsys):
     found = checked(copy, epsilon=2.5)
     assert (found.canaries, found.verdict, found.exit_code) == (None, "open", ExitCode.UNEXPECTED)
     main(["check", str(copy), "--epsilon", "2.5"])
-    assert "their scores were kept back" in " ".join(capsys.readouterr().out.split())
+    assert "the folder lacks their scores" in " ".join(capsys.readouterr().out.split())
     (copy.parent / "kept.npz").rename(copy / CANARIES)
     steps = copy / STEPS_LOG
     steps.write_bytes(steps.read_bytes()[:-5])
@@ -170,7 +170,7 @@ def test_scores_that_were_kept_back_or_cut_short_are_told_of(copy, capsys):
     (copy / CANARIES).unlink()
     (copy / INTERNAL).unlink()
     main(["check", str(copy), "--epsilon", "2.5"])
-    assert "400 canaries were planted and not scored" in " ".join(capsys.readouterr().out.split())
+    assert "400 canaries were inserted and not scored" in " ".join(capsys.readouterr().out.split())
 
 
 def test_links_and_pipes_are_not_followed(copy, capsys):

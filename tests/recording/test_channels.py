@@ -13,7 +13,7 @@ from support.opacus_training import Training
 from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import Channel
-from dpspec.engine.recorded.channels.table import CHANNELS, UNKNOWN, assumes, channel_of, channels, complete
+from dpspec.engine.recorded.channels import CHANNELS, UNKNOWN, assumes, channel_of, channels, complete
 from dpspec.errors import UsageError
 
 

@@ -16,7 +16,8 @@ from support import planted_loop
 from support.opacus_training import Training
 
 from dpspec.cli.app import main
-from dpspec.engine.checking.check import Question, check_run, document_of, exit_code_of
+from dpspec.engine.recorded.check import RunClaim as Question
+from dpspec.engine.recorded.check import check_run, document_of, exit_code_of
 from dpspec.engine.results.result import Result
 
 DELTA = 1e-5

@@ -14,7 +14,7 @@ from support.checked_runs import Question, check_run
 from support.opacus_training import Training
 
 from dpspec.cli.app import main
-from dpspec.engine.recorded.costs.told_epsilon import told_epsilon
+from dpspec.engine.recorded.accountant import accountant_epsilon
 from dpspec.engine.results.decimals import lower, upper
 
 DELTA = 1e-5
@@ -108,11 +108,11 @@ def test_figures_of_opacus_accountants_come_out_again(history):
         for name, kind in (("rdp", RDPAccountant), ("gdp", GaussianAccountant)):
             accountant = kind()
             accountant.history = history
-            assert told_epsilon(name, history, DELTA) == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-4)
+            assert accountant_epsilon(name, history, DELTA) == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-4)
         accountant = PRVAccountant()
         accountant.history = history
-        assert told_epsilon("prv", history, DELTA) == pytest.approx(accountant.get_epsilon(DELTA), abs=5e-4)
-    assert told_epsilon("own", history, DELTA) is None
+        assert accountant_epsilon("prv", history, DELTA) == pytest.approx(accountant.get_epsilon(DELTA), abs=5e-4)
+    assert accountant_epsilon("own", history, DELTA) is None
 
 
 def test_a_noise_schedule_is_composed_step_by_step(tmp_path):
@@ -215,7 +215,7 @@ def test_a_loader_that_is_not_the_one_of_the_loop_is_noticed(tmp_path):
             way.train()
     found = checked(tmp_path / "run", epsilon=100.0)
     assert (found.verdict, found.conformance.status) == ("open", "deviates")
-    assert "they were not seen at every step" in found.reason
+    assert "they were not observed at every step" in found.reason
 
 
 def test_steps_before_the_recording_leave_the_claim_open(tmp_path):
@@ -229,7 +229,7 @@ def test_steps_before_the_recording_leave_the_claim_open(tmp_path):
     found = checked(tmp_path / "run", epsilon=100.0)
     assert (found.verdict, found.conformance.status) == ("open", "conforms-within")
     assert "its accountant had counted 20 steps when it began" in found.reason
-    assert "it counted 40 steps (20 of them before the recording), the run has 20" in found.told.difference
+    assert "it counted 40 steps (20 before the recording), the run has 20" in found.told.difference
 
 
 def test_noise_that_is_used_again_is_noticed(tmp_path):
@@ -363,7 +363,7 @@ def test_reading_a_run_imports_no_torch(sound):
 
     code = f"""
         from pathlib import Path
-        from dpspec.engine.checking.check import Question, check_run
+        from dpspec.engine.recorded.check import RunClaim as Question, check_run
         assert check_run(Path({str(sound)!r}), Question(delta=1e-5)).audits[0].recording.steps == 40
     """
     assert imported_by(code, ["torch", "opacus"]) == []

@@ -12,7 +12,7 @@ import yaml
 from support.opacus_training import Training
 
 from dpspec.cli.app import main
-from dpspec.engine.recorded.pipeline.observed_run import observe
+from dpspec.engine.recorded.executed_run import observe
 from dpspec.engine.recorded.schedule import noise_multipliers, poisson_rates
 
 SPEC = """\
@@ -107,7 +107,7 @@ def test_a_recording_of_records_says_nothing_of_users_that_are_drawn(
     assert main(["run", "spec.yaml"]) == 3
     told = capsys.readouterr().err
     assert "which records were drawn and how each was clipped" in " ".join(told.split())
-    assert "leave unit and records_per_user out" in " ".join(told.split())
+    assert "remove unit and records_per_user" in " ".join(told.split())
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -237,10 +237,10 @@ def test_what_is_no_run_is_refused_with_3(place: Path, capsys: pytest.CaptureFix
         (
             "claims:",
             "audit: {method: one-run, canary: {space: gradient, count: 100}}\nclaims:",
-            "is not attacked by a spec",
+            "cannot be attacked",
         ),
         ("{scheme: poisson, rate: 0.1}", "{scheme: fixed, batch_size: 30}", "compared with Poisson samples"),
-        ("kind: group", "kind: rero", "a recording shows whether 'group' is what ran, not 'rero'"),
+        ("kind: group", "kind: rero", "a recording does not show everything that 'rero' does"),
         (", run: run}", "}", "run"),
     ],
 )

@@ -15,7 +15,7 @@ from support.checked_runs import Question, check_run
 from torch import nn
 
 import dpspec
-from dpspec.engine.recorded.run_sums import _summed_norms
+from dpspec.engine.recorded.evidence import _summed_norms
 from dpspec.errors import RecordingError
 from dpspec.recording.folder.journal import JournalWriter, read_frames
 from dpspec.recording.folder.run_folder import END, INTERNAL, MARK, STEPS, RunFolder, _require_sane

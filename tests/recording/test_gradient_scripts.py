@@ -15,7 +15,7 @@ from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch import nn
 
-from dpspec.engine.recorded.channels.gradient_checks import SUMS
+from dpspec.engine.recorded.checks import CLIPPED_SUMS
 
 Script = Callable[[Training], None]
 
@@ -124,7 +124,7 @@ def test_a_changed_sum_deviates(script: Script, made: dict[str, Any], tmp_path: 
 def test_an_honest_sum_conforms(made: dict[str, Any], tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", sound, **made)
     assert found.conformance.status == "conforms-within"
-    limits = [c.detectable for c in found.checks if c.test.startswith(SUMS)]
+    limits = [c.detectable for c in found.checks if c.test.startswith(CLIPPED_SUMS)]
     assert len(limits) == (made.get("clipping") != "ghost")
     assert all(limit is not None and limit < 1e-3 for limit in limits)
 
@@ -151,7 +151,7 @@ def test_a_factor_on_every_sum_differs_from_the_recomputed_sum(
 ) -> None:
     patched_factor(factor)(monkeypatch)
     found = recorded(tmp_path / "run", sound)
-    assert any(c.p_value == 0.0 and c.test.startswith(SUMS) for c in found.checks)
+    assert any(c.p_value == 0.0 and c.test.startswith(CLIPPED_SUMS) for c in found.checks)
 
 
 def test_factors_that_depend_on_other_records_differ_from_the_recomputed_sum(
@@ -168,7 +168,7 @@ def test_factors_that_depend_on_other_records_differ_from_the_recomputed_sum(
 
     monkeypatch.setattr(DPOptimizer, "clip_and_accumulate", clip)
     found = recorded(tmp_path / "run", sound, clip=0.3)
-    assert any(c.p_value == 0.0 and c.test.startswith(SUMS) for c in found.checks)
+    assert any(c.p_value == 0.0 and c.test.startswith(CLIPPED_SUMS) for c in found.checks)
 
 
 def replaced_class_method(name: str) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpspec.engine.recorded.noise_channel import (
+from dpspec.engine.recorded.checks import advice
+from dpspec.engine.recorded.noise_checks import (
     COARSE,
     DIRECTIONS,
     EARLIER,
@@ -18,7 +19,6 @@ from dpspec.engine.recorded.noise_channel import (
     SHIFTED,
     noise_checks,
 )
-from dpspec.engine.recorded.own_checks import advice
 from dpspec.stats.gaussian_noise import INTERVALS
 
 GOOD: dict[str, Any] = {

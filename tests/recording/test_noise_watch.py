@@ -19,7 +19,7 @@ from support.opacus_training import Training
 from torch import Tensor, nn
 
 from dpspec.contract import Check
-from dpspec.engine.recorded.noise_channel import noise_checks
+from dpspec.engine.recorded.noise_checks import noise_checks
 from dpspec.recording.watching.noise_samples import WINDOW, Coordinates, SampledSteps
 from dpspec.recording.watching.noise_watch import NoiseWatch
 

@@ -24,6 +24,8 @@ from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 
 import dpspec
+from dpspec.recording.folder.option_record import OptionChange
+from dpspec.recording.side_state.options import OptionWatch
 
 Script = Callable[[Training], None]
 
@@ -440,3 +442,43 @@ def test_a_step_costs_less_than_a_kilobyte(tmp_path: Path) -> None:
         with training.recorder(tmp_path / "run"):
             training.train(each=lambda _: schedule.step())
     assert (tmp_path / "run" / "steps.log").stat().st_size < 50 * 1000
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_the_object_of_an_earlier_value_is_a_change(private: bool) -> None:
+    """Other code restores the very object that a scheduler, or a look at the private sum, has replaced."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
+    group, sum_ = optimizer.param_groups[0], {"clip_norm": 1.0}
+    watch = OptionWatch(optimizer, lambda: sum_, lambda look: look())
+    try:
+        kept = sum_["clip_norm"] if private else group["lr"]
+        watch.look()
+        watch.look(private=True)
+        watch.written()
+        if private:
+            sum_["clip_norm"] = 2.0
+            watch.look(private=True)
+            sum_["clip_norm"] = kept
+        else:
+            scheduler = lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
+            optimizer.step()
+            scheduler.step()
+            group["lr"] = kept
+        watch.look()
+        name = "clip_norm" if private else "lr"
+        assert watch.written()[name] == OptionChange("", (kept,))
+    finally:
+        watch.remove()
+
+
+def test_options_that_stay_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
+    watch = OptionWatch(optimizer, dict, lambda look: look())
+    try:
+        watch.look()
+        assert list(watch.written())
+        monkeypatch.setattr(watch, "_read", None)
+        watch.look()
+        assert not watch.written()
+    finally:
+        watch.remove()

@@ -9,7 +9,7 @@ from torch import nn
 import dpspec
 from dpspec.contract import Check
 from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.recorded.own_checks import advice
+from dpspec.engine.recorded.checks import advice
 
 
 def plain_loop(folder, scales=(1.0, 1.0), draw="poisson") -> dict[str, str]:

@@ -13,7 +13,7 @@ from support.checked_runs import CheckedRun, Question, check_run
 from torch import nn
 
 import dpspec
-from dpspec.engine.recorded.channels.gradient_checks import UPDATES
+from dpspec.engine.recorded.checks import UPDATES
 from dpspec.recording.watching.recomputed_updates import RecomputedUpdates
 
 Between = Callable[[torch.optim.Optimizer], None]

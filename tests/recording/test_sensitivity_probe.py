@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import dpspec
-from dpspec.engine.recorded.channels.gradient_checks import CHANGE, INFLUENCE, SCALED
+from dpspec.engine.recorded.checks import CHANGE, INFLUENCE, SCALED
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -57,8 +57,8 @@ def rejected(found: CheckedRun) -> set[str]:
 )
 def test_an_honest_training_is_tested(made: dict[str, Any], tmp_path: Path) -> None:
     found = probed(tmp_path / "run", Training(**made))
-    assert found.run.said("probe_failure") == ""
-    calls, removed, change, influence, confirmed, scaled = found.run.said("probe")
+    assert found.run.at_end("probe_failure") == ""
+    calls, removed, change, influence, confirmed, scaled = found.run.at_end("probe")
     assert calls >= 2
     assert removed >= 2
     assert confirmed == calls

@@ -61,7 +61,7 @@ def test_what_has_no_bound_of_its_own_has_no_spec(tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     record(tmp_path / "bare", (1.0, 0.0))
     record(tmp_path / "rateless", rate=None)
-    for name, words in (("bare", "updates got no noise"), ("rateless", "how likely batches are is not known")):
+    for name, words in (("bare", "updates got no noise"), ("rateless", "distribution of the batches is unknown")):
         assert main(["new", "spec", "recorded", "--from", name]) == 2
         told = capsys.readouterr().err
         assert words in told

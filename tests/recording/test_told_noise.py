@@ -13,7 +13,7 @@ from support.checked_runs import CheckedRun, Question, check_run, run_page
 from torch import nn
 
 import dpspec
-from dpspec.engine.recorded.told_noise import GradientSums
+from dpspec.engine.recorded.noise_checks import GradientSums
 from dpspec.errors import UsageError
 from dpspec.recording.watching.gradients.gradients_got import GradientsGot
 from dpspec.recording.watching.noise_sketch import NoiseSketch
@@ -119,7 +119,7 @@ def test_noise_that_is_told_of_and_not_added_deviates(part: float, tmp_path: Pat
     assert (found.verdict, found.conformance.status) == ("open", "deviates")
     assert (others(found).p_value, others(found).measured) == (0.0, 40)
     assert "noise is missing" in " ".join(run_page(found, 200).split())
-    assert "Note: The gradients of 40 of 40 steps are not the sum and the noise" in run_page(found, 200)
+    assert "Note: The gradients of 40 of 40 steps are not the reported sum and noise" in run_page(found, 200)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,10 @@ def test_a_short_run_without_its_noise_is_never_proved(part: float, seed: int, s
         return
     assert told(found).status == "unchecked"
     assert ("give optimizer=" if said == "no-optimizer" else "call run.summed") in told(found).text
-    assert "is the loop's word: " in run_page(found, 400).partition("What was executed")[0]
+    assert (
+        "Only the loop's report shows that the noise is in the model updates: "
+        in run_page(found, 400).partition("What was executed")[0]
+    )
 
 
 @pytest.mark.parametrize("at", [None, 20])
@@ -247,7 +250,7 @@ def test_noise_that_is_zero_is_told_as_what_it_is(tmp_path: Path) -> None:
     found = own(tmp_path / "run", without=slice(0, 42), at=20, honest=True)
     assert "1 of 40 updates got no noise: no epsilon is finite" in found.reason
     page = run_page(found, 400)
-    assert "the loop's word: the noise that it told of is zero at 1 of 40 steps" in page
+    assert "in the model updates: the reported noise is zero at 1 of 40 steps" in page
     assert "parameter updates without noise, exact" in page
 
 
@@ -304,7 +307,7 @@ def test_gradients_of_a_closure_are_not_those_that_were_looked_at(tmp_path: Path
     """A closure makes them anew, without noise, after the gradients with noise were seen."""
     found = own(tmp_path / "run", closure=True)
     assert (found.verdict, found.exit_code) == ("open", 1)
-    assert "not those of a closure" in found.reason
+    assert "not with gradients of a closure" in found.reason
 
 
 def test_contributions_that_are_told_of_as_clipped_and_are_not_are_seen(tmp_path: Path) -> None:
@@ -331,7 +334,7 @@ def test_what_would_have_been_seen_is_what_is_seen(missing: float) -> None:
                 of_got=(one**2).sum(),
                 of_noise=(noise**2).sum(),
                 most=1.0,
-                told=True,
+                summed=True,
                 fixed=steps * width,
             )
             for one in (got, whole)
@@ -353,7 +356,7 @@ def test_the_p_value_holds_its_level_at_the_true_divisor(known: bool) -> None:
         total = size * source.normal(size=width) + noise  # a fixed sum of gradients
         a, of_got, of_noise = (total * noise).sum(), (total**2).sum(), (noise**2).sum()
         sums = GradientSums(
-            steps=steps, product=a, of_got=of_got, of_noise=of_noise, most=1.0, told=known, fixed=steps * width
+            steps=steps, product=a, of_got=of_got, of_noise=of_noise, most=1.0, summed=known, fixed=steps * width
         )
         found.append(sums.p_value())
     small = np.array(found)
@@ -364,6 +367,6 @@ def test_a_loop_of_ones_own_is_not_told_what_it_told(tmp_path: Path) -> None:
     found = own(tmp_path / "run")
     page = run_page(found, 200)
     assert "not recognised" not in page
-    assert "steps before the recording were not looked for" in page
+    assert "steps before the recording were not checked" in page
     assert "1900%" not in page
     assert "any to" not in page

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 import dpspec
-from dpspec.engine.recorded.own_checks import MEDDLED
+from dpspec.engine.recorded.checks import MEDDLED
 from dpspec.errors import UsageError
 
 Script = Callable[[Training, Any], None]

@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 
 from dpspec.accounting import Mixture
-from dpspec.accounting.grid.discretise import Atoms
+from dpspec.accounting.grid import Atoms
 
 
 def one_step_delta(mixture: Mixture, epsilon: float, direction: str, digits: int = 30) -> mpmath.mpf:

@@ -9,15 +9,13 @@ from typing import Any
 
 from dpspec.contract import Assumption, Check, Facts
 from dpspec.contract.findings import Channel
-from dpspec.engine.checking import check
-from dpspec.engine.checking.check import Question
-from dpspec.engine.recorded.channels.table import UNKNOWN
-from dpspec.engine.recorded.costs.canary_bound import CanaryBound, canary_bound
-from dpspec.engine.recorded.costs.epsilons import ZERO_OUT, Cost
-from dpspec.engine.recorded.costs.schedule_cost import cost_of
-from dpspec.engine.recorded.pipeline.declared_run import declared_run
-from dpspec.engine.recorded.pipeline.observed_run import ObservedRun, observe
+from dpspec.engine.recorded import check
+from dpspec.engine.recorded.canary_bound import CanaryBound, canary_bound
+from dpspec.engine.recorded.channels import UNKNOWN
+from dpspec.engine.recorded.check import RunClaim as Question
+from dpspec.engine.recorded.executed_run import ObservedRun, RecordedRuns, observe
 from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.engine.recorded.schedule import ZERO_OUT, ScheduleEpsilon, epsilon_of
 from dpspec.engine.results.recording import AccountantReport, RecordedPhase
 from dpspec.engine.results.result import AuditResult, Conformance, Result
 from dpspec.errors import ExitCode
@@ -111,13 +109,13 @@ class CheckedRun:
         return self.observed.run
 
     @cached_property
-    def costs(self) -> dict[int, Cost]:
+    def costs(self) -> dict[int, ScheduleEpsilon]:
         """By group size."""
         of = self.question
         return {size: self._cost(of.adjacency, of.delta, size) for size in of.group_sizes}
 
-    def _cost(self, adjacency: str, delta: float, size: int) -> Cost:
-        return cost_of(self.run, self.observed.internal, adjacency, delta, size)
+    def _cost(self, adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
+        return epsilon_of(self.run, self.observed.internal, adjacency, delta, size)
 
     @cached_property
     def canaries(self) -> CanaryBound | None:
@@ -126,6 +124,5 @@ class CheckedRun:
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
         spec = from_document(check.document_of(self.path, self.question), load_catalog())
-        found = declared_run(spec, Facts(records=1, features=1, classes=2, shape=(1,)))
-        assert found is not None
+        found = RecordedRuns.read(spec, Facts(records=1, features=1, classes=2, shape=(1,)))
         return tuple(dataclasses.replace(one, name=one.name.removesuffix(UNKNOWN)) for one in found.assumptions)

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from dpspec.accounting import sampled_gaussian_integer_rdp
-from dpspec_per_instance.printed.mean_rule import plug_in
+from dpspec_per_instance.mean_rule import plug_in
 from dpspec_per_instance.theory import entropic_mean, step_divergence
 
 #: More multisets than this are not listed.

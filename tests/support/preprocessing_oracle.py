@@ -20,12 +20,10 @@ from scipy.special import log_ndtr, log_softmax, logsumexp
 
 from dpspec.contract import Claim, Facts, Finding, FrozenMap, Scope, Section, Spec, ThreatModel
 from dpspec.engine.judging.evidence_weight import covers
-from dpspec_preprocessing import bounds, options, refusals
-from dpspec_preprocessing.execution import collection, steps
-from dpspec_preprocessing.execution.engines import LinearEngine
-from dpspec_preprocessing.theory.declared_steps import read_step
-from dpspec_preprocessing.theory.private import Private
-from dpspec_preprocessing.theory.sensitivity import REQUIRED_LIMITS, refusal_probability
+from dpspec_preprocessing import bounds, collection, options, refusals, steps
+from dpspec_preprocessing.engines import LinearEngine
+from dpspec_preprocessing.private import Private
+from dpspec_preprocessing.sensitivity import REQUIRED_LIMITS, read_step, refusal_probability
 
 Rows: TypeAlias = npt.NDArray[np.float64]
 Block: TypeAlias = dict[str, Any]

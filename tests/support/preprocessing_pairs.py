@@ -13,10 +13,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 import dpspec.contract as dps
-from dpspec_preprocessing.execution import collection
-from dpspec_preprocessing.theory.declared_steps import read_step
-from dpspec_preprocessing.theory.private import KINDS
-from dpspec_preprocessing.theory.sensitivity import TESTABLE
+from dpspec_preprocessing import collection
+from dpspec_preprocessing.private import KINDS
+from dpspec_preprocessing.sensitivity import TESTABLE, read_step
 from support import preprocessing_oracle as oracle
 from support.preprocessing_oracle import Block, Pair, Reading, Rows
 

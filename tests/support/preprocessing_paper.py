@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from dpspec_preprocessing.printed.formulas import printed_rdp, printed_srdp
-from dpspec_preprocessing.theory.divergence import composed_slope, group_divergence, rdp_slope, srdp_slope
-from dpspec_preprocessing.theory.private import PrivateMechanism
+from dpspec_preprocessing.private import PrivateMechanism, composed_slope, group_divergence, rdp_slope, srdp_slope
+from dpspec_preprocessing.published import printed_rdp, printed_srdp
 
 #: Theorem 7's slope of the distance to the closest data set with a small gap, 1 / (12.2 / n).
 _PRINTED_SLOPE = 12.2

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpspec_preprocessing.execution.finders import Neighbourhoods
-from dpspec_preprocessing.execution.steps import fit_step
-from dpspec_preprocessing.theory.declared_steps import read_step
+from dpspec_preprocessing.sensitivity import read_step
+from dpspec_preprocessing.steps import Neighbourhoods, fit_step
 
 
 def apply_step(x: npt.NDArray[np.float64], step: Mapping[str, Any]) -> npt.NDArray[np.float64]:

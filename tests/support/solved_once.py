@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from dpspec.accounting import Interval, PrivacyLoss
-from dpspec.accounting.solver.question import Question
+from dpspec.accounting.solver import Question
 
 #: What asks the accountant itself.
 solve = PrivacyLoss._solve

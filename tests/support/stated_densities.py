@@ -15,11 +15,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from dpspec.accounting.grid.cells import Bins, Cells, TooLongError
-from dpspec.accounting.grid.discretise import place_nodes_densely, span_grid
-from dpspec.accounting.numerics.floats import EPS, Direction, Floats, gauss_rule, one_direction
-from dpspec.accounting.numerics.search import bisect
-from dpspec.accounting.pair import Pair, TruncatedPair
+from dpspec.accounting.grid import Bins, Cells, Pair, TooLongError, TruncatedPair, place_nodes_densely, span_grid
+from dpspec.accounting.numerics import EPS, Direction, Floats, bisect, gauss_rule, one_direction
 
 #: How often slices are halved at most, and how many of them the table for estimates has about.
 _SLICE_HALVINGS, _TABLE = 60, 1500

@@ -106,14 +106,14 @@ def check(
     if any(not 1 <= size <= 10_000 for size in group_size):
         raise UsageError("--group-size must be from 1 to 10000")
     from dpspec.cli.report_files import parse_reports, show_on_terminal, write_reports
-    from dpspec.engine.checking.check import Question, check_run, exit_code_of
+    from dpspec.engine.recorded.check import RunClaim, check_run, exit_code_of
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.view.tally import tally
 
     catalog = load_catalog()
     report_files = parse_reports([*reports, *(["json=-"] if as_json else [])], catalog)
     sizes = tuple(dict.fromkeys([*group_size, 1] if group_size else [1]))
-    asked = Question(
+    claim = RunClaim(
         delta=delta,
         epsilon=epsilon,
         group_sizes=sizes,
@@ -122,7 +122,7 @@ def check(
         assume=tuple(dict.fromkeys(assume)),
         public=tuple(dict.fromkeys(public)),
     )
-    result = check_run(run, asked, catalog)
+    result = check_run(run, claim, catalog)
     write_reports(report_files, result, internal=internal)
     if not any(report.to_stdout for report in report_files):
         show_on_terminal(result, internal=internal, brief=not every)

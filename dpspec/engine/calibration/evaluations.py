@@ -17,14 +17,13 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.preparing.checked_providers import audit_of
 from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.initial_weights import assumed_public
-from dpspec.engine.preparing.prepare import Prepared, data_unreadable, prepare, resting_on
+from dpspec.engine.preparing.outcome_assumptions import with_constants, with_initial_weights
+from dpspec.engine.preparing.prepare import Prepared, data_unreadable, prepare
 from dpspec.engine.results.result import Verdict
 from dpspec.errors import SpecError, UsageError
 from dpspec.language.load import from_document
 from dpspec.language.numeric_values import NumericKey, with_value
 from dpspec.language.reading.tree import locate
-from dpspec.language.selections import SELECTION
 from dpspec.text import listed
 
 
@@ -98,7 +97,7 @@ class Evaluations:
         )
         spec = dataclasses.replace(made, audit=None, origin=self.spec.origin)
         base = self._base
-        if base is None or self.key.path[0] in ("data", "model", "training") or spec.mechanism.kind == SELECTION:
+        if base is None or self.key.path[0] in ("data", "model", "training") or base.components:
             prepared = prepare(spec, self._catalog)
         else:  # neither data nor model can have changed: they need not be described again
             audit = audit_of(self._catalog.mechanisms[spec.mechanism.kind])
@@ -140,8 +139,9 @@ class Evaluations:
         inputs = prepared.audit.trial_inputs(prepared.spec)
         context = RunContext(prepared, self._catalog, inputs, device="cpu", emit=tell)
         try:
-            bounds = resting_on(prepared.constants, prepared.audit.bound(prepared.spec, context), prepared.spec)
-            return tuple(o for o in assumed_public(bounds, prepared.spec) if isinstance(o, Finding))
+            spec, bounds = prepared.spec, prepared.audit.bound(prepared.spec, context)
+            found = [with_constants(prepared.constants, b, spec) for b in bounds if isinstance(b, Finding)]
+            return tuple(o for o in with_initial_weights(found, spec) if isinstance(o, Finding))
         except DataError as error:
             raise SpecError([data_unreadable(error, self.spec)]) from error
         finally:

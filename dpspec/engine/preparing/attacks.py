@@ -7,25 +7,20 @@ directions that are not orthonormal, scores that are no numbers end the run and 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from dpspec.contract import (
-    Assumption,
     Context,
     Diagnostic,
-    Evidence,
     Facts,
-    Finding,
     FrozenMap,
-    Outcome,
     Spec,
-    is_privacy_quantity,
 )
 from dpspec.contract.attacks import Array, Asked, Canary, Directions, Observed, Records, Score
 from dpspec.contract.catalog import Catalog, Offered
-from dpspec.engine.preparing.texts import texts_flaw
+from dpspec.engine.preparing.refusals import texts_flaw
 from dpspec.errors import PluginError
 from dpspec.registry.descriptors import CORE_KEYS
 from dpspec.registry.foreign_code import is_foreign, made, misbehaved
@@ -35,9 +30,6 @@ if TYPE_CHECKING:
 
 #: Directions are orthonormal to this, entry by entry of their products.
 _TOLERANCE = 1e-5
-
-#: What evidence rests on where somebody else's code made the canaries or scored them.
-NAME = "attack-code"
 
 
 def offers_of(spec: Spec, catalog: Catalog) -> dict[str, tuple[str, Offered]]:
@@ -92,29 +84,6 @@ def scoring_of(spec: Spec) -> FrozenMap:
 
 def _block(spec: Spec) -> Mapping[str, Any]:
     return (spec.audit.options.get("canary") if spec.audit is not None else None) or {}
-
-
-def resting_on_code(offers: Mapping[str, tuple[str, Offered]], outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-    """The outcomes; what an attack shows of privacy says whose code it is where that is not dpspec's own."""
-    parts = [f"{part} {kind!r} of {offered.distribution}" for part, (kind, offered) in _attack(offers)]
-    text = f"{' and '.join(parts)} got no coin, seed or noise to look at; nobody here knows whether it looked elsewhere"
-    rests = (Assumption(name=NAME, status="reported", text=text),) if parts else ()
-    for outcome in outcomes:
-        if isinstance(outcome, Evidence | Finding) and _from_attack(outcome):
-            yield replace(outcome, assumptions=(*outcome.assumptions, *rests))
-        else:
-            yield outcome
-
-
-def _from_attack(outcome: Evidence | Finding) -> bool:
-    """Whether it is what an attack shows of privacy."""
-    if isinstance(outcome, Evidence):
-        return is_privacy_quantity(outcome.quantity)
-    return outcome.bound == "lower" and outcome.scope.pipeline == "executed"
-
-
-def _attack(offers: Mapping[str, tuple[str, Offered]]) -> list[tuple[str, tuple[str, Offered]]]:
-    return [(part, offers[part]) for part in ("canary", "score") if part in offers]
 
 
 class ChosenAttack:

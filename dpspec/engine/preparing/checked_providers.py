@@ -8,7 +8,7 @@ from typing import Any, cast
 from dpspec.contract import Audit, DataSource, Facts, FrozenMap, LoadedData, ModelFactory, Trainer, Trial
 from dpspec.contract.canonical import canonical_json
 from dpspec.contract.catalog import Offered
-from dpspec.engine.preparing.texts import texts_flaw
+from dpspec.engine.preparing.refusals import texts_flaw
 from dpspec.registry.foreign_code import made, misbehaved
 
 

@@ -46,7 +46,7 @@ class RunContext:
         self._emit = emit
         self._stop = stop
         self._told = 0.0
-        self._beside: list[RunContext] = []
+        self._components: list[RunContext] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         #: Where the runs of a trial keep their state, by the trial's index; None for nowhere.
         self.state_folder: Callable[[int], Path | None] | None = None
@@ -157,17 +157,17 @@ class RunContext:
                 raise Cancelled
             yield function(item)
 
-    def beside(self, prepared: Prepared) -> RunContext:
-        """A context for another audit, whose rows are these where they are the same; closed with this one."""
+    def for_component(self, prepared: Prepared) -> RunContext:
+        """The context of another audit, which shares equal rows and is closed with this one."""
         inputs = prepared.audit.trial_inputs(prepared.spec)
         other = RunContext(prepared, self._catalog, inputs, device=self.wanted_device, stop=self._stop, like=self)
-        self._beside.append(other)
+        self._components.append(other)
         return other
 
     def close(self) -> None:
         """Remove the scratch folder, and those of the contexts beside it."""
-        while self._beside:
-            self._beside.pop().close()
+        while self._components:
+            self._components.pop().close()
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None

@@ -1,8 +1,7 @@
-"""What a recorded training did, held against what is claimed for it: ``dpspec check``, and specs that name a recording.
+"""Recorded trainings: a backend that makes no trials and reads a folder that ``dpspec.record`` wrote.
 
-``recorded_run`` reads the folder, ``schedule`` finds what ran in it, ``run_sums``, ``own_checks`` and ``told_noise``
-test whether it is what the script's options and its accountant say, ``costs`` bounds what it costs and recomputes the
-accountant's figure, ``channels`` and ``cautions`` say what that assumes, ``observed_run`` makes all checks,
-``declared_run`` adds bounds and the comparison with a spec, ``section`` describes the run in the result, and ``check``
-builds the spec of ``dpspec check`` and runs the pipeline.
+``executed_run`` reads the run for the pipeline. ``recorded_run`` and ``evidence`` hold its content, ``schedule`` bounds
+its epsilon, ``checks`` and ``noise_checks`` test it, ``assumptions`` and ``channels`` list the conditions of a
+proof, ``canary_bound`` evaluates its canaries, ``accountant`` recomputes its accountant's epsilon, and ``section``
+describes it in the result. ``check`` builds the spec of ``dpspec check``.
 """

@@ -1,43 +1,140 @@
-"""A recorded run in memory: one column for each number of a step, and sums of the rest. Bounded, whatever is read."""
+"""A recorded run in memory: a column per quantity of a step, aggregates of the rest, and the history of its options."""
 
 from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpspec.engine.recorded.channels.options import OptionHistory
+from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.header import Header
+from dpspec.recording.folder.option_record import MOST_OPTIONS, UNREAD, OptionChange
 from dpspec.recording.folder.run_folder import RunFolder, Scored
 from dpspec.recording.folder.step_record import COLUMNS, UNSEEN
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: The noise along directions is kept of so many of the first steps, and of so many of the last.
+#: Number of first and of last steps whose noise along the recorder's directions is kept.
 KEPT = 4096
 
-#: No recorder writes larger whole numbers.
+#: Largest integer that a recorder writes.
 _LARGEST = 2**63
 
-#: What stands for numbers that are not finite.
+#: Replaces infinite squares.
 _HUGE = 1e70
+
+#: Unit roundoff of half precision types.
+_UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+
+#: Options of the private sum and of the sampler. All others belong to the optimizer's parameter groups.
+PRIVATE = ("noise_multiplier", "clip_norm", "divisor", "loss_reduction", "rate")
+
+#: Option names of torch, and the names under which users declare them public.
+_NAMES = dict.fromkeys(("lr", "swa_lr", "initial_lr", "max_lr", "min_lr"), "learning_rate")
+_NAMES |= dict.fromkeys(("base_momentum", "max_momentum"), "momentum")
+
+#: Schedulers that call a function of the script.
+_CALLING = {"LambdaLR", "MultiplicativeLR", "CyclicLR", "LambdaNoise", "LambdaGradClip"}
+
+
+class OptionHistory:
+    """First values and changes of the options of a recorded training, in memory independent of the number of steps.
+
+    Attributes:
+        first: Values at the first step.
+        unexplained: By option, changes that no known scheduler made: the first affected step, the parameter groups
+            that change there, and the number of affected steps.
+        unread: By option, the type of values that the recorder cannot read.
+        schedulers: Names of the schedulers that changed an option.
+    """
+
+    def __init__(self) -> None:
+        self.first: dict[str, OptionChange] = {}
+        self.unexplained: dict[str, tuple[int, tuple[int, ...], int]] = {}
+        self.unread: dict[str, str] = {}
+        self.schedulers: set[str] = set()
+        self._last: dict[str, OptionChange] = {}
+
+    def add(self, step: int, changes: Mapping[str, OptionChange]) -> None:
+        """Add the changes before a step."""
+        for name, change in changes.items():
+            if name not in self._last and len(self._last) >= MOST_OPTIONS:
+                continue
+            words = [value for value in change.values if isinstance(value, str) and value.startswith(UNREAD)]
+            if words:
+                self.unread.setdefault(name, words[0].removeprefix(UNREAD))
+            if step == 1 and change.by:
+                self.first[name] = change
+            elif change.by:
+                self.schedulers.add(change.by)
+            else:
+                first, groups, steps = self.unexplained.get(name, (step, _changed_groups(self._last, name, change), 0))
+                self.unexplained[name] = (first, groups, steps + 1)
+            self._last[name] = change
+
+    @property
+    def calling(self) -> list[str]:
+        """Schedulers that changed an option by a function of the script."""
+        return sorted(self.schedulers & _CALLING)
+
+    def doubts(self, public: Collection[str], *, private: bool) -> Iterator[str]:
+        """Yield a clause for each option with an unexplained change that the user does not declare public.
+
+        Args:
+            public: Names that the user declares public.
+            private: Whether to report options of the private sum, or options of the optimizer.
+        """
+        for name, kind in self.unread.items():
+            if (name in PRIVATE) is private and public_name(name) not in public:
+                yield f"{name} is of type {kind}, whose arithmetic the recorder does not know: use a float or a tensor"
+        for name, (step, changed, steps) in self.unexplained.items():
+            own = public_name(name)
+            if (name in PRIVATE) is not private or own in public:
+                continue
+            groups = "" if private or not changed else f" of parameter group {', '.join(map(str, changed[:5]))}"
+            times = f" (the first of {steps} such steps)" if steps > 1 else ""
+            advice = f"set it by a scheduler of torch or Opacus, or declare it by --public {own}"
+            yield f"{name}{groups} changed before step {step}{times}, and no known scheduler set it: {advice}"
+
+    def listed(self) -> str:
+        """The first values of the optimizer's numeric options, by name."""
+        parts = []
+        for name, change in self.first.items():
+            values = {value for value in change.values if type(value) is float}
+            if name not in (*PRIVATE, "parameters") and values:
+                parts.append(f"{name} {' and '.join(nearest(value) for value in sorted(values)[:4])}")
+        return ", ".join(parts[:20])
+
+
+def public_name(option: str) -> str:
+    """The name by which a user declares an option public: ``learning_rate`` for ``lr``, ``betas`` for ``betas[0]``."""
+    name = option.partition("[")[0]
+    return _NAMES.get(name, name)
+
+
+def _changed_groups(last: Mapping[str, OptionChange], name: str, after: OptionChange) -> tuple[int, ...]:
+    old = last[name].values if name in last else ()
+    return tuple(i for i, value in enumerate(after.values) if i >= len(old) or repr(old[i]) != repr(value))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
-    """What a folder says of a run.
+    """The content of a recording folder.
 
-    columns: by name, (T,) float64, NaN where nothing was seen; counts too. layers: of each the sum over the steps of
-    its noise's squares in units of the deviation that the options ask for; quietest: the same of its quietest
-    step. rows (k, W): the noise along the directions, in these units, of the first and the last steps, those in
-    between left out where there are many. options: those of the optimizer, and what changed them. end: what was
-    known at the end; None where the recording came to none. scored: that canaries were scored, None where they
-    were not.
+    Attributes:
+        columns: By name, (T,) float64; NaN if the recorder did not observe the value.
+        layers: Per layer, the sum over the steps of the squared noise, in units of the configured variance.
+        quietest: Per layer, the same value of its step with the smallest noise.
+        rows: (k, W) noise along the recorder's directions, in units of the configured standard deviation, of the first
+            and the last :data:`KEPT` steps.
+        end: The end record; None if the recording has no end.
+        options: History of the options.
+        scored: Marks that canaries were scored; None if they were not.
     """
 
     folder: RunFolder
@@ -51,33 +148,67 @@ class RecordedRun:
 
     @property
     def header(self) -> Header:
-        """What the run is made of."""
+        """The header of the recording."""
         return self.folder.header
 
     @property
     def steps(self) -> int:
-        """How many steps were recorded."""
+        """Number of recorded steps."""
         return len(self.columns["step"])
 
     def __getitem__(self, name: str) -> Array:
-        """A column."""
         return self.columns[name]
 
-    def said(self, name: str) -> Any:
-        """What was known at the end under a name; None where it was not, or is of no kind that a recorder writes."""
+    def at_end(self, name: str) -> Any:
+        """A value of the end record; None if it is absent, or of a type that no recorder writes."""
         value = None if self.end is None else self.end.get(name)
         if isinstance(value, int) and abs(value) > _LARGEST:
             return None
         return value if isinstance(value, bool | int | float | str | list) else None
 
-    def names(self, key: str) -> list[str]:
-        """The names that the recorder wrote at the end under a key."""
-        value = self.said(key)
-        return [one for one in value if isinstance(one, str) and one.isprintable()] if isinstance(value, list) else []
+    def names_at_end(self, key: str) -> list[str]:
+        """The printable names in a list of the end record."""
+        value = self.at_end(key)
+        return (
+            [name for name in value if isinstance(name, str) and name.isprintable()] if isinstance(value, list) else []
+        )
+
+    def counts_at_end(self, key: str, length: int) -> list[int] | None:
+        """``length`` counts of the end record; None for anything else."""
+        found = self.at_end(key)
+        fits = isinstance(found, list) and len(found) == length and all(type(n) is int and n >= 0 for n in found)
+        return found if fits else None
+
+    def numbers_at_end(self, key: str, length: int) -> list[float] | None:
+        """``length`` numbers of at most 1e9 of the end record; None for anything else."""
+        found = self.at_end(key)
+        fits = isinstance(found, list) and len(found) == length and all(type(n) in (int, float) for n in found)
+        return [float(n) for n in found] if fits and all(abs(n) <= 1e9 for n in found) else None
+
+    @property
+    def norm_excess(self) -> float:
+        """Relative amount by which half precision lets a contribution exceed the clip norm; 0 in full precision.
+
+        Under autocast, Opacus computes the layers' norms, the total norm, the addition of 1e-6 and the quotient with a
+        unit roundoff u. A contribution, scaled in float32, is then at most 1 / (1 - u)^4 <= 1 + 5 u clip norms long,
+        so a noise multiplier s counts as s / (1 + 5 u). Half precision parameters also round sums and noise, and
+        nothing bounds the effect on a neighbor's sum.
+        """
+        return 5.0 * _UNIT.get(str(self.at_end("norm_type")), 0.0)
+
+    @property
+    def sums_type(self) -> str:
+        """The half precision type in which clipped gradients were summed; empty for full precision."""
+        kind = str(self.at_end("sum_type"))
+        return kind if kind in _UNIT else ""
 
 
 def read_run(path: Path) -> RecordedRun:
-    """The run in a folder; ``RecordingError`` that names file and place where it is none, or was changed."""
+    """Read the recorded run in a folder.
+
+    Raises:
+        RecordingError: The folder holds no recorded run, or was changed. The message names the file and the place.
+    """
     folder = RunFolder.open(path)
     header = folder.header
     kept = {name: array("d") for name in COLUMNS}
@@ -107,21 +238,18 @@ def read_run(path: Path) -> RecordedRun:
             layers += squares
             quietest = np.minimum(quietest, squares)
         if header.width:
-            row = np.zeros(header.width, dtype=np.float16)
-            if len(step.directions):
-                row = step.directions
+            row = step.directions if len(step.directions) else np.zeros(header.width, dtype=np.float16)
             (first if len(first) < KEPT else last).append(row)
     columns = {name: np.array(column) for name, column in kept.items()}
     for name in ("drawn", "batches", "rows", "virtual", "updates", "told_steps"):
         columns[name][columns[name] == UNSEEN] = np.nan
     rows = np.stack([*first, *last]).astype(np.float64) if first else np.zeros((0, header.width))
-    rows = np.nan_to_num(rows, nan=0.0, posinf=65504.0, neginf=-65504.0)
     return RecordedRun(
         folder=folder,
         columns=columns,
         layers=layers,
         quietest=quietest,
-        rows=rows,
+        rows=np.nan_to_num(rows, nan=0.0, posinf=65504.0, neginf=-65504.0),
         options=options,
         end=end,
         scored=scored,

@@ -1,4 +1,17 @@
-"""What ran, step by step, as an accountant has to see it: which noise, and which sampling."""
+"""The executed schedule of a recorded run and its certified epsilon.
+
+*Poisson samples.* If c ~ Binomial(k, rate) of a group's k members are in a batch, the pair N(0, sigma^2) and
+sum_j P[c = j] N(j, sigma^2) dominates a step, and steps compose (Ganesh 2024, Theorem 3.1), for groups that are added
+or removed and for null records (zero-out).
+
+*Batches in an order independent of the records* (shuffled or sequential). Nothing is amplified: a step with j members
+is a Gaussian of sensitivity j. If no record is in more than m batches, the numbers j_t of members at steps t satisfy
+sum_t j_t <= k m and j_t <= k, so the composition is at most a Gaussian of
+
+    mu^2 = sum_t (j_t / sigma_t)^2 <= k^2 * (sum of the m largest sigma_t^-2)
+
+(Dong, Roth and Su 2022, Corollary 3.3). This holds for zero-out only: an added record shifts all batches.
+"""
 
 from __future__ import annotations
 
@@ -9,78 +22,62 @@ from itertools import groupby
 
 import numpy as np
 
-from dpspec.contract import Phase
-from dpspec.engine.recorded.half_precision import norm_excess
+from dpspec.accounting import Interval, Mixture, PrivacyLoss
+from dpspec.contract import Check, Phase
+from dpspec.engine.judging.conformance_status import rejected
+from dpspec.engine.recorded.evidence import InternalSums, layers_without_noise, scaled_squares
 from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.engine.results.recording import RecordedPhase
+from dpspec.stats.conformance import table
 
-#: How many different noise multipliers are composed as they are; more are rounded down to so many digits.
+ZERO_OUT, ADD_REMOVE = "zero-out", "add-remove"
+
+#: Number of different noise multipliers that are composed exactly. More are rounded down to this number of digits.
 _DISTINCT, _DIGITS = 24, 3
 
-#: A noise multiplier from here on is none that was meant.
-_MOST = 1e9
+#: Bounds of a noise multiplier. Below the first, epsilon exceeds the range of a float.
+_SMALLEST, _LARGEST = 1e-100, 1e9
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stretch:
-    """Steps in a row that share their parameters.
-
-    first: the number of its first step, from 1 on. noise_multiplier: of the noise on a sum, in clip norms; 0 where an
-    update was made without noise, None where nobody saw whether there was any. rate: with which Poisson sampling draws
-    each record; None where batches are not drawn so, or were not seen.
-    """
-
-    first: int
-    steps: int
-    noise_multiplier: float | None
-    clip_norm: float | None
-    rate: float | None
-
-
-def stretches(run: RecordedRun) -> list[Stretch]:
-    """The run's steps, those in a row with the same parameters put together."""
-    noise = noise_multipliers(run)
-    rates = poisson_rates(run)
-    keys = list(zip(noise, map(_known, run["clip_norm"]), rates, strict=True))
-    found: list[Stretch] = []
+def phases_of(run: RecordedRun) -> list[RecordedPhase]:
+    """The run's steps, grouped into phases of equal parameters."""
+    clip_norms = [None if math.isnan(value) else float(value) for value in run["clip_norm"].tolist()]
+    keys = zip(noise_multipliers(run), clip_norms, poisson_rates(run), strict=True)
+    found: list[RecordedPhase] = []
     first = 1
     for (multiplier, clip, rate), same in groupby(keys):
-        count = sum(1 for _ in same)
-        found.append(Stretch(first=first, steps=count, noise_multiplier=multiplier, clip_norm=clip, rate=rate))
-        first += count
+        steps = sum(1 for _ in same)
+        found.append(RecordedPhase(first=first, steps=steps, noise_multiplier=multiplier, clip_norm=clip, rate=rate))
+        first += steps
     return found
 
 
 def noise_multipliers(run: RecordedRun) -> list[float | None]:
-    """What is composed of each step: :func:`asked_multipliers`, over the longest contribution that rounding allows."""
-    longest = 1.0 + norm_excess(run)
-    return [sigma if sigma is None else sigma / longest for sigma in asked_multipliers(run)]
+    """Per step, the noise multiplier relative to the longest contribution that rounding allows."""
+    longest = 1.0 + run.norm_excess
+    return [sigma if sigma is None else sigma / longest for sigma in configured_multipliers(run)]
 
 
-def asked_multipliers(run: RecordedRun) -> list[float | None]:
-    """Of each step: what the options asked for where noise was added, 0 where none was, None where nobody saw."""
-    asked, squares = run["noise_multiplier"], run["noise_squares"]
+def configured_multipliers(run: RecordedRun) -> list[float | None]:
+    """Per step, the configured noise multiplier; 0 without noise, None if the recorder did not observe the noise."""
     return [
-        None if not a < _MOST or math.isnan(s) else (0.0 if s == 0.0 else float(a))
-        for a, s in zip(asked.tolist(), squares.tolist(), strict=True)
+        None if not sigma < _LARGEST or math.isnan(squares) else (0.0 if squares == 0.0 else float(sigma))
+        for sigma, squares in zip(run["noise_multiplier"].tolist(), run["noise_squares"].tolist(), strict=True)
     ]
 
 
 def poisson_rates(run: RecordedRun) -> list[float | None]:
-    """Of each step: the rate at which it is a Poisson sample of the records; None where it is none, or was not seen."""
-    drawn = run["drawn"].tolist()
+    """Per step, the rate of its Poisson sample; None if it is not a Poisson sample or was not observed."""
     if run.header.scheme not in ("poisson", "none" if run.header.source == "own-loop" else ""):
         return [None] * run.steps
     return [
         None if math.isnan(rate) or math.isnan(size) or not 0.0 < rate <= 1.0 else rate
-        for rate, size in zip(run["rate"].tolist(), drawn, strict=True)
+        for rate, size in zip(run["rate"].tolist(), run["drawn"].tolist(), strict=True)
     ]
 
 
 def sampling_phases(run: RecordedRun) -> list[Phase]:
-    """The run's phases as the checks of conformance have them, told apart by their rate alone.
-
-    Everything that is checked is in units of the step's own clip norm and deviation.
-    """
+    """Phases of equal sampling rate. Noise and norms are 1, because checks use the units of each step."""
     phases: list[Phase] = []
     for rate, same in groupby(poisson_rates(run)):
         sampling = {"scheme": "full"} if rate is None else {"scheme": "poisson", "rate": rate}
@@ -90,7 +87,7 @@ def sampling_phases(run: RecordedRun) -> list[Phase]:
 
 
 def composed(noise: Sequence[float], rates: Sequence[float | None]) -> dict[tuple[float, float | None], int]:
-    """How many steps there are of each noise multiplier and rate; many multipliers are rounded down, which costs."""
+    """Number of steps of each noise multiplier and rate, with multipliers rounded down if there are many."""
     rounded = list(noise)
     if len(set(noise)) > _DISTINCT:
         exponent = np.floor(np.log10(np.maximum(noise, 1e-300))) - (_DIGITS - 1)
@@ -102,10 +99,109 @@ def composed(noise: Sequence[float], rates: Sequence[float | None]) -> dict[tupl
     return counts
 
 
-def is_rounded(noise: Sequence[float]) -> bool:
-    """Whether :func:`composed` rounds these, so that only an upper bound is tight."""
-    return len(set(noise)) > _DISTINCT
+@dataclass(frozen=True, kw_only=True)
+class ScheduleEpsilon:
+    """Epsilon of a schedule.
+
+    Attributes:
+        interval: Contains the worst case over datasets; None if nothing bounds it.
+        method: The method, or why the bound is not finite.
+        tight: Whether the lower end is meaningful. It is not if noise was rounded, or if participation is bounded.
+    """
+
+    interval: Interval | None
+    method: str
+    tight: bool = True
 
 
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
+def epsilon_of(
+    run: RecordedRun, internal: InternalSums | None, adjacency: str, delta: float, size: int
+) -> ScheduleEpsilon:
+    """Epsilon of the executed schedule at ``delta`` for groups of ``size`` records."""
+    noise = noise_multipliers(run)
+    known = [sigma for sigma in noise if sigma is not None]
+    if len(known) < len(noise):
+        why = f"the noise multiplier or the noise was not observed at {len(noise) - len(known)} of {len(noise)} steps"
+        return ScheduleEpsilon(interval=None, method=why)
+    return _bounded(run, internal, known, adjacency, delta, size)
+
+
+def measured_epsilon(
+    run: RecordedRun, internal: InternalSums | None, checks: Sequence[Check], adjacency: str, delta: float
+) -> float | None:
+    """Epsilon of one record with the measured noise of each step over the largest norm; None if options hold.
+
+    A step whose noise is within four standard deviations of the expected size counts with its configured multiplier.
+    """
+    longest = 1.0
+    if internal is not None:
+        longest = max([1.0, *(v for v in internal.largest.tolist() if math.isfinite(v))])
+    noise_off = any(c.assumption == "noise-scale" and rejected(c, len(checks)) for c in checks)
+    scaled, configured = scaled_squares(run), configured_multipliers(run)
+    known = [sigma for sigma in configured if sigma is not None]
+    count = run.header.parameters
+    longer = longest > (1.0 + table.CLIP_TOLERANCE) * (1.0 + run.norm_excess)
+    if not (noise_off or longer) or scaled is None or len(known) < len(configured) or not count:
+        return None
+    sizes = [math.sqrt(float(squares) / count) for squares in scaled]
+    likely = [size if abs(size - 1.0) > 4.0 / math.sqrt(2.0 * count) else 1.0 for size in sizes]
+    noise = [float(f"{sigma * size / longest:.3g}") for sigma, size in zip(known, likely, strict=True)]
+    found = _bounded(run, internal, noise, adjacency, delta, 1)
+    return None if found.interval is None else found.interval.upper
+
+
+def _bounded(
+    run: RecordedRun,
+    internal: InternalSums | None,
+    noise: Sequence[float],
+    adjacency: str,
+    delta: float,
+    size: int,
+) -> ScheduleEpsilon:
+    def unbounded(why: str) -> ScheduleEpsilon:
+        return ScheduleEpsilon(interval=None, method=why)
+
+    scheme = run.header.scheme
+    if run.header.clipping == "adaptive":
+        return unbounded(
+            "Opacus' adaptive clipping divides its noisy count by the real batch size, which no accountant covers"
+        )
+    if bare := sum(sigma < _SMALLEST for sigma in noise):
+        why = f"{bare} of {len(noise)} updates got no noise: no epsilon is finite"
+        return ScheduleEpsilon(interval=Interval(0.0, math.inf), method=why, tight=False)
+    if quiet := layers_without_noise(run):
+        named = ", ".join(quiet[:3]) + (f" and {len(quiet) - 3} more" if len(quiet) > 3 else "")
+        return unbounded(f"some updates of {named} got no noise: nothing bounds what these parameters show")
+    rates = [rate for rate in poisson_rates(run) if rate is not None]
+    if len(rates) == len(noise):
+        return poisson_epsilon(noise, rates, delta, size)
+    if scheme not in ("shuffled", "sequential"):
+        reasons = {"none": "were not reported", "poisson": "were not observed at every step"}
+        why = reasons.get(scheme, f"are {scheme} ({run.header.sampler})")
+        return unbounded(f"the distribution of the batches is unknown: they {why}")
+    if adjacency == ADD_REMOVE:
+        return unbounded(f"{scheme} batches all change when a record is added: nothing bounds that")
+    sampling = internal.sampling if internal is not None else None
+    if internal is None or internal.most_often is None or sampling is None or sampling.repeats:
+        return unbounded("the number of batches of a record was not observed, or some are in one batch twice")
+    return ordered_epsilon(noise, internal.most_often, delta, size)
+
+
+def poisson_epsilon(noise: Sequence[float], rates: Sequence[float], delta: float, group_size: int) -> ScheduleEpsilon:
+    """Epsilon at ``delta`` in (0, 1) of Poisson sampled steps for groups of up to ``group_size``."""
+    if not noise:
+        return ScheduleEpsilon(interval=Interval(0.0, 0.0), method="no step")
+    counts = composed(noise, rates)
+    parts = [(Mixture.poisson(group_size, rate or 1.0, sigma), steps) for (sigma, rate), steps in counts.items()]
+    interval = PrivacyLoss(tuple(parts)).epsilon(delta)
+    return ScheduleEpsilon(interval=interval, tight=len(set(noise)) <= _DISTINCT, method="PLD of Poisson samples")
+
+
+def ordered_epsilon(noise: Sequence[float], times: int, delta: float, group_size: int) -> ScheduleEpsilon:
+    """Epsilon of batches in an order independent of the records, with a record in at most ``times`` batches."""
+    if not noise or times < 1:
+        return ScheduleEpsilon(interval=Interval(0.0, 0.0), method="no step")
+    worst = sorted(noise)[:times]
+    mu = group_size * math.sqrt(math.fsum(sigma**-2 for sigma in worst)) * (1.0 + 1e-12)
+    method = f"a Gaussian at each of {len(worst)} batches that a record is in, nothing amplified"
+    return ScheduleEpsilon(interval=PrivacyLoss.gaussian(1.0 / mu).epsilon(delta), tight=False, method=method)

@@ -21,7 +21,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpspec.contract import DataError, Finding, Json, Plan, Series
 from dpspec.contract.audit import NO_TRIALS
@@ -36,11 +36,7 @@ from dpspec.engine.storage.origins import version_of
 from dpspec.errors import PluginError, SpecError, UsageError
 from dpspec.executors import Message, PartialResult, Pool, Resources, Task, TaskFailed, TaskProgress, WorkerLost
 from dpspec.executors.inline import InlinePool
-from dpspec.language.selections import SELECTION
 from dpspec.text import clipped
-
-if TYPE_CHECKING:
-    from dpspec.engine.recorded.pipeline.declared_run import DeclaredRun
 
 #: Of more audits than this, the progress through a stage is told besides that of each audit.
 MANY = 8
@@ -94,7 +90,7 @@ def bound(
         with limited(1):
             context = cache.context(spec, catalog, prepared.facts, device="cpu", emit=emit)
             computed = compute(context, plan=plan)
-        recording = _recording(prepared)
+        recording = None if prepared.recording is None else prepared.recording.read(spec, prepared.facts)
     except DataError as error:
         raise SpecError([data_unreadable(error, spec)]) from error
     except ArithmeticError as error:
@@ -103,15 +99,6 @@ def bound(
         raise SpecError([out_of_range(error, spec)]) from error
     seconds = time.monotonic() - began
     return Bounded(prepared=prepared, bounds=computed.bounds, plan=computed.plan, seconds=seconds, recording=recording)
-
-
-def _recording(prepared: Prepared) -> DeclaredRun | None:
-    """What the recorded run that a spec names says of it; raises as ``declared_run``."""
-    if prepared.spec.training.kind != "recorded":
-        return None
-    from dpspec.engine.recorded.pipeline.declared_run import declared_run
-
-    return declared_run(prepared.spec, prepared.facts)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,9 +151,7 @@ class Bounding:
         self._failed: dict[int, str] = {}
         self._losses = 0
         self._shareable = [
-            number
-            for number, audit in enumerate(audits)
-            if audit.spec.mechanism.kind != SELECTION and audit.spec.training.kind != "recorded"
+            number for number, audit in enumerate(audits) if not audit.components and audit.recording is None
         ]
 
     def run(self) -> list[Bounded]:

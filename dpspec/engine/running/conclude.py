@@ -36,18 +36,15 @@ from dpspec.contract.findings import Rigor
 from dpspec.engine.judging.inequalities import about_privacy, statement
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded, OtherTests, planned_tests
-from dpspec.engine.preparing.attacks import resting_on_code
-from dpspec.engine.preparing.initial_weights import assumed_public
-from dpspec.engine.preparing.prepare import Prepared, resting_on
+from dpspec.engine.preparing.outcome_assumptions import with_attack_code, with_constants, with_initial_weights
+from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.results.result_validation import flaws_of
-from dpspec.engine.selection.notes import told
 from dpspec.engine.storage.trial_store import StoredTrial
 from dpspec.errors import PluginError
 from dpspec.json_records import read, write
-from dpspec.language.selections import is_selection
 
 if TYPE_CHECKING:
-    from dpspec.engine.recorded.pipeline.declared_run import DeclaredRun
+    from dpspec.engine.recorded.executed_run import ExecutedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +58,12 @@ class Bounded:
     bounds: Sequence[Finding | Series] = ()
     plan: Plan = NO_TRIALS
     seconds: float = 0.0
-    recording: DeclaredRun | None = None
+    recording: ExecutedRun | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Those of the plan and of the recording, and which way to choose among cells is the cheaper one."""
-        recorded = () if self.recording is None else self.recording.notes
-        chosen = told(self.bounds) if is_selection(self.prepared.spec.document) else ()
-        return (*self.plan.notes, *recorded, *chosen)
+        return (*self.plan.notes, *self.prepared.audit.notes(self.bounds))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +133,7 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
     from_trials = prepared.audit.conclude(spec, trials) if trials else ()
     yielded = chain(bounded.bounds, (with_extent(outcome, prepared) for outcome in from_trials))
     outcomes: list[Outcome] = []
-    for outcome in assumed_public(_assumed(bounded, yielded, spec), spec):
+    for outcome in with_initial_weights(_assumed(bounded, yielded, spec), spec):
         if flaw := _flaw(outcome, quantities):
             kind = spec.mechanism.kind
             raise PluginError(f"mechanism {kind!r} yields {flaw}: tell its authors, or see `dpspec plugins --check`")
@@ -162,13 +157,14 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
 def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Iterator[Outcome]:
     """The outcomes with what is known of the constants; of a recorded run, those of its recording in addition."""
     if bounded.recording is None:
-        prepared = bounded.prepared
-        yield from resting_on_code(prepared.offers, resting_on(prepared.constants, outcomes, spec))
+        constants = bounded.prepared.constants
+        known = (with_constants(constants, o, spec) if isinstance(o, Finding) else o for o in outcomes)
+        yield from with_attack_code(bounded.prepared.offers, known)
         return
     for outcome in outcomes:
         if not isinstance(outcome, Finding):
             yield outcome
-        elif (kept := bounded.recording.under(outcome)) is not None:
+        elif (kept := bounded.recording.with_assumptions(outcome)) is not None:
             yield kept
     yield from bounded.recording.outcomes()
 

@@ -17,7 +17,6 @@ from dpspec.engine.running.bounding import compute
 from dpspec.engine.running.conclude import Bounded, conclude
 from dpspec.errors import PluginError
 from dpspec.language.reading.tree import locate
-from dpspec.language.selections import SELECTION
 
 _OTHER_OUTCOMES = {"proved", "supported", "open"}
 
@@ -42,8 +41,8 @@ def controls_decided_by_theory(prepared: Prepared, catalog: Catalog) -> Iterator
         and about_privacy(claim.kind)
         and "refuted_by" not in claims[number]
     }
-    recorded = spec.training.kind == "recorded"  # a recording drops the lower bounds of theory
-    if not suspects or spec.audit is None or recorded or spec.mechanism.kind == SELECTION:
+    # A recording drops the lower bounds of theory.
+    if not suspects or spec.audit is None or prepared.recording is not None or prepared.components:
         return
     for verdict in _theory_verdicts(prepared, catalog):
         if verdict.claim in suspects and verdict.verdict == "refuted":

@@ -29,7 +29,7 @@ from dpspec.engine.storage.stored_trials import Listener
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import NothingToRunError, SpecError
 from dpspec.language.reading.tree import locate, source_file
-from dpspec.language.selections import best_of, is_selection
+from dpspec.language.selections import best_of
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ def assemble(
         confidence=confidence_of([of_audit.spec for of_audit in concluded]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         environment=environment(catalog),
-        notes=_notes(audits),
+        notes=_notes(audits, [bool(each.bounded.prepared.components) for each in trained]),
     )
 
 
@@ -218,8 +218,13 @@ def _places(spec: Spec) -> FrozenMap:
     )
 
 
-def _notes(audits: Sequence[AuditResult]) -> tuple[str, ...]:
-    chosen = {(a.source, best_of(str(a.document["name"]))): a.name for a in audits if is_selection(a.document)}
+def _notes(audits: Sequence[AuditResult], composed: Sequence[bool]) -> tuple[str, ...]:
+    """How the cells of matrices were judged; ``composed``: whether an audit composes others."""
+    chosen = {
+        (a.source, best_of(str(a.document["name"]))): a.name
+        for a, of_cells in zip(audits, composed, strict=True)
+        if of_cells
+    }
     cells = [(a.source, str(a.document["name"])) for a in audits if a.cell]
     judged = [cell for cell in cells if cell in chosen]
     said = []

@@ -1,1 +1,1 @@
-"""What it costs to publish the best of several runs on the same data: the audit of the mechanism ``selection``."""
+"""The audit of the mechanism ``selection``: the privacy cost of publishing the best of several runs."""

@@ -1,9 +1,9 @@
-"""The audit of the mechanism ``selection``: bounds alone, from the mechanisms of its cells."""
+"""The audit of the mechanism ``selection``: bounds on publishing the best of several cells, from their mechanisms."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 from dpspec.contract import (
@@ -21,149 +21,146 @@ from dpspec.contract import (
     Spec,
     thaw,
 )
-from dpspec.contract.audit import Dominating
-from dpspec.contract.catalog import Catalog
+from dpspec.contract.audit import Component, Dominating
 from dpspec.contract.findings import Privacy
-from dpspec.engine.selection.notes import COSTS
-from dpspec.errors import SpecError
-from dpspec.language.load import from_document
-from dpspec.language.reading.tree import locate
-from dpspec.language.selections import SELECTION
+from dpspec.engine.results.decimals import upper
 
 if TYPE_CHECKING:
     from dpspec.accounting import Tries
-    from dpspec.engine.selection.ways import Cell, Way
+    from dpspec.engine.selection.bounds import SelectionBound
 
-#: What both bounds rest on.
+#: Assumption of both bounds.
 COMPARED = Assumption(
     name="compared-on-releases",
     status="declared",
-    text="the best cell is told by what the runs release and by public data, and no other run was made on the records",
+    text="the best cell is selected by the releases of the runs and by public data, and no other run used the records",
 )
 
-#: What nobody can check from outside.
+#: Assumption of the bound on a random number of tries, which an external observer cannot check.
 RANDOM_TRIES = Assumption(
     name="random-tries",
     status="unchecked",
-    text="the number of tries is drawn from the declared law, each try's cell uniformly, both whatever the data, and "
-    "of all tries the best alone is shown",
+    text="the number of tries has the declared distribution and the cell of each try is uniform, both independent of "
+    "the data, and only the best of all tries is released",
 )
 
-#: What is known of constants, the least first.
-_KNOWN = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
+#: Name of the series with all bounds.
+COSTS = "what-tuning-costs"
 
-#: Of more cells that differ, laws that nobody declared are not worth the time that they take.
+#: Maximum number of different cells for which undeclared numbers of tries are bounded.
 _MOST_FOR_INFORMATION = 32
 
+_CELLS: Path = ("mechanism", "cells")
 
-class RunsOthers(Protocol):
-    """A context that makes those of other audits on the same data."""
+#: The note for declared tries without a bound.
+_NONE = "no bound on these tries, as the mechanism of a cell does not say what its runs leak in a form that composes"
 
-    def beside(self, prepared: Cell) -> Context:
-        """A context for another audit."""
+
+class ComponentContexts(Protocol):
+    """A context that creates contexts of other audits on the same data."""
+
+    def for_component(self, component: Component) -> Context:
+        """The context of another audit."""
 
 
 class SelectionAudit(Audit):
-    """Bounds the choice of the best cell: of all, each run once, or of a random number of tries.
+    """Bounds the choice of the best cell: of all cells, each run once, or of a random number of tries."""
 
-    cells: as they were prepared, each with the claims at its share of delta; core fills them in.
-    """
-
-    def __init__(self, cells: Sequence[Cell] = ()) -> None:
+    def __init__(self, cells: Sequence[Component] = ()) -> None:
         self.cells = tuple(cells)
 
-    @property
-    def constants(self) -> Assumption:
-        """Where those of the cell come from of which the least is known: the choice rests on all."""
-        return min((cell.constants for cell in self.cells), key=lambda said: _KNOWN.index(said.status))
+    def components(self, spec: Spec) -> Iterator[tuple[str, Path, FrozenMap]]:
+        """The cells, each with the claims at its share of delta."""
+        from dpspec.engine.selection.bounds import share
+
+        blocks = spec.mechanism["cells"]
+        claims = [
+            {**thaw(claim), "delta": share(claim["delta"], len(blocks)), "expect": ["proved"]}
+            for claim in spec.document["claims"]
+        ]
+        shared = {key: thaw(spec.document[key]) for key in ("dpspec", "name", "data", "training", "threat_model")}
+        for number, block in enumerate(blocks):
+            yield f"cell {number + 1}", (*_CELLS, number), FrozenMap({**shared, **thaw(block), "claims": claims})
+
+    def compose(self, components: Sequence[Component]) -> SelectionAudit:
+        """The audit with its cells."""
+        return SelectionAudit(components)
 
     def check(self, spec: Spec, facts: Facts) -> Iterator[Diagnostic]:
-        """What is wrong with a cell, and cells of which nothing can be said together."""
+        """Report errors of the cells, and cells without a common bound."""
         for number, cell in enumerate(self.cells):
             for wrong in cell.diagnostics:
-                yield _of_cell(number, wrong)
-            if cell.spec.training.kind == "recorded":
-                yield _refused(number, "a recorded run is one run, and says nothing of others that it was chosen from")
+                message = f"cell {number + 1}: {wrong.message}"
+                yield dataclasses.replace(wrong, message=message, path=(*_CELLS, number), span=None)
+            if cell.components:
+                yield _refused(number, "a cell cannot select among cells")
+            if cell.recording is not None:
+                yield _refused(number, "a recorded run is a single run without others to choose from")
             if _start(cell.spec) != _start(spec):
-                yield _refused(number, "its model starts otherwise than that of the spec")
-            if any(_about(own) != _about(said) for own, said in zip(cell.spec.claims, spec.claims, strict=True)):
-                yield _refused(number, "its threat model is another one than that of the spec")
+                yield _refused(number, "its initial model differs from the spec's")
+            if any(_scope(own) != _scope(claim) for own, claim in zip(cell.spec.claims, spec.claims, strict=True)):
+                yield _refused(number, "its threat model differs from the spec's")
 
     def bound(self, spec: Spec, context: Context) -> Iterator[Finding | Series]:
-        """Epsilon of the choice at each claim's delta; and what other ways to choose would have cost, as a table."""
-        from dpspec.engine.selection import ways
+        """Epsilon of the choice at each claim's delta, and a table with the cost of other ways to choose."""
+        from dpspec.engine.selection import bounds
 
         rows: list[tuple[Json, ...]] = []
         privacy: Privacy = "public"
-        contexts = [cast(RunsOthers, context).beside(cell) for cell in self.cells]
+        contexts = [cast(ComponentContexts, context).for_component(cell) for cell in self.cells]
         for number, claim in enumerate(spec.claims):
             context.progress(number, len(spec.claims), "accounting")
             claims = [cell.spec.claims[number] for cell in self.cells]
-            every = ways.dominated(self.cells, claims)
-            ran, others = self._ways(spec, claim, claims, every, contexts)
-            if ran is not None:
-                yield from _findings(ran, claim)
-                rows.append(_row(claim, ran, "yes"))
-            rows += [_row(claim, way, "no") for way in others]
-            privacy = ways.strictest([privacy, *(way.privacy for way in (ran, *others) if way is not None)])
+            every = bounds.dominated(self.cells, claims)
+            declared, others = self._bounds(spec, claim, claims, every, contexts)
+            if declared is not None:
+                yield from _findings(declared, claim)
+                rows.append(_row(claim, declared, "yes"))
+            rows += [_row(claim, other, "no") for other in others]
+            found = [declared, *others] if declared is not None else others
+            privacy = bounds.strictest([privacy, *(each.privacy for each in found)])
         context.progress(len(spec.claims), len(spec.claims), "accounting")
         if rows:
             yield _series(rows, privacy)
 
-    def _ways(
+    def notes(self, bounds: Sequence[Finding | Series]) -> Iterator[str]:
+        """A sentence per claim that compares the ways to choose; none from a table that is not public."""
+        for table in bounds:
+            if not isinstance(table, Series) or table.name != COSTS or table.privacy != "public":
+                continue
+            names = ("claim", "way", "trainings", "epsilon", "declared")
+            rows = list(zip(*(table.columns[name] for name in names), strict=True))
+            for claim in dict.fromkeys(table.columns["claim"]):
+                ways = [row[1:] for row in rows if row[0] == claim]
+                ran = next((way for way in ways if way[3] == "yes"), None)
+                text = f"{claim}: {_NONE if ran is None else _cost(*ran[:3])}."
+                others = [way for way in ways if way[3] != "yes"]
+                costs = [f"{_cost(*way[:3])}{'' if ran is None else _compared(way[2], ran[2])}" for way in others]
+                yield f"{text} Not run: {'; '.join(costs)}." if costs else text
+
+    def _bounds(
         self,
         spec: Spec,
         claim: Claim,
         claims: Sequence[Claim],
         every: Sequence[Dominating] | None,
         contexts: Sequence[Context],
-    ) -> tuple[Way | None, list[Way]]:
-        """The bound on what ran as the spec says, None without one; and what other ways to choose would have cost.
+    ) -> tuple[SelectionBound | None, list[SelectionBound]]:
+        """The bound on the declared procedure, None without one, and the bounds on other ways to choose.
 
-        Every cell run once and a random number of tries, which may run one cell often, are two procedures: a bound on
-        the one says nothing of the other.
+        Running every cell once and a random number of tries, which may repeat a cell, are two procedures: a bound on
+        one does not apply to the other.
         """
-        from dpspec.engine.selection import ways
+        from dpspec.engine.selection import bounds
 
         declared = _tries(spec)
-        plain = ways.all_composed(every, claim) if every else ways.added_up(self.cells, claims, contexts)
+        plain = bounds.all_composed(every, claim) if every else bounds.added_up(self.cells, claims, contexts)
         if declared is not None:
-            random = ways.at_random(every, claim, declared, (RANDOM_TRIES,)) if every else None
+            random = bounds.at_random(every, claim, declared, (RANDOM_TRIES,)) if every else None
             return random, [] if plain is None else [plain]
-        if not every or len({_identity(one) for one in every}) > _MOST_FOR_INFORMATION:
+        if not every or len({_identity(pairs) for pairs in every}) > _MOST_FOR_INFORMATION:
             return plain, []
-        return plain, [ways.at_random(every, claim, law) for law in _others(every)]
-
-
-def with_cells(spec: Spec, catalog: Catalog, prepare: Callable[[Spec], Cell]) -> SelectionAudit:
-    """The audit of a spec of this mechanism, its cells prepared. Raises ``SpecError`` where one of them is no spec."""
-    from dpspec.engine.selection.ways import share
-
-    cells: list[Cell] = []
-    blocks = spec.mechanism["cells"]
-    claims = [
-        {**thaw(claim), "delta": share(claim["delta"], len(blocks)), "expect": ["proved"]}
-        for claim in spec.document["claims"]
-    ]
-    shared = {key: thaw(spec.document[key]) for key in ("dpspec", "name", "data", "training", "threat_model")}
-    for number, block in enumerate(blocks):
-        try:
-            if block["mechanism"].get("kind") == SELECTION:
-                raise SpecError([_refused(number, "a cell cannot choose among cells of its own")])
-            cell = from_document({**shared, **thaw(block), "claims": claims}, catalog, spec.directory)
-            cells.append(prepare(cell))
-        except SpecError as error:
-            wrong = [d if d.path[:2] == _CELLS else _of_cell(number, d) for d in error.diagnostics]
-            raise SpecError([locate(d, spec.origin) for d in wrong]) from None
-    return SelectionAudit(cells)
-
-
-_CELLS: Path = ("mechanism", "cells")
-
-
-def _of_cell(number: int, wrong: Diagnostic) -> Diagnostic:
-    message = f"cell {number + 1}: {wrong.message}"
-    return dataclasses.replace(wrong, message=message, path=(*_CELLS, number), span=None)
+        return plain, [bounds.at_random(every, claim, tries) for tries in _usual_tries(len(every))]
 
 
 def _refused(number: int, message: str) -> Diagnostic:
@@ -171,12 +168,11 @@ def _refused(number: int, message: str) -> Diagnostic:
 
 
 def _start(spec: Spec) -> tuple[bool, Json]:
-    """Whether there is a model, and what it starts from: both decide what bounds rest on."""
+    """Whether there is a model, and its initial weights: both determine the assumptions of bounds."""
     return spec.model is not None, None if spec.model is None else spec.model.get("initial")
 
 
-def _about(claim: Claim) -> tuple[Json, ...]:
-    """Of which neighbours and adversary a claim speaks."""
+def _scope(claim: Claim) -> tuple[Json, ...]:
     return (
         *(claim.adjacency, claim.unit, claim.direction, claim.access, claim.group_size),
         *(claim.min_records, claim.neighbours, claim.record, claim.over),
@@ -186,41 +182,40 @@ def _about(claim: Claim) -> tuple[Json, ...]:
 def _tries(spec: Spec) -> Tries | None:
     from dpspec.accounting import Tries
 
-    said = spec.mechanism.get("tries")
-    return None if said is None else Tries(said["distribution"], said["mean"], said.get("eta"))
+    tries = spec.mechanism.get("tries")
+    return None if tries is None else Tries(tries["distribution"], tries["mean"], tries.get("eta"))
 
 
-def _others(every: Sequence[Dominating]) -> list[Tries]:
-    """Laws with as many tries on average as there are cells."""
+def _usual_tries(cells: int) -> list[Tries]:
+    """Distributions with as many tries on average as there are cells."""
     from dpspec.accounting import Tries
 
-    return [Tries("logarithmic", float(len(every))), Tries("geometric", float(len(every)))]
+    return [Tries("logarithmic", float(cells)), Tries("geometric", float(cells))]
 
 
-def _identity(one: Dominating) -> object:
-    pairs = [(getattr(pair, "key", None), steps) for pair, steps in one.phases]
-    return tuple(pairs)
+def _identity(run: Dominating) -> object:
+    return tuple((getattr(pair, "key", None), steps) for pair, steps in run.phases)
 
 
-def _findings(way: Way, claim: Claim) -> Iterator[Finding]:
-    """The way's upper bound in each of its scopes."""
-    for scope in way.scopes:
+def _findings(found: SelectionBound, claim: Claim) -> Iterator[Finding]:
+    """The upper bound in each of its scopes."""
+    for scope in found.scopes:
         yield Finding(
             quantity="epsilon",
-            value=way.epsilon,
+            value=found.epsilon,
             bound="upper",
-            rigor=way.rigor,
-            method=way.name,
-            source=way.source,
+            rigor=found.rigor,
+            method=found.name,
+            source=found.source,
             at=FrozenMap({"delta": float(claim["delta"]), "group_size": claim.group_size}),
             scope=scope,
-            assumptions=(*way.assumptions, COMPARED),
-            privacy=way.privacy,
+            assumptions=(*found.assumptions, COMPARED),
+            privacy=found.privacy,
         )
 
 
-def _row(claim: Claim, way: Way, declared: str) -> tuple[Json, ...]:
-    return claim.id, way.label, way.trainings, way.epsilon, way.lower, float(claim["delta"]), declared
+def _row(claim: Claim, found: SelectionBound, declared: str) -> tuple[Json, ...]:
+    return claim.id, found.label, found.trainings, found.epsilon, found.lower, float(claim["delta"]), declared
 
 
 def _series(rows: Sequence[tuple[Json, ...]], privacy: Privacy) -> Series:
@@ -237,3 +232,13 @@ def _series(rows: Sequence[tuple[Json, ...]], privacy: Privacy) -> Series:
         upper=["epsilon"],
         lower=["lower"],
     )
+
+
+def _cost(way: str, trainings: float, epsilon: float | None) -> str:
+    bound = "no finite epsilon" if epsilon is None else f"epsilon <= {upper(epsilon)}"
+    return f"{bound} by {way} ({trainings:g} trainings{'' if way.startswith(('all', 'the sum')) else ' on average'})"
+
+
+def _compared(epsilon: float | None, ran: float | None) -> str:
+    sizes = [float("inf") if value is None else value for value in (epsilon, ran)]
+    return f", which is {'cheaper' if sizes[0] < sizes[1] else 'dearer'} by these bounds"

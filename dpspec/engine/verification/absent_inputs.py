@@ -18,7 +18,7 @@ from dpspec.engine.verification.differences import Mismatch
 from dpspec.errors import DpspecError, SpecError
 
 if TYPE_CHECKING:
-    from dpspec.engine.recorded.pipeline.declared_run import DeclaredRun
+    from dpspec.engine.recorded.executed_run import ExecutedRun
 
 
 def absent_file(prepared: Prepared) -> DataError | None:
@@ -62,17 +62,15 @@ def file_not_at_hand(audit: AuditResult, error: DataError) -> Mismatch:
     )
 
 
-def recording_of(audit: AuditResult, prepared: Prepared) -> tuple[DeclaredRun | None, list[Mismatch]]:
+def recording_of(audit: AuditResult, prepared: Prepared) -> tuple[ExecutedRun | None, list[Mismatch]]:
     """Evaluate the recorded run of a spec again; if its folder is missing or invalid, use the result's own values."""
-    spec = prepared.spec
-    if spec.training.kind != "recorded":
+    reader = prepared.recording
+    if reader is None:
         return None, []
-    from dpspec.engine.recorded.pipeline.declared_run import as_recorded, declared_run
-
     setup = audit.recording.setup if audit.recording is not None else audit.notes
     recorded = "; ".join(setup[-1:]) or "a recorded run"
     try:
-        return declared_run(spec, prepared.facts), []
+        return reader.read(prepared.spec, prepared.facts), []
     except SpecError as error:  # there is no such folder
         differs, found = False, f"taken as recorded: {error}"
     except DpspecError as error:
@@ -85,7 +83,7 @@ def recording_of(audit: AuditResult, prepared: Prepared) -> tuple[DeclaredRun | 
         differs=differs,
         claims=tuple(verdict.claim for verdict in audit.verdicts),
     )
-    return as_recorded(audit), [gone]
+    return reader.from_result(audit), [gone]
 
 
 def not_vouched(audit: AuditResult, stored: Sequence[StoredTrial | None]) -> Iterator[Mismatch]:

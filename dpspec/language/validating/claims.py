@@ -36,7 +36,7 @@ def check_claims(
     Returns:
         The claims with defaults, and the diagnostics.
     """
-    if claims == [] and mechanism is not None and mechanism.kind == "recorded":  # its epsilon is reported without one
+    if claims == [] and mechanism is not None and mechanism.optional_claims:
         return claims, []
     found = list(problems(core("spec")["properties"]["claims"], claims, ("claims",)))
     if not isinstance(claims, list):

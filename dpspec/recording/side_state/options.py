@@ -7,6 +7,7 @@ call is the one that was read last, and it is one of those that the scheduler se
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from numbers import Real
 from typing import Any, TypeAlias
@@ -23,6 +24,9 @@ Value: TypeAlias = float | str | None
 
 #: Keys of a parameter group that are no options.
 _NO_OPTIONS = ("params", "param_names")
+
+#: Types whose values cannot change in place.
+_FIXED = frozenset((float, int, bool, str, type(None)))
 
 #: Types of values that the recorder knows.
 _KINDS = (float, int, bool, str, type(None), Tensor, nn.Parameter)
@@ -49,6 +53,8 @@ class OptionWatch:
         """
         self._optimizer, self._private = optimizer, private
         self._last: dict[str, tuple[Value, ...]] | None = None
+        # The objects that ``_last`` was read from: those of the private sum under True, all under False.
+        self._seen: dict[bool, list[Any] | None] = {}
         self._changed: dict[str, str] = {}
         self._places: dict[int, int] = {}
         self._named: dict[tuple[int, ...], str] = {}
@@ -60,12 +66,15 @@ class OptionWatch:
 
     def look(self, *, private: bool = False) -> None:
         """The options are about to be used. ``private``: only those of the private sum are."""
+        seen = self._objects(private)
+        if self._last is not None and _are_same(seen, self._seen.get(private)):
+            return
         now = self._read() if self._last is None or not private else {**self._last, **self._read_private()}
         if self._last is None:
             self._changed = dict.fromkeys(now, START)
-        else:
-            self._note(now, frozenset(), UNKNOWN)
-        self._last = now
+        elif self._note(now, frozenset(), UNKNOWN):
+            self._seen.clear()
+        self._last, self._seen[private] = now, seen
 
     def written(self) -> dict[str, OptionChange]:
         """What changed since the last call; at the first step all options."""
@@ -81,17 +90,34 @@ class OptionWatch:
         if self._last is not None:
             now = self._read()
             self._note(now, sets, name)
+            self._seen.clear()
             self._last = now
 
-    def _note(self, now: Mapping[str, tuple[Value, ...]], sets: frozenset[str], by: str) -> None:
-        """Mark what is not what it was: as set by a scheduler, unless other code has changed it since the last step."""
-        last = self._last or {}
-        if now == last:
-            return
+    def _note(self, now: Mapping[str, tuple[Value, ...]], sets: frozenset[str], by: str) -> bool:
+        """Mark the options that changed: as set by a scheduler, unless other code has changed them since the last step.
+
+        Returns whether one changed.
+        """
+        last, changed = self._last or {}, False
         for name in now.keys() | last.keys():
             if _bits(now.get(name, ())) != _bits(last.get(name, ())):
+                changed = True
                 known = name in sets and self._changed.get(name, by) != UNKNOWN
                 self._changed[name] = self._changed.get(name, by) if known else UNKNOWN
+        return changed
+
+    def _objects(self, private: bool) -> list[Any] | None:
+        """The objects that options are read from; None if one of them can change in place."""
+        groups = [] if private or self._optimizer is None else self._optimizer.param_groups
+        found: list[Any] = [one for group in groups for one in group["params"]]
+        for options in (*groups, self._private()):
+            for name, value in options.items():
+                if name not in _NO_OPTIONS:
+                    values = value if type(value) in (list, tuple) else (value,)
+                    if not _FIXED.issuperset(map(type, values)):
+                        return None
+                    found += (name, len(values), *values)
+        return found
 
     @torch.no_grad()
     def _read(self) -> dict[str, tuple[Value, ...]]:
@@ -113,6 +139,11 @@ class OptionWatch:
             places = sorted(self._places.setdefault(one, len(self._places)) for one in parameters)
             self._named[parameters] = digest(places)[:16]
         return self._named[parameters]
+
+
+def _are_same(now: list[Any] | None, before: list[Any] | None) -> bool:
+    """Whether both are known and hold the same objects."""
+    return now is not None and before is not None and len(now) == len(before) and all(map(operator.is_, now, before))
 
 
 def _flat(options: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:

@@ -56,20 +56,21 @@ class NoiseSketch:
             self._block = torch.zeros(self._whole, dtype=torch.float64, device=flat.device)
         block = self._block
         flat = flat.to(block.device)
-        self._squares.append(torch.dot(flat, flat).double())
-        full = len(flat) // self._whole * self._whole
+        self._squares.append(torch.dot(flat, flat))
+        size = flat.numel()
+        full = size // self._whole * self._whole
         if full:
             block += flat[:full].view(-1, self._whole).sum(0)
-        if full < len(flat):
-            block[: len(flat) - full] += flat[full:]
+        if full < size:
+            block[: size - full] += flat[full:] if full else flat
 
     def results(self) -> Tensor:
         """(layers + width,) float64 on the noise's device: sums of squares, then the noise along the directions."""
         if self._block is None:
             return torch.zeros(0, dtype=torch.float64)
         signs, lengths = self._signs.to(self._block.device), self._lengths.to(self._block.device)
-        along = (self._block.view(signs.shape) * signs).sum(0) / lengths
-        return torch.cat([torch.stack(self._squares), along[: self.width]])
+        along = torch.linalg.vecdot(self._block.view(signs.shape), signs, dim=0) / lengths
+        return torch.cat([torch.stack(self._squares).double(), along[: self.width]])
 
     def clear(self) -> None:
         """Forget it all, before the next step."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,6 +39,9 @@ _SQUARES = 2**24
 #: Largest coordinate of the sum, in standard deviations of the noise, where single values are tested.
 _SUM = 32.0
 
+#: Steps that are tested in one go: the code is in the processor's caches then.
+_BATCH = 32
+
 #: Rounding of a coordinate, in standard deviations, above which a step is not tested for dependence.
 _ROUNDING = 0.01
 
@@ -49,6 +53,21 @@ _APART, _ERROR = 96.0, 80.0
 _COARSE_BITS = 6
 
 
+@dataclass(frozen=True)
+class _Step:
+    """Some values of a step's noise, the same coordinates of its sum, and (2 L,) sums and squared norms of the layers.
+
+    precise: whether rounding is small enough for tests of sums and norms.
+    """
+
+    values: Tensor
+    total: Tensor | None
+    layers: Array
+    std: float
+    unit: float
+    precise: bool
+
+
 class NoiseWatch:
     """Accumulates the statistics of all steps."""
 
@@ -57,7 +76,10 @@ class NoiseWatch:
         shapes = [tuple(p.shape) for p in parameters]
         self._resolution = max([2.0**-23, *(torch.finfo(p.dtype).eps for p in parameters if p.is_floating_point())])
         self._coordinates, self._steps = Coordinates(shapes), SampledSteps()
-        self._sizes = np.array([math.prod(shape) for shape in shapes], dtype=np.float64)
+        # The sizes of the layers that have coordinates, and of all of these together if there are several.
+        self._lengths = [size for size in map(math.prod, shapes) if size]
+        whole = [sum(self._lengths)] if len(self._lengths) > 1 else []
+        self._sizes = np.array([*self._lengths, *whole], dtype=np.float64)
         self._window = self._coordinates.window()
         self._kept = self._coordinates.every(_COMPARED)
         self._scores: Array | None = None
@@ -75,6 +97,7 @@ class NoiseWatch:
         self._largest: list[Array] = []
         self._squares: list[Tensor] = []
         self._rounding = 0.0
+        self._waiting: list[_Step] = []
         self._seen, self._unit = 0, 0.5 * self._resolution
 
     def add(self, noise: Sequence[Tensor], total: Sequence[Tensor] | None, std: float) -> None:
@@ -88,52 +111,58 @@ class NoiseWatch:
         sampled = self._steps.next()
         if not (std > 0.0 and math.isfinite(std)) or self._coordinates.count == 0:
             return
-        given = [*noise, *(total or ())]
-        if not all(part.is_floating_point() for part in given):
+        types = {part.dtype for part in (*noise, *(total or ()))}
+        if not all(kind.is_floating_point for kind in types):
             return
-        unit = 0.5 * max(self._resolution, *(torch.finfo(part.dtype).eps for part in given))
-        parts, sums = _rows(noise), None if total is None else _rows(total)
-        ends = [end for one in sums or parts if len(one) for end in torch.aminmax(one)]
-        largest = np.abs(_array(torch.stack(ends)))
-        layers = self._layers(parts)
-        if not (np.isfinite(layers).all() and np.isfinite(largest).all()):
+        unit = 0.5 * max(self._resolution, *(torch.finfo(kind).eps for kind in types))
+        values, sums = _row(noise), None if total is None else _row(total)
+        parts = torch.split(values, self._lengths)
+        ends = torch.aminmax(values if sums is None else sums)
+        read = _array(torch.stack([*ends, *(one.sum() for one in parts), *(torch.dot(one, one) for one in parts)]))
+        if not np.isfinite(read).all():
             return
+        largest, layers = max(-read[0], read[1]), read[2:]
         self._seen += 1
         self._unit = max(self._unit, unit)
-        self._add_values(parts, sums, std, unit)
-        if unit * (float(largest.max()) / std + 8.0) <= _ROUNDING:
-            self._add_norms(layers, std)
-            self._add_squares(parts, std, unit * (float(largest.max()) / std + 16.0))
+        where, precise = self._coordinates.every(_VALUES), unit * (largest / std + 8.0) <= _ROUNDING
+        chosen = values[where].clone(), None if sums is None else sums[where].clone()
+        self._waiting.append(_Step(*chosen, layers, std, unit, precise))
+        if len(self._waiting) == _BATCH:
+            self._read_steps()
+        if precise:
+            every = [values] if len(values) <= _SQUARES else [part[: _SQUARES // len(parts)] for part in parts]
+            self._add_squares(every, std, unit * (largest / std + 16.0))
             if sampled or len(self._rows) < _KEPT:
-                _keep(self._rows, (_every(parts, self._kept) / std).astype(np.float32))
+                _keep(self._rows, (_array(values[self._kept]) / std).astype(np.float32))
             if sampled:
-                self._add_sampled(torch.cat(parts), None if sums is None else torch.cat(sums), std, unit)
+                self._add_sampled(values, sums, std, unit)
 
-    def _layers(self, parts: Sequence[Tensor]) -> Array:
-        """(2, L) sums and squared norms of the layers that have coordinates."""
-        if len(parts) == 1 < len(self._sizes):
-            parts = torch.split(parts[0], [int(size) for size in self._sizes])
-        return _array(torch.stack([torch.stack([one.sum(), torch.dot(one, one)]) for one in parts if len(one)])).T
+    def _read_steps(self) -> None:
+        """Test the steps that wait."""
+        waiting, self._waiting = self._waiting, []
+        for step in waiting:
+            values = _array(step.values) / step.std
+            if step.total is not None:
+                values = values[np.abs(_array(step.total)) <= _SUM * step.std]
+            self._add_values(values, _ERROR * step.unit)
+            if step.precise:
+                self._add_norms(step.layers.reshape(2, -1), step.std)
 
-    def _add_values(self, noise: Sequence[Tensor], total: Sequence[Tensor] | None, std: float, unit: float) -> None:
-        """Count the values of some coordinates by interval."""
-        where = self._coordinates.every(_VALUES)
-        values = _every(noise, where) / std
-        if total is not None:
-            values = values[np.abs(_every(total, where)) <= _SUM * std]
-        counts = np.bincount(np.searchsorted(gaussian_noise.EDGES, values), minlength=gaussian_noise.INTERVALS)
+    def _add_values(self, values: Array, room: float) -> None:
+        """Count values by interval."""
+        below = np.searchsorted(np.sort(values), gaussian_noise.EDGES, side="right")
+        counts = np.diff(below, prepend=0, append=len(values))
         self._counts += counts
         self._tested += 1
-        self._room = max(self._room, _ERROR * unit)
-        log_p, _ = gaussian_noise.log_shares(counts.astype(np.float64), _ERROR * unit)
+        self._room = max(self._room, room)
+        log_p, _ = gaussian_noise.log_shares(counts.astype(np.float64), room)
         if log_p < self._worst[0]:
             self._worst = log_p, counts.tolist()
 
     def _add_norms(self, layers: Array, std: float) -> None:
         """Add the normal scores of sums and squared norms, of each layer and of all coordinates."""
-        sizes, (sums, squares) = self._sizes[self._sizes > 0], layers
-        if len(sizes) > 1:
-            sizes = np.append(sizes, sizes.sum())
+        sizes, (sums, squares) = self._sizes, layers
+        if len(sizes) > len(sums):
             sums, squares = np.append(sums, sums.sum()), np.append(squares, squares.sum())
         sums, scores = sums / std / np.sqrt(sizes), gaussian_noise.scores(squares / std / std, sizes)
         for kept, values in ((self._sums, sums), (self._norms, scores)):
@@ -170,7 +199,7 @@ class NoiseWatch:
                 self._repeats[2] + max(0, len(largest) - 1),
             ]
             where = self._coordinates.every(_VALUES)
-            self._add_coarse(_every([noise], where), _every([total], where), std, unit)
+            self._add_coarse(_array(noise[where]), _array(total[where]), std, unit)
         _keep(self._largest, largest)
         self._add_products(np.concatenate([_array(noise[stretch]) for stretch in self._window]) / std)
         for layer, block in self._coordinates.blocks():
@@ -216,6 +245,7 @@ class NoiseWatch:
 
     def found(self) -> dict[str, Any] | None:
         """The statistics, for the end record; None without a step."""
+        self._read_steps()
         if not self._seen:
             return None
         common, pairs = self._common()
@@ -294,21 +324,13 @@ def _least(values: Array) -> float:
     return float(values[-1]) if len(values) == _LARGEST else 0.0
 
 
-def _rows(parts: Sequence[Tensor]) -> list[Tensor]:
-    """Each tensor in one row, in single or double precision, all on one device."""
+def _row(parts: Sequence[Tensor]) -> Tensor:
+    """All tensors in one row, in single or double precision."""
     flat = [part.detach().reshape(-1).to(parts[0].device) for part in parts]
-    return [part if part.dtype in (torch.float32, torch.float64) else part.float() for part in flat]
-
-
-def _every(parts: Sequence[Tensor], where: slice) -> Array:
-    """The coordinates ``where`` of all tensors in a row."""
-    chosen, start = [], 0
-    for part in parts:
-        chosen.append(part[(where.start - start) % where.step :: where.step])
-        start += len(part)
-    return _array(torch.cat(chosen))
+    row = flat[0] if len(flat) == 1 else torch.cat(flat)
+    return row if row.dtype in (torch.float32, torch.float64) else row.float()
 
 
 def _array(values: Tensor) -> Array:
-    found: Array = values.detach().cpu().double().numpy()
+    found: Array = values.cpu().double().numpy()
     return found

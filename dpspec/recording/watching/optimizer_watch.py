@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpspec.recording.fingerprint import Fingerprint
+from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.step_hooks import StepHooks
 from dpspec.recording.watching.gradients.contributions import Contributions
@@ -56,10 +56,9 @@ class OpacusWatch:
         self._coefficients = 0
         self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
         self._undo: list[Callable[[], None]] = []
-        self._scaled: Tensor | None = None
-        self._meddled: Tensor | None = None
-        self._changed: Tensor | None = None
-        self._stepped_with: Tensor | None = None
+        self._scaled: Fingerprint | None = None
+        self._meddled, self._changed = Tally(), Tally()
+        self._stepped_with: Fingerprint | None = None
         self.step = PendingStep()
         #: In which half precision norms were computed, and sums made; "" for neither.
         self.norm_type, self.sum_type = "", ""
@@ -67,17 +66,16 @@ class OpacusWatch:
         self.recomputed = None if clipping == "ghost" else RecomputedSums(optimizer, clipping)
         self.scaling = SizeScaling()
         self._put: dict[str, Any] = {}
-        self._secret = Fingerprint()
 
     @property
     def meddled(self) -> int:
         """How many updates were made with other gradients than the noisy, scaled sum."""
-        return 0 if self._meddled is None else int(self._meddled)
+        return int(self._meddled)
 
     @property
     def changed(self) -> int:
         """The number of updates whose gradients nobody knows: they changed during it, or another hook followed."""
-        return (0 if self._changed is None else int(self._changed)) + self._hooks.disordered
+        return int(self._changed) + self._hooks.disordered
 
     def attach(self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None]) -> None:
         """Begin to watch. ``guarded`` runs what looks on, so that a fault of it never reaches the training.
@@ -129,7 +127,7 @@ class OpacusWatch:
     def _around_clipping(self, original: Callable[[], Any]) -> Any:
         self._guarded(self._use)
         assert self.recomputed is not None
-        self._guarded(lambda: self.sums.compare(self.sums.flat()))
+        self._guarded(self.sums.compare)
         self._guarded(self.recomputed.expect)
 
         def probe() -> None:
@@ -164,7 +162,7 @@ class OpacusWatch:
         return result
 
     def _around_accumulate(self, original: Callable[[], Any]) -> Any:
-        self._guarded(lambda: self.sums.compare(self.sums.flat()))
+        self._guarded(self.sums.compare)
 
         def probe() -> None:
             size, self._coefficients = self._coefficients, 0
@@ -194,8 +192,7 @@ class OpacusWatch:
 
     def _around_noise(self, original: Callable[[], Any]) -> Any:
         def compare() -> None:
-            flat = self.sums.flat()
-            self.sums.compare(flat)
+            self.sums.compare()
             self.sums.forget()
 
         self._guarded(self._hooks.put_last)
@@ -205,21 +202,21 @@ class OpacusWatch:
         result = original()
 
         def look() -> None:
-            step, optimizer = self.step, self._optimizer
-            if [id(p) for p in optimizer.params] != self._ids:
+            step, optimizer, parameters = self.step, self._optimizer, self._optimizer.params
+            if [id(p) for p in parameters] != self._ids:
                 raise RuntimeError("other parameters are trained than at the beginning; record each part apart")
             step.noise_multiplier = float(optimizer.noise_multiplier)
             step.clip_norm = float(optimizer.max_grad_norm)
             step.deviation = expected_multiplier(optimizer, self._clipping) * step.clip_norm
             self._sketch.clear()
-            sums = [p.summed_grad.detach().reshape(-1) for p in optimizer.params]
-            norms = [torch.linalg.vector_norm(summed) for summed in sums]
-            noise = [p.grad.detach().reshape(-1) - s for p, s in zip(optimizer.params, sums, strict=True)]
+            sums = [p.summed_grad.detach().reshape(-1) for p in parameters]
+            noise = [p.grad.detach().reshape(-1) - s for p, s in zip(parameters, sums, strict=True)]
             for part in noise:
                 self._sketch.add(part)
             self._noise.add(noise, sums, step.deviation)
             step.sketch, step.noised = self._sketch.results(), True
-            step.sum_norm = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]).double())
+            norms = [torch.linalg.vector_norm(summed).to(sums[0].device) for summed in sums]
+            step.sum_norm = torch.linalg.vector_norm(torch.stack(norms).double())
 
         self._guarded(look)
         return result
@@ -238,22 +235,18 @@ class OpacusWatch:
         self.replaced.look(self._put)
         scaled, self._scaled = self._scaled, None
         if scaled is not None:
-            now = self._fingerprint()
-            other = (now != scaled).long()
-            self._meddled = other if self._meddled is None else self._meddled + other
-            self._stepped_with = now
+            self._stepped_with = self._fingerprint()
+            self._meddled.add(differs(self._stepped_with, scaled))
 
     def look_after_update(self) -> None:
         """It has stepped: count it where gradients are others now, so that nobody knows which it stepped with."""
         before, self._stepped_with = self._stepped_with, None
         if before is not None and all(p.grad is not None for p in self._optimizer.params):
-            now = self._fingerprint()
-            other = (now != before).long()
-            self._changed = other if self._changed is None else self._changed + other
+            self._changed.add(differs(self._fingerprint(), before))
 
-    def _fingerprint(self) -> Tensor:
-        """The fingerprint of all gradients, ()."""
-        return self._secret.of_all([p.grad for p in self._optimizer.params if p.grad is not None])
+    def _fingerprint(self) -> Fingerprint:
+        """The fingerprint of all gradients."""
+        return fingerprint(p.grad for p in self._optimizer.params)
 
     def _around_scaling(self, original: Callable[[], Any]) -> Any:
         norms: list[Tensor] = []

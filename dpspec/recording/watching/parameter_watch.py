@@ -1,13 +1,14 @@
-"""Whether and how far the parameters were moved: one copy of them, and comparisons with it."""
+"""Distances that parameters moved: one copy of the parameters, and comparisons with it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-#: The distance of a parameter that became, or was, no number, and of one of which the sign of a zero changed.
+#: Distance of a parameter that became or was NaN, and of a zero whose sign changed.
 _HUGE, _TINY = 1e300, 1e-30
 
 #: Integers of the same size as a number.
@@ -33,17 +34,28 @@ class ParameterWatch:
 
         Infinities and NaN that stayed are no move; where one came or went the distance is huge, and never NaN.
         """
-        device = self._last[0].device if self._last else None
-        if self.same():
+        return torch.zeros((), dtype=torch.float64) if self.same() else self._distance()
+
+    @torch.no_grad()
+    def advance(self) -> Tensor:
+        """The distance as of :meth:`moved`; from now on it counts from the parameters as they are."""
+        distance = self._distance()
+        self.keep()
+        return distance
+
+    def _distance(self) -> Tensor:
+        pairs = list(zip(self._parameters, self._last, strict=True))
+        if not pairs:
             return torch.zeros((), dtype=torch.float64)
-        pairs = zip(self._parameters, self._last, strict=True)
-        apart = [torch.linalg.vector_norm(_difference(p, q)).to(device) for p, q in pairs]
-        if not apart:
-            return torch.zeros((), dtype=torch.float64)
-        norm: Tensor = torch.linalg.vector_norm(torch.stack(apart).double())
-        other = [(_bits(p) != _bits(q)).any().to(device) for p, q in zip(self._parameters, self._last, strict=True)]
-        least = torch.stack(other).any().double() * _TINY
-        return torch.maximum(norm.nan_to_num(nan=_HUGE, posinf=_HUGE), least)
+        if self._on_host:
+            apart = torch.stack([torch.linalg.vector_norm(p.detach() - q) for p, q in pairs]).double()
+            if 0.0 < (distance := float(torch.linalg.vector_norm(apart))) < math.inf:
+                return torch.tensor(distance, dtype=torch.float64)
+        device = self._last[0].device
+        apart = torch.stack([torch.linalg.vector_norm(_difference(p, q)).to(device) for p, q in pairs])
+        norm: Tensor = torch.linalg.vector_norm(apart.double())
+        other = torch.stack([(_bits(p) != _bits(q)).any().to(device) for p, q in pairs])
+        return torch.maximum(norm.nan_to_num(nan=_HUGE, posinf=_HUGE), other.any().double() * _TINY)
 
     @torch.no_grad()
     def keep(self) -> None:

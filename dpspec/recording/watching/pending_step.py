@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dpspec.recording.folder.members import Indices
+from dpspec.recording.folder.option_record import OptionChange
 from dpspec.recording.folder.step_record import UNSEEN, InternalStep, PublicStep
 
 
@@ -57,16 +59,15 @@ class PendingStep:
         learning_rate: float,
         told: tuple[float, float, int] | None,
         update: Tensor,
+        options: Mapping[str, OptionChange],
     ) -> tuple[PublicStep, InternalStep]:
         """The record of the step: one transfer from the device for its scalars, one for its noise, one for its norms.
 
         drawn: the records and the number of batches. told: what the accountant was told. update: how far the parameters
-        moved.
+        moved. options: those that changed.
         """
-        nothing = torch.tensor(math.nan, dtype=torch.float64)
-        before, after = self.divided if self.divided is not None else (nothing, nothing)
-        singles = [before, after, self.sum_norm, self.outside, update]
-        scalars = [float(value) for value in _together(nothing if one is None else one for one in singles)]
+        before, after = self.divided if self.divided is not None else (None, None)
+        scalars = _together([before, after, self.sum_norm, self.outside, update])
         measured = scalars[0] / scalars[1] if scalars[1] > 0.0 else math.nan
         clip = self.clip_norm if self.clip_norm > 0.0 else math.nan
         squares, along, total = np.zeros(0), np.zeros(0), math.nan
@@ -99,6 +100,7 @@ class PendingStep:
                 noise_squares=total,
                 layers=squares.astype(np.float32),
                 directions=along.astype(np.float16),
+                options=options,
             )
         internal = InternalStep(
             step=step,
@@ -119,12 +121,16 @@ class PendingStep:
             return [0.0] * 5
         if not np.isfinite(norms).all():
             return [math.nan] * 4 + [math.inf]
-        return [float(value) for value in np.quantile(norms, (0.0, 0.25, 0.5, 0.75, 1.0)) / clip]
+        places = np.array((0.0, 0.25, 0.5, 0.75, 1.0)) * (len(norms) - 1)
+        found: list[float] = (np.interp(places, np.arange(len(norms)), np.sort(norms)) / clip).tolist()
+        return found
 
 
-def _together(values: object) -> list[float]:
-    """Scalars on any devices, read at once where they share one."""
-    given = [v for v in values if isinstance(v, Tensor)]  # type: ignore[attr-defined]
-    device = next((v.device for v in given if v.device.type != "cpu"), torch.device("cpu"))
-    found: list[float] = torch.stack([v.detach().double().to(device) for v in given]).tolist()
-    return found
+def _together(values: Sequence[Tensor | None]) -> list[float]:
+    """Scalars on any devices, NaN for None; those on a device are read at once."""
+    given = [v for v in values if v is not None]
+    device = next((v.device for v in given if not v.is_cpu), None)
+    if device is None:
+        return [math.nan if v is None else float(v) for v in values]
+    read = iter(torch.stack([v.detach().double().to(device) for v in given]).tolist())
+    return [math.nan if v is None else next(read) for v in values]

@@ -1,1 +1,1 @@
-"""Tests and confidence bounds for what attacks guessed, and the evidence that they read."""
+"""Tests and confidence bounds for the guesses of attacks."""

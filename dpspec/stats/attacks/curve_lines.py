@@ -1,7 +1,6 @@
-"""Claims about a whole curve as the (epsilon, delta) pairs that they imply, all at once: the lines that support it.
+"""The (epsilon, delta) pairs that a claim about a whole curve implies, for tests of attacks.
 
-Attacks test such sets of pairs. The pairs here are implied exactly or with slack, so that together they never say more
-than the claim, and they are many, so that they say nearly as much.
+The pairs are implied exactly or with slack, so together they never exceed the claim.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from itertools import accumulate, pairwise
 
 from scipy import special
 
-#: Deltas at which Renyi claims are tested, ...
+#: Deltas at which Renyi claims are tested.
 DELTAS = tuple(10.0 ** (-k / 2.0) for k in range(2, 25))
-#: ... and distances, in standard deviations of the privacy loss from its mean, at which mu-GDP claims are.
+#: Points at which mu-GDP claims are tested, in standard deviations of the privacy loss from its mean.
 DISTANCES = tuple(k / 4.0 for k in range(-32, 33))
 
-#: What rounding can have moved a point of a line, and more: some 2^8 roundings of numbers of at most 1.
+#: Upper bound on the rounding error of a point of a line: 2^8 roundings of numbers of at most 1.
 _ROUNDING = 2.0**-44
 
 Point = tuple[float, float]
@@ -27,8 +26,8 @@ Point = tuple[float, float]
 def gaussian(mu: float) -> tuple[Point, ...]:
     """Pairs on the curve of mu-GDP: delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu).
 
-    Dong, Roth & Su 2022, Corollary 2.13, at eps = mu^2/2 + z mu for the fixed distances z where that is positive, and
-    at eps = 0; float64, rounded up by 1e-9 relatively.
+    Dong, Roth & Su 2022, Corollary 2.13, at eps = 0 and at eps = mu^2/2 + z mu > 0 for the fixed distances z; rounded
+    up by a relative 1e-9.
     """
     if not mu > 0.0:
         return ((0.0, 0.0),)
@@ -38,7 +37,7 @@ def gaussian(mu: float) -> tuple[Point, ...]:
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """The delta of mu-GDP, mu > 0, at one epsilon: the formula of :func:`gaussian`, float64."""
+    """Delta of mu-GDP, mu > 0, at one epsilon: the formula of :func:`gaussian`."""
     first = float(special.log_ndtr(0.5 * mu - epsilon / mu))
     second = epsilon + float(special.log_ndtr(-0.5 * mu - epsilon / mu))
     return math.exp(first) * -math.expm1(min(0.0, second - first))
@@ -59,11 +58,10 @@ def renyi(alpha: float, epsilon: float) -> tuple[Point, ...]:
 def tradeoff(points: Sequence[Point]) -> tuple[Point, ...]:
     """Pairs implied by "no test with false-positive rate f has a true-positive rate above t", for points (f, t).
 
-    The true curve R is concave, rises and starts at R(0) >= 0, so that R(f) <= min(1, t_i max(1, f / f_i)) for
-    every point i (points at f_i = 0 add nothing). The upper concave hull of that bound consists of lines
-    R <= a + s f. By convex duality a line with slope s >= 1 says (ln s, a)-DP, and one with s < 1 says, of the
-    reversed pair, (-ln s, (a + s - 1) / s)-DP. Each delta is that which both ends of the line imply, raised by what
-    float64 may have cut off: 2^-44, over s where that is below 1, so that lines too flat for float64 say nothing.
+    The true curve R is concave and increasing with R(0) >= 0, so R(f) <= min(1, t_i max(1, f / f_i)) for every point i.
+    The upper concave hull of this bound consists of lines R <= a + s f. By convex duality a line with slope s >= 1
+    implies (ln s, a)-DP, and one with s < 1 implies (-ln s, (a + s - 1) / s)-DP of the reversed pair. Each delta is
+    raised by the rounding error: 2^-44, divided by s if s < 1.
     """
     known = sorted((f, t) for f, t in points if 0.0 < f < 1.0 and t < 1.0)
     if not known:
@@ -93,7 +91,7 @@ def tradeoff(points: Sequence[Point]) -> tuple[Point, ...]:
 
 
 def _upper_hull(points: Sequence[Point]) -> list[Point]:
-    """The corners of the upper concave hull of points sorted by their first coordinate."""
+    """Corners of the upper concave hull of points sorted by their first coordinate."""
     hull: list[Point] = []
     for x, y in points:
         while len(hull) >= 2:

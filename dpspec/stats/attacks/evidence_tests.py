@@ -1,4 +1,4 @@
-"""Tests of a null hypothesis on stored evidence: which test reads which kind of sufficient statistics.
+"""Tests of null hypotheses on stored evidence, by the kind of its sufficient statistics.
 
 ================ ====================================================== ==================================
 kind             statistics                                             null
@@ -15,8 +15,7 @@ average          records, successes (of each run)                       a metric
                                                                         average over training
 ================ ====================================================== ==================================
 
-A privacy curve is a set of (epsilon, delta) pairs that the null says all at once; one pair is a curve too. Numbers are
-integers, several of them a list.
+A privacy curve is a set of (epsilon, delta) pairs that hold jointly under the null.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ _Test: TypeAlias = tuple[str, tuple[Any, ...], tuple[Any, ...]]
 _p_values: dict[_Test, float] = {}
 _REMEMBERED = 1 << 16
 
-#: No attack counts more.
+#: Largest count.
 _MOST = 10**9
 
-#: No attack makes more runs one after the other.
+#: Largest number of sequential runs.
 _RUNS = 10**5
 
 
@@ -49,11 +48,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
-    """How one kind of privacy evidence is read.
+    """Functions of one kind of privacy evidence.
 
-    statistics: names and types, in the order of the functions' first arguments.
-    p_value: takes these and the points; epsilon_lower: these, delta and the confidence; perfect: these, and returns
-    what they would be without an error.
+    Attributes:
+        statistics: Names and types, in the order of the functions' first arguments.
+        p_value: Takes the statistics and the points.
+        epsilon_lower: Takes the statistics, delta and the confidence.
+        perfect: Returns the statistics of an attack without errors.
     """
 
     statistics: dict[str, type]
@@ -64,11 +65,15 @@ class _Kind:
 
 @dataclass(frozen=True, kw_only=True)
 class _Metric:
-    """How one kind of evidence about a metric is read.
+    """Functions of one kind of evidence about a metric.
 
-    statistics: names and types, in the order of the tests' first arguments. about: what claims it can test. at_least,
-    at_most: p-values for the nulls that the metric is no larger, and no smaller, than a value. no_success, no_failure:
-    take the statistics, and return what they would be at the two ends.
+    Attributes:
+        statistics: Names and types, in the order of the tests' first arguments.
+        about: The claims that it can test.
+        at_least: P-value of the null that the metric is at most a value.
+        at_most: P-value of the null that the metric is at least a value.
+        no_success: Returns the statistics without successes.
+        no_failure: Returns the statistics without failures.
     """
 
     statistics: dict[str, type]
@@ -98,7 +103,7 @@ _METRICS: dict[str, _Metric] = {
     ),
 }
 
-#: The tests that hold at whatever trial one stops; of all others, the number of trials is fixed before.
+#: Tests that are valid at any stopping time. All others need a fixed number of trials.
 _ANYTIME = frozenset({"many-run-sequential", "average"})
 
 _KINDS: dict[str, _Kind] = {
@@ -136,24 +141,21 @@ _KINDS: dict[str, _Kind] = {
 
 
 def p_value(evidence: Evidence, epsilon: float, delta: float) -> float:
-    """A valid p-value for the null that the attacked pipeline is (epsilon, delta)-DP in the evidence's scope.
+    """P-value of the null that the attacked pipeline is (epsilon, delta)-DP in the evidence's scope.
 
-    Raises ``ValueError`` on a kind that tests no such null, and on statistics that are missing or make no sense.
+    Raises ``ValueError`` for a kind that does not test this null, and for missing or invalid statistics.
     """
     return curve_p_value(evidence, ((epsilon, delta),))
 
 
 def curve_p_value(evidence: Evidence, points: Sequence[Point]) -> float:
-    """A valid p-value for the null that the pipeline is (epsilon, delta)-DP for all ``points``; 1 without any.
-
-    It is one test, whatever the number of points. Raises ``ValueError`` as :func:`p_value` does.
-    """
+    """P-value of the null that the pipeline is (epsilon, delta)-DP for all ``points``, one test; 1 without points."""
     kind = _privacy(evidence)
     return _cached(kind.p_value, _statistics(evidence, kind.statistics), tuple(points))
 
 
 def curve_rejects(evidence: Evidence, points: Sequence[Point], level: float) -> bool:
-    """Whether :func:`curve_p_value` is at most ``level``, which some tests know without it. Raises as that does."""
+    """Whether :func:`curve_p_value` is at most ``level``; some tests decide this faster."""
     if evidence.kind != "one-run-ladder":
         return curve_p_value(evidence, points) <= level
     canaries, guesses, correct = _statistics(evidence, _privacy(evidence).statistics)
@@ -161,19 +163,18 @@ def curve_rejects(evidence: Evidence, points: Sequence[Point], level: float) -> 
 
 
 def epsilon_lower(evidence: Evidence, delta: float, confidence: float) -> float:
-    """The lower bound on epsilon at ``delta`` that this evidence gives: no larger than the truth with probability at
-    least ``confidence``; 0 where nothing is shown."""
+    """Lower bound on epsilon at ``delta`` with the given confidence; 0 if the evidence shows nothing."""
     kind = _privacy(evidence)
     return _cached(kind.epsilon_lower, _statistics(evidence, kind.statistics), delta, confidence)
 
 
 def largest(evidence: Evidence, delta: float, confidence: float) -> float:
-    """The largest epsilon at ``delta`` that this design could have refuted at ``confidence``, with perfect guesses."""
+    """Largest epsilon at ``delta`` that this design can refute at ``confidence``, with perfect guesses."""
     return epsilon_lower(perfect(evidence), delta, confidence)
 
 
 def perfect(evidence: Evidence) -> Evidence:
-    """The same design with every guess right: what it could have shown at best."""
+    """The evidence of the same design with every guess right."""
     kind = _privacy(evidence)
     best = kind.perfect(*_statistics(evidence, kind.statistics))
     counted = dict(zip(kind.statistics, best, strict=True))
@@ -181,11 +182,7 @@ def perfect(evidence: Evidence) -> Evidence:
 
 
 def metric_p_value(evidence: Evidence, *, at_least: float | None = None, at_most: float | None = None) -> float:
-    """The p-value of a metric's claim: exact of one model's test records, never too small of an average over runs.
-
-    Few successes speak against ``at_least``, many against ``at_most``; exactly one of the two is given. Raises
-    ``ValueError`` unless the evidence counts successes.
-    """
+    """P-value of a claim that a metric is at least, or at most, a value; give exactly one of them."""
     if (at_least is None) == (at_most is None):
         raise ValueError("give exactly one of at_least and at_most")
     kind = _metric(evidence)
@@ -197,10 +194,7 @@ def metric_p_value(evidence: Evidence, *, at_least: float | None = None, at_most
 
 
 def metric_extreme(evidence: Evidence, side: str, level: float) -> float:
-    """The least ``at-least`` (largest ``at-most``) value of a metric that this design could have refuted at ``level``.
-
-    Bisection, the refuted end; 1 (0) where not even that value could have been.
-    """
+    """Smallest ``at-least`` (largest ``at-most``) value that this design can refute at ``level``; 1 (0) if none."""
     kind = _metric(evidence)
     statistics = _statistics(evidence, kind.statistics)
     worst = (kind.no_success if side == "at-least" else kind.no_failure)(*statistics)
@@ -214,20 +208,17 @@ def metric_extreme(evidence: Evidence, side: str, level: float) -> float:
 
 
 def about(evidence: Evidence) -> str:
-    """Which claims about a metric this kind tests: ``model`` or ``pipeline``; empty where none."""
+    """The claims about a metric that this kind tests: ``model`` or ``pipeline``; empty if none."""
     return _METRICS[evidence.kind].about if evidence.kind in _METRICS else ""
 
 
 def holds_whenever_stopped(evidence: Evidence) -> bool:
-    """Whether its test is valid at whatever trial one stops; others are tests of a number of trials fixed before."""
+    """Whether the test is valid at any stopping time."""
     return evidence.kind in _ANYTIME
 
 
 def require_counts(evidence: Evidence) -> None:
-    """Raise ``ValueError`` unless the statistics of a known kind are counts that can be: no more right than guessed.
-
-    For evidence that was read, before anything is computed from it. Kinds that are not known test nothing here.
-    """
+    """Raise ``ValueError`` for impossible statistics of a known kind, such as more right guesses than guesses."""
     kind = _KINDS.get(evidence.kind) or _METRICS.get(evidence.kind)
     if kind is None:
         return
@@ -243,17 +234,16 @@ def require_counts(evidence: Evidence) -> None:
 
 
 def require_privacy(evidence: Evidence) -> None:
-    """Raise ``ValueError`` unless some test of a privacy curve reads this kind."""
+    """Raise ``ValueError`` unless this kind tests a privacy curve."""
     _privacy(evidence)
 
 
 def require_metric(evidence: Evidence) -> None:
-    """Raise ``ValueError`` unless some test of a metric's claim reads this kind."""
+    """Raise ``ValueError`` unless this kind tests a metric."""
     _metric(evidence)
 
 
 def _possible(kind: str, values: tuple[Any, ...]) -> bool:
-    """Whether counts fit each other."""
     if kind == "binomial":
         return bool(values[0] <= values[1])
     if kind == "average":
@@ -311,7 +301,7 @@ def _statistics(evidence: Evidence, wanted: dict[str, type]) -> tuple[Any, ...]:
 
 
 def _is(value: Any, kind: type) -> bool:
-    """Whether a statistic has its type: a text, an integer, or a list of integers."""
+    """Whether a statistic has its type: a string, an integer, or a list of integers."""
     if kind is tuple:
         return isinstance(value, tuple) and all(_is(v, int) for v in value)
     return isinstance(value, kind) and not isinstance(value, bool)

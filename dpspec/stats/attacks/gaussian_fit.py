@@ -1,12 +1,10 @@
-"""How Gaussian an attack looks: an estimate of mu from ranked coins, right if the scores are two normals apart by mu.
+"""Estimate of mu from ranked inclusion bits, if the scores are two normal distributions at distance mu.
 
-Under that model a present canary scores above an absent one with probability A(mu) = Phi(mu / sqrt 2), and the share of
-such pairs (AUC, Mann-Whitney) has the variance [A (1 - A) + (n1 + n0 - 2) (Q - A^2)] / (n1 n0), Q the probability that
-one canary of one kind is on the right side of two of the other, Phi_2(mu / sqrt 2, mu / sqrt 2; 1/2). The interval
-holds the mu at which the observed share is not too far from A(mu) in standard deviations at that mu (a score interval).
-
-Nothing here is a bound: a mechanism whose curve is not Gaussian, or scores that are not normal, void it. A share below
-one half is evidence for mu = 0 and nothing else: its sign is kept, as an absolute value would turn noise into evidence.
+Under this model a present canary scores above an absent one with probability A(mu) = Phi(mu / sqrt 2). The share of
+such pairs (AUC) has the variance [A (1 - A) + (n1 + n0 - 2) (Q - A^2)] / (n1 n0), where Q = Phi_2(mu / sqrt 2, mu /
+sqrt 2; 1/2) is the probability that a canary of one kind is on the right side of two of the other. The interval is the
+score interval of this statistic. It is not a bound: it assumes a Gaussian curve and normal scores. A share below one
+half is evidence for mu = 0 only.
 """
 
 from __future__ import annotations
@@ -19,19 +17,16 @@ from scipy import special
 
 from dpspec.stats.attacks import curve_lines
 
-#: What estimates of this kind name as their source.
+#: Source of estimates of this kind.
 SOURCE = "Dong, Roth & Su 2022; Hanley & McNeil 1982, for normal scores of equal spread"
 
-#: The largest mu that is told apart from infinity.
+#: Largest finite mu.
 _LARGEST = 11.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """An approximate mu with the interval that covers it, if the model holds, with the stated confidence.
-
-    ``high`` is infinite where every present canary scores above every absent one.
-    """
+    """Approximate mu with its interval; ``high`` is infinite if all present canaries score above all absent ones."""
 
     mu: float
     low: float
@@ -40,10 +35,14 @@ class Estimate:
 
 
 def estimate(outcomes: Sequence[str], confidence: float) -> Estimate:
-    """mu from the coins of each trial, from the lowest score to the highest; pairs are compared within trials only.
+    """Estimate mu; pairs are compared within trials only.
 
-    confidence: of the interval, half of its error on either side. Raises ``ValueError`` where no trial has a present
-    and an absent canary.
+    Args:
+        outcomes: The inclusion bits of each trial, by ascending score.
+        confidence: Two-sided confidence of the interval.
+
+    Raises:
+        ValueError: No trial has a present and an absent canary.
     """
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
@@ -66,7 +65,7 @@ def estimate(outcomes: Sequence[str], confidence: float) -> Estimate:
 
 
 def epsilon(mu: float, delta: float) -> float:
-    """The epsilon of mu-GDP at ``delta`` > 0: the largest one whose delta exceeds it, to 1e-9; 0 where none does."""
+    """Epsilon of mu-GDP at ``delta`` > 0, within a relative 1e-9."""
     if not delta > 0.0:
         raise ValueError(f"delta must be positive, got {delta}")
     if not mu > 0.0 or curve_lines.gaussian_delta(mu, 0.0) <= delta:
@@ -83,7 +82,7 @@ def epsilon(mu: float, delta: float) -> float:
 
 
 def _wins(coins: str) -> int:
-    """The number of pairs in which the present canary is above the absent one."""
+    """Number of pairs in which the present canary scores above the absent one."""
     absent = wins = 0
     for coin in coins:
         if coin == "0":
@@ -103,7 +102,7 @@ def _variance(mu: float, sizes: Sequence[tuple[int, int]], pairs: int) -> float:
 
 
 def _falling(function: Callable[[float], float], target: float) -> float:
-    """Where a falling function of mu crosses ``target``, in [0, _LARGEST]."""
+    """The point in [0, _LARGEST] at which a decreasing function crosses ``target``."""
     low, high = 0.0, _LARGEST
     if function(low) <= target:
         return 0.0

@@ -1,39 +1,17 @@
-"""Auditing with one training run at several guess counts at once: one test, with nearly no price for the choice.
+"""Auditing with one training run at several guess counts: one test with almost no cost for the choice.
 
-Guesses are ranked by confidence before coins are seen: count k takes the r_k most confident ones, r_1 < ... < r_K all
-fixed in advance, and v_k of those are right. Few guesses show most of a correct pipeline, many most of a broken one.
-
-Bound. Thresholds c_k fixed in advance, null (epsilon, delta)-DP per canary, q = 1 / (1 + e^-epsilon):
+Guesses are ranked by confidence before coins are known. Count k takes the r_k most confident ones, r_1 < ... < r_K
+fixed in advance, and V_k of them are right. For fixed thresholds c_k, ``docs/explanation/proofs/one-run.md`` proves
+(Theorem 7)
 
     P[some V_k >= c_k] <= P[some W_k >= c_k] + sum over k of the correction of ``one_run`` at (r_k, c_k),
 
-where W_k counts the successes among the first r_k of independent trials of probability q.
+where W_k counts the successes among the first r_k of independent trials of probability q = 1 / (1 + e^-epsilon).
 
-Proof. Let X in {0, 1}^r say which guesses are right, the most confident first, and g(X) whether some V_k >= c_k, a
-rising function. For the law of X, averaged over coins, DP says (as in ``one_run``, before summing over positions)
-
-    sum over i and x with x_i = 1 of max(0, P[x] - e^epsilon P[x with x_i = 0]) <= m delta.                        (1)
-
-Redraw each coordinate at rate 1 from the independent law: h = integral over time of (P_t g - E g) solves
-g - E g = sum_i (h - E_i h), E_i the mean over coordinate i. With D_i h = h(x_i = 1) - h(x_i = 0), h - E_i h is
-(1 - q) D_i h where x_i = 1 and -q D_i h where x_i = 0, and q = e^epsilon (1 - q), so that
-
-    E_P[g] - E g = sum over i and x with x_i = 1 of (1 - q) D_i h (P[x] - e^epsilon P[x with x_i = 0])
-                <= m delta max (1 - q) D_i h,
-
-as D_i h = integral of e^-t P_t D_i g >= 0. Where x_i decides whether some V_k >= c_k it decides one of them, so that
-D_i g <= sum_k D_i g_k, and so for h. For one count the equation has one solution that depends on numbers of right
-guesses only, the one in ``one_run``, whose largest (1 - q) D_i h times m delta is the correction there.
-
-Test. The thresholds are those at which each count alone has p-value t at most; t is the least over the counts, so that
-for each null the rejection regions are nested. As thresholds move in steps, the p-value is made to rise with epsilon:
-it is the largest one on a fixed grid up to the next value, which the null implies. A whole curve is tested by
-``one_run_curve`` at every count, and the least p-value multiplied by their number.
-
-Nothing is gained by counting right guesses of "present" and of "absent" apart: under the least favourable law of a pure
-null all guesses are right with the same q, independently, so that only how sure each guess was expected to be can make
-a difference. Against exact Gaussian scores the best such weights (Neyman & Pearson) would show 3% more epsilon than the
-best single count with 20,000 canaries, 6% with 2,000, and less where the expectation is wrong; the ladder assumes none.
+The thresholds are those at which each count alone has a p-value of at most t, the minimum over the counts, so rejection
+regions are nested for each null. Thresholds are integers, so the p-value is made monotone in epsilon by its maximum
+over a fixed grid up to the next value. A whole curve is tested by ``one_run_curve`` at every count, with a Bonferroni
+correction.
 """
 
 from __future__ import annotations
@@ -48,51 +26,50 @@ from scipy import special
 
 from dpspec.stats.attacks import curve_lines, one_run, one_run_curve
 
-#: Guesses "absent" for so many lowest scores, and "present" for so many highest.
+#: Numbers of lowest scores guessed "absent" and of highest scores guessed "present".
 Rung = tuple[int, int]
 
-#: What evidence and bounds of this kind name as their source.
+#: Source of evidence and bounds of this kind.
 SOURCE = "Steinke, Nasr & Jagielski 2023, Theorem 5.2, at several guess counts with their joint law"
 
-#: Masses below this are left out of laws and charged to the p-value instead.
+#: Smaller masses are omitted and added to the p-value instead.
 _NEGLIGIBLE = 1e-19
 
-#: A count whose best point has a p-value so many times the least one yet is not looked at any closer.
+#: Counts whose best point has a p-value this many times the minimum are skipped.
 _HOPELESS = 30.0
 
-#: Round-off of masses and sums, relatively.
+#: Relative rounding error of masses and sums.
 _ROUNDING = 1e-9
 
-#: Lower bounds lie on a grid, from 4 on with this ratio, of so many values: more than any float64 exponent needs.
+#: Ratio of the grid of lower bounds from 4 on, and the number of its values.
 _RATIO, _STEPS = 1.0025, 3000
 
 
 def of_curve(canaries: int) -> Rung:
-    """How many of so many canaries a bound on mu guesses, half of them on either side; fixed by their number alone.
+    """The guess count of a bound on mu: a twentieth of the canaries, at least 100 or two fifths.
 
-    A whole curve is told by more guesses than one of its points: a twentieth of the canaries, but a hundred of few
-    canaries, or two fifths where there are fewer than 250. Any number is valid; simulated Gaussian scores
-    with mu from 0.25 to 1.7 show notably more with no other number.
+    Any number fixed in advance is valid. For simulated Gaussian scores with mu from 0.25 to 1.7 no other number is much
+    better.
     """
     side = math.ceil(0.5 * max(canaries / 20.0, min(100.0, 0.4 * canaries)))
     return min(side, canaries - canaries // 2), min(side, canaries // 2)
 
 
 def counts(outcomes: Sequence[str], rungs: Sequence[Rung]) -> tuple[list[int], list[int]]:
-    """The guess counts that are really made, strictly rising, and how many guesses of each are right.
+    """Return the distinct guess counts, ascending, and the numbers of right guesses.
 
-    outcomes: for each trial its coins ("0" or "1") from the lowest score to the highest. rungs: (low, high) pairs, both
-    rising: "0" is guessed for the ``low`` lowest scores, "1" for the ``high`` highest. Both are shared out in equal
-    parts among the trials, whatever their coins, up to half of each; a rung of all coins guesses every one. Rungs that
-    come to the same are one.
+    Args:
+        outcomes: The inclusion bits of each trial by ascending score.
+        rungs: Ascending (low, high) pairs: "0" is guessed for the ``low`` lowest scores, "1" for the ``high`` highest.
+            Both are divided evenly among the trials, up to half of each.
     """
-    told = [coins for coins in outcomes if coins]
-    total = sum(map(len, told))
+    trials = [coins for coins in outcomes if coins]
+    total = sum(map(len, trials))
     made: dict[int, int] = {}
     for low, high in rungs:
         number = right = 0
-        for coins in told:
-            below, above = (max(1, round(n / len(told))) if n else 0 for n in (low, high))
+        for coins in trials:
+            below, above = (max(1, round(n / len(trials))) if n else 0 for n in (low, high))
             if low + high >= total:
                 below, above = len(coins) - len(coins) // 2, len(coins) // 2
             below, above = min(below, len(coins) - len(coins) // 2), min(above, len(coins) // 2)
@@ -103,7 +80,7 @@ def counts(outcomes: Sequence[str], rungs: Sequence[Rung]) -> tuple[list[int], l
 
 
 def around(low: int, high: int, canaries: int) -> tuple[Rung, ...]:
-    """The rungs around a guess count that should show most: half of it, itself, twice, four times, and all canaries."""
+    """Rungs around an expected best guess count: half of it, itself, twice, four times, and all canaries."""
     rungs = [(round(low * times), round(high * times)) for times in (0.5, 1.0, 2.0, 4.0)]
     most = (canaries - canaries // 2, canaries // 2)
     fitting = [r for r in rungs if 0 < sum(r) < canaries and r[0] <= most[0] and r[1] <= most[1]]
@@ -111,8 +88,7 @@ def around(low: int, high: int, canaries: int) -> tuple[Rung, ...]:
 
 
 def fitting(guesses: Sequence[int], expected: Sequence[float]) -> list[int]:
-    """Whole numbers of right guesses at each count, about those expected: none falls from one count to the next, or
-    rises by more than the guesses do, as rounding would let them."""
+    """Round expected numbers of right guesses so that each increase is between 0 and that of the guesses."""
     correct: list[int] = []
     for before, count, right in zip((0, *guesses), guesses, expected, strict=False):
         least = correct[-1] if correct else 0
@@ -121,8 +97,7 @@ def fitting(guesses: Sequence[int], expected: Sequence[float]) -> list[int]:
 
 
 def blind(canaries: int, *, least: int = 8) -> tuple[Rung, ...]:
-    """The rungs where nothing is known of the scores beforehand: ``least`` of either side, each three times the one
-    before, and all ``canaries``."""
+    """Rungs without knowledge of the scores: ``least`` on each side, then three times as many, up to all canaries."""
     most = (canaries - canaries // 2, canaries // 2)
     halves = [least * 3**k for k in range(20) if least * 3**k < most[1]]
     return (*((half, half) for half in halves), most)
@@ -131,10 +106,16 @@ def blind(canaries: int, *, least: int = 8) -> tuple[Rung, ...]:
 def p_value(
     canaries: int, guesses: Sequence[int], correct: Sequence[int], points: Sequence[curve_lines.Point]
 ) -> float:
-    """A valid p-value for the null "(epsilon, delta)-DP per canary for all ``points``", at most 1; 1 without points.
+    """P-value of the null "(epsilon, delta)-DP per canary for all ``points``"; 1 without points.
 
-    correct[k] of the guesses[k] most confident guesses are right. Raises ``ValueError`` where the counts of guesses
-    do not rise strictly or those of right guesses do not fit them.
+    Args:
+        canaries: Number of canaries.
+        guesses: Strictly ascending guess counts.
+        correct: Number of right guesses among the most confident ``guesses[k]``.
+        points: (epsilon, delta) pairs.
+
+    Raises:
+        ValueError: The counts are inconsistent.
     """
     _check(canaries, guesses, correct)
     lines = one_run_curve.support(points)
@@ -151,7 +132,7 @@ def p_value(
 def rejects(
     canaries: int, guesses: Sequence[int], correct: Sequence[int], points: Sequence[curve_lines.Point], level: float
 ) -> bool:
-    """Whether :func:`p_value` is at most ``level``, below 1, looking no further than that takes; raises as it does."""
+    """Whether :func:`p_value` is at most ``level`` < 1, which is often faster to decide."""
     _check(canaries, guesses, correct)
     lines = one_run_curve.support(points)
     if len(lines) != 1 or len(guesses) == 1:
@@ -162,11 +143,10 @@ def rejects(
 def epsilon_lower(
     canaries: int, guesses: Sequence[int], correct: Sequence[int], delta: float, confidence: float
 ) -> float:
-    """A lower bound on epsilon at ``delta``: no larger than the truth with probability at least ``confidence``.
+    """Lower bound on epsilon at ``delta`` with the given confidence: the largest rejected value of a grid.
 
-    The largest value of the grid whose p-value is small enough. If the truth were smaller, the first grid value above
-    it, which holds of the release too, would have been rejected. Values are rejected without a look where the least
-    p-value of a single count, times the number of counts, is small enough: no joint p-value is larger.
+    If the true epsilon were smaller, the first grid value above it would have been rejected, which is a true null too.
+    The Bonferroni correction over single counts gives the start of the search, because no joint p-value is larger.
     """
     _check(canaries, guesses, correct)
     level, several = 1.0 - confidence, 1.0 - (1.0 - confidence) / len(guesses)
@@ -189,13 +169,13 @@ def epsilon_lower(
 
 
 def largest(canaries: int, guesses: Sequence[int], delta: float, confidence: float) -> float:
-    """The power of the design: the lower bound on epsilon when every guess is right."""
+    """The lower bound on epsilon if every guess is right."""
     return epsilon_lower(canaries, guesses, guesses, delta, confidence)
 
 
 @lru_cache(maxsize=4096)
 def _joint(canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], epsilon: float, delta: float) -> float:
-    """The p-value for one point: the probability of the region in which some count is as surprising as the worst."""
+    """P-value of one point: the probability that the p-value of some count is at most the observed minimum."""
 
     def single(count: int, right: int) -> float:
         return one_run.p_value(canaries, count, right, epsilon, delta)
@@ -217,8 +197,7 @@ def _joint(canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], ep
 def _monotone(
     canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], epsilon: float, delta: float, level: float = 0.0
 ) -> float:
-    """The largest p-value on the grid up to the first value from ``epsilon`` on; where it is at most ``level``, some
-    value up to that, and where it is more, some value above."""
+    """Largest p-value on the grid up to the first value >= ``epsilon``; only the side of ``level`` is exact."""
     pairs = list(zip(guesses, correct, strict=True))
     step = bisect_left(range(_STEPS), epsilon, key=_grid)
     if level > 0.0:  # no joint p-value is less than the least single one
@@ -237,16 +216,13 @@ def _monotone(
 
 
 def _some_reached(guesses: Sequence[int], thresholds: Sequence[int], wrong: float) -> float:
-    """P[some W_k >= c_k] for independent guesses that are wrong with probability ``wrong``, from above.
-
-    The law of the number of wrong guesses among those that reached no threshold so far, count by count.
-    """
-    first, mass = 0, np.ones(1)  # the law of wrong guesses: mass[j] at first + j
+    """Upper bound on P[some W_k >= c_k] for independent guesses that are wrong with probability ``wrong``."""
+    first, mass = 0, np.ones(1)  # distribution of wrong guesses without a reached threshold: mass[j] at first + j
     reached, before = 0.0, 0
     for count, c in zip(guesses, thresholds, strict=True):
         start, new, lost = _wrong_guesses(count - before, wrong)
         mass, first, before = np.convolve(mass, new), first + start, count
-        over = max(0, count - c - first + 1)  # so few wrong ones that the threshold is reached
+        over = max(0, count - c - first + 1)  # numbers of wrong guesses that reach the threshold
         reached += float(mass[:over].sum()) + lost
         mass, first = mass[over:], first + over
         if mass.size == 0:
@@ -256,7 +232,7 @@ def _some_reached(guesses: Sequence[int], thresholds: Sequence[int], wrong: floa
 
 @lru_cache(maxsize=1024)
 def _wrong_guesses(number: int, wrong: float) -> tuple[int, np.ndarray[tuple[int], np.dtype[np.float64]], float]:
-    """The law of Bin(number, wrong) where it is not negligible: its first value, its masses, and what was left out."""
+    """Bin(number, wrong) without negligible masses: the first value, the masses, and the omitted probability."""
     spread = math.sqrt(number * wrong * (1.0 - wrong))
     low = max(0, math.floor(number * wrong - 10.0 * spread - 10.0))
     high = min(number, math.ceil(number * wrong + 10.0 * spread + 60.0))
@@ -273,8 +249,7 @@ def _wrong_guesses(number: int, wrong: float) -> tuple[int, np.ndarray[tuple[int
 
 
 def _first(count: int, met: Callable[[int], bool]) -> int:
-    """The least number of right guesses in 0..count that meets a condition which larger numbers meet too; else one
-    more than ``count``."""
+    """Smallest number in 0..count that meets a monotone condition; ``count`` + 1 if none does."""
     low, high = 0, count + 1
     while low < high:
         middle = (low + high) // 2
@@ -283,7 +258,7 @@ def _first(count: int, met: Callable[[int], bool]) -> int:
 
 
 def _grid(step: int) -> float:
-    """The epsilons at which lower bounds are tested: 0, 0.01, ... up to 4, from there in equal ratios."""
+    """Grid of epsilon: 0, 0.01, ..., 4, then geometric."""
     return 0.01 * step if step <= 400 else 4.0 * _RATIO ** (step - 400)
 
 

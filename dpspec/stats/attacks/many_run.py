@@ -1,13 +1,13 @@
 """Auditing with many training runs: an attack's two error rates, each estimated on independent runs.
 
-In ``present`` runs the target (record or group) is planted, in ``absent`` runs it is not; the attack says "present"
-in ``true_positives`` and ``false_positives`` of them, by a rule fixed beforehand. (epsilon, delta)-DP in both
-directions asks of the true rates (Kairouz, Oh & Viswanath 2015)
+In ``present`` runs the target (record or group) is inserted, in ``absent`` runs it is not. By a rule fixed in advance,
+the attack answers "present" in ``true_positives`` and ``false_positives`` of them. (epsilon, delta)-DP in both
+directions implies (Kairouz, Oh & Viswanath 2015)
 
     tpr <= e^epsilon fpr + delta   and   1 - fpr <= e^epsilon (1 - tpr) + delta.
 
-Both inequalities break towards larger tpr and smaller fpr, so that one lower Clopper-Pearson bound on tpr and one
-upper bound on fpr, each at half the level, serve both.
+Both are violated towards larger tpr and smaller fpr, so one lower Clopper-Pearson bound on tpr and one upper bound on
+fpr, each at half the level, suffice.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from collections.abc import Sequence
 from dpspec.stats import binomial
 from dpspec.stats.attacks import curve_lines
 
-#: What evidence and bounds of this kind name as their source.
+#: Source of evidence and bounds of this kind.
 SOURCE = "Clopper & Pearson 1934; Kairouz, Oh & Viswanath 2015"
 
 
 def p_value(
     present: int, absent: int, true_positives: int, false_positives: int, epsilon: float, delta: float
 ) -> float:
-    """The smallest level at which the two Clopper-Pearson bounds exclude (epsilon, delta)-DP; it errs upwards only.
+    """Smallest level at which the two Clopper-Pearson bounds exclude (epsilon, delta)-DP, from above.
 
-    Equivalently the maximum over rates (tpr, fpr) that the null allows of
+    This is the maximum over rates (tpr, fpr) that the null allows of
     2 min(P[Bin(present, tpr) >= true_positives], P[Bin(absent, fpr) <= false_positives]). Along the edge of the null
-    the first rises with fpr and the second falls: they are bisected for their crossing.
+    the first rises with fpr and the second falls; bisection finds their crossing.
     """
     if not epsilon >= 0.0 or not 0.0 <= delta <= 1.0:
         raise ValueError(f"need epsilon >= 0 and 0 <= delta <= 1, got {epsilon}, {delta}")
@@ -46,16 +46,16 @@ def p_value(
     while high - low > 1e-12 * high and high > 1e-300:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if from_present(middle) < from_absent(middle) else (low, middle)
-    # Whatever lies left of low or right of high is smaller; between them this is an upper bound.
+    # The minimum is smaller to the left of low and to the right of high; between them this is an upper bound.
     return min(1.0, 2.0 * min(from_present(high), from_absent(low)))
 
 
 def curve_p_value(
     present: int, absent: int, true_positives: int, false_positives: int, points: Sequence[curve_lines.Point]
 ) -> float:
-    """The same for "(epsilon, delta)-DP for all ``points``": the least over them, 1 without any.
+    """P-value of "(epsilon, delta)-DP for all ``points``": the minimum over them, without correction; 1 without points.
 
-    One pair of bounds excludes what any of them excludes, so that a whole curve costs no multiplicity.
+    One pair of bounds excludes any of the points, so there is no multiplicity.
     """
     counts = (present, absent, true_positives, false_positives)
     return min((p_value(*counts, epsilon, delta) for epsilon, delta in points), default=1.0)
@@ -64,10 +64,10 @@ def curve_p_value(
 def epsilon_lower(
     present: int, absent: int, true_positives: int, false_positives: int, delta: float, confidence: float
 ) -> float:
-    """The largest epsilon that the two Clopper-Pearson bounds exclude, or 0.
+    """Largest epsilon that the two Clopper-Pearson bounds exclude, or 0.
 
     max(ln((tpr - delta) / fpr), ln((1 - fpr - delta) / (1 - tpr))) at the lower bound of tpr and the upper bound of
-    fpr. With probability at least ``confidence`` the true epsilon at ``delta`` is no smaller.
+    fpr.
     """
     one_sided = 1.0 - (1.0 - confidence) / 2.0
     tpr = binomial.lower(true_positives, present, one_sided)
@@ -77,12 +77,12 @@ def epsilon_lower(
 
 
 def largest(present: int, absent: int, delta: float, confidence: float) -> float:
-    """The power of the design: the lower bound on epsilon that an attack without a single error gives."""
+    """The lower bound on epsilon of an attack without errors."""
     return epsilon_lower(present, absent, present, 0, delta, confidence)
 
 
 def _highest_tpr(fpr: float, epsilon: float, delta: float) -> float:
-    """The largest true-positive rate that (epsilon, delta)-DP allows at a false-positive rate, in [0, 1]."""
+    """Largest true-positive rate that (epsilon, delta)-DP allows at a false-positive rate, in [0, 1]."""
     exponent = min(epsilon, 700.0)
     rising = math.exp(exponent) * fpr + delta
     flat = 1.0 - math.exp(-exponent) * (1.0 - fpr - delta)

@@ -1,31 +1,17 @@
 """Auditing with one training run against a whole trade-off curve (f-DP) instead of one of its points.
 
-Setting and notation are those of :mod:`dpspec.stats.attacks.one_run`; V counts right guesses and p_k = P[V = k]. The
-null is a curve: (epsilon_i, delta_i)-DP for several i at once, the lines that support it (Mahloujifar, Melis &
-Chaudhuri 2025, "Auditing f-Differential Privacy in One Run", whose recursion over tails this sharpens). With
-t_i = e^epsilon_i the sum over coins and flips in ``one_run`` says, for every i,
+The null is (epsilon_i, delta_i)-DP for several i, the lines that support the curve (Mahloujifar, Melis & Chaudhuri
+2025, "Auditing f-Differential Privacy in One Run", whose recursion over tails this sharpens). Setting and notation are
+those of :mod:`dpspec.stats.attacks.one_run`. With t_i = e^epsilon_i and p_k = P[V = k],
 
-    sum over k of max(0, k p_k - t_i (r - k + 1) p_(k-1)) <= m delta_i.                                            (1)
+    sum over k of max(0, k p_k - t_i (r - k + 1) p_(k-1)) <= m delta_i                                              (1)
 
-Bound. Let y_i >= 0 and 0 <= w_ki <= y_i be any numbers, a_k = sum_i w_ki, b_k = sum_i t_i w_ki, and z such that
+for every i. Linear programming duality gives P[V >= v] <= z + m sum_i y_i delta_i for any weights a_k, b_k with
 
-    [d >= v] <= z + d a_d - (r - d) b_(d+1)    for every d from 0 to r, with a_0 = b_(r+1) = 0.                     (2)
+    [d >= v] <= z + d a_d - (r - d) b_(d+1)    for every d from 0 to r.                                             (2)
 
-Then P[V >= v] <= z + m sum_i y_i delta_i. Proof: p_d times (2), summed over d, gives P[V >= v] on the left and on the
-right z + sum_k sum_i w_ki (k p_k - t_i (r - k + 1) p_(k-1)), at most z + sum_i y_i m delta_i by (1). This is linear
-programming duality, so that the best choice is the best bound that (1) allows, and it is the one of ``one_run`` where
-there is one line only. For a given a_k the least b_k fills the smallest t_i first: b_k = B(a_k), B convex and
-piecewise linear with slope t_i over a length y_i.
-
-Choice. Slopes s_1 <= ... <= s_v, each the t_i of some line, make B and the a_k up to v that meet (2) with equality:
-
-    B(a_(d+1)) = (z + d a_d) / (r - d),    a_(d+1) = a_d + (B(a_(d+1)) - B(a_d)) / s_(d+1),    d = 0, ..., v - 1;
-
-from above, d a_d = 1 - z + (r - d) B(a_(d+1)) for d = r, ..., v, and z is the least at which this a_v does not exceed
-the other. In the best solution s_k is the slope of F(x) = min_i (m delta_i + t_i x) where x is the sum of
-(r - j + 1) p_(j-1) over the j with a_j >= a_k. That x is taken from the best single line and searched by a factor and a
-power; a poor search can only cost tightness. It comes within a few percent of the linear program's optimum where that
-is near 0.05, and within a half far out in the tail.
+``docs/explanation/proofs/one-run.md`` has the proof and the choice of weights (Theorem 8). A poor choice costs
+tightness only.
 """
 
 from __future__ import annotations
@@ -42,58 +28,53 @@ from scipy import special
 
 from dpspec.stats.attacks import curve_lines, one_run
 
-#: What evidence and bounds of this kind name as their source.
+#: Source of evidence and bounds of this kind.
 SOURCE = "Mahloujifar, Melis & Chaudhuri 2025, by linear programming duality"
 
 Floats = npt.NDArray[np.float64]
 
-#: p-values below this are left at what the best single line gives: far below any level, and (2) would overflow.
+#: Smaller p-values are those of the best single line: they are far below any level, and (2) would overflow.
 _TINY = 1e-200
 
 #: First and last step of the search over the logarithm of the factor; the power moves a quarter as far.
 _FIRST_STEP, _LAST_STEP = math.log(2.0), 0.1
 
-#: p-values above this are left at what the best single line gives too: no test is made there, and the gain is small.
+#: Larger p-values are those of the best single line too: no test needs them.
 _LARGE = 0.25
 
-#: No larger mu is told apart from infinity.
+#: Largest mu of the search.
 _LARGEST_MU = 100.0
 
-#: How far above v the recursion from above starts, in square roots of r.
+#: Start of the recursion from above, in square roots of r above v.
 _FAR = 6.0
 
-#: Round-off of the recursions, relatively: far more than that of a million steps.
+#: Relative rounding error of the recursions, more than that of a million steps.
 _ROUNDING = 1e-9
 
 
 def p_value(canaries: int, guesses: int, correct: int, points: Sequence[curve_lines.Point]) -> float:
-    """A valid p-value for the null "(epsilon, delta)-DP per canary for all ``points``", at most 1.
+    """P-value of the null "(epsilon, delta)-DP per canary for all ``points``"; 1 without points.
 
-    It is at most the one that ``one_run`` has for any single point: they all bound the probability of the same event,
-    so that testing a whole curve costs no multiplicity. No points say nothing: the p-value is 1. Raises ``ValueError``
-    as ``one_run.p_value`` does.
+    It is at most that of any single point: all bound the probability of the same event.
     """
     return _p_value(canaries, guesses, correct, tuple(points))
 
 
 def support(points: Sequence[curve_lines.Point]) -> tuple[curve_lines.Point, ...]:
-    """The points that say something beside the others, by rising epsilon: the lines of the curve's lower envelope."""
+    """The points on the lower envelope of the curve's lines, by ascending epsilon."""
     return _Lines.of(points, 1).points
 
 
 def by_point(canaries: int, guesses: int, correct: int, points: Sequence[curve_lines.Point]) -> float:
-    """The least p-value of a single point: quick, valid, and never less than :func:`p_value`; 1 without points."""
+    """Smallest p-value of a single point: fast, valid, and at least :func:`p_value`; 1 without points."""
     return min((one_run.p_value(canaries, guesses, correct, *point) for point in points), default=1.0)
 
 
 def mu_lower(canaries: int, guesses: int, correct: int, confidence: float) -> float:
-    """A lower bound on the least mu for which the release is mu-GDP per canary; 0 where nothing is rejected.
+    """Lower bound on the smallest mu for which the release is mu-GDP per canary, within 1e-4; at most 100.
 
-    It is at or below that mu with probability at least ``confidence``, whatever the mechanism: if the release is
-    mu-GDP, all points of that curve hold of it, and those of every larger one, of which the true one is rejected with
-    probability 1 - ``confidence`` at most. It says nothing of epsilon at one delta: a mechanism whose curve is not
-    Gaussian may have a smaller epsilon there. To 1e-4 of itself, rounded down; at most 100. Raises ``ValueError`` as
-    ``one_run.p_value`` does, and unless ``confidence`` lies in (0, 1).
+    Valid for all mechanisms with probability ``confidence``. It implies no epsilon at a single delta, which may be
+    smaller for a mechanism without a Gaussian curve.
     """
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
@@ -104,13 +85,13 @@ def mu_lower(canaries: int, guesses: int, correct: int, confidence: float) -> fl
 
     if not rejected(0.0, p_value):
         return 0.0
-    # Single points reject less, and quickly: the whole curve is only asked from there on.
+    # Single points reject less but are faster, so they give the start of the search.
     low = _largest_rejected(lambda mu: rejected(mu, by_point), 0.0, 1.0, 1e-2)
     return _largest_rejected(lambda mu: rejected(mu, p_value), low, 1.25 * low if low > 0.0 else 1.0, 1e-4)
 
 
 def _largest_rejected(rejected: Callable[[float], bool], low: float, high: float, precision: float) -> float:
-    """The largest mu found rejected, where ``low`` is and larger ones cease to be; at most 100."""
+    """Largest mu found to be rejected, from ``low`` on; at most 100."""
     while high < _LARGEST_MU and rejected(high):
         low, high = high, 2.0 * high
     while high - low > precision * high and high > 1e-6:
@@ -132,7 +113,7 @@ def _p_value(canaries: int, guesses: int, correct: int, points: tuple[curve_line
 
 @dataclass(frozen=True, eq=False)
 class _Lines:
-    """The lines that make F(x) = min_i (offsets_i + slopes_i x) for x >= 0, slopes rising and offsets falling; (n,)."""
+    """The lines of F(x) = min_i (offsets_i + slopes_i x), x >= 0, with rising slopes and falling offsets, (n,)."""
 
     points: tuple[curve_lines.Point, ...]
     slopes: Floats
@@ -140,13 +121,13 @@ class _Lines:
 
     @classmethod
     def of(cls, points: Sequence[curve_lines.Point], canaries: int) -> _Lines:
-        """The lower envelope of lines of slope e^epsilon; those above epsilon = 700 are left out."""
+        """Lower envelope of lines with slope e^epsilon, epsilon <= 700."""
         kept: list[tuple[float, float, curve_lines.Point]] = []
         for epsilon, delta in sorted(points):
             slope, offset = math.exp(min(epsilon, 700.0)), canaries * delta
             if epsilon > 700.0 or (kept and offset >= kept[-1][1]):
                 continue
-            while kept and slope <= kept[-1][0] * (1.0 + _ROUNDING):  # the same slope, and lower: leaving out is valid
+            while kept and slope <= kept[-1][0] * (1.0 + _ROUNDING):  # the same slope and lower: omitting is valid
                 kept.pop()
             while len(kept) > 1:
                 (before, above, _), (last, low, _) = kept[-2:]
@@ -162,16 +143,16 @@ class _Lines:
 
     @cached_property
     def _starts(self) -> Floats:
-        """The x from which each line but the steepest is the lowest, ascending: from the second steepest on."""
+        """The x from which each line except the steepest is the lowest, ascending."""
         return np.asarray((-np.diff(self.offsets) / np.diff(self.slopes))[::-1], dtype=np.float64)
 
     def at(self, x: Floats) -> npt.NDArray[np.intp]:
-        """Which line is the lowest at each x."""
+        """Index of the lowest line at each x."""
         return len(self.slopes) - 1 - np.searchsorted(self._starts, x, side="left")
 
 
 class _Search:
-    """Looks for slopes whose bound is small, among those that the best single line suggests."""
+    """Search for slopes with a small bound, starting from those of the best single line."""
 
     def __init__(self, guesses: int, correct: int, lines: _Lines, line: int, p_value: float) -> None:
         self._r, self._v, self._lines = guesses, correct, lines
@@ -195,8 +176,7 @@ class _Search:
         return best
 
     def _first(self, line: int) -> Floats:
-        """ln x for k = 1, ..., v, from the p and the a of the single line: two pieces of a binomial law, which meet (1)
-        with all slack at v."""
+        """ln x for k = 1, ..., v, from the p and a of the single line: two pieces of a binomial distribution."""
         r, v = self._r, self._v
         slope, offset = float(self._lines.slopes[line]), float(self._lines.offsets[line])
         k = np.arange(r + 1)
@@ -221,7 +201,7 @@ class _Search:
 
     def _bound(self, log_factor: float, power: float) -> float:
         x = np.exp(np.minimum(log_factor + power * self._log_x, 600.0))
-        # x falls and the slopes rise with k, but for the round-off of equal weights.
+        # x falls and the slopes rise with k, except for rounding of equal weights.
         line = np.maximum.accumulate(self._lines.at(x))
         found = _meet(self._r, self._v, self._lines.slopes[line].tolist(), self._start)
         if found is None:
@@ -233,18 +213,17 @@ class _Search:
 
 @dataclass(frozen=True)
 class _Solution:
-    """A solution of (2): z, and a_k / z for k = 1, ..., r."""
+    """Solution of (2): z, and a_k / z for k = 1, ..., r."""
 
     z: float
     weights: list[float]
 
 
 def _meet(guesses: int, correct: int, slopes: list[float], start: float) -> _Solution | None:
-    """The least z at which both recursions meet, everything in units of z; None where they overflow.
+    """Smallest z at which both recursions meet, in units of z; None on overflow.
 
-    ``start`` is a guess of 1 / z - 1. What the recursion from above gives at v is convex in it and piecewise linear, so
-    that Newton's steps, kept in their bracket, find it; the end is taken where (2) holds. Far above v, where what it
-    starts from is forgotten on the way, it starts from a_v, wherever that meets (2).
+    ``start`` is a guess of 1 / z - 1. The recursion from above is convex and piecewise linear in it, so bracketed
+    Newton steps find the root. Far above v the starting point does not matter, and the recursion starts from a_v.
     """
     r, v = guesses, correct
     far = min(r, v + 40 + int(_FAR * math.sqrt(r)))
@@ -255,7 +234,7 @@ def _meet(guesses: int, correct: int, slopes: list[float], start: float) -> _Sol
     top = a[v]
 
     def from_above(rest: float, kept: list[float] | None = None) -> tuple[float, float]:
-        """a_v and its derivative; beyond the end of B, its last slope goes on."""
+        """a_v and its derivative; B continues with its last slope."""
         if far < r and far * top - (r - far) * b[v] >= rest:
             first, x, rise = far, top, 0.0
         else:

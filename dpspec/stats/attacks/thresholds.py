@@ -1,13 +1,10 @@
-"""Auditing with many training runs when the attack's threshold is chosen on the same runs that judge it.
+"""Auditing with many training runs if the attack's threshold is chosen on the same runs.
 
-Runs are ranked by the attack's score, higher meaning "present". Where the (j + 1)-th largest score of an absent run is
-the threshold, j absent runs lie above it by construction. For j fixed in advance the false-positive rate there is a
-Beta(j + 1, absent - j) variable (smaller where scores tie), and P[Beta(j + 1, n - j) > u] = P[Bin(n, u) <= j]: the
-Clopper-Pearson upper bound of j out of n covers it as it would a rate whose threshold was fixed. Given the threshold
-the present runs above it are binomial, so that the test of :mod:`dpspec.stats.attacks.many_run` holds as it is. The
-same goes for the (i + 1)-th smallest score of a present run. Both are tried for 0, 1, 2, 4, 8, ... errors, and the
-least p-value is multiplied by the number of tries (Bonferroni): ln-many, instead of one for each threshold that the
-data offer.
+If the threshold is the (j + 1)-th largest score of an absent run, j fixed in advance, the false-positive rate is a
+Beta(j + 1, absent - j) variable (smaller for ties), and P[Beta(j + 1, n - j) > u] = P[Bin(n, u) <= j]. So the
+Clopper-Pearson upper bound of j out of n covers it. Given the threshold, the present runs above it are binomial, so the
+test of :mod:`dpspec.stats.attacks.many_run` is valid. The same holds for the (i + 1)-th smallest score of a present
+run. Both are tried for 0, 1, 2, 4, 8, ... errors with a Bonferroni correction.
 """
 
 from __future__ import annotations
@@ -20,13 +17,13 @@ import numpy.typing as npt
 
 from dpspec.stats.attacks import curve_lines, many_run
 
-#: What evidence and bounds of this kind name as their source.
+#: Source of evidence and bounds of this kind.
 SOURCE = "Clopper & Pearson 1934 at order statistics, Bonferroni over error counts fixed in advance"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """The threshold that shows most, with its errors, and the lower bound on epsilon corrected for choosing it."""
+    """The best threshold, its positives, and the lower bound on epsilon corrected for the choice."""
 
     epsilon: float
     true_positives: int
@@ -34,10 +31,11 @@ class Threshold:
 
 
 def outcomes(scores: npt.ArrayLike, present: npt.ArrayLike) -> str:
-    """Which runs were present ("1") and absent ("0"), from the lowest score to the highest; both arguments (n,).
+    """Present ("1") and absent ("0") runs by ascending score. Ties are ordered against the attack, present first.
 
-    Equal scores are ordered against the attack, present runs first. Raises ``ValueError`` on scores that are not
-    numbers: rank those lowest or highest, whatever the coins.
+    Args:
+        scores: Scores (n,) without NaN.
+        present: Inclusion bits (n,).
     """
     values, coins = np.asarray(scores, dtype=np.float64), np.asarray(present, dtype=bool)
     if values.ndim != 1 or values.shape != coins.shape or np.isnan(values).any():
@@ -46,7 +44,7 @@ def outcomes(scores: npt.ArrayLike, present: npt.ArrayLike) -> str:
 
 
 def p_value(outcomes: str, points: Sequence[curve_lines.Point]) -> float:
-    """A valid p-value for the null "(epsilon, delta)-DP for all ``points``"; 1 where a side has no runs."""
+    """P-value of the null "(epsilon, delta)-DP for all ``points``"; 1 if there are no present or no absent runs."""
     tried = list(_tried(outcomes))
     present, absent = outcomes.count("1"), outcomes.count("0")
     least = min((many_run.curve_p_value(present, absent, *counts, points) for counts in tried), default=1.0)
@@ -54,10 +52,7 @@ def p_value(outcomes: str, points: Sequence[curve_lines.Point]) -> float:
 
 
 def best_threshold(outcomes: str, delta: float, confidence: float) -> Threshold:
-    """The largest lower bound on epsilon over the thresholds that are tried, all of which hold together.
-
-    With probability at least ``confidence`` the true epsilon at ``delta`` is no smaller; 0 where nothing is shown.
-    """
+    """Largest lower bound on epsilon at ``delta`` over the thresholds, jointly valid at ``confidence``."""
     tried = list(_tried(outcomes))
     present, absent = outcomes.count("1"), outcomes.count("0")
     each = 1.0 - (1.0 - confidence) / max(1, len(tried))
@@ -75,14 +70,14 @@ def epsilon_lower(outcomes: str, delta: float, confidence: float) -> float:
 
 
 def largest(present: int, absent: int, delta: float, confidence: float) -> float:
-    """The power of the design: the lower bound when every present run scores above every absent one."""
+    """The lower bound on epsilon if all present runs score above all absent ones."""
     return epsilon_lower(absent * "0" + present * "1", delta, confidence)
 
 
 def _tried(outcomes: str) -> Iterator[tuple[int, int]]:
-    """True and false positives at each threshold that is tried."""
+    """Yield true and false positives at each threshold."""
     if set(outcomes) - {"0", "1"}:
-        raise ValueError("outcomes must be a text of 0 and 1")
+        raise ValueError("outcomes must be a string of 0 and 1")
     present, absent = outcomes.count("1"), outcomes.count("0")
     if not present or not absent:
         return
@@ -96,5 +91,5 @@ def _tried(outcomes: str) -> Iterator[tuple[int, int]]:
 
 
 def _few(runs: int) -> list[int]:
-    """0, 1, 2, 4, ... errors, fewer than there are runs."""
+    """Error counts 0, 1, 2, 4, ... below the number of runs."""
     return [0, *(2**k for k in range(runs.bit_length()) if 2**k < runs)]

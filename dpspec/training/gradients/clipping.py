@@ -95,8 +95,7 @@ class PerLayer(Clipper):
     def scale(self, squares: Tensor, names: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Return one factor per layer.
 
-        Raises:
-            ValueError: The number of bounds differs from the number of layers.
+        Raises ``ValueError`` if the number of bounds differs from the number of layers.
         """
         layers = list(dict.fromkeys(layer_of(name) for name in names))
         if self.bounds is not None and len(self.bounds) != len(layers):
@@ -145,8 +144,7 @@ def clipper(clip: Clip) -> Clipper:
 def clipper_of(phase: Mapping[str, Any]) -> Clipper:
     """Build the clipper of a phase from its ``clip_norm`` and ``clipping`` block (default: flat).
 
-    Raises:
-        ValueError: The block does not follow the contract's fragment CLIPPING.
+    Raises ``ValueError`` if the block does not follow the contract's fragment CLIPPING.
     """
     clip_norm = Phase.of(phase).clip_norm
     clipping = phase.get("clipping") or {"scheme": "flat"}

@@ -169,11 +169,6 @@ def are_alike(one: object, other: object, within: frozenset[int] = frozenset()) 
     """Whether two modules have the same layers with equal attributes and hooks.
 
     Parameters and buffers must have equal names and shapes; their values are not compared. False if undecidable.
-
-    Args:
-        one: First object.
-        other: Second object.
-        within: Ids of objects under comparison. A cyclic reference makes the result False.
     """
     if one is other:
         return True

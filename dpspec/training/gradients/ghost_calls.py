@@ -323,5 +323,4 @@ def _pieces(write: Callable[[Tensor, Tensor], Tensor], some: int, x: Tensor, gra
 
 
 def _joined(parts: tuple[Tensor, ...]) -> Tensor:
-    """Concatenate all parts, flattened."""
     return parts[0].flatten() if len(parts) == 1 else torch.cat([part.flatten() for part in parts])

@@ -201,9 +201,6 @@ def gram_squares(inputs: Tensor, outputs: Tensor) -> Tensor:
     Args:
         inputs: Vectors a (b, T, d).
         outputs: Vectors b (b, T, p).
-
-    Returns:
-        Squared norms, float64, never below the exact value.
     """
     a, b = inputs.double(), outputs.double()
     ga, gb = torch.bmm(a, a.transpose(1, 2)), torch.bmm(b, b.transpose(1, 2))

@@ -48,12 +48,6 @@ def chunk_size(
     """Number of records per chunk: at least 1, rounded down to a power of two.
 
     The constants and the rounding keep chunk sizes, and thus the last bits of sums, independent of the current load.
-
-    Args:
-        bytes_per_record: Memory of one record.
-        device: Device of the computation.
-        budget: Bytes per chunk. Default: a constant per device, capped at a quarter of the free memory.
-        large: Raise the default budget up to fourfold to fit this many records.
     """
     if budget is None:
         where = torch.device(device)
@@ -77,14 +71,6 @@ def halving(work: Callable[[int], T], size: int, most: int | None = None) -> tup
     """Run ``work(size)`` and halve the size while it runs out of memory.
 
     ``work`` restarts from scratch each time, so its result depends only on the final size.
-
-    Args:
-        work: Function of the size.
-        size: Initial size.
-        most: Final size of an earlier call, or None if it did not need to halve.
-
-    Returns:
-        The result, and the final size if it was halved (else ``most``).
     """
     size = size if most is None else min(size, most)
     while True:

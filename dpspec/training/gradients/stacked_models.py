@@ -104,7 +104,13 @@ class StackedModel:
         finite = torch.stack([squares[name] for name in names]).isfinite().all(0)
         counted = inside & finite
         if not bool(finite.all()):
-            inputs, outputs, written = (_zero_unless(finite, tensors) for tensors in (inputs, outputs, written))
+            inputs, outputs, written = (
+                {
+                    name: torch.where(finite.view(*finite.shape, *[1] * (t.ndim - 2)), t, 0.0)
+                    for name, t in tensors.items()
+                }
+                for tensors in (inputs, outputs, written)
+            )
         weights = dict(zip(names, torch.where(counted, factors.view(-1, *inside.shape), 0.0), strict=True))
         for name in self._others:
             totals[name].flatten(1).add_(torch.bmm(weights[name].unsqueeze(1), written[name].flatten(2)).squeeze(1))
@@ -146,7 +152,6 @@ class StackedModel:
         return products, torch.stack(list(self._squares(inputs, outputs, written).values())).sum(0)
 
     def _squares(self, inputs: Named, outputs: Named, written: Named) -> dict[str, Tensor]:
-        """Squared norm (R, c), float64, of each parameter's gradients."""
         found = {name: _squares_of(rows) for name, rows in written.items()}
         for layer in self._dense:
             output = _squares_of(outputs[layer.weight])
@@ -241,12 +246,7 @@ def _squares_of(rows: Tensor) -> Tensor:
     return squares_of(rows.flatten(0, 1)).view(rows.shape[:2])
 
 
-def _zero_unless(kept: Tensor, tensors: Named) -> dict[str, Tensor]:
-    return {name: torch.where(kept.view(*kept.shape, *[1] * (t.ndim - 2)), t, 0.0) for name, t in tensors.items()}
-
-
 def _add_truncated_per_model(totals: Named, rows: Named, inside: Tensor, how: Clipper) -> Tensor:
-    """Truncate coordinates, which needs written-out gradients, model by model."""
     norms = torch.zeros(inside.shape, dtype=torch.float64, device=inside.device)
     for run, kept in enumerate(inside):
         if bool(kept.any()):

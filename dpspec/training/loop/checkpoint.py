@@ -106,12 +106,7 @@ class Checkpoint:
     """Saves and loads one run's state."""
 
     def __init__(self, where: Resumable, identity: Callable[[], str]) -> None:
-        """Configure saving.
-
-        Args:
-            where: Folder and interval.
-            identity: Returns the hexadecimal digest of the job; called only when a file is needed.
-        """
+        """Configure saving."""
         self._where = where
         self._digest = identity
         self._saved_at = time.monotonic()

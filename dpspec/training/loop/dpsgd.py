@@ -85,21 +85,10 @@ def run(
 
     Sampling and noise use separate generators derived from ``seed``. The same seed gives the same run on the same
     device. The loop and all observers compute in full float32. A resumed run ends with the same bits as an
-    uninterrupted one.
-
-    Args:
-        parts: The run's parts.
-        seed: Seed of sampling and noise.
-        observers: Receive batches, norms, noise and models.
-        progress: Called with the step and the number of steps.
-        cancelled: Checked before each step.
-        checkpoint: Where to save and resume.
+    uninterrupted one. Raises ``Cancelled`` if ``cancelled()`` returned true.
 
     Returns:
         Final parameters (P,).
-
-    Raises:
-        Cancelled: ``cancelled()`` returned true.
     """
     state = parts.initial
     sampling = generator(seed, "sampling")

@@ -47,19 +47,10 @@ def run_batched(jobs: Sequence[TrainingJob], *, members: Sequence[Tensor] | None
 
     Jobs share phases, options, expected batch size, device and kind of model. Seeds, initial weights, rows, canaries
     and observers may differ. Rows that are the same array are copied to the device once. Only the first job reports
-    progress.
-
-    Args:
-        jobs: The jobs.
-        members: Per run, the rows of ``job.x`` that form its dataset, in this order: equivalent to a job with
-            ``x[members]`` and ``y[members]``, but all runs share one array.
+    progress. Raises ``ValueError`` if the jobs cannot run in one batch. Raises ``Cancelled`` if a job was cancelled.
 
     Returns:
         Final parameters (R, P).
-
-    Raises:
-        ValueError: The jobs cannot run in one batch.
-        Cancelled: A job was cancelled.
     """
     _require_alike(jobs)
     first, runs = jobs[0], _Runs(jobs, members)

@@ -109,7 +109,6 @@ class Sgd(Optimizer):
         return RecoveredUpdate(gradient, error, expected)
 
     def _remembered(self) -> Number:
-        """Contribution of earlier steps to the rounding bound."""
         return 0.0
 
     def _direction(self, gradient: Tensor) -> Tensor:

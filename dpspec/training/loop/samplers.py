@@ -288,13 +288,6 @@ def inclusion_moments(
     Shuffled: a record is included at most once per epoch, in a batch of b of N records with probability b / N. If P is
     the fraction of records in an epoch's observed batches, the terms are P and P (1 - P). Random allocation with m of t
     steps observed, P = m / t: k P and P (1 - P) k (t - k) / (t - 1) (hypergeometric).
-
-    Args:
-        sampler: The sampler.
-        looked: Mask (steps,) of observed steps.
-
-    Returns:
-        Two vectors whose sums are the mean and the variance.
     """
     if isinstance(sampler, RandomAllocation):
         t, k = sampler.epoch_steps, sampler.batches_per_epoch
@@ -316,8 +309,7 @@ def inclusion_moments(
 def sampler_of(sampling: Mapping[str, Any], records: int) -> Sampler:
     """The sampler of a spec's ``sampling`` block over ``records`` records (or users).
 
-    Raises:
-        ValueError: The block is invalid.
+    Raises ``ValueError`` if the block is invalid.
     """
     if sampling.get("unit") == "user":
         if sampling.get("scheme") != "poisson":

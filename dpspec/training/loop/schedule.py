@@ -82,8 +82,7 @@ class Schedule:
     def records_per_user(self) -> int | None:
         """Maximum number of records averaged per drawn user, the same in all phases; None if records are drawn.
 
-        Raises:
-            ValueError: Phases differ.
+        Raises ``ValueError`` if phases differ.
         """
         said = {phase.sampler.most if isinstance(phase.sampler, PoissonUsers) else None for phase in self.phases}
         if len(said) != 1:

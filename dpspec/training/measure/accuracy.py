@@ -23,6 +23,8 @@ def accuracy(
 ) -> float:
     """Share of records (n, ...) with the largest output at their label (n,).
 
+    Raises ``ValueError`` if there are no records.
+
     Args:
         model: The model.
         x: Records (n, ...).
@@ -30,9 +32,6 @@ def accuracy(
         device: Device of the computation, unless ``model`` has one.
         state: Parameters (P,). Default: the model's own.
         chunk: Number of records per chunk.
-
-    Raises:
-        ValueError: There are no records.
     """
     if len(x) == 0:
         raise ValueError("no records to measure accuracy on")

@@ -39,9 +39,6 @@ def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coi
         job: Its job with canaries.
         sizes: Group sizes (m,).
         coins: Inclusion bits (m,).
-
-    Returns:
-        The moments, or None without canaries or if clipping is not flat.
     """
     schedule = Schedule.of(job.phases, len(job.x) + (0 if job.canaries is None else job.canaries.count))
     flat = all(isinstance(clipper(phase.clip), Flat) for phase in schedule.phases)

@@ -28,12 +28,7 @@ class LayerProducts:
     """
 
     def __init__(self, parts: Sequence[tuple[str, int]], planned: int) -> None:
-        """Choose the largest layers.
-
-        Args:
-            parts: Names and sizes of all layers, in the order of the flat model.
-            planned: Number of measured steps that declare noise.
-        """
+        """Choose the largest layers."""
         starts = np.cumsum([0, *(size for _, size in parts)]).tolist()
         largest = sorted(range(len(parts)), key=lambda place: -parts[place][1])[: layer_noise.MOST_LAYERS]
         self._planned = planned

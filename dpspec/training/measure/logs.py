@@ -64,17 +64,7 @@ class SamplingLog(Observer):
         epoch_steps: Sequence[int] = (),
         per_epoch: Sequence[int] = (),
     ) -> None:
-        """Configure the log; the sequences have one entry per phase.
-
-        Args:
-            records: Number of records including canaries.
-            phases: Numbers of steps.
-            lags: Lags at which batches are compared.
-            means: Upper bounds on the mean number of inclusions per record.
-            orders: Batch sizes of shuffled phases, 0 for others.
-            epoch_steps: Numbers of steps per epoch of random allocation, 1 for others.
-            per_epoch: Numbers of batches per record and epoch.
-        """
+        """Configure the log; the sequences have one entry per phase."""
         self._means = list(means)
         self.lags = tuple(lags)
         self._records = records

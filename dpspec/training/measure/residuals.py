@@ -113,18 +113,7 @@ class Residuals(Observer):
         drawn: bool = False,
         sample: Sample | None = None,
     ) -> None:
-        """Observe the run that ``job`` declares, without its observers and canary gradients.
-
-        Args:
-            job: The declared job.
-            planted: Number of canaries that the adversary assumes, independent of the inclusion bits (fixed-size
-                batches include each record less often if there are more). Default: the actual number.
-            looks: Number of measured steps, evenly spaced. Default: all. Each needs the gradients of all records, for
-                small batches many times the cost of training.
-            drawn: Whether the adversary knows the drawn real records and subtracts their clipped sum, for the cost of
-                one step.
-            sample: Subset of records to estimate the expected sum for Poisson batches. Default: all records.
-        """
+        """Observe the run that ``job`` declares, without its observers and canary gradients."""
         if planted is None:
             planted = job.canaries.count if job.canaries is not None else 0
         self.schedule = Schedule.of(job.phases, len(job.x) + planted)

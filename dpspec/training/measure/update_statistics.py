@@ -93,15 +93,7 @@ class ResidualLog:
         directions: attacks.Directions | None = None,
         looked: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        """Prepare the statistics.
-
-        Args:
-            job: Job with canaries: gradients along ``directions``, or rows after the first ``real`` ones.
-            model: The model.
-            real: Number of real records.
-            directions: Directions of gradient canaries.
-            looked: Mask (steps,) of the measured steps. Default: all.
-        """
+        """Prepare the statistics."""
         self._model = model
         canaries = job.canaries.count if job.canaries is not None else 0
         self._schedule = Schedule.of(job.phases, len(job.x) + canaries)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dpspec.accounting import EqualMembers, PrivacyLoss, RandomAllocation
-from dpspec.accounting.arbitrary.allocation import _sharings
-from dpspec.accounting.numerics.floats import DIRECTIONS, Direction, Floats
+from dpspec.accounting.allocation import _sharings
+from dpspec.accounting.numerics import DIRECTIONS, Direction, Floats
 
 
 def ratios(sums: Floats, sigma: float, vectors: Floats) -> Floats:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpspec.accounting import Mixture, PrivacyLoss, RandomAllocation, gaussian
-from dpspec.accounting.arbitrary.convex_sums import Law, add, sum_of
-from dpspec.accounting.numerics.floats import DIRECTIONS, Direction, Floats
+from dpspec.accounting.convex_sums import Law, add, sum_of
+from dpspec.accounting.numerics import DIRECTIONS, Direction, Floats
 
 
 def two_steps(sigma: float, epsilon: float, direction: Direction) -> float:

@@ -25,7 +25,7 @@ from dpspec.accounting import (
     Pair,
     PrivacyLoss,
 )
-from dpspec.accounting.grid.discretise import discretise_from_above, discretise_from_below
+from dpspec.accounting.grid import discretise_from_above, discretise_from_below
 
 PRESENT, ABSENT = "present-first", "absent-first"
 ROOT = 0.5 * math.log(2.0 * math.pi)

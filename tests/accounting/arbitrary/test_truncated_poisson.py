@@ -14,8 +14,8 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from dpspec.accounting import Mixture, PrivacyLoss, Revealed, TruncatedPoisson
-from dpspec.accounting.arbitrary.truncated_poisson import binomial_tail
-from dpspec.accounting.numerics.floats import DIRECTIONS, Direction
+from dpspec.accounting.numerics import DIRECTIONS, Direction
+from dpspec.accounting.truncated_poisson import binomial_tail
 
 
 def batches(records: int, rate: float, cap: int) -> dict[frozenset[int], float]:

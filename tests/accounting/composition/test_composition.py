@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dpspec.accounting import TooLongError
-from dpspec.accounting.composition.composition import OUTSIDE, TiltedMeasure, compose, convolve, find_window
-from dpspec.accounting.grid.discretise import Atoms
+from dpspec.accounting.composition import OUTSIDE, TiltedMeasure, compose, convolve, find_window
+from dpspec.accounting.grid import Atoms
 
 
 def atoms(masses: list[float], lowest: float = -0.3, spacing: float = 0.1, infinity: float = 0.0) -> Atoms:

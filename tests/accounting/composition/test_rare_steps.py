@@ -9,11 +9,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpspec.accounting import Direction, Mixture, PrivacyLoss
-from dpspec.accounting.composition import rare_steps
-from dpspec.accounting.composition.composition import Composition
-from dpspec.accounting.composition.rare_steps import SplitComposition, WorstComposition, compose_with_rare_steps
-from dpspec.accounting.grid.discretise import Atoms
+from dpspec.accounting import Direction, Mixture, PrivacyLoss, rare_steps
+from dpspec.accounting.composition import Composition
+from dpspec.accounting.grid import Atoms
+from dpspec.accounting.rare_steps import SplitComposition, WorstComposition, compose_with_rare_steps
 from dpspec_group.printed.contour import Contour
 
 PRESENT = "present-first"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpspec.accounting import Cells
-from dpspec.accounting.grid.discretise import discretise_from_above, discretise_from_below, remove_kinks
+from dpspec.accounting.grid import discretise_from_above, discretise_from_below, remove_kinks
 
 
 def test_chords_keep_both_masses() -> None:

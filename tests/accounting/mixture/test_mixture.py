@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.accounting_oracle import one_step_delta
 
-from dpspec.accounting import Mixture, PrivacyLoss, gaussian
-from dpspec.accounting.mixture import masses
+from dpspec.accounting import Mixture, PrivacyLoss, densities, gaussian
 
 PRESENT, ABSENT = "present-first", "absent-first"
 
@@ -114,7 +113,7 @@ def test_binomial_weights_to_rounding() -> None:
     with mpmath.workdps(40):
         for k, q in ((1, 0.3), (50, 0.004), (700, 0.3), (3000, 1e-5)):
             rate = mpmath.mpf(q)
-            logs = masses.log_binomial(k, q)
+            logs = densities.log_binomial(k, q)
             assert len(logs) == k + 1
             for j in {0, 1, k // 100, int(k * q), min(k, int(k * q) + 30), k}:
                 exact = mpmath.log(mpmath.binomial(k, j) * rate**j * (1 - rate) ** (k - j))
@@ -124,7 +123,7 @@ def test_binomial_weights_to_rounding() -> None:
 def test_hypergeometric_weights_to_rounding() -> None:
     with mpmath.workdps(40):
         for k, n, size in ((8, 50_000, 500), (6, 10, 4), (5, 12, 12), (300, 1000, 400)):
-            logs = masses.log_hypergeometric(k, n, size)
+            logs = densities.log_hypergeometric(k, n, size)
             assert len(logs) == min(k, size) + 1
             for j in {0, 1, min(k, size) // 2, min(k, size)}:
                 exact = mpmath.log(mpmath.binomial(k, j) * mpmath.binomial(n, size - j) / mpmath.binomial(n + k, size))

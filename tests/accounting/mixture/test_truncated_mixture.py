@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from support.accounting_oracle import curve
 
 from dpspec.accounting import Mixture, TooLongError
-from dpspec.accounting.grid.discretise import discretise_from_above, discretise_from_below
-from dpspec.accounting.mixture.masses import mixture_mass, normal_mass
-from dpspec.accounting.mixture.truncated_mixture import build_cells, place_output_nodes, truncate_outputs
+from dpspec.accounting.densities import mixture_mass, normal_mass
+from dpspec.accounting.grid import discretise_from_above, discretise_from_below
+from dpspec.accounting.mixture import build_cells, place_output_nodes, truncate_outputs
 
 DIRECTIONS = ("present-first", "absent-first")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import fft, special
 
-from dpspec.accounting.numerics import findings
+from dpspec.accounting import findings
 
 
 @pytest.fixture(autouse=True)

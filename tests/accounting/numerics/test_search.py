@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpspec.accounting import LEAST_TRIED, NeverHoldsError, find_boundary
-from dpspec.accounting.numerics.search import bisect, bisect_each
+from dpspec.accounting.numerics import bisect, bisect_each
 
 
 class Threshold:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpspec.accounting.numerics.search import bisect, bisect_by_margin, crossing
+from dpspec.accounting.numerics import bisect, bisect_by_margin, crossing
 
 #: Functions that rise through zero between -1 and 3, with steps, cusps, flat parts and infinite values among them.
 RISING = {

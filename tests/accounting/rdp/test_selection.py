@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpspec.accounting import best_epsilon, gaussian_rdp
-from dpspec.accounting.rdp.selection import SELECTION_ORDERS, Tries, drawn_cell_rdp, selection_rdp
+from dpspec.accounting.rdp import SELECTION_ORDERS, Tries, drawn_cell_rdp, selection_rdp
 
 #: What a truncated sum over numbers of tries leaves out.
 TAIL = 1e-13

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from dpspec.accounting import Mixture, PrivacyLoss
-from dpspec.accounting.solver.question import Question
-from dpspec.accounting.solver.solve import solve
+from dpspec.accounting.solver import Question, solve
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from dpspec.accounting import DIRECTIONS, Discrete, Laplace, Mixture, PrivacyLoss
-from dpspec.accounting.pair import Pair
+from dpspec.accounting.grid import Pair
 
 
 @pytest.mark.parametrize("question", ["epsilon", "delta"])

@@ -11,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpspec.accounting import DIRECTIONS, Interval, Laplace, Mixture, PrivacyLoss
-from dpspec.accounting.composition.composition import _ROW, _exponentials
-from dpspec.accounting.numerics.floats import EPS, Direction
-from dpspec.accounting.pair import Pair
-from dpspec.accounting.solver.question import truncate_phases
-from dpspec.accounting.solver.refinement import GridRefinement
-from dpspec.accounting.solver.saddle import Cumulants
+from dpspec.accounting.composition import _ROW, Cumulants, _exponentials
+from dpspec.accounting.grid import Pair
+from dpspec.accounting.numerics import EPS, Direction
+from dpspec.accounting.solver import GridRefinement, truncate_phases
 
 DELTAS = [0.3, 0.03, 1e-3, 1e-5, 1e-8, 1e-12]
 

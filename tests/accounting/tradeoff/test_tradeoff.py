@@ -21,7 +21,7 @@ from dpspec.accounting import (
     gaussian,
     tradeoff_bounds,
 )
-from dpspec.accounting.tradeoff.polygon import delta_divergence
+from dpspec.accounting.tradeoff import delta_divergence
 
 ALPHAS = np.concatenate(([0.0], np.geomspace(1e-12, 0.1, 60), np.linspace(0.1, 1.0, 91)[1:-1], [1.0 - 1e-9, 1.0]))
 POINTS = [(1.0, 1e-5), (2.0, 1e-6), (0.5, 0.1)]

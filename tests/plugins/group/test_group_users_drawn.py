@@ -178,7 +178,7 @@ def errors(*overrides: str) -> list[str]:
             ("training.backend=opacus",),
             "missing-capability training.backend: backend 'opacus' draws records, not users",
         ),
-        (("audit.canary={space: input, kind: noise, count: 50}",), "unsupported audit.canary.space: planted users"),
+        (("audit.canary={space: input, kind: noise, count: 50}",), "unsupported audit.canary.space: canary users"),
         (("data.max_records_per_user=null",), "unsupported data: rows are laid out user by user"),
         (
             ("data.max_records_per_user=20", "mechanism.sampling.records_per_user=9"),

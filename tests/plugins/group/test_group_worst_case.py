@@ -112,7 +112,7 @@ def test_they_are_part_of_what_a_trial_is() -> None:
                 "audit": {"method": "one-run"},
             },
             ("model", "initial"),
-            "'per-instance' do not speak of weights",
+            "'per-instance' do not hold for weights",
         ),
     ],
 )

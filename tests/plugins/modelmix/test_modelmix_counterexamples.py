@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from dpspec.accounting import PrivacyLoss
-from dpspec_modelmix import density, theory
+from dpspec_modelmix import density, pair, published, theory
 from dpspec_modelmix.options import Segment
-from dpspec_modelmix.printed import formulas, pair
 
 
 def test_a_zero_gap_has_no_uniform_noise() -> None:
@@ -55,7 +54,7 @@ def test_even_wider_spreads() -> None:
 
 
 def test_the_tail_event_of_the_asymptotic_theorem_is_exceeded() -> None:
-    far = formulas.asymptotic(Segment(1, 1.0, 1.0, 1000.0))
+    far = published.asymptotic(Segment(1, 1.0, 1.0, 1000.0))
     assert (far.epsilon, far.delta) == (pytest.approx(2.690398e-4, rel=1e-6), pytest.approx(9.43384e-3, rel=1e-5))
     assert far.applies
     one_hot, spread = (pair.deltas([Segment(1, 1.0, 1.0, 1000.0, p)], [far.epsilon])[0] for p in (1, 10_000))
@@ -65,7 +64,7 @@ def test_the_tail_event_of_the_asymptotic_theorem_is_exceeded() -> None:
 
 
 def test_the_asymptotic_theorem_is_vacuous_at_its_own_scale() -> None:
-    far = formulas.asymptotic(Segment(5000, 0.02, 2.72, 40.8))
+    far = published.asymptotic(Segment(5000, 0.02, 2.72, 40.8))
     assert not far.applies
     assert far.total == pytest.approx(1.4e3, rel=0.02)
     assert far.vacuous
@@ -74,10 +73,10 @@ def test_the_asymptotic_theorem_is_vacuous_at_its_own_scale() -> None:
 def test_the_corollary_misses_the_number_of_steps() -> None:
     segment = Segment(5000, 0.02, 1.0 / 0.3675, 40.816327, 100)
     repaired = theory.mixed_epsilon([segment], 1e-5).epsilon
-    without = formulas.corollary_without_steps(segment, 1e-5)
+    without = published.corollary_without_steps(segment, 1e-5)
     assert without == pytest.approx(1.46453, abs=1e-4)
     assert repaired == pytest.approx(4.8208127, rel=1e-6)
-    assert without == formulas.corollary_without_steps(Segment(1, 0.02, 1.0 / 0.3675, 40.816327, 100), 1e-5)
+    assert without == published.corollary_without_steps(Segment(1, 0.02, 1.0 / 0.3675, 40.816327, 100), 1e-5)
     # As printed, with the denominator 1 - a: below zero.
     below = np.asarray(theory.INTEGER_ORDERS) - 1.0
     assert np.max(theory.step_rdp(theory.INTEGER_ORDERS, segment) - np.log(1e-5) / below) > 0.0

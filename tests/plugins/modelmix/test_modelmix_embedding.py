@@ -16,11 +16,10 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.training.gradients.clipping import Flat, Truncated
 from dpspec.training.gradients.persample import FlatModel
-from dpspec_modelmix import density, theory
+from dpspec_modelmix import density, pair, published, theory
 from dpspec_modelmix.clipping import Anchors, TwoParts, WrittenOut
 from dpspec_modelmix.mechanism import ModelMixAudit
 from dpspec_modelmix.options import Embedding, Segment, declared_segments, embedding_of
-from dpspec_modelmix.printed import formulas, pair
 
 
 @pytest.mark.parametrize(
@@ -62,7 +61,7 @@ def test_the_truth_of_both_parts_lies_below_the_bound() -> None:
     )
     assert theory.without_mixing([Segment(1, 1.0, 3.0, 2.0, embedded=4.0)])[0].effect == 5.0
     with pytest.raises(ValueError, match="p = 1"):
-        formulas.real_step_rdp([1.5], alone)
+        published.real_step_rdp([1.5], alone)
 
 
 def rule(*, floor: bool, clip: float = 0.7, dimension: int = 6) -> Embedding:

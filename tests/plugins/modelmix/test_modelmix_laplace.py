@@ -23,11 +23,10 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.training.gradients import flat_model
-from dpspec_modelmix import theory
+from dpspec_modelmix import pair, published, theory
 from dpspec_modelmix.attack import CanaryCoordinates, PlantedCanaries, Reader, log_laplace_density
 from dpspec_modelmix.clipping import Absolute
 from dpspec_modelmix.options import Attack, Segment
-from dpspec_modelmix.printed import formulas, pair
 from dpspec_modelmix.training import rules_of, train
 
 ROOT_2 = math.sqrt(2.0)
@@ -53,17 +52,17 @@ def certified(steps: int, loss: float, width: float, rate: float = 1.0) -> Priva
 
 
 def test_laplace() -> None:
-    one, as_printed = formulas.lemma_moments(1.0, 0.05, 200.0), formulas.lemma_moments(1.0, 0.05, 200.0, printed=True)
+    one, as_printed = published.lemma_moments(1.0, 0.05, 200.0), published.lemma_moments(1.0, 0.05, 200.0, printed=True)
     assert as_printed.mean == pytest.approx(1.4930004e-4, rel=6e-8)
     assert one.mean == pytest.approx(1.4930045e-4, rel=6e-8)
     assert one.second == pytest.approx(1.4559945e-4, rel=6e-8)
     assert theory.freedman_total([(1000, one)], 1e-5) == pytest.approx(2.1822067, rel=6e-8)
-    assert formulas.advanced_composition(1000, 0.05, 1e-5) == pytest.approx(10.150690, rel=2e-7)
-    large = formulas.lemma_moments(1.0, 1.0, 100.0)
+    assert published.advanced_composition(1000, 0.05, 1e-5) == pytest.approx(10.150690, rel=2e-7)
+    large = published.lemma_moments(1.0, 1.0, 100.0)
     assert (large.mean, large.second) == (pytest.approx(0.19270012, rel=6e-8), pytest.approx(0.11217796, rel=6e-8))
-    assert formulas.lemma_moments(1.0, 1.0, 100.0, printed=True).mean == pytest.approx(0.19266874, rel=6e-8)
+    assert published.lemma_moments(1.0, 1.0, 100.0, printed=True).mean == pytest.approx(0.19266874, rel=6e-8)
     with pytest.raises(ValueError, match="the lemma needs"):
-        formulas.lemma_moments(1.0, 1.0, 3.0)
+        published.lemma_moments(1.0, 1.0, 3.0)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,7 @@ def test_the_moments_of_laplace_lie_below_their_bounds(shift: float, width: floa
             for a, b in itertools.pairwise(knots)
         ]
         assert math.fsum(parts) == pytest.approx(value, rel=1e-6)
-        assert math.fsum(parts) <= formulas.lemma_moments(1.0, shift, width)[power - 1]
+        assert math.fsum(parts) <= published.lemma_moments(1.0, shift, width)[power - 1]
 
 
 @pytest.mark.parametrize("cut", [0.3, 1.0, 3.0, 10.0, 24.0])
@@ -109,7 +108,7 @@ def test_any_cut_bounds_the_moments(loss: float, width: float, cut: float) -> No
 
 
 def test_the_lemma_has_one_of_the_cuts() -> None:
-    own = formulas.lemma_moments(2.0, 0.5, 30.0)
+    own = published.lemma_moments(2.0, 0.5, 30.0)
     assert theory.cut_moments(0.25, 15.0, math.log(30.0)) == pytest.approx(own, rel=1e-12)
 
 
@@ -143,11 +142,11 @@ def test_the_truth_of_the_reference() -> None:
 
 
 def test_a_better_cut_and_the_printed_total() -> None:
-    one = formulas.lemma_moments(1.0, 0.05, 200.0)
+    one = published.lemma_moments(1.0, 0.05, 200.0)
     assert theory.freedman_epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(1.62768, abs=5e-6)
     assert theory.freedman_total([(1000, one)], 1e-5) == pytest.approx(2.18221, abs=5e-6)
     # Freedman's linear term has epsilon_0, the printed one its square: too little where that is below 1.
-    assert formulas.printed_total(1000, one, 1e-5) == pytest.approx(1.99164, abs=5e-6)
+    assert published.printed_total(1000, one, 1e-5) == pytest.approx(1.99164, abs=5e-6)
     assert certified(1000, 0.05, 200.0).epsilon(1e-5).upper == pytest.approx(0.4838, abs=5e-5)
 
 
@@ -334,6 +333,6 @@ def test_a_step_that_loses_out_of_range_adds_up() -> None:
         (interval,) = theory.plain_epsilons(segments, [1e-5])
         assert 0.9 * total <= interval.upper <= 1.01 * total
     # The printed formula has a value where the corrected exponent is out of range.
-    printed, corrected = (formulas.lemma_moments(1.0 / 12.0, 1.0, 2.0, printed=p) for p in (True, False))
+    printed, corrected = (published.lemma_moments(1.0 / 12.0, 1.0, 2.0, printed=p) for p in (True, False))
     assert math.isfinite(printed.mean)
     assert corrected.mean > printed.mean > 0.0

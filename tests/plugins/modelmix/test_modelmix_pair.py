@@ -11,9 +11,8 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from dpspec.accounting import PrivacyLoss
-from dpspec_modelmix import theory
+from dpspec_modelmix import pair, published, theory
 from dpspec_modelmix.options import Segment
-from dpspec_modelmix.printed import formulas, pair
 
 
 def mixed(rate: float, steps: int, noise: float, ratio: float, batch: float, clip: float, p: int = 1) -> Segment:
@@ -121,7 +120,7 @@ def test_the_truth_of_the_figure(ratio: float, p: int, value: float) -> None:
 
 def test_the_truth_of_many_coordinates_tends_to_a_gaussian_of_the_fisher_information() -> None:
 
-    noise = 0.3675 / math.sqrt(formulas.fisher_information(FIGURE[0.3, 100].gap))
+    noise = 0.3675 / math.sqrt(published.fisher_information(FIGURE[0.3, 100].gap))
     limit = PrivacyLoss.gaussian(noise, 1.0, 0.02, "present-first").compose(5000).epsilon(1e-5)
     values = [pair.epsilon([mixed(0.02, 5000, 0.3675, 0.3, 1000, 20, p)], 1e-5) for p in (100, 10_000)]
     assert values[0] == pytest.approx(3.932, abs=2e-3)

@@ -9,9 +9,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from dpspec_modelmix import density, theory
+from dpspec_modelmix import density, published, theory
 from dpspec_modelmix.options import Segment
-from dpspec_modelmix.printed import formulas
 
 
 def mixed(rate: float, steps: int, noise: float, ratio: float, batch: float, clip: float, p: int = 1) -> Segment:
@@ -37,17 +36,17 @@ def test_moments(order: int, shift: float, width: float, value: float) -> None:
 
 
 def test_fisher_information() -> None:
-    assert formulas.fisher_information(3.0) == pytest.approx(0.57815897, rel=1e-8)
-    assert formulas.fisher_information(10.0) == pytest.approx(0.18063946, rel=1e-7)
-    assert formulas.fisher_information(1e3) * 1e3 == pytest.approx(1.806394571137, rel=1e-11)
+    assert published.fisher_information(3.0) == pytest.approx(0.57815897, rel=1e-8)
+    assert published.fisher_information(10.0) == pytest.approx(0.18063946, rel=1e-7)
+    assert published.fisher_information(1e3) * 1e3 == pytest.approx(1.806394571137, rel=1e-11)
     for t in (0.0, 0.3, 2.0, 30.0):
-        assert formulas.fisher_information(t) >= 1.0 / (1.0 + t * t / 12.0)
+        assert published.fisher_information(t) >= 1.0 / (1.0 + t * t / 12.0)
 
 
 @pytest.mark.parametrize(("order", "value", "gaussian"), [(2, 0.0027244080, 0.017036863), (8, 0.90829877, 1.3783614)])
 def test_one_step(order: int, value: float, gaussian: float) -> None:
     (found,) = theory.step_rdp([order], Segment(1, 0.1, 1.0, 10.0))
-    (real,) = formulas.real_step_rdp([float(order)], Segment(1, 0.1, 1.0, 10.0))
+    (real,) = published.real_step_rdp([float(order)], Segment(1, 0.1, 1.0, 10.0))
     (narrow,) = theory.step_rdp([order], Segment(1, 0.1, 1.0, 0.0))
     assert found == pytest.approx(value, rel=6e-8)
     assert real == pytest.approx(float(found), rel=1e-11)
@@ -77,7 +76,7 @@ def test_figure_3_at_integer_orders(ratio: float, p: int, order: int, epsilon: f
 
 @pytest.mark.parametrize(("ratio", "epsilon"), [(0.075, 57.781126), (0.15, 40.418588), (0.3, 31.726001)])
 def test_figure_3_at_fractional_orders(ratio: float, epsilon: float) -> None:
-    found = formulas.real_epsilon([FIGURE[ratio, 1]], 1e-5)
+    found = published.real_epsilon([FIGURE[ratio, 1]], 1e-5)
     assert found.epsilon == pytest.approx(epsilon, rel=6e-8)
     assert found.order == 1.5
 
@@ -87,15 +86,15 @@ def test_panels_d_to_f_as_predicted() -> None:
     for p, row in zip((1, 25, 100), wanted, strict=True):
         for ratio, value in zip((0.075, 0.15, 0.3), row, strict=True):
             segment = mixed(0.04, 5000, 0.456371, ratio, 2000, 20, p)
-            found = formulas.real_epsilon([segment], 1e-5) if p == 1 else theory.mixed_epsilon([segment], 1e-5)
+            found = published.real_epsilon([segment], 1e-5) if p == 1 else theory.mixed_epsilon([segment], 1e-5)
             assert found.epsilon == pytest.approx(value, abs=0.0101)
 
 
 def test_baselines() -> None:
     segment = FIGURE[0.3, 100]
     assert theory.gaussian_epsilon([segment], 1e-5).epsilon == pytest.approx(2536.0387, rel=6e-8)
-    assert formulas.real_gaussian_epsilon([segment], 1e-5).epsilon == pytest.approx(198.76623, rel=6e-8)
-    assert theory.gaussian_epsilon(formulas.limit([segment]), 1e-5).epsilon == pytest.approx(4.7121562, rel=6e-8)
+    assert published.real_gaussian_epsilon([segment], 1e-5).epsilon == pytest.approx(198.76623, rel=6e-8)
+    assert theory.gaussian_epsilon(published.limit([segment]), 1e-5).epsilon == pytest.approx(4.7121562, rel=6e-8)
     matched = [
         theory.gaussian_epsilon(theory.variance_matched([FIGURE[r, 1]]), 1e-5).epsilon for r in (0.075, 0.15, 0.3)
     ]
@@ -106,11 +105,11 @@ def test_other_settings_of_the_paper() -> None:
     cifar = mixed(0.03, 3500, 0.421, 0.15, 1500, 20, 100)
     assert theory.mixed_epsilon([cifar], 1e-5).epsilon == pytest.approx(6.8536063, rel=6e-8)
     assert theory.gaussian_epsilon([cifar], 1e-5).epsilon == pytest.approx(800.71695, rel=6e-8)
-    assert formulas.real_gaussian_epsilon([cifar], 1e-5).epsilon == pytest.approx(145.78381, rel=6e-8)
+    assert published.real_gaussian_epsilon([cifar], 1e-5).epsilon == pytest.approx(145.78381, rel=6e-8)
     svhn = mixed(1830 / 73260, 4000, 0.4092, 0.15, 1830, 20, 100)
     assert theory.mixed_epsilon([svhn], 1e-5).epsilon == pytest.approx(5.3797877, rel=6e-8)
     assert theory.gaussian_epsilon([svhn], 1e-5).epsilon == pytest.approx(885.43773, rel=6e-8)
-    assert formulas.real_gaussian_epsilon([svhn], 1e-5).epsilon == pytest.approx(144.51996, rel=6e-8)
+    assert published.real_gaussian_epsilon([svhn], 1e-5).epsilon == pytest.approx(144.51996, rel=6e-8)
 
 
 def test_gaps_that_change_are_added_up_before_the_order_is_chosen() -> None:
@@ -171,7 +170,7 @@ def test_one_step_against_mpmath(q: float, s: float, t: float, order: float) -> 
             t / 2 + 11 + order * s,
         ]
         exact = float(mp.log(mp.quad(integrand, sorted(ends))) / (order - 1))
-    (found,) = formulas.real_step_rdp([order], Segment(1, q, s, t))
+    (found,) = published.real_step_rdp([order], Segment(1, q, s, t))
     assert found == pytest.approx(exact, rel=1e-9)
     if order == int(order):
         assert theory.step_rdp([int(order)], Segment(1, q, s, t))[0] == pytest.approx(exact, rel=1e-9)
@@ -184,7 +183,7 @@ def test_a_wider_gap_and_more_sparsity_never_hurt() -> None:
     assert values == sorted(values, reverse=True)
     values = [theory.mixed_epsilon([Segment(100, 0.1, 1.0, 10.0, p)], 1e-5).epsilon for p in (1, 2, 5, 25, 400)]
     assert values == sorted(values, reverse=True)
-    limit = theory.gaussian_epsilon(formulas.limit([Segment(100, 0.1, 1.0, 10.0)]), 1e-5).epsilon
+    limit = theory.gaussian_epsilon(published.limit([Segment(100, 0.1, 1.0, 10.0)]), 1e-5).epsilon
     assert limit <= values[-1]
 
 
@@ -212,4 +211,4 @@ def test_what_means_nothing_is_refused() -> None:
         with pytest.raises(ValueError, match="must be"):
             Segment(*wrong)
     with pytest.raises(ValueError, match="p = 1"):
-        formulas.real_step_rdp([1.5], Segment(1, 0.1, 1.0, 1.0, 4))
+        published.real_step_rdp([1.5], Segment(1, 0.1, 1.0, 1.0, 4))

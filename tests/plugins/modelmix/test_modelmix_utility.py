@@ -13,7 +13,7 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec_modelmix.printed import utility
+from dpspec_modelmix import utility
 
 
 def test_utility_constants() -> None:

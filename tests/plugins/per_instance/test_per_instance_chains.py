@@ -9,7 +9,7 @@ import pytest
 from scipy.special import logsumexp
 from support.per_instance_brute import Chain, chain_bound, classical, discrete
 
-from dpspec_per_instance.printed.statements import MISPRINT, printed_order
+from dpspec_per_instance.statements import MISPRINT, printed_order
 from dpspec_per_instance.theory import entropic_mean, exponent_schedule, exponents, step_divergence
 
 NEAR = 6e-8

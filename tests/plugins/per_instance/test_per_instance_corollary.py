@@ -11,7 +11,7 @@ from scipy.stats import binom
 from support import per_instance_brute as brute
 
 from dpspec.accounting import gaussian
-from dpspec_per_instance.printed import one_step as cor
+from dpspec_per_instance import one_step as cor
 
 Q, SIGMA, DELTA_PRIME = 128 / 60000, 0.469, 0.5e-5
 DELTA = 0.5e-5 / Q

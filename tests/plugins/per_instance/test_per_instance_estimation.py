@@ -10,8 +10,7 @@ import pytest
 from support.per_instance_brute import rounded_divergence
 
 from dpspec.accounting import epsilon_at_orders
-from dpspec_per_instance import analysis, findings, theory
-from dpspec_per_instance.printed import one_step, statements
+from dpspec_per_instance import analysis, findings, one_step, statements, theory
 from dpspec_per_instance.theory import entropic_mean, exponents, step_divergence
 
 NORMS = np.array([(1.0, 0.8, 0.5, 0.3), (1.0, 0.9, 0.4, 0.1), (1.0, 0.7, 0.6, 0.2)])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support import per_instance_brute as brute
 
-from dpspec_per_instance.printed import mean_rule
+from dpspec_per_instance import mean_rule
 
 
 def test_an_observer_measures_what_autograd_does() -> None:

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from support import solved_once
 
+from dpspec import json_records
 from dpspec.contract import Finding, FrozenMap, Plan, Spec, Trial
 from dpspec.contract.events import Event, TrialFinished
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.preparing.trial_keys import trial_key
 from dpspec.engine.redact import redact
-from dpspec.engine.results import codec
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
@@ -24,7 +24,7 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec_per_instance import audit as planning
+from dpspec_per_instance import mechanism as planning
 from dpspec_per_instance.analysis import first_shards, whole_runs
 from dpspec_per_instance.findings import lower_bounds
 from dpspec_per_instance.options import MOST_SHARDS, AuditBlock, Shards
@@ -123,7 +123,7 @@ def whole(folder: Path) -> AuditResult:
 
 def concluded(audit: AuditResult) -> tuple[object, ...]:
     parts = (audit.findings, audit.series, audit.checks, audit.evidence, audit.verdicts, audit.conformance)
-    return tuple(codec.encode(part) for part in parts)
+    return tuple(json_records.write(part) for part in parts)
 
 
 def trials(folder: Path, audit: AuditResult, store: str = "store") -> list[Trial]:

@@ -13,12 +13,11 @@ from scipy.special import ndtr, ndtri
 from dpspec.contract import Finding, FrozenMap, Series, Spec
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec_per_instance import theory
+from dpspec_per_instance import mean_rule, theory
+from dpspec_per_instance import one_step as cor
 from dpspec_per_instance.bounds import Composer
-from dpspec_per_instance.printed import mean_rule
-from dpspec_per_instance.printed import one_step as cor
-from dpspec_per_instance.printed.one_step import NORMS, OneStep, one_step
-from dpspec_per_instance.printed.statements import deletion_orders, fact_3_5, printed_constant, statements, unlearned
+from dpspec_per_instance.one_step import NORMS, OneStep, one_step
+from dpspec_per_instance.statements import deletion_orders, fact_3_5, printed_constant, statements, unlearned
 from dpspec_per_instance.theory import step_divergence
 
 MNIST = 128 / 60000

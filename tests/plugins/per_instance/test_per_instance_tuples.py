@@ -9,7 +9,7 @@ import pytest
 from support import per_instance_brute as brute
 from support.per_instance_brute import Law, exact, merged, sampled
 
-from dpspec_per_instance.printed.mean_rule import plug_in
+from dpspec_per_instance.mean_rule import plug_in
 from dpspec_per_instance.theory import step_divergence
 
 TWO_D = ((0.6, 0.2), (-0.3, 0.5))

@@ -19,14 +19,13 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
+from dpspec_preprocessing import steps
+from dpspec_preprocessing.collection import distance_to_edge, window_count
 from dpspec_preprocessing.conclusions import check_trials
-from dpspec_preprocessing.execution import steps
-from dpspec_preprocessing.execution.collection import distance_to_edge, window_count
-from dpspec_preprocessing.execution.engines import LinearEngine, NoiseTally, score_output
+from dpspec_preprocessing.engines import LinearEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import Declaration
-from dpspec_preprocessing.theory.declared_steps import read_step
-from dpspec_preprocessing.theory.private import Private, PrivateMechanism
-from dpspec_preprocessing.theory.sensitivity import refusal_probability, threshold
+from dpspec_preprocessing.private import Private, PrivateMechanism
+from dpspec_preprocessing.sensitivity import read_step, refusal_probability, threshold
 
 SPECS = Path(__file__).parents[3] / "specs"
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from support.preprocessing_steps import count_in_balls
 
-from dpspec_preprocessing.execution import finders, steps
-from dpspec_preprocessing.execution.finders import Finder, Products, Tree
+from dpspec_preprocessing import steps
+from dpspec_preprocessing.steps import Finder, Products, Tree
 
 Rows = npt.NDArray[np.float64]
 
@@ -48,9 +48,9 @@ def test_good_clusters_are_those_of_the_definition(
     monkeypatch: pytest.MonkeyPatch, features: int, way: str, eta: float
 ) -> None:
     if way != "chosen":
-        monkeypatch.setattr(finders, "choose_finder", lambda x, weight, radius, device: WAYS[way](x, weight))
+        monkeypatch.setattr(steps, "choose_finder", lambda x, weight, radius, device: WAYS[way](x, weight))
     x = blobs(features)
-    found = finders.find_good_clusters(x, eta)
+    found = steps.find_good_clusters(x, eta)
     centres, representative, largest = by_definition(x, eta)
     assert found.centres.tolist() == centres
     assert found.representative.tolist() == representative
@@ -75,8 +75,8 @@ def test_small_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, way: str, 
     x, weight = blobs(features), np.random.default_rng(1).integers(1, 4, size=300)
     whole = WAYS[way](x, weight)
     expected = whole.weights_within(0.3), [row.tolist() for row in whole.within(np.arange(5, 90), 0.3)]
-    monkeypatch.setattr(finders, "_DIFFERENCES", 700)
-    monkeypatch.setattr(finders, "_PRODUCTS", 2000)
+    monkeypatch.setattr(steps, "_DIFFERENCES", 700)
+    monkeypatch.setattr(steps, "_PRODUCTS", 2000)
     parts = WAYS[way](x, weight)
     assert parts.weights_within(0.3).tolist() == expected[0].tolist()
     assert [row.tolist() for row in parts.within(np.arange(5, 90), 0.3)] == expected[1]
@@ -105,16 +105,16 @@ def test_coarser_products_are_not_trusted() -> None:
 
 def test_the_way_follows_features_density_and_device() -> None:
     sparse, weight = np.random.default_rng(1).normal(size=(3000, 20)), np.ones(3000, dtype=np.int64)
-    assert isinstance(finders.choose_finder(sparse[:, :3], weight, 0.1, "cuda"), Tree)
-    assert isinstance(finders.choose_finder(sparse, weight, 0.1, "cpu"), Tree)
-    assert isinstance(finders.choose_finder(sparse, weight, 10.0, "cpu"), Products)
-    assert isinstance(finders.choose_finder(sparse, weight, 0.1, "meta"), Products)
+    assert isinstance(steps.choose_finder(sparse[:, :3], weight, 0.1, "cuda"), Tree)
+    assert isinstance(steps.choose_finder(sparse, weight, 0.1, "cpu"), Tree)
+    assert isinstance(steps.choose_finder(sparse, weight, 10.0, "cpu"), Products)
+    assert isinstance(steps.choose_finder(sparse, weight, 0.1, "meta"), Products)
 
 
 def test_a_row_that_occurs_often_is_searched_for_once() -> None:
     """Half of all records are one row; listing its copies pair by pair would take 4e8 places."""
     x = np.random.default_rng(5).normal(size=(40_000, 6))
     x[::2] = x[0]
-    found = finders.find_good_clusters(x, 1e-6)
+    found = steps.find_good_clusters(x, 1e-6)
     assert found.largest == 20_000
     assert np.count_nonzero(steps.deduplicate(x, 1e-6).any(axis=1)) == 20_001

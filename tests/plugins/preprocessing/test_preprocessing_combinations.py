@@ -10,9 +10,9 @@ import pytest
 
 from dpspec_preprocessing.bounds import proved_divergence, proved_epsilon
 from dpspec_preprocessing.options import Declaration
-from dpspec_preprocessing.printed.formulas import theorem_2_sensitivity
-from dpspec_preprocessing.theory.private import KINDS
-from dpspec_preprocessing.theory.sensitivity import REQUIRED_LIMITS
+from dpspec_preprocessing.private import KINDS
+from dpspec_preprocessing.published import theorem_2_sensitivity
+from dpspec_preprocessing.sensitivity import REQUIRED_LIMITS
 
 LIMITS = {
     "max_missing_rows": 20,

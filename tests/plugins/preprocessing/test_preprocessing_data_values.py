@@ -9,11 +9,10 @@ import pytest
 from support.preprocessing_steps import count_in_balls
 
 from dpspec.contract import DataError, FrozenMap
-from dpspec_preprocessing.execution import collection, finders, steps
+from dpspec_preprocessing import collection, sensitivity, steps
 from dpspec_preprocessing.options import Declaration
-from dpspec_preprocessing.printed.formulas import clusters_printed, mean_printed, pca_printed
-from dpspec_preprocessing.theory import sensitivity
-from dpspec_preprocessing.theory.declared_steps import read_step
+from dpspec_preprocessing.published import clusters_printed, mean_printed, pca_printed
+from dpspec_preprocessing.sensitivity import read_step
 
 NAN = math.nan
 ONE = np.array([-0.82, -0.77, -0.74, 0.0, 0.25, 0.6, 0.61, 0.66, 0.95])[:, None]
@@ -44,7 +43,7 @@ THREE = np.array(
 
 
 def test_clusters_of_nine_points() -> None:
-    found = finders.find_good_clusters(ONE, 0.1)
+    found = steps.find_good_clusters(ONE, 0.1)
     assert np.flatnonzero(found.centres).tolist() == [0, 1, 2, 5, 6]
     assert found.largest == 3
     kept = np.flatnonzero(steps.deduplicate(ONE, 0.1)[:, 0]).tolist()
@@ -68,7 +67,7 @@ def test_both_ways_to_count_neighbours_agree() -> None:
         assert tree.tolist() == count_in_balls(padded, radius).tolist()
         distances = np.linalg.norm(x[:, None] - x[None], axis=2)
         assert count_in_balls(x, radius).tolist() == (distances <= radius).sum(1).tolist()
-        near, far = finders.find_good_clusters(padded[:, :10], radius), finders.find_good_clusters(padded, radius)
+        near, far = steps.find_good_clusters(padded[:, :10], radius), steps.find_good_clusters(padded, radius)
         assert near.representative.tolist() == far.representative.tolist()
 
 

@@ -13,18 +13,18 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec_preprocessing.options import Declaration
 from dpspec_preprocessing.refusals import refusals
-from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Projection, Scaling, Step, read_step
+from dpspec_preprocessing.sensitivity import Imputation, Merging, Projection, Scaling, Step, read_step
 
 
 @pytest.mark.parametrize(
     ("block", "step", "name"),
     [
-        ({"impute": "mean"}, Imputation(by="mean"), "mean"),
-        ({"impute": "mean", "mask": "same"}, Imputation(by="mean", same_mask=True), "mean"),
-        ({"impute": "mean", "mask": "any"}, Imputation(by="mean"), "mean"),
-        ({"impute": "trimmed", "trim": 4}, Imputation(by="trimmed", trim=4), "trimmed"),
-        ({"deduplicate": 0}, Merging(by="deduplicate", eta=0.0), "deduplicate"),
-        ({"quantise": 0.25}, Merging(by="quantise", eta=0.25), "quantise"),
+        ({"impute": "mean"}, Imputation(name="mean"), "mean"),
+        ({"impute": "mean", "mask": "same"}, Imputation(name="mean", same_mask=True), "mean"),
+        ({"impute": "mean", "mask": "any"}, Imputation(name="mean"), "mean"),
+        ({"impute": "trimmed", "trim": 4}, Imputation(name="trimmed", trim=4), "trimmed"),
+        ({"deduplicate": 0}, Merging(name="deduplicate", eta=0.0), "deduplicate"),
+        ({"quantise": 0.25}, Merging(name="quantise", eta=0.25), "quantise"),
         ({"pca": 3}, Projection(components=3), "pca"),
         ({"pca": 3, "affine": True}, Projection(components=3, affine=True), "pca"),
         ({"scale": "standard", "clip": 2}, Scaling(clip=2.0), "scale"),

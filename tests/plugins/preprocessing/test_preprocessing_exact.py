@@ -14,18 +14,16 @@ import numpy.typing as npt
 import pytest
 from support.preprocessing_steps import apply_step, count_in_balls
 
-from dpspec_preprocessing.execution import collection, finders, steps
-from dpspec_preprocessing.printed.formulas import clusters_printed, table_2_divergence
-from dpspec_preprocessing.theory import sensitivity
-from dpspec_preprocessing.theory.declared_steps import read_step
-from dpspec_preprocessing.theory.divergence import (
+from dpspec_preprocessing import collection, sensitivity, steps
+from dpspec_preprocessing.private import (
+    PrivateMechanism,
     group_divergence,
     repaired_divergence,
     repaired_rdp,
     smooth_divergence,
 )
-from dpspec_preprocessing.theory.private import PrivateMechanism
-from dpspec_preprocessing.theory.sensitivity import Sensitivity
+from dpspec_preprocessing.published import clusters_printed, table_2_divergence
+from dpspec_preprocessing.sensitivity import Sensitivity, read_step
 
 Rows = npt.NDArray[np.float64]
 Pair = tuple[Rows, Rows]
@@ -124,7 +122,7 @@ def test_exact_divergence_after_near_duplicates_are_merged(name: str) -> None:
     changed = min(float(m.records), sensitivity.clusters(ball))
     moved = 1.0 if by == "deduplicate" else 2.0 * eta
     assert divergence <= repaired_divergence(m, order, Sensitivity(changed, moved).tau, changed)
-    cluster = max(finders.find_good_clusters(x, eta).largest for x in pair)
+    cluster = max(steps.find_good_clusters(x, eta).largest for x in pair)
     printed = table_2_divergence(m, order, clusters_printed(cluster) * (moved if by == "deduplicate" else eta), 0.0)
     if exceeded:
         assert printed == near(exceeded)

@@ -19,12 +19,11 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec_preprocessing import bounds
-from dpspec_preprocessing.execution import collection, steps
-from dpspec_preprocessing.execution.engines import LinearEngine
+from dpspec_preprocessing import bounds, collection, steps
+from dpspec_preprocessing.engines import LinearEngine
 from dpspec_preprocessing.options import Declaration, out_radius
-from dpspec_preprocessing.theory.declared_steps import read_step
-from dpspec_preprocessing.theory.private import Private
+from dpspec_preprocessing.private import Private
+from dpspec_preprocessing.sensitivity import read_step
 
 BASE = """\
 dpspec: 1

@@ -15,12 +15,10 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec_preprocessing import bounds
-from dpspec_preprocessing.execution.engines import NoiseTally
-from dpspec_preprocessing.execution.network import NetworkEngine
-from dpspec_preprocessing.theory import conversion
-from dpspec_preprocessing.theory.divergence import rdp_slope
-from dpspec_preprocessing.theory.private import PrivateMechanism
+from dpspec_preprocessing import bounds, conversion
+from dpspec_preprocessing.engines import NoiseTally
+from dpspec_preprocessing.network import NetworkEngine
+from dpspec_preprocessing.private import PrivateMechanism, rdp_slope
 
 BASE = """\
 dpspec: 1

@@ -11,10 +11,8 @@ import numpy.typing as npt
 import pytest
 from support.preprocessing_steps import apply_step, count_in_balls
 
-from dpspec_preprocessing import attack
-from dpspec_preprocessing.execution import collection, steps
-from dpspec_preprocessing.theory import sensitivity
-from dpspec_preprocessing.theory.declared_steps import read_step
+from dpspec_preprocessing import attack, collection, sensitivity, steps
+from dpspec_preprocessing.sensitivity import read_step
 
 Rows = npt.NDArray[np.float64]
 Pair = tuple[Rows, Rows]

@@ -10,15 +10,9 @@ import pytest
 from support import preprocessing_paper as paper
 
 from dpspec.accounting import sampled_gaussian_integer_rdp
-from dpspec_preprocessing.printed.formulas import (
-    largest_sampled_order,
-    pca_printed,
-    printed_rdp,
-    table_2_divergence,
-    theorem_2_divergence,
-)
-from dpspec_preprocessing.theory import conversion, sensitivity
-from dpspec_preprocessing.theory.divergence import (
+from dpspec_preprocessing import conversion, sensitivity
+from dpspec_preprocessing.private import (
+    PrivateMechanism,
     compose,
     composed_slope,
     group_divergence,
@@ -29,9 +23,15 @@ from dpspec_preprocessing.theory.divergence import (
     smooth_divergence,
     srdp_slope,
 )
-from dpspec_preprocessing.theory.private import PrivateMechanism
-from dpspec_preprocessing.theory.sampled import compose_sampled
-from dpspec_preprocessing.theory.sensitivity import refusal_probability, threshold
+from dpspec_preprocessing.published import (
+    largest_sampled_order,
+    pca_printed,
+    printed_rdp,
+    table_2_divergence,
+    theorem_2_divergence,
+)
+from dpspec_preprocessing.sampled import compose_sampled
+from dpspec_preprocessing.sensitivity import refusal_probability, threshold
 
 GAUSSIAN, GD, LAPLACE = "gaussian", "dp-gd", "laplace"
 

@@ -12,20 +12,17 @@ import pytest
 from support import preprocessing_paper as paper
 from support.preprocessing_steps import count_in_balls
 
-from dpspec_preprocessing.execution import collection, finders, steps
-from dpspec_preprocessing.execution.engines import LinearEngine
-from dpspec_preprocessing.printed.formulas import (
+from dpspec_preprocessing import collection, sensitivity, steps
+from dpspec_preprocessing.engines import LinearEngine
+from dpspec_preprocessing.private import PrivateMechanism, repaired_divergence, repaired_rdp
+from dpspec_preprocessing.published import (
     clusters_printed,
     largest_sampled_order,
     mean_printed,
     printed_rdp,
     table_2_divergence,
 )
-from dpspec_preprocessing.theory import sensitivity
-from dpspec_preprocessing.theory.declared_steps import read_step
-from dpspec_preprocessing.theory.divergence import repaired_divergence, repaired_rdp
-from dpspec_preprocessing.theory.private import PrivateMechanism
-from dpspec_preprocessing.theory.sensitivity import refusal_probability, threshold
+from dpspec_preprocessing.sensitivity import read_step, refusal_probability, threshold
 
 Rows = npt.NDArray[np.float64]
 ETA = 0.01
@@ -70,7 +67,7 @@ def ball(pair: Sequence[Rows], eta: float = ETA) -> int:
 
 
 def largest_cluster(pair: Sequence[Rows], eta: float = ETA) -> int:
-    return max(finders.find_good_clusters(x, eta).largest for x in pair)
+    return max(steps.find_good_clusters(x, eta).largest for x in pair)
 
 
 def line_case(copies: int) -> tuple[Rows, Rows]:
@@ -136,7 +133,7 @@ def test_v2_means_of_clusters_move_records_just_as_far() -> None:
     common = ETA * np.array([[1.0, 0.0], *[[-1.0, 0.0]] * 36])
     moved = []
     for x in both(common, [0.0, 0.0], [0.9, 0.0]):
-        keeper = finders.find_good_clusters(x, ETA * (1.0 + 1e-12)).representative
+        keeper = steps.find_good_clusters(x, ETA * (1.0 + 1e-12)).representative
         moved.append(np.array([x[keeper == k].mean(axis=0) for k in keeper])[1:])
     found = steps.moved_distance(*moved)[1]
     assert found == pytest.approx(1.92 * ETA, rel=1e-3)

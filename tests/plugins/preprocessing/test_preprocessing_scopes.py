@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support import preprocessing_oracle as oracle
 from support.preprocessing_pairs import STEPS, Case, cases, climbed
 
-from dpspec_preprocessing.theory import divergence
+from dpspec_preprocessing import private
 
 KINDS = (*STEPS, "chain")
 
@@ -27,8 +27,8 @@ def coarse_search(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         if not request.config.getoption("--run-slow"):
-            patch.setattr(divergence, "_NODES", 33)
-            patch.setattr(divergence, "_ROUNDS", 4)
+            patch.setattr(private, "_NODES", 33)
+            patch.setattr(private, "_ROUNDS", 4)
         yield
 
 

@@ -13,9 +13,8 @@ from support import laplace_oracle
 from support.rero_values import BY_NAME, CIFAR, FIXED_EPSILON, IMAGENET, IMAGENET_RATE, VALUES, Value
 
 from dpspec.accounting import Interval, LaplaceTradeOff, NeverHoldsError
+from dpspec_rero.approximations import gamma_from_epsilon_delta, gammas_contour
 from dpspec_rero.options import Steps
-from dpspec_rero.printed.closed_forms import gamma_from_epsilon_delta
-from dpspec_rero.printed.contour import gammas_contour
 from dpspec_rero.tables import least_noise
 from dpspec_rero.theory import Leakage, pure_epsilon, scale_noise
 

@@ -11,8 +11,8 @@ from support.rero_closed_forms import closed_form
 from support.rero_values import BY_NAME, VALUES, Value
 
 from dpspec.accounting import GaussianTradeOff, LaplaceTradeOff
+from dpspec_rero.approximations import gamma_from_epsilon_delta, printed_pure_epsilon
 from dpspec_rero.options import Steps, revealed_probability
-from dpspec_rero.printed.closed_forms import gamma_from_epsilon_delta, printed_pure_epsilon
 from dpspec_rero.theory import Leakage, pure_epsilon
 
 CLOSED = [value for value in VALUES if value.name[0] in "GL" or value.name in ("S1", "S2", "S3", "B1")]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.rero_values import BY_NAME, Value
 
+from dpspec_rero.comparison import gammas_monte_carlo, log_ratios
 from dpspec_rero.options import Steps
-from dpspec_rero.printed.montecarlo import gammas_monte_carlo, log_ratios
 
 
 def steps_of(value: Value) -> tuple[Steps, ...]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 _NORMS = (torch.Tensor.norm, torch.norm)
+_OBSERVED = frozenset((*_NORMS, torch.einsum))
 
 #: Types of numbers with eleven or eight significant bits.
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -40,14 +41,9 @@ class Contributions(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call the function, and observe norms and sums."""
-        result = func(*args, **(kwargs or {}))
-        try:
-            if func in _NORMS and args and isinstance(args[0], Tensor) and isinstance(result, Tensor):
-                self._norms(args, kwargs or {}, result)
-            elif func is torch.einsum and len(args) == 3 and args[0] == "i,i...":
-                self._sum(args[1], args[2])
-        except Exception as error:  # a fault of the recorder must not reach the training
-            self._fault = error
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if func in _OBSERVED:
+            self._observe(func, args, kwargs or {}, result)
         return result
 
     @property
@@ -69,6 +65,16 @@ class Contributions(TorchFunctionMode):
         shared = all(one is self._factors[0] for one in self._factors)
         factors = self._factors[0] if shared else torch.stack([one.to(device) for one in self._factors])
         return (factors.to(lengths) * lengths).square_().sum(0).sqrt_(), lengths.square_().sum(0).sqrt_()
+
+    def _observe(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> None:
+        try:
+            if func is torch.einsum:
+                if len(args) == 3 and args[0] == "i,i...":
+                    self._sum(args[1], args[2])
+            elif args and isinstance(args[0], Tensor) and isinstance(result, Tensor):
+                self._norms(args, options, result)
+        except Exception as error:  # a fault of the recorder must not reach the training
+            self._fault = error
 
     def _norms(self, args: tuple[Any, ...], options: Mapping[str, Any], result: Tensor) -> None:
         of, order = args[0], args[1] if len(args) > 1 else options.get("p", "fro")

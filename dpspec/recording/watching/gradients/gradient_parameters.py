@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from dpspec.recording.fingerprints import Tally
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 
 #: One in this number of further passes of a step compares values.
@@ -32,15 +33,14 @@ class GradientParameters:
         self._random = random.SystemRandom()
         self._handles: list[Any] = []
         self._known: list[tuple[int, int]] | None = None
-        self._other: Tensor | None = None
+        self._other = Tally()
         self._passes = self._steps = self._unseen = 0
         self._kinds: set[str] = set()
 
     @property
     def found(self) -> list[int]:
         """[passes, those at other parameters, steps, steps without a pass]."""
-        other = 0 if self._other is None else int(self._other)
-        return [self._passes, other, self._steps, self._unseen]
+        return [self._passes, int(self._other), self._steps, self._unseen]
 
     def attach(self, model: nn.Module, guarded: _Guarded) -> None:
         """Begin to watch. ``guarded`` keeps faults of the recorder from the training."""
@@ -67,8 +67,7 @@ class GradientParameters:
         self._known = now
         if self._watch.same():
             return
-        other = (self._watch.moved() > 0.0).long()
-        self._other = other if self._other is None else self._other.to(other.device) + other
+        self._other.add(self._watch.moved() > 0.0)
 
     def stepped(self) -> None:
         """A step is over, and its parameters are kept."""

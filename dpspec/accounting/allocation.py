@@ -1,0 +1,271 @@
+"""Random allocation: each record is in exactly one of t steps, chosen uniformly and independently of all others.
+
+One epoch of balls-in-bins batches (Chua et al. 2025, "Balls-and-Bins Sampling for DP-SGD"), or 1-out-of-t random
+allocation (Feldman and Shenfeld 2025, "Privacy amplification by random allocation"). For one record, with Gaussian
+noise and in units of the clip norm, the t sums together are dominated, adaptive choices included, by the pair
+
+    Q = N(0, sigma^2 I_t)    and    P = (1/t) sum_i N(e_i, sigma^2 I_t),    dP/dQ (x) = (1/t) sum_i W_i,
+
+with W_i = exp((2 x_i - 1) / (2 sigma^2)) log-normal and independent under Q, and gradients of one direction attain it.
+``convex_sums`` has the distribution of that sum from above and from below in convex order.
+
+For groups of k records, ``docs/explanation/proofs/random-allocation.md`` has the pair that dominates (Theorem 2) and
+the one that k records of one gradient attain (Theorem 3).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dpspec.accounting.convex_sums import Coefficients, Law, merged, multiply, power_of, sum_of
+from dpspec.accounting.densities import LogRatio, Masses
+from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, place_nodes_densely, span_grid
+from dpspec.accounting.numerics import EPS, Direction, Floats, one_direction, positive, whole
+
+#: Points of each law of sums, and slices of one log-normal number.
+_POINTS, _SLICES = 1200, 1600
+
+
+#: Tails are cut at so many e-foldings at least, and then in steps of as many, so that laws can be kept.
+_DEPTH = 60.0
+
+
+#: And at so many at most, nor further than so many standard deviations: masses below 1e-300 are not told apart, and
+#: with the least noise no number leaves float64.
+_DEEPEST, _FARTHEST = 720.0, 37.0
+
+
+#: More steps, or less noise, take too many points.
+_MOST_STEPS, _LEAST_NOISE = 10**7, 0.1
+
+
+class RandomAllocation(Pair):
+    """All ``steps`` t of one epoch together, as one pair, for groups of up to ``members`` records, each in one step.
+
+    Adjacency add-remove, and zero-out as well: a record that counts for nothing is in a step and adds nothing to it.
+    Epochs compose. For one record the pair is attained; for groups ``EqualMembers`` is a smaller one that is.
+
+    Args:
+        steps: t, at most 10^7.
+        sigma: the noise's standard deviation in clip norms; sigma / members is at least 0.1.
+        members: the group's size k, at most 4.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+
+    most_members = 4
+
+    def __init__(self, steps: int, sigma: float, members: int = 1) -> None:
+        self.steps, self.sigma = whole("steps", steps, 1), positive("sigma", sigma)
+        self.members = whole("members", members, 1)
+        if self.steps > _MOST_STEPS:
+            raise ValueError(f"steps must be at most {_MOST_STEPS}, got {steps!r}")
+        if self.sigma < _LEAST_NOISE * self.members:
+            raise ValueError(f"sigma must be at least {_LEAST_NOISE} for each member, got {sigma!r}")
+        if self.members > self.most_members:
+            raise ValueError(f"members must be at most {self.most_members}, got {members!r}")
+
+    def __repr__(self) -> str:
+        group = f", {self.members} members" if self.members > 1 else ""
+        return f"{type(self).__name__}(one of {self.steps} steps, sigma {self.sigma:g}{group})"
+
+    @property
+    def key(self) -> Hashable:
+        """The numbers that define the pair."""
+        return (type(self).__name__, self.steps, self.sigma, self.members)
+
+    @property
+    def effect(self) -> float | None:
+        """members / sigma of a single step, which is a plain Gaussian one."""
+        return self.members / self.sigma if self.steps == 1 else None
+
+    @property
+    def dominating_effect(self) -> float:
+        """members / sigma: an adversary who knows the steps sees at most one Gaussian release of all members."""
+        return self.members / self.sigma
+
+    def largest_loss(self, direction: Direction) -> float:
+        """Losses have no end."""
+        return math.inf
+
+    def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
+        """The distribution of the ratio whose cut tails have less than these masses, under either distribution."""
+        above, below = _group_laws(self.steps, self.sigma, self.members, _depth(log_edge, log_far))
+        return _RatioPart(above, below, one_direction(direction))
+
+
+class EqualMembers(RandomAllocation):
+    """An epoch in which all members of a group have one gradient, of the clip norm, and all other records none.
+
+    A lower bound of what an epoch leaks about a group, for any data set's size: outcomes are merged and the rarest left
+    out. Of the intervals that it gives, the lower end is below what these neighbors leak; the upper one bounds no more
+    than what is left.
+
+    Args:
+        steps: as for ``RandomAllocation``.
+        sigma: as for ``RandomAllocation``.
+        members: the group's size k, at most 16.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+
+    most_members = 16
+
+    def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
+        """The outcomes that are left."""
+        below = _equal_members(self.steps, self.sigma, self.members, _depth(log_edge, log_far))
+        return _RatioPart(replace(below, upper=True), below, one_direction(direction))
+
+
+def _depth(log_edge: float, log_far: float) -> float:
+    """The number of e-foldings at which tails are cut."""
+    return min(_DEPTH * math.ceil(-min(log_edge, log_far, -1.0) / _DEPTH), _DEEPEST)
+
+
+@dataclass(frozen=True, eq=False)
+class _RatioPart(TruncatedPair):
+    """A pair by its likelihood ratio's distribution under Q, mean 1, from above and from below in convex order."""
+
+    above: Law
+    below: Law
+    direction: Direction
+
+    def table(self) -> tuple[Floats, Floats]:
+        bins = self._bins(self.below)
+        return bins.loss, np.asarray(np.log(bins.mass), dtype=np.float64)
+
+    def cells(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Cells, Cells]:
+        above, below = self._bins(self.above), self._bins(self.below)
+        ends = np.concatenate((above.loss, below.loss))
+        lowest, steps = span_grid(float(ends.min()) - spacing, float(ends.max()) + spacing, spacing)
+        index = place_nodes_densely(*self.table(), lowest, spacing, steps, tilts, widest, limit)
+        return above.cells(lowest, spacing, index)[0], below.cells(lowest, spacing, index)[1]
+
+    def _bins(self, law: Law) -> Bins:
+        """The points of a law as outcomes of one loss each."""
+        present = self.direction == "present-first"
+        used = (law.values > 0.0) & (law.masses > 1e-300)
+        if present:
+            used &= law.masses * law.values > 1e-300
+        values, masses = law.values[used], law.masses[used]
+        loss = np.log(values) if present else -np.log(values)
+        shift = law.off + 8.0 * EPS * (1.0 + float(np.max(np.abs(loss))))
+        rest = law.lost if present else float(law.masses[law.values == 0.0].sum())
+        small = float(np.sum(1e-300 * (1.0 + law.values[(law.values > 0.0) & ~used])))
+        return Bins(
+            mass=masses * values if present else masses,
+            loss=loss,
+            low=loss - shift,
+            high=loss + shift,
+            error=np.full(len(loss), 16.0 * EPS + law.off),
+            loss_error=np.full(len(loss), shift),
+            above=(rest + small) * (1.0 + 1e-12) if law.upper else 0.0,
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _group_laws(steps: int, sigma: float, members: int, depth: float) -> tuple[Law, Law]:
+    """The ratio's distribution for a group (Theorem 2): over all ways in which members can share steps."""
+    above: list[Law] = []
+    below: list[Law] = []
+    for log_weight, shares in _sharings(members, steps):
+        blocks = [steps // len(shares) + (i < steps % len(shares)) for i in range(len(shares))]
+        pairs = [_laws(length, sigma / share, depth) for length, share in zip(blocks, shares, strict=True)]
+        for found, laws in ((above, [pair[0] for pair in pairs]), (below, [pair[1] for pair in pairs])):
+            product = functools.reduce(lambda one, other: multiply(one, other, _POINTS, -depth - 20.0), laws)
+            found.append(product.scaled(math.exp(log_weight)))
+    return merged(above), merged(below)
+
+
+def _sharings(members: int, steps: int) -> list[tuple[float, tuple[int, ...]]]:
+    """How members can share steps: ln of the probability, and the numbers of members in each step used, descending.
+
+    The number of ways to divide k members into b sets of sizes c_i is k! / prod_i c_i! / prod_c (sets of size c)!, and
+    each has the probability t (t - 1) ... (t - b + 1) / t^k.
+    """
+    found = []
+    for shares in _partitions(members, members):
+        if len(shares) > steps:
+            continue
+        ways = math.factorial(members)
+        for size in set(shares):
+            ways //= math.factorial(size) ** shares.count(size) * math.factorial(shares.count(size))
+        log_steps = math.fsum(math.log1p(-i / steps) for i in range(len(shares)))
+        found.append((math.log(ways) + log_steps - (members - len(shares)) * math.log(steps), shares))
+    return found
+
+
+def _partitions(total: int, largest: int) -> Iterator[tuple[int, ...]]:
+    if total == 0:
+        yield ()
+    for part in range(min(total, largest), 0, -1):
+        yield from ((part, *rest) for rest in _partitions(total - part, part))
+
+
+@functools.lru_cache(maxsize=64)
+def _equal_members(steps: int, sigma: float, members: int, depth: float) -> Law:
+    """The ratio's distribution for members of one gradient, merged into finitely many outcomes (Theorem 3)."""
+    log_tail = -depth - math.log(64.0 * steps)
+    edge, a = math.sqrt(-2.0 * log_tail), 1.0 / sigma
+    z = np.linspace(max(-edge, -_FARTHEST), min(members * a + edge, _FARTHEST), _SLICES + 1)
+    each = [Masses.of(LogRatio(np.array([c * a]), np.zeros(1)), z[:-1], z[1:]) for c in range(1, members + 1)]
+    log_mass = each[0].none
+    powers = [np.exp(shifted.group - log_mass) / math.factorial(c) for c, shifted in enumerate(each, 1)]
+    doubt = np.max([shifted.group_error + shifted.none_error for shifted in each], axis=0)
+    doubt += 64.0 * EPS * (1.0 + (edge + members * a) ** 2)
+    used = doubt < 1e-6
+    one = Coefficients(
+        np.exp(log_mass[used]) * (1.0 - doubt[used]),
+        np.array([np.ones(int(used.sum())), *(power[used] for power in powers)]),
+        2.0 * float(doubt[used].max()),
+    )
+    total = power_of(one, steps, _POINTS)
+    # k! [x^k] / t^k, in logarithms as t^k may leave float64
+    log_ratio = np.log(total.values[-1]) + math.lgamma(members + 1.0) - members * math.log(steps)
+    order = np.argsort(log_ratio)
+    off = members * total.off + 16.0 * EPS * (1.0 + float(np.abs(log_ratio).max()) + members * math.log(steps))
+    return Law(np.exp(log_ratio)[order], total.masses[order], False, 0.0, off)
+
+
+@functools.lru_cache(maxsize=64)
+def _laws(steps: int, sigma: float, depth: float) -> tuple[Law, Law]:
+    """Laws of (W_1 + ... + W_t) / t under Q from above and from below, tails cut at e^-depth in all."""
+    log_little = -depth - math.log(64.0 * (1.0 + math.log2(steps)))
+    each = log_little - math.log(steps)
+    above, below = _one(1.0 / sigma, each)
+    sums = sum_of(above, steps, _POINTS, log_little), sum_of(below, steps, _POINTS, log_little)
+    high, low = (replace(law, values=law.values / steps, lost=law.lost / steps, off=law.off + EPS) for law in sums)
+    return high, low
+
+
+def _one(a: float, log_tail: float) -> tuple[Law, Law]:
+    """Laws of exp(a z - a^2 / 2), z standard normal, from above and from below, cut where tails have e^log_tail."""
+    edge = math.sqrt(-2.0 * log_tail)
+    z = np.linspace(max(-edge, -_FARTHEST), min(a + edge, _FARTHEST), _SLICES + 1)
+    ratio = LogRatio(np.array([a]), np.zeros(1))
+    ends = np.concatenate(([-np.inf], z, [np.inf]))
+    masses = Masses.of(ratio, ends[:-1], ends[1:])
+    mean, mass = np.exp(masses.group), np.exp(masses.none)
+    doubt = np.minimum(masses.group_error + masses.none_error + 64.0 * EPS * (1.0 + edge * edge), 1.0)
+    points = np.exp(a * z - 0.5 * a * a)
+    values = np.concatenate(([0.0], points))
+    widths = np.diff(values)
+    share = np.clip((mean[:-1] - values[:-1] * mass[:-1]) / widths, 0.0, mass[:-1])
+    slack = mass[:-1] * doubt[:-1] * (1.0 + values[1:] / widths)
+    upper = np.zeros(len(values))
+    upper[:-1] += mass[:-1] - share + slack
+    upper[1:] += share + slack
+    upper[-1] += mass[-1] * (1.0 + doubt[-1])
+    lost = float(mean[-1] * (1.0 + doubt[-1]))
+    inner = slice(1, -1)
+    below = Law(
+        mean[inner] / mass[inner], mass[inner] * (1.0 - doubt[inner]), False, 0.0, float(2.0 * doubt[inner].max())
+    )
+    return Law(values, upper, True, lost), below

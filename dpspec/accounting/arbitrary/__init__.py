@@ -1,1 +1,0 @@
-"""Pairs of laws that the caller states: probability vectors, densities, cumulative functions."""

@@ -1,0 +1,249 @@
+"""Find where a monotone condition changes: ``bisect`` inside a bracket, ``find_boundary`` anywhere in a range.
+
+``find_boundary`` is for conditions that cost seconds, at single values of one parameter, such as "is epsilon at most 3
+with this noise?". Both ends of the last bracket are evaluated and returned.
+
+``crossing`` finds the zero of a monotone function in a third of the evaluations of ``bisect``: secant steps through the
+ends of the bracket with a reduced weight of an end that stays (Anderson and Bjorck 1973), and halvings if three steps
+in turn did not halve it. ``bisect_by_margin`` returns the same ends as ``bisect``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from dpspec.accounting.numerics import finite, inside
+
+#: Between zero and this no real value is tried.
+LEAST_TRIED: Final = 1e-30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boundary:
+    """Where the condition holds, and the nearest value tried at which it does not.
+
+    value: the condition was asked here and holds.
+    fails_at: it was asked here and does not hold: the next integer, or a value within the relative precision; None
+        where it still holds at the limit of the range.
+    evaluations: how many values were tried.
+    contradictions: values tried on the far side of either end where the answer is not the end's: the condition is not
+        monotone, and what was found is one of several places where it changes. Empty where none was met.
+    """
+
+    value: float
+    fails_at: float | None
+    evaluations: int
+    contradictions: tuple[float, ...] = ()
+
+    @property
+    def monotone(self) -> bool:
+        """Whether nothing that was tried speaks against a monotone condition."""
+        return not self.contradictions
+
+
+class NeverHoldsError(ValueError):
+    """The condition holds nowhere on its way to the limit.
+
+    limit: the end of the range where it had the best chance. evaluations: how many values were tried.
+    contradictions: values tried the other way at which it does hold, against what was said of its direction.
+    """
+
+    def __init__(self, limit: float, evaluations: int, contradictions: tuple[float, ...]) -> None:
+        self.limit = limit
+        self.evaluations = evaluations
+        self.contradictions = contradictions
+        more = f", but it does at {contradictions[0]!r}: it is not monotone" if contradictions else ""
+        super().__init__(f"the condition does not hold anywhere up to its limit {limit!r}{more}")
+
+
+def find_boundary(
+    holds: Callable[[float], bool],
+    low: float,
+    high: float,
+    *,
+    increasing: bool,
+    integer: bool = False,
+    relative: float = 1e-3,
+    start: float | None = None,
+    guess: Callable[[float, float], float | None] | None = None,
+) -> Boundary:
+    """The least value at which ``holds`` is true (``increasing``), or the largest (not ``increasing``).
+
+    holds: asked at most once per value, with an int where ``integer``; whatever it raises comes through.
+    low, high: the range, 0 <= low <= high; nothing outside is ever tried. With integers both must be whole.
+    increasing: whether more of the parameter makes the condition true, and not false.
+    relative: for real values, how close ``fails_at`` comes to ``value``: |value - fails_at| <= relative * the larger
+        one (a value of at most 1e-30 beside a failing 0 is close enough). Integers are always neighbours.
+    start: where to begin, in the range; by default the middle on a logarithmic scale, or 1 where the range begins at 0.
+    guess: told the two ends of the bracket, the smaller one first, says where between them the answer may change, or
+        None. It saves values where it is good, and costs no more than as many again where it is not.
+
+    From ``start`` steps of growing factors (2, 4, 8, ...) lead to a bracket, which is then halved on a logarithmic
+    scale. Real values have few decimal digits beyond ``relative``, so that they can be written down exactly. Where
+    nothing was asked well beyond an end, one more value, a factor of two away, shows whether the condition may be
+    monotone.
+
+    Raises ``NeverHoldsError`` where it holds nowhere on the way, ``ValueError`` naming an argument that makes no sense.
+    """
+    low, high = finite("low", low), finite("high", high)
+    if not 0.0 <= low <= high:
+        raise ValueError(f"low and high must be a range of non-negative numbers, got {low!r} to {high!r}")
+    if integer and not (low.is_integer() and high.is_integer()):
+        raise ValueError(f"low and high must be whole with integer=True, got {low!r} to {high!r}")
+    inside("relative", relative)
+    first = _start(low, high, integer) if start is None else finite("start", start)
+    if not low <= first <= high or (integer and not first.is_integer()):
+        raise ValueError(f"start must be {'a whole number' if integer else 'a value'} of the range, got {start!r}")
+    search = _Integers(holds) if integer else _Reals(holds, relative)
+    worse, better = (low, high) if increasing else (high, low)
+    value: float | None
+    fails_at: float | None
+    if search.ask(first):
+        value, fails_at = search.stride(first, worse, until=False)
+    else:
+        fails_at, value = search.stride(first, better, until=True)
+        if value is None:
+            unexpected = search.probe_beyond(first, worse)
+            raise NeverHoldsError(search.to_parameter(better), len(search.asked), unexpected)
+    if fails_at is not None:
+        value, fails_at = search.halve(value, fails_at, guess)
+    unexpected = search.probe_beyond(value, better)
+    unexpected += search.probe_beyond(fails_at, worse) if fails_at is not None else ()
+    return Boundary(
+        value=search.to_parameter(value),
+        fails_at=None if fails_at is None else search.to_parameter(fails_at),
+        evaluations=len(search.asked),
+        contradictions=unexpected,
+    )
+
+
+class _Search(ABC):
+    """The values that were asked, and how to come from one to the next."""
+
+    def __init__(self, holds: Callable[[float], bool]) -> None:
+        self._holds = holds
+        self.asked: dict[float, bool] = {}
+
+    def ask(self, x: float) -> bool:
+        if x not in self.asked:
+            self.asked[x] = bool(self._holds(self.to_parameter(x)))
+        return self.asked[x]
+
+    def stride(self, x: float, limit: float, *, until: bool) -> tuple[float, float | None]:
+        """From ``x``, whose answer is the other one, to the first value with the answer ``until``; None if none is.
+
+        The first of the two numbers is the last value before it.
+        """
+        factor = 2
+        while x != limit:
+            further = self.step_towards(x, limit, factor)
+            if self.ask(further) == until:
+                return x, further
+            x, factor = further, 2 * factor
+        return x, None
+
+    def halve(
+        self, value: float, fails_at: float, guess: Callable[[float, float], float | None] | None
+    ) -> tuple[float, float]:
+        """Narrow a bracket until it is fine enough or nothing lies between its ends.
+
+        A guess that did not even halve it is followed by the middle.
+        """
+        guessing = guess is not None
+        while (middle := self.find_middle(*(ends := sorted((value, fails_at))))) is not None:
+            expected = guess(*map(self.to_parameter, ends)) if guess is not None and guessing else None
+            asked = middle if expected is None else self.snap_guess(expected, *ends) or middle
+            if self.ask(asked):
+                value = asked
+            else:
+                fails_at = asked
+            guessing = not guessing or min(value, fails_at) >= middle or max(value, fails_at) <= middle
+        return value, fails_at
+
+    def probe_beyond(self, end: float, limit: float) -> tuple[float, ...]:
+        """Probe a factor of two past this end; return that value if its answer contradicts monotonicity.
+
+        It is not asked where the way here led past it already, by values that all had the end's answer.
+        """
+        far = self.step_towards(end, limit, 2)
+        near = math.sqrt(end) * math.sqrt(far)
+        if far not in self.asked and any(min(near, limit) <= x <= max(near, limit) for x in self.asked):
+            return ()
+        return (self.to_parameter(far),) if self.ask(far) != self.ask(end) else ()
+
+    @abstractmethod
+    def to_parameter(self, x: float) -> float: ...
+
+    @abstractmethod
+    def step_towards(self, x: float, limit: float, factor: int) -> float: ...
+
+    @abstractmethod
+    def find_middle(self, low: float, high: float) -> float | None:
+        """The middle of a bracket, None where it need not be narrowed."""
+
+    @abstractmethod
+    def snap_guess(self, expected: float, low: float, high: float) -> float | None:
+        """A value between two ends, as near to an expected one as is of use; None where there is none."""
+
+
+class _Reals(_Search):
+    def __init__(self, holds: Callable[[float], bool], relative: float) -> None:
+        super().__init__(holds)
+        self._relative = relative
+        #: Two decimal digits more than the precision asks for.
+        self._digits = min(17, 2 - math.floor(math.log10(relative)))
+
+    def to_parameter(self, x: float) -> float:
+        return float(x)
+
+    def step_towards(self, x: float, limit: float, factor: int) -> float:
+        if limit >= x:
+            return min(limit, self._short(max(x, LEAST_TRIED) * factor))
+        smallest = LEAST_TRIED if x > LEAST_TRIED else 0.0
+        return max(limit, smallest, self._short(x / factor) if x > LEAST_TRIED else 0.0)
+
+    def find_middle(self, low: float, high: float) -> float | None:
+        if low == 0.0 or high - low <= self._relative * high:
+            return None
+        middle = math.sqrt(low) * math.sqrt(high)
+        for candidate in (self._short(middle), middle):
+            if low < candidate < high:
+                return candidate
+        return None
+
+    def snap_guess(self, expected: float, low: float, high: float) -> float | None:
+        # Just within reach of an end, so that the bracket closes where the change is as near to that end as it seems.
+        step = 0.8 * self._relative
+        if not low <= expected <= high or low == 0.0 or high * (1.0 - step) <= low * (1.0 + step):
+            return None
+        candidate = self._short(min(max(expected, low * (1.0 + step)), high * (1.0 - step)))
+        return candidate if low < candidate < high else None
+
+    def _short(self, x: float) -> float:
+        return float(f"{x:.{self._digits - 1}e}")
+
+
+class _Integers(_Search):
+    def to_parameter(self, x: float) -> int:
+        return int(x)
+
+    def step_towards(self, x: float, limit: float, factor: int) -> float:
+        return min(limit, max(x * factor, x + 1.0)) if limit >= x else max(limit, float(x // factor))
+
+    def find_middle(self, low: float, high: float) -> float | None:
+        if high - low <= 1.0:
+            return None
+        middle = math.sqrt(low * high) if high > 4.0 * low > 0.0 else (low + high) / 2.0
+        return min(max(float(math.floor(middle)), low + 1.0), high - 1.0)
+
+    def snap_guess(self, expected: float, low: float, high: float) -> float | None:
+        return min(max(float(round(expected)), low + 1.0), high - 1.0) if low <= expected <= high else None
+
+
+def _start(low: float, high: float, integer: bool) -> float:
+    middle = math.sqrt(low) * math.sqrt(high) if low > 0.0 else min(1.0, high)
+    return min(max(float(math.floor(middle)) if integer else middle, low), high)

@@ -1,0 +1,305 @@
+"""Moments of the likelihood ratio of one step, in excess of one, for any real power.
+
+Their integrand is a power of one plus w without its value and its tangent at w = 0, in log space:
+g(w) = (1 + w)^s - 1 - s w >= 0 for s > 1 and for s < 0. Averaged over a w of mean 0 it is a moment in excess of one.
+
+**A Gaussian mixture pair.** With l the log-likelihood ratio of Q = N(0, 1) and P = sum_j p_j N(a_j, 1), w = e^l - 1 and
+E_Q[w] = 0,
+
+    E_Q[(P/Q)^s] - 1 = E_Q[g(w)],   g(w) = (1 + w)^s - 1 - s w >= 0 for s > 1 and for s < 0,
+
+so nothing cancels between outputs and a moment that exceeds one by 1e-20 has as many digits as any other. Everything
+is in log space. The integrand is analytic, so the trapezoid rule converges exponentially in one over its step: the
+step is halved until two results agree to 5e-13, which leaves far less. The rule runs over the outputs where the
+integrand is within e^-120 of its largest bound, found by bisecting the line on upper bounds that use that l is convex.
+
+**A sampled Laplace pair.** In terms of the loss l of the unsampled pair, r = 1 + w, w = q (e^l - 1), has under Lap(0,
+b) an atom 1/2 at l = -m, one of e^-m / 2 at m and the density e^(-(l + m) / 2) / 4 between. As above, E[w] = 0 is left
+out:
+
+    E[r^s] - 1 = E[g(w)],   g(w) = (1 + w)^s - 1 - s w >= 0 for s > 1 and for s < 0.
+
+The integral is by Gauss's rule on panels that shrink towards both ends, where large powers have all of it; panels are
+halved until two results agree to 5e-13.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import logsumexp
+
+from dpspec.accounting.numerics import EPS, LOG_ROOT_TWO_PI, Floats, gauss_rule
+
+#: Terms of the series of g in w, and where it is used.
+_TERMS, _SMALL = 16, 0.05
+
+
+def log_excess_power(power: Floats, loss: Floats, change: Floats) -> Floats:
+    """ln g(w) at w = ``change`` = e^``loss`` - 1 for the powers s > 1 or s < 0; arrays of one shape.
+
+    Where |w| and |s w| are small, g is its Taylor series. Else, with r = 1 + s w > 0, g = r (e^d - 1) for
+    d = s l - ln r, and the logarithm of r is taken so that nothing cancels near s = 1 or s = 0; with r <= 0 the two
+    parts of g have the same sign. ``change`` may be capped where ``loss`` is above 700; -inf where w = 0.
+    """
+    s, w = power, change
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        small = (np.abs(w) < _SMALL) & (np.abs(s * w) < _SMALL)
+        far = loss > 30.0
+        # r e^-l = 1 - (s - 1) (e^-l - 1), which is what matters near s = 1
+        scaled = 1.0 - (s - 1.0) * np.expm1(-loss)
+        log_r = np.where(s > 0.0, loss + np.log1p(-(s - 1.0) * np.expm1(-loss)), np.log1p(s * w))
+        gap = np.where(s > 0.0, (s - 1.0) * loss - np.log1p(-(s - 1.0) * np.expm1(-loss)), s * loss - np.log1p(s * w))
+        log_gap = np.where(gap > 30.0, gap + np.log1p(-np.exp(-gap)), np.log(np.expm1(np.minimum(gap, 30.0))))
+        positive = np.where(s > 0.0, scaled > 0.0, s * w > -1.0)
+        # r <= 0: s > 1 and w < 0, or s < 0 and w > 0
+        plain = np.log(np.expm1(np.minimum(s * loss, 700.0)) - s * w)
+        steep = (
+            np.log(np.abs(s))
+            + loss
+            + np.log1p((np.exp(np.minimum(s * loss, 0.0)) - 1.0 + s) * np.exp(-loss) / np.abs(s))
+        )
+        result = np.where(positive, log_r + log_gap, np.where((s < 0.0) & far, steep, plain))
+    result[small] = _series(s[small], w[small])
+    return np.asarray(result, dtype=np.float64)
+
+
+def _series(s: Floats, w: Floats) -> Floats:
+    """ln of sum over j >= 2 of C(s, j) w^j, by Horner's rule; -inf at w = 0."""
+    tail = np.ones_like(w)
+    for j in range(_TERMS, 2, -1):
+        tail = 1.0 + (s - (j - 1.0)) / j * w * tail
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(0.5 * s * (s - 1.0)) + 2.0 * np.log(np.abs(w)) + np.log(tail), dtype=np.float64)
+
+
+#: Outputs whose integrand is e^-120 of the largest are left out.
+_CUT = 120.0
+
+
+#: Two steps of the trapezoid rule must agree to this, relative to the moment or to its logarithm where that is larger.
+_AGREE = 5e-13
+
+
+#: Cells of a window are at most this wide; for negative powers there are at least so many of them.
+_CELL, _CELLS = 1.0, 24
+
+
+#: The trapezoid rule's first step, and how often it may be halved.
+_STEP, _HALVINGS = 0.5, 24
+
+
+#: Components times outputs that are worked on at once, and the most outputs for one moment.
+_BLOCK, _MOST = 1 << 21, 1 << 24
+
+
+def log_gaussian_excess(powers: Floats, shifts: Floats, log_weights: Floats) -> Floats:
+    """ln(E_Q[(P/Q)^s] - 1) for each power s > 1 or s < 0, shape (n,).
+
+    shifts, log_weights: a_j >= 0 and ln p_j in units of the noise, shape (n, m), one pair per power; equal rows may be
+    broadcast views. Relative error of the excess below 1e-11, of its logarithm below 1e-12 where that exceeds 1; -inf
+    where it is 0 in float64. Raises ``ArithmeticError`` where the integral would need more than 16 million outputs.
+    """
+    result = np.full(powers.shape, -np.inf)
+    weighted = log_weights > -np.inf
+    largest = np.max(np.where(weighted, shifts, 0.0), axis=1, initial=0.0)
+    moving = np.flatnonzero(largest > 0.0)
+    group = max(1, (1 << 14) // max(1, shifts.shape[1]))
+    for start in range(0, len(moving), group):
+        rows = moving[start : start + group]
+        result[rows] = _Moments(powers[rows], shifts[rows], log_weights[rows]).solve()
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class _Moments:
+    """Some powers with their pairs; arrays of points carry the row that they belong to."""
+
+    powers: Floats
+    shifts: Floats
+    logs: Floats
+
+    def solve(self) -> Floats:
+        left, right, row = self._windows()
+        width = np.bincount(row, weights=right - left, minlength=len(self.powers))
+        step = np.minimum(_STEP, width / (2.0 * _CELLS))
+        step = np.exp2(np.floor(np.log2(step)))  # so that halved steps meet earlier points exactly
+        total = self._sum(left, right, row, step, odd=False)
+        answer = total + np.log(step)
+        open_rows = np.ones(len(self.powers), dtype=bool)
+        for _ in range(_HALVINGS):
+            step = np.where(open_rows, 0.5 * step, step)
+            keep = open_rows[row]
+            if np.max(width[open_rows] / step[open_rows]) > _MOST:
+                break
+            more = self._sum(left[keep], right[keep], row[keep], step, odd=True)
+            total = np.where(open_rows, np.logaddexp(total, more), total)
+            finer = np.where(open_rows, total + np.log(step), answer)
+            with np.errstate(invalid="ignore"):
+                near = np.abs(finer - answer) <= _AGREE * np.maximum(1.0, finer)
+            answer = finer
+            open_rows &= ~(near | np.isneginf(finer))
+            if not open_rows.any():
+                return np.asarray(answer - LOG_ROOT_TWO_PI, dtype=np.float64)
+        s, top = float(self.powers[open_rows][0]), float(self.shifts[open_rows].max())
+        raise ArithmeticError(f"the moment of order {s:g} needs too many points for shifts of up to {top:g} sigma")
+
+    def _windows(self) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
+        """The cells (left, right, row) that matter, ordered by row and place."""
+        n = len(self.powers)
+        used = self.logs > -np.inf
+        top = np.where(used, self.shifts, 0.0).max(axis=1)
+        reach = math.sqrt(2.0 * _CUT) + 1.0
+        row = np.arange(n)
+        left = np.minimum(0.0, self.powers * top) - reach
+        right = np.maximum(top, self.powers * top) + reach
+        best = np.full(n, -np.inf)
+        while True:
+            lower, upper = self._bounds(left, right, row)
+            np.maximum.at(best, row, lower)
+            keep = upper >= best[row] - _CUT - 64.0 * EPS * np.abs(best[row])
+            left, right, row = left[keep], right[keep], row[keep]
+            is_sparse = np.bincount(row, minlength=n) < _CELLS
+            split = (right - left > _CELL) | (is_sparse & (self.powers < 0.0))[row]
+            if not split.any():
+                order = np.lexsort((left, row))
+                return left[order], right[order], row[order]
+            middle = 0.5 * (left + right)
+            left = np.concatenate((left, middle[split]))
+            right = np.concatenate((np.where(split, middle, right), right[split]))
+            row = np.concatenate((row, row[split]))
+
+    def _bounds(self, left: Floats, right: Floats, row: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """Of the largest of z^s, 1 and |s| z under the normal density, z = P/Q: a value reached, and an upper bound."""
+        s = self.powers[row]
+        low, slope_low = self._ratio(left, row)
+        high, slope_high = self._ratio(right, row)
+        weight = np.log(np.abs(s))
+        reached = np.full(len(left), -np.inf)
+        for z, loss in ((left, low), (right, high)):
+            reached = np.maximum(reached, np.maximum(np.maximum(s * loss, 0.0), weight + loss) - 0.5 * np.square(z))
+        chord = (high - low) / (right - left)
+        rising = np.where(s > 0.0, _peak(s * low, s * chord, left, left, right), -np.inf)
+        # s l is concave for negative s: it lies below its tangents
+        first = _peak(s * low, s * slope_low, left, left, right)
+        second = _peak(s * high, s * slope_high, right, left, right)
+        falling = np.where(s < 0.0, np.minimum(first, second), -np.inf)
+        linear = weight + _peak(low, chord, left, left, right)
+        return reached, np.maximum.reduce([rising, falling, linear, _peak(0.0 * low, 0.0 * low, left, left, right)])
+
+    def _sum(self, left: Floats, right: Floats, row: npt.NDArray[np.int64], step: Floats, *, odd: bool) -> Floats:
+        """ln of the sum of the integrand over multiples (or odd multiples) of ``step`` in the cells, per row."""
+        result = np.full(len(self.powers), -np.inf)
+        stride = step[row] * (2.0 if odd else 1.0)
+        offset = step[row] if odd else 0.0 * stride
+        begin = np.ceil((left - offset) / stride)
+        count = (np.ceil((right - offset) / stride) - begin).astype(np.int64)
+        limit = max(1, _BLOCK // self.shifts.shape[1])
+        ends = np.cumsum(count)
+        cell = 0
+        while cell < len(count):
+            base = ends[cell] - count[cell]
+            stop = max(cell + 1, int(np.searchsorted(ends, base + limit, side="right")))
+            part = slice(cell, stop)
+            counts = count[part]
+            index = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+            z = np.repeat(offset[part], counts) + (np.repeat(begin[part], counts) + index) * np.repeat(
+                stride[part], counts
+            )
+            owner = np.repeat(row[part], counts)
+            values = self._integrand(z, owner)
+            starts = np.flatnonzero(np.diff(owner, prepend=-1))
+            if len(starts):
+                peak = np.maximum.reduceat(values, starts)
+                peak[np.isneginf(peak)] = 0.0
+                spans = np.diff(np.append(starts, len(values)))
+                with np.errstate(divide="ignore"):
+                    sums = peak + np.log(np.add.reduceat(np.exp(values - np.repeat(peak, spans)), starts))
+                result[owner[starts]] = np.logaddexp(result[owner[starts]], sums)
+            cell = stop
+        return result
+
+    def _ratio(self, z: Floats, row: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """l and l' at ``z``."""
+        value, slope = np.empty_like(z), np.empty_like(z)
+        size = max(1, _BLOCK // self.shifts.shape[1])
+        for start in range(0, len(z), size):
+            part = slice(start, start + size)
+            shifts = self.shifts[row[part]]
+            terms = shifts * (z[part, None] - 0.5 * shifts) + self.logs[row[part]]
+            top = terms.max(axis=1)
+            np.exp(terms - top[:, None], out=terms)
+            total = terms.sum(axis=1)
+            value[part] = top + np.log(total)
+            slope[part] = np.sum(terms * shifts, axis=1) / total
+        return value, slope
+
+    def _integrand(self, z: Floats, row: npt.NDArray[np.int64]) -> Floats:
+        """ln of g(w) times e^(-z^2/2)."""
+        shifts, logs = self.shifts[row], self.logs[row]
+        exponents = shifts * (z[:, None] - 0.5 * shifts)
+        terms = exponents + logs
+        top = terms.max(axis=1)
+        loss = top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
+        near = np.abs(loss) < 0.5  # here l is better taken from w, which has no rounding error near 0
+        change = np.expm1(np.minimum(loss, 700.0))
+        weights = np.exp(logs[near])
+        change[near] = np.sum(weights * np.expm1(np.minimum(exponents[near], 700.0)), axis=1)
+        loss[near] = np.log1p(change[near])
+        return log_excess_power(self.powers[row], loss, change) - 0.5 * np.square(z)
+
+
+def _peak(value: Floats, slope: Floats, anchor: Floats, left: Floats, right: Floats) -> Floats:
+    """The largest of ``value + slope (z - anchor) - z^2 / 2`` over z in [left, right]."""
+    z = np.clip(slope, left, right)
+    return np.asarray(value + slope * (z - anchor) - 0.5 * np.square(z), dtype=np.float64)
+
+
+_NODES, _WEIGHTS = gauss_rule(16)
+
+
+#: How often the panels next to the ends are halved, and how often all of them are.
+_GRADES, _PANEL_HALVINGS = 44, 6
+
+
+#: Two results must agree to this, relative to the moment or to its logarithm where that is larger.
+_PANELS_AGREE = 5e-13
+
+
+def log_laplace_excess(power: float, rate: float, effect: float) -> float:
+    """ln(E[r^s] - 1) for the power s > 1 or s < 0; -inf where it is 0 in float64.
+
+    rate: 0 < q <= 1; effect: m = sensitivity / scale >= 0. Raises ``ArithmeticError`` where panels do not settle.
+    """
+    if effect == 0.0:
+        return -math.inf
+    ends = np.array([-effect, effect])
+    atoms = _log_gain(power, rate, ends) + np.array([0.0, -effect]) - math.log(2.0)
+    near = np.concatenate(([0.0], 0.5 ** np.arange(_GRADES, -1.0, -1.0)))
+    panels = effect * np.unique(np.concatenate((near - 1.0, 1.0 - near)))
+    last = math.nan
+    for _ in range(_PANEL_HALVINGS):
+        width = np.diff(panels)
+        l = panels[:-1, None] + width[:, None] * _NODES  # noqa: E741
+        with np.errstate(divide="ignore"):
+            logs = _log_gain(power, rate, l.ravel()) + np.log((width[:, None] * _WEIGHTS).ravel())
+        inner = float(logsumexp(logs - 0.5 * (l.ravel() + effect))) - math.log(4.0)
+        result = float(logsumexp(np.append(atoms, inner)))
+        if result == last or abs(result - last) <= _PANELS_AGREE * max(1.0, result):
+            return result
+        last = result
+        panels = np.sort(np.concatenate((panels, panels[:-1] + 0.5 * width)))
+    raise ArithmeticError(f"the moment of order {power:g} needs too many points for an effect of {effect:g}")
+
+
+def _log_gain(power: float, rate: float, l: Floats) -> Floats:  # noqa: E741
+    """ln g(w) at w = q (e^l - 1)."""
+    change = rate * np.expm1(np.minimum(l, 700.0))
+    with np.errstate(divide="ignore"):
+        plain = np.log((1.0 - rate) + rate * np.exp(np.minimum(l, 0.0)))
+    loss = np.where(change < -0.5, plain, np.log1p(np.maximum(change, -0.5)))
+    loss = l if rate == 1.0 else np.where(l > 30.0, l + np.log(rate) + np.log1p((1.0 - rate) / rate * np.exp(-l)), loss)
+    return log_excess_power(np.full(l.shape, power), loss, change)

@@ -1,1 +1,0 @@
-"""What everything rests on: intervals, arguments, float64, monotone search, and how accurate libraries are."""

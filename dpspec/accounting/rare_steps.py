@@ -1,0 +1,159 @@
+"""Compositions that one rare step may decide: no such step, or exactly one, each with a tilt of its own.
+
+With tiny rates and deltas, a single step of an outcome that is hardly ever seen can make up most of delta. No one tilt
+suits both it and the sum of all the other steps: the tilted composition has two peaks, and delta lies in the valley,
+under the rounding of the transform. So each step's measure is cut at a loss into m = b + j, and to first order
+
+    m^T = b^T + T b^(T - 1) j + rest,    mass of the rest <= (T |j|)^2 / 2,
+
+with the cut so high that the rest is far below delta. The first two are composed and read separately.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from dpspec.accounting.composition import Composition, compose
+from dpspec.accounting.grid import Atoms, TooLongError
+from dpspec.accounting.numerics import bisect
+
+#: The chance of such a step, at most, as a share of the root of delta.
+_SHARE = 1e-3
+
+
+#: A composition is taken apart where its sum at the reference is known no better than this.
+_UNSURE = 1e-5
+
+
+#: So many kinds of steps are taken apart at most.
+_KINDS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class SplitComposition:
+    """A profile as a sum: compositions with ln of how many there are, and what is left out of an upper bound."""
+
+    members: tuple[tuple[Composition, float], ...]
+    log_rest: float
+
+    @property
+    def spacing(self) -> float:
+        """The grid's."""
+        return self.members[0][0].spacing
+
+    def log_upper(self, epsilon: float) -> float:
+        """ln of an upper bound of delta."""
+        terms = [composed.log_upper(epsilon) + log for composed, log in self.members]
+        return min(0.0, float(np.logaddexp.reduce([*terms, self.log_rest])))
+
+    def log_finite(self, epsilon: float) -> float:
+        """The same of the part that finite losses make."""
+        terms = [composed.log_finite(epsilon) + log for composed, log in self.members]
+        return float(np.logaddexp.reduce([*terms, self.log_rest]))
+
+    def log_lower(self, epsilon: float) -> float:
+        """ln of a lower bound of delta."""
+        return float(np.logaddexp.reduce([composed.log_lower(epsilon) + log for composed, log in self.members]))
+
+
+@dataclass(frozen=True, eq=False)
+class WorstComposition:
+    """The larger of several profiles, composed on one grid: of both directions."""
+
+    members: tuple[Composition | SplitComposition, ...]
+
+    @property
+    def spacing(self) -> float:
+        """The grid's."""
+        return self.members[0].spacing
+
+    def log_upper(self, epsilon: float) -> float:
+        """ln of an upper bound of the largest delta."""
+        return max(member.log_upper(epsilon) for member in self.members)
+
+    def log_finite(self, epsilon: float) -> float:
+        """The same of the part that finite losses make."""
+        return max(member.log_finite(epsilon) for member in self.members)
+
+    def log_lower(self, epsilon: float) -> float:
+        """ln of a lower bound of the largest delta."""
+        return max(member.log_lower(epsilon) for member in self.members)
+
+
+#: ln of bounds of delta near a reference.
+ComposedProfile: TypeAlias = Composition | SplitComposition | WorstComposition
+
+
+def compose_with_rare_steps(
+    phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, floor: float, limit: int, log_delta: float
+) -> Composition | SplitComposition:
+    """``compose``, and where that is drowned in rounding at ``reference``, taken apart.
+
+    log_delta: ln of the delta that is wanted there.
+    """
+    whole = compose(phases, tilt, reference, floor, limit)
+    if whole.relative_error(reference) <= _UNSURE or len(phases) > _KINDS:
+        return whole
+    halves = [_cut(atoms, steps, _SHARE * math.exp(0.5 * log_delta)) for atoms, steps in phases]
+    if not any(jump.masses.any() for _, jump in halves):
+        return whole
+    calm = [(bulk, steps) for (bulk, _), (_, steps) in zip(halves, phases, strict=True)]
+    # infinite losses are counted once, with the first term
+    finite = [(replace(bulk, infinity=0.0), steps) for bulk, steps in calm]
+    members, chance = [], 0.0
+    try:
+        members.append((compose(calm, _tilt(calm, reference), reference, floor, limit), 0.0))
+        for i, ((_, jump), (_, steps)) in enumerate(zip(halves, phases, strict=True)):
+            if not jump.masses.any():
+                continue
+            once = [(part, count - (k == i)) for k, (part, count) in enumerate(finite) if count > (k == i)]
+            once.append((jump, 1))
+            members.append((compose(once, _tilt(once, reference), reference, floor, limit), math.log(steps)))
+            chance += steps * float(jump.masses.sum())
+    except TooLongError:
+        return whole
+    log_rest_bound = 0.5 * chance * chance * (1.0 + 1e-6)
+    return SplitComposition(tuple(members), math.log(log_rest_bound) if log_rest_bound > 0.0 else -math.inf)
+
+
+def _cut(atoms: Atoms, steps: int, most: float) -> tuple[Atoms, Atoms]:
+    """The atoms up to a loss, and those above it, whose chance over all steps is at most ``most``."""
+    above = np.cumsum(atoms.masses[::-1])[::-1] * steps
+    first = int(np.searchsorted(-above, -most))
+    if not 0 < first < len(above):
+        first = len(above)
+    bulk = replace(atoms, index=atoms.index[:first], masses=atoms.masses[:first])
+    start = int(atoms.index[min(first, len(above) - 1)])
+    jump = Atoms(
+        atoms.lowest + atoms.spacing * start,
+        atoms.spacing,
+        atoms.index[first:] - start,
+        atoms.masses[first:],
+        0.0,
+        atoms.shift,
+    )
+    return bulk, jump
+
+
+def _tilt(phases: Sequence[tuple[Atoms, int]], epsilon: float) -> float:
+    """The tilt s at which the tilted mean of the sum is about epsilon + 1 / s + 1 / (1 + s)."""
+    tables = []
+    for atoms, steps in phases:
+        used = atoms.masses > 0.0
+        tables.append((atoms.lowest + atoms.spacing * atoms.index[used], np.log(atoms.masses[used]), steps))
+
+    def is_low(log_tilt: float) -> bool:
+        s, mean = math.exp(log_tilt), 0.0
+        for losses, logs, steps in tables:
+            exponents = logs + s * losses
+            weights = np.exp(exponents - exponents.max())
+            mean += steps * float(weights @ losses) / float(weights.sum())
+        return mean < epsilon + 1.0 / s + 1.0 / (1.0 + s)
+
+    low, high = bisect(is_low, math.log(1e-9), -math.log(phases[0][0].spacing), halvings=50)
+    return math.exp(0.5 * (low + high))

@@ -1,1 +1,0 @@
-"""Renyi differential privacy: divergences of steps and compositions, and their conversion to (epsilon, delta)."""

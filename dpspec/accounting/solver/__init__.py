@@ -1,1 +1,0 @@
-"""From a question about a composition to a certified interval: closed forms, else finer and finer grids."""

@@ -1,0 +1,266 @@
+"""A step that first reveals which of several mixtures of Gaussians it is, and then an output of that one.
+
+The case has the same distribution with the group and without, so that only the output leaks: with weights w_i and
+profiles delta_i, delta(epsilon) = sum_i w_i delta_i(epsilon). Revealing a case that an adversary does not see gives an
+upper bound: forgetting it again is a post-processing (joint convexity of the hockey-stick divergence).
+
+Truncated Poisson batches: Poisson ones, of which a uniformly random subset of ``cap`` records is kept if more enter.
+
+``docs/explanation/proofs/truncated-poisson.md`` has the pair that dominates a step (Theorem 4) and one that is attained
+(Theorem 5). A step reveals how full the batch is without the group:
+
+* at most cap - k others enter: nobody is displaced, and the sum moves by the j ~ Binomial(k, rate) members drawn;
+* cap or more enter: i members are kept and displace as many others, so that it moves by at most 2 i;
+* between these, which is possible for k > 1 alone: by at most 2 j.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import betainc
+
+from dpspec.accounting.densities import log_binomial, log_hypergeometric
+from dpspec.accounting.grid import Atoms, Pair, TruncatedPair, discretise_from_above, discretise_from_below
+from dpspec.accounting.mixture import Mixture, OutputRange, TruncatedMixture, build_cells, truncate_outputs
+from dpspec.accounting.numerics import EPS, Direction, Floats, inside, one_direction, positive, whole
+
+#: How far the weights may sum from one; they are then divided by their sum.
+_SUM_TOLERANCE = 1e-9
+
+
+#: ln of the largest tail of one case that is cut off.
+_LEAST_TAIL = -0.7
+
+
+#: What rounding can have changed of a case's weight or largest loss, relatively.
+_ROUNDED = 1e-12
+
+
+class Revealed(Pair):
+    """``cases``: (weight, mixture) each, weights above 0 and summing to one; sensitivities in units of one clip norm.
+
+    All cases have the same sigma. Raises ``ValueError`` naming the argument.
+    """
+
+    def __init__(self, cases: Sequence[tuple[float, Mixture]]) -> None:
+        if not cases or any(not 0.0 < weight <= 1.0 for weight, _ in cases):
+            raise ValueError("cases must have weights above 0 and at most 1")
+        total = math.fsum(weight for weight, _ in cases)
+        if abs(total - 1.0) > _SUM_TOLERANCE:
+            raise ValueError(f"weights of cases must sum to 1, got {total!r}")
+        if len({pair.sigma for _, pair in cases}) != 1:
+            raise ValueError("all cases must have the same sigma")
+        self.cases = tuple((weight / total, pair) for weight, pair in cases)
+
+    def __repr__(self) -> str:
+        return f"Revealed({', '.join(f'{weight:.3g}: {pair!r}' for weight, pair in self.cases)})"
+
+    @property
+    def key(self) -> Hashable:
+        """The weights and the mixtures' own keys."""
+        return ("revealed", *((weight, pair.key) for weight, pair in self.cases))
+
+    @property
+    def dominating_effect(self) -> float:
+        """That of the worst case."""
+        return max(pair.dominating_effect for _, pair in self.cases)
+
+    def largest_loss(self, direction: Direction) -> float:
+        """That of the worst case."""
+        return max(pair.largest_loss(direction) for _, pair in self.cases)
+
+    def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
+        """The weighted sum of the cases' own profiles."""
+        each = [(math.log(weight), pair.log_delta_bounds(epsilon, direction)) for weight, pair in self.cases]
+        low = float(np.logaddexp.reduce([log + bounds[0] for log, bounds in each]))
+        high = float(np.logaddexp.reduce([log + bounds[1] for log, bounds in each]))
+        return low - _ROUNDED, min(0.0, high + _ROUNDED)
+
+    def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
+        """Each case without the outcomes that, by its weight, have little mass."""
+        parts = []
+        for weight, pair in self.cases:
+            edge, far = (min(log - math.log(weight), _LEAST_TAIL) for log in (log_edge, log_far))
+            parts.append((weight, truncate_outputs(pair.ratio, one_direction(direction), edge, far)))
+        return _RevealedPart(tuple(parts), direction)
+
+
+@dataclass(frozen=True, eq=False)
+class _RevealedPart(TruncatedPair):
+    """Ranges of outputs of the cases with their weights, put on one grid."""
+
+    cases: tuple[tuple[float, OutputRange], ...]
+    direction: Direction
+
+    def table(self) -> tuple[Floats, Floats]:
+        tables = [(math.log(weight), *TruncatedMixture(area, self.direction).table()) for weight, area in self.cases]
+        losses = np.concatenate([losses for _, losses, _ in tables])
+        return losses, np.concatenate([logs + log for log, _, logs in tables])
+
+    def atoms(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Atoms, Atoms]:
+        """The weighted measures of all cases; the grid is that of the heaviest case."""
+        above: list[tuple[float, Atoms]] = []
+        below: list[tuple[float, Atoms]] = []
+        align = None
+        for weight, area in sorted(self.cases, key=lambda case: -case[0]):
+            cells = build_cells(area, self.direction, spacing, tilts, widest, limit // len(self.cases), align)
+            if align is None:
+                align = cells[0].lowest if self.direction == "present-first" else -cells[0].lowest
+            above.append((weight * (1.0 + _ROUNDED), discretise_from_above(cells[0])))
+            below.append((weight * (1.0 - _ROUNDED), discretise_from_below(cells[1])))
+        return _weighted(above), _weighted(below)
+
+
+def _weighted(measures: Sequence[tuple[float, Atoms]]) -> Atoms:
+    """The weighted sum of measures on grids that differ by whole steps."""
+    spacing = measures[0][1].spacing
+    first = min((atoms for _, atoms in measures), key=lambda atoms: atoms.lowest)
+    offsets = [round((atoms.lowest - first.lowest) / spacing) for _, atoms in measures]
+    index = np.concatenate([atoms.index + offset for offset, (_, atoms) in zip(offsets, measures, strict=True)])
+    nodes, place = np.unique(index, return_inverse=True)
+    masses = np.bincount(place, weights=np.concatenate([weight * atoms.masses for weight, atoms in measures]))
+    misfit = max(
+        abs(atoms.lowest - first.lowest - spacing * offset)
+        for offset, (_, atoms) in zip(offsets, measures, strict=True)
+    )
+    return Atoms(
+        lowest=first.lowest,
+        spacing=spacing,
+        index=nodes,
+        masses=np.asarray(masses, dtype=np.float64),
+        infinity=min(1.0, math.fsum(weight * atoms.infinity for weight, atoms in measures)),
+        shift=max(atoms.shift for _, atoms in measures)
+        + misfit
+        + 8.0 * EPS * (abs(first.lowest) + spacing * nodes[-1]),
+    )
+
+
+#: What is charged for the accuracy of the incomplete beta function, relatively; it keeps 1e-12 (tested with mpmath).
+_BETA = 1e-9
+
+
+#: Full batches that are rarer than this are not treated apart.
+_RARELY = 1e-9
+
+
+#: A chance below this is taken to be this: what is smaller may have been lost to underflow.
+_LEAST = 1e-290
+
+
+@dataclass(frozen=True)
+class TruncatedPoisson:
+    """One step with batches of at most ``cap`` records, each entering at ``rate``, for groups of up to ``k`` records.
+
+    Adjacency add-remove. Records that are replaced, or that count for nothing but keep their place in the batch, are
+    not covered: the displaced records differ there.
+
+    Attributes:
+        k: the largest group.
+        rate: the Poisson sampling rate.
+        cap: the largest batch.
+        n: the largest number of records of the smaller dataset of a pair.
+        sigma: the noise's standard deviation in clip norms, > 0.
+        fewest: the smallest such number, 0 if omitted: the bound is the tighter the closer it is to ``n``.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+
+    k: int
+    rate: float
+    cap: int
+    n: int
+    sigma: float
+    fewest: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("k", 1), ("cap", 1), ("n", 0), ("fewest", 0)):
+            whole(name, getattr(self, name), least)
+        if self.fewest > self.n:
+            raise ValueError(f"fewest must be at most n, got {self.fewest!r} and {self.n!r}")
+        inside("rate", self.rate, one=True)
+        positive("sigma", self.sigma)
+
+    @property
+    def displacing(self) -> float:
+        """P[Binomial(n, rate) > cap - k], rounded up: the probability that the group may displace others."""
+        if self.n <= self.cap - self.k:
+            return 0.0
+        return min(1.0, max(_LEAST, binomial_tail(self.n, self.rate, self.cap - self.k + 1) * (1.0 + _BETA)))
+
+    @property
+    def full(self) -> float:
+        """P[Binomial(fewest, rate) >= cap], rounded down: the probability that others fill a batch; 0 if below 1e-9."""
+        value = binomial_tail(self.fewest, self.rate, self.cap) * (1.0 - _BETA)
+        return value if value > _RARELY else 0.0
+
+    def above(self) -> Mixture | Revealed:
+        """A pair that dominates the step, for all datasets of which the smaller has ``fewest`` to ``n`` records."""
+        roomy, chance = Mixture.poisson(self.k, self.rate, self.sigma), self.displacing
+        if chance == 0.0:
+            return roomy
+        full = min(self.full, chance)
+        j = np.arange(self.k + 1, dtype=np.float64)
+        cases = [(1.0 - chance, roomy)]
+        if full > 0.0:
+            cases.append((full, Mixture(2.0 * j, _probabilities(self.tails_when_full()), self.sigma)))
+        drawn = Mixture.poisson(self.k, self.rate, 0.5 * self.sigma)
+        cases.append((chance - full, Mixture(2.0 * drawn.sensitivities, drawn.probabilities, self.sigma)))
+        cases = [(weight, pair) for weight, pair in cases if weight > 0.0]
+        return cases[0][1] if len(cases) == 1 else Revealed(cases)
+
+    def tails_when_full(self) -> Floats:
+        """Bounds of P[i >= a given that others fill the batch], (k,) for a = 1..k, of i members kept, from above.
+
+        P[B' >= cap + a] P[Hypergeometric(cap of fewest + k, k) >= a] / P[B >= cap], with B ~ Binomial(fewest, rate) and
+        B' ~ Binomial(fewest + k, rate), and never more than P[Binomial(k, rate) >= a].
+        """
+        alike = np.exp(log_hypergeometric(self.k, self.fewest, self.cap))
+        found = []
+        for a in range(1, self.k + 1):
+            entered = binomial_tail(self.fewest + self.k, self.rate, self.cap + a)
+            kept = math.fsum(alike[a:]) * entered / binomial_tail(self.fewest, self.rate, self.cap)
+            found.append(min(1.0, kept * (1.0 + 4.0 * _BETA), binomial_tail(self.k, self.rate, a) * (1.0 + _BETA)))
+        return np.array(found)
+
+    def attained(self) -> Mixture:
+        """A pair that the step has for some data of n and n + k records, the chances of members rounded down."""
+        chances = self.kept()
+        chances[1:] *= 1.0 - _BETA
+        chances[0] = 1.0 - math.fsum(chances[1:])
+        return Mixture(np.arange(len(chances), dtype=np.float64), chances, self.sigma)
+
+    def kept(self) -> Floats:
+        """P[i = a] that a members of the group are in the batch, (k + 1,) for a = 0..k."""
+        a = np.arange(self.k + 1)
+        drawn = np.zeros(self.k + 1)
+        if self.rate == 1.0:
+            drawn[-1] = 1.0
+        else:
+            drawn[:] = np.exp(log_binomial(self.k, self.rate))
+        room = np.array([1.0 - binomial_tail(self.n, self.rate, self.cap - int(one) + 1) for one in a])
+        chances: Floats = drawn * room
+        full = binomial_tail(self.n + self.k, self.rate, self.cap + 1)
+        if full > 0.0 and self.cap <= self.n:
+            alike = np.exp(log_hypergeometric(self.k, self.n, self.cap))
+            chances[: len(alike)] += full * alike
+        # in a full batch of more than there are others some members are certain; here none is counted
+        chances[0] = max(0.0, 1.0 - math.fsum(chances[1:]))
+        return chances
+
+
+def binomial_tail(n: int, rate: float, least: int) -> float:
+    """P[Binomial(n, rate) >= least], by the incomplete beta function, to a relative 1e-12."""
+    if least <= 0:
+        return 1.0
+    return 0.0 if least > n else float(betainc(least, n - least + 1, rate))
+
+
+def _probabilities(tails: Floats) -> Floats:
+    """P[i = a], (k + 1,) for a = 0..k, from P[i >= a], (k,) for a = 1..k, each of which is rounded up."""
+    ends = np.concatenate(([1.0], np.minimum.accumulate(tails), [0.0]))
+    return np.asarray(ends[:-1] - ends[1:], dtype=np.float64)

@@ -1,1 +1,0 @@
-"""Checks a recorded run: builds its spec in memory and runs the pipeline."""

@@ -1,0 +1,372 @@
+"""Assumptions of a bound on a recorded run, each by name with the status that the recording supports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dpspec.contract import Assumption
+from dpspec.contract.findings import AssumptionStatus
+from dpspec.engine.recorded.channels import HYPERPARAMETERS
+from dpspec.engine.recorded.evidence import InternalSums
+from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
+from dpspec.engine.recorded.recorded_run import Array, RecordedRun
+from dpspec.engine.recorded.schedule import ADD_REMOVE
+
+#: The assumption of runs in which no single contribution was observed, such as those with ghost clipping.
+PER_RECORD_CLIPPING = "per-record-clipping"
+
+#: A slope shows a wrong reduction if it is this close to -1 or 1, or three standard errors more, and this many
+#: standard errors from 0.
+_CLOSE, _ERRORS = 0.25, 5.0
+
+#: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
+_FEWEST = 12
+
+#: Relative difference up to which divisors that the recorder fits to gradients are equal.
+_FITTED = 1e-2
+
+#: Name of a class.
+_CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
+
+#: The keys of the end record that each channel needs. An absent count is an open channel and not a count of zero.
+_NEEDED = {
+    "sensitivity": ("sums", "recomputed", "scaling", "replaced"),
+    "noise": ("noise", "sum_type", "norm_type"),
+    "sampling": ("drawn_batches", "passed_over", "unused_batches"),
+    "update-rule": ("changed", "restated", "optimizer", "updates", "meddled", "outside", "gradients"),
+    "gradient-parameters": ("passes",),
+    "model-state": ("buffers", "state", "attributes", "unread"),
+    "released-model": ("resumed", "untold", "left_over_rows", "noised_without_update"),
+}
+
+
+def assumptions(
+    run: RecordedRun,
+    internal: InternalSums | None,
+    adjacency: str,
+    *,
+    public: Collection[str] = (),
+    group_size: int = 1,
+) -> tuple[Assumption, ...]:
+    """All assumptions, in the order of their doubtfulness.
+
+    Args:
+        run: The run.
+        internal: Aggregates of its internal part; None if the folder lacks it.
+        adjacency: ``zero-out`` or ``add-remove``.
+        public: Names of hyperparameters that the user declares independent of the records.
+        group_size: Number of records that the claim covers.
+    """
+    header = run.header
+    found = [_constants(run, adjacency, public)]
+    if header.scheme == "poisson" or np.isfinite(run["rate"]).any():
+        found += _sampling(run, internal)
+    found += _clipping(run, observed=internal is not None and bool(np.isfinite(internal.largest).any()))
+    if run.sums_type:
+        text = (
+            f"sums of gradients and noise are rounded to {run.sums_type}, and nothing bounds the effect on a neighbor's"
+        )
+        found.append(Assumption(name="precision", status="unchecked", text=text))
+    kind = "a cryptographic generator" if header.secure else "torch's generator, which is not a cryptographic one"
+    source = kind if header.source == "opacus" else "the loop"
+    text = f"noise is Gaussian and unpredictable; it comes from {source}"
+    found.append(Assumption(name="noise-law", status="declared", text=text))
+    text = (
+        "the adversary does not know the seeds of noise and batches, and the seeds do not depend on the records: a "
+        "script that sets a constant seed must keep it secret"
+    )
+    found.append(Assumption(name="secret-randomness", status="declared", text=text))
+    text = (
+        "the script replaces no code of torch or Opacus, such as a sampler's iteration or an optimizer's update; of "
+        "the optimizer's own methods the recorder names replaced ones"
+    )
+    found.append(Assumption(name="library-code", status="declared", text=text))
+    if header.source == "own-loop":
+        text = (
+            "the reports of the loop are true: the batches and norms that it reports, and that the reported sum "
+            "contains each drawn record once, with its reported norm, and that the reported noise is fresh and "
+            "Gaussian beyond the limits of the channel's tests"
+        )
+        why = why_noise_unconfirmed(run)
+        text += f"; the recording does not confirm the reported noise in the gradients: {why}" if why else ""
+        found.append(Assumption(name="loop-reports", status="unchecked" if why else "declared", text=text))
+    found += [*_update_rule(run, public), *_model_state(run), _released_model(run)]
+    found += _records(run, group_size)
+    if header.scheme in ("shuffled", "sequential"):
+        text = "the order of the batches does not depend on the content of the records"
+        found.append(Assumption(name="order", status="declared", text=text))
+    return _with_absent_evidence(run, found)
+
+
+def computed_from_records(run: RecordedRun) -> str:
+    """The constant that the recording shows to be computed from the records; empty for none."""
+    seen = np.isfinite(run["divisor"]) & np.isfinite(run["rows"])
+    sizes = run["rows"][seen]
+    if len(np.unique(sizes)) > 1 and np.allclose(run["divisor"][seen], np.maximum(sizes, 1.0), rtol=1e-5):
+        return "the divisor is the number of records in each batch"
+    rates = np.nan_to_num(run["rate"])
+    for name in ("divisor", "learning_rate", "clip_norm", "noise_multiplier"):
+        seen = np.isfinite(run[name]) & np.isfinite(run["rows"])
+        for rate in np.unique(rates[seen]):
+            at = seen & (rates == rate)
+            if _follows(run[name][at], run["rows"][at]):
+                return f"the {name.replace('_', ' ')} follows the number of records in each batch"
+    return ""
+
+
+def _follows(values: Array, sizes: Array) -> bool:
+    """Whether many values rise or fall with the batch sizes at all of at least twelve steps.
+
+    A schedule independent of the batches does so rarely: with three single steps and nine equal ones the probability is
+    2 * 9! / 12! = 0.0015, with other sizes or more steps it is smaller.
+    """
+    different = len(np.unique(sizes))
+    if len(sizes) < _FEWEST or len(np.unique(values)) < max(4, different / 2):
+        return False
+    moves = np.diff(np.unique(np.stack([sizes, values]), axis=1)[1])
+    return len(moves) + 1 == different and (bool((moves >= 0).all()) or bool((moves <= 0).all()))
+
+
+def maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
+    """The constants that equal those that Opacus computes from the number of records; empty if none does.
+
+    ``make_private`` samples at one over the number of batches, and divides by the floor of the records times that rate.
+    A user may have chosen the same number: names in ``public`` are not reported.
+    """
+    header = run.header
+    if header.source != "opacus" or header.records is None or header.rate is None or header.rate <= 0.0:
+        return ""
+    found = []
+    batches = round(1.0 / header.rate)
+    if abs(batches * header.rate - 1.0) < 1e-9 and "rate" not in public:
+        found.append(f"the rate {header.rate:.4g} may be 1 over the number of batches")
+    floor = float(int(header.records * header.rate))
+    divisors = run["divisor"][np.isfinite(run["divisor"])]
+    counted = header.reduction == "mean" and "divisor" not in public
+    if counted and (header.expected_batch_size == floor or bool((divisors == floor).any())):
+        found.append(f"the divisor {floor:g} may be the floor of the records times the rate")
+    return ", ".join(found)
+
+
+def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Assumption:
+    text = (
+        "rate, divisor, clip norm, noise multiplier, learning rate and number of steps, how and when their schedulers "
+        "change them, and the initial model (parameters, buffers and attributes) do not depend on the records"
+    )
+    counted, maybe = computed_from_records(run), maybe_computed(run)
+    status: AssumptionStatus = "declared"
+    doubts = list(run.options.doubts(public, private=True))
+    divisors = run["divisor"][np.isfinite(run["divisor"])]
+    if run.header.source == "own-loop" and "divisor" not in public and len(divisors):
+        low, high = float(divisors.min()), float(divisors.max())
+        if high > (1.0 + _FITTED) * low:
+            doubts.append(f"the divisor of gradients is from {low:.4g} to {high:.4g}: declare it by --public divisor")
+    if counted:
+        status, text = "false", f"{text}, but {counted}"
+    elif doubts:
+        status, text = "unchecked", f"{text}, but {'; '.join(doubts)}"
+    elif adjacency != ADD_REMOVE and maybe:
+        text += f" except by their number, which is public: {maybe}"
+    elif maybe and maybe_computed(run, public):
+        status, text = "unchecked", f"{text}, but {maybe_computed(run, public)}"
+    else:
+        named = "all hyperparameters" if {*public} >= {*HYPERPARAMETERS} else ", ".join(sorted(public))
+        text += f": the user declares {named} public" if public else ": one run does not show it"
+        text += f", although {maybe}" if maybe else ""
+    if run.options.first:
+        text += f". Options at the first step: {run.options.listed()}"
+    if run.options.calling:
+        text += f". {', '.join(run.options.calling)} calls functions of the script, which are assumed to read no record"
+    return Assumption(name="public-constants", status=status, text=text)
+
+
+def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assumption]:
+    seen = internal is not None and internal.sampling is not None
+    text = "each record enters each batch independently" + ("" if seen else "; the drawn records were not observed")
+    yield Assumption(name="sampling", status="reported" if seen else "unchecked", text=text)
+    unused = unused_batches(run)
+    if unused:
+        text = f"{unused_text(unused)}, at the ends of passes over the loader, independently of their records"
+        # An end of each epoch, or an evaluation after it, skips batches before few steps.
+        times = run.at_end("passed_over")
+        often = type(times) is int and times > max(3, run.steps // 4)
+        text += ", but batches were skipped so often that it may be a selection" if often else ""
+        yield Assumption(name="unused-batches", status="unchecked" if often else "declared", text=text)
+
+
+def unused_batches(run: RecordedRun) -> int:
+    """Number of drawn batches that no step uses."""
+    drawn, batches = run.at_end("drawn_batches"), run["batches"]
+    if type(drawn) is not int or not np.isfinite(batches).any():
+        return 0
+    return max(0, drawn - int(np.nansum(batches)))
+
+
+def unused_text(unused: int) -> str:
+    """``2 batches were drawn and not used``."""
+    return "one batch was drawn and not used" if unused == 1 else f"{unused} batches were drawn and not used"
+
+
+def _clipping(run: RecordedRun, *, observed: bool) -> Iterator[Assumption]:
+    """The assumption that contributions are clipped, unless each was ``observed`` and so checked."""
+    if observed:
+        return
+    text = "no contribution is longer than the clip norm; single contributions were not observed"
+    found = run.numbers_at_end("probe", 6)
+    if run.header.clipping == "ghost" and found is not None and 1.0 <= found[0] == found[4]:
+        text += f", and the sensitivity probe computed the same clipped sums at all {found[0]:.0f} steps that it chose"
+        text += f"; the other {max(0.0, run.steps - found[0]):.0f} steps are assumed to clip in the same way"
+        yield Assumption(name=PER_RECORD_CLIPPING, status="declared", text=text)
+        return
+    if run.header.clipping == "ghost":
+        text += (
+            ", because ghost clipping never forms them, and a loss term outside its criterion is not clipped: give "
+            "dpspec.record loss=, for the sensitivity probe"
+        )
+    yield Assumption(name=PER_RECORD_CLIPPING, status="unchecked", text=text)
+
+
+def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumption]:
+    """Whether public numbers and noisy sums determine each update; none if the recording shows it."""
+    doubts = list(run.options.doubts(public, private=False))
+    if not run.options.first:
+        doubts.append("the recording holds no options of the optimizer: record again with this version of dpspec")
+    changed, restated, own = (run.at_end(name) for name in ("changed", "restated", "optimizer"))
+    if type(changed) is int and changed > 0:
+        doubts.append(f"a hook changed gradients during {changed} updates")
+    if type(restated) is int and restated > 0:
+        doubts.append(f"the optimizer's state (such as momentum) was changed before {restated} of its steps")
+    updates = run.counts_at_end("updates", 4)
+    if updates is not None and updates[3]:
+        doubts.append(
+            f"{updates[3]} updates could not be recomputed: gradients changed during step(), or options or state are "
+            "neither numbers nor tensors"
+        )
+    named = isinstance(own, str) and _CLASS.fullmatch(own)
+    text = f"{own}, whose updates are not recomputed, steps with the noisy gradients only" if named else ""
+    if doubts:
+        yield Assumption(name="update-rule", status="unchecked", text="; ".join([*doubts, text] if text else doubts))
+    elif text:
+        yield Assumption(name="update-rule", status="declared", text=text)
+
+
+def _model_state(run: RecordedRun) -> Iterator[Assumption]:
+    """Doubts about the attributes of modules; none if the recording shows that no attribute changed."""
+    changed, unread = run.names_at_end("attributes"), run.names_at_end("unread")
+    doubts = []
+    if not isinstance(run.at_end("attributes"), list):
+        doubts.append("the recording does not compare the attributes of modules: record again with this version")
+    if changed:
+        doubts.append(
+            f"attributes of modules or of the optimizer changed during the training: {', '.join(changed[:5])}; "
+            "state_dict() of the model does not hold them, but a model or optimizer that is saved as a whole does"
+        )
+    if unread:
+        doubts.append(f"unreadable or too large values were not compared: {', '.join(unread[:5])}")
+    if doubts:
+        yield Assumption(name="model-state", status="unchecked", text="; ".join(doubts))
+
+
+def _released_model(run: RecordedRun) -> Assumption:
+    before, resumed = run.header.told_before, run.at_end("resumed") is True
+    text = (
+        "only the tensors of state_dict() at the end of the recording are released, not the module object (with its "
+        "attributes, hooks and per-sample gradients) nor the optimizer's state; nothing is trained on these records "
+        "before or after the recording, and no choice among models reads them: early stopping and the best of several "
+        "checkpoints are such choices"
+    )
+    if resumed and not before:
+        text += ", but its optimizer had made steps when it began"
+    if before:
+        text += f", but its accountant had counted {before} steps when it began"
+    if run.end is None:
+        text += f", but the recording has no end: what came after step {run.steps} is not known"
+    status: AssumptionStatus = "false" if before else "unchecked" if resumed or run.end is None else "declared"
+    return Assumption(name="released-model", status=status, text=text)
+
+
+def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
+    """Assumptions about the contribution of each record, and about the end of the recording."""
+    text = (
+        "each index of the dataset is one record, and nothing that the gradients depend on is computed from other "
+        "records: dataset, transforms, labels, collate function, constants of the loss"
+    )
+    yield Assumption(name="one-record", status="declared", text=text)
+    yield _unmixed_batches(run)
+    repeats = run.header.repeats
+    if repeats > 1:
+        known = group_size >= repeats
+        text = f"a record occurs {repeats} times in the dataset of the loader"
+        text += "; the claim covers groups of that size" if known else f": use --group-size {repeats}"
+        yield Assumption(name="repeated-records", status="reported" if known else "false", text=text)
+    mismatch = reduction_mismatch(run)
+    if mismatch:
+        yield Assumption(name="loss-reduction", status="unchecked", text=mismatch)
+    text = (
+        "every pass that computes gradients calls the recorded model itself in training mode: the recorder does not "
+        "compare parameters in a pass that calls the layers one by one or sets the model to evaluation mode"
+    )
+    yield Assumption(name="observed-passes", status="declared", text=text)
+    passes = run.counts_at_end("passes", 4)
+    if run.header.source == "opacus" and passes is not None and passes[3]:
+        text = f"no pass that computes gradients was observed at {passes[3]} of {passes[2]} steps"
+        yield Assumption(name="gradient-parameters", status="unchecked", text=text)
+    error = run.at_end("error")
+    if isinstance(error, str) and error:
+        named = f" ({error})" if _CLASS.fullmatch(error) else ""
+        text = f"an exception{named} ended the block after {run.steps} steps"
+        text += ": the recording does not show how the script continued"
+        yield Assumption(name="ended-by-error", status="unchecked", text=text)
+
+
+def _unmixed_batches(run: RecordedRun) -> Assumption:
+    text = "no layer or loss mixes the records of a batch, at any step"
+    failure, found = run.at_end("probe_failure"), run.numbers_at_end("probe", 6)
+    if isinstance(failure, str) and failure:
+        text += f"; the sensitivity probe failed: {failure[:200]}"
+    elif found is not None and found[0] >= 1.0:
+        probed, removed, _, _, confirmed, _ = found
+        text += f"; the sensitivity probe removed {removed:.0f} records at {probed:.0f} steps"
+        if removed >= 1.0 and confirmed == probed >= run.steps:
+            return Assumption(name="unmixed-batches", status="reported", text=text)
+        text += f", and its loss gives the gradients of the training at {confirmed:.0f} of these steps"
+    return Assumption(name="unmixed-batches", status="declared", text=text)
+
+
+def reduction_mismatch(run: RecordedRun) -> str:
+    """Why the loss seems to have another reduction than Opacus expects, and the fix; empty if nothing shows it."""
+    found = run.numbers_at_end("scaling", 3)
+    if found is None:
+        return ""
+    pairs, slope, error = found
+    if abs(abs(slope) - 1.0) > _CLOSE + 3.0 * error or abs(slope) < _ERRORS * error or pairs < 8.0:
+        return ""
+    given, right = ("mean", "sum") if slope < 0.0 else ("sum", "mean")
+    return (
+        f"per-sample gradients change with the batch size b as b^{slope:.2f} (+- {error:.2f}), as if the loss were a "
+        f'{given} over the batch, but loss_reduction="{run.header.reduction}": give the loss reduction="{right}", or '
+        f'make_private loss_reduction="{given}"'
+    )
+
+
+def _with_absent_evidence(run: RecordedRun, found: Sequence[Assumption]) -> tuple[Assumption, ...]:
+    """The assumptions, and an unchecked one for each channel whose evidence the end record lacks.
+
+    A recording without an end record is unchanged: it is open for another reason.
+    """
+    known = list(found)
+    for channel, keys in _NEEDED.items():
+        absent = [] if run.end is None else [key for key in keys if key not in run.end]
+        if not absent:
+            continue
+        why = f"the recording lacks {', '.join(absent)}: record again with this version of dpspec"
+        at = next((i for i, assumption in enumerate(known) if assumption.name == channel), None)
+        if at is None:
+            known.append(Assumption(name=channel, status="unchecked", text=why))
+        elif known[at].status != "false":
+            known[at] = replace(known[at], status="unchecked", text=f"{known[at].text}; {why}")
+    return tuple(known)

@@ -1,0 +1,271 @@
+"""The lower bound on epsilon of one record from the canaries of a run, and its contradiction of the schedule.
+
+Each canary's inclusion bit changes the training to a neighbor in which one more, or one fewer, record contributes to
+the batches that draw its place. If the executed run is (epsilon, delta)-DP for a null record (zero-out), the one-run
+theorem covers the guesses of all bits (:mod:`dpspec.stats.attacks.one_run`). The same pair is one of add-remove if no
+constant follows from the number of records. Gradient canaries (:mod:`dpspec.recording.planting.gradients`) are
+contributions of an adversary who chooses gradients; their scores use the gradients of all steps, which the final model
+does not reveal. The number of guesses depends on the number of canaries only, and equal scores keep the order of
+places, which is independent of the bits.
+
+The file of scores is untrusted. It is read only if its digest follows the end of the recording. Its bits must follow
+from the bytes whose digest the header contains, which the recorder writes before the first step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpspec.contract import Assumption, DataError, Evidence, FrozenMap, Scope
+from dpspec.data.scored.columns import Wanted, read_columns
+from dpspec.engine.recorded.recorded_run import Array, RecordedRun
+from dpspec.engine.recorded.schedule import ZERO_OUT, ScheduleEpsilon
+from dpspec.errors import RecordingError
+from dpspec.recording.folder.header import MOST_CANARIES
+from dpspec.recording.folder.run_folder import CANARIES, STEPS
+from dpspec.recording.planting.coins import BYTES, GRADIENTS, CoinSource
+from dpspec.regular_files import NotRegularError, read_regular
+from dpspec.stats.attacks import guess_counts
+
+#: Maximum size of the file: a byte and a float64 for each canary, and the overhead of an archive.
+_MOST_BYTES = 9 * MOST_CANARIES + 2**16
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CanaryScores:
+    """coins (m,): int8, 1 for an included canary. scores (m,): float64 without NaN, higher for "included"."""
+
+    coins: Array
+    scores: Array
+
+
+def read_canaries(run: RecordedRun) -> CanaryScores | None:
+    """The bits and scores of the canaries; None if they were not scored or the folder lacks the file.
+
+    Raises:
+        RecordingError: The file is not the one that the recorder wrote.
+    """
+    path, scored, header = run.folder.path / CANARIES, run.scored, run.header
+    if scored is None:
+        if path.exists():
+            raise RecordingError(f"{path}: {STEPS} does not hold its digest: scoring was cut short; remove the file")
+        return None
+    if scored.canaries != header.canaries or not header.canaries:
+        raise RecordingError(f"{path.parent / STEPS}: reports {scored.canaries} scored canaries of {header.canaries}")
+    if not path.exists():
+        return None
+    try:
+        content = read_regular(path, _MOST_BYTES)
+    except NotRegularError as error:
+        raise RecordingError(f"{path}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise RecordingError(f"{path}: cannot be read: {error}") from None
+    if hashlib.sha256(content).hexdigest() != scored.digest:
+        raise RecordingError(f"{path}: its digest is not the one that {STEPS} holds: it was changed")
+    try:
+        read = read_columns(path, content, [Wanted(key=name, name=name) for name in ("coin", "score")], MOST_CANARIES)
+        secret = read_columns(path, content, [Wanted(key="secret", name="secret")], BYTES).values["secret"]
+    except DataError as error:
+        raise RecordingError(str(error)) from None
+    coins, scores = read.values["coin"], read.values["score"]
+    if read.rows != header.canaries:
+        raise RecordingError(f"{path}: has {read.rows} canaries instead of {header.canaries}")
+    if np.isnan(scores).any():
+        raise RecordingError(f"{path}: a score is NaN, which no recorder writes")
+    _require_coins(run, coins, secret, str(path))
+    return CanaryScores(coins=coins.astype(np.int8), scores=scores)
+
+
+def _require_coins(run: RecordedRun, coins: Array, secret: Array, name: str) -> None:
+    """Raise ``RecordingError`` unless these are the bits that were fixed before training."""
+    header = run.header
+    if len(secret) != BYTES or not np.isin(secret, np.arange(256)).all():
+        raise RecordingError(f"{name}: secret must be {BYTES} bytes")
+    source = CoinSource(secret.astype(np.uint8).tobytes(), header.canary_seed)
+    given = header.canary_seed is not None and CoinSource.of(header.canary_seed) != source
+    if source.commitment != header.commitment or given:
+        raise RecordingError(f"{name}: its coins follow from other bytes than those fixed before training")
+    if not np.array_equal(coins, source.coins(header.canaries)):
+        raise RecordingError(f"{name}: its coins are not those fixed before training")
+    left_out = int((coins == 0).sum())
+    if left_out != header.left_out:
+        raise RecordingError(f"{name}: {left_out} canaries were excluded, but the header says {header.left_out}")
+
+
+#: Confidence of the lower bound.
+CONFIDENCE = 0.95
+
+#: Largest p-value of the schedule's own curve at which canaries contradict the schedule.
+CONTRADICTED = 1e-6
+
+#: Smaller deltas at which the curve is also tested, falling.
+_DELTAS = (1e-6, 1e-8, 1e-10, 1e-12)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryBound:
+    """The result of the canary attack.
+
+    Attributes:
+        delta: The delta of the bounds.
+        canaries: Number of canaries.
+        present: Number of included canaries.
+        guesses: Number of guessed bits, per rung, in the order of confidence.
+        correct: Number of correct guesses per rung.
+        lower: Lower bound on epsilon at :data:`CONFIDENCE`.
+        largest: The lower bound for only correct guesses.
+        upper: The certified epsilon of the schedule; None if nothing bounds it.
+        p_value: p-value of the schedule's curve, including smaller deltas if they may contradict it.
+        final: Whether the scored model is the recorded one after its last step; always true for gradient canaries.
+        gradients: Whether canaries are gradients.
+        constant: Whether all scores are equal.
+        further: Smaller deltas at which the schedule was also tested.
+    """
+
+    delta: float
+    canaries: int
+    present: int
+    guesses: tuple[int, ...]
+    correct: tuple[int, ...]
+    lower: float
+    largest: float
+    upper: float | None
+    p_value: float
+    final: bool
+    gradients: bool
+    constant: bool
+    further: tuple[float, ...]
+    assumptions: tuple[Assumption, ...]
+
+    @property
+    def above(self) -> bool:
+        """Whether the lower bound exceeds the certified upper bound; for a sound run with probability at most 0.05."""
+        return self.upper is not None and self.lower > self.upper
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether a sound run of this schedule shows such guesses with probability at most 1e-6."""
+        return self.p_value <= CONTRADICTED
+
+
+def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], ScheduleEpsilon]) -> CanaryBound | None:
+    """The bound from a run's canaries; None if none were scored.
+
+    Args:
+        run: The run.
+        delta: The delta of the bound.
+        cost: Epsilon of one record by the executed schedule at a delta, for zero-out.
+
+    Raises:
+        RecordingError: The file of scores is not the one that the recorder wrote.
+    """
+    read = read_canaries(run)
+    if read is None:
+        return None
+    number = len(read.coins)
+    guesses, correct = guess_counts.counts([outcomes(read)], guess_counts.blind(number))
+    interval = cost(delta).interval
+    upper_end = None if interval is None else interval.upper
+    points: list[tuple[float, float]] = []
+    further: tuple[float, ...] = ()
+    if upper_end is not None and upper_end < float("inf"):
+        points = [(upper_end, delta)]
+        # Bounds at smaller deltas are larger: if this one at the smallest delta rejects nothing, neither do the others.
+        if guess_counts.p_value(number, guesses, correct, [(upper_end, _DELTAS[-1])]) <= CONTRADICTED:
+            found = [(cost(at).interval, at) for at in _DELTAS if at < delta]
+            points += [(interval.upper, at) for interval, at in found if interval is not None]
+            further = tuple(at for interval, at in found if interval is not None)
+    return CanaryBound(
+        delta=delta,
+        canaries=number,
+        present=int(read.coins.sum()),
+        guesses=tuple(guesses),
+        correct=tuple(correct),
+        lower=guess_counts.epsilon_lower(number, guesses, correct, delta, CONFIDENCE),
+        largest=guess_counts.largest(number, guesses, delta, CONFIDENCE),
+        upper=upper_end,
+        p_value=guess_counts.p_value(number, guesses, correct, points),
+        final=run.scored is not None and run.scored.final,
+        gradients=_of_gradients(run),
+        further=further,
+        constant=bool((read.scores == read.scores[0]).all()),
+        assumptions=_assumptions(run),
+    )
+
+
+def evidence_of(run: RecordedRun, found: CanaryBound, adjacency: str = ZERO_OUT) -> Evidence:
+    """The guesses as evidence on the executed pipeline; against all iterates if the canaries are gradients.
+
+    ``adjacency`` is zero-out, or add-remove if no constant follows from the number of records.
+    """
+    header, gradients = run.header, found.gradients
+    return Evidence(
+        id="canaries" if adjacency == ZERO_OUT else f"canaries/{adjacency}",
+        kind="one-run-ladder",
+        statistics=FrozenMap(
+            {"canaries": found.canaries, "guesses": list(found.guesses), "correct": list(found.correct)}
+        ),
+        scope=Scope(
+            adjacency=adjacency,
+            access="all-iterates" if gradients else "final-model",
+            adversary="gradient" if gradients else "record",
+            data="planted",
+            pipeline="executed",
+            min_records=max(0, (header.records or 0) - header.canaries),
+        ),
+        at=FrozenMap({"delta": found.delta, "group_size": 1}),
+        method=f"one run, {'all noisy gradients' if gradients else 'final model'}, {found.canaries} canaries of a "
+        "recorded script",
+        source=guess_counts.SOURCE,
+        power=found.largest,
+        assumptions=found.assumptions,
+    )
+
+
+def outcomes(read: CanaryScores) -> str:
+    """The bits from the lowest score to the highest; equal scores in the order of their places."""
+    ordered = read.coins[np.argsort(read.scores, kind="stable")]
+    return bytes(ordered.astype(np.uint8) + ord("0")).decode("ascii")
+
+
+def _of_gradients(run: RecordedRun) -> bool:
+    return run.header.canary_kind == GRADIENTS
+
+
+def _assumptions(run: RecordedRun) -> tuple[Assumption, ...]:
+    """Assumptions of the lower bound, in the order of their doubtfulness."""
+    header = run.header
+    found = [
+        Assumption(
+            name="blind-training",
+            status="declared",
+            text="the training got its canaries from the recorder only, and did not read their inclusion bits"
+            if _of_gradients(run)
+            else "the training got its canaries from the dataset of dpspec.plant only, and neither it nor the loss "
+            "read their inclusion bits",
+        ),
+        Assumption(
+            name="fair-coins",
+            status="reported" if header.canary_seed is None else "declared",
+            text="the inclusion bits of the canaries are independent and fair, and fixed before training; "
+            + (
+                "they follow from the system's randomness, fixed by its digest"
+                if header.canary_seed is None
+                else f"they follow from the seed {header.canary_seed}, which was not chosen for its bits"
+            ),
+        ),
+        Assumption(
+            name="scored-once",
+            status="declared",
+            text="this run was not selected among several by the results of its canaries; all canaries are scored, by "
+            "one rule",
+        ),
+    ]
+    if run.scored is not None and not run.scored.final:
+        text = "the scored model is the recorded one after its last step; its parameters differ"
+        found.insert(0, Assumption(name="scored-model", status="unchecked", text=text))
+    return tuple(found)

@@ -1,0 +1,134 @@
+"""``dpspec check``: the spec of a recorded run in memory, and the result of the pipeline on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpspec.contract import FrozenMap, Json
+from dpspec.contract.catalog import Catalog
+from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, require_known
+from dpspec.errors import ExitCode
+from dpspec.recording.folder.run_folder import RunFolder
+from dpspec.registry.recorded_schedule import KIND
+
+if TYPE_CHECKING:
+    from dpspec.engine.results.result import Result
+
+#: The id of the claim.
+CLAIM = "claim"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunClaim:
+    """The claim about a recorded run, and its threat model.
+
+    Attributes:
+        delta: In (0, 1).
+        epsilon: The claim, for the first of the group sizes; None if nothing is claimed.
+        group_sizes: The group sizes at which epsilon is bounded.
+        adjacency: ``zero-out`` or ``add-remove``.
+        public_constants: Whether the user declares all hyperparameters public.
+        assume: Names of channels and assumptions that the user assumes if the recording leaves them open.
+        public: Names of hyperparameters that the user declares public.
+    """
+
+    delta: float = 1e-5
+    epsilon: float | None = None
+    group_sizes: tuple[int, ...] = (1,)
+    adjacency: str = "zero-out"
+    public_constants: bool = False
+    assume: tuple[str, ...] = ()
+    public: tuple[str, ...] = ()
+
+
+def document_of(run: Path, claim: RunClaim) -> dict[str, Json]:
+    """The spec of a recorded run, whose mechanism is the recorded schedule.
+
+    Raises:
+        RecordingError: The folder holds no recorded run.
+        UsageError: The folder does not exist, or a name is unknown.
+    """
+    require_known("assume", claim.assume, ASSUMABLE)
+    require_known("public", claim.public, HYPERPARAMETERS)
+    header = RunFolder.open(run).header
+    names = {"assume": list(claim.assume), "public": list(claim.public)}
+    claims: list[Json] = []
+    if claim.epsilon is not None:
+        stated = {"kind": "approx-dp", "epsilon": claim.epsilon, "delta": claim.delta}
+        claims = [{"id": CLAIM, **stated, "group_size": claim.group_sizes[0]}]
+    return {
+        "dpspec": 1,
+        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", run.resolve().name)[:60].strip("-.") or "run",
+        "mechanism": {"kind": KIND, "delta": claim.delta},
+        "data": {"kind": "declared", "records": header.records or 1, "features": 1, "classes": 2},
+        "training": {
+            "backend": KIND,
+            "run": run.as_posix(),
+            "public_constants": claim.public_constants,
+            **{key: given for key, given in names.items() if given},
+        },
+        "threat_model": {"adjacency": claim.adjacency, "group_size": sorted(claim.group_sizes)},
+        "claims": claims,
+    }
+
+
+def check_run(run: Path, claim: RunClaim, catalog: Catalog | None = None) -> Result:
+    """The result of the pipeline on a recorded run.
+
+    Raises:
+        RecordingError: The folder holds no recorded run, or was changed.
+        NothingToRunError: No step was recorded.
+        UsageError: The folder does not exist, or a name is unknown.
+    """
+    from dpspec.engine.running import runner
+    from dpspec.engine.storage.trial_store import Store
+    from dpspec.language.load import from_document
+    from dpspec.registry.loader import load_catalog
+
+    catalog = catalog or load_catalog()
+    spec = from_document(document_of(run, claim), catalog)
+    with tempfile.TemporaryDirectory() as folder:  # a recorded run makes no trials
+        result = runner.run([spec], catalog, store=Store(folder))
+    command = ["dpspec", "check", os.fspath(run), *_options(claim)]
+    return dataclasses.replace(result, environment=FrozenMap({**result.environment, "command": command}))
+
+
+def exit_code_of(result: Result) -> ExitCode:
+    """0 if the claim is proved and the run conforms; 5 if nothing is claimed and it conforms; otherwise 1.
+
+    Without a claim it is also 1 if an epsilon is infinite, or if canaries exceed the certified bound.
+    """
+    (audit,) = result.audits
+    if result.exit_code is not ExitCode.OK:
+        return result.exit_code
+    if audit.verdicts:
+        return ExitCode.OK
+    delta = audit.document["mechanism"]["delta"]
+    at_delta = [finding for finding in audit.findings if finding.at.get("delta") == delta]
+    single = [finding for finding in at_delta if finding.at.get("group_size", 1) == 1]
+    upper = max(finding.value for finding in at_delta if finding.bound == "upper")
+    lower = max((finding.value for finding in single if finding.bound == "lower"), default=0.0)
+    least = min((finding.value for finding in single if finding.bound == "upper"), default=math.inf)
+    return ExitCode.UNEXPECTED if math.isinf(upper) or lower > least else ExitCode.NOTHING_TO_RUN
+
+
+def _options(claim: RunClaim) -> list[str]:
+    """The options of the command that differ from their defaults."""
+    found = ["--delta", f"{claim.delta!r}"]
+    if claim.epsilon is not None:
+        found += ["--epsilon", f"{claim.epsilon!r}"]
+    for size in claim.group_sizes if claim.group_sizes != (1,) else ():
+        found += ["--group-size", str(size)]
+    if claim.adjacency != "zero-out":
+        found += ["--adjacency", claim.adjacency]
+    found += ["--public-constants"] if claim.public_constants else []
+    for option, names in (("--public", claim.public), ("--assume", claim.assume)):
+        found += [word for name in names for word in (option, name)]
+    return found

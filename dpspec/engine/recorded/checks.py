@@ -1,0 +1,336 @@
+"""Checks that only a recording allows: of the accountant, parameter changes, clipped sums and the divisor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from dpspec.contract import Check
+from dpspec.engine.recorded import noise_checks
+from dpspec.engine.recorded.evidence import InternalSums, contribution_gaps, scaled_squares
+from dpspec.engine.recorded.recorded_run import Array, RecordedRun
+from dpspec.engine.recorded.schedule import poisson_rates
+from dpspec.engine.results.decimals import nearest
+from dpspec.recording.folder.step_record import ROUNDING
+from dpspec.stats.conformance import noise_size
+from dpspec.stats.conformance.measurement import check, exact
+from dpspec.stats.conformance.table import CLIP_TOLERANCE
+
+#: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
+_DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
+
+EDITED = "changes of the summed gradient outside of clipping"
+CLIPPED_SUMS = "clipped sums that differ from the recomputed sum"
+CHANGE = "change of the clipped sum if a record is removed, in clip norms"
+INFLUENCE = "change of other contributions if a record is removed, in clip norms"
+SCALED = "steps whose per-sample gradients are scaled by the batch size"
+REPLACED = "methods of the optimizer that the script replaced"
+OTHER_PARAMETERS = "gradients computed at other parameters than the last step left"
+UPDATES = "updates that differ from the recomputed update"
+MOVED = "parameter changes outside the DP optimizer"
+CHANGED = "changed model state without noise"
+UNSCORED = "inserted canaries without a score"
+MEDDLED = "updates with gradients other than the noisy sum"
+_WITHOUT = "parameter updates without noise"
+_ORDERED = "assumed Poisson sampling; the loader's batches are"
+
+#: A likely cause of a rejected test and its fix, by the beginning of the test's name.
+_ADVICE = {
+    EDITED: "Remove what writes to p.summed_grad: a factor on it is a factor on the sensitivity, which no accountant "
+    "counts.",
+    CLIPPED_SUMS: "The sum must consist of the per-sample gradients, each scaled to the clip norm if it is longer. The "
+    "factor of a record must not depend on other records.",
+    CHANGE: "The sum must change by at most one clip norm if a record is removed: see loss_reduction, and layers or "
+    "losses that mix records.",
+    INFLUENCE: "A contribution must not depend on other records: replace batch normalization (for example by group "
+    "normalization), and losses that compare or weigh the records of a batch.",
+    SCALED: "Give the loss the reduction that make_private got as loss_reduction: otherwise every contribution depends "
+    "on the number of records in the batch.",
+    REPLACED: "Call the methods of Opacus unchanged, or record a plain loop (run.clipped, run.summed, "
+    "run.noised, run.stepped).",
+    OTHER_PARAMETERS: "The accountant counts one noisy gradient per step, at parameters that earlier noisy gradients "
+    "determine. Remove what moves the parameters before the forward pass and back (for example SAM).",
+    UPDATES: "Code inside step() changed the update. Remove hooks, replaced methods, and options or state of custom "
+    "types from the optimizer.",
+    MOVED: "If the change does not depend on records (clamping, an average of weights, a loaded checkpoint), it is "
+    "post-processing without privacy loss. A recording cannot distinguish it from training without noise: make the "
+    "change after the recorded block, or on a copy of the model.",
+    CHANGED: "If the state does not depend on records (a step counter, an average of weights), it has no privacy loss. "
+    "A recording cannot distinguish it from state computed from records: keep it outside the recorded model.",
+    MEDDLED: "If the change does not depend on records (clipping the noisy gradient again, weight decay), it has no "
+    "privacy loss, but a recording cannot verify that: make it in the inner optimizer.",
+    "largest clipped norm": "Gradients longer than the clip norm lose more than the accounted epsilon: see the "
+    "estimate with the measured norms.",
+    noise_checks.NOT_GOT: "The noise passed to run.noised is not in the gradients of the optimizer's step.",
+    noise_checks.OTHERS: "The optimizer's gradient must be (run.summed + run.noised) / divisor: noise is missing, the "
+    "sum was reported after the noise was added, or the gradient contains something else. Move operations that do not "
+    "depend on records (weight decay, momentum, a second clipping) into the optimizer.",
+    _WITHOUT: "Add noise at each update, also for an empty batch: a step without noise releases its exact sum.",
+    "chi-square of the quietest layer": "One tensor of the model got less noise than the others, or none: draw noise "
+    "of the same standard deviation for every trained tensor, at each step.",
+    UNSCORED: "Call run.score after the block, in the training script, and keep canaries.npz in the folder: the result "
+    "of an inserted attack must be reported.",
+    _ORDERED: "Iterate over the loader that make_private returned, made with poisson_sampling=True (its default), or "
+    "have the accountant count the actual batches.",
+    **noise_checks.ADVICE,
+    "steps with several drawn batches": "Skipping drawn batches changes the sampling distribution; joining batches "
+    "changes the sampling rate.",
+}
+
+#: The scale of all noise and of the quietest layer, as ratios to the declared standard deviation.
+_SCALE, _LAYER = "relative to the declared scale", "chi-square of the quietest layer"
+
+#: Tests that reject any noise of another scale than declared, for every distribution.
+_SCALED = (
+    *(_LAYER, noise_checks.QUIET, noise_checks.SHIFTED, noise_checks.ROWS, noise_checks.STEPS),
+    *(noise_checks.DIRECTIONS, noise_checks.WINDOWS, noise_checks.SHAPE, noise_checks.SUMS, noise_checks.NORMS),
+)
+
+_POISSON = "draw each record independently, as torch.rand(records) < rate does, or account for the actual batches."
+
+#: A dotted name of a method.
+_NAME = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
+
+
+def advice(found: Check, rejected: Collection[Check] = ()) -> str:
+    """A likely cause of a rejected check and its fix; empty if the name suffices.
+
+    Args:
+        found: The rejected check.
+        rejected: All rejected checks of the run. If all layers have noise of the same wrong scale, only the check of
+            the scale gets advice, because the other checks of the noise follow from it.
+    """
+    scale = next((c for c in rejected if c.assumption == "noise-scale" and c.note == _SCALE), None)
+    if scale is not None and scale.measured:
+        layers = [
+            c.measured for c in rejected if c.test.startswith(_LAYER) and c.note.startswith("in each layer, least")
+        ]
+        if all(measured is None or measured >= 0.9 * scale.measured for measured in layers):
+            if found is scale:
+                return (
+                    f"All noise has {nearest(scale.measured, digits=3)} times the declared standard deviation: check "
+                    "the noise multiplier, and that the clip norm multiplies it once."
+                )
+            if found.test.startswith(_SCALED):
+                return ""
+    if found.test.startswith("variance of batch sizes") and found.measured == 0:
+        return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
+    if found.test.startswith("variance of inclusions per record") and found.measured == 0:
+        return f"All records were drawn equally often, as from a shuffled epoch: {_POISSON}"
+    return next((words for name, words in _ADVICE.items() if found.test.startswith(name)), "")
+
+
+def own_checks(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
+    """Yield all checks whose evidence the recording contains."""
+    if run.steps == 0:
+        return
+    yield from _noise(run)
+    yield from noise_checks.noise_checks(run)
+    yield from _moved(run, internal)
+    yield from _contributions(run, internal)
+    yield from _gradients(run)
+    yield from _batches(run)
+    yield from _accountant(run)
+    yield from _divided(run)
+    if run.header.canaries and run.end is not None:
+        scored = run.scored is not None and run.folder.has_canaries
+        missing = 0 if scored else run.header.canaries
+        yield exact("canaries", UNSCORED, "reported", scored, 0, missing, detectable=None)
+
+
+def _noise(run: RecordedRun) -> Iterator[Check]:
+    squares = run["noise_squares"]
+    seen = np.isfinite(squares)
+    if seen.any():
+        noisy = run["noise_multiplier"] > 0.0
+        without = seen & (squares == 0.0) & (noisy | np.isnan(run["noise_multiplier"]))
+        count = int(without.sum())
+        note = f"first at step {int(np.argmax(without)) + 1}" if count else "every update has noise"
+        yield exact("noise-scale", _WITHOUT, "reported", count == 0, 0, count, note)
+    parts = {
+        name: (float(total), size * run.steps)
+        for (name, size), total in zip(run.header.layers, run.layers, strict=True)
+        if size
+    }
+    if scaled_squares(run) is None or not parts:
+        return
+    name, quiet = noise_size.quietest(parts)
+    yield check("noise-isotropy", quiet, "reported", f"in each layer, least in {name}")
+    least = {
+        name: (float(value), size)
+        for (name, size), value in zip(run.header.layers, run.quietest, strict=True)
+        if size and np.isfinite(value)
+    }
+    if least:
+        name, quiet = noise_size.quietest(least, run.steps)
+        quiet = replace(quiet, test=f"{quiet.test} at a step, in {name}")
+        yield check("noise-isotropy", quiet, "reported", "in each layer, each step")
+
+
+def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
+    updates = run["updates"]
+    if np.isfinite(updates).any():
+        wrong = int((updates != 1).sum())
+        test = "steps with more or fewer than one update"
+        yield exact("update", test, "measured", wrong == 0, 0, wrong, "one update a step")
+    if internal is None:
+        return
+    if np.isfinite(internal.outside).any():
+        moved = int((np.nan_to_num(internal.outside, nan=0.0) > 0.0).sum())
+        after = run.at_end("outside")
+        moved += isinstance(after, int | float) and not isinstance(after, bool) and after > 0.0
+        yield exact("update", MOVED, "measured", moved == 0, 0, moved, "between and after the recorded steps")
+    buffers = run.at_end("buffers")
+    if isinstance(buffers, list):
+        names = [*run.names_at_end("buffers"), *run.names_at_end("state")]
+        moved = max(len(names), len(buffers))
+        note = ", ".join(names[:5]) if names else "buffers, frozen and new parameters, extra state"
+        yield exact("model-state", CHANGED, "measured", moved == 0, 0, moved, note, detectable=None)
+    meddled = run.at_end("meddled")
+    if type(meddled) is int:
+        note = "between noise and update"
+        yield exact("update", MEDDLED, "measured", meddled == 0, 0, meddled, note, detectable=None)
+    yield from noise_checks.reported_noise_checks(run)
+    seen = np.isfinite(internal.update) & (run["learning_rate"] > 1e-6) & (run["noise_squares"] > 0.0)
+    if seen.any():
+        still = int((internal.update[seen] == 0.0).sum())
+        test = "noisy updates without a parameter change"
+        yield exact("update", test, "measured", still == 0, 0, still, "effect of noisy updates", detectable=None)
+    vain = run.at_end("noised_without_update")
+    if isinstance(vain, bool):
+        yield exact("steps", "noisy gradients without an update", "reported", not vain, 0, float(vain), "at the end")
+
+
+def _contributions(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
+    missing, steps = contribution_gaps(run)
+    unseen = internal is None or not np.isfinite(internal.largest).any()
+    if unseen and missing is not None and steps is not None:
+        test = "drawn records without a separate contribution"
+        yield exact("clipping", test, "reported", missing == 0, 0, missing, detectable=None)
+        test = "steps with more or fewer contributions than drawn records"
+        yield exact("clipping", test, "reported", steps == 0, 0, steps, detectable=None)
+    if internal is None:
+        return
+    if run.header.clipping == "ghost":
+        unclipped = int((~np.isfinite(run["rows"]) & (np.nan_to_num(internal.sum_norm, nan=0.0) > 0.0)).sum())
+        test = "gradient sums without an observed clipping"
+        yield exact("clipping", test, "reported", unclipped == 0, 0, unclipped, "by the criterion of make_private")
+    both = np.isfinite(internal.sum_norm) & np.isfinite(run["rows"])
+    if both.any():
+        clipped = run["rows"][both]
+        if run.header.source == "own-loop":
+            clipped = np.fmin(clipped, internal.reported[both])
+        limit = clipped * (1.0 + CLIP_TOLERANCE) * (1.0 + run.norm_excess) + 1e-6
+        beyond = int((internal.sum_norm[both] > limit).sum())
+        test = "steps with a sum longer than its clipped contributions allow"
+        yield exact("clipping", test, "reported", beyond == 0, 0, beyond, "length of the sum", detectable=None)
+
+
+def _gradients(run: RecordedRun) -> Iterator[Check]:
+    """Checks of the clipped sum: changes of it, and the parameters at which its gradients were computed."""
+    sums = run.counts_at_end("sums", 2)
+    if sums is not None and sums[0]:
+        note = f"compared {sums[0]} times, by fingerprints"
+        yield exact("clipping", EDITED, "measured", sums[1] == 0, 0, sums[1], note, detectable=1e-4)
+    again = run.numbers_at_end("recomputed", 4)
+    if again is not None and again[1] >= 1.0:
+        calls, recomputed, different, limit = again
+        note = f"at {recomputed:.0f} of {calls:.0f} calls, chosen at random"
+        yield _sampled("clipping", CLIPPED_SUMS, different == 0, 0.0, different, note, max(limit, 1e-9))
+    probe = run.numbers_at_end("probe", 6)
+    if probe is not None and probe[0] >= 1.0:
+        probed, removed, change, influence, _, scaled = probe
+        note = f"{removed:.0f} records at {probed:.0f} steps, chosen at random"
+        if removed >= 1.0:
+            yield _sampled("unmixed-batches", CHANGE, change <= 1.0 + ROUNDING, 1.0, change, note, ROUNDING)
+            yield _sampled("unmixed-batches", INFLUENCE, influence <= ROUNDING, 0.0, influence, note, ROUNDING)
+        yield _sampled("loss-reduction", SCALED, scaled == 0.0, 0.0, scaled, f"{probed:.0f} steps", None)
+    names = run.at_end("replaced")
+    if isinstance(names, list):
+        known = [name for name in names if isinstance(name, str) and _NAME.fullmatch(name)]
+        note = ", ".join(known[:5]) if known else "no method was replaced"
+        yield exact("clipping", REPLACED, "reported", not names, 0, len(names), note, detectable=None)
+    passes = run.counts_at_end("passes", 4)
+    if passes is not None and passes[0]:
+        seen, other, steps, without = passes
+        note = f"{seen} passes, at {steps - without} of {steps} steps"
+        yield exact("gradient-parameters", OTHER_PARAMETERS, "measured", other == 0, 0, other, note)
+    updates = run.counts_at_end("updates", 4)
+    if updates is not None and updates[1]:
+        steps, recomputed_steps, wrong, _ = updates
+        note = f"at {recomputed_steps} of {steps} steps, chosen at random"
+        yield _sampled("update-rule", UPDATES, wrong == 0, 0.0, wrong, note, 2.0**-22)
+
+
+def _sampled(
+    assumption: str, test: str, right: bool, declared: float, seen: float, note: str, detectable: float | None
+) -> Check:
+    """A property computed at random steps: it tests the other steps and does not verify them."""
+    return Check(
+        assumption=assumption,
+        test=test,
+        p_value=1.0 if right else 0.0,
+        observed="measured",
+        declared=declared,
+        measured=seen,
+        detectable=detectable,
+        note=note,
+    )
+
+
+def _batches(run: RecordedRun) -> Iterator[Check]:
+    header = run.header
+    assumed = header.accountant != "" or bool(np.isfinite(run["rate"]).any())
+    if header.scheme not in ("poisson", "none") and assumed:
+        yield exact("sampling", f"{_ORDERED} {header.scheme}", "reported", False, 1, 0, "scheme")
+        return
+    if header.scheme == "poisson" or np.isfinite(run["rate"]).any():
+        unseen = sum(rate is None for rate in poisson_rates(run))
+        test = "steps without an observed batch"
+        yield exact("sampling", test, "reported", unseen == 0, 0, unseen, "every step has a batch")
+    if header.scheme == "poisson" and np.isfinite(run["batches"]).any():
+        several = int((np.nan_to_num(run["batches"], nan=1.0) != 1).sum())
+        test = "steps with several drawn batches"
+        yield exact("sampling", test, "reported", several == 0, 0, several, "one batch a step")
+
+
+def _accountant(run: RecordedRun) -> Iterator[Check]:
+    if not run.header.accountant:
+        return
+    counted = run["told_steps"] - run.header.told_before
+    behind = int((counted != np.arange(1, run.steps + 1)).sum())
+    last = float(counted[-1]) if np.isfinite(counted[-1]) else 0.0
+    test = "steps counted by the accountant"
+    yield exact("accounting", test, "reported", behind == 0, run.steps, last, "steps")
+    configured, noise = run["noise_multiplier"], run["told_noise"]
+    wrong = ~np.isclose(noise, configured, rtol=1e-9, atol=0.0, equal_nan=False)
+    yield _reported("noise multiplier of the accountant", wrong, configured, noise, "noise")
+    rates = np.array([np.nan if rate is None else rate for rate in poisson_rates(run)])
+    if np.isfinite(rates).any():
+        wrong = ~np.isclose(run["told_rate"], rates, rtol=1e-9, atol=0.0) & np.isfinite(rates)
+        yield _reported("sampling rate of the accountant", wrong, rates, run["told_rate"], "rate")
+
+
+def _reported(test: str, wrong: Array, executed: Array, reported: Array, note: str) -> Check:
+    """Compare the accountant's values with the run's, at the first step with a difference."""
+    at = int(np.argmax(wrong)) if wrong.any() else 0
+    declared, seen = (float(np.nan_to_num(values[at], nan=0.0)) for values in (executed, reported))
+    return exact("accounting", test, "reported", not wrong.any(), declared, seen, note)
+
+
+def _divided(run: RecordedRun) -> Iterator[Check]:
+    declared, measured = run["divisor"], run["measured_divisor"]
+    both = np.isfinite(declared) & np.isfinite(measured)
+    if both.any():
+        difference = np.abs(measured[both] / declared[both] - 1.0)
+        at = int(np.argmax(difference))
+        precision = _DIVIDED_HALF if run.sums_type else _DIVIDED
+        values = float(declared[both][at]), float(measured[both][at])
+        right = bool(difference[at] <= precision)
+        note = "the configured divisor"
+        yield exact(
+            "public-constants", "divisor of the gradient", "reported", right, *values, note, detectable=precision
+        )

@@ -1,0 +1,417 @@
+"""A recorded run as the executed mechanism of a spec: ``training: {backend: recorded, run: PATH}``.
+
+The backend makes no trials. Its reader bounds the recording's own schedule. If the spec declares the phases of a
+mechanism, further checks compare the schedule with them. The judge proves nothing of a run that deviates, or whose
+recording leaves an assumption open. Scored canaries are evidence as in any audit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from dpspec.accounting import Interval, certified_lower, certified_upper
+from dpspec.contract import (
+    Assumption,
+    Check,
+    Diagnostic,
+    Evidence,
+    Facts,
+    Finding,
+    FrozenMap,
+    Outcome,
+    Phase,
+    Scope,
+    Spec,
+    in_phase,
+)
+from dpspec.engine.recorded.assumptions import assumptions, computed_from_records, maybe_computed
+from dpspec.engine.recorded.canary_bound import CONFIDENCE, CanaryBound, canary_bound, evidence_of
+from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, UNKNOWN, complete, require_known
+from dpspec.engine.recorded.checks import own_checks
+from dpspec.engine.recorded.evidence import InternalSums, evidence, internal_sums
+from dpspec.engine.recorded.recorded_run import Array, RecordedRun, read_run
+from dpspec.engine.recorded.schedule import (
+    ADD_REMOVE,
+    ZERO_OUT,
+    ScheduleEpsilon,
+    epsilon_of,
+    measured_epsilon,
+    noise_multipliers,
+    poisson_rates,
+    sampling_phases,
+)
+from dpspec.engine.recorded.section import section
+from dpspec.engine.results.decimals import lower, upper
+from dpspec.engine.results.recording import SOURCE, Recording
+from dpspec.engine.results.result import AuditResult
+from dpspec.errors import NothingToRunError, SpecError, UsageError
+from dpspec.kit.findings import lower_from
+from dpspec.kit.specs import DEFAULT_DELTA, claimed_deltas
+from dpspec.language.reading.tree import locate
+from dpspec.recording.folder.run_folder import FILES
+from dpspec.stats.conformance import table
+from dpspec.stats.conformance.measurement import exact
+
+#: Relative difference up to which multipliers, rates and norms are equal.
+_SAME = 1e-9
+
+#: Optimizers of torch whose updates an adversary with access to all iterates can invert.
+_INVERTIBLE = frozenset({"torch.optim.sgd.SGD", "torch.optim.SGD", "SGD"})
+
+_SOURCE = f"{SOURCE}; Ganesh 2024, Theorem 3.1; Dong, Roth & Su 2022, Corollary 3.3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedRun:
+    """A run, the aggregates of its internal part (None if the folder lacks it), and all checks of it."""
+
+    run: RecordedRun
+    internal: InternalSums | None
+    checks: tuple[Check, ...]
+
+
+def observe(path: Path) -> ObservedRun:
+    """Read the folder of a recorded run and make all checks.
+
+    Raises:
+        RecordingError: The folder holds no recorded run, or was changed.
+        NothingToRunError: No step was recorded.
+    """
+    run = read_run(path)
+    if run.steps == 0:
+        raise NothingToRunError(f"{path}: no step was recorded: the optimizer that was given never stepped")
+    phases = sampling_phases(run)
+    internal = internal_sums(run, phases)
+    poisson = all(rate is not None for rate in poisson_rates(run))
+    found = table.of_runs(phases, [evidence(run, internal, poisson=poisson)])
+    return ObservedRun(run=run, internal=internal, checks=(*found, *own_checks(run, internal)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutedRun:
+    """Contribution of a recorded run to the audit of its spec.
+
+    Attributes:
+        checks: The run against its own options, its accountant and the spec.
+        assumptions: Additional assumptions of the bounds of a declared mechanism.
+        findings: Bounds on the executed schedule, and the lower bound from canaries.
+        evidence: The guesses of canaries; empty if none were scored.
+        section: The section of the result.
+    """
+
+    checks: tuple[Check, ...]
+    assumptions: tuple[Assumption, ...]
+    findings: tuple[Finding, ...]
+    evidence: tuple[Evidence, ...]
+    section: Recording
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Checks, bounds on the executed schedule, and evidence."""
+        yield from self.checks
+        yield from self.findings
+        yield from self.evidence
+
+    def with_assumptions(self, finding: Finding) -> Finding | None:
+        """A bound of the declared mechanism with the assumptions of the recording.
+
+        None for lower bounds, and for bounds that the recording states itself: whether the worst case is attained
+        depends on the executed updates.
+        """
+        own = {(f.quantity, f.at, f.scope.adjacency) for f in self.findings if f.bound == "upper"}
+        if finding.bound == "lower" or (finding.quantity, finding.at, finding.scope.adjacency) in own:
+            return None
+        names = {assumption.name.removesuffix(UNKNOWN) for assumption in self.assumptions}
+        kept = [assumption for assumption in finding.assumptions if assumption.name not in names]
+        return replace(finding, assumptions=(*kept, *self.assumptions))
+
+
+class RecordedRuns:
+    """The reader of the backend ``recorded``."""
+
+    @staticmethod
+    def folder(spec: Spec) -> Path:
+        """The folder of the recorded run that a spec names."""
+        return Path(spec.directory) / str(spec.training["run"])
+
+    @staticmethod
+    def check(spec: Spec, comparable: Sequence[str]) -> Iterator[Diagnostic]:
+        """Report parts of a spec that do not apply to a recorded run.
+
+        Args:
+            spec: The spec.
+            comparable: Kinds of mechanisms that a recording shows completely.
+        """
+        if spec.mechanism.kind not in comparable:
+            yield Diagnostic(
+                code="unsupported",
+                message=f"a recording does not show everything that {spec.mechanism.kind!r} does",
+                path=("mechanism", "kind"),
+                help=f"write kind: {' or '.join(comparable)}; recorded is the recorded schedule itself",
+            )
+            return
+        if spec.audit is not None:
+            yield Diagnostic(
+                code="unsupported",
+                message="a recorded run cannot be attacked: it is not trained again",
+                path=("audit",),
+                help="remove audit: the bounds follow from its phases, the conformance from the recording, and the "
+                "evidence from scored canaries, if there are any",
+            )
+        for i, phase in enumerate(_declared_phases(spec)):
+            if phase.sampling.of_users:
+                yield Diagnostic(
+                    code="unsupported",
+                    message="a recorded run shows which records were drawn and how each was clipped, not users",
+                    path=in_phase(spec, i, "sampling", "unit"),
+                    help="remove unit and records_per_user from sampling: a user is then a group of "
+                    "data.records_per_user records",
+                )
+            if phase.sampling.scheme != "poisson":
+                own = spec.mechanism.get("phases") is not None and "sampling" in spec.mechanism["phases"][i]
+                yield Diagnostic(
+                    code="unsupported",
+                    message=f"a recorded run is compared with Poisson samples, not {phase.sampling.scheme} batches",
+                    path=("mechanism", "phases", i, "sampling") if own else ("mechanism", "sampling"),
+                    help="write mechanism: {kind: recorded} to bound the recorded schedule",
+                )
+
+    @staticmethod
+    def read(spec: Spec, facts: Facts) -> ExecutedRun:
+        """The recorded run that a spec names.
+
+        Raises:
+            SpecError: The folder does not exist, at the key that names it.
+            RecordingError: The folder holds no recorded run, or was changed.
+            NothingToRunError: No step was recorded.
+        """
+        folder = RecordedRuns.folder(spec)
+        try:
+            observed = observe(folder)
+        except UsageError as error:
+            place = Diagnostic(code="bad-value", message=str(error), path=("training", "run"))
+            raise SpecError([locate(place, spec.origin)]) from None
+        return _executed(spec, facts, observed, digest_of(folder))
+
+    @staticmethod
+    def from_result(audit: AuditResult) -> ExecutedRun:
+        """The same values from a result, if the folder is missing."""
+        own = tuple(f for f in audit.findings if f.source.startswith(SOURCE) or f.scope.pipeline == "executed")
+        bound = next((f for f in audit.findings if f.bound == "upper" and f not in own), None)
+        return ExecutedRun(
+            checks=audit.checks,
+            assumptions=bound.assumptions if bound is not None else (),
+            findings=own,
+            evidence=audit.evidence,
+            section=audit.recording or Recording(steps=0, ended=False, setup=()),
+        )
+
+
+def _executed(spec: Spec, facts: Facts, observed: ObservedRun, digest: str) -> ExecutedRun:
+    run, internal = observed.run, observed.internal
+    assumed, public = _declared_names(spec)
+    deltas = claimed_deltas(spec, default=float(spec.mechanism.get("delta", DEFAULT_DELTA)))
+    first = min((claim.group_size for claim in spec.claims), default=1)
+    sizes = sorted({*spec.threat_model.group_size, *(claim.group_size for claim in spec.claims)})
+    adjacencies = sorted({spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)})
+    strictest = ADD_REMOVE if ADD_REMOVE in adjacencies else ZERO_OUT
+    canaries = canary_bound(run, deltas[-1], lambda delta: epsilon_of(run, internal, ZERO_OUT, delta, 1))
+    checks = (*observed.checks, *declared_checks(run, _declared_phases(spec), facts.records), *canary_checks(canaries))
+
+    def assumptions_of(adjacency: str, size: int) -> tuple[Assumption, ...]:
+        known = assumptions(run, internal, adjacency, public=public, group_size=size)
+        return complete(observed.checks, (*known, *_doubts(canaries)), assumed)
+
+    findings: list[Finding] = []
+    guesses: list[Evidence] = []
+    for adjacency in adjacencies:
+        for size in sizes:
+            needed = tuple(map(_marked, assumptions_of(adjacency, size)))
+            further = canaries.further if canaries is not None and size == 1 else ()
+            for delta in (*deltas, *(delta for delta in further if delta not in deltas)):
+                found = epsilon_of(run, internal, adjacency, delta, size)
+                findings += _bounds(run, found, delta, size, adjacency, needed)
+        counted = computed_from_records(run) or maybe_computed(run, public)
+        if canaries is not None and not (adjacency == ADD_REMOVE and counted):
+            guesses.append(evidence_of(run, canaries, adjacency))
+            findings.append(lower_from(guesses[-1], CONFIDENCE))
+    measured = measured_epsilon(run, internal, checks, strictest, deltas[-1])
+    if measured is not None:
+        findings.append(_estimate(measured, deltas[-1], strictest))
+    needed = assumptions_of(strictest, first)
+    unbounded = next((f for f in findings if f.bound == "upper" and math.isinf(f.value)), None)
+    if unbounded is not None:  # phases that the spec declares still have a bound
+        text = f"the executed schedule has a bound; but {unbounded.method}"
+        needed = (*needed, Assumption(name="bounded", status="false", text=text))
+    return ExecutedRun(
+        checks=checks,
+        assumptions=tuple(map(_marked, needed)),
+        findings=tuple(findings),
+        evidence=tuple(guesses),
+        section=section(
+            run,
+            digest=digest,
+            checks=checks,
+            assumptions=needed,
+            delta=deltas[-1],
+            cost=epsilon_of(run, internal, strictest, deltas[-1], 1),
+            infinite=unbounded is not None,
+            canaries=canaries,
+            assumed=assumed,
+            public=public,
+        ),
+    )
+
+
+def _declared_phases(spec: Spec) -> tuple[Phase, ...]:
+    """The phases that a spec declares; none if its mechanism is the recorded schedule itself."""
+    return spec.phases if {"steps", "phases"} & set(spec.mechanism.options) else ()
+
+
+def _declared_names(spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names that the spec assumes, and names of hyperparameters that it declares public.
+
+    Raises:
+        SpecError: A name is unknown, at its key.
+    """
+    given = {key: tuple(map(str, spec.training.options.get(key, ()))) for key in ("assume", "public")}
+    for key, valid in (("assume", ASSUMABLE), ("public", HYPERPARAMETERS)):
+        try:
+            require_known(key, given[key], valid)
+        except UsageError as error:
+            place = Diagnostic(code="bad-value", message=str(error), path=("training", key))
+            raise SpecError([locate(place, spec.origin)]) from None
+    every = spec.training.get("public_constants") is True
+    return given["assume"], HYPERPARAMETERS if every else given["public"]
+
+
+def _doubts(canaries: CanaryBound | None) -> Iterator[Assumption]:
+    """A doubt if canaries exceed the certified bound, of another model or without contradicting the schedule."""
+    if canaries is None or not (canaries.above or canaries.contradicts):
+        return
+    found = f"{canaries.canaries} canaries show epsilon >= {lower(canaries.lower)} at {CONFIDENCE:.0%} confidence"
+    if not canaries.final:
+        text = "the scored model is the recorded one after its last step; its parameters differ"
+        yield Assumption(name="scored-model", status="unchecked", text=f"{text}, and {found}")
+    elif not canaries.contradicts:
+        text = (
+            f"{found}, above the certified bound; one in twenty sound runs shows that: train again with other "
+            "inclusion bits and more canaries"
+        )
+        yield Assumption(name="canaries", status="unchecked", text=text)
+
+
+def _bounds(
+    run: RecordedRun,
+    found: ScheduleEpsilon,
+    delta: float,
+    size: int,
+    adjacency: str,
+    needed: tuple[Assumption, ...],
+) -> Iterator[Finding]:
+    """The certified bounds on the executed schedule; without one an infinite bound, whose method says why."""
+    at = {"delta": delta, "group_size": size}
+    scope = Scope(adjacency=adjacency, access="all-iterates", adversary="gradient")
+    if found.interval is None or math.isinf(found.interval.upper):
+        nothing = Interval(0.0, math.inf)
+        yield certified_upper("epsilon", nothing, at=at, scope=scope, source=_SOURCE, method=found.method)
+        return
+    bound = certified_upper(
+        "epsilon", found.interval, at=at, scope=scope, source=_SOURCE, assumptions=needed, method=found.method
+    )
+    if not found.tight:
+        yield replace(bound, lower=None)
+        return
+    yield bound
+    optimizer = run.header.inner or run.header.optimizer
+    if optimizer in _INVERTIBLE and bool((run["learning_rate"] > 0.0).all()):
+        attained = certified_lower(bound, found.interval, source=f"{_SOURCE}; attained: section 3.3")
+        if attained is not None:
+            yield attained
+
+
+def _estimate(value: float, delta: float, adjacency: str) -> Finding:
+    return Finding(
+        quantity="epsilon",
+        value=value,
+        bound="estimate",
+        rigor="approximate",
+        at=FrozenMap({"delta": delta, "group_size": 1}),
+        scope=Scope(adjacency=adjacency, access="all-iterates", adversary="gradient", pipeline="executed"),
+        method="the measured noise and norms of the run",
+        source=_SOURCE,
+    )
+
+
+def _marked(assumption: Assumption) -> Assumption:
+    """The assumption, with the suffix :data:`UNKNOWN` if it is unchecked."""
+    if assumption.status != "unchecked":
+        return assumption
+    return replace(assumption, name=f"{assumption.name}{UNKNOWN}")
+
+
+def digest_of(folder: Path) -> str:
+    """SHA-256 over names, lengths and contents of the folder's existing files, in order."""
+    whole = hashlib.sha256()
+    for name in FILES:
+        path = folder / name
+        if not path.exists():
+            continue
+        whole.update(f"{name} {path.stat().st_size}\n".encode())
+        with path.open("rb") as file:
+            while part := file.read(1 << 20):
+                whole.update(part)
+    return whole.hexdigest()
+
+
+def declared_checks(run: RecordedRun, phases: Sequence[Phase], records: int) -> Iterator[Check]:
+    """Compare steps, noise, rate, clip norm and number of records with the phases; none without phases."""
+    if not phases:
+        return
+    steps = sum(phase.steps for phase in phases)
+    test = "updates that the spec declares"
+    yield exact("steps", test, "reported", steps == run.steps, steps, run.steps, "recorded")
+    executed = np.array([math.nan if sigma is None else sigma for sigma in noise_multipliers(run)])
+    declared = _each(phases, [phase.noise_multiplier for phase in phases], run.steps)
+    yield _same("noise-scale", "noise multiplier that the spec declares", declared, executed)
+    rates = np.array([math.nan if rate is None else rate for rate in poisson_rates(run)])
+    declared = _each(phases, [phase.rate(records) for phase in phases], run.steps)
+    yield _same("sampling", "sampling rate that the spec declares", declared, rates)
+    declared = _each(phases, [phase.clip_norm for phase in phases], run.steps)
+    yield _same("clipping", "clip norm that the spec declares", declared, run["clip_norm"])
+    seen = run.header.records
+    if seen is not None:
+        test = "records that the spec declares"
+        yield exact("sampling", test, "reported", seen == records, records, seen, "of the loader's data")
+
+
+def canary_checks(canaries: CanaryBound | None) -> Iterator[Check]:
+    """Yield a rejected check if canaries contradict the schedule; a check that does not reject supports nothing."""
+    if canaries is not None and canaries.contradicts and canaries.upper is not None:
+        test = "lower bound by canaries, above the bound of the recorded schedule"
+        note = f"at delta = {canaries.delta:g}, p = {upper(canaries.p_value)}"
+        yield exact("nothing-unseen", test, "measured", False, canaries.upper, canaries.lower, note, detectable=None)
+
+
+def _each(phases: Sequence[Phase], values: Sequence[float], steps: int) -> Array:
+    """The value of each phase at each of the first ``steps`` steps."""
+    left, parts = steps, []
+    for phase, value in zip(phases, values, strict=True):
+        parts.append(np.full(min(left, phase.steps), float(value)))
+        left -= len(parts[-1])
+    return np.concatenate(parts)
+
+
+def _same(assumption: str, test: str, declared: Array, executed: Array) -> Check:
+    """Compare at the first step with a difference; another check counts steps that the spec does not declare."""
+    executed = executed[: len(declared)]
+    wrong = ~np.isclose(executed, declared, rtol=_SAME, atol=0.0)
+    at = int(np.argmax(wrong)) if wrong.any() else 0
+    values = (float(declared[at]), float(np.nan_to_num(executed[at], nan=0.0)))
+    note = f"first at step {at + 1}" if wrong.any() else "recorded"
+    return exact(assumption, test, "reported", not wrong.any(), *values, note)

@@ -1,0 +1,364 @@
+"""Checks of a run's noise: independent, Gaussian, and contained in the gradients of the optimizer.
+
+The recorder writes the statistics into the end record (:mod:`dpspec.recording.watching.noise_watch`). The file is
+untrusted: statistics with impossible values give no check.
+
+A custom loop reports the noise n, and possibly the sum S, of each step, with gradient g = (S + n) / D. If it reports S,
+the recorder fits D, and any residual D g - S - n beyond rounding is missing or additional noise. S is fixed before n is
+drawn, so it must be independent of n. In units of the noise's standard deviation, along the recorder's directions,
+
+    M = sum (D g - n) . n,   V = sum |D g - n|^2
+
+are a martingale and its conditional variance, and P[M^2 >= 2 (V + c) ln(sqrt((V + c) / c) / p)] <= p for any c fixed in
+advance, by the mixture of exp(l M - l^2 V / 2) over normal l (Robbins 1970, section 3; c is the number of coordinates).
+If a fraction f of the noise is missing, M is about -f sum |n|^2, which determines the detectable f.
+
+If the loop does not report S, the check tries divisors up to twice the median limit of D and uses the largest p-value.
+It then detects only noise that is missing entirely: with a part of it, the gradient corresponds to another divisor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from dpspec.contract import Check
+from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.stats import gaussian_noise, step_correlations
+from dpspec.stats.conformance import noise_size
+from dpspec.stats.conformance.measurement import Measurement, check, exact, worst
+
+#: Names of the tests.
+REPEATED = "absolute values that repeat within a step"
+COMMON = "absolute values common to two sampled steps"
+SHIFTED = "products of coordinates at one distance or about one center"
+ROWS = "components of a layer's rows along each other"
+STEPS = "components of up to 64 steps along each other"
+DIRECTIONS = "components of all steps along each other"
+PAIRS = "noise of two steps along each other"
+DISTANCES = "noise of all steps at one distance along each other"
+EARLIER = "noise of a step along the sum of all earlier noise"
+WINDOWS = "sums of the noise over windows of steps"
+QUIET = "chi-square of the quietest coordinate of all"
+SHAPE = "share of values in an interval"
+SUMS = "variance of the sums of coordinates"
+NORMS = "variance of the squared norms"
+COARSE = "values rounded more coarsely than their type"
+
+_FRESH = "Draw new noise for every coordinate of every tensor at every step: a difference removes noise that repeats."
+_GAUSSIAN = "Draw independent normal values, by torch.normal or torch.randn, and change nothing about them."
+
+#: Advice for a rejected test, by the test's name.
+ADVICE = dict.fromkeys((REPEATED, COMMON, SHIFTED, ROWS, STEPS, DIRECTIONS, PAIRS, DISTANCES, EARLIER, WINDOWS), _FRESH)
+ADVICE |= dict.fromkeys((SHAPE, SUMS, NORMS), _GAUSSIAN)
+ADVICE[QUIET] = "One parameter got less noise than the others: draw noise of the same size for each coordinate."
+ADVICE[COARSE] = "Draw noise in the precision of the sum: sums show through noise that is rounded to a coarser grid."
+
+#: Largest number that a recorder writes.
+_LARGEST = 1e18
+
+
+def noise_checks(run: RecordedRun) -> Iterator[Check]:
+    """Yield the checks; none if no noise was recorded."""
+    found = None if run.end is None else run.end.get("noise")
+    if not isinstance(found, Mapping):
+        return
+    for test in (_repeated, _common, _shifted, _rows, _steps, _quiet, _shape, _sums, _coarse):
+        yield from test(found, run)
+
+
+def _repeated(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+    given = _numbers(found.get("repeats"), 3)
+    if given is None or not 0.0 <= given[0] <= given[2] or given[2] < 1.0:
+        return
+    count, expected, gaps = given
+    measured = gaussian_noise.repeats(int(count), expected, int(gaps), 1, REPEATED)
+    yield check("fresh-noise", measured, "reported", f"among {int(gaps):,} of {_sampled(found)} sampled steps")
+
+
+def _common(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+    given, pairs = _numbers(found.get("common"), 3), _count(found.get("pairs"))
+    if given is None or not pairs or not 0.0 <= given[0] <= given[2] or given[2] < 1.0:
+        return
+    measured = gaussian_noise.repeats(int(given[0]), given[1], int(given[2]), pairs, COMMON)
+    yield check("fresh-noise", measured, "reported", f"of {pairs} pairs of steps")
+
+
+def _shifted(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+    shifts, sampled = _count(found.get("shifts")), _sampled(found)
+    tried = {"shift": shifts * sampled, "pooled_shift": shifts}
+    made: list[Measurement] = []
+    for name, number in tried.items():
+        given = _numbers(found.get(name), 2, signed=True)
+        if given is not None and given[1] >= 1.0 and number:
+            made.append(gaussian_noise.shifts(given[0], int(given[1]), number, SHIFTED))
+    if made:
+        yield worst("noise-isotropy", made, "reported", f"at {sampled} sampled steps, and in total")
+
+
+def _rows(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+    block, blocks = _numbers(found.get("block"), 3), _numbers(found.get("blocks"), 3)
+    layers = run.header.layers
+    if block is None or blocks is None or block[0] >= len(layers) or min(blocks[0], block[2], blocks[2]) < 1.0:
+        return
+    made = [
+        gaussian_noise.spread(block[1], int(block[2]), ROWS, int(blocks[0])),
+        gaussian_noise.spread(blocks[1], int(blocks[2]), ROWS),
+    ]
+    note = f"in {int(blocks[0])} blocks, and in total; most extreme in {layers[int(block[0])][0]}"
+    yield worst("noise-isotropy", made, "reported", note)
+
+
+def _steps(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+    given = _numbers(found.get("steps"), 2)
+    if given is not None and given[1] >= 1.0:
+        yield check("fresh-noise", gaussian_noise.spread(given[0], int(given[1]), STEPS), "reported", "pairs of steps")
+    rows = run.rows[run.rows.any(axis=1)]
+    if len(rows) > 1:
+        squares, degrees = gaussian_noise.dependence(rows)
+        if degrees:
+            measured = gaussian_noise.spread(squares, degrees, DIRECTIONS)
+            yield check("fresh-noise", measured, "reported", "along the recorder's directions")
+        made = [
+            step_correlations.pairs(rows, PAIRS),
+            step_correlations.distances(rows, DISTANCES),
+            *step_correlations.earlier_sums(rows, EARLIER),
+            *step_correlations.windows(rows, WINDOWS),
+        ]
+        yield worst("fresh-noise", made, "reported", f"of {len(rows)} steps, along the recorder's directions")
+
+
+def _quiet(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+    given = _numbers(found.get("quietest"), 4)
+    if given is None or min(given[1:3]) < 1.0 or given[3] > 1.0:
+        return
+    least, steps, count, rounding = given
+    # Rounding can bring each value of a coordinate closer to 0.
+    least = (math.sqrt(least) + math.sqrt(steps) * rounding) ** 2
+    measured = replace(noise_size.least_coordinate(least, int(steps), int(count)), test=QUIET)
+    yield check("noise-isotropy", measured, "reported", f"of {int(count)} coordinates")
+
+
+def _shape(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+    room, steps = _numbers([found.get("room")], 1), _count(found.get("counted"))
+    made: list[Measurement] = []
+    for name, tried in (("counts", 1), ("worst_counts", steps)):
+        counts = _numbers(found.get(name), gaussian_noise.INTERVALS)
+        if room is not None and counts is not None and tried and sum(counts) >= 1.0:
+            made.append(gaussian_noise.shares([int(count) for count in counts], room[0], tried, SHAPE))
+    if made:
+        yield worst("noise-law", made, "reported", f"at each of {steps} steps, and in total")
+
+
+def _sums(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+    layers = sum(size > 0 for _, size in run.header.layers)
+    for name, test in (("sums", SUMS), ("norms", NORMS)):
+        given = _numbers(found.get(name), 3)
+        if given is None or given[0] < 1.0:
+            continue
+        steps = int(given[0])
+        made = [gaussian_noise.spread(given[2], steps, test)]
+        if layers > 1:
+            made.append(gaussian_noise.spread(given[1], steps * layers, test))
+        successive = _numbers(found.get("successive"), 2, signed=True)
+        if name == "norms" and successive is not None and 1.0 <= successive[0] < steps:
+            made.append(gaussian_noise.shifts(successive[1], int(successive[0]), 1, f"{test} of successive steps"))
+        yield worst("noise-law", made, "reported", "of each layer and of all coordinates, over all steps")
+
+
+def _coarse(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+    given = _numbers(found.get("coarse"), 2)
+    if given is None or not 0.0 <= given[0] <= given[1] or given[1] < 1.0:
+        return
+    yield check("noise-law", gaussian_noise.coarse(int(given[0]), int(given[1]), COARSE), "reported", "sampled values")
+
+
+def _sampled(found: Mapping[str, Any]) -> int:
+    return _count(found.get("sampled"))
+
+
+def _count(value: Any) -> int:
+    """A count that a recorder writes; 0 for anything else."""
+    return value if type(value) is int and 0 < value < _LARGEST else 0
+
+
+def _numbers(value: Any, length: int, *, signed: bool = False) -> list[float] | None:
+    """``length`` finite numbers; None for anything else."""
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != length:
+        return None
+    if not all(type(n) in (int, float) and abs(n) < _LARGEST and (signed or n >= 0.0) for n in value):
+        return None
+    return [float(n) for n in value]
+
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+NOT_GOT = "reported noise in the gradients of the optimizer"
+OTHERS = "gradients other than the reported sum and noise"
+
+#: Number of divisors and of fractions of missing noise that are tried.
+_TRIED, _SHARES = 4096, 100
+
+#: Largest p-value at which missing noise counts as detected.
+_SEEN = 1e-9
+
+#: Smallest p-value at which reported noise counts as confirmed, and the largest fraction of a layer's noise that
+#: rounding may hide.
+_RARE, _HIDDEN = 1e-3, 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientSums:
+    """Sums over ``steps`` steps of the reported noise and the gradients, as D g if D was fitted.
+
+    Attributes:
+        product: Sum of g . n.
+        of_got: Sum of g . g.
+        of_noise: Sum of n . n.
+        most: Upper limit of D at the median step.
+        summed: Whether the loop reported the sum at every step.
+        fixed: The constant c of the bound.
+    """
+
+    steps: int
+    product: float
+    of_got: float
+    of_noise: float
+    most: float
+    summed: bool
+    fixed: float
+
+    def log_p(self, divisors: Array, product: float) -> Array:
+        """Logarithm of the p-value at each divisor for a sum of g . n of ``product``, at most 0."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = divisors * product - self.of_noise
+            variance = divisors**2 * self.of_got - 2.0 * divisors * product + self.of_noise
+            variance = np.maximum(variance, 0.0) + self.fixed
+            found: Array = 0.5 * np.log(variance / self.fixed) - moved**2 / (2.0 * variance)
+        return np.where(np.isfinite(found) & (moved < 0.0), np.minimum(found, 0.0), 0.0)
+
+    @property
+    def divisors(self) -> Array:
+        """The possible divisors, relative to the reported one."""
+        if self.summed and self.most >= 0.5:
+            return np.ones(1)
+        return np.linspace(0.0, 2.0 * self.most, _TRIED + 1)[1:]
+
+    def p_value(self) -> float:
+        """The largest p-value over the divisors."""
+        return math.exp(float(self.log_p(self.divisors, self.product).max()))
+
+    def detectable(self) -> float | None:
+        """The smallest detectable fraction of missing noise; None if not even all of it is.
+
+        For a sum S of the observed length, V = |S|^2 + f^2 |n|^2 if the fraction f is missing.
+        """
+        if len(self.divisors) > 1:
+            seen = float(self.log_p(self.divisors, 0.0).max()) <= math.log(_SEEN)
+            return 1.0 if seen else None
+        summed = max(0.0, self.of_got - 2.0 * self.product + self.of_noise)
+        missing = np.arange(1, _SHARES + 1) / _SHARES
+        variance = summed + missing**2 * self.of_noise + self.fixed
+        log_p = 0.5 * np.log(variance / self.fixed) - (missing * self.of_noise) ** 2 / (2.0 * variance)
+        seen_from = missing[log_p <= math.log(_SEEN)]
+        return float(seen_from[0]) if len(seen_from) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedGradients:
+    """A recorder's comparison of gradients with reported sums and noise.
+
+    Attributes:
+        sums: The sums over the compared steps.
+        summed: Number of steps with a reported sum.
+        apart: Number of these steps whose gradient is not sum and noise.
+        room: Noise that rounding can hide, in standard deviations.
+    """
+
+    sums: GradientSums
+    summed: int
+    apart: int
+    room: float
+
+
+def compared(run: RecordedRun) -> ComparedGradients | None:
+    """The comparison of the end record; None if no step was compared or the values are invalid."""
+    found = run.at_end("gradients")
+    if not (isinstance(found, list) and len(found) == 8 and all(map(_is_sum, found))):
+        return None
+    steps, product, of_got, of_noise, most, summed, apart, room = map(float, found)
+    if not (1.0 <= steps <= run.steps and 0.0 <= apart <= summed <= steps and min(of_got, of_noise, most) > 0.0):
+        return None
+    return ComparedGradients(
+        sums=GradientSums(
+            steps=int(steps),
+            product=product,
+            of_got=of_got,
+            of_noise=of_noise,
+            most=most,
+            summed=summed == steps,
+            fixed=max(1.0, steps * run.header.width),
+        ),
+        summed=int(summed),
+        apart=int(apart),
+        room=max(0.0, room),
+    )
+
+
+def _is_sum(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e100
+
+
+def reported_noise_checks(run: RecordedRun) -> Iterator[Check]:
+    """Yield the checks of reported noise; none if no step was compared."""
+    found = compared(run)
+    if found is None:
+        return
+    sums = found.sums
+    if found.summed:
+        note = f"sum and noise over a divisor, at {found.summed} steps"
+        yield exact("update", OTHERS, "measured", found.apart == 0, 0, found.apart, note)
+    if found.apart == 0 and found.summed in (0, sums.steps):
+        yield Check(
+            assumption="update",
+            test=f"{NOT_GOT}, correlation",
+            p_value=sums.p_value(),
+            observed="measured",
+            detectable=sums.detectable(),
+            note=f"at {sums.steps} steps, " + ("with the reported sum" if sums.summed else "for every divisor"),
+        )
+
+
+def why_noise_unconfirmed(run: RecordedRun) -> str:
+    """Why reported noise was not confirmed in the gradients, and the fix; empty if it was.
+
+    It is confirmed if every step reports its sum, the gradient is sum and noise up to rounding that would hide no
+    layer's noise, and the sum does not correlate with the noise.
+    """
+    if not run.header.optimizer:
+        return "dpspec.record got no optimizer and inspected no gradient: give optimizer="
+    found = compared(run)
+    zero = run["noise_squares"] == 0.0
+    if zero.any():
+        return f"the reported noise is zero at {int(zero.sum())} of {run.steps} steps"
+    if found is None:
+        return (
+            "no gradient could be compared with it: report norms and noise, and let the given optimizer step once, "
+            "before run.stepped(), with gradients that exist when step() is called, not with gradients of a closure"
+        )
+    if found.summed < found.sums.steps:
+        return "the loop does not report the sum, so a part of the noise may be missing: call run.summed"
+    if found.sums.steps < run.steps:
+        return f"only {found.sums.steps} of {run.steps} steps could be compared with their gradients"
+    if found.apart:
+        return f"gradients of {found.apart} steps are not the reported sum and noise"
+    smallest = min((size for _, size in run.header.layers), default=1)
+    if found.room > _HIDDEN * math.sqrt(smallest):
+        return "gradients are rounded so coarsely that noise could be missing in a layer"
+    return (
+        "" if found.sums.p_value() > _RARE else "the reported sum correlates with the noise, though not significantly"
+    )

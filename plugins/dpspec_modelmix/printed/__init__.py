@@ -1,1 +1,0 @@
-"""Formulas of the paper and other comparisons. Reports show them with the bounds; they support no verdict."""

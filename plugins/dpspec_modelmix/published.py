@@ -1,0 +1,307 @@
+"""Formulas as printed in the paper, with their errors, and other comparisons. They support no verdict.
+
+Two baselines for Gaussian noise: *fractional orders*, because the paper's printed values use Renyi orders that its
+proof does not cover, and *the limit* of large linf_truncation, a Gaussian whose precision is the Fisher information of
+the mixed noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+import dpspec.contract as dps
+from dpspec.accounting import Floats, gaussian_rdp, inside, positive, sampled_gaussian_rdp
+from dpspec_modelmix import density, pair
+from dpspec_modelmix.options import Segment
+from dpspec_modelmix.theory import (
+    LARGEST_LOSS,
+    SCOPE,
+    SOURCE,
+    Moments,
+    OrderEpsilon,
+    cut_moments,
+    gaussian_epsilon,
+    least_epsilon,
+    mass_outside,
+    mixed_epsilon,
+    plain_segment,
+    total_rdp,
+    variance_matched,
+)
+
+#: Error of Corollary 4.1 as printed.
+MISSING_T = "the factor T is missing, and the printed denominator 1 - a makes the value negative"
+
+#: Reason why the asymptotic theorem gives no number.
+ASYMPTOTIC = (
+    "constants are hidden, the bound on the tail event holds for a one-hot gradient but not for a spread one, and T "
+    "delta_0 must be below delta"
+)
+
+
+def corollary_without_steps(segment: Segment, delta: float) -> float:
+    """Corollary 4.1 with the repaired sign of the denominator and without T: the value of a single step."""
+    return mixed_epsilon([replace(segment, steps=1)], delta).epsilon
+
+
+class Asymptotic(NamedTuple):
+    """Tail event of one step in Lemma D.1: Pr[loss >= ``epsilon``] < ``delta`` if ``applies``.
+
+    Attributes:
+        total: T times ``delta``. Theorem 4.2 adds the rest of its delta; vacuous from 1.
+    """
+
+    epsilon: float
+    delta: float
+    total: float
+    applies: bool
+
+    @property
+    def vacuous(self) -> bool:
+        """True if the theorem implies nothing."""
+        return self.total >= 1.0 or not self.applies
+
+
+def asymptotic(segment: Segment) -> Asymptotic:
+    """Lemma D.1 in units of sigma, c = s and tau = t: epsilon_0 = 1 / (t sqrt(2 ln t)), its delta_0, and T delta_0.
+
+    delta_0 = (2 s + 2 sqrt(2 ln(t max(s, 1)))) / t, for t > max(2 ln t + 2 s, e^(3 s), 2). The lemma holds for one
+    coordinate: for 10^4 equal shifts the true probability is larger.
+    """
+    t, s = segment.gap, segment.effect
+    if t <= 1.0:
+        return Asymptotic(math.inf, 1.0, float(segment.steps), False)
+    epsilon = 1.0 / (t * math.sqrt(2.0 * math.log(t)))
+    delta = (2.0 * s + 2.0 * math.sqrt(2.0 * math.log(t * max(s, 1.0)))) / t
+    applies = t > max(2.0 * math.log(t) + 2.0 * s, math.exp(min(3.0 * s, 700.0)), 2.0)
+    return Asymptotic(epsilon, delta, segment.steps * delta, applies)
+
+
+def lemma_applies(scale: float, sensitivity: float, width: float) -> bool:
+    """True if Lemma D.2, in its own units, covers a uniform of this width. ``scale`` is 1 / lambda."""
+    return width > max(2.0 * math.log(max(width, 1e-300)) * scale + sensitivity, 1.0)
+
+
+def lemma_moments(scale: float, sensitivity: float, width: float, *, printed: bool = False) -> Moments:
+    """Lemma D.2 with its original cut and a corrected second summand.
+
+    Raises ``ValueError`` if the lemma does not apply.
+
+    Args:
+        scale: 1 / lambda.
+        sensitivity: l1 sensitivity.
+        width: Width tau of the uniform.
+        printed: Use the paper's smaller exponent e0 / (2 (tau - 1)) instead of e_I; the proof does not support it.
+    """
+    b, c, tau = positive("scale", scale), positive("sensitivity", sensitivity), positive("width", width)
+    if not lemma_applies(b, c, tau):
+        raise ValueError(f"the lemma needs a width above max(2 ln(width) scale + sensitivity, 1), got {tau}")
+    corrected = cut_moments(c / b, tau / b, math.log(tau))
+    if not printed:
+        return corrected
+    loss, outside, twice = corrected.largest, mass_outside(tau / b), 2.0 * (tau - 1.0)
+    mean = loss * math.expm1(loss) * (outside + (2.0 * math.log(tau) * b + c) / tau)
+    mean += math.expm1(loss) / twice * math.expm1(min(loss / twice, LARGEST_LOSS)) * (1.0 - outside)
+    return corrected._replace(mean=mean)
+
+
+def printed_total(steps: int, one: Moments, delta: float) -> float:
+    """T E + sqrt(2 (T V L + L e0^2 / 9)) + L e0^2 / 3, as printed; not a form of Bernstein's inequality."""
+    log = -math.log(inside("delta", delta))
+    square = one.largest**2
+    return steps * one.mean + math.sqrt(2.0 * log * (steps * one.second + square / 9.0)) + log * square / 3.0
+
+
+def advanced_composition(steps: int, one: float, delta: float) -> float:
+    """Without mixing: sqrt(2 T ln(1 / delta)) e0 + T e0 (e^e0 - 1) (Theorem 2.1)."""
+    return math.sqrt(-2.0 * steps * math.log(inside("delta", delta))) * one + steps * one * math.expm1(one)
+
+
+#: Orders that reproduce the paper's printed values. Its proof does not cover the fractional ones.
+REAL_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *map(float, range(5, 64)), 128.0, 256.0)
+
+
+def real_epsilon(segments: Sequence[Segment], delta: float) -> OrderEpsilon:
+    """The theorem's epsilon over the paper's fractional orders, which no theorem covers."""
+    return least_epsilon(REAL_ORDERS, total_rdp(real_step_rdp, REAL_ORDERS, segments), delta, "mironov")
+
+
+def real_gaussian_epsilon(segments: Sequence[Segment], delta: float) -> OrderEpsilon:
+    """Epsilon of DP-SGD with the segments' noise and no mixing, over the same orders."""
+    return least_epsilon(REAL_ORDERS, total_rdp(_gaussian_step_rdp, REAL_ORDERS, segments), delta, "mironov")
+
+
+def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
+    """D_a of one step at real ``orders`` > 1, shape (n,), for the one-hot pair.
+
+    Only numerical evidence supports that the one-hot gradient is the worst at fractional orders. Raises ``ValueError``
+    unless p = 1 and there is no embedding.
+    """
+    if not segment.one_dimensional:
+        raise ValueError("fractional orders are defined for p = 1 only")
+    a = np.asarray(orders, dtype=np.float64)
+    if segment.gap < density.NARROW:
+        return _gaussian_curve(segment)(a)
+    excess = density.log_excess_moments(a, segment.shift, segment.gap, segment.rate)
+    return np.asarray(np.logaddexp(0.0, excess) / (a - 1.0), dtype=np.float64)
+
+
+def limit(segments: Sequence[Segment]) -> list[Segment]:
+    """The limit of large p: a Gaussian of noise multiplier z / sqrt(I(t)), a lower limit for every truncation."""
+    return [plain_segment(s, s.effect * math.sqrt(fisher_information(s.gap))) for s in segments]
+
+
+def fisher_information(width: float) -> float:
+    """Fisher information of the noise, I(t) = E_{p_0}[(p_0' / p_0)^2]: 1 at t = 0, about 1.8064 / t for large t.
+
+    At least 1 / (1 + t^2 / 12) by the Cramer-Rao inequality.
+    """
+    if width < density.NARROW:
+        return 1.0
+    o, weights = density.nodes(0.5, width, 1.0)
+    half = 0.5 * width
+    mass = np.exp(density.log_density(o, width) + math.log(width))
+    slope = (np.exp(-0.5 * (o + half) ** 2) - np.exp(-0.5 * (o - half) ** 2)) / math.sqrt(2.0 * math.pi)
+    return float(np.sum(weights * slope**2 / mass)) / width
+
+
+def _gaussian_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
+    return _gaussian_curve(segment)(np.asarray(orders, dtype=np.float64))
+
+
+def _gaussian_curve(segment: Segment) -> Callable[[Floats], Floats]:
+    """D_a of one step without mixing at real orders, in closed form or by quadrature."""
+    if segment.rate == 1.0:
+        return lambda a: gaussian_rdp(a, segment.effect)
+    return lambda a: sampled_gaussian_rdp(a, segment.rate, 1.0 / segment.effect)
+
+
+#: Reason why orders below 2 support no verdict.
+_FRACTIONAL = "the proof expands a binomial and covers integer orders only; supported by numbers"
+
+_PRINTED = "Xiao, Wan & Devadas, as printed"
+
+#: Comparisons are omitted for larger shifts and smaller deltas, because float64 cannot represent them.
+_LARGEST_SHIFT, _LEAST_DELTA = 30.0, 1e-11
+
+
+def compared(
+    quantity: str,
+    value: float,
+    method: str,
+    source: str,
+    *,
+    delta: float | None = None,
+    refuted: str = "",
+    assumptions: tuple[dps.Assumption, ...] = (),
+) -> dps.Finding:
+    """A comparison value without effect on verdicts; ``refuted`` is the reason why a printed formula is wrong."""
+    return dps.Finding(
+        quantity=quantity,
+        value=value,
+        bound="estimate",
+        rigor="approximate",
+        at=dps.FrozenMap({} if delta is None else {"delta": delta}),
+        scope=SCOPE,
+        method=method,
+        source=source,
+        assumptions=assumptions,
+        printed=dps.Printed(refuted=True, reason=refuted) if refuted else None,
+    )
+
+
+def claimed_finding(delta: float, value: float, method: str, reasons: Sequence[str]) -> dps.Finding:
+    """The paper's value if its conditions held."""
+    return compared("epsilon", value, method, _PRINTED, delta=delta, refuted="; ".join(reasons))
+
+
+def gaussian_findings(
+    segments: Sequence[Segment], delta: float, wanted: set[str], assumptions: tuple[dps.Assumption, ...]
+) -> Iterator[dps.Finding]:
+    """The comparisons in ``wanted`` for Gaussian noise; ``assumptions`` exclude that of the one-hot gradient."""
+    within = max(max(s.shift, s.embedded) for s in segments) <= _LARGEST_SHIFT
+    if "fractional" in wanted and within and all(s.one_dimensional for s in segments):
+        real = real_epsilon(segments, delta)
+        unchecked = dps.Assumption(name="one-hot-worst", status="unchecked", text=_FRACTIONAL)
+        method, source = f"rdp/fractional-orders, best at {real.order:g}", f"{SOURCE}; {_FRACTIONAL}"
+        yield compared("epsilon", real.epsilon, method, source, delta=delta, assumptions=(*assumptions, unchecked))
+        plain = real_gaussian_epsilon(segments, delta).epsilon
+        method = "the same, fractional orders"
+        yield compared("amplification", plain / real.epsilon, method, _FRACTIONAL, delta=delta)
+        method, source = "rdp/fractional-orders, at the paper's orders", "Mironov et al. 2019"
+        yield compared("epsilon-without-mixing", plain, method, source, delta=delta)
+    if "printed" in wanted:
+        yield from _printed(segments, delta)
+    if "variance-matched" in wanted:
+        yield _variance_matched(segments, delta, "the same variance per step, a smaller epsilon", "Cramer-Rao")
+    if "limit" in wanted:
+        value = gaussian_epsilon(limit(segments), delta).epsilon
+        yield compared("epsilon-limit", value, "linf_truncation without end", "Fisher information", delta=delta)
+    if "pair" in wanted and within and delta >= _LEAST_DELTA:
+        yield _pair(segments, delta)
+
+
+def laplace_findings(
+    segments: Sequence[Segment], clip_norms: Sequence[float], delta: float, wanted: set[str]
+) -> Iterator[dps.Finding]:
+    """The comparisons in ``wanted`` for Laplace noise; the phases' ``clip_norms`` are the units of the lemma."""
+    steps, largest = sum(s.steps for s in segments), max(s.laplace_loss for s in segments)
+    if largest > LARGEST_LOSS:
+        return
+    value = advanced_composition(steps, largest, delta)
+    source = "Xiao, Wan & Devadas, Theorem 2.1"
+    yield compared("epsilon-without-mixing", value, "advanced composition, all records", source, delta=delta)
+    if "printed" in wanted and len(segments) == 1:
+        yield from _printed_laplace(segments[0], clip_norms[0], delta)
+    if "variance-matched" in wanted:
+        yield _variance_matched(segments, delta, "Gaussian noise of the same variance per step", "Mironov et al. 2019")
+    if "pair" in wanted and delta >= _LEAST_DELTA:
+        yield _pair(segments, delta)
+
+
+def _printed(segments: Sequence[Segment], delta: float) -> Iterator[dps.Finding]:
+    segment = replace(segments[0], inflation=1.0)
+    value = corollary_without_steps(segment, delta)
+    yield compared("epsilon", value, "Corollary 4.1, without T", _PRINTED, delta=delta, refuted=MISSING_T)
+    far = asymptotic(segment)
+    why = f"{ASYMPTOTIC}; here T delta_0 is {far.total:.3g}"
+    if not far.applies:
+        why += ", and the condition on the gap fails"
+    method = "Theorem 4.2, delta of its tail events" + (", vacuous" if far.vacuous else "")
+    yield compared("delta-asymptotic", far.total, method, "Xiao, Wan & Devadas, Theorem 4.2 and Lemma D.1", refuted=why)
+
+
+def _printed_laplace(segment: Segment, clip_norm: float, delta: float) -> Iterator[dps.Finding]:
+    """Lemma D.2 in the units of the spec, if its condition holds in these units."""
+    loss, width = segment.laplace_loss, segment.gap * clip_norm / segment.effect
+    if not lemma_applies(clip_norm / loss, clip_norm, width):
+        return
+    one = lemma_moments(clip_norm / loss, clip_norm, width, printed=True)
+    value = printed_total(segment.steps, one, delta)
+    yield compared(
+        "epsilon",
+        value,
+        "Lemma D.2 and its total, in units of the spec",
+        _PRINTED,
+        delta=delta,
+        refuted="the total is not a form of Bernstein's inequality, and one exponent is smaller than in the proof",
+    )
+
+
+def _variance_matched(segments: Sequence[Segment], delta: float, what: str, source: str) -> dps.Finding:
+    matched = variance_matched(segments)
+    value = gaussian_epsilon(matched, delta).epsilon
+    noise = ", ".join(f"{1.0 / s.effect:.4g}" for s in matched)
+    method = f"DP-SGD with noise_multiplier {noise}: {what}"
+    return compared("epsilon-variance-matched", value, method, source, delta=delta)
+
+
+def _pair(segments: Sequence[Segment], delta: float) -> dps.Finding:
+    method = "fft: tightness of the bound; neither an upper nor a lower bound"
+    source = "one-hot pair, all steps at the enforced gap"
+    return compared("epsilon-of-the-pair", pair.epsilon(segments, delta), method, source, delta=delta)

@@ -1,0 +1,321 @@
+"""One step of any update rule by sampled tuples of batches (Thudi et al., Theorem 3.6), vectorized over records.
+
+For an integer order a and any two datasets, let B be a batch of the second argument's dataset, B_1..B_a independent
+batches of the first, and v_i = U(B_i) - U(B). Then
+
+    D_a(first || second) <= E_B ln E exp(sum_{i<j} <v_i, v_j> / sigma^2) / (a - 1).
+
+The bound uses neither sampling amplification nor the maximum change. It depends on the variance of updates and does not
+vanish for equal datasets. It is useful for means, not for sums, whose variance grows with the batch. The paper's
+plug-in over 20 outer batches with 20 tuples each is biased downwards: an estimate, not a bound.
+
+Batches are rows of inclusion bits. One matrix product shared by all records gives their sums of clipped gradients: a
+record changes its row's sum by b g and its size by b. With rows S_i + b_i g over c_i, the theorem only needs inner
+products of rows in one tuple, of rows with the outer batch, and of rows with the records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import logsumexp
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec.accounting import Floats, whole
+from dpspec_per_instance import bounds, theory
+from dpspec_per_instance.analysis import Analysis
+from dpspec_per_instance.one_step import (
+    SOURCE as COROLLARY_SOURCE,
+)
+from dpspec_per_instance.one_step import (
+    best_corollary,
+    epsilons,
+    one_step,
+    split,
+    stratified_distances,
+)
+from dpspec_per_instance.options import AuditBlock, MeanRule
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+SOURCE = "Thudi et al. 2024, Theorem 3.6"
+
+#: The first model of a run, the middle one, and the one before the last step.
+STAGES = ("initial", "middle", "final")
+
+#: Maximum number of pair products in memory.
+_HELD = 2**24
+
+
+class Estimate(NamedTuple):
+    """Plug-in ``value`` (...), and the smallest effective number of tuples over outer batches, ``inner_size`` (...)."""
+
+    value: Floats
+    inner_size: Floats
+
+
+def plug_in(exponents: npt.ArrayLike, order: int) -> Estimate:
+    """Mean over outer batches of ln(mean over tuples).
+
+    Args:
+        exponents: Sums of <v_i, v_j> / sigma^2, shape (outer, inner, ...).
+    """
+    e = np.asarray(exponents, dtype=np.float64)
+    total = logsumexp(e, axis=1)
+    value = np.mean(total - math.log(e.shape[1]), axis=0) / (whole("order", order, 2) - 1.0)
+    sizes = np.exp(2.0 * total - logsumexp(2.0 * e, axis=1))
+    return Estimate(np.asarray(value), np.asarray(np.min(sizes, axis=0)))
+
+
+class Batches(NamedTuple):
+    """Inclusion bits of outer batches (outer, n) and of tuples (outer, inner, order, n), as float32."""
+
+    outer: Array
+    inner: Array
+
+
+def draw(rng: np.random.Generator, records: int, rate: float, outer: int, inner: int, order: int) -> Batches:
+    """Draw Poisson batches of ``records`` records."""
+    return Batches(
+        (rng.random((outer, records), dtype=np.float32) < rate).astype(np.float32),
+        (rng.random((outer, inner, order, records), dtype=np.float32) < rate).astype(np.float32),
+    )
+
+
+def typical_sizes(others: int, rate: float) -> range:
+    """The batch sizes above 0 within five standard deviations of the expected one, of a batch from ``others``."""
+    middle, spread = others * rate, 5.0 * math.sqrt(others * rate * (1.0 - rate))
+    return range(max(1, math.floor(middle - spread)), min(others, math.ceil(middle + spread)) + 1)
+
+
+def mean_changes(
+    rng: np.random.Generator, gradients: Array, points: Array, inside: Array | None, sizes: range, draws: int
+) -> Array:
+    """Change of a batch mean by each record, |g - mean| / (size + 1), shape (sizes, draws, m).
+
+    Batches of all ``sizes`` are prefixes of ``draws`` random orders of the data without the record. The other arguments
+    are those of ``estimate_kinds``.
+    """
+    n, count = len(gradients), np.array(sizes)
+    own = np.square(points, dtype=np.float64).sum(axis=1)
+    distances = np.empty((len(count), draws, len(points)))
+    for draw in range(draws):
+        order = rng.permutation(n)
+        sums = np.cumsum(gradients[order[: sizes[-1] + 1]], axis=0, dtype=np.float64)
+        squares, along = np.square(sums).sum(axis=1), sums @ points.T.astype(np.float64)
+        places = np.full(len(points), n) if inside is None else np.argsort(order)[inside]
+        passed = places[None, :] < count[:, None]  # the prefix contains the record: extend it by one and subtract it
+        last = count[:, None] - 1 + passed
+        column = np.arange(len(points))[None, :]
+        inner = along[last, column] - passed * own
+        square = squares[last] - passed * (2.0 * along[last, column] - own)
+        far = own - 2.0 * inner / count[:, None] + square / np.square(count)[:, None]
+        distances[:, draw] = np.sqrt(np.maximum(far, 0.0)) / (count[:, None] + 1.0)
+    return distances
+
+
+class _Rows(NamedTuple):
+    """Gradient sums, batch sizes, and inclusion bits (..., m) of the records; ``inside``: both include the records."""
+
+    sums: Array
+    sizes: Array
+    coins: Array
+
+
+def estimate_kinds(
+    gradients: Array, points: Array, inside: Array | None, batches: Batches, coins: Batches | None, sigma: float
+) -> tuple[Estimate, Estimate, Estimate]:
+    """Estimate D(with || without) and D(without || with) of one step, and the former with noise on sums, (m,) each.
+
+    Args:
+        gradients: Clipped gradients of all records, shape (n, d).
+        points: Clipped gradients of the audited records, shape (m, d).
+        inside: Positions of the audited records in the data, shape (m,); None for records outside the data.
+        batches: Inclusion bits of the records of the data.
+        coins: Inclusion bits of records outside the data, shapes (outer, m) and (outer, inner, order, m).
+        sigma: Standard deviation of the noise on the mean, or on the sum.
+    """
+    rows = [
+        _Rows(
+            (b.reshape(-1, b.shape[-1]) @ gradients).astype(np.float64).reshape(*b.shape[:-1], -1),
+            b.sum(axis=-1, dtype=np.float64),
+            b[..., inside] if coins is None else c,
+        )
+        for b, c in zip(batches, coins or batches, strict=True)
+    ]
+    order = rows[1].sums.shape[2]
+    share = max(1, _HELD // max(1, rows[1].sizes.size * order))
+    by_kind: list[list[Estimate]] = [[], [], []]
+    for left in range(0, len(points), share):
+        some = slice(left, left + share)
+        outer, inner = (_Rows(r.sums, r.sizes, r.coins[..., some].astype(np.float64)) for r in rows)
+        for kind, (present, divided) in enumerate(((True, True), (False, True), (True, False))):
+            e = _exponents(outer, inner, points[some].astype(np.float64), present, coins is None, divided)
+            by_kind[kind].append(plug_in(e / sigma**2, order))
+    first, second, third = (
+        Estimate(np.concatenate([e.value for e in kind]), np.concatenate([e.inner_size for e in kind]))
+        for kind in by_kind
+    )
+    return first, second, third
+
+
+def _exponents(outer: _Rows, inner: _Rows, points: Array, present: bool, inside: bool, divided: bool) -> Array:
+    """sum_{i<j} <v_i, v_j> of every tuple, shape (outer, inner, m).
+
+    ``present``: the tuples have the record; otherwise the outer batch has it. ``divided``: updates are batch means.
+    """
+    beta_o, size_o = _part(outer, not present, inside, divided)  # (o, m)
+    beta, size = _part(inner, present, inside, divided)  # (o, i, a, m)
+    own = np.square(points).sum(axis=1)
+    along_o, along = outer.sums @ points.T, inner.sums @ points.T  # (o, m), (o, i, a, m)
+    gram = np.einsum("oiad,oibd->oiab", inner.sums, inner.sums)
+    cross = np.einsum("oiad,od->oia", inner.sums, outer.sums)[..., None]
+    square = np.square(outer.sums).sum(axis=1)[:, None]
+    # u = <U_i, U_o>, w = |U_o|^2, and the sums over tuples of <U_i, U_j> and |U_i|^2
+    u = (cross + beta_o[:, None, None] * along + beta * along_o[:, None, None] + beta * beta_o[:, None, None] * own) / (
+        size * size_o[:, None, None]
+    )
+    w = (square + 2.0 * beta_o * along_o + beta_o**2 * own) / size_o**2
+    diagonal = np.einsum("oiaa->oia", gram)[..., None]
+    norms = (diagonal + 2.0 * beta * along + beta**2 * own) / size**2
+    weights = 1.0 / size
+    total = np.einsum("oiam,oiab,oibm->oim", weights, gram, weights, optimize=True)
+    reach = (weights * beta).sum(axis=2)
+    total += 2.0 * reach * (weights * along).sum(axis=2) + reach**2 * own
+    a = inner.sums.shape[2]
+    # |sum v|^2 - sum |v|^2 with v_i = U_i - U_o
+    all_pairs = total - 2.0 * a * u.sum(axis=2) + a**2 * w[:, None]
+    same = norms.sum(axis=2) - 2.0 * u.sum(axis=2) + a * w[:, None]
+    return np.asarray(0.5 * (all_pairs - same))
+
+
+def _part(rows: _Rows, present: bool, inside: bool, divided: bool) -> tuple[Array, Array]:
+    """Multiplicity of g in each row, and the divisor of its sum: the batch size, at least 1, or always 1."""
+    sizes = rows.sizes[..., None]
+    if inside:
+        beta = np.zeros_like(rows.coins) if present else -rows.coins
+    else:
+        beta = rows.coins if present else np.zeros_like(rows.coins)
+    return beta, np.maximum(sizes + beta, 1.0) if divided else np.ones_like(sizes + beta)
+
+
+#: Number of tabulated distances; lookups use the next larger one.
+_DISTANCES = 4096
+
+#: Exponents of the corollary, which holds for each. Tables show the best.
+_EXPONENTS = tuple(np.geomspace(1.5, 1e4, 20).tolist())
+
+
+def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
+    """Both tables if audit.mean_rule is set."""
+    trial = records.trials[0]
+    rule = None if spec.audit is None else AuditBlock.of(spec.audit.options).mean_rule
+    if rule is not None and "mean_rule" in trial.arrays:
+        yield _tuple_table(spec, rule, records, trial)
+        yield _moment_table(spec, rule, records, trial)
+
+
+def _tuple_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.Trial) -> dps.Series:
+    """Theorem 3.6: medians over records, compared with a saturated record at that batch size by Theorem 3.2.
+
+    The column sum has the theorem's value for sums under removal, which is too large to be useful.
+    """
+    values, sizes = trial.arrays["mean_rule"], trial.arrays["mean_rule_sizes"]
+
+    def rows() -> Iterator[Sequence[dps.Json]]:
+        for s, stage in enumerate(STAGES):
+            for b, batch in enumerate(rule.batches):
+                rate, sigma = float(batch) / records.records, _noise(spec, s)
+                for o, order in enumerate(rule.orders):
+                    medians = [float(np.median(values[s, b, o, kind])) for kind in (0, 1, 2)]
+                    base = float(theory.step_divergence(float(order), rate, 1.0 / sigma))
+                    yield stage, float(batch), int(order), *medians, base, float(sizes[s, b, o, :2].min())
+
+    return kit.series(
+        "mean-rule",
+        "One step with noise on the mean of a batch: the median record, by expected batch size",
+        kit.columns_of(("stage", "batch", "order", "remove", "add", "sum", "data_independent", "tuples"), rows()),
+        upper=("data_independent",),
+        rigor="approximate",
+        source=f"{SOURCE}, sampled",
+        privacy=records.privacy_of(values.shape[-1]),
+        x="batch",
+        y=["remove", "data_independent"],
+        by="stage",
+        log=["x", "y"],
+    )
+
+
+def _moment_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.Trial) -> dps.Series:
+    """Corollary 3.1: the median record's present-first epsilon of one step, by batch size.
+
+    Columns: sampled uses drawn batches of typical sizes and a bound for other sizes; bounded uses that bound, which
+    depends on the record's norm, for all sizes; data_independent holds for every record; printed is the latter with the
+    paper's constant.
+    """
+    delta = bounds.claimed_deltas(spec)[-1]
+    inside = records.audited.population == "train"
+    norms: Array = trial.arrays["mean_norms"]
+
+    def rows() -> Iterator[Sequence[dps.Json]]:
+        for s, stage in enumerate(STAGES):
+            for b, batch in enumerate(rule.batches):
+                rate, sigma = float(batch) / records.records, _noise(spec, s)
+                changes: Array = trial.arrays[f"mean_changes_{b}"][s]
+                others = records.records - inside
+                typical = typical_sizes(others, rate)
+                each = [
+                    [
+                        _step_epsilon(others, rate, sigma, delta, float(norm), sampled)
+                        for sampled in (dict(zip(typical, changes[:, :, m], strict=True)), None)
+                    ]
+                    for m, norm in enumerate(norms[s])
+                ]
+                base = one_step(rate, sigma, 1.0, delta)
+                sampled, bounded = (float(v) for v in np.median(each, axis=0))
+                yield stage, float(batch), sampled, bounded, base.amplified, base.printed, "yes" if base.holds else "no"
+
+    return kit.series(
+        "mean-step",
+        f"Epsilon of one step at delta {delta:g} with noise on the mean of a batch: the median record".replace(
+            "e-0", "e-"
+        ),
+        kit.columns_of(
+            ("stage", "batch", "sampled", "bounded", "data_independent", "printed", "printed_holds"), rows()
+        ),
+        upper=("data_independent",),
+        rigor="approximate",
+        source=f"{COROLLARY_SOURCE}; exact batch sizes, sampled batches of typical sizes",
+        privacy=records.privacy_of(norms.shape[1]),
+        x="batch",
+        y=["sampled", "data_independent"],
+        by="stage",
+        log=["x", "y"],
+    )
+
+
+def _step_epsilon(
+    others: int, rate: float, sigma: float, delta: float, norm: float, sampled: dict[int, Array] | None
+) -> float:
+    inner, slack = split(rate, delta)
+    distances, log_masses = stratified_distances(others, rate, norm, 1.0, sampled)
+    places = np.minimum(np.ceil(distances * _DISTANCES), _DISTANCES).astype(np.int64)
+    losses = _tabulated_epsilons(inner, sigma)[places]
+    best, _ = best_corollary(rate, losses, log_masses, inner, slack, _EXPONENTS)
+    return best.epsilon
+
+
+@cache
+def _tabulated_epsilons(inner: float, sigma: float) -> Array:
+    """Epsilon of a batch at distances 0, ..., 1 clip norm."""
+    return epsilons(np.linspace(0.0, 1.0, _DISTANCES + 1), inner, sigma)
+
+
+def _noise(spec: dps.Spec, stage: int) -> float:
+    return spec.phases[0 if stage == 0 else -1].noise_multiplier

@@ -1,1 +1,0 @@
-"""Results of the paper, reproduced, repaired or refuted. They support no verdict."""

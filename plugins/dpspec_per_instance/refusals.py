@@ -1,0 +1,276 @@
+"""Located messages for specs that the theory or the attack does not cover. No torch, data or numerics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec.training.loop.learning_rates import optimizer_kind
+from dpspec_per_instance.options import (
+    CHOSEN,
+    MOST_SHARDS,
+    SHARED_DIRECTION,
+    AuditBlock,
+    Audited,
+    Composition,
+    Population,
+    Sample,
+    audited_records,
+)
+
+#: Maximum number of records that need separate runs on modified data.
+MOST_OWN_RUNS = 256
+
+#: Largest tabulated order.
+MOST_ORDER = 512
+
+#: Maximum bytes of clipped gradients of the mean rule, which needs all of them in memory.
+MOST_BYTES = 2**30
+
+#: Minimum number of runs per record with which an attack can prove anything.
+LEAST_RUNS = 16
+
+
+def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    """All reasons why the spec cannot be audited."""
+    help = "it compares a dataset with the same dataset plus or minus one record"
+    yield from dps.other_adjacencies(spec, "add-remove", "the per-instance theory", help)
+    if spec.threat_model.group_size != (1,):
+        yield kit.unsupported(
+            "the per-instance theory covers single records, not groups",
+            ("threat_model", "group_size"),
+            "audit groups with mechanism.kind group",
+        )
+    for i, phase in enumerate(spec.phases):
+        yield from kit.other_scheme(
+            spec,
+            i,
+            ("poisson", "full"),
+            "sampling.scheme must be poisson or full, got {scheme}: the theory needs records to be drawn independently",
+            "write sampling: {scheme: poisson, rate: ...} if the training samples this way",
+        )
+        if phase.noiseless:
+            yield kit.bad_value(
+                "noise_multiplier must be above 0: a step without noise has no finite divergence",
+                dps.in_phase(spec, i, "noise_multiplier"),
+                "write a noise_multiplier above 0",
+            )
+    yield from _refuse_exponent(spec)
+    wrong_points = list(_refuse_points(spec, facts))
+    yield from wrong_points
+    if wrong_points:
+        return
+    audited = audited_records(spec, facts)
+    yield from _refuse_claims(spec, audited)
+    if spec.audit is not None:
+        yield from _refuse_training(spec, facts, audited)
+        yield from _refuse_attack(spec, audited)
+        yield from _refuse_mean_rule(spec, facts)
+        yield from _refuse_reference(spec)
+
+
+def _refuse_exponent(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    path: dps.Path = ("mechanism", "composition", "exponent")
+    exponent = Composition.of(spec.mechanism.options).exponent
+    if isinstance(exponent, str) and exponent != "auto":
+        yield dps.Diagnostic(
+            code="bad-choice", message=f"exponent must be auto or a number above 1, got {exponent!r}", path=path
+        )
+    elif not isinstance(exponent, str) and (first_order := _first_order(spec, exponent)) > MOST_ORDER:
+        yield kit.bad_value(
+            f"exponent needs order {first_order:.2g} at the first of {spec.steps} steps: at most {MOST_ORDER}",
+            path,
+            "auto uses three times the number of steps, which keeps orders within 1.4 times the requested ones",
+        )
+
+
+def _first_order(spec: dps.Spec, exponent: float | tuple[float, ...]) -> float:
+    """Largest order of the recursion; for several exponents, an upper limit from the smallest one."""
+    p = min(exponent) if isinstance(exponent, tuple) else exponent
+    growth = min(700.0, -math.log1p(-1.0 / p) * (spec.steps - 1))
+    return 1.0 + (Composition.of(spec.mechanism.options).orders[-1] - 1.0) * math.exp(growth)
+
+
+def _refuse_points(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    path: dps.Path = ("threat_model", "points")
+    population = Population.of(spec.document["threat_model"])
+    size, points = population.size(facts.records, facts.test_records), population.points
+    if size == 0:
+        yield kit.bad_value(
+            "the data has no test records to audit",
+            ("threat_model", "population"),
+            "write population: train, or split the data",
+        )
+    elif isinstance(points, str):
+        if points != "all":
+            message = f"points must be all, {{count, seed}} or a list of indices, got {points!r}"
+            yield dps.Diagnostic(code="bad-choice", message=message, path=path)
+    elif isinstance(points, Sample):
+        if points.count > size:
+            message = f"count {points.count} exceeds the {size} {population.name} records"
+            yield kit.bad_value(message, (*path, "count"))
+    else:
+        for i, point in enumerate(points):
+            if point >= size:
+                yield kit.bad_value(
+                    f"record {point} lies outside the data: there are {size} {population.name} records, counted from 0",
+                    (*path, i),
+                )
+
+
+def _refuse_claims(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]:
+    points = audited.point_set
+    for i, claim in enumerate(spec.claims):
+        if claim.record is not None and claim.record not in points:
+            yield kit.bad_value(
+                f"the claim is about record {claim.record}, which is not among the audited "
+                f"{audited.population} records",
+                ("claims", i, "record"),
+                "add it to threat_model.points",
+            )
+        if claim.kind != "per-instance-dp" or "fraction" not in claim.options:
+            continue
+        if audited.quantiles_of == CHOSEN and claim["population"] == audited.population:
+            yield kit.unsupported(
+                "threat_model.points lists chosen records, which give no bound on a fraction of the population",
+                ("claims", i, "fraction"),
+                "audit points: all, or a random sample {count, seed}; or write population: chosen, for a fraction "
+                "of the records that threat_model.points lists",
+            )
+        elif claim["population"] != audited.quantiles_of:
+            yield dps.Diagnostic(
+                code="bad-choice",
+                message=f"the audited population is {audited.quantiles_of!r}, not {claim['population']!r}",
+                path=("claims", i, "population"),
+                help=f"write population: {audited.quantiles_of}, or change threat_model.population",
+            )
+
+
+def _refuse_training(spec: dps.Spec, facts: dps.Facts, audited: Audited) -> Iterator[dps.Diagnostic]:
+    assert spec.audit is not None
+    optimizer = optimizer_kind(spec.training.options)
+    if optimizer != "sgd":
+        yield kit.unsupported(
+            f"training.optimizer must be sgd: {optimizer} keeps additional state, and the composition theorem only "
+            "covers released models",
+            ("training", "optimizer"),
+            "train with sgd; the data-independent bound of mechanism.kind group holds for every optimizer",
+        )
+    if spec.audit.method != "many-run":
+        yield kit.unsupported(
+            "per-instance audits average over independent runs; method one-run does not apply",
+            ("audit", "method"),
+            "write method: many-run and set runs",
+        )
+    if spec.audit.options.get("canary") is not None:
+        yield kit.unsupported(
+            "audit.canary does not apply: per-instance audits insert no canaries",
+            ("audit", "canary"),
+            "remove canary; audit.attack attacks records of the data",
+        )
+    shards = AuditBlock.of(spec.audit.options).shards(len(audited.points))
+    if shards.count > MOST_SHARDS:
+        yield kit.bad_value(
+            f"{AuditBlock.of(spec.audit.options).shard_records} of {shards.records} records in each trial make "
+            f"{shards.count} trials of every run, which all repeat the training: at most {MOST_SHARDS}",
+            ("audit", "shard_records"),
+            f"write shard_records: {-(-shards.records // MOST_SHARDS)} or more, or remove it",
+        )
+    yield from dps.untrainable(spec, facts, ["iterates"])
+    if audited.needs_own_runs and len(audited.points) > MOST_OWN_RUNS:
+        other = SHARED_DIRECTION[audited.population]
+        yield kit.bad_value(
+            f"direction {audited.widest_direction} needs separate runs on modified data for each of "
+            f"{len(audited.points)} records: at most {MOST_OWN_RUNS}",
+            ("threat_model", "direction"),
+            f"write direction: {other}, in which all records share runs, or list fewer points",
+        )
+
+
+def _refuse_attack(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]:
+    assert spec.audit is not None
+    path: dps.Path = ("audit", "attack")
+    attack, points = AuditBlock.of(spec.audit.options).attack, audited.point_set
+    if attack is None:
+        return
+    if attack.targets == 0:
+        yield kit.bad_value(
+            "audit.attack selects no record",
+            path,
+            "set most, least or records, or remove attack",
+        )
+    if attack.most + attack.least > len(points):
+        yield kit.bad_value(
+            f"{attack.most} most and {attack.least} least exposed records exceed the {len(points)} audited records",
+            (*path, "most"),
+        )
+    for i, record in enumerate(attack.records):
+        if record not in points:
+            yield kit.bad_value(
+                f"record {record} is not among the audited {audited.population} records",
+                (*path, "records", i),
+                "add it to threat_model.points",
+            )
+    if attack.runs * spec.audit.runs < LEAST_RUNS:
+        yield kit.bad_value(
+            f"{attack.runs} runs of each record in each of {spec.audit.runs} runs are fewer than "
+            f"{LEAST_RUNS} and cannot prove anything",
+            (*path, "runs"),
+        )
+    if spec.threat_model.access != "all-iterates":
+        yield kit.unsupported(
+            "audit.attack scores every iterate, and the threat model releases the final model only",
+            ("threat_model", "access"),
+            "remove audit.attack, or write access: all-iterates",
+        )
+
+
+def _refuse_mean_rule(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    """Errors for mean-rule estimates with too large batches or gradients."""
+    assert spec.audit is not None
+    path: dps.Path = ("audit", "mean_rule")
+    mean_rule = AuditBlock.of(spec.audit.options).mean_rule
+    if mean_rule is None:
+        return
+    for i, batch in enumerate(mean_rule.batches):
+        if batch > facts.records:
+            yield kit.bad_value(
+                f"an expected batch size of {batch:g} exceeds the {facts.records} training records",
+                (*path, "batches", i),
+            )
+    if 4 * facts.records * (facts.parameters or 0) > MOST_BYTES:
+        yield kit.bad_value(
+            f"the mean rule needs the clipped gradients of all {facts.records} records in memory, "
+            f"{facts.parameters} numbers each: more than 1 GiB",
+            path,
+            "remove mean_rule, or use fewer records or a smaller model",
+        )
+
+
+def _refuse_reference(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    assert spec.audit is not None
+    reference: Mapping[str, Any] = spec.audit.options.get("reference") or {}
+    composition = Composition.of(spec.mechanism.options)
+    observed = composition.observed(spec.steps)
+    for i, ratios in enumerate(reference.get("ratios", ())):
+        path: dps.Path = ("audit", "reference", "ratios", i)
+        if float(ratios["order"]) not in composition.orders:
+            yield kit.bad_value(
+                f"order {ratios['order']:g} is not among mechanism.orders",
+                (*path, "order"),
+            )
+        if len(ratios["means"]) != len(ratios["steps"]):
+            yield kit.bad_value(
+                f"{len(ratios['means'])} means for {len(ratios['steps'])} steps",
+                (*path, "means"),
+            )
+        for j, step in enumerate(ratios["steps"]):
+            if int(step) not in observed:
+                yield kit.bad_value(
+                    f"step {step} is not observed: observed steps are 1 and every {composition.observe_every} steps "
+                    f"after it, up to {spec.steps}",
+                    (*path, "steps", j),
+                )

@@ -1,0 +1,203 @@
+"""Measurement of the data and comparison with the declared ball and collection.
+
+Measured values depend on the data. They show whether the dataset is in the collection and the slack of the declaration.
+Bounds never use them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+import dpspec.contract as dps
+from dpspec_preprocessing.options import Declaration, Pipeline
+from dpspec_preprocessing.sensitivity import TESTABLE, Imputation, Merging, Projection, Step, gap_sensitivity
+from dpspec_preprocessing.steps import TREE_FEATURES, Neighbourhoods
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+#: Limits from below; all others are limits from above.
+AT_LEAST = frozenset({"min_observed", "min_eigengap", "min_std", "min_eigenvalue"})
+
+#: Factor on the radius of counted balls, which must include records that rounding moves to within 3 eta of another.
+_EDGE = 1.0 + 1e-9
+
+#: Number of rows per block of a sum.
+_BLOCK = 1 << 16
+
+#: Relative rounding error of the norm of float32 rows.
+_ROUNDING = 1e-6
+
+
+def flat_rows(context: dps.Context, declared: Declaration, *, test: bool = False) -> Array:
+    """Flatten training (or test) rows to float64, shape (n, d), and clip them to the ball if ``clip_rows`` is set.
+
+    Raises ``DataError`` if rows are outside the declared ball and are not clipped.
+    """
+    data = context.data
+    rows = data.test_x if test else data.train_x
+    flat = rows.reshape(len(rows), math.prod(rows.shape[1:])).astype(np.float64)
+    return in_ball(flat, declared.radius, clip=declared.clip_rows)
+
+
+def in_ball(x: Array, radius: float, *, clip: bool = False) -> Array:
+    """Scale longer rows down to norm ``radius``, record by record, at no privacy cost.
+
+    Missing values count as 0 in the norm. Without ``clip`` only excess from float32 rounding is removed. Raises
+    ``DataError`` if rows are longer and ``clip`` is not set.
+    """
+    norms = np.sqrt(np.nansum(np.square(x), axis=1))
+    beyond = int(np.count_nonzero(norms > radius * (1.0 + _ROUNDING)))
+    if beyond and not clip:
+        raise dps.DataError(
+            f"{beyond} records are outside the declared ball of radius {radius:g}; write mechanism.clip_rows: true or "
+            f"data.radius: {radius:g} to scale them down, or data.standardise to scale features first"
+        )
+    return np.asarray(x * np.minimum(1.0, radius / np.maximum(norms, radius))[:, None], dtype=np.float64)
+
+
+def search_device(context: dps.Context, pipeline: Pipeline) -> str:
+    """Device of the near-duplicate search in many features. Other steps use the CPU without torch."""
+    seeks = any(isinstance(step, Merging) for step in pipeline.steps)
+    return context.device if seeks and pipeline.features > TREE_FEATURES else "cpu"
+
+
+def require_in_collection(x: Array, pipeline: Pipeline, *, tested: bool, device: str = "cpu") -> dict[str, float]:
+    """Measure the limits of the collection and refuse rows outside.
+
+    Raises ``DataError`` if the rows are outside the declared collection.
+
+    Args:
+        x: Rows, shape (n, d).
+        pipeline: A pipeline with one step.
+        tested: Whether propose-test-release refuses such data instead.
+        device: Device of the near-duplicate search.
+    """
+    assert pipeline.step is not None
+    if np.isnan(x).any() and not isinstance(pipeline.step, Imputation):
+        raise dps.DataError("values are missing, but the pipeline has no imputation: begin it with {impute: mean}")
+    empty = np.flatnonzero(np.isnan(x).all(axis=0))
+    if len(empty) and not tested:
+        raise dps.DataError(
+            f"feature {empty[0] + 1} of {x.shape[1]} has no observed value and cannot be imputed; remove its column "
+            "from the table"
+        )
+    measured = measure_limits(x, pipeline.step, device)
+    broken = broken_limits(measured, pipeline.collection)
+    if broken and not tested:
+        raise dps.DataError(
+            f"the dataset is outside the declared collection: {', '.join(broken)}. Bounds over the collection do not "
+            "apply to it; declare wider limits from public knowledge"
+            + (", or write ptr to test them privately" if pipeline.step_name in TESTABLE else "")
+        )
+    return measured
+
+
+def measure_limits(x: Array, step: Step, device: str = "cpu") -> dict[str, float]:
+    """Measure the limits that the bound of ``step`` reads, by their keys in a collection."""
+    if isinstance(step, Merging):
+        reach = 8.0 * step.eta * _EDGE
+        neighbourhoods = Neighbourhoods(x, reach, device)
+        return {
+            "max_ball": float(neighbourhoods.count_in_balls(reach).max()),
+            "max_cluster": float(neighbourhoods.good_clusters(step.eta).largest),
+        }
+    if isinstance(step, Projection):
+        return {"min_eigengap": _eigengap(x, step.components)}
+    if not isinstance(step, Imputation):
+        return {"min_std": float(np.sqrt(_moments(x)[1].diagonal() / len(x)).min())}
+    missing = np.isnan(x)
+    in_row = missing.sum(axis=1)
+    observed = len(x) - missing.sum(axis=0)
+    limits = {
+        "max_missing_rows": float(np.count_nonzero(in_row)),
+        "max_missing_in_row": float(in_row.max(initial=0)),
+        "min_observed": float(observed.min()),
+    }
+    if step.name == "mean":
+        sums = np.where(missing, 0.0, x).sum(axis=0)
+        limits["max_mean_norm"] = float(np.linalg.norm(sums / np.maximum(observed, 1)))
+    elif step.name in ("median", "trimmed"):
+        limits["max_spread"] = _spread(x, missing, step.trim if step.name == "trimmed" else None)
+    else:
+        complete = x[in_row == 0]
+        values = np.linalg.eigvalsh(complete.T @ complete) if len(complete) else np.zeros(1)
+        limits |= {"min_eigenvalue": float(max(0.0, values[0])), "max_eigenvalue": float(values[-1])}
+    return limits
+
+
+def broken_limits(measured: Mapping[str, float], collection: Mapping[str, Any]) -> list[str]:
+    """Declared keys whose limit a measured value violates."""
+    pairs = ((key, measured[key], limit) for key, limit in collection.items() if key in measured)
+    return [key for key, value, limit in pairs if (value < limit if key in AT_LEAST else value > limit)]
+
+
+def distance_to_edge(x: Array, pipeline: Pipeline) -> float:
+    """J: lower bound on the number of replacements until the dataset leaves the collection; 0 for chains."""
+    step, limits = pipeline.step, pipeline.collection
+    if step is None:
+        return 0.0
+    if isinstance(step, Projection):
+        gap, minimum = _eigengap(x, step.components) / pipeline.radius**2, float(limits["min_eigengap"])
+        return max(0.0, (gap - minimum / pipeline.radius**2) / gap_sensitivity(len(x)))
+    if isinstance(step, Merging):
+        count, maximum = window_count(x, 8.0 * step.eta), float(limits["max_ball"])
+    else:
+        count, maximum = int(np.isnan(x).any(axis=1).sum()), float(limits["max_missing_rows"])
+    return max(0.0, maximum + 1.0 - count)  # these counts have sensitivity 1
+
+
+def window_count(x: Array, width: float) -> int:
+    """Maximum number of records in a window of ``width`` along (1, ..., 1) / sqrt(d).
+
+    At least the number in any ball of that diameter. Unlike the largest ball around a record, it has sensitivity 1.
+    """
+    places = np.sort(x.sum(axis=1) / np.sqrt(x.shape[1]))
+    return int((np.searchsorted(places, places + width * (1.0 + 1e-12), side="right") - np.arange(len(places))).max())
+
+
+def covariance_spectrum(x: Array) -> Array:
+    """Eigenvalues of the covariance (divisor n - 1), largest first, from one pass over float64 blocks."""
+    values = np.linalg.eigvalsh(_moments(x)[1] / (len(x) - 1))
+    return np.asarray(values[::-1], dtype=np.float64)
+
+
+def _eigengap(x: Array, k: int) -> float:
+    values = covariance_spectrum(x)
+    return float(values[k - 1] - values[k])
+
+
+def _moments(x: Array) -> tuple[Array, Array]:
+    """The mean (d,) and the centered scatter matrix (d, d) of rows without missing values."""
+    start = x[:_BLOCK].mean(axis=0, dtype=np.float64)
+    total, scatter = np.zeros(x.shape[1]), np.zeros((x.shape[1], x.shape[1]))
+    for row in range(0, len(x), _BLOCK):
+        block = x[row : row + _BLOCK].astype(np.float64) - start
+        total += block.sum(axis=0)
+        scatter += block.T @ block
+    drift = total / len(x)
+    return start + drift, scatter - len(x) * np.outer(drift, drift)
+
+
+def _spread(x: Array, missing: Array, trim: int | None) -> float:
+    """Maximum over features of the difference of the two order statistics that enclose the feature's center.
+
+    Median: order statistics ceil((n + 1) / 2) + 1 and floor(n / 2) - 1, one position wider for a neighbour's median.
+    Trimmed mean: n - m and m, for this dataset only; a collection has the extremes over its members. Infinite if a
+    feature has no observed value.
+    """
+    if missing.all(axis=0).any():
+        return math.inf
+    widest = 0.0
+    for j in range(x.shape[1]):
+        values = np.sort(x[~missing[:, j], j])
+        n = len(values)
+        if trim is None:
+            high, low = math.ceil((n + 1) / 2) + 1, n // 2 - 1
+        else:
+            high, low = n - trim, max(1, trim)
+        widest = max(widest, float(values[min(n, high) - 1] - values[max(1, low) - 1]))
+    return widest

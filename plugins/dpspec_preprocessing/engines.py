@@ -1,0 +1,212 @@
+"""Execution of the private mechanisms with the declared noise.
+
+Queries release a weighted sum of processed rows, weight w = min(L, sensitivity / (2 R)), which satisfies both declared
+constants: gaussian all d sums, laplace the sum of the first feature, exponential the index of a feature, chosen by its
+sum. Gradient mechanisms train a linear model without intercept on labels -1 and 1, with parameters theta projected to a
+ball. The spec's backend trains networks (:mod:`dpspec_preprocessing.network`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from dpspec_preprocessing.private import GRADIENT, Private, PrivateMechanism
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+#: Number of bins of scores.
+BINS = 2048
+
+
+@dataclass
+class NoiseTally:
+    """Statistics of the added noise in units of its declared standard deviation.
+
+    Attributes:
+        count: Number of noise values.
+        squares: Sum of their squares.
+        released: Summary of the states that a backend released in each run (``dpspec.training.measure.logs``).
+    """
+
+    count: int = 0
+    squares: float = 0.0
+    released: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def add(self, noise: Array) -> None:
+        """Add the noise of one draw."""
+        self.count += noise.size
+        self.squares += float(np.square(noise).sum())
+
+
+class Engine(Protocol):
+    """Executes a private mechanism on processed rows."""
+
+    @property
+    def private(self) -> PrivateMechanism:
+        """The mechanism."""
+
+    def execute_without_noise(self, x: Array, y: Array) -> Array:
+        """The noiseless output on rows (n, d) with labels (n,)."""
+
+    def execute(
+        self, sides: Sequence[Array], y: Array, which: Sequence[int], random: np.random.Generator, tally: NoiseTally
+    ) -> Iterator[Array]:
+        """Yield one output per index in ``which``, on ``sides[index]``, and add its noise to ``tally``."""
+
+    def count_right(self, output: Array, x: Array, y: Array) -> int:
+        """Number of records (n, d) that the trained ``output`` classifies correctly."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearEngine:
+    """Executes queries and trains linear models.
+
+    Attributes:
+        private: The mechanism.
+        radius: Maximum norm of processed rows.
+        loss: Loss of the linear model.
+        theta_radius: Maximum norm of the parameters.
+        learning_rate: Learning rate.
+    """
+
+    private: PrivateMechanism
+    radius: float
+    loss: str = "logistic"
+    theta_radius: float = 1.0
+    learning_rate: float = 0.5
+
+    @classmethod
+    def of(cls, private: PrivateMechanism, declared: Private, radius: float) -> LinearEngine:
+        """The engine of a declared mechanism."""
+        return cls(
+            private=private,
+            radius=radius,
+            loss=declared.loss or "logistic",
+            theta_radius=declared.theta_radius,
+            learning_rate=declared.learning_rate,
+        )
+
+    @property
+    def weight(self) -> float:
+        """The weight of a record in a query."""
+        return min(self.private.lipschitz, self.private.sensitivity / (2.0 * self.radius))
+
+    def query(self, x: Array) -> Array:
+        """Weighted sums of rows (n, d): shape (d,), or (1,) for laplace."""
+        require_declared_count(self.private, x)
+        sums = self.weight * x.sum(axis=0)
+        return np.asarray(sums[:1] if self.private.kind == "laplace" else sums, dtype=np.float64)
+
+    def execute_without_noise(self, x: Array, y: Array) -> Array:
+        """The noiseless answer or the noiselessly trained parameters."""
+        return self.train(x, y, None) if self.private.kind in GRADIENT else self.query(x)
+
+    def execute(
+        self, sides: Sequence[Array], y: Array, which: Sequence[int], random: np.random.Generator, tally: NoiseTally
+    ) -> Iterator[Array]:
+        """Yield outputs. Queries are computed once per side, and their noise is output minus exact answer."""
+        m = self.private
+        exact = [] if m.kind in GRADIENT else [self.query(x) for x in sides]
+        for side in which:
+            if not exact:
+                yield self.train(sides[side], y, random, tally)
+                continue
+            output = self.add_noise(exact[side], random)
+            if m.kind == "gaussian":
+                tally.add((output - exact[side]) / m.sigma)
+            if m.kind == "laplace":  # 2 |x| / scale is chi-squared with two degrees of freedom
+                tally.add(np.sqrt(np.repeat(np.abs(output - exact[side]) / m.sigma, 2)))
+            yield output
+
+    def add_noise(self, exact: Array, random: np.random.Generator) -> Array:
+        """A query's noisy answer; for exponential the drawn feature index."""
+        m = self.private
+        if m.kind == "gaussian":
+            return np.asarray(exact + random.normal(0.0, m.sigma, exact.shape), dtype=np.float64)
+        if m.kind == "laplace":
+            return np.asarray(exact + random.laplace(0.0, m.sigma, exact.shape), dtype=np.float64)
+        # Gumbel noise on scaled qualities draws an index with probability proportional to e^(quality / (2 scale)).
+        return np.array([float(np.argmax(exact / (2.0 * m.sigma) + random.gumbel(size=exact.shape)))])
+
+    def count_right(self, output: Array, x: Array, y: Array) -> int:
+        """Number of records on the correct side of the hyperplane theta."""
+        return int(np.count_nonzero(np.where(x @ output > 0.0, 1.0, -1.0) == y))
+
+    def train(self, x: Array, y: Array, random: np.random.Generator | None, tally: NoiseTally | None = None) -> Array:
+        """Train theta, shape (d,).
+
+        Args:
+            x: Processed rows, shape (n, d).
+            y: Labels -1 or 1, shape (n,).
+            random: Generator of noise and samples; None trains without noise.
+            tally: Statistics that the noise is added to.
+        """
+        require_declared_count(self.private, x)
+        m, n = self.private, len(x)
+        theta, total = np.zeros(x.shape[1]), np.zeros(x.shape[1])
+        steps, stop = m.steps, -1
+        if m.kind == "sgd-iterated":
+            steps = n if random is None else int(random.integers(1, n + 1))
+            stop = steps
+        for step in range(steps):
+            if m.kind == "dp-gd":
+                gradient = self.gradients(theta, x, y).sum(axis=0) / n
+            else:
+                at = step if stop >= 0 else int(random.integers(n)) if random is not None else step % n
+                gradient = self.gradients(theta, x[at : at + 1], y[at : at + 1])[0]
+            if random is not None:
+                noise = random.normal(0.0, m.sigma, gradient.shape)
+                gradient = gradient + noise
+                if tally is not None:
+                    tally.add(noise / m.sigma)
+            theta = theta - self.learning_rate * gradient
+            norm = float(np.linalg.norm(theta))
+            theta = theta * min(1.0, self.theta_radius / norm) if norm > 0.0 else theta
+            total += theta
+        return theta if stop >= 0 else np.asarray(total / steps, dtype=np.float64)
+
+    def gradients(self, theta: Array, x: Array, y: Array) -> Array:
+        """Gradients of the records' losses at theta, shape (n, d)."""
+        margins = x @ theta
+        if self.loss == "squared":
+            return np.asarray((margins - y)[:, None] * x, dtype=np.float64)
+        return np.asarray((-y / (1.0 + np.exp(np.clip(y * margins, -700.0, 700.0))))[:, None] * x, dtype=np.float64)
+
+
+def require_declared_count(m: PrivateMechanism, x: Array) -> None:
+    """Refuse another number of records than the declared one, which noise and bounds assume.
+
+    The number is public, and neighbours have equal numbers, so that a refusal reveals nothing. Raises ``ValueError`` if
+    the numbers differ.
+    """
+    if len(x) != m.records:
+        raise ValueError(f"the mechanism is declared for {m.records} records, got {len(x)}: declare the actual number")
+
+
+def score_output(m: PrivateMechanism, output: Array, present: Array, absent: Array) -> float:
+    """Score that increases with the evidence for the dataset with the canary.
+
+    Queries use the log-likelihood ratio, up to a factor for gaussian. Gradient mechanisms use the projection on the
+    difference of the noiseless outputs.
+    """
+    if m.kind == "laplace":
+        return float((abs(output[0] - absent[0]) - abs(output[0] - present[0])) / m.sigma)
+    if m.kind == "exponential":
+        at = int(output[0])
+        return float((present[at] - absent[at]) / (2.0 * m.sigma))
+    towards = present - absent
+    length = float(np.linalg.norm(towards))
+    if length == 0.0:
+        return 0.0
+    unit = 1.0 if m.kind != "gaussian" else m.sigma / length
+    return float((output - 0.5 * (present + absent)) @ towards / (length * length * unit))
+
+
+def bin_score(value: float) -> int:
+    """Map a real score to one of ``BINS`` bins."""
+    return min(BINS - 1, max(0, math.floor(BINS * (0.5 + math.atan(value) / math.pi))))

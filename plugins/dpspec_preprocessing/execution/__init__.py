@@ -1,1 +1,0 @@
-"""Execution of the steps and private mechanisms on data, and the check of the declared collection."""

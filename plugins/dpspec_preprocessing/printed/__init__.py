@@ -1,1 +1,0 @@
-"""The paper's published formulas, including refuted ones. They decide no verdict."""

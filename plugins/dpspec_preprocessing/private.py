@@ -1,0 +1,340 @@
+"""The six private mechanisms: constants, noise, Renyi divergences and their composition with pre-processing.
+
+Hu, Sanyal & Schoelkopf 2024 (arXiv 2403.13041 v1), Theorems 9 to 14. ``noise`` is the paper's noise parameter, not an
+epsilon of a guarantee. Standard deviations and scales are
+
+    gaussian     sensitivity / noise                       laplace, exponential   sensitivity / noise
+    dp-gd        L sqrt(T) / (noise n)                     sgd-sampled            L sqrt(c T) / (noise n)
+    sgd-iterated 8 sqrt(2 ln n) L / (noise sqrt(n))
+
+With e the RDP of the private mechanism and e~ its smooth RDP at tau (the divergence for datasets whose rows differ by
+tau in the sum of their distances), Theorem 2 composes them: for all p, q > 1,
+
+    T1(p) = (a p - 1) / (p (a - 1)) e~(a p) + e((p a - 1) / (p - 1))
+    T2(q) = (a q - 1) / (q (a - 1)) e(a q) + e~((q a - 1) / (q - 1)).
+
+The theorem uses the maximum of T1 and T2. The auxiliary dataset between the neighbours can be built from either
+neighbour in both directions, so that each term alone is a bound, and so is their minimum. For lines e = x a and e~ = y
+a both terms have the minimum a (sqrt(x) + sqrt(y))^2. Curves are infinite at orders without a proof.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from dpspec import kit
+
+#: The mechanisms: two queries, one selection, and three trainings with noisy gradients.
+KINDS: Final = ("gaussian", "laplace", "exponential", "dp-gd", "sgd-sampled", "sgd-iterated")
+
+#: Gradient mechanisms, which need the smoothness constant mu of the loss.
+GRADIENT: Final = ("dp-gd", "sgd-sampled", "sgd-iterated")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateMechanism:
+    """One private mechanism on a dataset of known size.
+
+    Attributes:
+        kind: One of ``KINDS``.
+        noise: The paper's noise parameter.
+        records: n, the number of records.
+        lipschitz: L. Queries and qualities: Lipschitz constant in the sum of row distances. Gradients: maximum norm.
+        smooth: mu, Lipschitz constant of a record's gradient as a function of the record; infinite if unknown.
+        sensitivity: Sensitivity of the query or quality to one replaced record.
+        steps: T for dp-gd and sgd-sampled; sgd-iterated makes one pass.
+        factor: c, the noise variance of sgd-sampled relative to the paper's.
+    """
+
+    kind: str
+    noise: float
+    records: int = 1
+    lipschitz: float = 1.0
+    smooth: float = 1.0
+    sensitivity: float = 1.0
+    steps: int = 1
+    factor: float = 1.0
+
+    @property
+    def sigma(self) -> float:
+        """Noise standard deviation (for dp-gd of a mean gradient) or scale (laplace)."""
+        n = self.records
+        if self.kind == "dp-gd":
+            return self.lipschitz * math.sqrt(self.steps) / (self.noise * n)
+        if self.kind == "sgd-sampled":
+            return self.lipschitz * math.sqrt(self.factor * self.steps) / (self.noise * n)
+        if self.kind == "sgd-iterated":
+            return 8.0 * math.sqrt(2.0 * math.log(n)) * self.lipschitz / (self.noise * math.sqrt(n))
+        return self.sensitivity / self.noise
+
+    @property
+    def reach(self) -> float:
+        """Weight of one unit of tau: mu / L for gradients, L / sensitivity for queries."""
+        return self.smooth / self.lipschitz if self.kind in GRADIENT else self.lipschitz / self.sensitivity
+
+    @property
+    def unit(self) -> bool:
+        """Whether all constants are 1, as in Table 2 of the paper."""
+        return self.lipschitz == 1.0 and (self.smooth if self.kind in GRADIENT else self.sensitivity) == 1.0
+
+    def with_noise_times(self, factor: float) -> PrivateMechanism:
+        """Multiply the noise parameter, for example by the size of a group of records."""
+        return replace(self, noise=self.noise * factor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Private(kit.Options):
+    """The declared block ``private``; None for values that are not declared.
+
+    Attributes:
+        loss: The loss of gradient mechanisms.
+        theta_radius: Maximum parameter norm of a linear model.
+        learning_rate: Learning rate of a linear model.
+    """
+
+    kind: str
+    eps_noise: float = math.nan
+    lipschitz: float | None = None
+    smooth: float | None = None
+    sensitivity: float = 1.0
+    steps: int | None = None
+    factor: float = 4.0
+    loss: str | None = None
+    theta_radius: float = 1.0
+    learning_rate: float = 0.5
+
+    @property
+    def step_count(self) -> int:
+        """T; 1 if not declared."""
+        return 1 if self.steps is None else self.steps
+
+    @property
+    def takes_gradients(self) -> bool:
+        """Whether the mechanism trains with noisy gradients."""
+        return self.kind in GRADIENT
+
+    @property
+    def network(self) -> bool:
+        """Whether the mechanism trains the spec's model, whose gradient constants are unknown."""
+        return self.loss == "cross-entropy"
+
+    @property
+    def known_loss(self) -> bool:
+        """Whether the mechanism trains a linear model with a loss of known constants."""
+        return self.loss in ("logistic", "squared")
+
+    def mechanism(self, records: int, norm: float = 1.0) -> PrivateMechanism:
+        """The mechanism on ``records`` processed rows of l2 norm at most ``norm``."""
+        lipschitz, smooth = self.constants(norm)
+        return PrivateMechanism(
+            kind=self.kind,
+            noise=self.eps_noise,
+            records=records,
+            lipschitz=lipschitz,
+            smooth=smooth,
+            sensitivity=self.sensitivity,
+            steps=self.step_count,
+            factor=self.factor,
+        )
+
+    def constants(self, norm: float = 1.0) -> tuple[float, float]:
+        """L and mu: declared, or derived from the declared loss; mu is infinite if unknown."""
+        if not self.takes_gradients:
+            return 1.0 if self.lipschitz is None else self.lipschitz, 1.0
+        lipschitz, smooth = self.derived_constants(norm)
+        return (
+            lipschitz if self.lipschitz is None else self.lipschitz,
+            smooth if self.smooth is None else self.smooth,
+        )
+
+    def derived_constants(self, norm: float = 1.0) -> tuple[float, float]:
+        """L and mu of the loss for rows of ``norm``; 1 and infinity if unknown."""
+        of_loss = {"logistic": logistic_constants, "squared": squared_constants}.get(self.loss or "")
+        return of_loss(self.theta_radius, max(1.0, norm)) if of_loss else (1.0, math.inf)
+
+
+def logistic_constants(radius: float, norm: float = 1.0) -> tuple[float, float]:
+    """L and mu of the logistic loss for ||x|| <= r, ||theta|| <= R: r s and s + R r / 4, with s = 1 / (1 + e^(-R r)).
+
+    The gradient is -y g(-y theta x) x, with the logistic function g <= s, whose slope is at most 1 / 4.
+    """
+    steep = 1.0 / (1.0 + math.exp(-radius * norm))
+    return norm * steep, steep + radius * norm / 4.0
+
+
+def squared_constants(radius: float, norm: float = 1.0) -> tuple[float, float]:
+    """L and mu of (theta x - y)^2 / 2 for ||x|| <= r, |y| <= 1, ||theta|| <= R: r (R r + 1) and 2 R r + 1."""
+    reach = radius * norm
+    return norm * (reach + 1.0), 2.0 * reach + 1.0
+
+
+#: Maximum order of sampled gradients, because the sum has as many terms as the order.
+LARGEST_ORDER = 1024
+
+
+def repaired_rdp(m: PrivateMechanism, order: float) -> float:
+    """The RDP at ``order`` for one replaced record; sgd-sampled uses the next integer order, an upper bound."""
+    e = m.noise
+    if m.kind == "gaussian":
+        return 0.5 * order * e * e
+    if m.kind == "laplace":
+        return _laplace(order, e)
+    if m.kind == "exponential":
+        return e
+    if m.kind == "sgd-sampled":
+        return at_integer_order(sampled_curve(m), order)
+    if m.kind == "sgd-iterated" and 2.0 * order * (m.lipschitz / m.sigma) ** 2 > 1.0 / (order - 1.0):
+        return math.inf
+    return rdp_slope(m) * order
+
+
+def repaired_srdp(m: PrivateMechanism, order: float, tau: float) -> float:
+    """The smooth RDP at ``order`` for datasets at distance ``tau``, whichever rows differ."""
+    moved = m.reach * tau
+    if m.kind == "laplace":
+        return _laplace(order, m.noise * moved)
+    if m.kind == "exponential":
+        return m.noise * moved
+    if m.kind == "gaussian":
+        return 0.5 * order * (m.noise * moved) ** 2
+    if m.kind == "sgd-iterated" and 0.5 * order * (m.smooth * tau / m.sigma) ** 2 > 1.0 / (order - 1.0):
+        return math.inf
+    return srdp_slope(m, tau) * order
+
+
+def rdp_slope(m: PrivateMechanism) -> float:
+    """RDP divided by the order, for mechanisms with a linear curve (gaussian, dp-gd, sgd-iterated)."""
+    if m.kind == "gaussian":
+        return 0.5 * m.noise**2
+    if m.kind == "dp-gd":
+        return 2.0 * m.steps * (m.lipschitz / (m.records * m.sigma)) ** 2
+    return 4.0 * harmonic(m.records) / m.records * (m.lipschitz / m.sigma) ** 2
+
+
+def srdp_slope(m: PrivateMechanism, tau: float) -> float:
+    """Smooth RDP divided by the order.
+
+    For sgd-sampled, which reads one record per step, ``tau`` is n times the maximum displacement of one record.
+    """
+    shift = m.smooth * tau / m.sigma
+    if m.kind == "gaussian":
+        return 0.5 * (m.noise * m.reach * tau) ** 2
+    if m.kind == "sgd-iterated":
+        return harmonic(m.records) / m.records * shift**2
+    return 0.5 * m.steps * (shift / m.records) ** 2
+
+
+@lru_cache(maxsize=16)
+def sampled_curve(m: PrivateMechanism, replaced: int = 1) -> list[float]:
+    """Divergences of all steps of sgd-sampled by integer order, from 2 to LARGEST_ORDER."""
+    from dpspec_preprocessing.sampled import divergences
+
+    each = divergences(LARGEST_ORDER, min(1.0, replaced / m.records), 2.0 * m.lipschitz / m.sigma)
+    return [math.nan, math.nan, *(m.steps * each).tolist()]
+
+
+def at_integer_order(curve: list[float], order: float) -> float:
+    """The curve at the next integer order, an upper bound; infinite beyond its end."""
+    integer = max(2, math.ceil(order))
+    return curve[integer] if integer < len(curve) else math.inf
+
+
+def harmonic(n: int) -> float:
+    """The harmonic number 1 + 1/2 + ... + 1/n; asymptotic expansion for n >= 64 (error below 1e-15)."""
+    if n < 64:
+        return math.fsum(1.0 / k for k in range(1, n + 1))
+    return math.log(n) + 0.57721566490153286061 + 1.0 / (2 * n) - 1.0 / (12 * n**2) + 1.0 / (120 * n**4)
+
+
+def _laplace(order: float, shift: float) -> float:
+    from dpspec.accounting import laplace_rdp
+
+    return float(laplace_rdp(order, shift))
+
+
+#: A divergence as a function of the order, infinite at orders without a proof.
+Curve: TypeAlias = Callable[[float], float]
+
+#: Number of nodes of the grid over ln(p - 1), its end, and the number of refinements around the best node.
+_NODES, _REACH, _ROUNDS = 161, 16.0, 8
+
+
+def smooth_divergence(m: PrivateMechanism, order: float, tau: float) -> float:
+    """The smooth bound on the divergence of the pipeline at distance ``tau``."""
+    if m.kind == "laplace":
+        return repaired_rdp(m.with_noise_times(1.0 + m.reach * tau), order)
+    if m.kind == "exponential":
+        return m.noise * (1.0 + m.reach * tau)
+    if m.kind in ("gaussian", "dp-gd"):
+        return order * composed_slope(rdp_slope(m), srdp_slope(m, tau))
+    if m.kind == "sgd-sampled":
+        from dpspec_preprocessing.sampled import compose_sampled
+
+        return compose_sampled(sampled_curve(m), srdp_slope(m, tau), order)
+    return compose_lines(lambda a: repaired_rdp(m, a), lambda a: repaired_srdp(m, a, tau), order)
+
+
+def group_divergence(m: PrivateMechanism, order: float, changed: float) -> float:
+    """The divergence for a group of k = min(n, changed + 1) records: k times the shift, or sampling rate k / n."""
+    k = min(m.records, math.floor(changed) + 1)
+    if m.kind == "exponential":
+        return k * m.noise
+    if m.kind == "sgd-sampled":
+        return at_integer_order(sampled_curve(m, k), order)
+    return repaired_rdp(m.with_noise_times(k), order)
+
+
+def repaired_divergence(m: PrivateMechanism, order: float, tau: float | None, changed: float) -> float:
+    """The minimum of the smooth bound and the group bound."""
+    by_group = group_divergence(m, order, changed)
+    return by_group if tau is None or math.isinf(tau) else min(smooth_divergence(m, order, tau), by_group)
+
+
+def compose(rdp: Curve, srdp: Curve, order: float) -> float:
+    """The minimum of T1 and T2 over p and q; infinite if no required order is proved.
+
+    Raises ``ValueError`` if the order is at most 1.
+    """
+    if not order > 1.0:
+        raise ValueError(f"order must exceed 1, got {order!r}")
+    return min(_minimum(lambda p: _term(srdp, rdp, order, p)), _minimum(lambda q: _term(rdp, srdp, order, q)))
+
+
+def compose_lines(rdp: Curve, srdp: Curve, order: float) -> float:
+    """:func:`compose` for two curves that are lines up to some order: in closed form if the orders are in range."""
+    x, y = rdp(1.0 + 1e-9), srdp(1.0 + 1e-9)
+    if 0.0 < y < math.inf and 0.0 < x < math.inf:
+        for scaled, other, ratio in ((srdp, rdp, x / y), (rdp, srdp, y / x)):
+            p = 1.0 + (order - 1.0) / order * math.sqrt(ratio)
+            value = _term(scaled, other, order, p)
+            if math.isfinite(value):
+                return value
+    return compose(rdp, srdp, order)
+
+
+def composed_slope(private_slope: float, smooth_slope: float) -> float:
+    """Slope (sqrt(x) + sqrt(y))^2 of the minimum for two lines that hold at all orders."""
+    return (math.sqrt(private_slope) + math.sqrt(smooth_slope)) ** 2
+
+
+def _term(scaled: Curve, other: Curve, order: float, p: float) -> float:
+    """T1(p) if ``scaled``, evaluated at order p a, is the smooth curve; T2(p) if it is the private curve."""
+    return (order * p - 1.0) / (p * (order - 1.0)) * scaled(order * p) + other((p * order - 1.0) / (p - 1.0))
+
+
+def _minimum(value: Callable[[float], float]) -> float:
+    """Minimum over p > 1 by a grid over ln(p - 1), refined around the best node."""
+    low, high, minimum = -_REACH, _REACH, math.inf
+    for _ in range(_ROUNDS):
+        width = (high - low) / (_NODES - 1)
+        nodes = [low + i * width for i in range(_NODES)]
+        smallest, node = min(((value(1.0 + math.exp(x)), x) for x in nodes), key=lambda pair: pair[0])
+        minimum = min(minimum, smallest)
+        if not math.isfinite(smallest):
+            break
+        low, high = node - width, node + width
+    return minimum

@@ -1,0 +1,257 @@
+"""The declared steps of a pipeline, and the proved effect of one replaced record on the other processed records.
+
+``changed`` (Delta_inf) is the number of common records that are processed differently, ``moved`` (Delta_2) the maximum
+displacement of a record, and tau = changed * moved bounds the sum of displacements. The private mechanism accounts
+for the replaced record itself. Formulas are for records of norm at most R.
+
+*Propose-test-release* holds for all datasets. J is a distance to the datasets outside the collection, 1-Lipschitz under
+replacement. The test refuses if J + Lap(1 / e) <= ln(2 / delta) / e. If one of two neighbours is inside with a margin,
+one bound covers the pair; otherwise both are released with probability at most delta / 4. The whole is therefore
+(mechanism + e, delta)-DP. (Theorem 7 of the paper gives delta e^e / 4 if one neighbour is outside: more than delta for
+e > ln 4.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imputation:
+    """Imputation of missing values by a feature's ``mean``, ``median`` or ``trimmed`` mean, or by a ``regression``.
+
+    Attributes:
+        name: The statistic.
+        trim: Number of values dropped at each end of a feature (``trimmed``); 0 if not declared.
+        same_mask: Whether neighbours have the same missing entries (``mask: same``).
+    """
+
+    name: Literal["mean", "median", "trimmed", "regression"]
+    trim: int = 0
+    same_mask: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merging:
+    """Merging of clusters of near-duplicates within ``eta`` >= 0: the others become zero, or equal to one of them."""
+
+    name: Literal["deduplicate", "quantise"]
+    eta: float
+
+    @property
+    def drops(self) -> bool:
+        """Whether merged records become zero."""
+        return self.name == "deduplicate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projection:
+    """Projection onto the first ``components`` >= 1 principal directions; ``affine``: around the mean."""
+
+    name: ClassVar = "pca"
+    components: int
+    affine: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """Standard scaling of features, then clipping of records to norm ``clip`` > 0 (infinite if not declared)."""
+
+    name: ClassVar = "scale"
+    clip: float
+
+
+Step: TypeAlias = Imputation | Merging | Projection | Scaling
+
+
+def read_step(block: Mapping[str, Any]) -> Step:
+    """Read a block of ``mechanism.pipeline``. If it names several steps (refused separately), read the first."""
+    if "impute" in block:
+        return Imputation(name=block["impute"], trim=int(block.get("trim", 0)), same_mask=block.get("mask") == "same")
+    if "deduplicate" in block:
+        return Merging(name="deduplicate", eta=float(block["deduplicate"]))
+    if "quantise" in block:
+        return Merging(name="quantise", eta=float(block["quantise"]))
+    if "pca" in block:
+        return Projection(components=int(block["pca"]), affine=bool(block.get("affine", False)))
+    return Scaling(clip=float(block.get("clip", math.inf)))
+
+
+#: Limits of the collection that each step's repaired bound requires.
+REQUIRED_LIMITS: Final[dict[str, tuple[str, ...]]] = {
+    "mean": ("max_missing_rows", "min_observed"),
+    "median": ("max_missing_rows", "max_spread"),
+    "trimmed": ("max_missing_rows", "min_observed", "max_spread"),
+    "regression": ("max_missing_rows", "min_eigenvalue", "max_eigenvalue"),
+    "deduplicate": ("max_ball",),
+    "quantise": ("max_ball",),
+    "pca": ("min_eigengap",),
+    "scale": ("min_std",),
+}
+
+#: Steps with a known distance to the collection's edge, which propose-test-release needs.
+TESTABLE = ("mean", "deduplicate", "quantise", "pca")
+
+
+class Sensitivity(NamedTuple):
+    """Number of changed common records, maximum displacement of each, and their product ``tau``."""
+
+    changed: float
+    moved: float
+
+    @property
+    def tau(self) -> float:
+        """Bound on the sum of the displacements of the common records."""
+        return self.changed * self.moved
+
+
+def repaired_sensitivity(
+    step: Step, collection: Mapping[str, Any], records: int, features: int, radius: float = 1.0
+) -> Sensitivity | None:
+    """The proved sensitivity of one step over a collection; None if the collection lacks a required limit."""
+    if not all(key in collection for key in REQUIRED_LIMITS[step.name]):
+        return None
+    match step:
+        case Projection():
+            return (affine_pca if step.affine else pca)(float(collection["min_eigengap"]), records, radius)
+        case Scaling():
+            return scaling(float(collection["min_std"]), records, radius)
+        case Merging():
+            return _merged(step, int(collection["max_ball"]), records, radius)
+    missing_in_row = int(collection.get("max_missing_in_row", features))
+    spread, observed = float(collection.get("max_spread", 0.0)), int(collection.get("min_observed", 0))
+    missing = int(collection["max_missing_rows"])
+    if step.name == "mean":
+        moved = (
+            mean_same_mask(observed, radius)
+            if step.same_mask
+            else mean_any_mask(observed, features, collection.get("max_mean_norm"), radius)
+        )
+    elif step.name == "median":
+        # The only observed value may be the replaced one.
+        moved = median(spread, missing_in_row) if max(observed, records - missing) >= 2 else math.inf
+    elif step.name == "trimmed":
+        moved = trimmed_mean(spread, observed, step.trim, missing_in_row)
+    else:
+        smallest, largest = (float(collection[key]) / radius**2 for key in ("min_eigenvalue", "max_eigenvalue"))
+        moved = radius * regression(smallest, largest, missing_in_row)
+    return Sensitivity(float(missing), min(2.0 * radius, moved))
+
+
+def _merged(step: Merging, ball: int, records: int, radius: float) -> Sensitivity:
+    return Sensitivity(min(float(records), clusters(ball)), radius if step.drops else 2.0 * step.eta)
+
+
+def mean_same_mask(observed: int, radius: float = 1.0) -> float:
+    """2 R / N, with N the minimum number of observed values of a feature, for neighbours with the same mask."""
+    return 2.0 * radius / observed
+
+
+def mean_any_mask(observed: int, features: int, mean_norm: float | None = None, radius: float = 1.0) -> float:
+    """Displacement by mean imputation for neighbours with arbitrary masks.
+
+    M = min(sqrt(d), ||mean|| + 2 sqrt(d) / N) bounds the mean of the common records. The displacement in units of R is
+    sqrt(4 + 2 M^2) / N for M <= sqrt(2), else (M + sqrt(2)) / N.
+    """
+    if observed < 2:
+        raise ValueError("every feature needs at least two observed values")
+    m = math.sqrt(features)
+    if mean_norm is not None:
+        m = min(m, mean_norm / radius + 2.0 * m / observed)
+    return radius * (math.sqrt(4.0 + 2.0 * m * m) if m <= math.sqrt(2.0) else m + math.sqrt(2.0)) / observed
+
+
+def median(spread: float, missing_in_row: int = 1) -> float:
+    """sqrt(q) times the maximum difference over the collection of the order statistics that enclose every median."""
+    return math.sqrt(missing_in_row) * spread
+
+
+def trimmed_mean(spread: float, observed: int, trim: int, missing_in_row: int = 1) -> float:
+    """sqrt(q) (x_hi - x_lo) / (N - 2 m): one kept value is replaced, added or removed."""
+    kept = observed - 2 * trim
+    if kept < 1:
+        raise ValueError(f"trimming {trim} values at each end removes all {observed} values")
+    return math.sqrt(missing_in_row) * spread / kept
+
+
+def regression(smallest: float, largest: float, missing_in_row: int = 1) -> float:
+    """2 sqrt(q) times :func:`one_record_of_regression`, because a replacement removes one record and adds one.
+
+    The eigenvalues are those of all n records. Without the replaced record, of norm at most 1, the smallest eigenvalue
+    decreases by at most 1. Raises ``ValueError`` unless 1 < smallest <= largest + 1.
+    """
+    return 2.0 * math.sqrt(missing_in_row) * one_record_of_regression(smallest - 1.0, largest)
+
+
+def one_record_of_regression(smallest: float, largest: float) -> float:
+    """largest^2 / ((largest + 1) smallest^2) + 1 / smallest, from the extreme eigenvalues of X^T X: one record added.
+
+    Raises ``ValueError`` unless 0 < smallest <= largest.
+    """
+    if not 0.0 < smallest <= largest:
+        raise ValueError("eigenvalues must be positive and in ascending order")
+    return largest**2 / ((largest + 1.0) * smallest**2) + 1.0 / smallest
+
+
+def clusters(ball: int) -> float:
+    """2 N_4, with ``ball`` records within 8 eta of a record: both records change only records within 4 eta."""
+    return 2.0 * ball
+
+
+def pca(gap: float, records: int, radius: float = 1.0) -> Sensitivity:
+    """Projection onto the first k principal directions: Delta_2 = R min(1, e / (gap - e)) with e = 4 R^2 / n.
+
+    The covariances differ by (a a^T - b b^T) / n with ||a||, ||b|| <= 2 R, hence by at most e in norm. Then use
+    Davis-Kahan.
+    """
+    e = 4.0 * radius**2 / records
+    return Sensitivity(records, radius * (min(1.0, e / (gap - e)) if gap > 2.0 * e else 1.0))
+
+
+def affine_pca(gap: float, records: int, radius: float = 1.0) -> Sensitivity:
+    """The map x -> A A^T (x - mean) + mean: twice the displacement of the projection, plus 2 R / n for the mean."""
+    return Sensitivity(records, 2.0 * pca(gap, records, radius).moved + 2.0 * radius / records)
+
+
+def scaling(min_std: float, records: int, radius: float = 1.0) -> Sensitivity:
+    """Standard scaling: 2 R / (n s) + 4 R^3 / (n s^3), with s the minimum population standard deviation."""
+    s = min_std / radius
+    return Sensitivity(records, 2.0 / (records * s) + 4.0 / (records * s**3))
+
+
+def gap_sensitivity(records: int, radius: float = 1.0) -> float:
+    """Sensitivity of an eigengap to one replaced record: 3 sqrt(3) R^2 / n."""
+    return 3.0 * math.sqrt(3.0) * radius**2 / records
+
+
+def threshold(epsilon: float, delta: float) -> float:
+    """ln(2 / delta) / epsilon: the test passes if the noisy distance exceeds it."""
+    return math.log(2.0 / delta) / epsilon
+
+
+def refusal_probability(distance: float, epsilon: float, delta: float) -> float:
+    """Exact probability of a refusal at distance J."""
+    gap = epsilon * (distance - threshold(epsilon, delta))
+    return 0.5 * math.exp(-gap) if gap >= 0.0 else 1.0 - 0.5 * math.exp(gap)
+
+
+def tested_sensitivity(
+    step: Step, collection: Mapping[str, Any], records: int, features: int, radius: float
+) -> Sensitivity:
+    """Sensitivity for pairs with one dataset inside the proposed limit and the other one record beyond it."""
+    if isinstance(step, Projection):
+        e, gap = 4.0 * radius**2 / records, float(collection["min_eigengap"])
+        moved = radius * min(1.0, e / (gap - e))
+        return Sensitivity(records, 2.0 * moved + 2.0 * radius / records if step.affine else moved)
+    if isinstance(step, Merging):
+        return _merged(step, int(collection["max_ball"]) + 1, records, radius)
+    missing = int(collection["max_missing_rows"])
+    observed = records - missing - 1
+    if observed < 2:
+        return Sensitivity(missing + 1, 2.0 * radius)
+    same = isinstance(step, Imputation) and step.same_mask
+    moved = mean_same_mask(observed, radius) if same else mean_any_mask(observed, features, None, radius)
+    return Sensitivity(missing + 1, min(2.0 * radius, moved))

@@ -1,0 +1,404 @@
+"""Execution of the pre-processing steps, and the exact search for near-duplicates that two steps need.
+
+A step maps rows (n, d) float64, with NaN for missing values, to rows of the same shape and order. A row that
+deduplication removes becomes the zero vector, so that n does not change.
+
+A record is the center of a good cluster if the balls of radius eta and 3 eta around it contain the same records. Two
+good clusters are equal or disjoint; the center with the smallest index represents the cluster. Balls are closed; a
+distance is the norm of a difference of float64 rows. ``choose_finder`` selects an algorithm:
+
+* few features: a k-d tree;
+* many features on a CPU with sparse neighbourhoods: a k-d tree on the first principal directions, along which distances
+  are never longer, then the exact distances of its candidates;
+* else blocked products of centered float32 rows on the device, with bounded rounding; pairs within the rounding error
+  of the radius are measured again in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from dpspec_preprocessing.sensitivity import Imputation, Merging, Projection, Step
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+#: Maximum number of features of a k-d tree.
+TREE_FEATURES = 15
+
+#: Maximum number of values in a block of differences, and in a block of products.
+_DIFFERENCES, _PRODUCTS = 1 << 23, 1 << 24
+
+#: Number of records in the sparsity estimate, and maximum mean share of all records in a sparse neighbourhood.
+_SAMPLE, _SPARSE = 256, 1.0 / 64.0
+
+#: A tree uses all cores for more records than this.
+_MANY = 1 << 14
+
+
+class Finder(Protocol):
+    """Fixed-radius search among records (n, d) with weights (n,)."""
+
+    def weights_within(self, radius: float) -> Array:
+        """Total weight of the records within ``radius`` of each record, itself included, shape (n,)."""
+
+    def within(self, rows: Array, radius: float) -> list[Array]:
+        """Ascending indices of the records within ``radius`` of each of ``rows``."""
+
+
+def choose_finder(x: Array, weight: Array, radius: float, device: str = "cpu") -> Finder:
+    """Select the search algorithm for records (n, d), their largest radius and the device."""
+    if x.shape[1] <= TREE_FEATURES:
+        return Tree(x, weight)
+    if device == "cpu":
+        tree = Tree(x, weight)
+        if tree.sparse(radius):
+            return tree
+    return Products(x, weight, device)
+
+
+class Tree:
+    """A k-d tree, on the first principal directions for many features."""
+
+    def __init__(self, x: Array, weight: Array) -> None:
+        from scipy.spatial import cKDTree
+
+        self._x, self._weight = x, weight
+        self._exact = x.shape[1] <= TREE_FEATURES
+        self._places = x if self._exact else _leading(x)
+        self._tree = cKDTree(self._places)
+        self._workers = -1 if len(x) > _MANY else 1
+
+    def sparse(self, radius: float) -> bool:
+        """Whether neighbourhoods along the first principal directions are small."""
+        n = len(self._x)
+        some = self._places[:: max(1, n // _SAMPLE)]
+        return float(self._tree.query_ball_point(some, radius, return_length=True).mean()) <= max(8.0, _SPARSE * n)
+
+    def weights_within(self, radius: float) -> Array:
+        """See :class:`Finder`. An exact tree counts records, and pairs add the weight of duplicates; else all pairs."""
+        counts = np.asarray(
+            self._tree.query_ball_point(self._places, self._reach(radius), return_length=True, workers=self._workers)
+        )
+        total = counts.astype(np.float64) if self._exact else self._weight.astype(np.float64)
+        some = np.flatnonzero(self._weight > 1 if self._exact else counts > 1)
+        for left, right in self._pairs(some, counts[some], radius):
+            added = self._weight[left] - 1 if self._exact else np.where(left == right, 0, self._weight[left])
+            total += np.bincount(right, weights=added, minlength=len(total))
+        return np.rint(total).astype(np.int64)
+
+    def within(self, rows: Array, radius: float) -> list[Array]:
+        """See :class:`Finder`. Candidates of an inexact tree are measured again."""
+        counts = self._tree.query_ball_point(
+            self._places[rows], self._reach(radius), return_length=True, workers=self._workers
+        )
+        lists: list[Array] = []
+        for left, right in self._pairs(rows, np.asarray(counts), radius):
+            lists += np.split(right, np.flatnonzero(np.diff(left)) + 1)
+        return lists
+
+    def _pairs(self, rows: Array, counts: Array, radius: float) -> Iterator[tuple[Array, Array]]:
+        """Yield pairs of one of ``rows``, in order, and a record within the radius; ``counts`` are list lengths."""
+        reach, width = self._reach(radius), 1 if self._exact else self._x.shape[1]
+        for start, stop in _blocks(counts * width, _DIFFERENCES):
+            some = rows[start:stop]
+            lists = self._tree.query_ball_point(self._places[some], reach, return_sorted=True, workers=self._workers)
+            left, right = np.repeat(some, counts[start:stop]), np.concatenate(lists).astype(np.int64)
+            if not self._exact:
+                inside = _distances(self._x[left], self._x[right]) <= radius
+                left, right = left[inside], right[inside]
+            yield left, right
+
+    def _reach(self, radius: float) -> float:
+        """Search radius of the tree, with a margin for rounding on principal directions."""
+        return radius if self._exact else radius * (1.0 + 1e-9) + 1e-12 * self._x.shape[1] * self._largest
+
+    @cached_property
+    def _largest(self) -> float:
+        return float(np.abs(self._x).max(initial=0.0))
+
+
+class Products:
+    """Blocked products of centered rows on a device."""
+
+    def __init__(self, x: Array, weight: Array, device: str) -> None:
+        import torch
+
+        self._x, self._weight = x, weight
+        centred = x - x.mean(axis=0)
+        # Scale by a power of two to at most 1, so that float32 products cannot overflow.
+        self._scale = float(np.ldexp(1.0, min(1000, -int(np.frexp(np.abs(centred).max(initial=0.0))[1]))))
+        centred = centred * self._scale
+        squares = np.einsum("ij,ij->i", centred, centred)
+        self._rows = torch.tensor(centred, dtype=torch.float32, device=device)
+        self._squares = torch.tensor(squares, dtype=torch.float32, device=device)
+        self._weights = torch.tensor(weight, dtype=torch.float64, device=device)
+        self._slack = (4.0 * x.shape[1] + 64.0) * 2.0**-24 * float(squares.max(initial=0.0))
+        self._block = max(1, _PRODUCTS // max(1, len(x)))
+
+    def weights_within(self, radius: float) -> Array:
+        """See :class:`Finder`. Sums on the device; borderline pairs are added on the CPU."""
+        total = np.zeros(len(self._x))
+        for start in range(0, len(self._x), self._block):
+            rows = np.arange(start, min(len(self._x), start + self._block))
+            sure, close = self._split(rows, radius)
+            total[rows] = (sure.to(self._weights.dtype) @ self._weights).cpu().numpy()
+            for left, right in close:
+                np.add.at(total, left, self._weight[right])
+        return np.rint(total).astype(np.int64)
+
+    def within(self, rows: Array, radius: float) -> list[Array]:
+        """See :class:`Finder`. Borderline pairs are added on the CPU."""
+        neighbours: list[Array] = []
+        for start in range(0, len(rows), self._block):
+            some = rows[start : start + self._block]
+            sure, close = self._split(some, radius)
+            left, right = (part.cpu().numpy() for part in sure.nonzero(as_tuple=True))
+            place = {int(row): i for i, row in enumerate(some)}
+            lists = [right[left == i] for i in range(len(some))]
+            for a, b in close:
+                for row in np.unique(a):
+                    lists[place[int(row)]] = np.sort(np.concatenate([lists[place[int(row)]], b[a == row]]))
+            neighbours += lists
+        return neighbours
+
+    def _split(self, rows: Array, radius: float) -> tuple[Any, list[tuple[Array, Array]]]:
+        """Certain neighbours of ``rows`` as a mask (b, n) on the device, and borderline pairs within ``radius``."""
+        from dpspec.training.device import full_precision
+
+        at = self._rows[rows]
+        with full_precision(self._rows.device):
+            squared = self._squares[rows][:, None] + self._squares[None, :] - 2.0 * at @ self._rows.T
+        limit = (radius * self._scale) * (radius * self._scale)
+        sure = squared <= limit - self._slack
+        left, right = ((squared <= limit + self._slack) & ~sure).nonzero(as_tuple=True)
+        left, right = rows[left.cpu().numpy()], right.cpu().numpy()
+        close = []
+        each = max(1, _DIFFERENCES // self._x.shape[1])
+        for start in range(0, len(left), each):
+            a, b = left[start : start + each], right[start : start + each]
+            inside = _distances(self._x[a], self._x[b]) <= radius
+            close.append((a[inside], b[inside]))
+        return sure, close
+
+
+def _leading(x: Array) -> Array:
+    """Coordinates of rows along the first principal directions, shape (n, 15)."""
+    centred = x - x.mean(axis=0)
+    vectors = np.linalg.eigh(centred.T @ centred)[1]
+    return np.asarray(centred @ vectors[:, -TREE_FEATURES:], dtype=np.float64)
+
+
+def _distances(first: Array, second: Array) -> Array:
+    return np.asarray(np.sqrt(np.square(first - second).sum(axis=1)), dtype=np.float64)
+
+
+def _blocks(sizes: Array, limit: int) -> Iterator[tuple[int, int]]:
+    """Consecutive ranges with a total size of at most ``limit``, or of one element."""
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(sizes):
+        before = float(ends[start - 1]) if start else 0.0
+        stop = max(start + 1, int(np.searchsorted(ends, before + limit, side="right")))
+        yield start, stop
+        start = stop
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """The good clusters.
+
+    Attributes:
+        centres: Whether a record is a center, shape (n,).
+        representative: Index of the representative of a record's cluster, or of the record itself, shape (n,).
+        largest: Size of the largest cluster.
+    """
+
+    centres: Array
+    representative: Array
+    largest: int
+
+
+class Neighbourhoods:
+    """Search index of records (n, d) up to some radius. Equal rows are indexed once, with their number as weight."""
+
+    def __init__(self, x: Array, radius: float, device: str = "cpu") -> None:
+        rows = np.ascontiguousarray(x, dtype=np.float64) + 0.0  # turns -0.0 into 0.0
+        keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+        _, first, which, weight = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+        order = np.argsort(first)
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        #: First record of every distinct row, and index of the distinct row of every record.
+        self._first, self._which = first[order], place[which.ravel()]
+        self._finder = choose_finder(rows[self._first], weight[order], radius, device)
+
+    def count_in_balls(self, radius: float) -> Array:
+        """Number of records within ``radius`` of each record, itself included, shape (n,)."""
+        return np.asarray(self._finder.weights_within(radius)[self._which], dtype=np.int64)
+
+    def good_clusters(self, eta: float) -> Clusters:
+        """Find the good clusters at distance eta."""
+        near, wide = self._finder.weights_within(eta), self._finder.weights_within(3.0 * eta)
+        centres = near == wide
+        keeper = self._keepers(near, centres, eta)[self._which]
+        representative = np.where(keeper < 0, np.arange(len(keeper)), keeper)
+        return Clusters(centres[self._which], representative, int(near[centres].max(initial=1)))
+
+    def _keepers(self, near: Array, centres: Array, eta: float) -> Array:
+        """Representative of each distinct row, the first center of its cluster; -1 outside of clusters.
+
+        Any center finds its whole cluster. Batches of centers are drawn in random order, with at most as many results
+        as there are rows, so that few clusters are searched twice.
+        """
+        keeper, unassigned = np.full(len(near), -1), centres & (near > 1)
+        random = np.random.default_rng(0)
+        while unassigned.any():
+            waiting = random.permutation(np.flatnonzero(unassigned))
+            some = waiting[: max(1, int(np.searchsorted(np.cumsum(near[waiting]), len(near), side="right")))]
+            for inside in self._finder.within(some, eta):
+                keeper[inside] = self._first[inside[centres[inside]]].min()
+                unassigned[inside] = False
+        return keeper
+
+
+def find_good_clusters(x: Array, eta: float, device: str = "cpu") -> Clusters:
+    """The good clusters of records (n, d)."""
+    return Neighbourhoods(x, 3.0 * eta, device).good_clusters(eta)
+
+
+#: A fitted step: maps rows (n, d) to rows (n, d).
+Map: TypeAlias = Callable[[Array], Array]
+
+
+def run_steps(
+    x: Array,
+    pipeline: Sequence[Step],
+    radius: float = 1.0,
+    test: Array | None = None,
+    device: str = "cpu",
+) -> tuple[Array, Array]:
+    """Fit all steps to ``x`` in order, and apply them to ``x`` and ``test``.
+
+    Raises ``ValueError`` if missing or infinite values remain.
+
+    Args:
+        x: Rows, shape (n, d).
+        pipeline: The steps.
+        radius: Maximum norm of a row.
+        test: Other rows that the fitted steps are applied to, shape (m, d).
+        device: Device of the near-duplicate search.
+
+    Returns:
+        Processed rows, shape (n, d), and processed test rows, shape (m, d).
+    """
+    rows = np.array(x, dtype=np.float64)
+    others = np.zeros((0, rows.shape[1])) if test is None else np.array(test, dtype=np.float64)
+    for step in pipeline:
+        transform = fit_step(rows, step, radius, device)
+        rows, others = transform(rows), transform(others) if len(others) else others
+    if not (np.isfinite(rows).all() and np.isfinite(others).all()):
+        raise ValueError("missing or infinite values remain after the last step of the pipeline")
+    return rows, others
+
+
+def fit_step(x: Array, step: Step, radius: float = 1.0, device: str = "cpu") -> Map:
+    """Fit a step to rows ``x``.
+
+    Merging applies only to ``x`` itself; it does not change other rows, such as test rows. Imputed rows are clipped to
+    ``radius``.
+    """
+    if isinstance(step, Imputation):
+        fill = fit_imputation(x, step.name, step.trim)
+        return lambda rows: clip_rows(fill(rows), radius)
+    if isinstance(step, Merging):
+        merge, eta = deduplicate if step.drops else quantise, step.eta
+        return lambda rows: merge(rows, eta, device) if rows is x else rows
+    if isinstance(step, Projection):
+        return fit_projection(x, step.components, affine=step.affine)
+    scale, clip = fit_standardisation(x), step.clip
+    return lambda rows: clip_rows(scale(rows), clip)
+
+
+def fit_imputation(x: Array, by: str, trim: int = 0) -> Map:
+    """Fit the imputation by mean, median, trimmed mean or least squares on complete rows.
+
+    Imputes 0 if a feature has no value to use: one record must not decide whether the pipeline has an output.
+    """
+    if by == "regression":
+        return _fit_regression(x)
+    if by == "trimmed":
+        values = [np.sort(column[~np.isnan(column)]) for column in x.T]
+        centres = np.array([v[trim : len(v) - trim].mean() if len(v) > 2 * trim else 0.0 for v in values])
+        return lambda rows: np.where(np.isnan(rows), centres, rows)
+    from sklearn.impute import SimpleImputer
+
+    model = SimpleImputer(strategy=by, keep_empty_features=True).fit(x)
+    return lambda rows: np.asarray(model.transform(rows), dtype=np.float64)
+
+
+def _fit_regression(x: Array) -> Map:
+    """Regress each feature on the others without intercept, on complete rows; missing regressors count as 0."""
+    complete = x[~np.isnan(x).any(axis=1)]
+    fits = []
+    for j in range(x.shape[1]):
+        others = np.arange(x.shape[1]) != j
+        fits.append(np.linalg.lstsq(complete[:, others], complete[:, j], rcond=None)[0])
+
+    def fill(rows: Array) -> Array:
+        missing = np.isnan(rows)
+        filled, zeroed = rows.copy(), np.where(missing, 0.0, rows)
+        for j in np.flatnonzero(missing.any(axis=0)):
+            at = missing[:, j]
+            filled[at, j] = np.delete(zeroed[at], j, axis=1) @ fits[j]
+        return filled
+
+    return fill
+
+
+def deduplicate(x: Array, eta: float, device: str = "cpu") -> Array:
+    """Keep the representative of every good cluster and replace its other members by zero vectors."""
+    is_kept = find_good_clusters(x, eta, device).representative == np.arange(len(x))
+    return np.where(is_kept[:, None], x, 0.0)
+
+
+def quantise(x: Array, eta: float, device: str = "cpu") -> Array:
+    """Replace every member of a good cluster by its representative."""
+    return np.asarray(x[find_good_clusters(x, eta, device).representative], dtype=np.float64)
+
+
+def fit_projection(x: Array, k: int, *, affine: bool = False) -> Map:
+    """Fit the projection onto the first k principal directions: x V^T V, or (x - mean) V^T V + mean if affine."""
+    from sklearn.decomposition import PCA
+
+    model = PCA(n_components=k, svd_solver="covariance_eigh", whiten=False).fit(x)
+    v = model.components_
+    centre = model.mean_ if affine else 0.0
+    return lambda rows: np.asarray((rows - centre) @ v.T @ v + centre, dtype=np.float64)
+
+
+def fit_standardisation(x: Array) -> Map:
+    """Fit (x - mean) / std per feature, with the population standard deviation."""
+    from sklearn.preprocessing import StandardScaler
+
+    model = StandardScaler().fit(x)
+    return lambda rows: np.asarray(model.transform(rows), dtype=np.float64)
+
+
+def clip_rows(x: Array, radius: float) -> Array:
+    """Scale longer rows down to norm ``radius``: 1-Lipschitz and per record, so without privacy cost."""
+    norms = np.linalg.norm(x, axis=1)
+    with np.errstate(divide="ignore"):
+        scale = np.minimum(1.0, radius / norms)
+    return np.asarray(x * np.where(np.isfinite(scale), scale, 1.0)[:, None], dtype=np.float64)
+
+
+def moved_distance(first: Array, second: Array) -> tuple[int, float, float]:
+    """Number of changed rows, maximum displacement, and sum of displacements between two arrays of rows."""
+    gaps = np.linalg.norm(first - second, axis=1)
+    return int(np.count_nonzero(gaps)), float(gaps.max(initial=0.0)), math.fsum(gaps.tolist())

@@ -1,0 +1,338 @@
+"""gamma by every requested method at many baselines, compared with the certified interval, and Monte Carlo.
+
+*Monte Carlo* (Hayes, Mahloujifar and Balle 2023, Algorithm 1) with a valid confidence interval. Outputs are drawn from
+the null distribution (record absent); r is the likelihood ratio of each. The estimate is the sum of the ceil(kappa S)
+largest r divided by S. Its usual standard error ignores a heavy tail that the sample may have missed. For any threshold
+c, with the bounded variable X = min(r, e^c),
+
+    gamma(kappa) <= 1 + e^c kappa - E_null[X]                                                       (tangent at c)
+    gamma(kappa) >= power(c) min(1, kappa / level(c)),  power(c) = 1 - E_null[r; r <= e^c] >= e^c level(c).
+
+Thresholds come from the first half of the sample, means from the second, with empirical Bernstein limits (Maurer and
+Pontil 2009, Theorem 4) and exact binomial limits. If no draw reaches the tail at level kappa, the interval is
+correspondingly wide. Log-ratios are summed during sampling, so memory does not grow with the number of steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+import dpspec.contract as dps
+from dpspec.accounting import Floats, Interval, inside, whole
+from dpspec.stats import binomial
+from dpspec_rero import approximations
+from dpspec_rero.approximations import CLT_MISPRINT, CLT_SOURCE, gamma_clt, gamma_from_epsilon_delta
+from dpspec_rero.bounds import ASSUMPTIONS, gamma_finding, scope_of
+from dpspec_rero.options import Comparisons, Steps, noisy_steps, revealed_probability
+from dpspec_rero.theory import THEOREM, Leakage, with_revealed
+
+MONTE_CARLO_SOURCE = "Hayes et al. 2023, Algorithm 1"
+INTERVAL_SOURCE = f"{MONTE_CARLO_SOURCE}; Maurer & Pontil 2009; Clopper & Pearson 1934"
+
+#: Draws held in memory at a time.
+_BLOCK = 1 << 18
+
+#: Largest logarithm whose exponential is used.
+_LAST = 700.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """``value``, its usual standard error, and an interval that contains gamma at the requested confidence."""
+
+    value: float
+    standard_error: float
+    interval: Interval
+
+
+def gammas_monte_carlo(
+    kappas: Sequence[float], phases: Sequence[Steps], samples: int, seed: int, confidence: float = 0.95
+) -> list[Estimate]:
+    """Estimates at each kappa from one sample of outputs; the intervals hold jointly with ``confidence``.
+
+    Raises ``ValueError`` if an argument is out of range.
+    """
+    levels = [inside("kappa", kappa, one=True) for kappa in kappas]
+    logs = log_ratios(phases, whole("samples", samples, 100), seed)
+    miss = (1.0 - inside("confidence", confidence)) / max(1, len(levels))
+    half = len(logs) // 2
+    pilot, rest = np.sort(logs[:half])[::-1], np.sort(logs[half:])[::-1]
+    ordered = np.sort(logs)[::-1]
+    estimates = []
+    for kappa in levels:
+        value, error = _estimate(kappa, ordered)
+        estimates.append(Estimate(value=value, standard_error=error, interval=_interval(kappa, pilot, rest, miss)))
+    return estimates
+
+
+def log_ratios(phases: Sequence[Steps], samples: int, seed: int) -> Floats:
+    """ln of the composed likelihood ratio at ``samples`` outputs of the null distribution, shape (samples,)."""
+    source = np.random.default_rng(seed)
+    total = np.zeros(samples)
+    for phase in phases:
+        if phase.effect == 0.0:
+            continue
+        if phase.noise == "gaussian" and phase.rate == 1.0:  # the sum over the steps is normal
+            mu = phase.effect * math.sqrt(phase.count)
+            total += mu * source.standard_normal(samples) - 0.5 * mu * mu
+            continue
+        width = min(phase.count, 64)
+        rows = max(1, _BLOCK // width)
+        for start in range(0, samples, rows):
+            end = min(start + rows, samples)
+            for done in range(0, phase.count, width):
+                total[start:end] += _draw_losses(phase, source, end - start, min(width, phase.count - done))
+    return total
+
+
+def _draw_losses(phase: Steps, source: np.random.Generator, rows: int, columns: int) -> Floats:
+    """The log-ratios (rows,) of ``columns`` steps."""
+    s = phase.effect
+    if phase.noise == "gaussian":
+        losses = source.standard_normal((rows, columns))
+        losses *= s
+        losses -= 0.5 * s * s
+    else:
+        x = source.laplace(size=(rows, columns))
+        losses = np.clip(2.0 * x - s, -s, s)  # |x| - |x - s|
+    if phase.rate == 1.0:
+        return np.asarray(losses.sum(axis=1), dtype=np.float64)
+    far = losses > _LAST
+    np.expm1(np.minimum(losses, _LAST), out=losses, where=~far)
+    losses *= np.where(far, 1.0, phase.rate)
+    logs = np.where(far, losses + math.log(phase.rate), np.log1p(np.where(far, 0.0, losses)))
+    return np.asarray(logs.sum(axis=1), dtype=np.float64)
+
+
+def _estimate(kappa: float, ordered: Floats) -> tuple[float, float]:
+    """The sum of the ceil(kappa S) largest ratios over S, and its usual standard error."""
+    count = len(ordered)
+    largest = np.exp(np.minimum(ordered[: math.ceil(kappa * count)], _LAST))
+    value = float(largest.sum()) / count
+    return value, math.sqrt(max(0.0, float(np.square(largest).sum()) / count - value**2) / count)
+
+
+def _interval(kappa: float, pilot: Floats, rest: Floats, miss: float) -> Interval:
+    """gamma(``kappa``) at confidence 1 - ``miss``, from log-ratios in falling order: thresholds from ``pilot``."""
+    each = 0.25 * miss
+    log_c = min(float(pilot[min(math.ceil(kappa * len(pilot)), len(pilot)) - 1]), _LAST)
+    bounded = np.exp(np.minimum(rest, log_c))
+    upper = 1.0 + math.exp(log_c) * kappa - _mean_limit(bounded, math.exp(log_c), each, upper=False)
+    # A larger threshold, so that its level is almost certainly below kappa.
+    spread = math.sqrt(kappa / len(rest))
+    safe = max(kappa - 3.0 * spread, 0.0)
+    log_c = min(float(pilot[min(math.ceil(safe * len(pilot)), len(pilot)) - 1 if safe > 0.0 else 0]), _LAST)
+    above = int(np.count_nonzero(rest > log_c))
+    level = Interval(
+        binomial.lower(above, len(rest), 1.0 - each), max(binomial.upper(above, len(rest), 1.0 - each), 1e-300)
+    )
+    below = np.where(rest > log_c, 0.0, np.exp(np.minimum(rest, log_c)))
+    power = max(
+        1.0 - _mean_limit(below, math.exp(log_c), each, upper=True),
+        math.exp(log_c) * level.lower,
+        0.0,
+    )
+    lower = min(1.0, power) * min(1.0, kappa / level.upper)
+    upper = min(1.0, max(upper, kappa))
+    return Interval(min(max(lower, kappa), upper), upper)
+
+
+def _mean_limit(values: Floats, largest: float, miss: float, *, upper: bool) -> float:
+    """Confidence limit for the mean of a variable in [0, ``largest``]; it fails with probability ``miss``."""
+    count = len(values)
+    log = math.log(2.0 / miss)
+    slack = math.sqrt(2.0 * float(values.var(ddof=1)) * log / count) + 7.0 * largest * log / (3.0 * (count - 1))
+    mean = float(values.mean())
+    return mean + slack if upper else mean - slack
+
+
+#: Methods whose errors are reported relative to the certified values.
+APPROXIMATE = ("clt", "clt-printed", "edgeworth")
+
+Values = list[float | None]
+
+
+@dataclass(frozen=True)
+class _Method:
+    """Bound, rigor and source under which a method's values are reported."""
+
+    bound: dps.findings.Bound
+    rigor: dps.findings.Rigor
+    source: str
+    printed: dps.Printed | None = None
+
+
+_METHODS = {
+    "clt": _Method("estimate", "approximate", CLT_SOURCE),
+    "clt-printed": _Method(
+        "estimate", "approximate", "Kaissis et al. 2023, main text", dps.Printed(refuted=True, reason=CLT_MISPRINT)
+    ),
+    "edgeworth": _Method("estimate", "approximate", approximations.EDGEWORTH_SOURCE),
+    "contour": _Method("estimate", "approximate", approximations.CONTOUR_SOURCE),
+    "rdp": _Method("upper", "theorem", approximations.RDP_SOURCE),
+    "epsilon-delta": _Method("upper", "theorem", THEOREM, dps.Printed(refuted=False)),
+    "epsilon-delta-both": _Method("upper", "theorem", f"{THEOREM}, from both directions"),
+    "symmetrised": _Method("upper", "theorem", f"{THEOREM}, of the symmetrised curve"),
+}
+
+_MONTE_CARLO = _Method("estimate", "approximate", MONTE_CARLO_SOURCE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """gamma at each of ``kappas``.
+
+    Attributes:
+        kappas: The baselines.
+        certified: Certified intervals.
+        others: Values by other methods; None if a method has no value.
+        drawn: Monte Carlo estimates; empty without any.
+        confidence: Joint confidence of the Monte Carlo intervals; None without any.
+    """
+
+    kappas: tuple[float, ...]
+    certified: tuple[Interval, ...]
+    others: Mapping[str, Values]
+    drawn: tuple[Estimate, ...] = ()
+    confidence: float | None = None
+
+    def only(self, kappas: Sequence[float]) -> Comparison:
+        """The same at some of the baselines."""
+        indices = [self.kappas.index(kappa) for kappa in kappas]
+        return Comparison(
+            kappas=tuple(kappas),
+            certified=tuple(self.certified[i] for i in indices),
+            others={name: [values[i] for i in indices] for name, values in self.others.items()},
+            drawn=tuple(self.drawn[i] for i in indices) if self.drawn else (),
+            confidence=self.confidence,
+        )
+
+    def reference(self, index: int) -> float:
+        """Reference for errors: the contour value if the certified interval contains it, else the midpoint."""
+        interval = self.certified[index]
+        fine = self.others.get("contour", [None] * len(self.kappas))[index]
+        return fine if fine is not None and fine in interval else 0.5 * (interval.lower + interval.upper)
+
+    def error(self, method: str, index: int) -> float | None:
+        """Relative error of a method's value; negative if the method underestimates gamma."""
+        value = self.others[method][index]
+        return None if value is None else value / self.reference(index) - 1.0
+
+
+def compare(
+    spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float], certified: Sequence[Interval], delta: float
+) -> Comparison:
+    """All methods of the spec's ``baselines`` and ``monte_carlo`` at ``kappas``; ``certified`` are their intervals."""
+    asked = Comparisons.of(spec.mechanism.options)
+    return Comparison(
+        kappas=tuple(kappas),
+        certified=tuple(certified),
+        others={
+            name: values for method in asked.baselines for name, values in _values(method, spec, phases, kappas, delta)
+        },
+        drawn=_drawn_estimates(spec, phases, kappas),
+        confidence=None if asked.monte_carlo is None else asked.monte_carlo.confidence,
+    )
+
+
+def gamma_findings(comparison: Comparison) -> Iterator[dps.Finding]:
+    """gamma at each baseline: the certified bound, then the requested comparisons."""
+    for index, (kappa, interval) in enumerate(zip(comparison.kappas, comparison.certified, strict=True)):
+        yield gamma_finding(kappa, interval)
+        for name, values in comparison.others.items():
+            value, method = values[index], _METHODS.get(name)
+            if value is not None and method is not None:
+                yield _finding(kappa, value, name, method)
+        if comparison.drawn:
+            drawn = comparison.drawn[index]
+            yield _finding(kappa, drawn.value, "monte-carlo", _MONTE_CARLO)
+            yield dps.Finding(
+                quantity="gamma",
+                value=drawn.interval.upper,
+                lower=drawn.interval.lower,
+                bound="upper",
+                rigor="statistical",
+                at=dps.FrozenMap({"kappa": kappa}),
+                scope=scope_of(),
+                method="monte-carlo",
+                source=INTERVAL_SOURCE,
+                confidence=comparison.confidence,
+                assumptions=ASSUMPTIONS,
+            )
+
+
+def _finding(kappa: float, value: float, name: str, method: _Method) -> dps.Finding:
+    return dps.Finding(
+        quantity="gamma",
+        value=value,
+        bound=method.bound,
+        rigor=method.rigor,
+        at=dps.FrozenMap({"kappa": kappa}),
+        scope=scope_of(),
+        method=name,
+        source=method.source,
+        printed=method.printed,
+        assumptions=ASSUMPTIONS,
+    )
+
+
+def _values(
+    method: str, spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float], delta: float
+) -> list[tuple[str, Values]]:
+    noisy, revealed = noisy_steps(phases), revealed_probability(phases)
+    leakage = Leakage(tuple(phases))
+
+    def shown(values: Sequence[float | None]) -> Values:
+        return [None if value is None else with_revealed(value, revealed) for value in values]
+
+    if method == "epsilon-delta":
+        (epsilon,) = leakage.epsilons([delta], "both")
+        (one_way,) = leakage.epsilons([delta], "remove")
+        return [
+            ("epsilon-delta", [gamma_from_epsilon_delta(k, one_way.upper, delta, both=False) for k in kappas]),
+            ("epsilon-delta-both", [gamma_from_epsilon_delta(k, epsilon.upper, delta, both=True) for k in kappas]),
+        ]
+    order = Comparisons.of(spec.mechanism.options).edgeworth_order or approximations.ORDER
+    compute: Mapping[str, Callable[[], Values]] = {
+        "clt": lambda: shown([gamma_clt(k, noisy) for k in kappas]),
+        "clt-printed": lambda: shown([gamma_clt(k, noisy, as_printed=True) for k in kappas]),
+        "edgeworth": lambda: shown(_each_or_none(approximations.gammas_edgeworth, kappas, noisy, order)),
+        "contour": lambda: shown(_each_or_none(approximations.gammas_contour, kappas, noisy)),
+        "rdp": lambda: shown([gamma for gamma, _ in approximations.gammas_rdp(kappas, noisy)]),
+        "absent-first": lambda: [interval.upper for interval in leakage.tprs(kappas, "add")],
+        "symmetrised": lambda: [interval.upper for interval in leakage.symmetrised(kappas)],
+    }
+    return [(method, compute[method]())]
+
+
+def _each_or_none(method: Callable[..., Sequence[float | None]], kappas: Sequence[float], *arguments: object) -> Values:
+    """A method's values, None if it fails. Each kappa is computed separately, so one failure affects no other value."""
+    values: Values = []
+    for kappa in kappas:
+        try:
+            values.extend(method([kappa], *arguments))
+        except ArithmeticError:
+            values.append(None)
+    return values
+
+
+def _drawn_estimates(spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float]) -> tuple[Estimate, ...]:
+    drawn = Comparisons.of(spec.mechanism.options).monte_carlo
+    if drawn is None:
+        return ()
+    revealed = revealed_probability(phases)
+    estimates = gammas_monte_carlo(kappas, noisy_steps(phases), drawn.samples, drawn.seed, drawn.confidence)
+    return tuple(
+        Estimate(
+            value=with_revealed(estimate.value, revealed),
+            standard_error=(1.0 - revealed) * estimate.standard_error,
+            interval=Interval(
+                with_revealed(estimate.interval.lower, revealed), with_revealed(estimate.interval.upper, revealed)
+            ),
+        )
+        for estimate in estimates
+    )

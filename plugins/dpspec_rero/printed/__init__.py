@@ -1,1 +1,0 @@
-"""Formulas of the paper and its baselines. Tables show them; they support no verdict."""

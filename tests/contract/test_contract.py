@@ -1,0 +1,146 @@
+"""The public API: its packages, and the recorded surface of hook API 1.
+
+Record additions with ``python tests/contract/test_contract.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpspec.contract
+from dpspec.contract import attacks
+from dpspec.contract.hookspecs import DpspecHooks
+
+ROOT = Path(__file__).parents[2]
+RECORD = Path(__file__).parent / "hook_api_1.json"
+
+#: The public packages. All other modules may change with any version.
+PUBLIC = ("dpspec", "dpspec.contract", "dpspec.kit", "dpspec.testing", "dpspec.accounting")
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_public_names_exist_and_are_documented(package: str) -> None:
+    module = importlib.import_module(package)
+    for name in module.__all__:
+        member = getattr(module, name)
+        assert inspect.getdoc(member) or not (inspect.isclass(member) or inspect.isroutine(member)), name
+
+
+def test_the_promise_names_the_public_packages() -> None:
+    page = (ROOT / "docs/plugins/compatibility.md").read_text(encoding="utf-8")
+    promise = page.partition("## Public API")[2].partition("Nothing else is promised")[0]
+    assert sorted(set(re.findall(r"`(dpspec[.a-z]*)`", promise))) == sorted(PUBLIC)
+
+
+def test_guides_and_templates_for_plugins_import_public_modules() -> None:
+    guides = [*ROOT.glob("docs/plugins/*.md"), ROOT / "docs/how-to/write-a-plugin.md"]
+    templates = [*ROOT.glob("dpspec/cli/plugin_template/*.py.tmpl")]
+    public = (*PUBLIC, "dpspec.contract.attacks", "dpspec.contract.catalog", "dpspec.contract.events")
+    for path in (*guides, *templates):
+        text = path.read_text(encoding="utf-8")
+        imported = re.findall(r"^\s*(?:from|import) (dpspec[.\w]*)", text, re.MULTILINE)
+        assert set(imported) <= set(public), path
+
+
+def surface() -> dict[str, Any]:
+    meanings = {name: getattr(dpspec.contract, name) for name in dpspec.contract.__all__}
+    meanings |= {name: getattr(attacks, name) for name in attacks.__all__}
+    names = {name: _described(meanings[name]) for name in sorted(meanings)}
+    hooks = {n: str(inspect.signature(f)) for n, f in vars(DpspecHooks).items() if n.startswith("dpspec_")}
+    return {"api": dpspec.contract.HOOK_API, "names": names, "hooks": hooks}
+
+
+def _described(thing: Any) -> Any:
+    if not inspect.isclass(thing):
+        if inspect.isfunction(thing):
+            return {"arguments": str(inspect.signature(thing))}
+        return {"value": sorted(thing) if isinstance(thing, frozenset) else type(thing).__name__}
+    found: dict[str, Any] = {}
+    if dataclasses.is_dataclass(thing):
+        found["fields"] = {f.name: [str(f.type), _default(f)] for f in dataclasses.fields(thing)}
+    methods = {
+        name: str(inspect.signature(member)) if inspect.isfunction(member) else "property"
+        for name, member in vars(thing).items()
+        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property))
+    }
+    if methods:
+        found["methods"] = methods
+    if abstract := sorted(getattr(thing, "__abstractmethods__", ())):
+        found["abstract"] = abstract
+    return found
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        return "made"
+    return "required" if field.default is dataclasses.MISSING else repr(field.default)
+
+
+def lost(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    found = [f"{kind} {name}" for kind in ("names", "hooks") for name in before[kind] if name not in now[kind]]
+    found += [f"hook {n}" for n, s in before["hooks"].items() if now["hooks"].get(n, s) != s]
+    for name, was in before["names"].items():
+        is_ = now["names"].get(name, was)
+        found += [f"{name}: {key}" for key in ("arguments", "abstract") if was.get(key) != is_.get(key)]
+        found += [
+            f"{name}: {v}" for v in was.get("value", ()) if isinstance(was["value"], list) and v not in is_["value"]
+        ]
+        for part in ("fields", "methods"):
+            gone = [k for k, how in was.get(part, {}).items() if is_.get(part, {}).get(k) != how]
+            found += [f"{name}.{k}" for k in gone]
+        new = set(is_.get("fields", {})) - set(was.get("fields", {}))
+        found += [f"{name}.{k} is new and has no default" for k in sorted(new) if is_["fields"][k][1] == "required"]
+    return found
+
+
+def test_nothing_that_plugins_rely_on_is_gone() -> None:
+    before = json.loads(RECORD.read_text(encoding="utf-8"))
+    assert before["api"] == dpspec.contract.HOOK_API
+    assert lost(before, surface()) == []
+
+
+def test_what_was_added_is_recorded() -> None:
+    assert json.loads(RECORD.read_text(encoding="utf-8")) == surface(), f"run python {Path(__file__).name} to record it"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda s: s["names"].pop("Finding"), ["names Finding"]),
+        (lambda s: s["names"]["Finding"]["fields"].pop("source"), ["Finding.source"]),
+        (
+            lambda s: s["names"]["Finding"]["fields"].update(unit=["str", "required"]),
+            ["Finding.unit is new and has no default"],
+        ),
+        (lambda s: s["names"]["Finding"]["fields"].update(unit=["str", "''"]), []),
+        (lambda s: s["names"]["Context"]["methods"].update(seed="(self)"), ["Context.seed"]),
+        (lambda s: s["names"]["Audit"].update(abstract=["bound", "plan"]), ["Audit: abstract"]),
+        (lambda s: s["names"]["CAPABILITIES"]["value"].remove("iterates"), ["CAPABILITIES: iterates"]),
+        (lambda s: s["hooks"].update(dpspec_event="(self)"), ["hook dpspec_event"]),
+    ],
+)
+def test_what_counts_as_a_loss(change, says) -> None:
+    now = surface()
+    change(now)
+    assert lost(surface(), now) == says
+
+
+def test_other_names_are_missing_as_ever() -> None:
+    with pytest.raises(AttributeError, match=r"module 'dpspec\.contract' has no attribute 'Nmae'"):
+        dpspec.contract.Nmae  # noqa: B018
+
+
+def test_the_contract_is_what_mechanisms_need() -> None:
+    assert len(dpspec.contract.__all__) <= 60
+
+
+if __name__ == "__main__":
+    RECORD.write_text(json.dumps(surface(), indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,72 @@
+"""Fingerprints of tensors, by hashes of bytes and by sums over bits."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+import torch
+from torch import Tensor
+
+from dpspec.recording import fingerprints
+from dpspec.recording.fingerprints import Tally, differs, fingerprint
+
+VALUES = {
+    "float32": torch.tensor([1.0, -2.0, 3.5, float("nan")]),
+    "float64": torch.tensor([1.0, -2.0, 3.5, float("inf")], dtype=torch.float64),
+    "bfloat16": torch.tensor([1.0, -2.0, 3.5, 0.0], dtype=torch.bfloat16),
+    "bool": torch.tensor([True, False, True, True]),
+    "complex": torch.tensor([1 + 2j, -2j, 3.5, 0]),
+}
+
+
+def edits(value: Tensor) -> list[Tensor]:
+    """The value itself, and it after a swap and, except for booleans, changes of signs and of one bit."""
+    swapped = value[torch.tensor([0, 2, 1, 3])] if value.dtype != torch.bool else value[torch.tensor([1, 0, 2, 3])]
+    if value.dtype == torch.bool:
+        return [value, swapped]
+    signs = value.clone()
+    signs[0], signs[2] = -signs[0], -signs[2]
+    bit = value.clone()
+    bit.view(torch.uint8)[0] ^= 1
+    return [value, swapped, signs, bit]
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("piece", [2**20, 3])
+def test_other_bits_have_another_fingerprint(kind: str, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprints, "_CHUNK", piece)
+    every = edits(VALUES[kind])
+    for one, other in combinations(every, 2):
+        assert differs(fingerprint([one]), fingerprint([other]))
+        assert not torch.equal(fingerprints._sums(one), fingerprints._sums(other))
+    for one in every:
+        again = one.clone()
+        assert not differs(fingerprint([one]), fingerprint([again]))
+        assert torch.equal(fingerprints._sums(one), fingerprints._sums(again))
+
+
+def test_a_changed_type_or_shape_has_another_fingerprint() -> None:
+    ones = torch.zeros(4)
+    for other in (ones.view(torch.int32), ones.view(2, 2), torch.zeros(5), None):
+        assert differs(fingerprint([ones]), fingerprint([other]))
+
+
+def test_sums_with_shifted_bits_differ() -> None:
+    """Neighbors changed by +1, -2, +1 units in the last place: sums with weights linear in the place are the same."""
+    before = torch.rand(100) + 1.0
+    after = before.clone()
+    after.view(torch.int32)[10:13] += torch.tensor([1, -2, 1], dtype=torch.int32)
+    assert not torch.equal(fingerprints._sums(before), fingerprints._sums(after))
+
+
+def test_views_with_other_strides_have_the_fingerprint_of_their_values() -> None:
+    value = torch.arange(6.0).view(2, 3)
+    assert not differs(fingerprint([value.t()]), fingerprint([value.t().contiguous()]))
+
+
+def test_a_tally_counts_booleans_and_tensors() -> None:
+    tally = Tally()
+    for event in (True, torch.tensor(True), False, torch.tensor(False), torch.tensor(True)):
+        tally.add(event)
+    assert int(tally) == 3
