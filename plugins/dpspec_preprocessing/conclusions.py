@@ -10,7 +10,7 @@ from dpspec import kit
 from dpspec.json_records import Amount, Count, Record, read
 from dpspec.stats import utility
 from dpspec.stats.attacks import thresholds
-from dpspec.stats.conformance import noise_size, table
+from dpspec.stats.conformance import noise_tests, table
 from dpspec.stats.conformance.measurement import Measurement, Observed, check
 from dpspec_preprocessing.bounds import proved_epsilon, tested_epsilon
 from dpspec_preprocessing.engines import BINS
@@ -193,7 +193,7 @@ def _measure_scale(kind: str, total: float, count: int) -> Measurement:
 
     For Laplace noise, 2 |x| / scale is chi-squared with two degrees of freedom; the result is then the ratio of scales.
     """
-    measurement = noise_size.two_sided(total, 1.0, count)
+    measurement = noise_tests.two_sided(total, 1.0, count)
     if kind != "laplace":
         return measurement
     detectable = None if measurement.detectable is None else (1.0 + measurement.detectable) ** 2 - 1.0

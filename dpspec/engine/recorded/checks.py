@@ -15,7 +15,7 @@ from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import poisson_rates
 from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.step_record import ROUNDING
-from dpspec.stats.conformance import noise_size
+from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import check, exact
 from dpspec.stats.conformance.table import CLIP_TOLERANCE
 
@@ -157,7 +157,7 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
     }
     if scaled_squares(run) is None or not parts:
         return
-    name, quiet = noise_size.quietest(parts)
+    name, quiet = noise_tests.quietest(parts)
     yield check("noise-isotropy", quiet, "reported", f"in each layer, least in {name}")
     least = {
         name: (float(value), size)
@@ -165,7 +165,7 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
         if size and np.isfinite(value)
     }
     if least:
-        name, quiet = noise_size.quietest(least, run.steps)
+        name, quiet = noise_tests.quietest(least, run.steps)
         quiet = replace(quiet, test=f"{quiet.test} at a step, in {name}")
         yield check("noise-isotropy", quiet, "reported", "in each layer, each step")
 

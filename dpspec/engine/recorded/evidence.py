@@ -15,7 +15,7 @@ from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.errors import RecordingError
 from dpspec.recording.folder.run_folder import INTERNAL
 from dpspec.recording.folder.step_record import InternalStep
-from dpspec.stats.conformance import freshness, sampling, step_tests
+from dpspec.stats.conformance import noise_tests, sampling, step_tests
 from dpspec.stats.conformance.evidence import (
     BatchSums,
     Common,
@@ -226,8 +226,8 @@ def _noise(run: RecordedRun) -> NoiseSums | None:
         return None
     rows = run.rows
     steps, width = rows.shape
-    products = freshness.products(rows)
-    lag = freshness.worst_lag(products.lags)
+    products = noise_tests.products(rows)
+    lag = noise_tests.worst_lag(products.lags)
     return NoiseSums(
         statistic=float(scaled.sum()),
         degrees=count * len(scaled),

@@ -63,7 +63,7 @@ class EpochLog:
     Attributes:
         early: Number of records that were drawn again before their epoch ended.
         pairs: Number of compared pairs of batches of different epochs.
-        closest: The pair with the most surprising number of records in common.
+        closest: The pair with the worst number of records in common.
     """
 
     early: int
@@ -139,7 +139,7 @@ class EpochLog:
 
 
 def closest(common: int, size: int, before: int, records: int, pairs: int, lag: int) -> Measurement:
-    """Test the records in common of two batches of different epochs, the most surprising of ``pairs`` pairs.
+    """Test the records in common of two batches of different epochs, the worst of ``pairs`` pairs.
 
     p = 2 pairs times :func:`log_tail`'s bound. ``measured`` is the drawn share of the earlier batch; ``detectable`` is
     that of an identical batch.

@@ -21,7 +21,7 @@ from dpspec.contract import FrozenMap, Json, Phase
 from dpspec.json_records import INLINE, AboveZero, Amount, Count, Positive, Real, Record, Row, Whole
 from dpspec.stats.conformance import layer_noise
 from dpspec.stats.conformance.layer_noise import MOST_LAYERS, Shared
-from dpspec.stats.independence.step_luck import Luck
+from dpspec.stats.independence.step_dependence import Dependence
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -144,7 +144,7 @@ class Drift(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LagSum(Record):
-    """The sum of residuals along those ``lag`` steps before, at the most surprising lag.
+    """The sum of residuals along those ``lag`` steps before, at the worst lag.
 
     ``unit``: the sum if the same noise was added again.
     """
@@ -173,7 +173,7 @@ class Directions(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class SharedLayers(Record):
-    """Products of the residuals of two layers, the most surprising of ``pairs`` pairs; see ``layer_noise``.
+    """Products of the residuals of two layers, the worst of ``pairs`` pairs; see ``layer_noise``.
 
     Attributes:
         squares: Squared norms of both layers, including rounding.
@@ -270,8 +270,8 @@ class GroupSums(Row):
 
 
 @dataclass(frozen=True)
-class GroupLuck(Row):
-    """Dependence within steps between groups of one size and coin; see ``stats.independence.step_luck``."""
+class StepDependence(Row):
+    """Dependence within steps between groups of one size and coin; see ``stats.independence.step_dependence``."""
 
     size: Positive
     coin: Count
@@ -329,7 +329,7 @@ class PlantedSums(Record):
     inclusion: Amount
     rounding: Amount
     hidden: Count = 0
-    luck: tuple[GroupLuck, ...] | None = None
+    luck: tuple[StepDependence, ...] | None = None
     by_step: StepTotals | None = None
 
     def problem(self) -> str | None:
@@ -403,7 +403,7 @@ class Closest(Row):
 
 @dataclass(frozen=True, kw_only=True)
 class TogetherSums(Record):
-    """Batches of different epochs of shuffled batches: the number of compared pairs, and the most surprising pair."""
+    """Batches of different epochs of shuffled batches: the number of compared pairs, and the worst pair."""
 
     pairs: Count
     closest: Closest | None = None
@@ -518,7 +518,7 @@ class SamplingSums(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LagProducts(Record):
-    """The sum of products of steps ``lag`` apart, at the most surprising lag; lag 0 for a run of one step."""
+    """The sum of products of steps ``lag`` apart, at the worst lag; lag 0 for a run of one step."""
 
     lag: Count
     products: Real
@@ -542,7 +542,7 @@ class NoiseSums(Record):
         steps: Number of steps.
         width: Number of stored coordinates, to which all further fields apply.
         lag: Products of steps at a distance.
-        pair: The most surprising inner product of two steps.
+        pair: The worst inner product of two steps.
         twin: Products with the noise of another run, if there is one.
     """
 
@@ -659,10 +659,10 @@ def _read_all(evidence: Sequence[Mapping[str, Json]]) -> list[RunEvidence]:
     return [read_run(one, f"evidence of trial {number}") for number, one in enumerate(evidence, start=1)]
 
 
-def luck_of_size(evidence: Sequence[Mapping[str, Json]], size: int) -> list[Luck]:
+def dependence_of_size(evidence: Sequence[Mapping[str, Json]], size: int) -> list[Dependence]:
     """Return the dependence within steps between groups of ``size``, of all runs that have it."""
     found = (one for run in _read_all(evidence) if run.signal is not None for one in run.signal.luck or ())
-    return [Luck(one.count, one.degrees, one.means, one.spreads) for one in found if one.size == size]
+    return [Dependence(one.count, one.degrees, one.means, one.spreads) for one in found if one.size == size]
 
 
 def layers_share(evidence: Sequence[Mapping[str, Json]]) -> float | None:

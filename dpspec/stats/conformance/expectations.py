@@ -1,4 +1,4 @@
-"""What the conformance tests of a run will be able to see, said beforehand: they are put to a run as declared."""
+"""Planned conformance checks with their detection limits: the tests of a run exactly as declared."""
 
 from __future__ import annotations
 
@@ -44,16 +44,20 @@ from dpspec.stats.truncated_binomial import TruncatedSize
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is known of a run beforehand.
+    """Public facts of a planned run.
 
-    records: real and planted ones together, planted ones as they are on average.
-    groups: per group size, how many groups of gradient canaries are drawn for; empty for other canaries.
-    capabilities: of the backend.
-    trials: how many runs there are; twin: whether each has a second run beside it.
-    looks: how many steps whoever sees the released models looks at, spread evenly over the run; None for all.
-    undone: whether updates can be undone, so that anything is measured on released models but their number.
-    estimated: from how many records the expected updates are estimated; None if from all.
-    told: whether whoever sees the released models is told which real records each step drew.
+    Attributes:
+        phases: Declared phases.
+        records: Number of real records, plus the mean number of inserted canaries.
+        parameters: Number of trained parameters.
+        groups: Per group size, the number of groups of gradient canaries; empty for other canaries.
+        capabilities: Capabilities of the backend.
+        trials: Number of runs.
+        twin: Whether each run has a second run with another seed.
+        looks: Number of measured steps; None for all.
+        undone: Whether updates can be inverted.
+        estimated: Number of records that estimate the expected update; None without an estimate.
+        told: Whether the adversary knows the drawn real records.
     """
 
     phases: Sequence[FrozenMap]
@@ -70,10 +74,10 @@ class Run:
 
 
 def foresee(run: Run) -> Iterator[Check]:
-    """The checks of a run, each with the deviation that it would see; ``p_value`` is 1, and nothing is measured.
+    """Yield the checks of a run with their detection limits; ``p_value`` is 1.
 
-    Where what is seen depends on the gradients, every record's is taken to be as long as the clip norm, which is the
-    worst case; how well the update itself can be tested, and the smallest layer, is known only afterwards.
+    Limits that depend on gradients assume gradients as long as the clip norm, the worst case. The limits of the update
+    and of the smallest layer are known only afterwards.
     """
     runs = [as_declared(run)] * run.trials
     for check in table.of_runs([Phase.of(phase) for phase in run.phases], runs, privacy="public"):
@@ -88,7 +92,7 @@ def foresee(run: Run) -> Iterator[Check]:
 
 
 def as_declared(run: Run) -> RunEvidence:
-    """The evidence of a run that is exactly as declared, each sum at its mean."""
+    """Return the evidence of a run with all sums at their means."""
     phases = [Phase.of(phase) for phase in run.phases]
     total = sum(phase.steps for phase in phases)
     parts = np.split(looked(total, run.looks), np.cumsum([phase.steps for phase in phases])[:-1])
@@ -125,11 +129,20 @@ def as_declared(run: Run) -> RunEvidence:
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """The numbers of one phase: its steps, how many of them are seen, its noise, its rate, whether sizes vary, up to
-    which size where there is a cap, the size of batches that are cut from an order, and the steps of an epoch where
-    records are allocated to them, so many ``times`` each. first: how many epochs are seen at their first step, where
-    the past does not tell of the batch; else as many as ``seen``. inclusion: the variance of the number of batches that
-    are seen and that a record is in.
+    """Numbers of one phase.
+
+    Attributes:
+        steps: Number of steps.
+        seen: Number of measured steps.
+        sigma: Noise multiplier.
+        rate: Inclusion probability.
+        varies: Whether batch sizes are random.
+        first: Number of measured first steps of epochs; ``seen`` if steps are independent.
+        inclusion: Variance of the number of measured batches with a given record.
+        cap: Largest batch, if truncated.
+        shuffled: Batch size of shuffled batches.
+        epoch: Steps of an epoch of random allocation.
+        times: Batches of an epoch with a given record.
     """
 
     steps: int
@@ -146,7 +159,7 @@ class _Part:
 
     @classmethod
     def of(cls, phase: Phase, records: int, seen: npt.NDArray[np.bool_]) -> _Part:
-        """``seen`` (steps,): which of them."""
+        """Compute from the mask ``seen`` (steps,) of measured steps."""
         rate, epoch, times = phase.rate(records), phase.sampling.epoch_steps, phase.sampling.batches_per_epoch
         drawn = seen.reshape(-1, epoch or 1).sum(axis=1) * (rate / times)
         apart = 1.0 if epoch is None or times == 1 else times * (epoch - times) / (epoch - 1)
@@ -166,28 +179,25 @@ class _Part:
 
     @property
     def noisy(self) -> bool:
-        """Whether there is noise to measure: a variance that is not 0, as that of 1e-200 is in floating point."""
+        """Whether the variance of the noise is above 0 in floating point."""
         return self.sigma * self.sigma > 0.0
 
 
 def _sampled(run: Run, part: _Part) -> float:
-    """What the draw of a step's records adds in squared length, and what that of an estimate of it adds."""
+    """Mean squared norm that the draw of a step's records adds, and an estimate of it."""
     batch = part.rate * (1.0 - part.rate) * run.records
     return batch if run.estimated is None else batch + (part.rate * run.records) ** 2 / run.estimated
 
 
 def _compared(run: Run, phases: Sequence[Phase]) -> bool:
-    """Whether enough groups of gradient canaries are drawn for, and clipping leaves their gradients' directions."""
+    """Whether there are enough groups of gradient canaries, and clipping keeps their directions."""
     flat = all(phase.clipping_scheme == "flat" for phase in phases)
     enough = run.groups and all(count // 2 >= canary_contributions.LEAST for count in run.groups.values())
     return bool(flat and enough and "gradient-canaries" in run.capabilities)
 
 
 def _outside(run: Run, parts: Sequence[_Part], noisy: int) -> OutsideNoise:
-    """Every step's squares as expected: the noise's, and what sampling adds to them, which lies in all directions.
-
-    One step has as much more as the largest of so many is likely to have.
-    """
+    """Mean squares of noise and sampling at each step; one step has the expected maximum of all."""
     free = run.parameters - sum(run.groups.values())
     degrees = free * noisy
     if not degrees:
@@ -216,7 +226,7 @@ def _measured(run: Run, parts: Sequence[_Part], noisy: int, width: int) -> Resid
 
 
 def _directions(run: Run, sums: Sequence[tuple[int, float, float]], steps: int, width: int) -> Directions:
-    """``sums``: per phase the steps, the noise's deviation and the variance that sampling adds; ``steps`` in all."""
+    """``sums``: per phase, the number of steps, the noise's standard deviation and the variance of sampling."""
     least = sum(n * s * s for n, s, _ in sums)
     variance = sum(n * (s * s + sampled) for n, s, sampled in sums)
     sigma = math.sqrt(least / steps)
@@ -293,7 +303,7 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
 
 
 def _of_epochs(records: int, size: int, steps: int) -> BatchSums:
-    """Batches of orders that have nothing to do with each other."""
+    """Batches of independent orders."""
     total, squares = epochs.sizes_of(records, size, steps)
     full, rest = divmod(total, records)
     pairs = epochs.pairs_of(records, size, steps)

@@ -1,31 +1,10 @@
-"""Whether two layers of a model share their noise: a bound on the products of what is left of them at each step.
+"""Test whether two layers of a model share their noise, by the inner products of their residuals at each step.
 
-Setting. At step t two layers hold r_t = g_t + n_t and s_t = h_t + m_t, the first k coordinates of either in units of
-the declared noise: n_t and m_t are noise, g_t and h_t whatever else is there (the gradients that were drawn, canaries,
-more noise than declared). Null: given all steps before, g_t, h_t and n_t, m_t is N(0, I_k); and likewise n_t given m_t.
-Nothing is said of g_t and h_t, which may depend on each other and on the past in any way. Noise that is drawn for every
-layer from generators that were seeded alike breaks it, and with it every bound: the difference of two layers then holds
-no noise at all, and their gradients as they are.
-
-Statistic. S = sum of r_t . s_t, A = sum of |r_t|^2, B = sum of |s_t|^2 over the steps, N coordinates in all. For fixed
-q > 0
-
-    exp(-q |s_t|^2 + q |h_t|^2 / (1 + 2 q)) (1 + 2 q)^(k / 2)
-
-has mean 1 given the past and h_t (the Laplace transform of a noncentral chi-square law), so that the products of these
-are a martingale, and by Ville's inequality, with probability 1 - a at least,
-
-    sum of |h_t|^2 <= H = (1 + 2 q) / q * (q B - N / 2 ln(1 + 2 q) + ln(1 / a)).
-
-Then |sum of r_t . h_t| <= sqrt(A H), and what is left of S is the sum of r_t . m_t, which is normal given r_t, step by
-step: exp(l r_t . m_t - l^2 |r_t|^2 / 2) has mean 1 for fixed l. Together, for both signs,
-
-    p = a + 2 exp(-l (|S| - sqrt(A H)) + l^2 A / 2).
-
-q and l follow from the coordinates that were planned, and which steps count is decided before each. The other way
-round, with r_t and s_t in each other's places, it holds as well, and the better one of the two is taken, at twice the
-p. It is conservative: it sees noise that is shared by some 700 coordinates and steps, and by more where gradients are
-not small beside the noise. Of layers that use the same noise, but begin at different places of it, it sees nothing.
+Noise that every layer draws from an equally seeded generator breaks every bound: the difference of two layers has none.
+With S the sum of the products, A and B the squared norms of both residuals and N the number of coordinates, the p-value
+is a + 2 exp(-l (|S| - sqrt(A H)) + l^2 A / 2), where H bounds everything except noise in the second layer. It holds for
+all gradients, by Theorem 10 of ``docs/explanation/proofs/residuals.md``. q and l follow from the planned number of
+coordinates. Both orders of the layers are tried, at twice the p-value.
 """
 
 from __future__ import annotations
@@ -35,24 +14,28 @@ from typing import NamedTuple
 
 from scipy import special
 
-#: What this test is called.
-TEST = "products of what is left of two layers, Ville"
+#: Name of the test.
+TEST = "products of residuals of two layers, Ville"
 
-#: So many layers are compared at most, the largest.
+#: Maximum number of compared layers, the largest ones.
 MOST_LAYERS = 8
 
-#: a of the module's docstring.
+#: a.
 _MISSED = 1e-15
 
-#: At about this p the bound on a normal sum is the sharpest.
+#: The p-value at which the bound is sharpest.
 _AIMED = 1e-9
 
 
 class Shared(NamedTuple):
-    """What two layers showed of each other, in units of the declared noise.
+    """Sums over two layers in units of the declared noise.
 
-    product: S, less what rounding can have changed of it, at least 0. first, second: A and B, with what it can have
-    added. number: N. planned: how many coordinates were planned, at least as many.
+    Attributes:
+        product: S less a bound on its rounding error, at least 0.
+        first: A plus rounding.
+        second: B plus rounding.
+        number: N.
+        planned: Planned number of coordinates, at least N.
     """
 
     product: float
@@ -63,26 +46,28 @@ class Shared(NamedTuple):
 
 
 def surprise(one: Shared) -> float:
-    """The larger, the less likely under the null: the exponent of the p-value, at the better of both ways."""
+    """Return the larger exponent of the p-value of both orders."""
     ways = ((one.first, one.second), (one.second, one.first))
     return max(_exponent(one, known, other) for known, other in ways)
 
 
 def p_value(one: Shared, pairs: int) -> float:
-    """The p-value of the null for the most surprising of so many pairs of layers, (0, 1]; never less than 2e-15."""
+    """Return the p-value of the worst of ``pairs`` pairs of layers, at least 2e-15."""
     exponent = surprise(one)
     return min(1.0, 2.0 * pairs * (_MISSED + (2.0 * math.exp(-exponent) if exponent > 0.0 else 1.0)))
 
 
 def least_seen(count: int, pairs: int, level: float, power: float) -> float | None:
-    """The least correlation of two layers' noise, of ``count`` coordinates and no gradients, that is rejected at
-    ``level`` with at least the probability ``power``; None where none is."""
+    """Return the smallest correlation of two layers' noise that is rejected at ``level`` with probability ``power``.
+
+    For ``count`` coordinates and no gradients; None if no correlation is rejected.
+    """
     if 2.0 * pairs * _MISSED >= level:
         return None
     needed = math.log(2.0 / (level / (2.0 * pairs) - _MISSED))
     rate = _rate(count)
     least = math.sqrt(count * _others(float(count), count, count)) + needed / rate + 0.5 * rate * count
-    # At most, the variance of a product is 2; A and B, which are larger where it is, need a little more.
+    # The variance of a product is at most 2; the factor 1.5 covers A and B, which grow with it.
     correlation = (least + 1.5 * float(special.ndtri(power)) * math.sqrt(2.0 * count)) / count
     return correlation if correlation <= 1.0 else None
 
@@ -94,11 +79,11 @@ def _exponent(one: Shared, known: float, other: float) -> float:
 
 
 def _rate(planned: int) -> float:
-    """l of the module's docstring."""
+    """Return l."""
     return math.sqrt(2.0 * math.log(2.0 / _AIMED) / planned)
 
 
 def _others(squares: float, count: int, planned: int) -> float:
-    """H of the module's docstring: how long all that is no noise can be, squared."""
+    """Return H."""
     q = math.sqrt(-math.log(_MISSED) / planned)
     return (1.0 + 2.0 * q) / q * max(0.0, q * squares - 0.5 * count * math.log1p(2.0 * q) - math.log(_MISSED))

@@ -69,7 +69,7 @@ class Abstention:
 
 
 def the_worst(found: Sequence[Measurement]) -> Measurement | None:
-    """Return the most surprising of several measurements of one kind with a Bonferroni correction; None of none."""
+    """Return the worst of several measurements of one kind with a Bonferroni correction; None of none."""
     if not found:
         return None
     worst = min(found, key=lambda m: m.p_value)
@@ -108,7 +108,7 @@ def check(assumption: str, found: Measurement, observed: Observed, note: str) ->
 
 
 def worst(assumption: str, found: Sequence[Measurement], observed: Observed, note: str) -> Check:
-    """Return the most surprising of several measurements, at least one, as the check of an assumption."""
+    """Return the worst of several measurements, at least one, as the check of an assumption."""
     measured = the_worst(found)
     assert measured is not None
     return measured.check(assumption, observed, note)

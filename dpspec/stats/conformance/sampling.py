@@ -94,7 +94,7 @@ def evenness(steps: int, total: int, squares: int, law: TruncatedSize) -> Measur
     """Test that batch sizes vary as declared: batches of a fixed size, or of a shuffled loader, vary too little.
 
     p is Chernoff's bound on the lower tail of S, the sum over ``steps`` batches of (size - mean)^2. ``measured`` is S
-    over its mean; ``detectable`` is by how much a smaller variance is rejected.
+    over its mean; ``detectable`` is the relative decrease that is rejected.
 
     Args:
         steps: Number of batches.

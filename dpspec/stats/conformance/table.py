@@ -15,7 +15,7 @@ import numpy as np
 
 from dpspec.contract import Check, FrozenMap, Phase
 from dpspec.contract.findings import Privacy
-from dpspec.stats.conformance import canary_contributions, freshness, layer_noise, martingale, noise_size, sampling
+from dpspec.stats.conformance import canary_contributions, layer_noise, martingale, noise_tests, sampling
 from dpspec.stats.conformance.epochs import closest, sizes_of
 from dpspec.stats.conformance.epochs import evenness as evenness_of_epochs
 from dpspec.stats.conformance.evidence import BatchSums, RunEvidence, StepSums, read_runs
@@ -37,7 +37,7 @@ from dpspec.stats.truncated_binomial import TruncatedSize
 CLIP_TOLERANCE = 1e-4
 
 _ROUNDING = Abstention("the rounding of the parameters hides what a step adds")
-_SHUFFLED = Abstention("a shuffled batch depends on the epoch's other batches, so that residuals are no martingale")
+_SHUFFLED = Abstention("a shuffled batch depends on the epoch's other batches, so that residuals are not a martingale")
 _CUT_SHORT = Abstention("the trials lack these counts: the run was cut short, or is of an earlier version")
 _FEW = Abstention("few records were drawn")
 
@@ -128,9 +128,11 @@ class Row:
         """Yield the check, or one for each phase."""
         if self.test is not None:
             yield from self._check(self.test(runs), self.compares, privacy)
+        if self.of_phase is None:
+            return
         for number, phase in enumerate(runs.phases):
             drawn = runs.drawn(number) if phase.sampling.scheme in self.schemes else None
-            if self.of_phase is not None and drawn is not None:
+            if drawn is not None:
                 where = f"{'users of ' if phase.sampling.of_users else ''}phase {number + 1}"
                 yield from self._check(self.of_phase(drawn), f"{self.compares}, {where}", privacy)
 
@@ -151,7 +153,7 @@ def checks(
         privacy: Privacy of checks of evidence that depends on the rows. Others are public.
 
     Raises:
-        ValueError: With the trial and the place, if evidence is not that of a run of these phases.
+        ValueError: With the trial and the place, if evidence contradicts these phases.
     """
     typed = [Phase.of(phase) for phase in phases]
     return of_runs(typed, read_runs(typed, evidence), privacy=privacy)
@@ -217,7 +219,7 @@ def _outside_noise(runs: Runs) -> Outcome:
     found = runs.of(lambda run: run.noise)
     degrees = sum(run.degrees for run in found)
     if degrees:
-        return noise_size.lower_tail(sum(run.statistic for run in found), 1.0, degrees)
+        return noise_tests.lower_tail(sum(run.statistic for run in found), 1.0, degrees)
     return _ROUNDING if any(run.hidden for run in found) else None
 
 
@@ -228,7 +230,7 @@ def _outside_noise_each(runs: Runs) -> Outcome:
 
 
 def _noise_each(each: Sequence[StepSums], *, both: bool) -> Outcome:
-    return the_worst([single(sums, noise_size.StepNoise(int(sums.count or 1), both)) for sums in each])
+    return the_worst([single(sums, noise_tests.StepNoise(int(sums.count or 1), both)) for sums in each])
 
 
 def _parts(runs: Runs) -> Outcome:
@@ -243,10 +245,10 @@ def _parts(runs: Runs) -> Outcome:
             name: (sum(one[name].total for one in layers), sum(one[name].degrees for one in layers))
             for name in layers[0]
         }
-        name, quiet = noise_size.quietest(parts)
+        name, quiet = noise_tests.quietest(parts)
         tests.append(replace(quiet, test=f"{quiet.test}, {name}"))
     coordinates = [(run.coordinates, steps) for run, steps in found]
-    least = the_worst([noise_size.least_coordinate(one.least, steps, one.count) for one, steps in coordinates])
+    least = the_worst([noise_tests.least_coordinate(one.least, steps, one.count) for one, steps in coordinates])
     return of_several([*tests, *([least] if least is not None else [])])
 
 
@@ -278,7 +280,7 @@ def _lags(runs: Runs) -> Outcome:
             run.least,
             run.lag.unit,
             test="residuals of steps at the worst lag, Freedman",
-            tried=max(1, freshness.tested_lags(steps)),
+            tried=max(1, noise_tests.tested_lags(steps)),
         )
         for run, steps in several
     ]
@@ -327,7 +329,7 @@ def _noise(runs: Runs) -> Outcome:
     logs = runs.of(lambda run: run.noise_log)
     if not logs:
         return None
-    return noise_size.two_sided(sum(log.statistic for log in logs), 1.0, sum(log.degrees for log in logs))
+    return noise_tests.two_sided(sum(log.statistic for log in logs), 1.0, sum(log.degrees for log in logs))
 
 
 def _noise_each_reported(runs: Runs) -> Outcome:
@@ -338,11 +340,11 @@ def _repeated_noise(runs: Runs) -> Outcome:
     logs = runs.of(lambda run: run.noise_log)
     several = [log for log in logs if log.lag.lag]
     lags = [
-        noise_size.correlation(
+        noise_tests.correlation(
             log.lag.products,
             (log.steps - log.lag.lag) * log.width,
             log.steps * log.width,
-            freshness.tested_lags(log.steps),
+            noise_tests.tested_lags(log.steps),
             f"correlation of steps at a lag, {log.lag.lag}",
         )
         for log in several
@@ -353,7 +355,7 @@ def _repeated_noise(runs: Runs) -> Outcome:
 
 
 def _pair(product: float, width: int, tried: int, of: str) -> Measurement:
-    return noise_size.correlation(product, width, 2 * width, max(1, tried), f"largest correlation of {of}")
+    return noise_tests.correlation(product, width, 2 * width, max(1, tried), f"largest correlation of {of}")
 
 
 def _rate(drawn: Drawn) -> Outcome:
@@ -383,7 +385,7 @@ def _cap(drawn: Drawn) -> Outcome:
 
 def _mean_size(drawn: Drawn) -> Outcome:
     if not drawn.random:
-        return Abstention("a truncated batch of all records is no sample")
+        return Abstention("a truncated batch of all records is not a sample")
     return the_worst(
         [sampling.mean_size(batch.steps, batch.total, drawn.law(records)) for records, batch in drawn.batches]
     )
@@ -584,7 +586,7 @@ TABLE: tuple[Row, ...] = (
     _released(
         assumption="fresh-noise",
         compares="at every lag",
-        evidence="residuals along earlier residuals, at the most surprising lag",
+        evidence="residuals along earlier residuals, at the worst lag",
         null="Freedman, Bonferroni over lags",
         detects="a correlation of all steps at one lag",
         test=_lags,
@@ -713,7 +715,7 @@ TABLE: tuple[Row, ...] = (
     _reported(
         assumption="sampling",
         compares="batches of different epochs",
-        evidence="records in common of two batches of the last four epochs, the most surprising pair",
+        evidence="records in common of two batches of the last four epochs, the worst pair",
         null="hypergeometric, Bonferroni over pairs",
         detects="a batch that returns",
         of_phase=_orders,
@@ -738,7 +740,7 @@ TABLE: tuple[Row, ...] = (
     ),
     _released(
         assumption="public-constants",
-        compares="a record adds the same whatever the other records (divisor, clip norm, preparation)",
+        compares="a record adds the same with all other records (divisor, clip norm, preparation)",
         evidence="updates without noise of two datasets and of both combined, by the first trial",
         null=_EXACT,
         detects="a contribution that depends on other records (divisor, clip norm, preparation)",

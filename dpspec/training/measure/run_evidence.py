@@ -14,7 +14,7 @@ import numpy as np
 
 from dpspec.contract.frozen import Json
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.stats.conformance import freshness, step_tests
+from dpspec.stats.conformance import noise_tests, step_tests
 from dpspec.stats.conformance.evidence import (
     BatchSums,
     Common,
@@ -256,11 +256,11 @@ def _noise(logs: RunLogs, rows: Array, other: Array | None) -> NoiseSums:
     deviations = np.array([phase.deviation for phase in logs.schedule])
     scaled = np.asarray(logs.noise.squares) / deviations**2
     steps, width = rows.shape
-    products = freshness.products(rows)
-    lag = freshness.worst_lag(products.lags)
+    products = noise_tests.products(rows)
+    lag = noise_tests.worst_lag(products.lags)
     twin = None
     if other is not None and other.shape == rows.shape:
-        twin = TwinProducts(largest=number(freshness.largest_across(rows, other)))
+        twin = TwinProducts(largest=number(noise_tests.largest_across(rows, other)))
     return NoiseSums(
         statistic=number(float(np.sum(scaled))),
         degrees=logs.noise.count * len(deviations),

@@ -3,7 +3,7 @@
 In directions that no canary uses, the residual is the noise plus the deviation of the drawn records from their mean, if
 all is as declared. Sums along directions fixed before the step (the expected update, residuals of earlier steps) are
 martingales: :mod:`dpspec.stats.conformance.martingale`. Sums of squares are at least those of the noise:
-:mod:`dpspec.stats.conformance.noise_size`. All are in clip norms. Unlike an adversary, this log knows the inserted
+:mod:`dpspec.stats.conformance.noise_tests`. All are in clip norms. Unlike an adversary, this log knows the inserted
 canaries.
 """
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dpspec.contract import attacks
 from dpspec.contract.providers import GradientCanaries, TrainingJob
-from dpspec.stats.conformance import freshness
+from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.evidence import (
     Directions,
     Drift,
@@ -304,8 +304,8 @@ def _directions(log: ResidualLog) -> Directions:
     rounding = np.nan_to_num(along[:, 2], nan=_HUGE, posinf=_HUGE)
     rows = replace_non_finite(np.stack(log.rows))
     lengths = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
-    sums = freshness.products(rows, rows / lengths[:, None]).lags
-    lag = freshness.worst_lag(sums)
+    sums = noise_tests.products(rows, rows / lengths[:, None]).lags
+    lag = noise_tests.worst_lag(sums)
     noise = np.sqrt(variances[:, 0])
     earlier = slice(0, log.steps - lag)
     again = noise[lag:] * noise[earlier] * rows.shape[1] / lengths[earlier]

@@ -169,7 +169,7 @@ def test_a_log_that_tells_of_more_noise_than_there_is_counts_no_more() -> None:
 def test_batches_that_are_no_poisson_samples_have_no_rate() -> None:
     fixed = PHASE.replace(sampling={"scheme": "fixed", "batch_size": 30})
     for found in as_run.ran([fixed], [evidence(np.random.default_rng(9))], 0.95):
-        assert any("fixed batches are no Poisson samples" in text for text in found.missing)
+        assert any("fixed batches are not Poisson samples" in text for text in found.missing)
 
 
 def test_full_batches_are_of_all_records() -> None:

@@ -14,7 +14,7 @@ from dpspec import json_records
 from dpspec.stats.conformance import step_tests
 from dpspec.stats.conformance.evidence import StepSums
 from dpspec.stats.conformance.measurement import LEVEL
-from dpspec.stats.conformance.noise_size import StepNoise, quietest
+from dpspec.stats.conformance.noise_tests import StepNoise, quietest
 from dpspec.stats.conformance.sampling import BatchSize
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]

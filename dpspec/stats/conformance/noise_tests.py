@@ -1,9 +1,11 @@
-"""Is the noise as large as declared? Tests of a total squared norm against the chi-square law of Gaussian noise.
+"""Tests of noise: its size against the chi-square distribution, and correlations between steps.
 
-If ``count`` numbers are independent N(0, scale^2), their sum of squares over scale^2 is chi-square with ``count``
-degrees of freedom. What an observer sees from outside is noise plus something else that the step's noise is
-independent of (sampled gradients): that can only add to the sum, whatever it is and however it adapts to the past,
-so that too small a sum speaks against the declared scale and too large a sum does not.
+The sum of squares of ``count`` independent N(0, scale^2) numbers over scale^2 is chi-square with ``count`` degrees of
+freedom. A residual is noise plus something that the step's noise is independent of, which only adds to the sum. So a
+small sum contradicts the declared scale, and a large one does not.
+
+Repeated noise shows in inner products of steps: at one lag (the same noise at each step, a generator seeded again each
+epoch), or in single pairs of steps (noise drawn from a small pool).
 """
 
 from __future__ import annotations
@@ -11,22 +13,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from scipy import special
 
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 
-#: From so many pairs on the normal tail of their summed products is right to half a percent at the levels used here.
+#: Number of pairs from which the normal tail has a relative error below 0.5 % at the used levels.
 _MANY_PAIRS = 100_000
+
+#: Number of steps whose inner products with all others are computed at a time.
+_BLOCK = 256
+
+Rows: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def lower_tail(sum_of_squares: float, scale: float, count: int) -> Measurement:
-    """Test that noise of at least ``scale`` was added, on what may hold more than noise.
+    """Test that values, which may contain more than noise, have noise of at least ``scale``.
 
-    p = P[chi2(count) <= sum_of_squares / scale^2], one-sided. ``measured`` is the root mean square. ``detectable`` is
-    the smallest d such that noise of scale (1 - d) ``scale`` would have been rejected, given as much else in the sum
-    as there was: None where the rest hides even the absence of noise, or where no noise is declared.
+    p = P[chi2(count) <= sum_of_squares / scale^2]. ``measured`` is the root mean square. ``detectable`` is the smallest
+    relative shortfall of the scale that is rejected, given the measured excess of the sum; None if the excess hides
+    even the absence of noise, or if no noise is declared.
     """
     _check(sum_of_squares, scale, count)
     measured = math.sqrt(sum_of_squares / count)
@@ -45,10 +53,10 @@ def lower_tail(sum_of_squares: float, scale: float, count: int) -> Measurement:
 
 
 def two_sided(sum_of_squares: float, scale: float, count: int) -> Measurement:
-    """Test that noise of exactly ``scale`` was added, on a log of the noise itself.
+    """Test that reported noise has exactly ``scale``.
 
     p = 2 min(lower tail, upper tail), at most 1. ``measured`` is the root mean square; ``detectable`` is the larger of
-    the smallest deviations seen downwards and upwards.
+    the limits in both directions.
     """
     _check(sum_of_squares, scale, count)
     measured = math.sqrt(sum_of_squares / count)
@@ -72,10 +80,11 @@ def two_sided(sum_of_squares: float, scale: float, count: int) -> Measurement:
 
 @dataclass(frozen=True)
 class StepNoise:
-    """The law of a step's squared noise in units of the declared variance: chi-square (see ``step_tests``).
+    """Chi-square distribution of a step's squared noise in units of the declared variance (see ``step_tests``).
 
-    count: the degrees of freedom of a step. both: whether the numbers are those of the noise itself; otherwise they may
-    hold more, and too much says nothing.
+    Attributes:
+        count: Degrees of freedom of a step.
+        both: Whether the values are noise only. Otherwise they may contain more, and only small ones are tested.
     """
 
     count: int
@@ -93,11 +102,11 @@ class StepNoise:
         return float(special.gammaincc(0.5 * self.count * steps, 0.5 * total))
 
     def size(self, total: float, steps: int) -> float:
-        """The root mean square: the scale, relative to the declared one."""
+        """The scale relative to the declared one."""
         return math.sqrt(total / (self.count * steps))
 
     def detectable(self, most: float, steps: int, level: float) -> float | None:
-        """The shortfall of the scale in some steps that is rejected at ``level``, and the excess where that counts."""
+        """The shortfall of the scale that is rejected at ``level``, and the excess if ``both``."""
         count = self.count * steps
         rest = 0.0 if self.both else max(0.0, most - count)
         room = (_quantile(level, count) - rest) / _quantile(POWER, count)
@@ -147,12 +156,11 @@ def correlation(
 
 
 def least_coordinate(least: float, steps: int, count: int) -> Measurement:
-    """Test that every one of ``count`` coordinates had noise: ``least`` is the smallest sum of squares over the steps.
+    """Test that each of ``count`` coordinates has noise; ``least`` is the smallest sum of squares over the steps.
 
-    In units of the declared variance each sum is at least chi-square with ``steps`` degrees of freedom, whatever else
-    is in it: p = count P[chi2(steps) <= least], one-sided (Bonferroni). ``measured`` is that coordinate's scale,
-    ``detectable`` the smallest shortfall of a single coordinate's scale that would have been seen; None where not even
-    the absence of noise would.
+    In units of the declared variance each sum is at least chi-square with ``steps`` degrees of freedom:
+    p = count P[chi2(steps) <= least] (Bonferroni). ``measured`` is that coordinate's scale, ``detectable`` the smallest
+    detected shortfall of one coordinate's scale; None if not even the absence of noise is detected.
     """
     _check(least, 1.0, steps)
     if count < 1:
@@ -175,7 +183,7 @@ def quietest(parts: Mapping[str, tuple[float, int]], steps: int = 1) -> tuple[st
         steps: Number of steps of which the sum is the smallest.
 
     Returns:
-        The most surprising part and its measurement. ``detectable`` is that of the smallest part.
+        The most surprising part and its measurement. ``detectable`` applies to the smallest part.
     """
     found = {name: (log_lower_tail(least, count), least / count, least) for name, (least, count) in parts.items()}
     name = min(found, key=lambda n: found[n])
@@ -193,7 +201,7 @@ def quietest(parts: Mapping[str, tuple[float, int]], steps: int = 1) -> tuple[st
 
 
 def _log_chernoff(products: float, pairs: int, count: int) -> float:
-    """The least of ln E[e^(s X)] - s ``products`` over some 0 < s < 1/2, by the closed form of a path's determinant."""
+    """Minimize ln E[e^(s X)] - s ``products`` over a grid of s, by the closed form of a path's determinant."""
     chains = count - pairs
     length = count / chains
     s = np.linspace(0.0, 0.5, 2001)[1:-1]
@@ -205,10 +213,10 @@ def _log_chernoff(products: float, pairs: int, count: int) -> float:
 
 
 def log_lower_tail(total: float, count: float) -> float:
-    """ln P[chi2(count) <= total]: finite even where the probability underflows, -inf only at total = 0.
+    """Return ln P[chi2(count) <= total], finite even if the probability underflows; -inf only at total = 0.
 
     P(a, x) = x^a e^-x / Gamma(a + 1) * (1 + x/(a+1) + x^2/((a+1)(a+2)) + ...) with a = count/2, x = total/2; the
-    series is summed only where the ready-made function has underflown, and there it converges like a power of x/a.
+    series is summed only if the library function underflows, and then converges like a power of x/a.
     """
     a, x = 0.5 * count, 0.5 * total
     if x <= 0.0:
@@ -238,3 +246,58 @@ def _check(sum_of_squares: float, scale: float, count: int) -> None:
         raise ValueError(f"scale must be finite and not negative, got {scale}")
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Products:
+    """Inner products between rows.
+
+    Attributes:
+        lags: (steps,), the sum over t of <row t, row t - lag>; 0 at lag 0.
+        largest: The inner product with the largest absolute value between rows of different steps.
+    """
+
+    lags: Rows
+    largest: float
+
+
+def products(rows: Rows, earlier: Rows | None = None) -> Products:
+    """Multiply each row (steps, width) with all ``earlier`` rows before it, by default its own."""
+    before = rows if earlier is None else earlier
+    count = len(rows)
+    lags, largest = np.zeros(count), 0.0
+    for start in range(0, count, _BLOCK):
+        some = np.arange(start, min(count, start + _BLOCK))
+        lag = some[:, None] - np.arange(some[-1])[None, :]
+        found = np.where(lag > 0, rows[some] @ before[: some[-1]].T, 0.0)
+        lags += np.bincount(np.maximum(lag, 0).ravel(), weights=found.ravel(), minlength=count)
+        largest = _larger(largest, found)
+    lags[:1] = 0.0
+    return Products(lags=lags, largest=largest)
+
+
+def largest_across(one: Rows, other: Rows) -> float:
+    """Return the inner product with the largest absolute value of any two steps of two runs, rows (steps, width)."""
+    largest = 0.0
+    for start in range(0, len(one), _BLOCK):
+        largest = _larger(largest, one[start : start + _BLOCK] @ other.T)
+    return largest
+
+
+def _larger(largest: float, found: Rows) -> float:
+    value = float(found.flat[int(np.argmax(np.abs(found)))]) if found.size else 0.0
+    return value if abs(value) > abs(largest) else largest
+
+
+def tested_lags(steps: int) -> int:
+    """Return the largest tested lag: longer ones have few terms, and pairs of steps are tested as well."""
+    return steps // 2
+
+
+def worst_lag(sums: Rows) -> int:
+    """Return the tested lag with the most surprising sum of products of standard normal rows; 0 without any."""
+    count = len(sums)
+    last = tested_lags(count)
+    if last < 1:
+        return 0
+    return 1 + int(np.argmax(np.abs(sums[1 : last + 1]) / np.sqrt(count - np.arange(1, last + 1))))
