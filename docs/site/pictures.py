@@ -39,7 +39,7 @@ SHOWN = {
     "report-phone.png": Picture("quickstart.yaml", width=400, height=860, dark=True),
     "control.png": Picture("controls/tenth-noise.yaml", height=560),
     "overview.png": Picture("controls", height=1180, dark=True),
-    "tests-of-membership.png": Picture("quickstart.yaml", "Power of the best test"),
+    "tests-of-membership.png": Picture("quickstart.yaml", "Maximum power of membership inference"),
     "groups.png": Picture("quickstart.yaml", "Delta against epsilon"),
     "records.png": Picture("per-instance/digits.yaml", "Every audited record", internal=True),
     "training.png": Picture("per-instance/digits.yaml", "What a step adds", internal=True),

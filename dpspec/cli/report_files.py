@@ -116,10 +116,9 @@ def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
 
 def show_on_terminal(result: Result, *, internal: bool, brief: bool = False) -> None:
     """Print the report for people, as wide and as colourful as stdout allows; ``brief``: what is wrong, and no more."""
-    from dpspec.reporters.formats import brief as short
     from dpspec.reporters.formats import terminal
 
-    render = short.render if brief else terminal.render
+    render = terminal.render_brief if brief else terminal.render
     emit(render(result, internal=internal, width=page_width(), color=wants_color(results())))
 
 

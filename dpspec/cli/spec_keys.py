@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain, product
 from typing import Any
 
-from dpspec.reporters.view.words import value
+from dpspec.reporters.labels import value
 from dpspec.text import joined
 
 Node = Mapping[str, Any]

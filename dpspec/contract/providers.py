@@ -65,6 +65,8 @@ class Mechanism:
         canaries: Spaces, ``gradient`` and ``input``, in which its attack inserts canaries of the hook
             ``dpspec_attacks``. Core then resolves ``audit.canary.kind``, and ``context.attack`` makes them.
         scores: Whether it uses scores of that hook. Core then resolves ``audit.score``.
+        description: A noun phrase for readers outside the field, such as ``training with noise (DP-SGD)``. Reports show
+            it next to ``kind``.
         recordable: Whether a recorded run shows everything that the mechanism does. Otherwise core rejects backends
             with ``recording``.
         optional_claims: Whether a spec may have no claim, because the bounds are reported without one.
@@ -86,6 +88,7 @@ class Mechanism:
     chosen_weights: bool = False
     canaries: frozenset[str] = frozenset()
     scores: bool = False
+    description: str = ""
     recordable: bool = False
     optional_claims: bool = False
 

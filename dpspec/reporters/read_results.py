@@ -1,7 +1,4 @@
-"""Reading result files: results in JSON, and those inside pages.
-
-A page holds its result as JSON that no browser runs and that ``report``, ``verify`` and ``diff`` read back.
-"""
+"""Read results from JSON files and from pages, which embed their result as JSON."""
 
 from __future__ import annotations
 
@@ -19,27 +16,23 @@ from dpspec.regular_files import NotRegularError, read_text
 if TYPE_CHECKING:
     from dpspec.engine.results.result import Result
 
-#: The script element's id; its type is none that browsers execute.
+#: The id of the script element; browsers do not execute its type.
 ELEMENT = "dpspec-result"
 
 _BEGIN, _END = f'<script type="application/json" id="{ELEMENT}">', "</script>"
 
-#: Written as escapes inside the JSON, nothing can end the element or begin a comment.
+#: Escapes in the JSON, so that no text ends the element or begins a comment.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
-
-#: A result of more characters is packed: no browser reads it, and it shrinks to a tenth.
+#: A result with more characters is compressed.
 _PACKED_FROM = 1_000_000
 
-#: A packed result begins so, and is at most so many times as long as what holds it: longer ones stay as they are.
+#: The beginning of a compressed result, and its maximum compression ratio.
 _PACKED, _DENSEST = "zlib:", 200
 
 
 def embedded(json: str) -> str:
-    """What stands in a page: the JSON with every character escaped that HTML could take for markup, or it, packed.
-
-    A long one is ``zlib:`` and base64. :func:`extract` reads both.
-    """
+    """Return JSON for a page, with the characters of HTML markup escaped; long JSON as ``zlib:`` and base64."""
     if len(json) > _PACKED_FROM:
         data = json.encode("utf-8")
         packed = _PACKED + base64.b64encode(zlib.compress(data, 9)).decode("ascii")
@@ -51,49 +44,49 @@ def embedded(json: str) -> str:
 
 
 def is_page(text: str) -> bool:
-    """Whether a file's text is a page rather than a result."""
+    """Return whether the text is a page."""
     return text.lstrip("\ufeff \t\r\n")[:15].lower().startswith(("<!doctype html", "<html"))
 
 
 def extract(page: str) -> str:
-    """The JSON text inside a page; raises ``ResultError`` where there is none, or more than one."""
-    # No element holds another's beginning: in what is embedded, "<" is escaped.
+    """Return the JSON text in a page; raises ``ResultError`` unless there is exactly one."""
+    # Embedded text cannot begin an element: "<" is escaped.
     begins = page.count(_BEGIN)
     text, end, _ = page.partition(_BEGIN)[2].partition(_END)
     if begins != 1 or not end:
-        held = begins if begins != 1 else "one that does not end"
-        raise ResultError(f"a report holds one result, this page holds {held}")
+        held = begins if begins != 1 else "one without an end"
+        raise ResultError(f"a report contains one result, this page contains {held}")
     return _unpacked(text) if text.startswith(_PACKED) else text
 
 
 def with_plain_result(page: str) -> str:
-    """The page with its result unpacked: other builds of zlib pack the same text in other ways."""
+    """Return the page with its result uncompressed: builds of zlib differ in their compressed text."""
     before, begin, rest = page.partition(_BEGIN)
     text, end, after = rest.partition(_END)
     return f"{before}{begin}{_unpacked(text)}{end}{after}" if text.startswith(_PACKED) else page
 
 
 def _unpacked(text: str) -> str:
-    """The JSON text of a packed result; raises ``ResultError`` where it is none, or longer than any that is packed."""
+    """The JSON text of a compressed result; raises ``ResultError`` if it is damaged or too long."""
     most = _DENSEST * len(text)
     try:
         reader = zlib.decompressobj()
         data = reader.decompress(base64.b64decode(text.removeprefix(_PACKED), validate=True), most)
         if not reader.eof or reader.unused_data:
-            raise ResultError(f"the result packed in this page is cut, or longer than {most} bytes")
+            raise ResultError(f"the compressed result in this page is cut, or longer than {most} bytes")
         return data.decode("utf-8")
     except (binascii.Error, zlib.error, ValueError) as error:
-        raise ResultError(f"the result packed in this page cannot be read: {error}") from None
+        raise ResultError(f"the compressed result in this page cannot be read: {error}") from None
 
 
-#: Files that programs show as what their names say, whatever they begin with: any markup in them, in texts too.
+#: Suffixes of files that programs display as markup, including markup in the result's texts.
 _SHOWN = frozenset(
     [".html", ".htm", ".xhtml", ".xht", ".shtml", ".mht", ".mhtml", ".svg", ".xml", ".md", ".markdown", ".pdf"]
 )
 
 
 def page_at(path: Path) -> str | None:
-    """The text of a report in HTML that :func:`read_result` has read; None for any other file."""
+    """Return the text of a page that :func:`read_result` has read; None for any other file."""
     from dpspec.engine.results.codec import MAX_BYTES
 
     text = read_text(path, MAX_BYTES)
@@ -101,7 +94,7 @@ def page_at(path: Path) -> str | None:
 
 
 def read_results(paths: Sequence[Path]) -> Result:
-    """The result in a file, or those in several joined to one; raises ``UsageError`` where a file is given twice."""
+    """Return the result in a file, or the joined results of several; raises ``UsageError`` if a file is given twice."""
     from dpspec.engine.results.joined import join
 
     seen: dict[str, Path] = {}
@@ -113,7 +106,7 @@ def read_results(paths: Sequence[Path]) -> Result:
 
 
 def read_result(path: Path) -> Result:
-    """The result in a file, or inside a report in HTML; raises ``ResultError`` naming the file where there is none."""
+    """Return the result in a JSON file or a page; raises ``ResultError`` with the file's name if it has none."""
     from dpspec.engine.results.codec import MAX_BYTES, load
 
     try:
@@ -135,5 +128,5 @@ def read_result(path: Path) -> Result:
         return result
     except ResultError as error:
         spec = path.suffix in (".yaml", ".yml")
-        hint = "; of a spec, `dpspec run SPEC --report json=RESULT` makes a result" if spec else ""
+        hint = "; `dpspec run SPEC --report json=RESULT` writes the result of a spec" if spec else ""
         raise ResultError(f"{path}: {error}{hint}") from None

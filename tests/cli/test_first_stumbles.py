@@ -108,7 +108,7 @@ def test_a_misspelt_file(dpspec: Callable[..., object], table: Path, name: str, 
 def test_a_spec_is_no_result(dpspec: Callable[..., object], table: Path) -> None:
     ended = dpspec("verify", table.name)
     assert ended.code == 2
-    assert "of a spec, `dpspec run SPEC --report json=RESULT` makes a result" in ended.err
+    assert "`dpspec run SPEC --report json=RESULT` writes the result of a spec" in ended.err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Progress is for people: a bar at a terminal, lines in a log, silence for quick work, and never on stdout."""
+"""Progress: a bar on a terminal, lines in a log, rates and the time left, silence for quick work."""
 
 from __future__ import annotations
 
@@ -53,29 +53,30 @@ def test_a_log_gets_plain_lines():
     assert text.count("\n") == 2
 
 
-def test_a_log_gets_a_line_now_and_then(monkeypatch):
-    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
-    text = play(io.StringIO())
-    assert "digits: training, 5 of 10\n" in text
-    assert "digits: 2 of 3 trials\n" in text
-
-
-def test_a_log_says_that_long_work_goes_on(monkeypatch):
-    """A bound that takes minutes emits nothing between its begin and its end."""
+def test_a_log_gets_a_line_at_times_and_during_silent_work(monkeypatch):
+    """A bound that takes minutes emits no event between its begin and its end."""
     monkeypatch.setattr(progress, "LINE_EVERY", 0.02)
     stream = io.StringIO()
     with Progress(stream) as listener:
-        listener(StageStarted(audit="digits", stage="bound"))
-        deadline = time.monotonic() + 20
-        while stream.getvalue().count("\n") < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        for event in EVENTS[:2]:
+            listener(event)
+        wait_for(stream, "digits: bound\n", 2)
+        for event in EVENTS[2:6]:
+            listener(event)
+        wait_for(stream, "digits: training (trial 3 of 3), 5 of 10\n", 1)
     ended = stream.getvalue()
-    assert ended.count("digits: bound, still working\n") >= 2
     time.sleep(0.2)
-    assert stream.getvalue().count("\n") <= ended.count("\n") + 1  # a line that was being written
+    assert stream.getvalue() == ended
 
 
-def test_who_asks_for_quiet_hears_what_was_noticed_alone():
+def wait_for(stream: io.StringIO, text: str, times: int) -> None:
+    deadline = time.monotonic() + 20
+    while stream.getvalue().count(text) < times and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert stream.getvalue().count(text) >= times
+
+
+def test_quiet_shows_notices_only():
     stream = io.StringIO()
     with Progress(stream, quiet=True) as listener:
         for event in EVENTS:
@@ -147,3 +148,32 @@ def test_what_many_audits_train_is_one_line() -> None:
             progress(StageStarted(audit=name, stage="trials"))
     (line,) = stream.getvalue().splitlines()
     assert line.endswith("20 audits: 40 of 60 trials to train, 20 stored (3 min 20 s to 50 min 02 s for all of them)")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def pace(listener: Progress, clock: Clock, now: float, done: int, **changes: object) -> str:
+    """The rate after one event."""
+    given = {"audit": "digits", "what": "training", "total": 1000, "unit": "steps", "records": 16.0, **changes}
+    clock.now = now
+    return listener._rate(Progressed(done=done, **given))  # type: ignore[arg-type]
+
+
+def test_rates_and_the_time_left():
+    clock = Clock()
+    listener = Progress(io.StringIO(), clock=clock)
+    assert pace(listener, clock, 0.0, 0) == ""
+    assert pace(listener, clock, 0.5, 50) == ""
+    assert pace(listener, clock, 2.0, 200) == "100 steps/s, 1,600 records/s, about 8.0 s left"
+    assert pace(listener, clock, 3.0, 1000) == "333 steps/s, 5,330 records/s"
+    # Another piece of work, work that starts again, and work that does not advance have no rate yet.
+    assert pace(listener, clock, 5.0, 10, what="twin") == ""
+    assert pace(listener, clock, 10.0, 5, what="twin") == ""
+    assert pace(listener, clock, 12.0, 5, what="twin") == ""
+    assert pace(listener, clock, 20.0, 0, what="bound", unit="", records=0.0) == ""
+    assert pace(listener, clock, 30.0, 100, what="bound", unit="", records=0.0) == "about 1 min 30 s left"

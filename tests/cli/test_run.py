@@ -56,7 +56,7 @@ def test_bounds_only_trains_nothing(dpspec, counting):
     ended = dpspec("run", counting, "--bounds-only", "--set", "claims.broken.expect=open")
     assert ended.code == 0, ended.err
     assert support.RAN == []
-    assert "Nothing was trained: results apply to the specification" in ended.out
+    assert "No training code was run: results apply to the specification" in ended.out
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT])

@@ -287,7 +287,7 @@ def test_a_bound_that_turns_before_it_is_proved_is_told(load, bounding):
 def test_a_key_without_effect(load):
     with pytest.raises(UsageError, match=r"what can be proved of held does not depend on mechanism\.factor$"):
         calibrate_spec(load()[0], support.catalog(), vary="mechanism.factor")
-    with pytest.raises(UsageError, match=r"stands in each claim: claims\.ID\.group_size"):
+    with pytest.raises(UsageError, match=r"each claim states its group size: claims\.ID\.group_size"):
         calibrate_spec(load()[0], support.catalog(), vary="threat_model.group_size")
 
 

@@ -55,7 +55,7 @@ def test_the_reason_names_what_is_missing() -> None:
     assert missed.reason.startswith("A check that the plan promised was not made: sampling (reported).")
     both = conformance_of("conforms-within", [audits.check(0.0, "steps")], 1, PROMISED, executed=True)
     assert "2 checks that the plan promised were not made: noise-scale (measured), sampling (reported)." in both.reason
-    assert both.reason.startswith("What ran is not what was declared: steps")
+    assert both.reason.startswith("The executed run deviates from its declaration: steps")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_the_reason_names_what_deviates_worst_first() -> None:
     ]
     reason = conformance_of("conforms-within", checks, 3).reason
     assert reason == (
-        "What ran is not what was declared: noise-scale (chi-square, p = 0; declared 1, measured 0.1); "
+        "The executed run deviates from its declaration: noise-scale (chi-square, p = 0; declared 1, measured 0.1); "
         "sampling (chi-square, p = 1e-9; declared 1, measured 0.9)."
     )
 
@@ -162,7 +162,7 @@ def test_a_rejected_check_falsifies_the_executed_pipeline_only() -> None:
     one, other = join_checks([executed, declared], checks, 2)
     assert one.assumptions[0].status == "false"
     assert other.assumptions[0].status == "declared"
-    assert other.assumptions[0].test == "chi-square: rejected for what ran, p = 1e-9"
+    assert other.assumptions[0].test == "chi-square: rejected for the executed run, p = 1e-9"
 
 
 def test_the_sharpest_measured_check_speaks_for_an_assumption() -> None:

@@ -168,7 +168,7 @@ def test_an_outcome_that_cannot_be_read_is_the_plugins_where_its_trials_are_righ
     store = tmp_path / "store"
     audited(spec, store)
     monkeypatch.setattr(counting.CountingAudit, "conclude", lambda *_: ["no outcome"])
-    with pytest.raises(PluginError, match="yields a str, which is no Finding"):
+    with pytest.raises(PluginError, match="yields a str, not a Finding"):
         audited(spec, store)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpspec.engine.running.estimates import foreseen, span
+from dpspec.engine.running.run_options import foreseen, span
 
 #: By spec: the plan's seconds, and the processor's for all trials, on one core.
 TOOK = {

@@ -240,7 +240,7 @@ def test_a_quantity_that_is_also_one_of_privacy_is_no_metric() -> None:
     assert verdict(stated, mine).verdict == "proved"
     found = verdict(stated, mine, finding("loss", 3.0, "estimate"))
     assert found.verdict == "open"
-    assert "loss is no metric" in found.reason
+    assert "loss is not a metric" in found.reason
 
 
 def test_a_metrics_numbers_stand_on_their_own_sides() -> None:

@@ -25,8 +25,8 @@ def test_trials_of_different_gpus_are_told_of() -> None:
     h200 = made(device="cuda:0", gpu="NVIDIA H200", dpspec="0.2.0")
     assert mixture_notices([h200, made(device="cuda:1", gpu="NVIDIA H200", dpspec="0.2.0")]) == []
     assert mixture_notices([h200, made(device="cuda:0", gpu="NVIDIA L4", dpspec="0.2.0")]) == [
-        "its trials were made with different gpu: NVIDIA H200, NVIDIA L4"
+        "its trials have different gpu: NVIDIA H200, NVIDIA L4"
     ]
     assert mixture_notices([h200, made(device="cpu", dpspec="0.2.0")]) == [
-        "its trials were made with different device: cpu, cuda"
+        "its trials have different device: cpu, cuda"
     ]

@@ -82,7 +82,7 @@ def test_what_no_claim_and_no_bound_is_of_is_not_read() -> None:
         (dataclasses.replace(CHECK, p_value=float("nan")), "whose p-value is nan"),
         (dataclasses.replace(CHECK, measured=float("nan")), "yields a check that cannot be kept: its measured is NaN"),
         (dataclasses.replace(FINDING, value=float("nan")), "a finding that cannot be kept: its value is NaN"),
-        ({"epsilon": 1.0}, "yields a dict, which is no Finding, Series, Check or Evidence"),
+        ({"epsilon": 1.0}, "yields a dict, not a Finding, Series, Check or Evidence"),
     ],
 )
 def test_what_is_not_is_the_plugins_fault(outcome: Any, says: str) -> None:

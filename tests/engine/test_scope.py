@@ -117,12 +117,10 @@ def test_a_claim_about_larger_data_sets_needs_less_and_is_told_against_by_less()
 def test_what_a_bound_asks_of_data_sets_is_told_with_the_way_out() -> None:
     bound = Scope(min_records=569, neighbours="same-missing-values")
     many, alike = shortfall(bound, Scope(min_records=0))
-    assert (
-        many == "it needs data sets of at least 569 records, and the claim speaks of any: set threat_model.min_records"
-    )
+    assert many == "it needs datasets of at least 569 records, and the claim covers any: set threat_model.min_records"
     assert "same-missing-values" in alike
     assert alike.endswith("set threat_model.neighbours")
-    assert "those of at least 64" in shortfall(bound, Scope(min_records=64))[0]
+    assert "datasets of at least 64" in shortfall(bound, Scope(min_records=64))[0]
     assert shortfall(bound, Scope(min_records=569, neighbours="same-missing-values")) == []
 
 

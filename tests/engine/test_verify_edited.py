@@ -126,7 +126,7 @@ def test_a_spec_that_no_run_would_take_shows_nothing(document: Document, monkeyp
     with pytest.raises(SpecError, match="at least 10000 records"):
         run([spec], load_catalog(), store=Store(Path(audit["source"]).parent / "store"), train=False)
     with monkeypatch.context() as patched:
-        patched.setattr("dpspec.engine.preparing.prepare._too_many", lambda spec, facts: iter(()))
+        patched.setattr("dpspec.engine.preparing.prepare.refusals", lambda *parts: iter(()))
         forged = run([spec], load_catalog(), store=Store(Path(audit["source"]).parent / "store"), train=False)
     assert [v.verdict for v in forged.audits[0].verdicts] == ["proved"]
     (found,) = verify(forged, load_catalog(), directory=spec.directory)
@@ -149,4 +149,4 @@ def test_the_command_is_among_what_nothing_implies(document: Document) -> None:
     """A page shows it under how to reproduce, and no bound tells which ``--set`` was given."""
     told = unverified(codec.load(json.dumps(document)), None)
     assert "by which command" in told
-    assert "with which versions its trials were made" in told
+    assert "the versions of its trials" in told

@@ -12,7 +12,7 @@ from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.running import tasks
 from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.errors import UsageError
-from dpspec.executors.inline import InlineContext
+from dpspec.executors.pools import InlineContext
 from dpspec.language.load import load_specs
 
 

@@ -77,7 +77,7 @@ def test_a_loop_that_leaks_more_than_its_schedule_allows_contradicts_its_recordi
     assert found.canaries.p_value <= 1e-6
     main(["check", str(tmp_path / "run")])
     page = " ".join(capsys.readouterr().out.split())
-    assert page.index("Note: The lower bound from canaries exceeds the certified") < page.index("What was executed")
+    assert page.index("Note: The lower bound from canaries exceeds the certified") < page.index("Executed run")
     monkeypatch.chdir(tmp_path)
     assert main(["new", "spec", "found", "--from", "run"]) == 0
     assert main(["run", "found.yaml", "--report", "json=result.json"]) == 1
@@ -106,14 +106,14 @@ def test_a_model_that_was_trained_on_after_the_block_proves_and_refutes_nothing(
     main(["check", str(tmp_path / "run"), "--epsilon", "100"])
     page = " ".join(capsys.readouterr().out.split())
     assert page.index("Note: The scored model differs from the one at the end of the recording") < (
-        page.index("What was executed")
+        page.index("Executed run")
     )
     other, fresh, _ = train(tmp_path / "other")
     other.score(nn.Linear(fresh.in_features, 1, bias=False), loss)
     below = checked(tmp_path / "other", epsilon=2.5)
     assert (below.canaries.final, below.verdict, below.exit_code) == (False, "proved", ExitCode.OK)
     main(["check", str(tmp_path / "other"), "--epsilon", "2.5"])
-    assert "do not apply to it" in " ".join(capsys.readouterr().out.split()).partition("What was executed")[0]
+    assert "do not apply to it" in " ".join(capsys.readouterr().out.split()).partition("Executed run")[0]
 
 
 @pytest.mark.parametrize("raised", [False, True])
@@ -131,9 +131,7 @@ def test_canaries_that_were_never_scored_decide_no_claim_and_say_so_on_top(raise
     assert main(["check", str(tmp_path / "run"), "--epsilon", "2.5"]) == 1
     page = " ".join(capsys.readouterr().out.split())
     assert page.startswith("OPEN claim: epsilon <= 2.5")
-    assert page.index(f"Note: The result of the attack by canaries is missing: {missing}") < page.index(
-        "What was executed"
-    )
+    assert page.index(f"Note: The result of the attack by canaries is missing: {missing}") < page.index("Executed run")
     assert "canaries: inserted canaries without a score, exact" in page
     assert "Call run.score after the block" in page
     monkeypatch.chdir(tmp_path)

@@ -238,7 +238,7 @@ def test_without_a_claim_nothing_reads_like_a_proof(tmp_path: Path, capsys: pyte
     assert found.fine
     assert main(["check", str(tmp_path / "run")]) == 5
     first = capsys.readouterr().out.splitlines()[0]
-    assert first.strip().startswith("NOTHING CLAIMED: ")
+    assert first.strip().startswith("NO CLAIM: ")
     assert main(["check", str(tmp_path / "run"), "--json"]) == 5
     assert json.loads(capsys.readouterr().out)["audits"][0]["verdicts"] == []
 
@@ -268,12 +268,12 @@ def test_a_part_of_a_training_says_so_first(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         recorded(tmp_path / "run", broken)
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
-    above = " ".join(run_page(found, 80).partition("What was executed")[0].split())
+    above = " ".join(run_page(found, 80).partition("Executed run")[0].split())
     assert "an exception (KeyError) ended the block after 15 steps" in above
     assert "KeyError ended the block after 15 steps: the recording does not contain what followed" in above
     log = tmp_path / "run" / "steps.log"
     log.write_bytes(log.read_bytes()[:-1])
-    above = run_page(check_run(tmp_path / "run", Question(delta=1e-5)), 300).partition("What was executed")[0]
+    above = run_page(check_run(tmp_path / "run", Question(delta=1e-5)), 300).partition("Executed run")[0]
     assert "The result covers its first 15 steps only" in above
 
 

@@ -231,7 +231,7 @@ def test_a_short_run_without_its_noise_is_never_proved(part: float, seed: int, s
     assert ("give optimizer=" if said == "no-optimizer" else "call run.summed") in told(found).text
     assert (
         "Only the loop's report shows that the noise is in the model updates: "
-        in run_page(found, 400).partition("What was executed")[0]
+        in run_page(found, 400).partition("Executed run")[0]
     )
 
 

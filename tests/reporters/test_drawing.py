@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpspec.reporters.html.axes import Axis, simplified
+from dpspec.reporters.html.axes import Axis
 from dpspec.reporters.html.drawing import Drawing, Line, svg
 
 #: All that a figure may be given.
@@ -101,28 +102,12 @@ def test_names_stand_beside_their_points() -> None:
     assert places == pytest.approx([float(y) + 3.0 for y in corners], abs=0.03)
 
 
-@given(st.lists(st.tuples(st.floats(0, 400), st.floats(0, 200)), min_size=1, max_size=60))
-def test_a_simplified_line_is_nowhere_farther_away_than_said(points: list[tuple[float, float]]) -> None:
-    kept = simplified(points, 0.5)
-    assert (kept[0], kept[-1]) == (points[0], points[-1])
-    at = 0
-    for point in points:
-        if at + 1 < len(kept) and point == kept[at + 1]:
-            at += 1
-            continue
-        distances = [_away(point, a, b) for a, b in zip(kept, [*kept[1:], kept[-1]], strict=True)]
-        assert min(distances) <= 0.5 + 1e-9
-
-
-def test_a_smooth_line_takes_few_points() -> None:
-    points = [(i * 0.4, 100.0 + 80.0 * math.sin(i / 200)) for i in range(1000)]
-    assert len(simplified(points, 0.04)) < 90
-    assert simplified([(float(i), 2.0 * i) for i in range(100)], 0.04) == [(0.0, 0.0), (99.0, 198.0)]
-
-
-def _away(point: tuple[float, float], a: tuple[float, float], b: tuple[float, float]) -> float:
-    """The distance of a point from a piece of a line."""
-    dx, dy = b[0] - a[0], b[1] - a[1]
-    length = dx * dx + dy * dy
-    share = 0.0 if length == 0.0 else min(1.0, max(0.0, ((point[0] - a[0]) * dx + (point[1] - a[1]) * dy) / length))
-    return math.hypot(point[0] - a[0] - share * dx, point[1] - a[1] - share * dy)
+def test_a_dense_line_keeps_its_ends_and_its_shape() -> None:
+    xs = [i / 1000 for i in range(20_001)]
+    drawn = svg(Drawing("T", [Line("a", xs, [math.sin(x) for x in xs])], "x", "y"), "n")
+    (points,) = lines(drawn)
+    assert len(points) < 2500
+    full = {float(text): place for place, text in texts(drawn.split('text-anchor="end"')[0])}
+    assert points[-1][0] == pytest.approx(full[20.0][0], abs=0.02)
+    gaps = [math.dist(a, b) for a, b in pairwise(points)]
+    assert max(gaps) < 1.0

@@ -14,11 +14,11 @@ from support import results as factory
 from dpspec.contract import Assumption, Evidence, Finding, FrozenMap, Printed, Scope, Series
 from dpspec.engine.judging.proven_curves import proven_curves
 from dpspec.engine.results.result import AuditResult
+from dpspec.reporters import labels
 from dpspec.reporters.html import curves
 from dpspec.reporters.html.drawing import Drawing, Line, svg
 from dpspec.reporters.html.figures import figures
 from dpspec.reporters.html.series_plots import drawing
-from dpspec.reporters.view import words
 
 EMPTY = factory.audit(findings=(), verdicts=(), evidence=(), series=())
 
@@ -133,7 +133,7 @@ def test_proved_pairs_are_those_that_no_other_implies() -> None:
     pairs = [(1.0, 1e-3), (2.0, 1e-4), (2.5, 1e-4), (3.0, 1e-3), (4.0, 1e-6)]
     (curve,) = proven_curves(dataclasses.replace(EMPTY, findings=tuple(upper(*pair) for pair in pairs)))
     assert curve.pairs == ((1.0, 1e-3), (2.0, 1e-4), (4.0, 1e-6))
-    assert words.curve(curve) == ""
+    assert labels.curve(curve) == ""
 
 
 @pytest.mark.parametrize(
@@ -160,10 +160,10 @@ def test_curves_of_several_scopes_are_told_apart() -> None:
     narrow = upper(1.0, 1e-5, scope=Scope(data="collection"))
     families = upper(9.0, 1e-5, at=FrozenMap({"delta": 1e-5, "group_size": 8}))
     found = proven_curves(dataclasses.replace(EMPTY, findings=(upper(2.0, 1e-5), narrow, families)))
-    assert [(words.curve(curve), curve.pairs) for curve in found] == [
-        (", any data set", ((2.0, 1e-5),)),
-        (", the declared collection of data sets", ((1.0, 1e-5),)),
-        (", groups of 8, any data set", ((9.0, 1e-5),)),
+    assert [(labels.curve(curve), curve.pairs) for curve in found] == [
+        (", any dataset", ((2.0, 1e-5),)),
+        (", the declared collection of datasets", ((1.0, 1e-5),)),
+        (", groups of 8, any dataset", ((9.0, 1e-5),)),
     ]
 
 

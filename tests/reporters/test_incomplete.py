@@ -12,8 +12,8 @@ from support import results as factory
 from dpspec.engine.results.result import Conformance, Result
 from dpspec.reporters import html
 from dpspec.reporters.formats import ci, markdown, terminal
-from dpspec.reporters.view.limits import limits
-from dpspec.reporters.view.tally import tally
+from dpspec.reporters.limits import limits
+from dpspec.reporters.summary import tally
 
 
 def incomplete(**changes: Any) -> Result:

@@ -15,12 +15,11 @@ from dpspec.contract import FrozenMap
 from dpspec.engine.results.codec import load
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.errors import ResultError
-from dpspec.reporters import read_results
-from dpspec.reporters.formats import brief
+from dpspec.reporters import matrices, read_results
+from dpspec.reporters.formats.terminal import render_brief
 from dpspec.reporters.html.edited_pages import edited
 from dpspec.reporters.html.page import render
 from dpspec.reporters.read_results import ELEMENT, extract
-from dpspec.reporters.view import cells
 
 
 def _packed(text: str, level: int) -> str:
@@ -43,7 +42,7 @@ def grid(**axes: tuple[object, ...]) -> Result:
 
 def test_the_terminal_names_cells_by_what_varies_in_one_table() -> None:
     result = grid(noise=(0.5, 1.0), k=(1, 8))
-    lines = brief.render(result).splitlines()
+    lines = render_brief(result).splitlines()
     assert lines[:5] == [
         "sweep, 4 cells",
         "  noise  k  main             conformance",
@@ -55,7 +54,7 @@ def test_the_terminal_names_cells_by_what_varies_in_one_table() -> None:
 
 def test_a_cell_that_is_not_as_expected_is_marked_there_and_told_in_full_below() -> None:
     result = factory.result(cell({"k": 1}), cell({"k": 8}, verdict="open", expected=False))
-    text = brief.render(result)
+    text = render_brief(result)
     assert "8  open [0.4, 2.5], NOT AS EXPECTED" in text
     assert "Not as expected: sweep, k=8 (sweep[8])" in text
     assert "Not as expected: sweep, k=1" not in text
@@ -63,14 +62,14 @@ def test_a_cell_that_is_not_as_expected_is_marked_there_and_told_in_full_below()
 
 def test_a_narrow_page_and_200_cells_have_a_line_for_each() -> None:
     result = factory.result(*(cell({"noise": i, "description": "x" * 30}) for i in range(200)))
-    wide, narrow = (brief.render(result, width=width).splitlines() for width in (80, 36))
+    wide, narrow = (render_brief(result, width=width).splitlines() for width in (80, 36))
     assert len(wide) <= 220
-    assert "  noise=7: 1 proved; not tested, as" in narrow
+    assert "  noise=7: proved [0.4, 2.5]; not" in narrow
 
 
 def test_the_figure_is_lines_along_the_numbers_with_most_values() -> None:
     (matrix,) = grid(k=(1, 8), noise=(0.5, 1.0, 2.0)).matrices
-    drawn = cells.across(matrix)
+    drawn = matrices.across(matrix)
     assert drawn is not None
     assert (drawn.x, drawn.claim, drawn.claimed) == ("noise", "main", 3.0)
     assert [(curve.label, [(x, high) for x, _, high in curve.points]) for curve in drawn.curves] == [
@@ -79,34 +78,23 @@ def test_the_figure_is_lines_along_the_numbers_with_most_values() -> None:
     ]
 
 
-def test_two_axes_without_numbers_are_shaded_by_the_share_of_the_largest() -> None:
-    (matrix,) = grid(kind=("a", "b"), other=("x", "y")).matrices
-    assert cells.across(matrix) is None
-    shades = cells.shaded(matrix)
-    assert shades is not None
-    assert shades.head == ("x", "y")
-    assert shades.rows == (("a", (("1", 0.25), ("2", 0.5))), ("b", (("3", 0.75), ("4", 1.0))))
-
-
-def test_many_lines_are_shaded_too() -> None:
-    (matrix,) = grid(k=tuple(range(9)), noise=tuple(range(9))).matrices
-    assert cells.across(matrix) is None
-    assert cells.shaded(matrix) is not None
+def test_many_lines_and_texts_are_a_table_only() -> None:
+    for result in (grid(k=tuple(range(9)), noise=tuple(range(9))), grid(kind=("a", "b"), other=("x", "y"))):
+        assert matrices.across(result.matrices[0]) is None
 
 
 @pytest.mark.parametrize("upper", [None, math.inf, 1e301])
 def test_without_bounds_nothing_is_drawn(upper: float | None) -> None:
     result = factory.result(*(cell({"k": k}, upper=upper) for k in (1, 2)))
     (matrix,) = result.matrices
-    assert cells.across(matrix) is None
-    assert cells.shaded(matrix) is None
+    assert matrices.across(matrix) is None
     assert "sweep: 2 cells" in render(result)
 
 
 def test_values_that_are_no_numbers_or_far_too_large_are_no_axis() -> None:
     for values in ((True, False), (10**400, 1), (FrozenMap({"a": 1}), 2)):
         (matrix,) = factory.result(*(cell({"k": value}) for value in values)).matrices
-        assert cells.across(matrix) is None
+        assert matrices.across(matrix) is None
 
 
 def test_the_page_shows_one_table_and_figure_and_folds_what_is_as_expected() -> None:
@@ -129,8 +117,8 @@ def test_of_many_cells_single_ones_are_not_drawn_and_the_page_says_where_their_n
     assert "<h3>Findings</h3>" in few
     assert "<h3>Findings</h3>" not in many
     assert many.count("writes the embedded result, which has all of them") == 9
-    assert "All claims, cell by cell" in many
-    assert "All claims, cell by cell" not in few
+    assert "All claims by cell" in many
+    assert "All claims by cell" not in few
 
 
 def test_of_many_audits_those_that_are_not_as_expected_are_drawn_first() -> None:
@@ -157,7 +145,7 @@ def test_the_page_of_a_large_result_is_packed_and_read_back(monkeypatch: pytest.
 @pytest.mark.parametrize("text", ["zlib:", "zlib:!", "zlib:AAAA", _packed("0" * 10**6, 9), _packed("{}", 9)[:-4]])
 def test_what_is_packed_wrongly_is_refused_and_nothing_large_comes_of_little(text: str) -> None:
     page = f'<!doctype html><script type="application/json" id="{ELEMENT}">{text}</script>'
-    with pytest.raises(ResultError, match="packed in this page"):
+    with pytest.raises(ResultError, match="compressed result in this page"):
         extract(page)
 
 

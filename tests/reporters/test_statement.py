@@ -38,7 +38,7 @@ def test_a_proved_claim_is_checked() -> None:
     assert found["Epsilon and delta"].coverage == "checked"
     assert found["Epsilon and delta"].text == "1 of 1 claim proved, by the bounds below"
     assert "groups of 1 and 8" in found["Unit of privacy"].text
-    assert found["What is released"].text.endswith("the final model")
+    assert found["Released output"].text.endswith("the final model")
 
 
 @pytest.mark.parametrize("verdict", ["open", "refuted", "contradicted"])
@@ -51,9 +51,9 @@ def test_a_claim_that_is_not_established_is_not_called_checked(verdict: str) -> 
 @pytest.mark.parametrize(
     ("status", "coverage", "words"),
     [
-        ("conforms-within", "checked", "tested against this"),
+        ("conforms-within", "checked", "compared with this"),
         ("deviates", "checked", "deviates"),
-        ("not-run", "declared", "not tested"),
+        ("not-run", "declared", "not compared"),
     ],
 )
 def test_the_mechanism_is_checked_only_where_it_ran(status: str, coverage: str, words: str) -> None:
@@ -92,7 +92,7 @@ def test_a_control_is_told_of_and_is_no_claim_that_failed() -> None:
     result = factory.result(audit(verdicts=(factory.verdict(), control)))
     assert blocks(result)["Epsilon and delta"].coverage == "checked"
     page = statement.render(result)
-    assert "| too-good | epsilon <= 3 at delta = 1e-06 | refuted (a control, made to fail) |" in page
+    assert "| too-good | epsilon <= 3 at delta = 1e-06 | refuted (a control, false on purpose) |" in page
 
 
 def test_a_proved_curve_is_one_number_with_what_that_gives_away() -> None:

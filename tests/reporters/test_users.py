@@ -10,13 +10,13 @@ import yaml
 import dpspec
 from dpspec.contract import Evidence, FrozenMap, Scope
 from dpspec.engine.judging.reasons import attack_name
-from dpspec.engine.results.declarations import statement as said
+from dpspec.engine.results.diff import statement as said
 from dpspec.engine.results.result import Result
+from dpspec.reporters import labels
 from dpspec.reporters.formats import deployment_record, markdown, statement
 from dpspec.reporters.html import page
-from dpspec.reporters.view import words
-from dpspec.reporters.view.audited import audited
-from dpspec.reporters.view.risk import membership
+from dpspec.reporters.risk import rates
+from dpspec.reporters.summary import details
 
 SPEC = """\
 dpspec: 1
@@ -39,23 +39,23 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 
 def test_odds_are_those_of_users(result: Result) -> None:
-    one, two = membership(result.audits[0])
+    one, two = map(str, rates(result.audits[0]))
     assert "of member users (at most" in one
     assert "of groups of 2 member users (at most" in two
 
 
 def test_the_adversary_tells_users_apart(result: Result) -> None:
-    assert dict(audited(result.audits[0]))["Adversary"] == (
+    assert dict(details(result.audits[0]))["Adversary"] == (
         "adding or removing a user (at most 5 records), seeing every iterate, groups of 1 and 2 users"
     )
 
 
 def test_scopes_name_what_neighbours_differ_in(result: Result) -> None:
-    scopes = {words.scope(finding) for finding in result.audits[0].findings}
+    scopes = {labels.scope(finding) for finding in result.audits[0].findings}
     assert all("adding or removing a user (at most 5 records)" in scope for scope in scopes)
-    assert all(scope.endswith("any data set, any user") for scope in scopes)
+    assert all(scope.endswith("any dataset, any user") for scope in scopes)
     replaced = dataclasses.replace(result.audits[0].findings[0], scope=Scope(adjacency="zero-out", unit="household"))
-    assert "zero-out (unit: household)" in words.scope(replaced)
+    assert "zero-out (unit: household)" in labels.scope(replaced)
 
 
 def test_the_statement_says_who_saw_to_the_bound(result: Result) -> None:
@@ -116,4 +116,4 @@ def test_a_document_that_was_edited_is_read_all_the_same(result: Result) -> None
     for bound in ("5", True, None, [5]):
         data = FrozenMap({"kind": "declared", "records_per_user": bound})
         edited = dataclasses.replace(audit, document=FrozenMap({**audit.document, "data": data}))
-        assert "adding or removing a user, seeing" in dict(audited(edited))["Adversary"]
+        assert "adding or removing a user, seeing" in dict(details(edited))["Adversary"]

@@ -10,8 +10,7 @@ import pytest
 
 from dpspec.contract import FrozenMap, Trial
 from dpspec.contract.canonical import digest
-from dpspec.engine.storage.seals import is_sealed, read_key, seal_of
-from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.storage.trial_store import Store, is_sealed, read_key, seal_of
 from dpspec.errors import UsageError
 
 KEY, OTHER = b"k" * 32, b"o" * 32

@@ -21,7 +21,7 @@ from dpspec.engine.results.result import AuditResult, Conformance, Result
 from dpspec.errors import ExitCode
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.formats import brief, terminal
+from dpspec.reporters.formats import terminal
 
 __all__ = ["CheckedRun", "Question", "check_run", "run_page"]
 
@@ -33,7 +33,7 @@ def check_run(path: Path, question: Question) -> CheckedRun:
 
 def run_page(checked: CheckedRun, width: int, *, every: bool = False) -> str:
     """The text that ``dpspec check`` prints."""
-    return (terminal if every else brief).render(checked.result, width=width)
+    return (terminal.render if every else terminal.render_brief)(checked.result, width=width)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dpspec.contract import Json
     from dpspec.engine.calibration.evaluations import Point
     from dpspec.engine.calibration.search import Calibration
-    from dpspec.reporters.view.page_layout import Page
+    from dpspec.reporters.layout import Page
 
 #: What is written of a verdict; ``provable`` is the best bound that a proof may rest on.
 _TOLD = ("claim", "kind", "text", "verdict", "reason", "quantity", "claimed", "provable")
@@ -74,7 +74,7 @@ def calibrate(
         document = {"calibrations": [_plain(c) for c in calibrations]}
         emit(json_text(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)))
     else:
-        from dpspec.reporters.view.page_layout import Page
+        from dpspec.reporters.layout import Page
 
         page = Page(page_width())
         for calibration in calibrations:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dpspec.cli.arguments import Internal
-from dpspec.cli.terminal.output import emit, page_width
+from dpspec.cli.terminal.output import emit
 from dpspec.errors import UsageError
 
 
@@ -108,7 +108,7 @@ def check(
     from dpspec.cli.report_files import parse_reports, show_on_terminal, write_reports
     from dpspec.engine.recorded.check import RunClaim, check_run, exit_code_of
     from dpspec.registry.loader import load_catalog
-    from dpspec.reporters.view.tally import tally
+    from dpspec.reporters.summary import tally
 
     catalog = load_catalog()
     report_files = parse_reports([*reports, *(["json=-"] if as_json else [])], catalog)
@@ -126,5 +126,5 @@ def check(
     write_reports(report_files, result, internal=internal)
     if not any(report.to_stdout for report in report_files):
         show_on_terminal(result, internal=internal, brief=not every)
-        emit(tally(result, width=page_width()))
+        emit(tally(result))
     return exit_code_of(result)

@@ -10,7 +10,7 @@ from dpspec.errors import ExitCode
 
 if TYPE_CHECKING:
     from dpspec.contract import Plan, Spec
-    from dpspec.reporters.view.page_layout import Page
+    from dpspec.reporters.layout import Page
 
 
 def plan(
@@ -20,10 +20,10 @@ def plan(
     """Print the number of trials that specs need, their cost and the epsilon they could show; nothing is trained."""
     from dpspec.cli.arguments import loaded_specs, stop_at_errors
     from dpspec.engine.preparing.prepare import prepare
-    from dpspec.engine.running.estimates import foreseen
+    from dpspec.engine.running.run_options import foreseen
     from dpspec.registry.loader import load_catalog
-    from dpspec.reporters.view.page_layout import Page
-    from dpspec.reporters.view.words import count
+    from dpspec.reporters.labels import count
+    from dpspec.reporters.layout import Page
 
     catalog = load_catalog()
     page = Page(page_width())
@@ -43,25 +43,25 @@ def plan(
 
 def _describe(page: Page, spec: Spec, its_plan: Plan) -> None:
     from dpspec.engine.results import decimals
-    from dpspec.engine.running.estimates import foreseen
-    from dpspec.reporters.view import sentences, words
+    from dpspec.engine.running.run_options import foreseen
+    from dpspec.reporters import labels, phrases
 
     page.heading(spec.name)
-    claims = words.count(len(spec.claims), "claim")
+    claims = labels.count(len(spec.claims), "claim")
     if not its_plan.trials:
         page.line(f"{claims}; nothing is trained, bounds come from theory alone", indent=2, hang=2)
     else:
         page.line(
-            f"{claims}; {words.count(its_plan.trials, 'trial')} in {words.count(len(its_plan.chunks), 'chunk')}, "
+            f"{claims}; {labels.count(its_plan.trials, 'trial')} in {labels.count(len(its_plan.chunks), 'chunk')}, "
             f"{foreseen(its_plan.seconds)} of one core, {decimals.size(its_plan.memory_bytes)} of memory",
             indent=2,
             hang=2,
         )
     for power in its_plan.power:
-        at = f" at {words.conditions(power.at)}" if power.at else ""
+        at = f" at {labels.conditions(power.at)}" if power.at else ""
         remark = f"; {power.note}" if power.note else ""
         page.item(f"could show epsilon up to {decimals.lower(power.epsilon)}{at} ({power.method}{remark})")
     for check in its_plan.checks:
-        page.item(sentences.foreseen(check))
+        page.item(phrases.foreseen(check))
     for remark in its_plan.notes:
         page.item(remark)

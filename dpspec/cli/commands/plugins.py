@@ -77,7 +77,7 @@ def _broken(plugin: BrokenPlugin) -> dict[str, object]:
 
 
 def _as_text(catalog: Catalog) -> str:
-    from dpspec.reporters.view.page_layout import text_table
+    from dpspec.reporters.layout import text_table
 
     def table(rows: Sequence[tuple[str, str, str]]) -> str:
         return "\n".join(f"  {line}" for line in text_table(rows, page_width() - 2, folded=1))

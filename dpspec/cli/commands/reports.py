@@ -58,15 +58,14 @@ def diff(
     """
     from dpspec.engine.results.diff import diff as compare
     from dpspec.engine.results.diff import failing
-    from dpspec.reporters.formats.changes import FORMATS
+    from dpspec.reporters.formats.data_files import CHANGE_FORMATS
     from dpspec.reporters.read_results import read_result
 
-    if format_ not in FORMATS:
-        raise UsageError(
-            f"unknown format {quoted(format_)}{did_you_mean(closest(format_, FORMATS))} (valid: {listed(FORMATS)})"
-        )
+    if format_ not in CHANGE_FORMATS:
+        suggestion = did_you_mean(closest(format_, CHANGE_FORMATS))
+        raise UsageError(f"unknown format {quoted(format_)}{suggestion} (valid: {listed(CHANGE_FORMATS)})")
     changes = compare(read_result(before), read_result(after))
-    emit(FORMATS[format_](changes))
+    emit(CHANGE_FORMATS[format_](changes))
     failures = failing(changes, allow_changed_claims=allow_changed_claims)
     if any(change.of_claim for change in failures):
         note("Claims were changed or removed; --allow-changed-claims accepts that.")

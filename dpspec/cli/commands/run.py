@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpspec.cli.arguments import DEFAULT_STORE, AllowChangedClaims, Internal, Overrides, SpecFiles, StoreKey, StorePlace
-from dpspec.cli.terminal.output import emit, note, page_width
+from dpspec.cli.terminal.output import emit, note
 from dpspec.contract.events import Event, TrialsPlanned
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import plain
@@ -94,11 +94,10 @@ def run(
     from dpspec.cli.terminal.progress import Progress
     from dpspec.engine.running import runner
     from dpspec.engine.running.run_options import RunOptions
-    from dpspec.engine.storage.seals import read_key
-    from dpspec.engine.storage.trial_store import Store
+    from dpspec.engine.storage.trial_store import Store, read_key
     from dpspec.registry.loader import load_catalog, notify
     from dpspec.reporters.read_results import read_result
-    from dpspec.reporters.view.tally import tally
+    from dpspec.reporters.summary import tally
 
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
     if not _DEVICE.fullmatch(device):
@@ -141,7 +140,7 @@ def run(
     else:
         if not quiet:
             show_on_terminal(result, internal=internal, brief=not verbose)
-        emit(tally(result, width=page_width()))
+        emit(tally(result))
     if result.exit_code is ExitCode.INCOMPLETE:
         note("Incomplete: trials are missing. Run the same command again to resume.")
     elif earlier is not None:
@@ -162,7 +161,7 @@ def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, re
         reasons: Whether to print why each failing claim fails, which the report of a run that is not quiet shows.
     """
     from dpspec.engine.results.diff import CONFIDENCE, diff, regressions
-    from dpspec.reporters.formats.changes import line
+    from dpspec.reporters.formats.data_files import change_line
 
     worse = regressions(baseline, result, allow_changed_claims=allow_changed_claims)
     audits = {change.audit for change in worse}
@@ -172,7 +171,7 @@ def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, re
         if change not in worse and (change.audit in audits or (change.what == CONFIDENCE and not change.of_claim))
     ]
     for change in (*worse, *others):
-        note(line(change))
+        note(change_line(change))
     claims = {(change.audit, change.claim) for change in worse}
     judged = ((audit.name, verdict) for audit in result.audits for verdict in audit.verdicts)
     for name, verdict in judged:

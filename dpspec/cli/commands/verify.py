@@ -41,8 +41,7 @@ def verify(
     stored = read_result(result)
     page = page_at(result)
 
-    from dpspec.engine.storage.seals import read_key
-    from dpspec.engine.storage.trial_store import Store
+    from dpspec.engine.storage.trial_store import Store, read_key
     from dpspec.engine.verification.differences import other_versions, unverified
     from dpspec.engine.verification.verify import verify as recompute
     from dpspec.registry.loader import load_catalog
@@ -78,7 +77,7 @@ def _of_this(stored: Result, differing: Sequence[Mismatch]) -> tuple[int, int]:
 def _of_others(stored: Result, differing: Sequence[Mismatch], others: Sequence[str]) -> tuple[int, int]:
     """Tell which verdicts of a result of another version would be other ones now, and how much besides differs."""
     from dpspec.engine.verification.differences import changed, tally
-    from dpspec.reporters.view.words import count
+    from dpspec.reporters.labels import count
 
     emit(f"recorded by {plain(', '.join(others))}: differences may come from other rules, or from an edit")
     changes = list(changed(stored, differing))
@@ -107,13 +106,13 @@ def _of_page(page: str, stored: Result) -> tuple[int, int]:
 
 
 def _place(stored: Result, one: Mismatch) -> str:
-    from dpspec.reporters.view.sentences import place
+    from dpspec.reporters.phrases import place
 
     return plain(place(stored, one.audit, one.what))
 
 
 def _end(name: str, stored: Result, mismatches: Sequence[Mismatch], wrong: int, unclear: int) -> ExitCode:
-    from dpspec.reporters.view.words import count
+    from dpspec.reporters.labels import count
 
     if wrong:
         emit(f"{count(wrong, 'value')} of {name} did not come out again")

@@ -1,9 +1,4 @@
-"""What continuous integration reads: GitHub workflow commands, JUnit XML and SARIF 2.1.0.
-
-GitHub workflow commands: an annotation at the line of every claim that did not come out as expected.
-JUnit XML, which every continuous-integration system reads: a suite per audit, a case per claim.
-SARIF 2.1.0, which code-scanning pages read: a result at the line of every claim that came out wrong.
-"""
+"""Formats for continuous integration: GitHub workflow commands, JUnit XML and SARIF 2.1.0."""
 
 from __future__ import annotations
 
@@ -18,8 +13,8 @@ from dpspec.contract.canonical import digest
 from dpspec.engine.redact import redact
 from dpspec.engine.results.joined import apart
 from dpspec.engine.results.result import AuditResult, Result
-from dpspec.reporters.view import words
-from dpspec.reporters.view.tally import tally
+from dpspec.reporters import labels
+from dpspec.reporters.summary import tally
 from dpspec.text import json_text, plain
 
 if TYPE_CHECKING:
@@ -27,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def render_github(result: Result, *, internal: bool = False) -> str:
-    """Workflow commands, one a line; data-dependent and per-record values only where ``internal`` asks for them."""
+    """Return GitHub workflow commands: an annotation at the line of each unexpected claim.
+
+    Args:
+        result: The result.
+        internal: Whether to keep data-dependent and per-record values.
+    """
     if not internal:
         result = redact(result)
     lines = [line for audit in result.audits for line in _annotations(audit)]
@@ -38,15 +38,15 @@ def render_github(result: Result, *, internal: bool = False) -> str:
 def _annotations(audit: AuditResult) -> Iterator[str]:
     for verdict in audit.verdicts:
         if not verdict.expected:
-            title = f"{audit.name}, claim {verdict.claim}: {words.headline(audit, verdict)}"
-            kind = "warning" if words.pending(audit, verdict) else "error"
-            yield _command(kind, words.verdict_line(audit, verdict), title=title, **_place(audit, verdict.claim))
+            title = f"{audit.name}, claim {verdict.claim}: {labels.headline(audit, verdict)}"
+            kind = "warning" if labels.pending(audit, verdict) else "error"
+            yield _command(kind, labels.verdict_line(audit, verdict), title=title, **_place(audit, verdict.claim))
     conformance = audit.conformance
-    if not conformance.expected and not words.untested(audit):
-        title = f"{audit.name}: {words.conformance_label(conformance.status)}"
-        yield _command("error", words.conformance_line(audit), title=title, **_place(audit, ""))
+    if not conformance.expected and not labels.untested(audit):
+        title = f"{audit.name}: {labels.conformance_label(conformance.status)}"
+        yield _command("error", labels.conformance_line(audit), title=title, **_place(audit, ""))
     if not audit.complete:
-        yield _command("warning", words.missing_trials(audit), title=f"{audit.name}: incomplete", **_place(audit, ""))
+        yield _command("warning", labels.missing_trials(audit), title=f"{audit.name}: incomplete", **_place(audit, ""))
 
 
 def _place(audit: AuditResult, claim: str) -> dict[str, str]:
@@ -57,7 +57,7 @@ def _place(audit: AuditResult, claim: str) -> dict[str, str]:
 
 
 def _command(kind: str, message: str, **properties: str) -> str:
-    """One workflow command. Percent signs and line ends are escaped everywhere, colons and commas in properties too."""
+    """One workflow command. Percent signs and line ends are escaped, and colons and commas in properties."""
     listed = ",".join(
         f"{name}={_escaped(plain(value)).replace(':', '%3A').replace(',', '%2C')}" for name, value in properties.items()
     )
@@ -69,11 +69,13 @@ def _escaped(text: str) -> str:
 
 
 def render_junit(result: Result, *, internal: bool = False) -> str:
-    """The result as JUnit XML text; data-dependent and per-record values only where ``internal`` asks for them.
+    """Return JUnit XML: a suite per audit, a case per claim and one for the conformance.
 
-    A case fails where a claim, or the conformance, did not come out as the spec expects: a control that is refuted as
-    it should be passes. Missing trials are an error; what they would decide, and a conformance that nobody tested, is
-    skipped.
+    An unexpected claim or conformance is a failure, missing trials are an error, and undecided claims are skipped.
+
+    Args:
+        result: The result.
+        internal: Whether to keep data-dependent and per-record values.
     """
     from junitparser import JUnitXml, TestSuite
 
@@ -98,22 +100,22 @@ def _cases(audit: AuditResult) -> Iterator[TestCase]:
     name = plain(audit.name)
     for verdict in audit.verdicts:
         case = TestCase(plain(verdict.claim), name)
-        if words.pending(audit, verdict):
-            case.result = [Skipped(plain(words.verdict_line(audit, verdict)))]
+        if labels.pending(audit, verdict):
+            case.result = [Skipped(plain(labels.verdict_line(audit, verdict)))]
         elif not verdict.expected:
-            case.result = [Failure(plain(words.verdict_line(audit, verdict)), words.verdict_label(audit, verdict))]
-        case.system_out = plain(words.verdict_line(audit, verdict))
+            case.result = [Failure(plain(labels.verdict_line(audit, verdict)), labels.verdict_label(audit, verdict))]
+        case.system_out = plain(labels.verdict_line(audit, verdict))
         yield case
     conformance = audit.conformance
     case = TestCase("conformance", name)
-    if not conformance.expected and not words.untested(audit):
-        case.result = [Failure(plain(words.conformance_line(audit)), conformance.status)]
+    if not conformance.expected and not labels.untested(audit):
+        case.result = [Failure(plain(labels.conformance_line(audit)), conformance.status)]
     elif conformance.status == "not-run":
         case.result = [Skipped(plain(conformance.reason))]
     yield case
     if not audit.complete:
         case = TestCase("trials", name)
-        case.result = [Error(plain(words.missing_trials(audit)), "incomplete")]
+        case.result = [Error(plain(labels.missing_trials(audit)), "incomplete")]
         yield case
 
 
@@ -121,25 +123,27 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 _RULES = {
     "contradicted": "An attack rejects a proved bound: theory, implementation or attack is wrong",
-    "refuted": "An attack or a bound rejects what a claim says",
-    "open": "Nothing decides a claim",
-    "supported": "A claim is supported by evidence that is no proof",
+    "refuted": "An attack or a bound rejects a claim",
+    "open": "A claim is neither proved nor refuted",
+    "supported": "A claim is supported by evidence, not proved",
     "proved": "A claim is proved that was expected to fail",
-    "deviates": "What ran is not what was declared",
-    "conforms-within": "What ran conforms although it was expected to deviate",
-    "not-run": "Nothing that ran could be held against what was declared",
-    "checks-missing": "Checks that the plan promised were not made",
+    "deviates": "The executed run deviates from its declaration",
+    "conforms-within": "No deviation found in a run that was expected to deviate",
+    "not-run": "The conformance of the executed run was not tested",
+    "checks-missing": "Planned checks of the executed run are missing",
     "incomplete": "Trials are missing",
 }
 
 _HELP = {name: f"See `dpspec explain {name}`." for name in ("contradicted", "refuted", "open", "supported", "proved")}
-_HELP["incomplete"] = "The same command with the same store makes the trials that are missing."
+_HELP["incomplete"] = "The same command with the same store adds the missing trials."
 
 
 def render_sarif(result: Result, *, internal: bool = False) -> str:
-    """SARIF text; data-dependent and per-record values only where ``internal`` asks for them.
+    """Return SARIF: a result at the line of each unexpected claim.
 
-    Only what did not come out as the spec expects is a result: a claim that holds needs nobody's attention.
+    Args:
+        result: The result.
+        internal: Whether to keep data-dependent and per-record values.
     """
     if not internal:
         result = redact(result)
@@ -149,7 +153,6 @@ def render_sarif(result: Result, *, internal: bool = False) -> str:
 
 
 def _run(result: Result) -> Json:
-    """One invocation."""
     driver: dict[str, Json] = {
         "name": "dpspec",
         "semanticVersion": _version(result),
@@ -166,14 +169,14 @@ def _run(result: Result) -> Json:
 def _results(audit: AuditResult) -> Iterator[Json]:
     for verdict in audit.verdicts:
         if not verdict.expected:
-            text = f"{audit.name}, claim {verdict.claim}: {words.verdict_line(audit, verdict)}"
-            level = "warning" if words.pending(audit, verdict) else "error"
+            text = f"{audit.name}, claim {verdict.claim}: {labels.verdict_line(audit, verdict)}"
+            level = "warning" if labels.pending(audit, verdict) else "error"
             yield _result(audit, verdict.verdict, verdict.claim, text, level)
     conformance = audit.conformance
-    if not conformance.expected and not words.untested(audit):
-        yield _result(audit, conformance.status, "", f"{audit.name}: conformance {words.conformance_line(audit)}")
+    if not conformance.expected and not labels.untested(audit):
+        yield _result(audit, conformance.status, "", f"{audit.name}: conformance {labels.conformance_line(audit)}")
     if not audit.complete:
-        yield _result(audit, "incomplete", "", f"{audit.name}: {words.missing_trials(audit)}", level="warning")
+        yield _result(audit, "incomplete", "", f"{audit.name}: {labels.missing_trials(audit)}", level="warning")
 
 
 def _result(audit: AuditResult, rule: str, claim: str, text: str, level: str = "error") -> Json:
@@ -196,7 +199,7 @@ def _location(audit: AuditResult, claim: str) -> Json:
 
 
 def _uri(file: str) -> str:
-    """A path as a relative address; bytes of a name that are no text stay what they are."""
+    """A path as a relative address; undecodable bytes of a name are kept."""
     path = PurePath(file).as_posix()
     try:
         return quote(path, errors="surrogateescape")

@@ -1,24 +1,30 @@
-"""A result as data: JSON of the published schema, and CSV for spreadsheets with one row per claim.
-
-``verify``, ``diff`` and ``report`` read the JSON (``dpspec/result/v1``) again.
-"""
+"""Data formats: a result as JSON or CSV, and changes between two results as text, Markdown or JSON."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 
 from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import dump
+from dpspec.engine.results.diff import Change
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.view import words
-from dpspec.text import plain
+from dpspec.reporters import labels
+from dpspec.text import json_text, markdown, plain
 
 
 def render_json(result: Result, *, internal: bool = False) -> str:
-    """The result as JSON text; data-dependent and per-record values only where ``internal`` asks for them."""
+    """Return JSON of the schema ``dpspec/result/v1``, which ``verify``, ``diff`` and ``report`` read.
+
+    Args:
+        result: The result.
+        internal: Whether to keep data-dependent and per-record values.
+    """
     return dump(result if internal else redact(result))
 
 
@@ -27,15 +33,19 @@ COLUMNS = (
     "p_value", "conformance", "reason", "file", "line", "result",
 )  # fmt: skip
 
-#: The place before a character that begins a formula, in ASCII or full width: at the start of a cell, and after each
-#: separator that a spreadsheet may split the line at instead of the comma.
+#: The place before a character that begins a formula, in ASCII or full width: at the start of a cell, and after a
+#: separator at which a spreadsheet may split the line.
 _FORMULA = re.compile(r"(?:^|[;|])\s*(?=[=+\-@\uff1d\uff0b\uff0d\uff20\u2212])")
 
 
 def render_csv(result: Result, *, internal: bool = False) -> str:
-    """CSV text with a header; numbers as they are, ``inf`` where there is no bound, empty where there is no value.
+    """Return CSV with a row per claim: full precision, ``inf`` for no bound, an empty cell for no value.
 
-    ``result`` is the file of the result that an audit is from, where several were joined.
+    The column ``result`` names the file of each audit of a joined result.
+
+    Args:
+        result: The result.
+        internal: Whether to keep data-dependent and per-record values.
     """
     if not internal:
         result = redact(result)
@@ -50,7 +60,7 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
 
 def _row(audit: AuditResult, verdict: Verdict) -> list[str]:
     place = audit.places.get(verdict.claim) or {"file": audit.source, "line": ""}
-    label = words.headline(audit, verdict)
+    label = labels.headline(audit, verdict)
     texts = (audit.name, verdict.claim, verdict.kind, verdict.text, label, " or ".join(verdict.expect))
     numbers = (verdict.claimed, verdict.lower, verdict.upper, verdict.p_value)
     return [
@@ -66,5 +76,49 @@ def _row(audit: AuditResult, verdict: Verdict) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Text on one line that no spreadsheet takes for a formula: an apostrophe precedes what would begin one."""
+    """Text on one line, with an apostrophe before the beginning of a formula."""
     return _FORMULA.sub(r"\g<0>'", plain(text))
+
+
+#: The first character of a changed line.
+MARKS = {"better": "+", "worse": "-", "other": "~"}
+
+
+def changes_text(changes: Sequence[Change]) -> str:
+    """Return a line per change: ``- demo / one: verdict proved -> refuted``."""
+    return "\n".join(map(change_line, changes)) if changes else "no change"
+
+
+def change_line(change: Change) -> str:
+    """Return a change on one line."""
+    return (
+        f"{MARKS[change.trend]} {plain(_place(change))}: {change.what} {plain(change.before)} -> {plain(change.after)}"
+    )
+
+
+def changes_markdown(changes: Sequence[Change]) -> str:
+    """Return a table, for a comment on a pull request."""
+    if not changes:
+        return "No change."
+    rows = [
+        f"| {change.trend} | {markdown(_place(change))} | {change.what} | {markdown(change.before)} | "
+        f"{markdown(change.after)} |"
+        for change in changes
+    ]
+    return "\n".join(["| Trend | Place | Value | Before | After |", "|---|---|---|---|---|", *rows])
+
+
+def changes_json(changes: Sequence[Change]) -> str:
+    """Return a list of objects with the fields of :class:`~dpspec.engine.results.diff.Change`."""
+    return json_text(json.dumps([asdict(change) for change in changes], indent=2))
+
+
+CHANGE_FORMATS: Mapping[str, Callable[[Sequence[Change]], str]] = {
+    "text": changes_text,
+    "markdown": changes_markdown,
+    "json": changes_json,
+}
+
+
+def _place(change: Change) -> str:
+    return f"{change.audit} / {change.claim}" if change.claim else change.audit

@@ -1,9 +1,8 @@
 """A result as YAML of the OpenDP Differential Privacy Deployments Registry: one record per audit, to be completed.
 
-The keys are those of ``schemas/deployments-schema.yaml`` of opendp/deployments-registry-data (its research: Ghazi,
-Nanayakkara and Vadhan). An audit knows the mechanism, its parameters and what is established of them; it knows nothing
-of who publishes what, where and for whom. What it cannot know and the registry requires is marked to be filled in, and
-what is optional there is left out.
+The keys follow ``schemas/deployments-schema.yaml`` of opendp/deployments-registry-data (its research: Ghazi,
+Nanayakkara and Vadhan). An audit provides the mechanism, its parameters and their evidence. Required keys on the
+publication are marked as to be filled in; optional ones are omitted.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from dpspec.contract import Json
 from dpspec.contract.spec import unit_in_words
 from dpspec.engine.redact import redact
 from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.reporters import labels
 from dpspec.reporters.formats.statement import Statement, statements
-from dpspec.reporters.view import words
-from dpspec.reporters.view.limits import ALWAYS
+from dpspec.reporters.limits import ALWAYS
 from dpspec.text import markdown
 
-#: Stands where only those who publish can say what is so.
+#: The value of required keys that only the publisher knows.
 FILL_IN = "To be filled in"
 
 _HEAD = """\
 # A record for the OpenDP Differential Privacy Deployments Registry, one document per deployment.
 # Fill in: data_curators, intended_use, data_product_region, publication_date, registry_authors, and the name and the
-# description where they say too little. Optional keys that no audit can know are left out.
+# description if they are too short. Optional keys that an audit does not provide are omitted.
 """
 
-#: The registry's name for kinds of claims, and their parameters that it has keys for.
+#: The registry's names of claim kinds, and the parameters that it has keys for.
 _VARIANTS = {"approx-dp": "Approximate DP", "pure-dp": "Pure DP"}
 _PARAMETERS = {"approx-dp": ("epsilon", "delta"), "pure-dp": ("epsilon",)}
 
@@ -44,9 +43,9 @@ class _Guarantee:
 
 
 def render(result: Result, *, internal: bool = False) -> str:
-    """YAML, a document per audit. ``internal`` changes nothing: what is published holds no data-dependent value.
+    """Return YAML, a document per audit. A published record has no data-dependent value: ``internal`` has no effect.
 
-    All strings are Markdown in the registry, and are escaped as such.
+    Strings are Markdown in the registry and escaped accordingly.
     """
     import yaml
 
@@ -77,7 +76,7 @@ def _record(audit: AuditResult, statement: Statement) -> dict[str, Json]:
         "deployment_model": {
             "model_name": "Central",
             "trust_assumptions": _block(statement, "Trust model"),
-            "release_type_details": _block(statement, "What is released"),
+            "release_type_details": _block(statement, "Released output"),
         },
         "implementation": _implementation(statement),
         "administrative": {
@@ -90,16 +89,16 @@ def _record(audit: AuditResult, statement: Statement) -> dict[str, Json]:
 
 
 def _guarantee(audit: AuditResult) -> _Guarantee | None:
-    """The first claim about (epsilon, delta) of single records that is proved, or else the first that is supported.
+    """The first proved claim about (epsilon, delta) of single records, else the first supported one.
 
-    Claims over a collection of data sets, and about one record, are told of but are no guarantee of a deployment.
+    Claims over a collection of datasets or about one record do not count as a guarantee of a deployment.
     """
     claims = {str(claim.get("id")): claim for claim in audit.document.get("claims", ()) if isinstance(claim, Mapping)}
     for name in ("proved", "supported"):
         for verdict in audit.verdicts:
             claim = claims.get(verdict.claim, {})
             narrow = claim.get("group_size", 1) != 1 or any(claim.get(key) is not None for key in ("record", "over"))
-            if verdict.kind in _PARAMETERS and words.verdict_label(audit, verdict) == name and not narrow:
+            if verdict.kind in _PARAMETERS and labels.verdict_label(audit, verdict) == name and not narrow:
                 keys = _PARAMETERS[verdict.kind]
                 return _Guarantee(verdict, {key: float(claim[key]) for key in keys if claim.get(key) is not None})
     return None
@@ -114,7 +113,7 @@ def _privacy_loss(audit: AuditResult, statement: Statement, guarantee: _Guarante
     }
     if guarantee is not None:
         loss["privacy_parameters"] = dict(guarantee.parameters)
-    said = [
+    texts = [
         f"Claim {one.claim}: {one.says}. Verdict {one.verdict}, interval {one.interval.strip('[]').replace(',', ' to')}"
         + (f"; {one.rigor}" if one.rigor else "")
         for one in statement.guarantees
@@ -122,19 +121,19 @@ def _privacy_loss(audit: AuditResult, statement: Statement, guarantee: _Guarante
     ]
     if guarantee is None:
         one = "single records" if unit == "record" else f"one {unit}"
-        said.insert(0, f"No claim about epsilon of {one} was established by the audit")
-    loss["privacy_parameters_details"] = ". ".join(_text(text) for text in (*said, *statement.curves)) + "."
+        texts.insert(0, f"No claim about epsilon of {one} was established by the audit")
+    loss["privacy_parameters_details"] = ". ".join(_text(text) for text in (*texts, *statement.curves)) + "."
     return loss
 
 
 def _implementation(statement: Statement) -> dict[str, Json]:
     sources = dict.fromkeys(one.source for one in statement.guarantees if one.source)
     return {
-        "preprocessing_and_hyperparameter_tuning": "Pre-processing is accounted for as far as the mechanism names it. "
-        "How hyperparameters were tuned is outside the audit.",
+        "preprocessing_and_hyperparameter_tuning": "Pre-processing is accounted for if the mechanism declares it. "
+        "Hyperparameter tuning is outside the audit.",
         "mechanisms": f"{_block(statement, 'Mechanism')}. {markdown(ALWAYS[0])}",
         "composition": ". ".join(markdown(f"By {source}") for source in sources) or "Not established",
-        "post_processing": "Outside the audit; it costs no privacy where it looks at what is released only.",
+        "post_processing": "Outside the audit; it costs no privacy if it uses the released output only.",
         "justification": " ".join(_justified(statement)),
         "utility": _block(statement, "Utility"),
         "additional_information": f"Audited with dpspec, spec digest {markdown(statement.digest)}. "
@@ -143,17 +142,17 @@ def _implementation(statement: Statement) -> dict[str, Json]:
 
 
 def _justified(statement: Statement) -> Iterator[str]:
-    yield "Claims were held against proved bounds and against attacks on the executed pipeline."
+    yield "Claims were compared with proved bounds and with attacks on the executed pipeline."
     yield from (f"{_text(text)}." for text in statement.assumptions)
 
 
 def _block(statement: Statement, name: str) -> str:
     block = next(block for block in statement.blocks if block.name == name)
-    return _text(words.sentence(f"{block.text.rstrip('.')} ({block.coverage})"))
+    return _text(labels.sentence(f"{block.text.rstrip('.')} ({block.coverage})"))
 
 
 def _text(text: str) -> str:
-    """Our own words with little in them that Markdown would have to escape, and everything else escaped."""
+    """Markdown text without comparison signs and underscores, which would need escapes."""
     return markdown(text.replace("<=", "at most").replace(">=", "at least").replace("_", " "))
 
 

@@ -1,4 +1,4 @@
-"""A result as GitHub-flavoured Markdown, for a job summary or a comment: at most a screen where all is well."""
+"""A result as GitHub-flavored Markdown, for a job summary or a comment."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.redact import redact
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.view import recording, sentences, words
-from dpspec.reporters.view.limits import limits, recipes
-from dpspec.reporters.view.tally import tally
+from dpspec.reporters import labels, phrases
+from dpspec.reporters.limits import limits, recipes
+from dpspec.reporters.summary import tally
 from dpspec.text import markdown, plain
 
-#: Of so many claims, and audits, those that are as expected are shown; of more they are folded away.
+#: Of more claims or audits than this, the expected ones are folded.
 _MANY = 30
 
 
 def render(result: Result, *, internal: bool = False) -> str:
-    """The report as Markdown text; data-dependent and per-record values only where ``internal`` asks for them.
+    """Return the report; unexpected claims come first, findings and recipes are folded.
 
-    What is not as expected comes first, in full; claims and conformance take a line each; findings, what conformance
-    would have seen, and how to reproduce the result are folded.
+    Args:
+        result: The result.
+        internal: Whether to keep data-dependent and per-record values.
     """
     if not internal:
         result = redact(result)
@@ -38,7 +39,7 @@ def render(result: Result, *, internal: bool = False) -> str:
     lines.extend(_conformance(result.audits, several=several))
     for audit in result.audits:
         lines.extend(_recording(audit, several=several))
-    lines.extend(["## What this does not show", ""])
+    lines.extend(["## Limits", ""])
     lines.extend(f"- {markdown(sentence)}" for sentence in (*result.notes, *limits(result)))
     lines.append("")
     for source, audit in zip(sources(result), result.audits, strict=True):
@@ -48,7 +49,7 @@ def render(result: Result, *, internal: bool = False) -> str:
 
 
 def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:
-    """Lines behind a title, which is ours: it stands in HTML, where no foreign text may."""
+    """Lines behind a title, which must not contain foreign text: HTML does not escape it."""
     yield f"<details><summary>{title}</summary>"
     yield ""
     yield from lines
@@ -66,34 +67,34 @@ def _contradicted(audit: AuditResult) -> Iterator[str]:
 def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
     """Claims with their reasons, then rejected checks by p-value."""
     wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
-    deviating = not (audit.conformance.expected or words.untested(audit))
+    deviating = not (audit.conformance.expected or labels.untested(audit))
     if not wrong and not deviating:
         return
     yield f"## Not as expected{f': {markdown(audit.name)}' if several else ''}"
     yield ""
     for verdict in wrong:
-        yield f"- **{words.headline(audit, verdict)}** {markdown(verdict.claim)}: {markdown(verdict.reason)}"
+        yield f"- **{labels.headline(audit, verdict)}** {markdown(verdict.claim)}: {markdown(verdict.reason)}"
     if deviating:
         yield f"- {_status(audit)}. {markdown(audit.conformance.reason)}"
         for check in sorted((one for one in audit.checks if rejected(one, 1)), key=lambda one: one.p_value):
-            yield f"  - {markdown(sentences.check(check))}"
+            yield f"  - {markdown(phrases.check(check))}"
     yield ""
 
 
 def _claims(audits: Sequence[AuditResult], *, several: bool) -> Iterator[str]:
-    """One table; where it would be long, those that are as expected stand in a second one, folded."""
+    """One table; of many claims the expected ones are in a second, folded one."""
     judged = [(audit, verdict) for audit in audits for verdict in audit.verdicts]
     first = [pair for pair in judged if not pair[1].expected] if len(judged) > _MANY else judged
     rest = [pair for pair in judged if pair[1].expected] if len(judged) > _MANY else []
     yield from _table(first, several=several)
     if rest:
-        yield from _folded(f"{words.count(len(rest), 'claim')} as expected", _table(rest, several=several))
+        yield from _folded(f"{labels.count(len(rest), 'claim')} as expected", _table(rest, several=several))
 
 
 def _table(judged: Sequence[tuple[AuditResult, Verdict]], *, several: bool) -> Iterator[str]:
     if not judged:
         return
-    claimed = any(words.claimed(verdict) for _, verdict in judged)
+    claimed = any(labels.claimed(verdict) for _, verdict in judged)
     yield f"| Verdict | Claim | Says | {'Claimed | ' if claimed else ''}Interval | Outcome |"
     yield f"|---|---|---|{'---|' if claimed else ''}---|---|"
     for audit, verdict in judged:
@@ -102,43 +103,41 @@ def _table(judged: Sequence[tuple[AuditResult, Verdict]], *, several: bool) -> I
 
 
 def _conformance(audits: Sequence[AuditResult], *, several: bool) -> Iterator[str]:
-    """A line each: what is said of the tests themselves is folded."""
-    expected = [audit for audit in audits if audit.conformance.expected or words.untested(audit)]
+    expected = [audit for audit in audits if audit.conformance.expected or labels.untested(audit)]
     for audit in audits:
         if len(audits) <= _MANY or audit not in expected:
             name = f"- {markdown(audit.name)}: " if several else ""
             yield f"{name}{'c' if several else 'C'}onformance {_status(audit)}."
     if len(audits) > _MANY and expected:
-        yield f"- Conformance of {words.count(len(expected), 'other audit')}: as expected."
+        yield f"- Conformance of {labels.count(len(expected), 'other audit')}: as expected."
     yield ""
 
 
 def _recording(audit: AuditResult, *, several: bool) -> Iterator[str]:
-    """What a recorded training executed, its channels, and its accountant's figure."""
     found = audit.recording
     if found is None:
         return
     of = f": {markdown(audit.name)}" if several else ""
-    yield f"## {recording.CHANNELS}{of}"
+    yield from (f"## {phrases.CHANNELS}{of}", "")
+    yield from _rows(phrases.CHANNEL_COLUMNS, phrases.channel_rows(found))
+    yield from (f"## {phrases.EXECUTED}{of}", "")
+    yield from (f"- {markdown(line)}" for line in phrases.executed(found))
     yield ""
-    yield f"| {' | '.join(recording.COLUMNS)} |"
-    yield "|---|---|---|"
-    for row in recording.channel_rows(found):
-        yield f"| {' | '.join(map(markdown, row))} |"
-    yield ""
-    yield f"## {recording.EXECUTED}{of}"
-    yield ""
-    yield from (f"- {markdown(line)}" for line in recording.executed(found))
-    yield ""
-    for line in (recording.declared(found), recording.accountant(found.accountant), *found.cautions, *found.advice):
+    for line in (phrases.declared(found), phrases.accountant(found.accountant), *phrases.recording_notes(found)):
         if line:
-            yield markdown(line)
-            yield ""
+            yield from (markdown(line), "")
+
+
+def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    yield from (f"| {' | '.join(map(markdown, row))} |" for row in rows)
+    yield ""
 
 
 def _status(audit: AuditResult) -> str:
-    outcome = words.conformance_outcome(audit)
-    return f"**{words.conformance_label(audit.conformance.status)}**{f', {markdown(outcome)}' if outcome else ''}"
+    outcome = labels.conformance_outcome(audit)
+    return f"**{labels.conformance_label(audit.conformance.status)}**{f', {markdown(outcome)}' if outcome else ''}"
 
 
 def _details(audit: AuditResult, source: str) -> Iterator[str]:
@@ -149,24 +148,16 @@ def _details(audit: AuditResult, source: str) -> Iterator[str]:
         yield ""
     yield f"Conformance: {_status(audit)}. {markdown(audit.conformance.reason)}"
     yield ""
-    for said in sentences.as_run(audit):
+    for said in phrases.as_run(audit):
         yield markdown(said)
         yield ""
-    if distinct := _distinct(sentences.findings(audit)):
-        yield "| Number | At | Of | Kind | Method | Source |"
-        yield "|---|---|---|---|---|---|"
-        for finding in distinct:
-            cells = (
-                words.statement(finding),
-                words.conditions(finding.at),
-                words.scope(finding),
-                words.rigor(finding),
-                finding.method,
-                finding.source,
-            )
-            yield f"| {' | '.join(markdown(cell) for cell in cells)} |"
-        yield ""
-    for note in (*audit.notes, words.left_out(audit)):
+    if distinct := _distinct(phrases.findings(audit)):
+        rows = (
+            (labels.statement(f), labels.conditions(f.at), labels.scope(f), labels.rigor(f), f.method, f.source)
+            for f in distinct
+        )
+        yield from _rows(("Number", "At", "Of", "Kind", "Method", "Source"), rows)
+    for note in (*audit.notes, labels.omitted(audit)):
         if note:
             yield markdown(note)
             yield ""
@@ -177,7 +168,7 @@ def _distinct(findings: Sequence[Finding]) -> list[Finding]:
 
     def key(finding: Finding) -> tuple[object, ...]:
         scope = replace(finding.scope, direction="both")
-        return words.statement(finding), finding.at, scope, words.rigor(finding), finding.method, finding.source
+        return labels.statement(finding), finding.at, scope, labels.rigor(finding), finding.method, finding.source
 
     both = {key(finding) for finding in findings if finding.scope.direction == "both"}
     return [finding for finding in findings if finding.scope.direction == "both" or key(finding) not in both]
@@ -197,9 +188,9 @@ def _reproduce(result: Result) -> Iterator[str]:
 
 def _row(audit: AuditResult, verdict: Verdict, *, claimed: bool, several: bool) -> tuple[str, ...]:
     name = f"{audit.name}.{verdict.claim}" if several else verdict.claim
-    value = (words.claimed(verdict),) if claimed else ()
-    cells = (name, verdict.text, *value, words.interval(audit, verdict), words.outcome(audit, verdict))
-    return (f"**{markdown(words.headline(audit, verdict))}**", *(markdown(cell) for cell in cells))
+    value = (labels.claimed(verdict),) if claimed else ()
+    cells = (name, verdict.text, *value, labels.interval(audit, verdict), labels.outcome(audit, verdict))
+    return (f"**{markdown(labels.headline(audit, verdict))}**", *(markdown(cell) for cell in cells))
 
 
 def _fenced(text: str) -> tuple[str, ...]:

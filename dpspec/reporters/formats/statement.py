@@ -1,8 +1,8 @@
-"""A privacy statement to publish: one page along the blocks of NIST SP 800-226, each checked, declared or not covered.
+"""A privacy statement to publish: one page along the blocks of NIST SP 800-226.
 
-*Guidelines for Evaluating Differential Privacy Guarantees* (NIST SP 800-226, 2025) asks about more than epsilon: the
-unit of privacy, correctness of the implementation, the trust model, security, and how data was collected. A statement
-says of every block what this audit checked, what is only declared, and what it does not cover.
+*Guidelines for Evaluating Differential Privacy Guarantees* (NIST SP 800-226, 2025) covers more than epsilon: the unit
+of privacy, correctness of the implementation, trust model, security and data collection. Each block is checked,
+declared or not covered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
 from dpspec.engine.results.joined import apart
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.view import words
+from dpspec.reporters import labels
 from dpspec.text import json_text, markdown
 
 Coverage: TypeAlias = Literal["checked", "declared", "not covered"]
@@ -27,13 +27,13 @@ Coverage: TypeAlias = Literal["checked", "declared", "not covered"]
 _UNITS = {"add-remove": "added or removed", "replace-one": "replaced by another", "zero-out": "replaced by nothing"}
 
 
-#: Where a curve from finitely many pairs is below every Gaussian one with more probability than this, mu says nothing.
+#: The maximum probability with which a curve may be below its Gaussian fit.
 _MOST_FLOOR = 1e-3
 
 
 @dataclass(frozen=True)
 class Block:
-    """One block of the pyramid: what is known of it, and how."""
+    """One block of the pyramid."""
 
     name: str
     coverage: Coverage
@@ -42,10 +42,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """One claim: what is said, the verdict, and the interval with the rigor of its upper end.
-
-    control: whether the claim was made to fail, as a test of the audit.
-    """
+    """One claim, its verdict, and its interval with the rigor of the upper end; a control is false on purpose."""
 
     claim: str
     says: str
@@ -71,19 +68,19 @@ class Statement:
 
 
 def statements(result: Result) -> tuple[Statement, ...]:
-    """One statement per audit, without anything that depends on the data."""
+    """Return one statement per audit, without data-dependent values."""
     return tuple(_statement(audit, part.created) for part in apart(redact(result)) for audit in part.audits)
 
 
 def render(result: Result, *, internal: bool = False) -> str:
-    """Markdown. ``internal`` changes nothing: what is published holds no data-dependent value."""
+    """Return Markdown. A published statement has no data-dependent value, so ``internal`` has no effect."""
     return "\n".join(line for statement in statements(result) for line in _page(statement))
 
 
 def render_json(result: Result, *, internal: bool = False) -> str:
-    """The same as JSON. ``internal`` changes nothing: what is published holds no data-dependent value."""
-    said = [asdict(statement) for statement in statements(result)]
-    return json_text(json.dumps(said, indent=2, allow_nan=False)) + "\n"
+    """Return the statements as JSON; ``internal`` has no effect."""
+    found = [asdict(statement) for statement in statements(result)]
+    return json_text(json.dumps(found, indent=2, allow_nan=False)) + "\n"
 
 
 def _statement(audit: AuditResult, created: str) -> Statement:
@@ -110,39 +107,39 @@ def _guarantee(audit: AuditResult, verdict: Verdict) -> Guarantee:
     return Guarantee(
         claim=verdict.claim,
         says=verdict.text,
-        verdict=words.headline(audit, verdict),
-        control=words.is_control(verdict),
-        interval=words.interval(audit, verdict),
-        rigor="" if upper is None else words.rigor(upper),
+        verdict=labels.headline(audit, verdict),
+        control=labels.is_control(verdict),
+        interval=labels.interval(audit, verdict),
+        rigor="" if upper is None else labels.rigor(upper),
         source="" if upper is None else f"{upper.method}; {upper.source}",
     )
 
 
 def _curves(audit: AuditResult) -> Iterator[str]:
-    """Every proved curve as one number: mu of Gaussian differential privacy, and the regret of saying only that."""
+    """Each proved curve as mu of Gaussian differential privacy, with the regret of this approximation."""
     from dpspec.accounting import fit_gdp
 
     for curve in proven_curves(audit):
         mu, regret, floor = fit_gdp(curve.polygon)
         if math.isfinite(mu) and floor < _MOST_FLOOR:
-            but = f", but for a probability of {decimals.upper(floor)}" if floor else ""
+            but = f", except with probability {decimals.upper(floor)}" if floor else ""
             yield (
-                f"The proved curve{words.curve(curve) or ', single records'}: "
+                f"The proved curve{labels.curve(curve) or ', single records'}: "
                 f"mu-GDP with mu at most {decimals.upper(mu)}{but}. "
-                f"Saying only this gives away at most {decimals.upper(regret)} (regret)"
+                f"This approximation loses at most {decimals.upper(regret)} (regret)"
             )
 
 
 def _blocks(audit: AuditResult) -> Iterator[Block]:
     threat = audit.document.get("threat_model") or {}
-    private = [verdict for verdict in audit.verdicts if verdict.kind != "metric" and not words.is_control(verdict)]
-    labels = [words.verdict_label(audit, verdict) for verdict in private]
-    decided = [label for label in labels if label in ("proved", "supported")]
-    proved = labels.count("proved")
+    private = [verdict for verdict in audit.verdicts if verdict.kind != "metric" and not labels.is_control(verdict)]
+    verdicts = [labels.verdict_label(audit, verdict) for verdict in private]
+    decided = [label for label in verdicts if label in ("proved", "supported")]
+    proved = verdicts.count("proved")
     yield Block(
         "Epsilon and delta",
         "checked" if private and len(decided) == len(private) else "declared",
-        f"{proved} of {words.count(len(private), 'claim')} proved, by the bounds below"
+        f"{proved} of {labels.count(len(private), 'claim')} proved, by the bounds below"
         + ("" if len(decided) == len(private) else "; the others are not established by this audit"),
     )
     asked = threat.get("group_size") or 1
@@ -153,52 +150,51 @@ def _blocks(audit: AuditResult) -> Iterator[Block]:
         "Unit of privacy",
         "declared",
         f"one {unit}, {_UNITS.get(adjacency, adjacency)}; groups of "
-        f"{' and '.join(map(words.value, sizes))} were accounted for. {_bound(audit, unit)}",
+        f"{' and '.join(map(labels.value, sizes))} were accounted for. {_bound(audit, unit)}",
     )
     released = {
         "all-iterates": "every intermediate model",
         "final-model": "the final model",
-        "transcript": "every intermediate model, and which of the other records each step drew",
+        "transcript": "every intermediate model, and the other records of each batch",
     }
     access = str(threat.get("access", "all-iterates"))
-    yield Block("What is released", "declared", f"an adversary is taken to see {released.get(access, access)}")
+    yield Block("Released output", "declared", f"the adversary sees {released.get(access, access)}")
     yield Block("Mechanism", *_mechanism(audit))
     yield Block("Utility", *_utility(audit))
-    yield Block("Bias", "not covered", "how errors differ between groups of people was not measured")
+    yield Block("Bias", "not covered", "differences of errors between groups of people were not measured")
     yield Block("Side channels", "not covered", "floating-point behaviour of the noise, its generator, and timing")
-    yield Block("Other releases", "not covered", "what else was released from the same data composes with this")
+    yield Block("Other releases", "not covered", "other releases from the same data compose with this one")
     yield Block("Trust model", "declared", "the party that trains sees the data; models trained for audits stay there")
-    yield Block("Security and access control", "not covered", "who can reach the data, the code and the logs")
-    yield Block("Data collection", "not covered", "how the data was collected, and what about its pre-processing")
+    yield Block("Security and access control", "not covered", "access to the data, the code and the logs")
+    yield Block("Data collection", "not covered", "the collection and the pre-processing of the data")
 
 
 def _bound(audit: AuditResult, unit: str) -> str:
-    """What is known of how many records a person has."""
+    """The evidence on the number of records of a person."""
     if unit == "record":
-        return "That a person has no more records than that is not checked"
+        return "The number of records per person is not checked"
     known = (a.text for finding in audit.findings for a in finding.assumptions if a.name == "records-per-user")
-    said = next(known, "how many records one has is not checked")
-    return said[:1].upper() + said[1:]
+    return labels.sentence(next(known, "the number of records of a user is not checked"))
 
 
 def _mechanism(audit: AuditResult) -> tuple[Coverage, str]:
     mechanism = audit.document.get("mechanism", {})
     values = {key: value for key, value in mechanism.items() if isinstance(value, str | int | float | Mapping)}
-    what = words.conditions(values)
+    declared = labels.conditions(values)
     conformance = audit.conformance
     if conformance.status == "conforms-within":
-        return "checked", f"{what}. What ran was tested against this: {conformance.reason}"
+        return "checked", f"{declared}. The executed run was compared with this: {conformance.reason}"
     if conformance.status == "deviates":
-        return "checked", f"{what}. What ran deviates from this: {conformance.reason}"
+        return "checked", f"{declared}. The executed run deviates from this: {conformance.reason}"
     if conformance.status == "checks-missing":
-        return "declared", f"{what}. What ran was not tested as planned: {conformance.reason}"
-    return "declared", f"{what}. What ran was not tested against this"
+        return "declared", f"{declared}. The executed run was not tested as planned: {conformance.reason}"
+    return "declared", f"{declared}. The executed run was not compared with this"
 
 
 def _utility(audit: AuditResult) -> tuple[Coverage, str]:
     metrics = [verdict for verdict in audit.verdicts if verdict.kind == "metric"]
     if not metrics:
-        return "not covered", "no claim about the model's use was made"
+        return "not covered", "no claim about the model's utility"
     return "checked", "; ".join(f"{verdict.text}: {verdict.verdict}" for verdict in metrics)
 
 
@@ -208,10 +204,10 @@ def _page(statement: Statement) -> Iterator[str]:
     if statement.description:
         yield markdown(statement.description)
         yield ""
-    yield "| Claim | Says | Verdict | Interval | Rigor of the upper bound | Source |"
+    yield "| Claim | Statement | Verdict | Interval | Rigor of the upper bound | Source |"
     yield "|---|---|---|---|---|---|"
     for one in statement.guarantees:
-        verdict = f"{one.verdict} (a control, made to fail)" if one.control else one.verdict
+        verdict = f"{one.verdict} (a control, false on purpose)" if one.control else one.verdict
         cells = (one.claim, one.says, verdict, one.interval, one.rigor or "none", one.source or "none")
         yield f"| {' | '.join(markdown(cell) for cell in cells)} |"
     yield ""

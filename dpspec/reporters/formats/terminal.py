@@ -1,26 +1,30 @@
-"""The report for people at a terminal or in a log: claims first, and everything that a verdict rests on below them."""
+"""The report for terminals and logs: brief, or the whole report with ``-v``.
+
+The brief report has a line for each expected claim, and unexpected claims and deviations in full.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from dpspec.contract import Finding
+from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.redact import redact
-from dpspec.engine.results import decimals
-from dpspec.engine.results.joined import sources
+from dpspec.engine.results import decimals, recording
+from dpspec.engine.results.joined import apart, sources
+from dpspec.engine.results.matrices import Matrix
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.view import recording as view
-from dpspec.reporters.view import sentences, words
-from dpspec.reporters.view.limits import limits, recipes
-from dpspec.reporters.view.number_tables import grid, pictures, rounding, series_table
-from dpspec.reporters.view.page_layout import Page, text_table
-from dpspec.reporters.view.tally import tally
+from dpspec.reporters import labels, matrices, phrases
+from dpspec.reporters.layout import Page, findings_table, pictures, rounding, series_table, text_table
+from dpspec.reporters.limits import limits, recipes, stored_trials
+from dpspec.reporters.summary import adversary, tally
 
 _STYLE = {
     "contradicted": "bold white on red",
     "refuted": "bold red",
     "proved": "bold green",
-    words.AS_DECLARED: "bold yellow",
+    labels.AS_DECLARED: "bold yellow",
     "supported": "green",
     "open": "yellow",
     "no deviation found": "green",
@@ -41,16 +45,22 @@ _CONFORMANCE = {
 #: The width of the column of verdicts; ``contradicted`` is the longest.
 _VERDICT_WIDTH = 12
 
+_MORE = "-v shows findings, checks, assumptions and limits; it trains nothing again."
+
 
 def render(result: Result, *, internal: bool = False, width: int = 80, color: bool = False) -> str:
-    """The report as text of at most ``width`` columns (a single long word of a command may pass it).
+    """Return the whole report; a single long word of a command may exceed the width.
 
-    internal: keep data-dependent and per-record values, which are otherwise left out and counted.
+    Args:
+        result: The result.
+        internal: Whether to keep data-dependent and per-record values. Otherwise they are omitted and counted.
+        width: The number of columns.
+        color: Whether to use colors.
     """
     if not internal:
         result = redact(result)
     page = Page(width, color=color)
-    alarm(page, result)
+    _alarm(page, result)
     page.heading("Claims")
     shown_source = ""
     for source, audit in zip(sources(result), result.audits, strict=True):
@@ -60,21 +70,61 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
         _claims(page, audit, named=len(result.audits) > 1)
     page.blank()
     page.line((tally(result), "bold"))
-    for audit, family in zip(result.audits, sentences.families(result), strict=True):
+    for audit, family in zip(result.audits, phrases.families(result), strict=True):
         suffix = f": {audit.name}" if len(result.audits) > 1 else ""
-        recording(page, audit, suffix)
-        _conformance(page, audit, suffix, family)
+        _recording(page, audit, suffix)
+        _checks(page, audit, suffix, family)
         _findings(page, audit, suffix)
         _assumptions(page, audit, suffix)
-        _notes(page, audit, suffix)
-    page.heading("What this does not show")
+        notes = [note for note in (*audit.notes, labels.omitted(audit)) if note]
+        if notes:
+            page.heading(f"Notes{suffix}")
+        for note in notes:
+            page.item(note)
+    page.heading("Limits")
     for sentence in (*result.notes, *limits(result)):
         page.item(sentence)
     _reproduce(page, result)
     return page.text()
 
 
-def alarm(page: Page, result: Result) -> None:
+def render_brief(result: Result, *, internal: bool = False, width: int = 80, color: bool = False) -> str:
+    """Return the report of ``dpspec run`` without ``-v``; the arguments are those of :func:`render`."""
+    if not internal:
+        result = redact(result)
+    page = Page(width, color=color)
+    _alarm(page, result)
+    several = len(result.audits) > 1
+    cells = {id(one): matrix for matrix in result.matrices for one in matrix.audits}
+    for audit in result.audits:
+        matrix = cells.get(id(audit))
+        if matrix is not None:
+            if audit is matrix.audits[0]:
+                _matrix(page, matrix)
+            continue
+        if several:
+            page.line((audit.name, "underline"))
+        if audit.recording is not None:
+            _checked_run(page, audit, f": {audit.name}" if several else "")
+        else:
+            _expected(page, audit)
+    for audit in result.audits:
+        if audit.recording is None:
+            matrix = cells.get(id(audit))
+            name = f"{matrix.name}, {matrices.cell_title(matrix, audit)} ({audit.name})" if matrix else audit.name
+            _unexpected(page, audit, f": {name}" if several else "")
+    untrained = [audit for audit in result.audits if not audit.planned_trials and audit.recording is None]
+    if untrained:
+        of = f" for {labels.count(len(untrained), 'audit')}" if several else ""
+        page.item(f"No training code was run{of}: results apply to the specification.")
+    for sentence in (*result.notes, *(note for one in apart(result) for note in stored_trials(one))):
+        page.item(sentence)
+    page.blank()
+    page.line(_MORE)
+    return page.text()
+
+
+def _alarm(page: Page, result: Result) -> None:
     """Write an alarm for each upper bound that an attack exceeds."""
     broken = [(audit, v) for audit in result.audits for v in audit.verdicts if v.verdict == "contradicted"]
     for audit, verdict in broken:
@@ -90,29 +140,145 @@ def alarm(page: Page, result: Result) -> None:
         page.line("The executed run deviates from its declaration, which can explain it; see Conformance.", indent=3)
 
 
+def _matrix(page: Page, matrix: Matrix[AuditResult]) -> None:
+    """A table of the cells if it fits, else a line for each cell."""
+    page.line((f"{matrix.name}, {len(matrix.audits)} cells", "underline"))
+    head, rows = matrices.table(matrix)
+    lines = text_table([head, *rows])
+    if max(map(len, lines)) > page.width - 2:
+        axes = len(matrix.axes)
+        lines = tuple(
+            f"{matrices.cell_title(matrix, audit)}: {'; '.join(filter(None, row[axes:]))}"
+            for audit, row in zip(matrix.audits, rows, strict=True)
+        )
+    for line in lines:
+        page.line(line, indent=2, hang=2)
+    for note in dict.fromkeys(note for audit in matrix.audits for note in audit.notes):
+        page.item(note)
+
+
+def _checked_run(page: Page, audit: AuditResult, suffix: str) -> None:
+    """A recorded training: its claims with their reasons, each epsilon, and the evidence of the recording."""
+    if not audit.verdicts:
+        page.line(("NO CLAIM", "bold yellow"), ": there is no epsilon to prove or refute", indent=2, hang=2)
+    for verdict in audit.verdicts:
+        _claim(page, audit, verdict)
+    if audit.conformance.expected:
+        _conformance(page, audit)
+    else:
+        _deviation(page, audit)
+    for note in audit.recording.cautions if audit.recording is not None else ():
+        page.item(("Note: ", "bold"), note)
+    page.heading(f"Epsilon{suffix}")
+    if text := adversary(audit.document):
+        page.line(f"{labels.sentence(text)}.", indent=2)
+    if audit.conformance.status != "conforms-within":
+        page.line("The run deviates: these bounds hold for the recorded schedule, not for the run.", indent=2)
+    for finding in audit.findings:
+        own = finding.source.startswith(recording.SOURCE) or finding.scope.pipeline == "executed"
+        if finding.quantity == "epsilon" and own:
+            at = labels.conditions(finding.at)
+            page.item(
+                f"{labels.statement(finding)}{_tight(finding)} at {at}, {labels.rigor(finding)}: {finding.method}"
+            )
+    _recording(page, audit, suffix, cautions=False)
+    for note in audit.notes:
+        page.item(note)
+
+
+def _tight(finding: Finding) -> str:
+    return "" if finding.lower is None else f" (true value >= {decimals.lower(finding.lower)})"
+
+
+def _expected(page: Page, audit: AuditResult) -> None:
+    """A line for each expected claim, for the conformance, and for each note."""
+    if not audit.verdicts:
+        page.line("The spec has no claims; -v shows the findings.", indent=2)
+    for verdict in audit.verdicts:
+        if verdict.expected:
+            claimed = labels.claimed(verdict)
+            wanted = "as expected" if verdict.verdict not in ("proved", "supported") else ""
+            rest = [labels.access(audit, verdict), f"claimed {claimed}" if claimed else "", wanted]
+            text = f" {labels.interval(audit, verdict)}: {', '.join([verdict.text, *filter(None, rest)])}"
+            _row(page, labels.headline(audit, verdict), (verdict.claim, "bold"), text)
+    if audit.conformance.expected or labels.untested(audit):
+        _conformance(page, audit)
+    for note in audit.notes:
+        page.item(note)
+
+
+def _conformance(page: Page, audit: AuditResult) -> None:
+    """One row on an executed run, with the range of its detection limits."""
+    status, outcome = audit.conformance.status, labels.conformance_outcome(audit)
+    if not outcome:
+        return
+    label = labels.conformance_label(status)
+    if status != "conforms-within":
+        _row(page, label, f"{outcome}: {audit.conformance.reason}")
+        return
+    limit: dict[str, float] = {}
+    for check in audit.checks:
+        if check.detectable is not None and 0.0 <= check.detectable < math.inf:
+            limit[check.assumption] = min(check.detectable, limit.get(check.assumption, math.inf))
+    unlimited = dict.fromkeys(check.assumption for check in audit.checks if check.assumption not in limit)
+    parts = [labels.count(len(audit.checks), "check")]
+    sizes = sorted((size, name) for name, size in limit.items() if size > 0.0)
+    if sizes:
+        low, high = (f"{decimals.upper(100 * size, digits=2)}% ({name})" for size, name in (sizes[0], sizes[-1]))
+        parts.append(f"smallest detectable deviation {low if low == high else f'per kind from {low} to {high}'}")
+    if unlimited:
+        parts.append(f"no detection limit for {', '.join(unlimited)}")
+    _row(page, label, "; ".join(parts))
+
+
+def _unexpected(page: Page, audit: AuditResult, suffix: str) -> None:
+    """Unexpected claims with their reasons, then the rejected checks."""
+    wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
+    deviating = not (audit.conformance.expected or labels.untested(audit))
+    if wrong or deviating:
+        page.heading(f"Not as expected{suffix}")
+    for verdict in wrong:
+        _claim(page, audit, verdict)
+    if deviating:
+        _deviation(page, audit)
+
+
+def _deviation(page: Page, audit: AuditResult) -> None:
+    conformance = audit.conformance
+    label = labels.conformance_label(conformance.status)
+    _row(page, label, f"{labels.conformance_outcome(audit)}: {conformance.reason}")
+    worst = sorted((check for check in audit.checks if rejected(check, 1)), key=lambda check: check.p_value)
+    for check in worst:
+        page.item(phrases.check(check), indent=4)
+    rest = len(audit.checks) - len(worst)
+    if rest:
+        page.item(f"{labels.count(rest, 'other check' if worst else 'check')} with p above 1e-6", indent=4)
+
+
 def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
     if named:
         page.line((audit.name, "underline"), indent=2)
     if not audit.verdicts:
         page.line("The spec has no claims; the findings are below.", indent=2)
     for verdict in audit.verdicts:
-        claim(page, audit, verdict)
+        _claim(page, audit, verdict)
     conformance = audit.conformance
-    unexpected = not (conformance.expected or words.untested(audit))
+    unexpected = not (conformance.expected or labels.untested(audit))
     if conformance.status in _CONFORMANCE and (conformance.status == "deviates" or unexpected):
-        label, outcome = words.conformance_label(conformance.status), words.conformance_outcome(audit)
-        row(page, label, f"{_CONFORMANCE[conformance.status]}, {outcome}; see Conformance")
+        label, outcome = labels.conformance_label(conformance.status), labels.conformance_outcome(audit)
+        _row(page, label, f"{_CONFORMANCE[conformance.status]}, {outcome}; see Conformance")
 
 
-def claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
+def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
     """A verdict with its interval and its reason."""
     indent = 2 + _VERDICT_WIDTH + 2
-    seen = words.access(audit, verdict)
-    row(page, words.headline(audit, verdict), (verdict.claim, "bold"), f": {verdict.text}{f', {seen}' if seen else ''}")
-    claimed = words.claimed(verdict)
+    access = labels.access(audit, verdict)
+    text = f": {verdict.text}{f', {access}' if access else ''}"
+    _row(page, labels.headline(audit, verdict), (verdict.claim, "bold"), text)
+    claimed = labels.claimed(verdict)
     page.line(
-        f"{f'claimed {claimed}, ' if claimed else ''}interval {words.interval(audit, verdict)}, ",
-        (words.outcome(audit, verdict), "" if verdict.expected else "bold red"),
+        f"{f'claimed {claimed}, ' if claimed else ''}interval {labels.interval(audit, verdict)}, ",
+        (labels.outcome(audit, verdict), "" if verdict.expected else "bold red"),
         indent=indent,
         hang=2,
     )
@@ -120,38 +286,35 @@ def claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
         page.line(verdict.reason, indent=indent)
 
 
-def row(page: Page, word: str, *parts: str | tuple[str, str]) -> None:
-    """A line that begins with a verdict in its column, in capitals up to the first comma."""
+def _row(page: Page, word: str, *parts: str | tuple[str, str]) -> None:
+    """A line that begins with a label in capitals, in the column of verdicts."""
     gap = " " * max(2, _VERDICT_WIDTH + 2 - len(word))
     name, comma, rest = word.partition(",")
     style = _STYLE.get(word, _STYLE.get(name, ""))
     page.line((f"{name.upper()}{comma}{rest}", style), gap, *parts, indent=2, hang=_VERDICT_WIDTH + 2)
 
 
-def recording(page: Page, audit: AuditResult, suffix: str, *, cautions: bool = True) -> None:
-    """What a recorded training executed, its channels, and its accountant's figure; nothing for other audits."""
+def _recording(page: Page, audit: AuditResult, suffix: str, *, cautions: bool = True) -> None:
     found = audit.recording
     if found is None:
         return
-    page.heading(f"{view.EXECUTED}{suffix}")
-    for line in view.executed(found):
+    page.heading(f"{phrases.EXECUTED}{suffix}")
+    for line in phrases.executed(found):
         page.item(line)
-    page.heading(f"{view.CHANNELS}{suffix}")
-    for line in text_table([view.COLUMNS, *view.channel_rows(found)], page.width - 2, folded=2):
-        page.line(line, indent=2)
-    if said := view.declared(found):
-        page.line(said, indent=2)
-    page.heading(f"{view.ACCOUNTANT}{suffix}")
-    page.line(view.accountant(found.accountant), indent=2)
-    notes = [*found.advice, *(f"not recognized: {one}" for one in found.unrecognized)]
-    for note in [*(found.cautions if cautions else ()), *notes]:
+    page.heading(f"{phrases.CHANNELS}{suffix}")
+    page.table([phrases.CHANNEL_COLUMNS, *phrases.channel_rows(found)], indent=2, folded=2)
+    if text := phrases.declared(found):
+        page.line(text, indent=2)
+    page.heading(f"{phrases.ACCOUNTANT}{suffix}")
+    page.line(phrases.accountant(found.accountant), indent=2)
+    for note in phrases.recording_notes(found, cautions=cautions):
         page.item(("Note: ", "bold"), note)
 
 
-def _conformance(page: Page, audit: AuditResult, suffix: str, family: int) -> None:
+def _checks(page: Page, audit: AuditResult, suffix: str, family: int) -> None:
     page.heading(f"Conformance{suffix}")
-    conformance, outcome = audit.conformance, words.conformance_outcome(audit)
-    label = words.conformance_label(conformance.status)
+    conformance, outcome = audit.conformance, labels.conformance_outcome(audit)
+    label = labels.conformance_label(conformance.status)
     page.line(
         (label.upper(), _STYLE[label]),
         f", {outcome}" if outcome else "",
@@ -159,22 +322,22 @@ def _conformance(page: Page, audit: AuditResult, suffix: str, family: int) -> No
         indent=2,
         hang=2,
     )
-    for check, is_rejected in sentences.ranked(audit.checks, family):
+    for check, is_rejected in phrases.ranked(audit.checks, family):
         mark = (("REJECTED", "bold red"), "  ") if is_rejected else ()
-        page.item(*mark, sentences.check(check), indent=4)
-    for said in sentences.as_run(audit):
-        page.line(said, indent=2, hang=2)
+        page.item(*mark, phrases.check(check), indent=4)
+    for sentence in phrases.as_run(audit):
+        page.line(sentence, indent=2, hang=2)
 
 
 def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
     page.heading(f"Findings{suffix}")
-    told = sentences.findings(audit)
-    if not told:
+    listed = phrases.findings(audit)
+    if not listed:
         page.line("None.", indent=2)
     groups: dict[tuple[object, ...], list[Finding]] = {}
-    for finding in told:
+    for finding in listed:
         scope = replace(finding.scope, direction="both")
-        key = (finding.method, finding.source, scope, words.rigor(finding), finding.printed)
+        key = (finding.method, finding.source, scope, labels.rigor(finding), finding.printed)
         groups.setdefault(key, []).append(finding)
     for group in groups.values():
         _group(page, group)
@@ -191,44 +354,40 @@ def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
 
 
 def _group(page: Page, group: list[Finding]) -> None:
-    """Findings that share method, source, rigor and, but for the direction, scope: said once, the numbers below."""
+    """Findings that share method, source, rigor and scope except the direction."""
     directions = sorted({finding.scope.direction for finding in group}, key=lambda one: (one != "both", one))
     first = group[0] if len(directions) == 1 else replace(group[0], scope=replace(group[0].scope, direction="both"))
-    page.line((words.rigor(first), "bold"), indent=2, hang=2)
+    page.line((labels.rigor(first), "bold"), indent=2, hang=2)
     page.line(f"by {first.method}; {first.source}", indent=4, hang=2)
-    page.line(f"of {words.scope(first)}", indent=4, hang=2)
+    page.line(f"of {labels.scope(first)}", indent=4, hang=2)
     if first.printed is not None:
         state = "known to be wrong, backs no verdict" if first.printed.refuted else "not known to be wrong"
         reason = f": {first.printed.reason}" if first.printed.reason else ""
         page.line((f"the formula as printed, {state}{reason}", "yellow"), indent=4, hang=2)
     for direction in directions:
         if len(directions) > 1:
-            said = "either direction" if direction == "both" else f"direction: {direction}"
-            page.line(said, indent=4)
+            page.line("either direction" if direction == "both" else f"direction: {direction}", indent=4)
         _numbers(page, [finding for finding in group if finding.scope.direction == direction])
 
 
 def _numbers(page: Page, group: list[Finding]) -> None:
-    """The values of findings that differ in their conditions only: a table where they make one."""
-    first = group[0]
-    grid_table = grid(group, page.width - 6)
-    if grid_table is not None:
-        privacy = "" if first.privacy == "public" else f"  [{first.privacy}]"
-        if grid_table.title or privacy:
-            page.line(grid_table.title, privacy, indent=6, hang=2)
-        for line in grid_table.lines():
+    privacy = "" if group[0].privacy == "public" else f"  [{group[0].privacy}]"
+    if (table := findings_table(group, page.width - 6)) is not None:
+        title, lines = table
+        if title or privacy:
+            page.line(title, privacy, indent=6, hang=2)
+        for line in lines:
             page.line((line, "cyan"), indent=6)
         return
     for finding in group:
-        tight = "" if finding.lower is None else f" (true value >= {decimals.lower(finding.lower)})"
-        at = f"  at {words.conditions(finding.at)}" if finding.at else ""
+        at = f"  at {labels.conditions(finding.at)}" if finding.at else ""
         privacy = "" if finding.privacy == "public" else f"  [{finding.privacy}]"
-        page.line((words.statement(finding), "cyan"), tight, at, privacy, indent=6, hang=2)
+        page.line((labels.statement(finding), "cyan"), _tight(finding), at, privacy, indent=6, hang=2)
 
 
 def _assumptions(page: Page, audit: AuditResult, suffix: str) -> None:
     page.heading(f"Assumptions{suffix}")
-    distinct = sentences.assumptions_of(audit)
+    distinct = phrases.assumptions_of(audit)
     tested = {(check.assumption, check.test) for check in audit.checks}
     if not distinct:
         page.line("None beyond those of the formulas' sources.", indent=2)
@@ -236,16 +395,8 @@ def _assumptions(page: Page, audit: AuditResult, suffix: str) -> None:
         page.item(
             (assumption.status, _STYLE.get(assumption.status, "")),
             f"  {assumption.name}: " if assumption.text else "  ",
-            sentences.assumption(assumption, tested_above=(assumption.name, assumption.test) in tested),
+            phrases.assumption(assumption, tested_above=(assumption.name, assumption.test) in tested),
         )
-
-
-def _notes(page: Page, audit: AuditResult, suffix: str) -> None:
-    notes = [note for note in (*audit.notes, words.left_out(audit)) if note]
-    if notes:
-        page.heading(f"Notes{suffix}")
-    for note in notes:
-        page.item(note)
 
 
 def _reproduce(page: Page, result: Result) -> None:

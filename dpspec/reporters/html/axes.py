@@ -1,29 +1,29 @@
-"""An axis of a figure: the range that it shows, where values stand on it, and its ticks."""
+"""An axis of a figure: its range, the places of values, and its ticks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dpspec.engine.results import decimals
 
-#: Share of the range that is left free on either side of the values.
+#: The margin on either side of the values, as a share of the range.
 _MARGIN = 0.05
 
-#: Logarithmic axes that span less have ticks at 2 and 5 times the powers of ten too.
+#: Logarithmic axes with a smaller ratio of their ends also have ticks at 2 and 5 times the powers of ten.
 _FEW_DECADES = 300.0
 
-#: The steps between ticks, times a power of ten.
+#: Steps between ticks, times a power of ten.
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
-#: Lines fall this many lengths of the axis beyond it at most: farther, and none is told from it.
+#: The maximum distance of a place from the axis, in lengths of the axis.
 _FAR = 1e4
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Of values from ``low`` to ``high``, in logarithms to base ten where ``log``; both finite and apart."""
+    """An axis from ``low`` to ``high``, which are different finite values; logarithms to base ten if ``log``."""
 
     low: float
     high: float
@@ -31,7 +31,7 @@ class Axis:
 
     @classmethod
     def over(cls, values: Iterable[float], *, log: bool) -> Axis:
-        """With room around all values, which are finite, and positive where ``log``."""
+        """Return an axis with a margin around finite values, which are positive if ``log``."""
         placed = [math.log10(value) if log else value for value in values]
         if not placed:
             return cls(0.0, 1.0, log)
@@ -44,23 +44,23 @@ class Axis:
 
     @classmethod
     def between(cls, low: float, high: float, *, log: bool) -> Axis:
-        """From one value to another."""
+        """Return an axis from one value to another."""
         return cls(math.log10(low), math.log10(high), log) if log else cls(low, high, log)
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The values at both ends, above 0 where logarithmic."""
+        """The values at both ends, positive if logarithmic."""
         if not self.log:
             return self.low, self.high
         return max(10.0 ** max(self.low, -323.0), 5e-324), 10.0 ** min(self.high, 308.0)
 
     def share(self, value: float) -> float:
-        """Where a value stands, from 0 at the low end to 1 at the high one, and beyond them."""
+        """Return the place of a value: 0 at the low end, 1 at the high end."""
         placed = math.log10(value) if self.log else value
         return min(max((placed - self.low) / (self.high - self.low), -_FAR), 1.0 + _FAR)
 
     def ticks(self, most: int) -> list[tuple[float, str]]:
-        """About ``most`` ticks at round values: their shares and what is written beside them."""
+        """Return about ``most`` ticks at round values, as pairs of a place and a text."""
         found = list(self._powers(most)) if self.log else []
         if len(found) < 3:
             low, high = self.ends
@@ -68,12 +68,12 @@ class Axis:
                 (value, _plain(value, step)) for value, step in _round(low, high, most) if value > 0 or not self.log
             ]
         places: dict[str, float] = {}
-        for value, text in found:  # some of the least doubles are written alike
+        for value, text in found:  # subnormal numbers may have equal texts
             places.setdefault(text, value)
         return [(self.share(value), text) for text, value in places.items()]
 
     def _powers(self, most: int) -> Iterator[tuple[float, str]]:
-        """Powers of ten on a logarithmic axis, of a short one also twice and five times them."""
+        """Powers of ten, on a short axis also 2 and 5 times these."""
         first, last = max(-323, math.ceil(self.low - 1e-9)), min(308, math.floor(self.high + 1e-9))
         if self.high - self.low >= math.log10(_FEW_DECADES):
             stride = max(1, -(-(last - first + 1) // most))
@@ -88,7 +88,7 @@ class Axis:
 
 
 def _round(low: float, high: float, most: int) -> list[tuple[float, float]]:
-    """The multiples of a round step that lie in a range, at most ``most``, each with the step."""
+    """The multiples of a round step in a range, at most ``most``, each with the step."""
     rough = max((high - low) / most, 5e-324)
     power = math.floor(math.log10(rough))
     scale = 10.0 ** max(power, -307)
@@ -98,7 +98,7 @@ def _round(low: float, high: float, most: int) -> list[tuple[float, float]]:
 
 
 def _plain(value: float, step: float) -> str:
-    """A multiple of ``step`` with as many decimals as tell it from its neighbours."""
+    """A multiple of ``step`` with the decimals that distinguish it from the adjacent multiples."""
     largest = max(abs(value), step)
     if step < 1e-4 or largest >= 1e7:
         return _written(value, digits=min(17, max(4, 2 + math.floor(math.log10(largest / step)))))
@@ -112,32 +112,3 @@ def _is_quarter(step: float) -> bool:
 
 def _written(value: float, digits: int = 4) -> str:
     return decimals.nearest(value, digits=digits)
-
-
-def simplified(points: Sequence[tuple[float, float]], tolerance: float) -> list[tuple[float, float]]:
-    """The points of a line that cannot be left out: without the others it moves by at most ``tolerance``.
-
-    Points are taken into one straight piece as long as all of them lie that near to it (Douglas and Peucker 1973).
-    """
-    if len(points) < 3:
-        return list(points)
-    kept = {0, len(points) - 1}
-    open_pieces = [(0, len(points) - 1)]
-    while open_pieces:
-        first, last = open_pieces.pop()
-        (x0, y0), (x1, y1) = points[first], points[last]
-        length = math.hypot(x1 - x0, y1 - y0)
-        farthest, where = tolerance, 0
-        for i in range(first + 1, last):
-            x, y = points[i][0] - x0, points[i][1] - y0
-            along = (x * (x1 - x0) + y * (y1 - y0)) / length if length > 0.0 else 0.0
-            if 0.0 <= along <= length and length > 0.0:
-                away = abs(x * (y1 - y0) - y * (x1 - x0)) / length
-            else:
-                away = min(math.hypot(x, y), math.hypot(points[i][0] - x1, points[i][1] - y1))
-            if away > farthest:
-                farthest, where = away, i
-        if where:
-            kept.add(where)
-            open_pieces += [(first, where), (where, last)]
-    return [points[i] for i in sorted(kept)]

@@ -1,6 +1,6 @@
-"""The curves of an audit: what bounds, claims and attacks say of every test of membership, and of every epsilon.
+"""The curves of an audit: power against false-positive rate, and delta against epsilon.
 
-Claims and what attacks showed are points on the figures that their numbers belong to.
+Claims and attack results are points in these figures.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from dpspec.contract import Evidence, Json
-from dpspec.engine.judging.hypotheses import group_size
+from dpspec.engine.judging.claim_tests import group_size
 from dpspec.engine.judging.inequalities import implied_points
 from dpspec.engine.judging.proven_curves import polygon, proven_curves
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Verdict
 from dpspec.language.load import claim_options
+from dpspec.reporters import labels
 from dpspec.reporters.html.drawing import Drawing, Line
-from dpspec.reporters.view import words
 
-#: What is said of all marks in a caption.
-CAPTION = "Diamonds are claims, dots what attacks showed."
+#: The caption of claims and attack results.
+CAPTION = "Diamonds are claims, dots are attack results."
 
 ATTACKS, CLAIMS = "o", "D"
 
@@ -29,10 +29,14 @@ Claimed = tuple[Verdict, int, tuple[tuple[float, float], ...]]
 
 
 def marks(audit: AuditResult, x: str, y: str, sizes: Sequence[int], lines: int) -> list[Line]:
-    """A point for every claim, and every lower bound by an attack, whose numbers are ``x`` and ``y`` and no others.
+    """Return a point for each claim and each lower bound by an attack whose numbers are exactly ``x`` and ``y``.
 
-    sizes: the group sizes whose lines have colours already, in their order, where there is a line for each.
-    lines: how many lines have colours; marks that belong to none of them share the next.
+    Args:
+        audit: The audit.
+        x: The quantity on the horizontal axis.
+        y: The quantity on the vertical axis.
+        sizes: The group sizes of the lines, in the order of their colors.
+        lines: The number of lines; marks of other group sizes share the next color.
     """
 
     def colour(size: int) -> int:
@@ -50,17 +54,17 @@ def marks(audit: AuditResult, x: str, y: str, sizes: Sequence[int], lines: int) 
             numbers = _numbers({**at, finding.quantity: finding.value}, x, y)
             if numbers is not None:
                 size = group_size(finding)
-                label = f"attack{words.groups(size, finding.scope.unit)}"
+                label = f"attack{labels.groups(size, finding.scope.unit)}"
                 lines_of_marks.append(Line(label, *numbers, colour(size), marker=ATTACKS))
     return lines_of_marks
 
 
 def curves_claimed(audit: AuditResult) -> Iterator[Claimed]:
-    """Every claim about a whole curve, with its group size and the (epsilon, delta) pairs that it implies."""
+    """Yield each claim about a whole curve, with its group size and the (epsilon, delta) pairs that it implies."""
     for verdict, block in _stated(audit):
         try:
             points = implied_points(verdict.kind, claim_options(block))
-        except (KeyError, TypeError, ValueError):  # a document that was edited since
+        except (KeyError, TypeError, ValueError):  # an edited document
             continue
         if points and block.get("record") is None:
             yield verdict, _size(block), points
@@ -78,7 +82,7 @@ def _size(block: Mapping[str, Json]) -> int:
 
 
 def _numbers(known: Mapping[str, Any], x: str, y: str) -> tuple[tuple[float], tuple[float]] | None:
-    """The place of what is known; None where it is not of these two numbers, or of more."""
+    """The values of ``x`` and ``y``; None if these are not the only known quantities, or not numbers."""
     if set(known) != {x, y}:
         return None
     values = [known[x], known[y]]
@@ -87,29 +91,29 @@ def _numbers(known: Mapping[str, Any], x: str, y: str) -> tuple[tuple[float], tu
     return (float(values[0]),), (float(values[1]),)
 
 
-#: False-positive rates at which curves are drawn: from 1e-6 to 1, and their share of a decade.
+#: The false-positive rates of drawn curves, 16 per decade.
 _RATES = tuple(10.0 ** (-6 + i / 16) for i in range(97))
 
-#: Those of the table behind the curve.
+#: The false-positive rates of the table.
 _SHOWN = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 0.5)
 
-#: Epsilons further apart than this are shown on a logarithmic axis.
+#: Epsilons with a larger ratio are on a logarithmic axis.
 _FAR = 200.0
 
-#: A curve that is above this everywhere says nothing.
-_NOTHING = 0.99
+#: A curve above this at all rates is vacuous.
+_VACUOUS = 0.99
 
 Table = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]
 
 
 def power(audit: AuditResult) -> tuple[Drawing, Table] | None:
-    """The most that any test of membership can reach, by the upper bounds and by the claims; what the attacks reached.
+    """Return the maximum power of membership tests by bounds and claims, and the rates of attacks.
 
-    None without a proved bound for both directions, and where neither bound nor claim nor attack says anything.
+    None without a proved bound for both directions, or if all curves are vacuous.
     """
     bounds = proven_curves(audit)
     sizes = [bound.group_size for bound in bounds]
-    curves = [(f"bound{words.curve(bound)}", i, 0, bound.polygon) for i, bound in enumerate(bounds)]
+    curves = [(f"bound{labels.curve(bound)}", i, 0, bound.polygon) for i, bound in enumerate(bounds)]
     dashes: dict[int, int] = {}
     for verdict, size, points in curves_claimed(audit):
         dashes[size] = dashes.get(size, 0) + 1
@@ -123,10 +127,10 @@ def power(audit: AuditResult) -> tuple[Drawing, Table] | None:
         size = group_size(evidence)
         sizes += [] if size in sizes else [size]
         lines.extend(_attacked(evidence, sizes.index(size)))
-    if not bounds or all(min(line.y) > _NOTHING for line in lines):
+    if not bounds or all(min(line.y) > _VACUOUS for line in lines):
         return None
     drawing = Drawing(
-        title="Power of the best test of membership against its false-positive rate",
+        title="Maximum power of membership inference against its false-positive rate",
         lines=lines,
         x="false-positive rate",
         y="true-positive rate",
@@ -142,16 +146,16 @@ def power(audit: AuditResult) -> tuple[Drawing, Table] | None:
 
 
 def profile(audit: AuditResult) -> tuple[Drawing, Table] | None:
-    """Delta against epsilon by the upper bounds, with the claims and what the attacks showed.
+    """Return delta against epsilon by the upper bounds, with claims and attack results.
 
-    None where no bound holds at two deltas or more: one point is no curve.
+    None if no bound holds at two deltas.
     """
     bounds = [bound for bound in proven_curves(audit) if len(bound.pairs) > 1]
     if not bounds:
         return None
     lines, rows = [], []
     for i, bound in enumerate(bounds):
-        label = f"bound{words.curve(bound)}"
+        label = f"bound{labels.curve(bound)}"
         lines.append(Line(label, [e for e, _ in bound.pairs], [d for _, d in bound.pairs], colour=i))
         rows += [(label, decimals.upper(e), decimals.exact(d)) for e, d in bound.pairs]
     lines += marks(audit, "epsilon", "delta", [bound.group_size for bound in bounds], len(bounds))
@@ -162,8 +166,7 @@ def profile(audit: AuditResult) -> tuple[Drawing, Table] | None:
 
 
 def _attacked(evidence: Evidence, colour: int) -> Iterator[Line]:
-    """The rates that an attack had: measured over many runs; of guesses within one run as if half of the guesses, and
-    half of the canaries, were "present"."""
+    """The rates of an attack; guesses within one run count as if half of the guesses and canaries were present."""
     counts = evidence.statistics
     pairs: list[tuple[float, float]] = []
     if evidence.kind == "many-run":
@@ -172,20 +175,20 @@ def _attacked(evidence: Evidence, colour: int) -> Iterator[Line]:
     elif evidence.kind == "many-run-ranked":
         pairs = list(_ranked(str(counts["outcomes"])))
     elif evidence.kind == "many-run-sequential":
-        runs = sorted(zip(counts["scores"], (-int(coin) for coin in counts["coins"]), strict=True))
-        pairs = list(_ranked("".join(str(-coin) for _, coin in runs)))
+        runs = sorted(zip(counts["scores"], (-int(bit) for bit in counts["coins"]), strict=True))
+        pairs = list(_ranked("".join(str(-bit) for _, bit in runs)))
     elif evidence.kind in ("one-run", "one-run-ladder"):
         canaries = max(1, int(counts["canaries"]))
         guessed, right = (_list(counts[key]) for key in ("guesses", "correct"))
         pairs = [((g - c) / canaries, c / canaries) for g, c in zip(guessed, right, strict=True)]
     if pairs:
         rates = [max(fpr, _RATES[0]) for fpr, _ in pairs]
-        label = f"attack{words.groups(group_size(evidence), evidence.scope.unit)}"
+        label = f"attack{labels.groups(group_size(evidence), evidence.scope.unit)}"
         yield Line(label, rates, [tpr for _, tpr in pairs], colour, marker=ATTACKS)
 
 
 def _ranked(outcomes: str) -> Iterator[tuple[float, float]]:
-    """(fpr, tpr) at thresholds that let 1, 2, 4, ... of the highest scores pass."""
+    """(fpr, tpr) at thresholds that 1, 2, 4, ... of the highest scores pass."""
     present, absent = max(1, outcomes.count("1")), max(1, outcomes.count("0"))
     passed = 1
     while passed < len(outcomes):

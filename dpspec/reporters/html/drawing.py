@@ -1,4 +1,4 @@
-"""Lines, points and bands as inline SVG, in colours that the page's style sheet decides."""
+"""Lines, points and bands as inline SVG, in the colors of the page's style sheet."""
 
 from __future__ import annotations
 
@@ -6,45 +6,44 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dpspec.reporters.html.axes import Axis, simplified
+from dpspec.reporters.html.axes import Axis
 from dpspec.text import plain, shortened
 
-#: Lines of one colour are told apart by these.
+#: Dash patterns of lines of one color.
 _DASHES = ("", "8 3.2", "2.4 2.4", "9.6 3.2 1.6 3.2")
 
-#: So many colours are in the style sheet.
+#: The number of colors in the style sheet.
 _COLOURS = 8
 
-#: A line of fewer points than this shows them.
+#: A line with fewer points than this shows them.
 _FEW = 25
 
-#: In the drawing's units, of which a page shows about one a pixel: its width; the height of the axes and what is below
-#: and beside them; of a row of the legend; of a name down the side.
+#: Sizes in units of about one pixel: the drawing's width, the axes' height, a row of the legend, a row of a name.
 _WIDTH, _HEIGHT, _LEGEND_ROW, _NAME_ROW = 418.0, 205.0, 14.4, 23.0
 _TOP, _RIGHT, _BELOW, _BESIDE = 6.0, 10.0, 36.0, 22.0
 
-#: The size of text, and the width of a character relative to it, on average.
+#: The sizes of text, and the average width of a character relative to them.
 _TEXT, _LEGEND_TEXT, _CHARACTER = 10.0, 9.5, 0.58
 
-#: The widest that a character beside an axis is: a digit, in the larger text of narrow pages.
+#: The width of a digit in the larger text of narrow pages.
 _DIGIT = 7.0
 
-#: The length of a line in the legend, the room behind it, and that between columns.
+#: The length of a line in the legend, the gap after it, and the gap between columns.
 _HANDLE, _GAP, _COLUMN = 23.0, 7.0, 20.0
 
-#: So many characters of labels fit beside each other below the axes, so many of a name stand before them.
+#: The maximum number of characters in a row of the legend, and in a name at the side.
 _LEGEND_WIDTH, _NAME_WIDTH = 66, 34
 
-#: So many characters of a label are drawn: no figure has room for more.
+#: The maximum number of characters in a label.
 _LABEL = 200
 
-#: So many ticks an axis has at most.
+#: The maximum number of ticks.
 _TICKS_X, _TICKS_Y = 9, 8
 
-#: A line that runs through fewer of its points moves by no more than this.
-_TOLERANCE = 0.04
+#: The minimum distance of two consecutive points of a line.
+_SPACING = 0.5
 
-#: Larger numbers, and those that are none, are left out: what lies between them is no floating point number any more.
+#: The largest number that is drawn.
 _LARGEST = 1e300
 
 #: Corners of a point about (0, 0), by its code: circle, square, diamond, triangles, cross, star, tilted cross.
@@ -68,17 +67,22 @@ _CORNERS: dict[str, tuple[tuple[float, float], ...]] = {
     ),
 }
 
-#: Radii of a round point, and of one that shows where a line has values.
+#: Radii of a round marker, and of a point on a line.
 _ROUND, _DOT = 3.6, 1.9
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line or one set of points: equally long ``x`` and ``y``; what is not finite is left out.
+    """One line or one set of points.
 
-    colour, dash: lines that belong together share one and differ in the other. marker: draws points only: ``o`` round
-    ones, ``D`` diamonds, others as ``_CORNERS`` names them. band: the lower and upper edge of a shaded area about the
-    line.
+    Attributes:
+        label: The text in the legend.
+        x: The values on the horizontal axis; values that are not finite are omitted.
+        y: The values on the vertical axis, as many.
+        colour: The number of the color.
+        dash: The number of the dash pattern.
+        marker: Draws points only: ``o`` round, ``D`` diamonds, others from ``_CORNERS``.
+        band: The lower and upper edge of a shaded area around the line.
     """
 
     label: str
@@ -92,7 +96,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a figure shows: its lines and its axes. names: what stands down the side at 0, 1, ... instead of numbers."""
+    """Lines and axes; ``names`` are texts at 0, 1, ... on the vertical axis instead of numbers."""
 
     title: str
     lines: Sequence[Line]
@@ -106,7 +110,7 @@ class Drawing:
 
 
 def svg(drawing: Drawing, name: str) -> str:
-    """The drawing as an SVG element with a title for screen readers; ``name`` makes its ids unique on the page."""
+    """Return an SVG element with a title for screen readers; ``name`` makes its ids unique on the page."""
     from markupsafe import escape
 
     lines = [_shown(line, drawing) for line in drawing.lines]
@@ -134,7 +138,7 @@ def svg(drawing: Drawing, name: str) -> str:
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where the axes stand in the drawing, and what they span."""
+    """The axes and their place in the drawing."""
 
     x: Axis
     y: Axis
@@ -163,7 +167,7 @@ class _Frame:
         return cls(across, up, min(left, 0.6 * _WIDTH), _WIDTH - _RIGHT, _TOP + height)
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """In the drawing's units, from its upper left corner."""
+        """Return the place of a value, from the upper left corner."""
         return (
             self.left + (self.right - self.left) * self.x.share(x),
             self.bottom - (self.bottom - _TOP) * self.y.share(y),
@@ -171,7 +175,7 @@ class _Frame:
 
 
 def _shown(line: Line, drawing: Drawing) -> Line:
-    """The line without what is no place on these axes."""
+    """The line without points that have no place on these axes."""
     edges = line.band or (line.y, line.y)
     rows = [
         row
@@ -185,7 +189,7 @@ def _shown(line: Line, drawing: Drawing) -> Line:
 
 
 def _grid(frame: _Frame, drawing: Drawing) -> Iterator[str]:
-    """Ticks, the lines behind the figure, both axes and what they are called."""
+    """Ticks, grid lines, both axes and their labels."""
     across = [(frame.left + (frame.right - frame.left) * at, text) for at, text in frame.x.ticks(_TICKS_X)]
     if drawing.names:
         up = [(frame.bottom - (frame.bottom - _TOP) * frame.y.share(i), _short(n)) for i, n in enumerate(drawing.names)]
@@ -202,7 +206,7 @@ def _grid(frame: _Frame, drawing: Drawing) -> Iterator[str]:
     spaced = -math.inf
     for x, text in across:
         half = 0.5 * _DIGIT * len(text)
-        if x - half > spaced:  # a label that would touch the one before is left out; its tick stays
+        if x - half > spaced:  # no label overlaps the one before; its tick stays
             yield _text(min(x, _WIDTH - half), frame.bottom + 14.0, text)
             spaced = x + half + 4.0
     yield _text(0.5 * (frame.left + frame.right), frame.bottom + 29.0, _label(drawing.x)) if drawing.x else ""
@@ -249,7 +253,7 @@ def _stroke(path: str, dash: int, colour: str) -> str:
 
 
 def _marks(places: Sequence[tuple[float, float]], marker: str, colour: str) -> str:
-    """All points of a line as one shape."""
+    """The points of a line as one shape."""
     if marker in _CORNERS:
         paths = [_path([(x + dx, y + dy) for dx, dy in _CORNERS[marker]]) + " Z" for x, y in places]
     else:
@@ -261,7 +265,7 @@ def _marks(places: Sequence[tuple[float, float]], marker: str, colour: str) -> s
 
 
 def _legend(lines: Sequence[Line], columns: int, top: float) -> Iterator[str]:
-    """Below the axes, where it hides no line; filled column by column."""
+    """Below the axes, column by column."""
     rows = math.ceil(len(lines) / columns)
     left = 2.0
     yield f'<g font-size="{_n(_LEGEND_TEXT)}">'
@@ -288,7 +292,11 @@ def _legend_columns(drawing: Drawing) -> int:
 
 
 def _path(places: Sequence[tuple[float, float]]) -> str:
-    kept = simplified(places, _TOLERANCE)
+    kept = list(places[:1])
+    for place in places[1:-1]:
+        if math.dist(place, kept[-1]) >= _SPACING:
+            kept.append(place)
+    kept += places[1:][-1:]
     return "M " + " L ".join(f"{_n(x)} {_n(y)}" for x, y in kept)
 
 

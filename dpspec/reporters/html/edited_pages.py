@@ -1,9 +1,6 @@
-"""Whether a page is the one that the result inside it makes: whatever was changed by hand is found and named.
+"""Detect manual edits of a page: render its result again and compare text, markup, styles, scripts and drawings.
 
-The page is rendered anew and compared as a whole, character by character: text, markup, attributes, comments, styles,
-scripts and drawings. Browsers show what styles and scripts make of a page, so nothing in it is harmless.
-
-Two drawings are one where they are the same but for what another machine rounds otherwise.
+Drawings are equal if they differ only in coordinates, and by less than a rounding error of another machine.
 """
 
 from __future__ import annotations
@@ -11,25 +8,88 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import SequenceMatcher
-from html.parser import HTMLParser
+from html import unescape
 
 from dpspec.engine.results.result import Result
 from dpspec.reporters.html.page import INTERNAL_MARK, generator, render
 from dpspec.reporters.read_results import with_plain_result
+from dpspec.text import shortened
 
-#: A drawing as a page holds it: drawings hold none themselves.
+#: A drawing in a page; drawings are not nested.
 FIGURE = re.compile(r"<svg[ >].*?</svg>", re.DOTALL)
 
-#: Coordinates that differ by less are drawn at the same place.
+#: The maximum difference of equal coordinates.
 _TOLERANCE = 0.05
+
+#: The maximum length of a shown difference, and the number of characters before a difference in markup.
+_SHOWN, _BEFORE = 300, 60
 
 _TAG = re.compile(r"(<[^>]*>)")
 _NUMBER = re.compile(r"(?<![\w.#-])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
+_HEADING = re.compile(r"<(h[123]|caption)\b[^>]*>(.*?)</\1>", re.DOTALL)
+_GENERATOR = re.compile(r'<meta name="generator" content="([^"]*)">')
+
+
+@dataclass(frozen=True)
+class Edited:
+    """A difference: the heading above it, the page's text and the text that its result renders to."""
+
+    under: str
+    shown: str
+    expected: str
+
+
+def compared(page: str, result: Result) -> tuple[list[Edited], str]:
+    """Return the differences, and the reason why a page of another version cannot be compared; empty if it can."""
+    named, here = _GENERATOR.findall(page), generator()
+    writer = named[0] if len(named) == 1 else ""
+    if writer != here:
+        return [], f"rendered by {writer or 'an unknown program'}, and this is {here}"
+    return list(edited(page, result)), ""
+
+
+def edited(page: str, result: Result) -> Iterator[Edited]:
+    """Yield each line of a page that differs from the rendered result; all lines if their numbers differ."""
+    again = render(result, internal=INTERNAL_MARK in page)
+    again = again if again.endswith("\n") or not page.endswith("\n") else f"{again}\n"
+    if page == again:
+        return
+    page, again = with_plain_result(page), with_plain_result(again)
+    shown, due = FIGURE.findall(page), FIGURE.findall(again)
+    if len(shown) == len(due) and all(map(same_drawing, shown, due)):
+        page, again = FIGURE.sub("<svg>", page), FIGURE.sub("<svg>", again)
+    lines, expected = page.split("\n"), again.split("\n")
+    if len(lines) != len(expected):
+        first = next((i for i, (a, b) in enumerate(zip(lines, expected, strict=False)) if a != b), 0)
+        yield _difference(lines, expected, first)
+        return
+    for number, (line, other) in enumerate(zip(lines, expected, strict=True)):
+        if line != other:
+            yield _difference(lines, expected, number)
+
+
+def _difference(lines: list[str], expected: list[str], number: int) -> Edited:
+    headings = _HEADING.findall("\n".join(expected[: number + 1]))
+    under = " ".join(_words(headings[-1][1]).split()) if headings else f"line {number + 1}"
+    line, other = (one[number] if number < len(one) else "" for one in (lines, expected))
+    a, b = _words(line).split(), _words(other).split()
+    if a == b:
+        at = next((i for i, (x, y) in enumerate(zip(line, other, strict=False)) if x != y), min(len(line), len(other)))
+        start = max(0, at - _BEFORE)
+        return Edited(under, *(text[start : start + _SHOWN] or "nothing" for text in (line, other)))
+    while a and b and a[0] == b[0]:
+        a, b = a[1:], b[1:]
+    while a and b and a[-1] == b[-1]:
+        a, b = a[:-1], b[:-1]
+    return Edited(under, *(shortened(" ".join(text), _SHOWN) or "nothing" for text in (a, b)))
+
+
+def _words(markup: str) -> str:
+    return unescape(_TAG.sub(" ", markup)).strip()
 
 
 def same_drawing(one: str, other: str) -> bool:
-    """Whether all but the coordinates in the tags is equal, and these nearly so."""
+    """Return whether two drawings are equal except for rounding errors of coordinates in tags."""
     if one == other:
         return True
     a, b = (_TAG.split(text) for text in (one, other))
@@ -40,152 +100,6 @@ def same_drawing(one: str, other: str) -> bool:
 
 def _near(one: str, other: str) -> bool:
     if "data:" in one or _NUMBER.sub("0", one) != _NUMBER.sub("0", other):
-        return False  # digits of a picture are no coordinates
+        return False  # digits of a picture are not coordinates
     pairs = zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=True)
     return all(abs(float(a) - float(b)) <= _TOLERANCE for a, b in pairs)
-
-
-#: Elements whose text is no text of the page: code, and drawings, which are compared as they stand.
-_UNSEEN = frozenset({"script", "style", "svg"})
-
-_HEADINGS = frozenset({"h1", "h2", "h3", "caption"})
-
-#: Differences of more pieces of text than this squared are told as one, and none at greater length than this.
-_MOST, _LONGEST = 4_000_000, 300
-
-#: Attributes that are read out, or put in the place of text.
-_SPOKEN = ("aria-label", "data-sort", "style")
-
-#: How a page names its writer.
-_GENERATOR = re.compile(r'<meta name="generator" content="([^"]*)">')
-
-#: What is shown before and behind a difference in what is no text.
-_AROUND = 60
-
-
-@dataclass(frozen=True)
-class Edited:
-    """A place where a page is not as its result makes it: under which heading, what is there, and what should be."""
-
-    under: str
-    shown: str
-    expected: str
-
-
-def compared(page: str, result: Result) -> tuple[list[Edited], str]:
-    """Every place where a page is not the one that its result makes here, and why it could not be compared.
-
-    Another version of dpspec words and draws a page in another way: then there is nothing to compare it with. The
-    reason is empty where all was compared.
-    """
-    named = _GENERATOR.findall(page)
-    here = generator()
-    writer = named[0] if len(named) == 1 else ""
-    if writer == here:
-        return list(edited(page, result)), ""
-    return [], f"rendered by {writer or 'nobody who says so'}, and this is {here}"
-
-
-def edited(page: str, result: Result) -> Iterator[Edited]:
-    """Every place where a page is not the one that its result makes, rendered anew by this version of dpspec."""
-    again = _again(page, result)
-    if page == again:
-        return
-    page, again = with_plain_result(page), with_plain_result(again)
-    shown, due = (list(FIGURE.findall(text)) for text in (page, again))
-    if len(shown) == len(due) and all(map(same_drawing, shown, due)):
-        # Another machine may round otherwise in what only draws.
-        page, again = _without_figures(page), _without_figures(again)
-    yield from _edited(page, again)
-
-
-def _edited(page: str, again: str) -> Iterator[Edited]:
-    if page == again:
-        return
-    texts = list(_other_texts(_texts(page), _texts(again)))
-    yield from texts
-    if not texts:
-        yield _other_markup(page, again)
-
-
-def _again(page: str, result: Result) -> str:
-    text = render(result, internal=INTERNAL_MARK in page)
-    return text if text.endswith("\n") or not page.endswith("\n") else f"{text}\n"
-
-
-def _without_figures(page: str) -> str:
-    return FIGURE.sub("<svg>", page)
-
-
-def _other_texts(seen: list[tuple[str, str]], due: list[tuple[str, str]]) -> Iterator[Edited]:
-    first = next((i for i, (a, b) in enumerate(zip(seen, due, strict=False)) if a[1] != b[1]), min(len(seen), len(due)))
-    a, b = seen[first:], due[first:]
-    while a and b and a[-1][1] == b[-1][1]:
-        a, b = a[:-1], b[:-1]
-    if len(a) * len(b) > _MOST:
-        yield Edited(a[0][0], _joined(a), _joined(b))
-        return
-    match = SequenceMatcher(None, [text for _, text in a], [text for _, text in b], autojunk=False)
-    for kind, i, j, k, m in match.get_opcodes():
-        if kind != "equal":
-            under = (a[i : i + 1] or a[-1:] or seen[-1:] or [("", "")])[0][0]
-            yield Edited(under, _joined(a[i:j]), _joined(b[k:m]))
-
-
-def _other_markup(page: str, again: str) -> Edited:
-    """The first place where pages of the same text differ: markup, styles, scripts, comments, the result's JSON."""
-    at = next((i for i, (a, b) in enumerate(zip(page, again, strict=False)) if a != b), min(len(page), len(again)))
-    line = page.count("\n", 0, at) + 1
-    place = f"line {line} of its {_part(page[:at])}"
-    start = max(0, at - _AROUND)
-    return Edited(place, page[start : at + _AROUND], again[start : at + _AROUND])
-
-
-def _part(before: str) -> str:
-    """What a place in a page is in: the innermost element of those that are no text, by what was opened last."""
-    for tag, name in (("style", "styles"), ("script", "scripts"), ("svg", "figures")):
-        if before.rfind(f"<{tag}") > before.rfind(f"</{tag}>"):
-            return name
-    return "markup"
-
-
-def _joined(texts: list[tuple[str, str]]) -> str:
-    text = " | ".join(text for _, text in texts) or "nothing"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
-def _texts(page: str) -> list[tuple[str, str]]:
-    parser = _Texts()
-    parser.feed(page)
-    parser.close()
-    return parser.texts
-
-
-class _Texts(HTMLParser):
-    """Every piece of a page's text with the heading above it, whitespace aside."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.texts: list[tuple[str, str]] = []
-        self._open: list[str] = []
-        self._heading = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._open.append(tag)
-        if tag in _HEADINGS:
-            self._heading = ""
-        if not _UNSEEN & set(self._open):
-            self.texts.extend((self._heading, value) for name, value in attrs if name in _SPOKEN and value)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in self._open:
-            while self._open.pop() != tag:
-                pass
-
-    def handle_data(self, data: str) -> None:
-        text = " ".join(data.split())
-        if not text or _UNSEEN & set(self._open):
-            return
-        if _HEADINGS & set(self._open):
-            self._heading = f"{self._heading} {text}".strip()
-        self.texts.append((self._heading, text))

@@ -1,7 +1,4 @@
-"""The figures of an audit, each with the table behind it: the curves, and every series.
-
-And the bar of a claim: the interval from the best lower to the best upper bound, and the claimed value as a tick.
-"""
+"""The figures of an audit with their tables, and the bar of a claim's interval."""
 
 from __future__ import annotations
 
@@ -13,28 +10,33 @@ from dpspec.contract import Series
 from dpspec.engine.judging.proven_curves import is_profile
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Verdict
-from dpspec.reporters.html import curves
-from dpspec.reporters.html import series_plots as of_series
-from dpspec.reporters.html import series_plots as pictures
+from dpspec.reporters import labels
+from dpspec.reporters.html import curves, series_plots
 from dpspec.reporters.html.curves import CAPTION
 from dpspec.reporters.html.drawing import svg
-from dpspec.reporters.view import words
-from dpspec.reporters.view.number_tables import cell, rounding
-from dpspec.reporters.view.number_tables import pictures as picture_columns
+from dpspec.reporters.layout import pictures, rounding, series_cell
 
-#: The bar's scale ends this much beyond the largest number on it.
+#: The ratio of the bar's end to the largest number on it.
 _ROOM = 1.12
 
-#: Numbers further apart than this are shown on a logarithmic scale.
+#: Numbers with a larger ratio are on a logarithmic scale.
 _SPREAD = 40.0
 
 
 @dataclass(frozen=True)
 class Bar:
-    """Places on a bar in percent of its width.
+    """The bar of an interval; places are percentages of its width.
 
-    open_below, open_above: whether nothing bounds the value on that side. crossed: the bounds contradict each other.
-    scale: ``linear`` or ``log``. least, most: the numbers at its two ends.
+    Attributes:
+        low: The lower end of the interval.
+        high: The upper end.
+        claimed: The claimed value, or None.
+        open_below: Whether there is no lower bound.
+        open_above: Whether there is no upper bound.
+        crossed: Whether the bounds contradict each other.
+        scale: ``linear`` or ``log``.
+        least: The number at the left end of the bar.
+        most: The number at the right end.
     """
 
     low: float
@@ -49,12 +51,12 @@ class Bar:
 
     @property
     def width(self) -> float:
-        """Of the interval."""
+        """The width of the interval, at least visible."""
         return max(self.high - self.low, 0.6)
 
 
 def bar(verdict: Verdict) -> Bar | None:
-    """The bar of a verdict; None where there is no number to draw."""
+    """Return the bar of a verdict; None without a positive finite number."""
     ends = [x for x in (verdict.lower, verdict.upper, verdict.claimed) if x is not None and math.isfinite(x) and x >= 0]
     largest = max(ends, default=0.0)
     if largest <= 0.0 or (verdict.lower is None and verdict.upper is None):
@@ -86,26 +88,28 @@ def bar(verdict: Verdict) -> Bar | None:
     )
 
 
-#: A table behind a figure is cut here; the JSON in the page has the whole.
-_MOST_ROWS = 500
+#: The maximum number of rows of a table; the JSON in the page has all rows.
+MOST_ROWS = 500
 
-#: Tables of so many columns are wider than a figure.
+#: A table of at least this number of columns takes the width of the page.
 _BROAD = 6
 
-#: What is said of the line on which both axes are equal.
-_CHANCE = " The thin dotted line is what guessing reaches."
+_GUESSING = " The thin dotted line is the rate of guessing."
 
-_CAPTION = "No test beats a bound at any level if the mechanism is as declared."
-_CLAIMS = " Claims are dashed, in the colour of the bound for their group size."
+_CAPTION = "No test exceeds a bound if the mechanism is as declared."
+_CLAIMS = " Claims are dashed, in the color of the bound for their group size."
 _POINTS = (
-    " Points are the rates that attacks had, which chance may lift; guesses within one run count as if half of them "
-    "had said that a record was there. Attacks without a false alarm stand at the left edge."
+    " Points are the observed rates of attacks, which vary by chance; guesses within one run count as if half of them "
+    "were for inclusion. Attacks without a false alarm are at the left edge."
 )
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure and its table; ``svg`` is markup of our own making, empty for a table without a figure."""
+    """A figure and its table; ``svg`` is markup without foreign text, empty for a table without a figure.
+
+    ``cut`` is the number of omitted rows.
+    """
 
     title: str
     caption: str
@@ -116,16 +120,16 @@ class Figure:
 
     @property
     def broad(self) -> bool:
-        """Whether it is a table alone that wants the width of the page."""
+        """Whether it is a table that needs the width of the page."""
         return not self.svg and len(self.head) >= _BROAD
 
 
 def figures(audit: AuditResult, name: str) -> Iterator[Figure]:
-    """Every figure of an audit; ``name`` is unique to the audit on its page."""
+    """Yield the figures of an audit; ``name`` is unique to the audit on its page."""
     plot = curves.power(audit)
     if plot is not None:
         drawing, (head, rows) = plot
-        caption = _CAPTION + _CHANCE + _CLAIMS + (_POINTS if any(line.marker for line in drawing.lines) else "")
+        caption = _CAPTION + _GUESSING + _CLAIMS + (_POINTS if any(line.marker for line in drawing.lines) else "")
         yield Figure(drawing.title, caption, svg(drawing, f"{name}-tradeoff"), head, rows)
     plot = curves.profile(audit)
     if plot is not None and not any(is_profile(series) for series in audit.series):
@@ -136,21 +140,20 @@ def figures(audit: AuditResult, name: str) -> Iterator[Figure]:
 
 
 def _of_series(series: Series, name: str, audit: AuditResult) -> Figure:
-    shown = picture_columns(series)
-    head = tuple(column for column in series.columns if column not in shown)
+    head = tuple(column for column in series.columns if column not in pictures(series))
     rows = list(zip(*(series.columns[column] for column in head), strict=True))
-    drawing = of_series.drawing(series, audit)
+    drawing = series_plots.drawing(series, audit)
     rounded = rounding(series) if series.bounds else ""
-    caption = "; ".join(part for part in (words.value(series.rigor), series.source, rounded) if part)
+    caption = "; ".join(part for part in (labels.value(series.rigor), series.source, rounded) if part)
     if drawing is not None and any(line.marker for line in drawing.lines) and not drawing.names:
         caption += f". {CAPTION}"
     if drawing is not None and drawing.identity:
-        caption = f"{caption.removesuffix('.')}.{_CHANCE}"
+        caption = f"{caption.removesuffix('.')}.{_GUESSING}"
     return Figure(
         title=series.title,
         caption=caption,
-        svg=pictures.svg(series, name) if drawing is None else svg(drawing, name),
+        svg=series_plots.svg(series, name) if drawing is None else svg(drawing, name),
         head=head,
-        rows=tuple(tuple(map(cell, [series] * len(head), head, row)) for row in rows[:_MOST_ROWS]),
-        cut=max(0, len(rows) - _MOST_ROWS),
+        rows=tuple(tuple(map(series_cell, [series] * len(head), head, row)) for row in rows[:MOST_ROWS]),
+        cut=max(0, len(rows) - MOST_ROWS),
     )

@@ -1,8 +1,4 @@
-"""What the page shows of a matrix as one: a table of its cells, a figure across them, and its series joined.
-
-The figure is lines where an axis holds numbers and at most eight lines come of the others; a table with shades where
-two axes vary and that does not fit; nothing otherwise.
-"""
+"""A matrix on the page: a table of its cells, a figure across them, and its joined series."""
 
 from __future__ import annotations
 
@@ -12,24 +8,24 @@ from dataclasses import dataclass
 from dpspec.engine.results import decimals
 from dpspec.engine.results.matrices import Matrix, joined_series
 from dpspec.engine.results.result import AuditResult
+from dpspec.reporters import matrices
 from dpspec.reporters.html.drawing import Drawing, Line, svg
-from dpspec.reporters.html.figures import Figure
-from dpspec.reporters.view import cells
-from dpspec.reporters.view.number_tables import cell, pictures
-
-#: A joined table is cut here; the JSON in the page has the whole.
-_MOST_ROWS = 500
+from dpspec.reporters.html.figures import MOST_ROWS, Figure
+from dpspec.reporters.layout import pictures, series_cell
 
 _CAPTION = (
-    "Solid: best upper bounds. Dashed: best lower bounds. A line may hide one of equal numbers; the table has all."
+    "Solid: best upper bounds. Dashed: best lower bounds. Equal lines hide each other; the table has all numbers."
 )
 
 
 @dataclass(frozen=True)
 class MatrixView:
-    """One matrix. rows: for each cell the id of its part of the page, whether it is as expected, and its texts.
+    """One matrix on the page.
 
-    shaded: the table with shades, where that is the figure. series: joined across cells.
+    Attributes:
+        rows: For each cell the id of its part of the page, whether it is as expected, and its texts.
+        figure: The bounds of a claim along a numeric axis, at most eight lines; or None.
+        series: Series that several cells have, joined.
     """
 
     name: str
@@ -38,14 +34,19 @@ class MatrixView:
     head: tuple[str, ...]
     rows: tuple[tuple[str, bool, tuple[str, ...]], ...]
     figure: Figure | None
-    shaded: cells.Shaded | None
     series: tuple[Figure, ...]
 
 
 def view(matrix: Matrix[AuditResult], number: int, ids: Sequence[str]) -> MatrixView:
-    """``number``: of the matrix on the page. ids: those of all the result's audits."""
-    head, rows = cells.table(matrix)
-    drawn = cells.across(matrix)
+    """Return the view of a matrix.
+
+    Args:
+        matrix: The matrix.
+        number: Its number on the page.
+        ids: The ids of all audits of the result.
+    """
+    head, rows = matrices.table(matrix)
+    drawn = matrices.across(matrix)
     return MatrixView(
         name=matrix.name,
         description=str(matrix.audits[0].document.get("description") or ""),
@@ -56,30 +57,24 @@ def view(matrix: Matrix[AuditResult], number: int, ids: Sequence[str]) -> Matrix
             for index, audit, row in zip(matrix.numbers, matrix.audits, rows, strict=True)
         ),
         figure=None if drawn is None else _across(drawn, f"m{number}-across"),
-        shaded=cells.shaded(matrix) if drawn is None else None,
         series=tuple(_series(matrix)),
     )
 
 
-def titles(matrices: Sequence[Matrix[AuditResult]]) -> dict[int, str]:
-    """By the number of an audit: what its cell is called."""
-    return {
-        index: cells.cell_title(matrix, audit)
-        for matrix in matrices
-        for index, audit in zip(matrix.numbers, matrix.audits, strict=True)
-    }
-
-
-def _across(drawn: cells.Across, name: str) -> Figure:
+def _across(drawn: matrices.Across, name: str) -> Figure:
     lines: list[Line] = []
+    rows = []
     for number, curve in enumerate(drawn.curves):
         label = curve.label or drawn.claim
         upper = [(x, high) for x, _, high in curve.points if high is not None]
         lower = [(x, low) for x, low, _ in curve.points if low is not None]
-        for points, dash, what in ((upper, 0, label), (lower, 1, f"{label}, lower")):
+        for points, dash, text in ((upper, 0, label), (lower, 1, f"{label}, lower")):
             if points:
                 xs, ys = zip(*points, strict=True)
-                lines.append(Line(what, xs, ys, colour=number, dash=dash))
+                lines.append(Line(text, xs, ys, colour=number, dash=dash))
+        for x, low, high in curve.points:
+            ends = ("none" if low is None else decimals.lower(low), "none" if high is None else decimals.upper(high))
+            rows.append((*((curve.label,) if len(drawn.curves) > 1 else ()), decimals.exact(x), *ends))
     values = [x for curve in drawn.curves for x, _, _ in curve.points]
     if drawn.claimed is not None:
         lines.append(Line("claimed", [min(values), max(values)], [drawn.claimed] * 2, colour=len(drawn.curves), dash=2))
@@ -90,42 +85,29 @@ def _across(drawn: cells.Across, name: str) -> Figure:
         y=drawn.quantity,
         log_x=min(values) > 0.0 and max(values) > 20.0 * min(values),
     )
-    rows = [
-        (
-            *((curve.label,) if len(drawn.curves) > 1 else ()),
-            decimals.exact(x),
-            _number(low, "lower"),
-            _number(high, "upper"),
-        )
-        for curve in drawn.curves
-        for x, low, high in curve.points
-    ]
     head = (*(("cells",) if len(drawn.curves) > 1 else ()), drawn.x, "lower bound", "upper bound")
     return Figure(drawing.title, _CAPTION, svg(drawing, name), head, tuple(rows))
 
 
-def _number(value: float | None, side: str) -> str:
-    if value is None:
-        return "none"
-    return decimals.lower(value) if side == "lower" else decimals.upper(value)
-
-
 def _series(matrix: Matrix[AuditResult]) -> Iterator[Figure]:
-    """Every series that at least two cells have, with the axes as columns."""
+    """Each series that several cells have, with the axes as columns."""
     held = [series for audit in matrix.audits for series in audit.series]
     for name in dict.fromkeys(series.name for series in held):
         if sum(series.name == name for series in held) < 2:
             continue
         joined = joined_series(matrix.audits, [matrix], name)
-        left_out = {"audit", *pictures(joined)}
-        head = tuple(column for column in joined.columns if column not in left_out)
+        omitted, axes = {"audit", *pictures(joined)}, set(matrix.axes.values())
+        head = tuple(column for column in joined.columns if column not in omitted)
         rows = list(zip(*(joined.columns[column] for column in head), strict=True))
-        axes = set(matrix.axes.values())
         texts = tuple(
             tuple(
-                cells.cell_value(item) if column in axes else "" if item is None else cell(joined, column, item)
+                matrices.cell_value(item)
+                if column in axes
+                else ""
+                if item is None
+                else series_cell(joined, column, item)
                 for column, item in zip(head, row, strict=True)
             )
-            for row in rows[:_MOST_ROWS]
+            for row in rows[:MOST_ROWS]
         )
-        yield Figure(joined.title, joined.source, "", head, texts, max(0, len(rows) - _MOST_ROWS))
+        yield Figure(joined.title, joined.source, "", head, texts, max(0, len(rows) - MOST_ROWS))

@@ -1,4 +1,8 @@
-"""From a result to the page: what the template shows, put together beforehand so that it holds no logic."""
+"""Render a result as one self-contained HTML page.
+
+The page needs no server and no scripts (they sort and filter only), prints, and contains the result as JSON, which
+``dpspec verify`` and ``dpspec report`` read.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import shlex
 from base64 import b64encode
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpspec.contract import Check, Finding
 from dpspec.engine.redact import redact
@@ -18,38 +22,47 @@ from dpspec.engine.results.joined import sources
 from dpspec.engine.results.matrices import base_name
 from dpspec.engine.results.recording import Recording
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.html import matrix_views, seen
+from dpspec.reporters import labels, matrices, phrases
+from dpspec.reporters.html import detectable, matrix_views
 from dpspec.reporters.html.figures import Bar, Figure, bar, figures
+from dpspec.reporters.limits import limits, recipes
 from dpspec.reporters.read_results import ELEMENT, embedded
-from dpspec.reporters.view import glossary, recording, sentences, words
-from dpspec.reporters.view.audited import audited, conclusion
-from dpspec.reporters.view.in_short import in_short
-from dpspec.reporters.view.limits import limits, recipes
-from dpspec.reporters.view.risk import risk
-from dpspec.reporters.view.tally import failed, tally
+from dpspec.reporters.risk import Rate, rates, risk, weakest
+from dpspec.reporters.summary import NOT_TESTED, RISK, details, failed, outcomes, summary, tally, verdict_sentence
 from dpspec.text import plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-#: What a page says that leaves nothing out.
-INTERNAL_MARK = "Internal: this page holds values that speak of the data itself. It must not leave the house."
+#: The warning of a page with all values.
+INTERNAL_MARK = "Internal: this page contains values that depend on the data. Do not publish it."
 
-#: Figures are drawn of so many audits, and of all cells of matrices of at most so many: of more, the result has them.
+#: The maximum number of audits with figures and findings, and of cells of a matrix; the embedded result has all.
 MOST_DRAWN, MOST_CELLS = 24, 8
 
-#: So many audits that were made to deviate are named on top; all are marked in the table.
-_MOST_CONTROLS = 3
+#: The maximum number of named controls, and of bars of risk.
+_MOST_CONTROLS, _MOST_RATES = 3, 4
 
-#: What no line ends in. Looked for once in each run of digits: from every digit of a long one it would take quadratic
-#: time.
-_WHOLE = re.compile(r"((?<![0-9.])[0-9.]+e-[0-9]+|DP-SGD)")
+#: Text without a line break. The lookbehind starts one match per run of digits, to avoid quadratic time.
+_WHOLE = re.compile(r"((?<![0-9.])[0-9.]+(?:e-[0-9]+| %)|DP-SGD)")
+
+#: Words that link to their definition in the page's terms.
+_LINKED = {
+    "false-positive rate": "false-positive rate",
+    "negative control": "control",
+    "negative controls": "control",
+    "epsilon": "epsilon, delta",
+    "lower bound": "lower bound",
+    "upper bound": "upper bound",
+    "canary": "canary",
+}
+_TERM = re.compile(rf"\b({'|'.join(sorted(_LINKED, key=len, reverse=True))})\b")
 
 
 @dataclass(frozen=True)
 class ClaimView:
-    """One claim as the page shows it; ``style`` is the CSS class of its label."""
+    """One claim on the page; ``style`` is the CSS class of its label."""
 
     verdict: Verdict
     label: str
@@ -79,10 +92,9 @@ class FindingView:
 
 @dataclass(frozen=True)
 class RecordingView:
-    """A recorded training as the page shows it."""
+    """A recorded training on the page."""
 
     executed: tuple[str, ...]
-    columns: tuple[str, ...]
     channels: tuple[tuple[str, str, str], ...]
     accountant: str
     notes: tuple[str, ...]
@@ -90,18 +102,22 @@ class RecordingView:
 
 @dataclass(frozen=True)
 class AuditView:
-    """One audit as the page shows it; ``name`` is unique on the page, ``origin`` the file of a joined result.
+    """One audit on the page.
 
-    drawn: whether its figures and findings are on the page. cell: what it is called in its matrix, empty where it is
-    in none; title: with the name before it.
+    Attributes:
+        name: An id that is unique on the page.
+        origin: The file of a joined result.
+        drawn: Whether figures and findings are on the page.
+        cell: The title in its matrix; empty without one.
+        title: The name, with the title of the cell.
     """
 
     audit: AuditResult
     name: str
     origin: str
     description: str
-    audited: tuple[tuple[str, str], ...]
-    conclusion: tuple[str, ...]
+    details: tuple[tuple[str, str], ...]
+    outcomes: tuple[str, ...]
     risk: tuple[str, ...]
     claims: tuple[ClaimView, ...]
     status: str
@@ -109,7 +125,7 @@ class AuditView:
     reason: str
     tests: str
     checks: tuple[tuple[bool, tuple[str, ...]], ...]
-    seen: Figure | None
+    detectable: detectable.Limits | None
     made_to_deviate: bool
     as_run: tuple[str, ...]
     power: tuple[str, ...]
@@ -124,28 +140,22 @@ class AuditView:
     recording: RecordingView | None
 
 
-@dataclass(frozen=True)
-class RecipeView:
-    """How to reproduce one of the results, as the page shows it."""
-
-    of: str
-    command: str
-    facts: tuple[tuple[str, str], ...]
-
-
 def render(result: Result, *, internal: bool = False) -> str:
-    """The page as text; data-dependent and per-record values only where ``internal`` asks for them.
+    """Return the page. Its text follows from the embedded JSON for one :func:`generator`.
 
-    It asks nothing of any server, runs without scripts (they only sort and filter), prints, and holds the result's
-    JSON, from which ``dpspec verify`` and ``dpspec report`` work. The text follows from that JSON to the last
-    character, for what :func:`generator` names.
+    Args:
+        result: The result.
+        internal: Whether to keep data-dependent and per-record values.
     """
     result = reread(result if internal else redact(result))
     origins = sources(result)
-    several = result.matrices
-    cells = matrix_views.titles(several)
+    cells = {
+        index: matrices.cell_title(matrix, audit)
+        for matrix in result.matrices
+        for index, audit in zip(matrix.numbers, matrix.audits, strict=True)
+    }
     names = [f"a{i}" for i in range(len(result.audits))]
-    families, drawn = sentences.families(result), _drawn(result)
+    families, drawn = phrases.families(result), _drawn(result)
     audits = tuple(
         _audit(audit, names[i], origins[i], families[i], cells.get(i, ""), i in drawn)
         for i, audit in enumerate(result.audits)
@@ -156,19 +166,26 @@ def render(result: Result, *, internal: bool = False) -> str:
         .render(
             result=result,
             audits=audits,
-            matrices=tuple(matrix_views.view(matrix, i, names) for i, matrix in enumerate(several)),
+            matrices=tuple(matrix_views.view(matrix, i, names) for i, matrix in enumerate(result.matrices)),
+            verdict=verdict_sentence(result),
             tally=tally(result),
             controls=[view for view in audits if view.made_to_deviate],
             most_controls=_MOST_CONTROLS,
             failed=failed(result),
-            all_in_matrices=len(cells) == len(audits) and all(len(one.audits) > MOST_CELLS for one in several),
-            in_short=in_short(result),
+            all_in_matrices=len(cells) == len(audits) and all(len(one.audits) > MOST_CELLS for one in result.matrices),
+            summary=summary(result),
+            risk_label=RISK,
+            rates=_rates(result),
+            not_tested=NOT_TESTED,
             limits=(*result.notes, *limits(result)),
-            recipes=tuple(
-                RecipeView(one.of, shlex.join(map(plain, one.command)), one.facts) for one in recipes(result)
-            ),
-            legend=(glossary.VERDICTS, glossary.CONFORMANCE, glossary.RIGOR),
-            terms=glossary.TERMS,
+            recipes=tuple((one.of, shlex.join(map(plain, one.command)), one.facts) for one in recipes(result)),
+            legend=(labels.VERDICTS, labels.CONFORMANCE, labels.RIGOR),
+            conformance_label=labels.conformance_label,
+            terms=labels.TERMS,
+            channel_columns=phrases.CHANNEL_COLUMNS,
+            executed=phrases.EXECUTED,
+            accountant=phrases.ACCOUNTANT,
+            detectable=detectable,
             internal=internal,
             internal_mark=INTERNAL_MARK,
             generator=generator(),
@@ -176,29 +193,40 @@ def render(result: Result, *, internal: bool = False) -> str:
             json=embedded(dump(result, indent=None)),
             style=_asset("page.css"),
             script=_asset("page.js"),
-            script_digest=_digest(_asset("page.js")),
+            script_digest=b64encode(hashlib.sha256(_asset("page.js").encode("utf-8")).digest()).decode("ascii"),
         )
     )
     return text
 
 
 def _drawn(result: Result) -> set[int]:
-    """The audits whose figures and findings are on the page: at most so many, those that are not as expected first.
+    """The numbers of audits with figures and findings on the page, unexpected ones first.
 
-    Of a large matrix only cells that are not as expected: it has a figure and tables of its own.
+    A large matrix has a figure and tables as a whole: only its unexpected cells are drawn.
     """
     large = {i for matrix in result.matrices if len(matrix.audits) > MOST_CELLS for i in matrix.numbers}
     first = sorted(range(len(result.audits)), key=lambda i: result.audits[i].as_expected)
     return {i for i in first if i not in large or not result.audits[i].as_expected} & set(first[:MOST_DRAWN])
 
 
-def _digest(script: str) -> str:
-    """How a content security policy names the one script that may run."""
-    return b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+def _rates(result: Result) -> list[tuple[str, Rate]]:
+    """Named bars of risk: each group of a single audit, or the audits with the highest risk."""
+    if len(result.audits) == 1:
+        audit = result.audits[0]
+        contradicted = any(verdict.verdict == "contradicted" for verdict in audit.verdicts)
+        found = [(_subject(rate), rate) for rate in rates(audit)] if not contradicted else []
+        return found[:_MOST_RATES]
+    pairs = zip(result.audits, matrices.titles(result), strict=True)
+    named = [(title, rate) for audit, title in pairs if (rate := weakest(audit)) is not None]
+    return sorted(named, key=lambda one: -one[1].powers[0])[:_MOST_RATES]
+
+
+def _subject(rate: Rate) -> str:
+    return ", ".join(filter(None, (rate.members, rate.scope)))
 
 
 def generator() -> str:
-    """What a page names as its writer: its text follows from its result for this version of dpspec."""
+    """Return the name and version of the program that writes a page."""
     from dpspec.version import VERSION
 
     return f"dpspec {VERSION}"
@@ -212,17 +240,19 @@ def _environment() -> Environment:
         loader=PackageLoader("dpspec.reporters.html", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_tame,
+        finalize=lambda value: plain(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["whole"] = _whole
+    environment.filters["linked"] = _linked
     environment.filters["parted"] = _parted
+    environment.filters["anchor"] = _anchor
     return environment
 
 
 def _whole(text: str) -> Markup:
-    """Text in which no line ends inside a number, or a name: browsers break ``1e-5`` at its hyphen."""
+    """Text without line breaks inside numbers and names: browsers break ``1e-5`` at its hyphen."""
     from markupsafe import Markup, escape
 
     parts = _WHOLE.split(plain(text))
@@ -230,16 +260,32 @@ def _whole(text: str) -> Markup:
     return Markup("").join(map(Markup, marked))
 
 
+def _linked(sentences: tuple[str, ...]) -> Markup:
+    """Sentences in which the first occurrence of each term links to its definition."""
+    from markupsafe import Markup
+
+    seen: set[str] = set()
+    parts = []
+    for i, part in enumerate(_TERM.split(" ".join(sentences))):
+        term = _LINKED.get(part, "") if i % 2 else ""
+        if term and term not in seen:
+            seen.add(term)
+            parts.append(Markup('<a class="term" href="#{}">{}</a>').format(_anchor(term), part))
+        else:
+            parts.append(_whole(part))
+    return Markup("").join(parts)
+
+
+def _anchor(term: str) -> str:
+    """The id of a term's definition."""
+    return "term-" + re.sub(r"[^a-z0-9]+", "-", term.lower())
+
+
 def _parted(name: str) -> Markup:
-    """A name that may be broken behind its underscores, and nowhere else."""
+    """A name that may be broken after its underscores only."""
     from markupsafe import Markup, escape
 
     return Markup("_<wbr>").join(escape(part) for part in plain(name).split("_"))
-
-
-def _tame(value: Any) -> Any:
-    """Text that others wrote without what draws nothing or draws elsewhere; our own markup as it is."""
-    return plain(value) if type(value) is str else value
 
 
 def _asset(name: str) -> str:
@@ -250,24 +296,27 @@ def _asset(name: str) -> str:
 
 def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, drawn: bool) -> AuditView:
     conformance = audit.conformance
+    # Unexpected claims first, then privacy, controls and utility.
+    ordered = sorted(audit.verdicts, key=lambda one: (one.expected, one.kind == "metric", labels.is_control(one)))
+    listed = phrases.findings(audit)
     return AuditView(
         audit=audit,
         name=name,
         origin=origin,
         description=str(audit.document.get("description") or ""),
-        audited=tuple(audited(audit)),
-        conclusion=tuple(conclusion(audit)),
+        details=tuple(details(audit)),
+        outcomes=tuple(outcomes([audit], [audit.name])),
         risk=risk(audit),
-        claims=tuple(_claim(audit, verdict) for verdict in audit.verdicts),
-        status=words.conformance_label(conformance.status),
-        conformance=words.conformance_outcome(audit),
-        tests=words.count(len(audit.checks), "test"),
-        reason=seen.reason(audit),
-        checks=tuple((bad, _check(check)) for check, bad in sentences.ranked(audit.checks, family)),
-        seen=seen.figure(audit, family, f"{name}-seen"),
+        claims=tuple(_claim(audit, verdict) for verdict in ordered),
+        status=labels.conformance_label(conformance.status),
+        conformance=labels.conformance_outcome(audit),
+        tests=labels.count(len(audit.checks), "test"),
+        reason=detectable.reason(audit),
+        checks=tuple((bad, _check(check)) for check, bad in phrases.ranked(audit.checks, family)),
+        detectable=detectable.figure(audit, family),
         made_to_deviate=conformance.status == "deviates" and conformance.expected,
         power=tuple(
-            f"{power.method}: epsilon {decimals.lower(power.epsilon)} at {words.conditions(power.at)}"
+            f"{power.method}: epsilon {decimals.lower(power.epsilon)} at {labels.conditions(power.at)}"
             + (f"; {power.note}" if power.note else "")
             for power in audit.power
         ),
@@ -275,48 +324,46 @@ def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, d
         drawn=drawn,
         cell=cell,
         title=f"{base_name(audit)}, {cell}" if cell else audit.name,
-        as_run=sentences.as_run(audit),
-        numbers=words.count(len(sentences.findings(audit)), "number"),
-        findings=tuple(_finding(finding) for finding in sentences.findings(audit)) if drawn else (),
-        assumptions=tuple((one.status, one.name, sentences.assumption(one)) for one in sentences.assumptions_of(audit)),
-        notes=tuple(note for note in (*audit.notes, words.left_out(audit)) if note),
+        as_run=phrases.as_run(audit),
+        numbers=labels.count(len(listed), "number"),
+        findings=tuple(map(_finding, listed)) if drawn else (),
+        assumptions=tuple((one.status, one.name, phrases.assumption(one)) for one in phrases.assumptions_of(audit)),
+        notes=tuple(note for note in (*audit.notes, labels.omitted(audit)) if note),
         recording=None if audit.recording is None else _recording(audit.recording),
     )
 
 
 def _recording(found: Recording) -> RecordingView:
-    notes = (recording.declared(found), *found.cautions, *found.advice)
     return RecordingView(
-        executed=tuple(recording.executed(found)),
-        columns=recording.COLUMNS,
-        channels=tuple(recording.channel_rows(found)),
-        accountant=recording.accountant(found.accountant),
-        notes=(*(note for note in notes if note), *(f"not recognized: {one}" for one in found.unrecognized)),
+        executed=tuple(phrases.executed(found)),
+        channels=tuple(phrases.channel_rows(found)),
+        accountant=phrases.accountant(found.accountant),
+        notes=tuple(filter(None, (phrases.declared(found), *phrases.recording_notes(found)))),
     )
 
 
 def _claim(audit: AuditResult, verdict: Verdict) -> ClaimView:
-    label = words.verdict_label(audit, verdict)
+    label = labels.verdict_label(audit, verdict)
     return ClaimView(
         verdict=verdict,
-        label=words.headline(audit, verdict),
-        style="as-declared" if label == words.AS_DECLARED else verdict.verdict,
-        interval=words.interval(audit, verdict),
-        claimed=words.claimed(verdict),
+        label=labels.headline(audit, verdict),
+        style="as-declared" if label == labels.AS_DECLARED else verdict.verdict,
+        interval=labels.interval(audit, verdict),
+        claimed=labels.claimed(verdict),
         value="" if verdict.claimed is None else decimals.exact(verdict.claimed),
-        outcome=words.outcome(audit, verdict),
-        control=words.is_control(verdict) and verdict.expected,
+        outcome=labels.outcome(audit, verdict),
+        control=labels.is_control(verdict) and verdict.expected,
         bar=bar(verdict),
     )
 
 
 def _check(check: Check) -> tuple[str, ...]:
-    """A row of the table of tests: what, how, p, declared, found, and the deviations that it detects."""
+    """A row of the table of tests: assumption, test, p, declared, found, observation, detection limit."""
     declared = "" if check.declared is None else decimals.given(check.declared)
     found = "" if check.measured is None else decimals.nearest(check.measured)
-    what = f"{check.assumption}, {check.note}" if check.note else check.assumption
-    seen = "" if check.detectable is None else sentences.detectable(check.detectable).removeprefix("detects ")
-    return what, check.test, decimals.upper(check.p_value, digits=2), declared, found, check.observed, seen
+    name = f"{check.assumption}, {check.note}" if check.note else check.assumption
+    limit = "" if check.detectable is None else phrases.detectable(check.detectable).rpartition(" ")[2]
+    return name, check.test, decimals.upper(check.p_value, digits=2), declared, found, check.observed, limit
 
 
 def _finding(finding: Finding) -> FindingView:
@@ -326,11 +373,11 @@ def _finding(finding: Finding) -> FindingView:
         state = "known to be wrong, backs no verdict" if refuted else "not known to be wrong"
         printed = f"the formula as printed, {state}. {finding.printed.reason}"
     return FindingView(
-        number=words.statement(finding),
+        number=labels.statement(finding),
         tight="" if finding.lower is None else f"true value at least {decimals.lower(finding.lower)}",
-        at=words.conditions(finding.at),
-        of=words.scope(finding),
-        rigor=words.rigor(finding),
+        at=labels.conditions(finding.at),
+        of=labels.scope(finding),
+        rigor=labels.rigor(finding),
         method=finding.method,
         source=finding.source,
         printed=printed,

@@ -1,7 +1,4 @@
-"""How a series says that it is drawn, as lines: curves, sorted values, or dots beside names.
-
-Series whose cells are pictures are one inline SVG: a row for each row, its pictures side by side.
-"""
+"""Drawings of series: curves, sorted values, dots by name, or pictures."""
 
 from __future__ import annotations
 
@@ -14,28 +11,28 @@ from collections.abc import Iterator, Sequence
 
 from dpspec.contract import Json, Series
 from dpspec.engine.results.result import AuditResult
+from dpspec.reporters import labels
 from dpspec.reporters.html.curves import marks
 from dpspec.reporters.html.drawing import Drawing, Line
-from dpspec.reporters.view import words
-from dpspec.reporters.view.number_tables import pictures
+from dpspec.reporters.layout import pictures
 from dpspec.text import plain
 
 _KINDS = ("lines", "dots", "sorted")
 
-#: Sorted values are drawn at so many ranks at most.
+#: The maximum number of drawn ranks of sorted values.
 _RANKS = 201
 
 
 def drawing(series: Series, audit: AuditResult) -> Drawing | None:
-    """The figure that ``series.plot`` asks for; None where it asks for none, or for columns that are not there.
+    """Return the figure that ``series.plot`` declares; None without one, or if its columns are missing.
 
-    Lines of one number against another come with the audit's claims of these two numbers, and what attacks showed.
+    Curves include the audit's claims and attack results about the same two quantities.
     """
     plot = series.plot
     kind, ys = str(plot.get("kind", "lines")), _names(plot.get("y"))
     x = "" if kind == "sorted" else str(plot.get("x", ""))
-    asked = [*ys, *([x] if kind != "sorted" else []), *_names(plot.get("band"))]
-    if kind not in _KINDS or not ys or any(name not in series.columns for name in asked):
+    needed = [*ys, *([x] if kind != "sorted" else []), *_names(plot.get("band"))]
+    if kind not in _KINDS or not ys or any(name not in series.columns for name in needed):
         return None
     if kind == "dots":
         return _dots(series, x, ys)
@@ -75,7 +72,7 @@ def _curves(series: Series, x: str, ys: Sequence[str]) -> Iterator[Line]:
 
 
 def _sorted(series: Series, ys: Sequence[str]) -> Iterator[Line]:
-    """Every column's values in ascending order: of all rows, and of every group."""
+    """Each column's values in ascending order, of all rows and of each group."""
     every = [("", list(range(len(series.columns[ys[0]]))))]
     groups = _groups(series)
     for j, y in enumerate(ys):
@@ -95,13 +92,13 @@ def _sorted(series: Series, ys: Sequence[str]) -> Iterator[Line]:
 
 
 def _dots(series: Series, x: str, ys: Sequence[str]) -> Drawing:
-    """A row for every name in column ``x``, its values as dots on one axis."""
-    names = list(dict.fromkeys(words.value(item) for item in series.columns[x]))
+    """A row for each name in column ``x``, its values as dots on one axis."""
+    names = list(dict.fromkeys(labels.value(item) for item in series.columns[x]))
     lines: list[Line] = []
     for y in ys:
         for group, rows in _groups(series):
             parts = [group, y] if group and len(ys) > 1 else [group or y]
-            places = [float(names.index(words.value(series.columns[x][row]))) for row in rows]
+            places = [float(names.index(labels.value(series.columns[x][row]))) for row in rows]
             values = _values(series, y, rows)
             lines.append(
                 Line(
@@ -123,7 +120,7 @@ def _dots(series: Series, x: str, ys: Sequence[str]) -> Drawing:
 
 
 def _groups(series: Series) -> list[tuple[str, list[int]]]:
-    """The rows of every value of the column ``by``, told by its name; all rows where there is none."""
+    """The name and the rows of each value of the column ``by``; all rows without such a column."""
     by = str(series.plot.get("by", ""))
     if by not in series.columns:
         return [("", list(range(len(next(iter(series.columns.values()))))))]
@@ -134,7 +131,7 @@ def _groups(series: Series) -> list[tuple[str, list[int]]]:
         order = sorted(order, key=lambda row: column[row])
     for row in order:
         item = column[row]
-        rows.setdefault(item if isinstance(item, str) else f"{by} {words.value(item)}", []).append(row)
+        rows.setdefault(item if isinstance(item, str) else f"{by} {labels.value(item)}", []).append(row)
     return list(rows.items())
 
 
@@ -143,7 +140,7 @@ def _values(series: Series, column: str, rows: Sequence[int]) -> list[float]:
 
 
 def _no_bound(series: Series, x: str, y: str) -> str:
-    """What marks a line of estimates among bounds; of a series without a bound its caption says it of all."""
+    """The mark of a line of estimates in a series that also has bounds."""
     return " (no bound)" if series.bounds and not {x, y} & set(series.bounds) else ""
 
 
@@ -157,7 +154,7 @@ def _axis(series: Series, column: str) -> str:
 
 
 def label(name: str) -> str:
-    """A column's name as a legend says it."""
+    """Return a column's name as text."""
     return name.replace("_", " ")
 
 
@@ -165,17 +162,17 @@ def _number(item: Json) -> float:
     return float(item) if isinstance(item, int | float) and not isinstance(item, bool) else math.nan
 
 
-#: Pictures of more pixels a side than this, and rows beyond so many, are not drawn.
+#: The maximum number of pixels per side of a picture, and of rows.
 _SIDE, _ROWS = 256, 32
 
-#: Sizes in the drawing: a picture, the room between two, what a row's name takes, and the head.
+#: Sizes in the drawing: a picture, a gap, a row's name, and the head.
 _CELL, _GAP, _NAME, _HEAD = 40, 6, 150, 18
 
 
 def svg(series: Series, name: str) -> str:
-    """The pictures as an SVG element with a title; empty where there are none. ``name`` makes its ids unique.
+    """Return the pictures as an SVG element with a title; empty for none. ``name`` makes its ids unique.
 
-    What is no picture of the declared shape is left out.
+    Cells that are not pictures of the declared shape are omitted.
     """
     from markupsafe import escape
 
@@ -191,7 +188,7 @@ def svg(series: Series, name: str) -> str:
     parts = [_text(_NAME + j * (_CELL + _GAP), _HEAD - 6, column) for j, column in enumerate(names)]
     for i in range(count):
         y = _HEAD + i * (_CELL + _GAP)
-        about = ", ".join(f"{column} {words.value(series.columns[column][i])}" for column in others)
+        about = ", ".join(f"{column} {labels.value(series.columns[column][i])}" for column in others)
         parts.append(_text(0, y + _CELL // 2, about))
         for j, column in enumerate(names):
             cell, x = series.columns[column][i], _NAME + j * (_CELL + _GAP)
@@ -206,7 +203,7 @@ def svg(series: Series, name: str) -> str:
 
 
 def png(cell: Json, shape: tuple[int, int, int]) -> str | None:
-    """The PNG of a cell, in base64; None unless it holds the bytes of a picture (height, width, channels)."""
+    """Return the PNG of a cell in base64; None unless the cell has the bytes of a (height, width, channels) picture."""
     height, width, channels = shape
     try:
         pixels = base64.b64decode(cell if isinstance(cell, str) else "", validate=True)
@@ -226,7 +223,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def _shape(value: Json) -> tuple[int, int, int] | None:
-    """(height, width, channels) within what is drawn, or None."""
+    """(height, width, channels) within the limits, or None."""
     if not isinstance(value, Sequence) or len(value) != 3 or not all(type(size) is int for size in value):
         return None
     height, width, channels = value

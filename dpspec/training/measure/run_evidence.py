@@ -29,6 +29,7 @@ from dpspec.stats.conformance.evidence import (
     TwinProducts,
     write_run,
 )
+from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.samplers import (
     RandomAllocation,
     Sampler,
@@ -37,7 +38,6 @@ from dpspec.training.loop.samplers import (
     epoch_of,
     independent,
 )
-from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.canary_signal import canary_sums
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
 from dpspec.training.measure.observers import ProjectionObserver

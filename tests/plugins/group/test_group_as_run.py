@@ -14,8 +14,8 @@ from dpspec.contract.findings import AS_RUN
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.results.result import AuditResult
+from dpspec.reporters import phrases
 from dpspec.reporters.formats import markdown, terminal
-from dpspec.reporters.view import sentences
 from dpspec_group import theory
 from dpspec_group.mechanism import GroupAudit
 
@@ -127,7 +127,7 @@ def test_reports_tell_it_beside_conformance(audited: tuple[Any, AuditResult], tm
         assert AS_RUN not in said
         assert "may violate this assumption" not in said
     deviating = replace(audit, conformance=replace(audit.conformance, status="deviates"))
-    assert sentences.as_run(deviating)[-1].endswith("The run deviates and may violate this assumption.")
+    assert phrases.as_run(deviating)[-1].endswith("The run deviates and may violate this assumption.")
 
 
 def test_what_is_not_measured_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dpspec.engine.results.result import AuditResult as Audit
 from dpspec.engine.results.result import Result
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.view.limits import limits
+from dpspec.reporters.limits import limits
 
 pytestmark = pytest.mark.usefixtures("no_independent_bounds")
 

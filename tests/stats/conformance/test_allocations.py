@@ -17,9 +17,9 @@ from dpspec.stats.conformance.epochs import evenness
 from dpspec.stats.conformance.evidence import looked, write_run
 from dpspec.stats.conformance.expectations import Run, as_declared, foresee
 from dpspec.testing.backend import small_job
+from dpspec.training.device import generator
 from dpspec.training.loop.samplers import Poisson, RandomAllocation, Sampler, Shuffled
 from dpspec.training.measure.run_evidence import RunLogs, reported_evidence
-from dpspec.training.seeds import generator
 
 Array = np.ndarray[Any, Any]
 

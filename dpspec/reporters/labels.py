@@ -1,0 +1,394 @@
+"""Labels and definitions that all reports share: verdicts, rigor, conformance, scopes, conditions and terms.
+
+Text from specs, plugins and papers is returned unescaped: each format escapes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from dpspec.contract import Finding, Json
+from dpspec.engine.redact import LEFT_OUT_REASON
+from dpspec.engine.results import decimals
+from dpspec.engine.results.result import AuditResult, Verdict
+from dpspec.text import several
+
+if TYPE_CHECKING:
+    from dpspec.engine.judging.proven_curves import ProvenCurve
+
+#: The condition of each verdict; the first that applies.
+VERDICTS = {
+    "contradicted": "The attack rejects the best upper bound itself, at 1e-6: theory, code or attack is wrong.",
+    "refuted": "The attack rejects the claim, at the stated confidence over all claims and attacks of the run, or a "
+    "certified lower bound exceeds the claim. With refuted_by: attack, only the attack counts.",
+    "proved": "An upper bound in scope is within the claim, for the mechanism as declared. If the executed run "
+    "deviates, the label is: proved as declared, run deviates.",
+    "supported": "Only statistical, approximate or conditional evidence is within the claim.",
+    "open": "Neither proved nor refuted. The reason names the bound that exceeds the claim.",
+}
+
+CONFORMANCE = {
+    "conforms-within": "No test found a deviation of the executed run from its declaration. Each test states the "
+    "smallest deviation that it detects.",
+    "deviates": "A test found that the executed run deviates from its declaration.",
+    "checks-missing": "Planned tests of the executed run were not made.",
+    "not-run": "No executed run was tested.",
+}
+
+RIGOR = {
+    "certified": "A proved formula, with an interval that includes all numerical error.",
+    "theorem": "A proved formula, evaluated in float64.",
+    "statistical": "True with the stated confidence.",
+    "approximate": "An estimate without a guarantee.",
+}
+
+#: The property that each conformance test checks, by the name of its assumption.
+CHECKED = {
+    "noise-scale": "scale of the noise",
+    "noise-isotropy": "equal noise in all layers",
+    "fresh-noise": "new noise at each step",
+    "clipping": "limit on each record",
+    "sampling": "sampling of records",
+    "steps": "number of steps",
+    "update": "no other term in the update",
+    "contribution": "contribution of one record",
+    "public-constants": "fixed constants",
+    "gap": "gap between the mixed models",
+    "mixing-weights": "weights of the mixture",
+    "hidden-weights": "weights that stay secret",
+    "one-hot-worst": "worst case is known",
+    "constants": "constants of the proof",
+    "collection": "data within the declared limits",
+    "released": "published values",
+    "public-count": "number of records",
+    "radius": "size of the records",
+}
+
+TERMS = {
+    "epsilon, delta": "Adding or removing one record (or the unit that a claim names) changes the probability of any "
+    "outcome of the training by a factor of at most e^epsilon, up to a probability of delta. Smaller is more private; "
+    "0 is perfect.",
+    "mu": "The same for all delta together: as hard as distinguishing two normal distributions of variance 1 whose "
+    "means differ by mu.",
+    "neighbours": "Two datasets that differ by the protected unit: one record, a group of records, or a user with all "
+    "records.",
+    "adversary": "The party that tries to learn about a record. A proof against a strong adversary holds against all "
+    "weaker ones.",
+    "false-positive rate": "The share of records outside the training that an attacker names as members.",
+    "lower bound": "The loss is at least this large: found by an attack, or certified by theory.",
+    "upper bound": "The loss is at most this large, by proof.",
+    "canary": "A record or a gradient that a coin flip inserts into the training, for an attack to detect.",
+    "interval": "From the best lower to the best upper bound: it contains the true value if the bounds hold.",
+    "direction": "The ordered pair of neighbours: a bound limits the evidence for the presence of a record (remove), "
+    "or for its absence (add).",
+    "gamma, kappa": "The probability that an adversary reconstructs or names a record from the release (gamma), if a "
+    "guess without the release is right with probability kappa.",
+    "Renyi divergence, order": "A distance between two probability distributions; large orders weigh rare outcomes.",
+    "p": "The probability of a measurement at least this extreme if the run is as declared or claimed. A small p is "
+    "evidence against it.",
+    "noise_multiplier, clip_norm": "The largest contribution of one record to a step (clip_norm), and the standard "
+    "deviation of the added noise relative to it. More noise is more private.",
+    "control": "A claim that is false on purpose: if the audit refutes it, the audit can detect such a violation.",
+}
+
+_RIGOR = {
+    "certified": "certified, numerical error included",
+    "theorem": "proved formula, evaluated in float64",
+    "statistical": "statistical",
+    "approximate": "approximate, no guarantee",
+}
+
+_ADJACENCY = {
+    "add-remove": "adding or removing records",
+    "replace-one": "replacing a record",
+    "zero-out": "replacing records by null records (zero-out)",
+}
+
+#: The same for units other than records.
+_OF_UNITS = {"add-remove": "adding or removing a", "replace-one": "replacing a"}
+
+_ACCESS = {
+    "all-iterates": "seeing every iterate",
+    "final-model": "seeing the final model",
+    "transcript": "seeing every iterate and the other drawn records",
+}
+_ADVERSARY = {
+    "gradient": "an adversary who chooses gradients",
+    "record": "an adversary who chooses records",
+    "none": "no adversary",
+}
+_DATA = {
+    "all": "any dataset",
+    "collection": "the declared collection of datasets",
+    "this": "this dataset",
+    "planted": "this dataset with canaries",
+}
+
+_CONFORMANCE = {
+    "conforms-within": "no deviation found",
+    "checks-missing": "checks missing",
+    "not-run": "not tested",
+}
+
+#: The label of a proof if the executed run deviates from the declared mechanism, to which alone the proof applies.
+AS_DECLARED = "proved as declared, run deviates"
+
+
+def verdict_label(audit: AuditResult, verdict: Verdict) -> str:
+    """Return the verdict's name, or ``AS_DECLARED``."""
+    deviates = verdict.kind != "metric" and audit.conformance.status == "deviates"
+    return AS_DECLARED if verdict.verdict == "proved" and deviates else verdict.verdict
+
+
+def conformance_label(status: str) -> str:
+    """Return the label of a conformance status: ``no deviation found``."""
+    return _CONFORMANCE.get(status, status)
+
+
+def headline(audit: AuditResult, verdict: Verdict) -> str:
+    """Return the label; a proof on a recording names its assumptions: ``proved, assuming one-record``."""
+    label, recording = verdict_label(audit, verdict), audit.recording
+    given = ", ".join(recording.assumes) if label == "proved" and recording is not None else ""
+    return f"{label}, assuming {given}" if given else label
+
+
+def outcome(audit: AuditResult, verdict: Verdict) -> str:
+    """Return ``as expected``, or the expected verdicts."""
+    if verdict.expected:
+        return "as expected"
+    state = "NOT YET DECIDED, trials are missing" if pending(audit, verdict) else "NOT AS EXPECTED"
+    return f"{state} (expected {' or '.join(verdict.expect)})"
+
+
+def is_control(verdict: Verdict) -> bool:
+    """Return whether the claim is false on purpose."""
+    return not set(verdict.expect) & {"proved", "supported", "open"}
+
+
+def refuted_by_attack(audit: AuditResult, verdict: Verdict) -> bool:
+    """Return whether an attack or a measurement refuted the claim.
+
+    False if a certified lower bound exceeds the claim and the spec lets theory refute it: the attack may have found
+    nothing.
+    """
+    if verdict.verdict != "refuted":
+        return verdict.verdict == "contradicted"
+    if claim_block(audit, verdict).get("refuted_by") == "attack":
+        return True
+    if verdict.reason == LEFT_OUT_REASON:
+        return False
+    lower, claimed, index = verdict.lower, verdict.claimed, verdict.lower_finding
+    if verdict.kind == "metric" or lower is None or claimed is None or index is None:
+        return True
+    return audit.findings[index].rigor != "certified" or lower <= claimed
+
+
+def claim_block(audit: AuditResult, verdict: Verdict) -> Mapping[str, Json]:
+    """Return the claim's block of the spec; empty if the document has none."""
+    blocks = audit.document.get("claims", ())
+    for block in blocks if isinstance(blocks, list | tuple) else ():
+        if isinstance(block, Mapping) and block.get("id") == verdict.claim:
+            return block
+    return {}
+
+
+def pending(audit: AuditResult, verdict: Verdict) -> bool:
+    """Return whether missing trials may still change an unexpected verdict."""
+    return not verdict.expected and not audit.complete and verdict.verdict not in ("refuted", "contradicted")
+
+
+def untested(audit: AuditResult) -> bool:
+    """Return whether the conformance is unknown because trials are missing."""
+    return audit.conformance.status == "not-run" and not audit.complete
+
+
+def conformance_outcome(audit: AuditResult) -> str:
+    """Return ``as expected``, or the expected status; empty if there is no executed run."""
+    conformance = audit.conformance
+    if untested(audit):
+        return f"NOT YET TESTED, trials are missing (expected {conformance_label(conformance.expect)})"
+    if not conformance.expected:
+        return f"NOT AS EXPECTED (expected {conformance_label(conformance.expect)})"
+    return "" if conformance.status == "not-run" and not audit.executed else "as expected"
+
+
+def interval(audit: AuditResult, verdict: Verdict) -> str:
+    """Return the interval ``[lower, upper]`` of a claim's value, each end rounded against the claim.
+
+    ``about`` marks an approximate end, ``none`` a missing one, ``omitted`` a redacted one. Ends cross if an attack
+    contradicts a bound.
+    """
+    missing = "omitted" if verdict.reason == LEFT_OUT_REASON else "none"
+    if verdict.lower is None and verdict.upper is None:
+        return missing
+    low = high = missing
+    if verdict.lower is not None:
+        low = _about(audit, verdict.lower_finding) + decimals.lower(verdict.lower, against=verdict.claimed)
+    if verdict.upper is not None:
+        high = _about(audit, verdict.upper_finding) + decimals.upper(verdict.upper, against=verdict.claimed)
+    crossed = verdict.lower is not None and verdict.upper is not None and verdict.lower > verdict.upper
+    return f"[{low}, {high}]{' (empty)' if crossed else ''}"
+
+
+def _about(audit: AuditResult, index: int | None) -> str:
+    if index is not None and 0 <= index < len(audit.findings) and audit.findings[index].rigor == "approximate":
+        return "about "
+    return ""
+
+
+def verdict_line(audit: AuditResult, verdict: Verdict) -> str:
+    """Return claim, interval, outcome and reason on one line."""
+    return (
+        f"{headline(audit, verdict)}: {verdict.text}; interval {interval(audit, verdict)}; "
+        f"{outcome(audit, verdict)}. {verdict.reason}"
+    )
+
+
+def conformance_line(audit: AuditResult) -> str:
+    """Return the conformance, its outcome and its reason on one line."""
+    parts = (conformance_label(audit.conformance.status), conformance_outcome(audit))
+    return f"{', '.join(part for part in parts if part)}. {audit.conformance.reason}"
+
+
+def trials(audit: AuditResult) -> str:
+    """Return ``3 of 4 trials``."""
+    counted = f"{len(audit.trials)} of {count(audit.planned_trials, 'trial')}"
+    return counted if audit.settled_after is None else f"{counted}, which decided all its claims"
+
+
+def missing_trials(audit: AuditResult) -> str:
+    """Return the number of missing trials, and the way to add them."""
+    return f"{len(audit.trials)} of {audit.needed_trials} trials are available; a run with the same store resumes"
+
+
+def claimed(verdict: Verdict) -> str:
+    """Return the claimed value, ``epsilon 3``, unless the claim's text has it."""
+    if verdict.claimed is None or decimals.exact(verdict.claimed) in verdict.text.split():
+        return ""
+    return f"{verdict.quantity} {decimals.exact(verdict.claimed)}"
+
+
+def access(audit: AuditResult, verdict: Verdict) -> str:
+    """Return the adversary's view, ``seeing the final model``; empty for every iterate and for metrics."""
+    if verdict.kind == "metric":
+        return ""
+    threat = audit.document.get("threat_model")
+    view = claim_block(audit, verdict).get("access") or (threat.get("access") if isinstance(threat, Mapping) else None)
+    return "" if view in (None, "all-iterates") else scope_part("access", str(view))
+
+
+def statement(finding: Finding) -> str:
+    """Return a finding's number: ``epsilon <= 2.956``, ``accuracy = 0.941``; ``epsilon ~ 2.3`` if approximate."""
+    sign = {"upper": "<=", "lower": ">=", "estimate": "="}[finding.bound]
+    if finding.rigor == "approximate":
+        sign = "~"
+    return f"{finding.quantity} {sign} {number(finding)}"
+
+
+def number(finding: Finding) -> str:
+    """Return a finding's value, rounded in the direction of its bound."""
+    if finding.bound == "upper":
+        return decimals.upper(finding.value)
+    return decimals.lower(finding.value) if finding.bound == "lower" else decimals.nearest(finding.value)
+
+
+def rigor(finding: Finding) -> str:
+    """Return ``upper bound: certified, ...``; an approximate value is never called a bound."""
+    if finding.bound == "estimate":
+        kind = "estimate"
+    elif finding.rigor == "approximate":
+        kind = f"{finding.bound} value"
+    else:
+        kind = f"{finding.bound} bound"
+    text = f"{kind}: {_RIGOR[finding.rigor]}"
+    if finding.rigor == "statistical" and finding.confidence is not None:
+        text += f" at confidence {decimals.exact(finding.confidence)}"
+    return text
+
+
+def conditions(at: Mapping[str, Json]) -> str:
+    """Return the conditions of a number: ``delta 1e-6, group_size 4``."""
+    return ", ".join(f"{key} {value(item)}" for key, item in at.items())
+
+
+def scope(finding: Finding) -> str:
+    """Return the scope of a number as one sentence without a full stop; an estimate has no adversary."""
+    of = finding.scope
+    any_unit = f"any {of.unit.partition(' (')[0]}"
+    data, record = _DATA.get(of.data, of.data), any_unit if of.record == "all" else _record(of.record)
+    if finding.bound == "estimate":
+        return f"the mechanism as {of.pipeline}, {data}"
+    direction = "" if of.direction == "both" else f" (direction: {of.direction})"
+    # "this" is one dataset, whose size is known.
+    least = f" of at least {of.min_records} records" if of.min_records and of.data in ("all", "collection") else ""
+    alike = f" (neighbours: {of.neighbours})" if of.neighbours != "all" and of.data in ("all", "collection") else ""
+    return (
+        f"the mechanism as {of.pipeline}, {neighbours(of.adjacency, of.unit)}{direction}{alike}, "
+        f"{_ACCESS.get(of.access, of.access)}, {_ADVERSARY.get(of.adversary, of.adversary)}, {data}{least}, {record}"
+    )
+
+
+def neighbours(adjacency: str, unit: str) -> str:
+    """Return ``adding or removing records``, or ``adding or removing a user (at most 8 records)``."""
+    if unit == "record":
+        return _ADJACENCY.get(adjacency, adjacency)
+    return f"{_OF_UNITS[adjacency]} {unit}" if adjacency in _OF_UNITS else f"{adjacency} (unit: {unit})"
+
+
+def _record(record: str | int) -> str:
+    """A record's index, or a name that states why it was chosen."""
+    return f"record {record}" if isinstance(record, int) else f"the record {record.removeprefix('record ')!r}"
+
+
+def scope_part(key: str, value: str) -> str:
+    """Return one part of a scope: ``the declared collection of datasets``."""
+    parts = {"adjacency": _ADJACENCY, "access": _ACCESS, "adversary": _ADVERSARY, "data": _DATA}
+    return parts.get(key, {}).get(value, f"{key} {value}")
+
+
+def curve(of: ProvenCurve) -> str:
+    """Return the end of a curve's label: its group size, and the parts of its scope that vary among the curves."""
+    scopes = (scope_part(key, str(getattr(of.scope, key))) for key in of.varying)
+    return groups(of.group_size, of.scope.unit) + "".join(f", {text}" for text in scopes)
+
+
+def groups(size: int, unit: str = "record") -> str:
+    """Return the end of a label: ``, groups of 8``, ``, one user``; empty for single records."""
+    if unit != "record":
+        return f", {several(size, unit)}"
+    return "" if size == 1 else f", groups of {size}"
+
+
+def value(item: Json) -> str:
+    """Return a declared JSON value as text."""
+    if isinstance(item, bool) or item is None:
+        return {True: "true", False: "false", None: "none"}[item]
+    if isinstance(item, int):
+        return str(item)
+    if isinstance(item, float):
+        return decimals.given(item)
+    if isinstance(item, Mapping):
+        return ", ".join(f"{key} {value(part)}" for key, part in item.items())
+    if isinstance(item, list | tuple):
+        return "[" + ", ".join(value(part) for part in item) + "]"
+    return str(item)
+
+
+def sentence(text: str) -> str:
+    """Return the text with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def count(number: int, noun: str) -> str:
+    """Return ``1 claim``, ``2 claims``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def omitted(audit: AuditResult) -> str:
+    """Return the number of redacted values of each privacy class, as a sentence; empty for none."""
+    if not audit.left_out:
+        return ""
+    counts = " and ".join(f"{number} {privacy}" for privacy, number in audit.left_out.items())
+    plural = "" if sum(audit.left_out.values()) == 1 else "s"
+    return f"Omitted: {counts} value{plural}; --internal includes them in a report for internal use."

@@ -1,0 +1,225 @@
+"""Text layout for terminals: folded paragraphs and rich tables of findings and series.
+
+No text is cut. Styles disappear if color is off.
+"""
+
+from __future__ import annotations
+
+import io
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from dpspec.contract import Finding, Json, Series
+from dpspec.engine.results import decimals
+from dpspec.reporters import labels
+from dpspec.text import plain
+
+if TYPE_CHECKING:
+    from rich.console import JustifyMethod
+
+#: Blanks between two columns.
+_GAP = 2
+
+#: The minimum width of a folded column.
+_LEAST = 20
+
+#: A width larger than any table.
+_UNLIMITED = 100_000
+
+#: The minimum width of a page.
+_LEAST_WIDTH = 30
+
+#: Fewer findings than this are listed one per line.
+_FEW = 6
+
+#: The maximum number of rows of a series in the terminal.
+_MOST_ROWS = 24
+
+
+def text_table(
+    rows: Sequence[Sequence[str]],
+    width: int | None = None,
+    *,
+    folded: int | None = None,
+    justify: JustifyMethod = "left",
+) -> tuple[str, ...]:
+    """Return the lines of a table.
+
+    Args:
+        rows: Rows of equal length.
+        width: The maximum number of columns; None for no limit.
+        folded: The column that is folded if the others leave too little of ``width``.
+        justify: The alignment of all columns except the first, which is on the left.
+    """
+    from rich.cells import cell_len
+    from rich.table import Table
+
+    cells = [[plain(cell) for cell in row] for row in rows]
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
+    for number, column in enumerate(zip(*cells, strict=True)):
+        longest = max(map(cell_len, column))
+        least = min(longest, _LEAST) if number == folded else longest
+        table.add_column(justify="left" if number == 0 else justify, overflow="fold", min_width=least)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    out = io.StringIO()
+    Console(file=out, width=width or _UNLIMITED, color_system=None, force_terminal=False).print(table, crop=False)
+    return tuple(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def findings_table(findings: Sequence[Finding], room: int) -> tuple[str, tuple[str, ...]] | None:
+    """Return the shared conditions of findings and the lines of a table, a row per finding.
+
+    Args:
+        findings: Findings of one method and scope.
+        room: The maximum number of columns.
+
+    Returns:
+        None if the findings are few, of different quantities or privacy classes, or too wide.
+    """
+    first = findings[0]
+    kind = (first.quantity, first.bound, first.privacy, set(first.at))
+    varying = [key for key in first.at if len({f.at.get(key) for f in findings}) > 1]
+    if (
+        len(findings) < _FEW
+        or not varying
+        or any((f.quantity, f.bound, f.privacy, set(f.at)) != kind for f in findings)
+    ):
+        return None
+    tight = any(f.lower is not None for f in findings)
+    sign = labels.statement(first).removesuffix(labels.number(first)).strip()
+    rows = [(*varying, sign, *(("true value >=",) if tight else ()))]
+    for finding in sorted(findings, key=lambda f: [_order(f.at[key]) for key in varying]):
+        lower = "-" if finding.lower is None else decimals.lower(finding.lower)
+        values = (labels.value(finding.at[key]) for key in varying)
+        rows.append((*values, labels.number(finding), *((lower,) if tight else ())))
+    lines = text_table(rows, justify="right")
+    shared = labels.conditions({key: item for key, item in first.at.items() if key not in varying})
+    return (f"at {shared}" if shared else "", lines) if len(max(lines, key=len)) <= room else None
+
+
+def _order(value: Json) -> tuple[bool, float, str]:
+    """Numbers by size, then other values by text."""
+    number = isinstance(value, int | float)
+    return (not number, float(value) if number else 0.0, str(value))
+
+
+def pictures(series: Series) -> tuple[str, ...]:
+    """Return the columns of a series that contain pictures; no table shows them."""
+    names = series.plot.get("y", ())
+    if series.plot.get("kind") != "pictures" or not isinstance(names, tuple):
+        return ()
+    return tuple(str(name) for name in names if name in series.columns)
+
+
+def series_table(series: Series, room: int) -> tuple[str, ...]:
+    """Return the lines of a short series, bounds rounded in their direction; empty if it is long or too wide."""
+    head = tuple(column for column in series.columns if column not in pictures(series))
+    columns = [[series_cell(series, column, item) for item in series.columns[column]] for column in head]
+    if not columns or len(columns[0]) > _MOST_ROWS:
+        return ()
+    lines = text_table([head, *zip(*columns, strict=True)], justify="right")
+    return lines if len(max(lines, key=len)) <= room else ()
+
+
+def series_cell(series: Series, column: str, item: Json) -> str:
+    """Return a cell of a series: upper bounds rounded up, lower bounds down, other floats to nearest."""
+    if item is None:
+        return "-"
+    if not isinstance(item, float):
+        return labels.value(item)
+    rounded = {"upper": decimals.upper, "lower": decimals.lower}.get(series.bounds.get(column, ""), decimals.nearest)
+    return rounded(item)
+
+
+def rounding(series: Series) -> str:
+    """Return the rounding of each column of a series."""
+    bounds = {side: [c for c, held in series.bounds.items() if held == side] for side in ("upper", "lower")}
+    ways = (("upper", "up"), ("lower", "down"))
+    parts = [f"{', '.join(bounds[side])} rounded {to}" for side, to in ways if bounds[side]]
+    return ", ".join([*parts, "all else to nearest"]) if parts else "rounded to nearest"
+
+
+class Page:
+    """A page of lines. All text is escaped; styles are rich's style names.
+
+    Args:
+        width: The number of columns.
+        color: Whether to keep styles.
+    """
+
+    def __init__(self, width: int = 80, *, color: bool = False) -> None:
+        self.width = max(width, _LEAST_WIDTH)
+        self._out = io.StringIO()
+        self._console = Console(
+            file=self._out,
+            width=self.width,
+            force_terminal=color,
+            color_system="standard" if color else None,
+            no_color=not color,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            legacy_windows=False,
+            soft_wrap=True,
+        )
+
+    def heading(self, text: str) -> None:
+        """Write an empty line and a title."""
+        self.blank()
+        self.line((text, "bold"))
+
+    def blank(self) -> None:
+        """Write an empty line."""
+        self._out.write("\n")
+
+    def line(self, *parts: str | tuple[str, str], indent: int = 0, hang: int = 0) -> None:
+        """Write a paragraph of plain or ``(text, style)`` parts; ``hang`` indents the lines after the first."""
+        text = Text()
+        for part in parts:
+            content, style = (part, "") if isinstance(part, str) else part
+            text.append(plain(content), style=style)
+        first, rest = " " * indent, " " * (indent + hang)
+        for number, folded in enumerate(self._fold(text, indent, hang)):
+            self._console.print(Text(first if number == 0 else rest) + folded)
+
+    def item(self, *parts: str | tuple[str, str], indent: int = 2) -> None:
+        """Write an entry of a list."""
+        self.line("- ", *parts, indent=indent, hang=2)
+
+    def table(self, rows: Sequence[Sequence[str]], *, indent: int, folded: int | None = None) -> None:
+        """Write a table of texts."""
+        for line in text_table(rows, self.width - indent, folded=folded):
+            self.line(line, indent=indent)
+
+    def command(self, arguments: Sequence[str], indent: int = 4) -> None:
+        """Write a shell command that can be copied, continued with backslashes between its arguments."""
+        line, lines = "", []
+        for argument in arguments:
+            word = shlex.quote(plain(argument))
+            if line and indent + len(line) + 1 + len(word) + 2 > self.width:
+                lines.append(f"{line} \\")
+                line = f"  {word}"
+            else:
+                line = f"{line} {word}" if line else word
+        for text in (*lines, line):
+            self._console.print(Text(" " * indent + text))
+
+    def text(self) -> str:
+        """Return the page."""
+        return "\n".join(line.rstrip() for line in self._out.getvalue().split("\n")).lstrip("\n")
+
+    def _fold(self, text: Text, indent: int, hang: int) -> list[Text]:
+        room = self.width - indent
+        lines = list(text.wrap(self._console, room, overflow="fold"))
+        if hang and len(lines) > 1:
+            rest = text[len(lines[0].plain) :]
+            rest = rest[len(rest.plain) - len(rest.plain.lstrip(" ")) :]
+            lines = [lines[0], *rest.wrap(self._console, max(room - hang, 1), overflow="fold")]
+        for line in lines:
+            line.rstrip()
+        return lines

@@ -1,0 +1,163 @@
+"""The limits of a result, and the facts to reproduce it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from dpspec.engine.results import decimals
+from dpspec.engine.results.joined import apart
+from dpspec.engine.results.result import AuditResult, Result, TrialRecord
+from dpspec.engine.storage.origins import origin_summary, version_notices
+from dpspec.reporters import labels
+from dpspec.text import joined
+
+#: Limits of every audit.
+ALWAYS = (
+    "No number here covers floating-point behavior of the noise, timing or other side channels.",
+    "Each claim covers one mechanism: other releases from the same data are not counted.",
+)
+
+#: The number of shown characters of a digest; the JSON has all of them.
+_DIGEST = 16
+
+#: Keys of the environment that are not versions.
+_NO_VERSIONS = ("command", "plugins", "mechanisms", "kept_bounds")
+
+
+def limits(result: Result) -> tuple[str, ...]:
+    """Return distinct sentences, the most specific first."""
+    sentences = [sentence for audit in result.audits for sentence in _audit(audit)]
+    sentences += [sentence for one in apart(result) for sentence in stored_trials(one)]
+    return tuple(dict.fromkeys((*sentences, *ALWAYS)))
+
+
+def _audit(audit: AuditResult) -> Iterator[str]:
+    name, conformance = audit.name, audit.conformance.status
+    undecided = [verdict.claim for verdict in audit.verdicts if verdict.verdict == "open"]
+    if undecided:
+        why = "Neither proved nor refuted" if audit.complete else "The missing trials may decide it"
+        yield f"Open in {name}: {joined(undecided)}. {why}."
+    supported = [verdict.claim for verdict in audit.verdicts if verdict.verdict == "supported"]
+    if supported:
+        yield f"Only supported in {name}: {joined(supported)}. The evidence agrees with the claim without a proof."
+    if audit.recording is not None:
+        yield (
+            f"dpspec neither trained nor attacked for {name}: the recording, made inside the training process, is the "
+            "only source."
+        )
+    elif not audit.planned_trials:
+        yield f"No training code was run for {name}: results apply to the specification."
+    elif not audit.complete:
+        missing = audit.needed_trials - len(audit.trials)
+        yield f"{missing} of {audit.needed_trials} trials of {name} are missing: a re-run resumes."
+    if audit.settled_after is not None:
+        yield (
+            f"{name} stopped after {audit.settled_after} of {audit.planned_trials} trials, when all its claims were "
+            "decided: further trials may raise lower bounds."
+        )
+    if audit.planned_trials:
+        yield "A lower bound from an attack is a minimum: a stronger attack may find more."
+        if conformance == "conforms-within":
+            yield (
+                "Conformance means that no test found a deviation. Deviations below the detection limits, and of kinds "
+                "that no test covers, remain possible."
+            )
+            if _single_run(audit):
+                yield (
+                    f"{name} was trained once, without a canary-free run: its tests cannot detect noise that is the "
+                    "same in every run."
+                )
+        elif conformance == "checks-missing":
+            yield f"Planned checks of {name} are missing: the deviations that they would detect are unknown."
+        elif conformance == "not-run":
+            yield f"No test compared the executed code of {name} with the declared mechanism."
+    uppers = [finding.scope for finding in audit.findings if finding.bound == "upper"]
+    if any(scope.data != "all" for scope in uppers):
+        yield f"Some upper values of {name} hold only for its data, or for a declared collection."
+    if least := max((scope.min_records for scope in uppers), default=0):
+        yield f"Some upper values of {name} hold only for datasets of at least {least} records."
+    for kind in sorted({scope.neighbours for scope in uppers} - {"all"}):
+        yield f"Some upper values of {name} hold only between neighbours of the kind {kind!r}."
+
+
+def _single_run(audit: AuditResult) -> bool:
+    """Whether no check compared the run with a second one."""
+    options = audit.document.get("audit")
+    return isinstance(options, Mapping) and options.get("twin") is False
+
+
+def stored_trials(result: Result) -> Iterator[str]:
+    """Yield the origin of trials from a store, or from another version of dpspec."""
+    for audit in result.audits:
+        if audit.stored_trials:
+            yield (
+                f"Trials of {audit.name} come from a store: {origin_summary(audit)}. Anyone with write access to that "
+                "store can change them."
+            )
+        for sentence in version_notices(audit.trials, result.environment):
+            yield f"{audit.name}: {sentence}."
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to reproduce one result; ``of`` names its file if there are several."""
+
+    of: str
+    command: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+
+
+def recipes(result: Result) -> tuple[Recipe, ...]:
+    """Return a recipe for each joined result."""
+    named = [part.source for part in result.parts] or [""]
+    return tuple(Recipe(of, _command(one), tuple(_facts(one))) for of, one in zip(named, apart(result), strict=True))
+
+
+def _command(result: Result) -> tuple[str, ...]:
+    """The command line of the result, or the simplest one that runs the same specs."""
+    given = result.environment.get("command")
+    if isinstance(given, list | tuple):
+        return tuple(str(part) for part in given)
+    return ("dpspec", "run", *dict.fromkeys(audit.source for audit in result.audits if audit.source))
+
+
+def _facts(result: Result) -> Iterator[tuple[str, str]]:
+    for audit in result.audits:
+        yield audit.name, ", ".join(_audit_facts(audit))
+    yield "family-wise confidence", decimals.exact(result.confidence)
+    yield "made", result.created
+    versions = {key: item for key, item in result.environment.items() if key not in _NO_VERSIONS and item}
+    if versions:
+        yield "versions", labels.conditions(versions)
+    plugins = result.environment.get("plugins")
+    if isinstance(plugins, Mapping) and plugins:
+        yield "plugins", labels.conditions(plugins)
+
+
+def _audit_facts(audit: AuditResult) -> Iterator[str]:
+    if audit.source:
+        yield audit.source
+    yield f"spec digest {audit.digest[:_DIGEST]}"
+    if audit.facts.digest:
+        yield f"data digest {audit.facts.digest[:_DIGEST]}"
+    if audit.facts.initial_weights:
+        yield f"initial weights digest {audit.facts.initial_weights[:_DIGEST]}"
+    options = audit.document.get("audit")
+    seed = options.get("seed") if isinstance(options, Mapping) else None
+    if seed is not None:
+        yield f"seed {labels.value(seed)}"
+    if audit.planned_trials:
+        yield labels.trials(audit)
+    if origin := origin_summary(audit):
+        yield origin
+    devices = sorted(set(filter(None, map(_device, audit.trials))))
+    if devices:
+        yield f"trained on {' and '.join(devices)}"
+    yield f"took {decimals.duration(audit.seconds)}"
+
+
+def _device(trial: TrialRecord) -> str:
+    """The device of a trial: ``cpu``, or ``cuda:1 (NVIDIA H200)``; empty if it is not recorded."""
+    device, gpu = trial.recorded.get("device"), trial.recorded.get("gpu")
+    return f"{device} ({gpu})" if device and gpu else str(device or "")

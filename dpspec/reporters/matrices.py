@@ -1,0 +1,135 @@
+"""A matrix as a table of its cells, and the bounds of a claim along an axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dpspec.contract import Json
+from dpspec.engine.results import decimals
+from dpspec.engine.results.matrices import Matrix
+from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.reporters import labels
+from dpspec.text import shortened
+
+#: The maximum number of characters of an axis value.
+_VALUE = 40
+
+#: The maximum number of lines in one figure.
+_LINES = 8
+
+
+def cell_value(item: Json) -> str:
+    """Return a value of an axis; ``as in the spec`` if the cell does not set it."""
+    if item is None:
+        return "as in the spec"
+    return shortened(decimals.exact(item) if isinstance(item, float) else labels.value(item), _VALUE)
+
+
+def cell_title(matrix: Matrix[AuditResult], audit: AuditResult) -> str:
+    """Return the title of a cell: ``noise_multiplier=1, k=8``."""
+    return ", ".join(f"{name}={cell_value(item)}" for name, item in matrix.values(audit).items())
+
+
+def titles(result: Result) -> tuple[str, ...]:
+    """Return the title of each audit: a cell by its matrix and its values, others by name."""
+    names = [audit.name for audit in result.audits]
+    for matrix in result.matrices:
+        for number, audit in zip(matrix.numbers, matrix.audits, strict=True):
+            names[number] = f"{matrix.name} ({cell_title(matrix, audit)})"
+    return tuple(names)
+
+
+def claims_of(matrix: Matrix[AuditResult]) -> tuple[str, ...]:
+    """Return the distinct claim ids of all cells."""
+    return tuple(dict.fromkeys(verdict.claim for audit in matrix.audits for verdict in audit.verdicts))
+
+
+def verdict_of(audit: AuditResult, claim: str) -> Verdict | None:
+    """Return a cell's verdict on a claim; None if the cell does not have the claim."""
+    return next((verdict for verdict in audit.verdicts if verdict.claim == claim), None)
+
+
+def table(matrix: Matrix[AuditResult]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return head and rows: a column for each axis and each claim, and for the conformance of executed runs."""
+    claims, executed = claims_of(matrix), any(audit.executed for audit in matrix.audits)
+    head = (*matrix.axes.values(), *claims, *(("conformance",) if executed else ()))
+    rows = []
+    for audit in matrix.audits:
+        verdicts = [_verdict(audit, verdict_of(audit, claim)) for claim in claims]
+        wrong = not (audit.conformance.expected or labels.untested(audit))
+        conformance = labels.conformance_label(audit.conformance.status) + (", NOT AS EXPECTED" if wrong else "")
+        axes = map(cell_value, matrix.values(audit).values())
+        rows.append((*axes, *verdicts, *((conformance,) if executed else ())))
+    return head, rows
+
+
+def _verdict(audit: AuditResult, verdict: Verdict | None) -> str:
+    if verdict is None:
+        return ""
+    wrong = "" if verdict.expected else ", NOT AS EXPECTED"
+    return f"{labels.verdict_label(audit, verdict)} {labels.interval(audit, verdict)}{wrong}"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The bounds of one claim along an axis, as (x, lower, upper) by ascending x; ``label`` names the other axes."""
+
+    label: str
+    points: tuple[tuple[float, float | None, float | None], ...]
+
+
+@dataclass(frozen=True)
+class Across:
+    """The bounds of a claim in all cells against the axis ``x``; ``claimed`` is None if the cells' values differ."""
+
+    claim: str
+    quantity: str
+    x: str
+    curves: tuple[Curve, ...]
+    claimed: float | None
+
+
+def across(matrix: Matrix[AuditResult]) -> Across | None:
+    """Return the first claim with a bound in two cells, against the numeric axis with most values; None without one."""
+    x, claim = _numeric_axis(matrix), next(iter(_bounded(matrix)), None)
+    if x is None or claim is None:
+        return None
+    found: dict[str, list[tuple[float, float | None, float | None]]] = {}
+    verdicts = [(audit, verdict) for audit in matrix.audits if (verdict := verdict_of(audit, claim)) is not None]
+    for audit, verdict in verdicts:
+        values = matrix.values(audit)
+        others = ", ".join(f"{name}={cell_value(item)}" for name, item in values.items() if name != x)
+        found.setdefault(others, []).append((float(values[x]), _finite(verdict.lower), _finite(verdict.upper)))
+    if len(found) > _LINES:
+        return None
+    claimed = {verdict.claimed for _, verdict in verdicts}
+    curves = tuple(Curve(label, tuple(sorted(points, key=lambda one: one[0]))) for label, points in found.items())
+    return Across(claim, verdicts[0][1].quantity, x, curves, next(iter(claimed)) if len(claimed) == 1 else None)
+
+
+def _bounded(matrix: Matrix[AuditResult]) -> Iterator[str]:
+    """Claims with a finite upper bound in at least two cells."""
+    for claim in claims_of(matrix):
+        verdicts = [verdict_of(audit, claim) for audit in matrix.audits]
+        if sum(one is not None and _finite(one.upper) is not None for one in verdicts) > 1:
+            yield claim
+
+
+def _numeric_axis(matrix: Matrix[AuditResult]) -> str | None:
+    counted = {name: _numbers([matrix.values(audit)[name] for audit in matrix.audits]) for name in matrix.axes.values()}
+    best = max(counted, key=lambda name: counted[name], default=None)
+    return best if best is not None and counted[best] > 1 else None
+
+
+def _numbers(values: Sequence[Json]) -> int:
+    """The number of distinct values; 0 if one of them is not a finite number."""
+    finite = all(
+        isinstance(item, int | float) and not isinstance(item, bool) and _finite(item) is not None for item in values
+    )
+    return len(set(values)) if finite else 0
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and abs(number) <= 1e300 and math.isfinite(number) else None

@@ -1,0 +1,225 @@
+"""Phrases for the parts of a result: assumptions, conformance tests, recordings, and places of values.
+
+Text from specs, plugins and recordings is returned unescaped: each format escapes it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+from dpspec.contract import Assumption, Check, Finding
+from dpspec.contract.findings import AS_RUN
+from dpspec.engine.judging.conformance_status import family_sizes, rejected
+from dpspec.engine.results import decimals
+from dpspec.engine.results.joined import apart
+from dpspec.engine.results.recording import AccountantReport, RecordedPhase, Recording
+from dpspec.engine.results.result import AuditResult, Result
+from dpspec.reporters import labels
+
+_STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
+
+
+def assumptions_of(audit: AuditResult) -> list[Assumption]:
+    """Return the distinct assumptions of an audit's findings and evidence, the most doubtful first."""
+    held = [*(finding.assumptions for finding in findings(audit)), *(one.assumptions for one in audit.evidence)]
+    return by_status(of for assumptions in held for of in assumptions)
+
+
+def by_status(held: Iterable[Assumption]) -> list[Assumption]:
+    """Return distinct assumptions, the most doubtful first."""
+    return sorted(dict.fromkeys(held), key=lambda of: _STATUS_ORDER.index(of.status))
+
+
+def assumption(of: Assumption, *, tested_above: bool = False) -> str:
+    """Return the text of an assumption and its test.
+
+    Args:
+        of: The assumption.
+        tested_above: Whether the report already lists its test.
+    """
+    text = of.text or of.name
+    details = ["tested above" if tested_above else of.test or ""]
+    if of.level is not None:
+        details.append(f"level {decimals.nearest(of.level, digits=2)}")
+    if of.detectable is not None and not tested_above:
+        details.append(detectable(of.detectable))
+    known = ", ".join(detail for detail in details if detail)
+    return f"{text} ({known})" if known else text
+
+
+def families(result: Result) -> list[int]:
+    """Return for each audit the number of checks that its own were judged among."""
+    return [
+        family
+        for part in apart(result)
+        for family in family_sizes([(len(one.checks), len(one.trials), one.needed_trials) for one in part.audits])
+    ]
+
+
+def ranked(checks: Sequence[Check], family: int) -> list[tuple[Check, bool]]:
+    """Return each check and whether it is rejected: rejected ones first by p-value, the others in their order.
+
+    A check whose p-value is not a probability counts as rejected: the result was edited.
+
+    Args:
+        checks: The checks of one audit.
+        family: The number of checks that they were judged among, from :func:`families`.
+    """
+    judged = [(one, not 0.0 <= one.p_value <= 1.0 or rejected(one, family)) for one in checks]
+    bad = sorted((one for one, is_rejected in judged if is_rejected), key=lambda one: one.p_value)
+    return [*((one, True) for one in bad), *((one, False) for one, is_rejected in judged if not is_rejected)]
+
+
+def check(of: Check) -> str:
+    """Return a conformance test, its outcome and its detection limit."""
+    text = f"{of.assumption}{f', {of.note}' if of.note else ''}: {of.test}, p = {decimals.upper(of.p_value, digits=2)}"
+    if of.declared is not None:
+        text += f", declared {decimals.given(of.declared)}"
+    if of.measured is not None:
+        text += f", {of.observed} {decimals.nearest(of.measured)}"
+    elif of.observed == "reported":
+        text += ", reported by the backend"
+    return text if of.detectable is None else f"{text}, {detectable(of.detectable)}"
+
+
+def foreseen(of: Check) -> str:
+    """Return a planned conformance test and its detection limit."""
+    power = "detection limit depends on the run" if of.detectable is None else detectable(of.detectable)
+    return f"check {of.assumption}{f', {of.note}' if of.note else ''} ({of.test}, {of.observed}): {power}"
+
+
+def detectable(deviation: float) -> str:
+    """Return the smallest detectable relative deviation, rounded up."""
+    if deviation == 0:
+        return "smallest detectable deviation: any"
+    return f"smallest detectable deviation {decimals.upper(100 * deviation, digits=2)}%"
+
+
+def _is_as_run(of: Finding) -> bool:
+    return of.quantity == AS_RUN and of.bound == "estimate"
+
+
+def findings(audit: AuditResult) -> tuple[Finding, ...]:
+    """Return the findings, except the epsilon of the executed run, which reports show with the conformance."""
+    return tuple(finding for finding in audit.findings if not _is_as_run(finding))
+
+
+def as_run(audit: AuditResult) -> tuple[str, ...]:
+    """Return sentences on the estimated epsilon of the executed run, and on their assumptions; empty for no estimate.
+
+    There is one sentence for each method, group size and delta.
+    """
+    found = [finding for finding in audit.findings if _is_as_run(finding)]
+    given = [finding for finding in found if finding.lower is not None]
+    lines = [_as_run(finding) for finding in found]
+    if given:
+        assumed = dict.fromkeys(one.text for finding in given for one in finding.assumptions)
+        sure = {decimals.exact(finding.confidence) for finding in given if finding.confidence is not None}
+        held = f" All intervals hold at joint confidence {', '.join(sorted(sure))}." if sure else ""
+        deviates = audit.conformance.status == "deviates"
+        doubt = " The run deviates and may violate this assumption." if deviates else ""
+        lines.append(f"No claim depends on this estimate.{held} Assumption: {'; '.join(assumed)}.{doubt}")
+    return tuple(lines)
+
+
+def _as_run(of: Finding) -> str:
+    begin = f"Estimated epsilon of the executed run ({of.method})"
+    if of.lower is None:
+        return f"{begin}: not available; missing: {'; '.join(one.text for one in of.assumptions)}."
+    high = "no upper end" if math.isinf(of.value) else decimals.upper(of.value)
+    at = f" at {labels.conditions(of.at)}" if of.at else ""
+    return f"{begin}: {decimals.lower(of.lower)} to {high}{at}."
+
+
+_PLACE = re.compile(r"(findings|verdicts|checks|series|evidence|power)\[(\d+)\]")
+
+
+def place(result: Result, audit: str, what: str) -> str:
+    """Return ``quickstart: findings[3].value (epsilon <= 2.349, delta 1e-5)``: audit, path and its subject."""
+    path = f"{audit}: {what}" if audit else what
+    match = _PLACE.match(what)
+    holder = next((one for one in result.audits if one.name == audit), None)
+    if match is None or holder is None:
+        return path
+    subject = _subject(holder, match[1], int(match[2]))
+    return f"{path} ({subject})" if subject else path
+
+
+def _subject(audit: AuditResult, part: str, index: int) -> str:
+    parts = getattr(audit, part)
+    if index >= len(parts):
+        return ""
+    one = parts[index]
+    match part:
+        case "findings":
+            texts = [labels.statement(one), labels.conditions(one.at), one.method]
+        case "verdicts":
+            texts = [f"claim {one.claim}"]
+        case "checks":
+            texts = [one.assumption, one.test, one.note]
+        case "series":
+            texts = [one.title]
+        case "evidence":
+            texts = [one.id]
+        case _:
+            texts = [one.method, labels.conditions(one.at)]
+    return ", ".join(filter(None, texts))
+
+
+#: The maximum number of listed phases of a recording.
+_SHOWN = 8
+
+#: The headings of the three parts of a recording.
+EXECUTED, CHANNELS, ACCOUNTANT = "Executed run", "Channels", "The script's accountant"
+
+#: The columns of the table of channels.
+CHANNEL_COLUMNS = ("channel", "status", "requirement, and evidence in the recording")
+
+
+def executed(recording: Recording) -> list[str]:
+    """Return the setup of a recorded training, and a line for each of its first phases."""
+    shown = [*recording.setup, *map(_phase, recording.phases[:_SHOWN])]
+    more = len(recording.phases) - _SHOWN + recording.more_phases
+    return [*shown, f"and {more} more phases"] if more > 0 else shown
+
+
+def _phase(phase: RecordedPhase) -> str:
+    last = phase.first + phase.steps - 1
+    steps = f"step {phase.first}" if phase.steps == 1 else f"steps {phase.first} to {last}"
+    noise = "noise not observed"
+    if phase.noise_multiplier is not None:
+        noise = f"noise multiplier {decimals.nearest(phase.noise_multiplier)}" if phase.noise_multiplier else "no noise"
+    clip = "" if phase.clip_norm is None else f", clip norm {decimals.nearest(phase.clip_norm)}"
+    rate = "no Poisson sample" if phase.rate is None else f"rate {decimals.nearest(phase.rate)}"
+    return f"{steps}: {rate}, {noise}{clip}"
+
+
+def channel_rows(recording: Recording) -> list[tuple[str, str, str]]:
+    """Return a row for each channel, in the order of ``CHANNEL_COLUMNS``."""
+    return [(one.name, one.status, one.text) for one in recording.channels]
+
+
+def accountant(report: AccountantReport | None) -> str:
+    """Return the figure of the script's accountant, and the reason why it differs from the certified bound."""
+    if report is None:
+        return "The recorder received no accountant: the script's figure is unknown."
+    figure = "no figure" if report.epsilon is None else f"epsilon {decimals.nearest(report.epsilon)}, recomputed"
+    return f"{report.mechanism}: {figure} at delta = {decimals.exact(report.delta)}. {report.difference}"
+
+
+def declared(recording: Recording) -> str:
+    """Return the assumptions and public hyperparameters that the user declares; empty for none."""
+    parts = [
+        f"{what} {', '.join(names)}"
+        for what, names in (("assumes", recording.assumed), ("declares public", recording.public))
+        if names
+    ]
+    return f"The user {' and '.join(parts)}." if parts else ""
+
+
+def recording_notes(recording: Recording, *, cautions: bool = True) -> list[str]:
+    """Return the cautions, the advice, and the parts of the script that the recorder did not recognize."""
+    unknown = [f"not recognized: {one}" for one in recording.unrecognized]
+    return [*(recording.cautions if cautions else ()), *recording.advice, *unknown]

@@ -1,0 +1,388 @@
+"""Summarize a result for readers outside the field: verdict, audited mechanism, risk, and untested properties.
+
+Text from specs and plugins is returned unescaped: each format escapes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from dpspec.contract import Assumption, FrozenMap, Json
+from dpspec.contract.spec import unit_in_words
+from dpspec.engine.results import decimals
+from dpspec.engine.results.joined import apart
+from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.reporters import labels, matrices
+from dpspec.reporters.phrases import assumptions_of
+from dpspec.reporters.risk import compared, risk
+from dpspec.text import joined, shortened
+
+#: The maximum number of names, or of values of an axis, and of failures.
+_NAMED, _FAILED = 6, 5
+
+#: The maximum number of assumptions of one kind; half as many for several audits.
+_ASSUMED = 4
+
+#: The maximum number of characters for one part of a spec.
+_LONGEST = 400
+
+#: For each status of an assumption its label, and whether assumptions with a test are listed too.
+_HELD = {
+    "false": ("False assumption of some numbers", True),
+    "unchecked": ("Unchecked assumption", True),
+    "declared": ("Declared by the spec, not tested", False),
+}
+
+_ALWAYS = "Floating-point noise, timing and other side channels, and other releases from the same data."
+
+#: The labels of two parts, which the page marks.
+RISK, NOT_TESTED = "Risk for one person", "Not tested"
+
+#: Predicates of verdicts, the worst first; ``{is}`` is the verb.
+_PREDICATES = {
+    "contradicted": "{is} contradicted by an attack: theory, code or attack is wrong",
+    "refuted": "{is} refuted",
+    "open": "{is} neither proved nor refuted",
+    "supported": "{is} supported by evidence without a proof",
+    labels.AS_DECLARED: "{is} proved for the declared mechanism only",
+    "proved": "{is} proved",
+}
+
+#: Keys of a spec that name its owner, with the terms that reports show.
+SIGNED = {"system": "System", "owner": "Owner", "contact": "Contact"}
+
+
+def summary(result: Result) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return pairs of a label and sentences, without the verdict sentence; empty for a result without audits."""
+    audits = result.audits
+    if not audits:
+        return ()
+    headline = verdict_sentence(result)
+    found = tuple(sentence for sentence in outcomes(audits, matrices.titles(result)) if sentence != headline)
+    return (
+        ("Result", found),
+        ("Audited", tuple(_audited(result))),
+        (RISK, risk(audits[0]) if len(audits) == 1 else tuple(compared(audits, matrices.titles(result)))),
+        (NOT_TESTED, tuple(_untested(audits))),
+    )
+
+
+def verdict_sentence(result: Result) -> str:
+    """Return the verdict on all privacy claims in one sentence, or the reason why no claim counts."""
+    audits = result.audits
+    broken = [audit for audit in audits if audit.conformance.status == "deviates" and not audit.conformance.expected]
+    if broken:
+        return f"The executed run deviates from its declaration: {_named([audit.name for audit in broken])}."
+    claims = [(audit, one) for audit in audits for one in audit.verdicts if not labels.is_control(one)]
+    private = [(audit, one) for audit, one in claims if one.kind != "metric"]
+    if claims:
+        return _counted("privacy claim" if private else "claim", private or claims)
+    controls = [(audit, one) for audit in audits for one in audit.verdicts]
+    return next(_controls(controls), "No claim was made.")
+
+
+def outcomes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:
+    """Yield sentences on verdicts and conformance: the most important claim first, then counts."""
+    deviating = [audit for audit in audits if audit.conformance.status == "deviates"]
+    if deviating:
+        where = "" if len(audits) == 1 else f" in {_named([audit.name for audit in deviating])}"
+        intended = ", as this control intends" if len(audits) == 1 and deviating[0].conformance.expected else ""
+        yield (
+            f"The executed run deviates from its declaration{where}{intended}: proofs apply to the declared mechanism, "
+            "not to that run."
+        )
+    elif any(audit.conformance.status == "checks-missing" for audit in audits):
+        yield "Planned checks of the executed run are missing: its conformance is unknown."
+    named = list(zip(audits, titles, strict=True))
+    claims = [(audit, title, one) for audit, title in named for one in audit.verdicts if not labels.is_control(one)]
+    private = [each for each in claims if each[2].kind != "metric"]
+    if private:
+        audit, title, worst = min(private, key=lambda each: _rank(each[0], each[2]))
+        of = "" if len(audits) == 1 else f" in {title}"
+        reason = f": {worst.reason[:1].lower()}{worst.reason[1:].rstrip('.')}" if worst.reason else ""
+        verb = _PREDICATES[labels.verdict_label(audit, worst)].partition(":")[0].replace("{is}", "is")
+        yield f"The claim {worst.claim} ({worst.text}){of} {verb}{reason}."
+    if len(private) > 1:
+        yield _counted("privacy claim", [(audit, one) for audit, _, one in private])
+    metrics = [(audit, one) for audit, _, one in claims if one.kind == "metric"]
+    if metrics:
+        yield _counted("utility claim", metrics)
+    yield from _controls([(audit, one) for audit in audits for one in audit.verdicts if labels.is_control(one)])
+    yield from _executed(audits)
+
+
+def _rank(audit: AuditResult, verdict: Verdict) -> tuple[bool, int]:
+    return verdict.expected, list(_PREDICATES).index(labels.verdict_label(audit, verdict))
+
+
+def _counted(noun: str, claims: Sequence[tuple[AuditResult, Verdict]]) -> str:
+    """``Both privacy claims are proved.``, or the number for each verdict, the worst first."""
+    held = [labels.verdict_label(audit, one) for audit, one in claims]
+    found = {name: held.count(name) for name in _PREDICATES if name in held}
+    if len(found) == 1:
+        (name,), number = found, len(held)
+        subject = {1: f"The {noun}", 2: f"Both {noun}s"}.get(number, f"All {number} {noun}s")
+        return f"{subject} {_PREDICATES[name].replace('{is}', 'is' if number == 1 else 'are')}."
+    parts = [f"{n} {_PREDICATES[name].replace('{is}', 'is' if n == 1 else 'are')}" for name, n in found.items()]
+    return f"Of {len(held)} {noun}s {joined(parts)}."
+
+
+def _controls(controls: Sequence[tuple[AuditResult, Verdict]]) -> Iterator[str]:
+    if not controls:
+        return
+    refuted = [each for each in controls if each[1].expected]
+    by_theory = sum(not labels.refuted_by_attack(*each) for each in refuted)
+    without = f", {by_theory} of them by a certified bound, which does not test the attack" if by_theory else ""
+    were = "was" if len(refuted) == 1 else "were"
+    counted = labels.count(len(controls), "negative control")
+    detects = ": the audit detects such violations" if len(refuted) == len(controls) and not by_theory else ""
+    missed = ": the audit does not detect such violations" if len(refuted) < len(controls) else ""
+    yield f"{len(refuted)} of {counted} {were} refuted{without}{detects}{missed}."
+
+
+def _executed(audits: Sequence[AuditResult]) -> Iterator[str]:
+    bare = [audit for audit in audits if _untrained(audit)]
+    if bare:
+        of = "" if len(bare) == len(audits) else f" for {len(bare)} of {len(audits)} audits"
+        yield f"No training code was run{of}: results apply to the specification."
+    fine = [audit for audit in audits if audit.conformance.status == "conforms-within"]
+    if fine:
+        tests = sum(len(audit.checks) for audit in fine)
+        where = "" if len(audits) == 1 else f" in {labels.count(len(fine), 'audit')}"
+        limit = "its detection limit" if tests == 1 else "their detection limits"
+        yield f"{labels.count(tests, 'conformance test')} of the executed run{where} found no deviation above {limit}."
+    if any(audit.conformance.status == "not-run" and not _untrained(audit) for audit in audits):
+        yield "The conformance of the executed run was not tested."
+
+
+def _untrained(audit: AuditResult) -> bool:
+    return not audit.planned_trials and audit.recording is None
+
+
+def _audited(result: Result) -> Iterator[str]:
+    """Yield each matrix by its axes, then the other audits by name."""
+    described = _described(result)
+    if len(result.audits) == 1:
+        yield _subject(result.audits[0], described)
+        return
+    within: set[int] = set()
+    for matrix in result.matrices:
+        within.update(matrix.numbers)
+        axes = []
+        for name in matrix.axes.values():
+            values = dict.fromkeys(matrices.cell_value(matrix.values(audit)[name]) for audit in matrix.audits)
+            axes.append(f"{name} {_named(list(values))}")
+        first = _subject(matrix.audits[0], described)
+        yield f"{matrix.name}, {len(matrix.audits)} times, each with another {joined(axes)}. {first}"
+    others = [audit for number, audit in enumerate(result.audits) if number not in within]
+    if others:
+        yield f"{'Also ' if within else ''}{_named([audit.name for audit in others])}."
+        kinds = dict.fromkeys(_kind(audit.document.get("mechanism")) for audit in others)
+        yield f"Each is {' or '.join(_mechanism(kind, described) for kind in kinds)}."
+
+
+def _described(result: Result) -> dict[str, str]:
+    """The description of each mechanism kind, as its provider gave it to the run."""
+    found: dict[str, str] = {}
+    for part in apart(result):
+        held = part.environment.get("mechanisms")
+        if isinstance(held, Mapping):
+            found |= {str(kind): shortened(str(text), _LONGEST) for kind, text in held.items()}
+    return found
+
+
+def _subject(audit: AuditResult, described: Mapping[str, str]) -> str:
+    """``The training of a model (mlp, 4810 parameters) on 1438 records (digits), by ... (the mechanism group).``"""
+    document, facts = audit.document, audit.facts
+    mechanism = _mechanism(_kind(document.get("mechanism")), described)
+    data = f"{labels.count(facts.records, 'record')} ({_kind(document.get('data'))})"
+    if _untrained(audit):
+        return f"{labels.sentence(mechanism)}, as declared for {data}; no training code."
+    size = "" if facts.parameters is None else f", {labels.count(facts.parameters, 'parameter')}"
+    model = f" of a model ({_kind(document.get('model'))}{size})" if document.get("model") else ""
+    how = "The training" if audit.recording is None else "The recording of a training"
+    return f"{how}{model} on {data}, by {mechanism}."
+
+
+def _mechanism(kind: str, described: Mapping[str, str]) -> str:
+    return f"{described[kind]} (the mechanism {kind})" if kind in described else f"the mechanism {kind}"
+
+
+def _kind(block: object) -> str:
+    return shortened(labels.value(block.get("kind")), 60) if isinstance(block, Mapping) and block.get("kind") else "?"
+
+
+def _untested(audits: Sequence[AuditResult]) -> Iterator[str]:
+    """Yield the properties that no test covers."""
+    bare = [audit.name for audit in audits if _untrained(audit)]
+    if bare:
+        yield f"No training code was checked{'' if len(bare) == len(audits) else f' for {_named(bare)}'}."
+    unknown = [
+        one.name for one in audits if one.name not in bare and one.conformance.status in ("not-run", "checks-missing")
+    ]
+    if unknown:
+        yield f"Conformance of the executed run{'' if len(audits) == 1 else f' of {_named(unknown)}'}."
+    if any(audit.conformance.status == "conforms-within" for audit in audits):
+        yield "Deviations below the detection limits, or of kinds that no test covers."
+    held = [one for audit in audits for one in assumptions_of(audit)]
+    most = _ASSUMED if len(audits) == 1 else _ASSUMED // 2
+    for status, (label, with_test) in _HELD.items():
+        texts = {one.name: _plainly(one) for one in held if one.status == status and (one.test is None or with_test)}
+        if texts:
+            named = list(texts.values())
+            more = f"; and {len(named) - most} more" if len(named) > most else ""
+            yield f"{label}: {'; '.join(named[:most])}{more}."
+    yield _ALWAYS
+
+
+def _plainly(of: Assumption) -> str:
+    """``scores are normal (gaussian-scores)``: the text to its first semicolon or stop, and the name."""
+    text = re.split(r";|\. ", of.text, maxsplit=1)[0].strip()
+    return f"{shortened(text, 160)} ({of.name})" if text else of.name
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = [shortened(name, 80) for name in names[:_NAMED]]
+    return f"{', '.join(shown)} and {len(names) - _NAMED} more" if len(names) > _NAMED else joined(shown)
+
+
+def details(audit: AuditResult) -> Iterator[tuple[str, str]]:
+    """Yield pairs of a term and a text: owner, mechanism, data, model, training, adversary, attack."""
+    document = audit.document
+    for key, term in SIGNED.items():
+        if document.get(key):
+            yield term, shortened(str(document[key]), _LONGEST)
+    yield "Mechanism", _block(document.get("mechanism"), "kind")
+    yield "Data", "; ".join(part for part in (_block(document.get("data"), "kind"), _records(audit)) if part)
+    if document.get("model"):
+        count = audit.facts.parameters
+        size = f"; {labels.count(count, 'parameter')}" if count is not None else ""
+        yield "Model", f"{_block(document.get('model'), 'kind')}{size}"
+    if not _untrained(audit):
+        yield "Training", _block(document.get("training"), "backend")
+    yield "Adversary", adversary(document)
+    if document.get("audit"):
+        yield "Attack", _block(document.get("audit"), "method", omit=("expect", "confidence"))
+
+
+def _block(block: Json, kind: str, omit: tuple[str, ...] = ()) -> str:
+    """``group: noise_multiplier 1.5, clip_norm 1``; a list of blocks as their number."""
+    if not isinstance(block, Mapping):
+        return ""
+    name = labels.value(block.get(kind)) if block.get(kind) is not None else ""
+    rest = {key: _listed(key, value) for key, value in block.items() if key not in (kind, *omit)}
+    return shortened(": ".join(part for part in (name, labels.conditions(rest)) if part), _LONGEST)
+
+
+def _listed(key: str, value: Json) -> Json:
+    blocks = isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(one, Mapping) for one in value)
+    return f"({len(value)})" if blocks and key == "cells" else value
+
+
+def _records(audit: AuditResult) -> str:
+    facts = audit.facts
+    parts = [labels.count(facts.records, "record")]
+    if facts.features:
+        parts.append(labels.count(facts.features, "token" if facts.vocabulary else "feature"))
+    if facts.classes:
+        parts.append(f"{facts.classes} classes" if facts.classes != 1 else "1 class")
+    if facts.test_records:
+        parts.append(f"{facts.test_records} test records")
+    return ", ".join(parts)
+
+
+def adversary(document: FrozenMap) -> str:
+    """Return adjacency, access and group sizes; empty without a threat model."""
+    threat, data = document.get("threat_model"), document.get("data")
+    if not isinstance(threat, Mapping):
+        return ""
+    unit = unit_in_words(str(threat.get("unit") or "record"), data if isinstance(data, Mapping) else {})
+    parts = [labels.neighbours(str(threat["adjacency"]), unit)] if threat.get("adjacency") else []
+    parts += [labels.scope_part("access", str(threat["access"]))] if threat.get("access") else []
+    sizes = threat.get("group_size")
+    if sizes is not None:
+        listed = list(sizes) if isinstance(sizes, list | tuple) else [sizes]
+        units = "" if unit == "record" else f" {unit.partition(' (')[0]}{'' if listed == [1] else 's'}"
+        parts.append(f"groups of {joined([labels.value(one) for one in listed])}{units}")
+    return ", ".join(parts)
+
+
+def tally(result: Result) -> str:
+    """Return ``2 audits, 5 claims: all as expected``, or the failures by name."""
+    claims = sum(len(audit.verdicts) for audit in result.audits)
+    head = f"{len(result.parts)} results, each judged separately; " if result.parts else ""
+    everything = f"{labels.count(len(result.audits), 'audit')}, {labels.count(claims, 'claim')}"
+    parts = list(_failures(result, claims)) + ([] if result.complete else ["INCOMPLETE, trials are missing"])
+    if parts:
+        return f"{head}{'' if failed(result) else f'{everything}; '}{'; '.join(parts)}"
+    made = [audit.name for audit in result.audits if audit.conformance.status == "deviates"]
+    if not made:
+        return f"{head}{everything}: all as expected"
+    return f"{head}{everything}: as expected; {_first(made)} {'deviates' if len(made) == 1 else 'deviate'} on purpose"
+
+
+def failed(result: Result) -> bool:
+    """Return whether the result has a failure that missing trials cannot change."""
+    return any(
+        not (audit.conformance.expected or labels.untested(audit)) or any(_wrong(audit, one) for one in audit.verdicts)
+        for audit in result.audits
+    )
+
+
+def _wrong(audit: AuditResult, verdict: Verdict) -> bool:
+    return not verdict.expected and not labels.pending(audit, verdict)
+
+
+def _failures(result: Result, claims: int) -> Iterator[str]:
+    """Yield failed claims, deviating audits, and claims that missing trials may decide."""
+    number = sum(_wrong(audit, verdict) for audit in result.audits for verdict in audit.verdicts)
+    if number:
+        yield f"FAILED {number} of {labels.count(claims, 'claim')}: {_first(_claims(result, _wrong))}"
+    deviating = [audit for audit in result.audits if not (audit.conformance.expected or labels.untested(audit))]
+    if deviating:
+        yield f"{'' if number else 'FAILED '}{_first([_deviation(audit) for audit in deviating])}"
+    if later := _claims(result, labels.pending):
+        yield f"not yet decided: {_first(later)}"
+
+
+def _first(names: Sequence[str]) -> str:
+    more = len(names) - _FAILED
+    shown = ", ".join(shortened(name, 80) for name in names[:_FAILED])
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _claims(result: Result, holds: Callable[[AuditResult, Verdict], bool]) -> list[str]:
+    """The names of the claims with a property: by audit, and by matrix if several of its cells share one."""
+    within = {number: matrix for matrix in result.matrices for number in matrix.numbers}
+    names: dict[str, None] = {}
+    for number, audit in enumerate(result.audits):
+        matrix = within.get(number)
+        for verdict in audit.verdicts:
+            if not holds(audit, verdict):
+                continue
+            if matrix is None:
+                names[f"{audit.name}.{verdict.claim}"] = None
+                continue
+            judged = [(one, matrices.verdict_of(one, verdict.claim)) for one in matrix.audits]
+            cells = sum(found is not None and holds(one, found) for one, found in judged)
+            if cells == 1:
+                names[f"{matrix.name} ({matrices.cell_title(matrix, audit)}).{verdict.claim}"] = None
+            else:
+                names[f"{matrix.name}.{verdict.claim} in {cells} of {len(matrix.audits)} cells"] = None
+    return list(names)
+
+
+def _deviation(audit: AuditResult) -> str:
+    """``app deviates (noise-scale 0.1 for 1)``, by the check with the smallest p-value."""
+    status = audit.conformance.status
+    if status != "deviates":
+        texts = {"checks-missing": "lacks planned checks", "not-run": "was not tested"}
+        return f"{audit.name} {texts.get(status, labels.conformance_label(status))}"
+    worst = min(audit.checks, key=lambda check: check.p_value, default=None)
+    if worst is None:
+        return f"{audit.name} deviates"
+    size = ""
+    if worst.declared is not None and worst.measured is not None:
+        size = f" {decimals.nearest(worst.measured, digits=2)} for {decimals.nearest(worst.declared, digits=2)}"
+    return f"{audit.name} {status} ({worst.assumption}{size})"

@@ -1,1 +1,0 @@
-"""What all formats show of a result: its words, tables, limits and recipes."""

@@ -1,0 +1,373 @@
+"""Plugins broken in every way that was met: each is listed with its reason, and the good ones keep working."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from dpspec.cli.terminal.exit_codes import run_to_exit_code
+from dpspec.contract import Model
+from dpspec.contract.catalog import BrokenPlugin, Offered
+from dpspec.contract.events import RunFinished
+from dpspec.errors import PluginError
+from dpspec.registry import loader
+from dpspec.registry.loader import Registry, build, discover, mark, raised_by, resolve
+
+GOOD = """
+import dpspec.contract as dps
+DPSPEC_API = 1
+SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}
+
+@dps.hookimpl
+def dpspec_datasets():
+    yield dps.Dataset(kind="good-rows", summary="Rows.", schema=SCHEMA, source="good.data:Rows")
+
+@dps.hookimpl
+def dpspec_models():
+    return [dps.Model(kind="good-model", summary="A model.", schema=SCHEMA, factory="good.model:Model")]
+"""
+
+HEAD = """
+import dpspec.contract as dps
+DPSPEC_API = 1
+SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}
+def rows(kind="x-rows", **changes):
+    values = dict(kind=kind, summary="Rows.", schema=SCHEMA, source="x.data:Rows")
+    return dps.Dataset(**{**values, **changes})
+"""
+
+
+#: What is really installed where the tests run, dpspec itself included: no part of what is tested here.
+REAL = {candidate.distribution for candidate in discover()[0]}
+
+
+def load() -> Registry:
+    candidates, unreadable = discover()
+    return build([c for c in candidates if c.distribution not in REAL], unreadable)
+
+
+def only_broken(registry: Registry, distribution: str) -> BrokenPlugin:
+    (found,) = [b for b in registry.catalog.broken if b.distribution == distribution]
+    return found
+
+
+def test_a_good_plugin_is_offered_with_its_distribution(install):
+    install("dpspec-good", {"good": GOOD}, version="2.3")
+    registry = load()
+    assert registry.catalog.broken == ()
+    offered = registry.catalog.datasets["good-rows"]
+    assert (offered.plugin, offered.distribution, offered.version) == ("good", "dpspec-good", "2.3")
+    assert offered.provider.summary == "Rows."
+    assert list(registry.catalog.models) == ["good-model"]
+    assert registry.module("dpspec-good", "good").DPSPEC_API == 1
+
+
+def test_kinds_are_sorted_whatever_the_order_of_installation(install):
+    for name in ("zeta", "alpha", "mid"):
+        install(f"dpspec-{name}", {name: HEAD + f"@dps.hookimpl\ndef dpspec_datasets(): yield rows('{name}-rows')\n"})
+    assert list(load().catalog.datasets) == ["alpha-rows", "mid-rows", "zeta-rows"]
+
+
+BROKEN = {
+    "missing module": ("import not_there_at_all\n", "ModuleNotFoundError: No module named 'not_there_at_all' (site/"),
+    "syntax": ("def x(:\n", "SyntaxError: "),
+    "exit": ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+    "base exception": ("class Odd(BaseException): pass\nraise Odd('a\\nb\\x1b[31m')\n", "Odd: a b\\x1b[31m"),
+    "no api": ("x = 1\n", "DPSPEC_API is missing; this dpspec supports plugin API 1"),
+    "other api": ("DPSPEC_API = 2\n", "plugin API 2 is not supported; this dpspec supports 1"),
+    "true is not one": ("DPSPEC_API = True\n", "plugin API True is not supported"),
+    "no hook": ("DPSPEC_API = 1\n", "no hook is implemented (hooks: dpspec_attacks, dpspec_backends,"),
+    "misspelt": (
+        HEAD + "@dps.hookimpl\ndef dpspec_mechanism(): return []\n",
+        "unknown hook 'dpspec_mechanism'; did you mean 'dpspec_mechanisms'? (hooks: ",
+    ),
+    "unmarked": (
+        HEAD + "def dpspec_datasets(): yield rows()\n",
+        "hook dpspec_datasets is not marked with @dpspec.contract.hookimpl",
+    ),
+    "unknown argument": (
+        HEAD + "@dps.hookimpl\ndef dpspec_datasets(spec): yield rows()\n",
+        "hook dpspec_datasets asks for 'spec', which it is not given (given: nothing)",
+    ),
+    "unknown event argument": (
+        HEAD + "@dps.hookimpl\ndef dpspec_event(evnt): pass\n",
+        "hook dpspec_event asks for 'evnt', which it is not given (given: event)",
+    ),
+    "wrapper": (HEAD + "@dps.hookimpl(wrapper=True)\ndef dpspec_datasets(): return (yield)\n", "is a wrapper"),
+    "raises": (
+        HEAD + "@dps.hookimpl\ndef dpspec_datasets(): raise RuntimeError('no licence')\n",
+        "dpspec_datasets: RuntimeError: no licence (site/broken.py:",
+    ),
+    "raises late": (
+        HEAD + "@dps.hookimpl\ndef dpspec_datasets():\n    yield rows()\n    raise SystemExit\n",
+        "dpspec_datasets: SystemExit (site/broken.py:",
+    ),
+    "none": (HEAD + "@dps.hookimpl\ndef dpspec_datasets(): rows()\n", "it returns None"),
+    "endless": (
+        HEAD + "@dps.hookimpl\ndef dpspec_datasets():\n    while True: yield rows()\n",
+        "it offers more than 1000 providers",
+    ),
+    "not a provider": (
+        HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield {'kind': 'x'}\n",
+        "dpspec_datasets offers a dict, not a Dataset",
+    ),
+    "other family": (HEAD + "@dps.hookimpl\ndef dpspec_models(): yield rows()\n", "offers a Dataset, not a Model"),
+    "bad name": (HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows('My Rows')\n", "dataset 'My Rows': the name"),
+    "twice": (
+        HEAD + "@dps.hookimpl\ndef dpspec_datasets(): return [rows(), rows()]\n",
+        "dataset 'x-rows' is offered twice",
+    ),
+    "bad schema": (
+        HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows(schema={'type': 'object', 'properties': 3})\n",
+        "dataset 'x-rows': schema must be a JSON Schema with type 'object' and a mapping 'properties'",
+    ),
+    "bad reference": (
+        HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows(source='x.data.Rows')\n",
+        "dataset 'x-rows': source must name code as 'package.module:Attribute', got 'x.data.Rows'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN, ids=lambda c: c.replace(" ", "-"))
+def test_a_broken_plugin_is_listed_and_leaves_nothing_behind(install, case):
+    text, reason = BROKEN[case]
+    install("dpspec-good", {"good": GOOD})
+    install("dpspec-broken", {"broken": text}, version="0.7")
+    registry = load()
+    broken = only_broken(registry, "dpspec-broken")
+    assert reason in broken.reason
+    assert "\n" not in broken.reason
+    assert (broken.plugin, broken.version) == ("broken", "0.7")
+    assert list(registry.catalog.datasets) == ["good-rows"]
+    assert [name for name, _ in registry.manager.list_name_plugin()] == ["dpspec-good:good"]
+
+
+def test_a_conflict_names_both_and_takes_only_the_contested_kind(install):
+    install("dpspec-good", {"good": GOOD}, version="1.1")
+    install("dpspec-rival", {"rival": HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows('good-rows')\n"})
+    registry = load()
+    assert list(registry.catalog.datasets) == []
+    assert list(registry.catalog.models) == ["good-model"]
+    good, rival = only_broken(registry, "dpspec-good"), only_broken(registry, "dpspec-rival")
+    assert good.kinds == rival.kinds == ("good-rows",)
+    assert "dataset 'good-rows' is also offered by dpspec-rival 1.0 (rival)" in good.reason
+    assert "dataset 'good-rows' is also offered by dpspec-good 1.1 (good)" in rival.reason
+    assert "neither is used" in good.reason
+
+
+def test_what_dpspec_itself_offers_cannot_be_taken_over(install):
+    install("dpspec-rival", {"rival": HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows('good-rows')\n"})
+    install("dpspec-third", {"third": HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows('good-rows')\n"})
+    install("DPspec", {"ours": GOOD})
+    candidates, _ = discover()
+    registry = build([c for c in candidates if c.plugin in ("ours", "rival", "third")])
+    assert registry.catalog.datasets["good-rows"].plugin == "ours"
+    assert [b.distribution for b in registry.catalog.broken] == ["dpspec-rival", "dpspec-third"]
+    for broken in registry.catalog.broken:
+        assert broken.reason == "dataset 'good-rows' is also offered by DPspec 1.0 (ours), which keeps it"
+
+
+def test_the_same_kind_in_two_families_is_no_conflict(install):
+    text = HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows('demo')\n"
+    model = (
+        "@dps.hookimpl\ndef dpspec_models(): yield dps.Model(kind='demo', summary='.', schema=SCHEMA, factory='a:b')\n"
+    )
+    install("dpspec-x", {"x": text})
+    install("dpspec-y", {"y": HEAD + model})
+    assert load().catalog.broken == ()
+
+
+def test_kinds_of_a_plugin_that_fails_late_are_known(install):
+    late = "@dps.hookimpl\ndef dpspec_models(): raise ValueError\n"
+    install("dpspec-late", {"late": HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows()\n" + late})
+    registry = load()
+    assert only_broken(registry, "dpspec-late").kinds == ("x-rows",)
+    assert dict(registry.catalog.datasets) == {}
+
+
+def test_two_entry_points_on_one_module(install):
+    install("dpspec-a", {"shared": GOOD}, {"one": "shared", "two": "shared"})
+    registry = load()
+    assert registry.catalog.datasets["good-rows"].plugin == "one"
+    assert only_broken(registry, "dpspec-a").reason == "shared is already registered by dpspec-a:one"
+
+
+def test_one_entry_point_written_twice_spoils_nothing(install, tmp_path):
+    install("dpspec-a", {"shared": GOOD, "shared_too": GOOD}, {"one": "shared"})
+    entries = tmp_path / "site" / "dpspec_a-1.0.dist-info" / "entry_points.txt"
+    entries.write_text(entries.read_text() + "one = shared_too\n")
+    registry = load()
+    (broken,) = registry.catalog.broken
+    assert broken.reason == "shared_too is already registered by dpspec-a:one"
+    assert list(registry.catalog.datasets) == ["good-rows"]
+
+
+def test_a_plugin_may_be_an_object_in_a_module(install):
+    text = """
+    import dpspec.contract as dps
+    class Plugin:
+        DPSPEC_API = 1
+        @dps.hookimpl
+        def dpspec_reporters(self):
+            yield dps.Reporter(format="mine", summary="Mine.", render="mine:render", suffix=".mine")
+    class outer:
+        plugin = Plugin()
+    """
+    install("dpspec-object", {"object_plugin": text}, {"object": "object_plugin:outer.plugin"})
+    registry = load()
+    assert registry.catalog.broken == ()
+    assert list(registry.catalog.reporters) == ["mine"]
+
+
+def test_entry_points_that_cannot_be_read(install, tmp_path):
+    install("dpspec-good", {"good": GOOD})
+    install("dpspec-odd", {}, {"x": "y"})
+    (tmp_path / "site" / "dpspec_odd-1.0.dist-info" / "entry_points.txt").write_text("[dpspec]\nno equals sign\n")
+    registry = load()
+    assert "its entry points cannot be read" in only_broken(registry, "dpspec-odd").reason
+    assert list(registry.catalog.datasets) == ["good-rows"]
+
+
+def test_metadata_without_name_and_version(install, tmp_path):
+    install("dpspec-nameless", {"broken": "raise ValueError\n"})
+    (tmp_path / "site" / "dpspec_nameless-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\n")
+    (broken,) = load().catalog.broken
+    assert (broken.distribution, broken.version, broken.plugin) == ("?", "?", "broken")
+
+
+def test_of_two_copies_the_first_on_the_path_counts(install, tmp_path, monkeypatch):
+    install("dpspec-good", {"good": GOOD}, version="1.0")
+    second = tmp_path / "second" / "dpspec_good-9.9.dist-info"
+    second.mkdir(parents=True)
+    (second / "METADATA").write_text("Metadata-Version: 2.1\nName: dpspec_good\nVersion: 9.9\n")
+    (second / "entry_points.txt").write_text("[dpspec]\ngood = good\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(second.parent)])
+    registry = load()
+    assert registry.catalog.broken == ()
+    assert registry.catalog.datasets["good-rows"].version == "1.0"
+
+
+def test_what_a_plugin_prints_does_not_reach_stdout(install, capsys):
+    install("dpspec-loud", {"loud": "print('hello')\n" + GOOD})
+    assert load().catalog.broken == ()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "hello" in captured.err
+
+
+@pytest.fixture
+def installed_registry(monkeypatch):
+    """Let the loader's cached functions see what a test installed."""
+
+    def use() -> Registry:
+        registry = load()
+        monkeypatch.setattr(loader, "load_registry", lambda: registry)
+        monkeypatch.setattr(loader, "_noted", set())
+        return registry
+
+    return use
+
+
+def test_observers_see_events_and_cannot_stop_anything(install, installed_registry, caplog):
+    seen = HEAD + "seen = []\n@dps.hookimpl\ndef dpspec_event(event): seen.append(event)\n"
+    install("dpspec-a-bad", {"bad_observer": HEAD + "@dps.hookimpl\ndef dpspec_event(event): raise SystemExit(9)\n"})
+    install("dpspec-b-seen", {"seen": seen})
+    install("dpspec-c-blind", {"blind": HEAD + "calls = []\n@dps.hookimpl\ndef dpspec_event(): calls.append(1)\n"})
+    registry = installed_registry()
+    event = RunFinished(complete=True)
+    with caplog.at_level(logging.WARNING):
+        loader.notify(event)
+        loader.notify(event)
+    assert registry.module("dpspec-b-seen", "seen").seen == [event, event]
+    assert registry.module("dpspec-c-blind", "blind").calls == [1, 1]
+    (record,) = caplog.records
+    assert "dpspec-a-bad:bad_observer" in record.getMessage()
+    assert "SystemExit: 9" in record.getMessage()
+
+
+def test_ctrl_c_in_an_observer_is_not_swallowed(install, installed_registry):
+    install("dpspec-x", {"interrupting": HEAD + "@dps.hookimpl\ndef dpspec_event(): raise KeyboardInterrupt\n"})
+    installed_registry()
+    with pytest.raises(KeyboardInterrupt):
+        loader.notify(RunFinished(complete=True))
+
+
+def test_the_catalog_is_built_once(install, monkeypatch):
+    calls = []
+    monkeypatch.setattr(loader, "discover", lambda: (calls.append(1), ((), ()))[1])
+    loader.load_registry.cache_clear()
+    try:
+        assert loader.load_catalog() is loader.load_catalog()
+    finally:
+        loader.load_registry.cache_clear()
+    assert calls == [1]
+
+
+def test_resolve_gives_the_code_or_a_plugin_error(install):
+    install("dpspec-x", {"x_code": "class Outer:\n    inner = 7\n", "x_broken": "import nowhere_to_be_found\n"})
+    assert resolve("x_code:Outer.inner") == 7
+    with pytest.raises(PluginError, match=r"cannot load x_broken:Audit: ModuleNotFoundError: .*nowhere_to_be_found"):
+        resolve("x_broken:Audit")
+    with pytest.raises(PluginError, match="cannot load x_code:Inner: AttributeError"):
+        resolve("x_code:Inner")
+    with pytest.raises(PluginError, match=r"'x_code' does not name code as 'package.module:Attribute'"):
+        resolve("x_code")
+
+
+def test_loading_a_catalog_imports_nothing_heavy(install, tmp_path):
+    install("dpspec-good", {"good": GOOD})
+    script = (
+        "import sys; from dpspec.registry.loader import load_catalog; c = load_catalog();"
+        "assert 'good-rows' in c.datasets, c;"
+        "print([m for m in ('torch', 'numpy', 'scipy', 'jsonschema', 'yaml', 'rich', 'sklearn') if m in sys.modules])"
+    )
+    path = [str(tmp_path / "site"), *sys.path]
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {script}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def theirs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module of an installed plugin."""
+    module = ModuleType("their_audit")
+    exec("import sys\ndef fail():\n    1 / 0\ndef leave():\n    sys.exit(0)\n", module.__dict__)
+    model = Model(kind="x", summary="x", schema={}, factory="their_audit:fail")
+    offered = Offered(provider=model, plugin="x", distribution="dpspec-theirs", version="1.0")
+    catalog = dataclasses.replace(loader.load_catalog(), models={"x": offered})
+    monkeypatch.setattr(loader, "load_catalog", lambda: catalog)
+    return module
+
+
+def test_the_name_survives_another_process(theirs: ModuleType) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        theirs.fail()
+    assert raised_by(copy.copy(caught.value)) == ""  # a copy has no traceback, like an error of another process
+    mark(caught.value)
+    assert raised_by(copy.copy(caught.value)) == "dpspec-theirs"
+
+
+def test_errors_of_dpspec_name_no_plugin(theirs: ModuleType) -> None:
+    with pytest.raises(KeyError) as caught:
+        {}["x"]
+    mark(caught.value)
+    assert raised_by(caught.value) == ""
+
+
+def test_a_plugin_that_leaves_the_program_is_no_success(theirs: ModuleType, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert run_to_exit_code(theirs.leave, []) == 4
+    assert "this is a bug in plugin dpspec-theirs: SystemExit" in capsys.readouterr().err

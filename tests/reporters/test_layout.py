@@ -1,0 +1,131 @@
+"""Tables fold and never cut; findings and series are tables if they fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from support import results as factory
+
+from dpspec.contract import Finding, FrozenMap, Series
+from dpspec.engine.results import codec
+from dpspec.engine.results.result import Result
+from dpspec.errors import ResultError
+from dpspec.reporters import html
+from dpspec.reporters.formats import terminal
+from dpspec.reporters.layout import findings_table, rounding, series_cell, series_table, text_table
+
+ROWS = [("short", "a summary that is long enough to be folded at forty columns", "x 1"), ("longer-name", "", "y 2")]
+
+
+def test_folds_the_middle_column() -> None:
+    lines = text_table(ROWS, 42, folded=1)
+    assert all(len(line) <= 42 for line in lines)
+    assert (
+        " ".join(" ".join(lines).split())
+        == "short a summary that is long x 1 enough to be folded at forty columns longer-name y 2"
+    )
+    assert text_table(ROWS, 118, folded=1) == (
+        "short        a summary that is long enough to be folded at forty columns  x 1",
+        "longer-name                                                               y 2",
+    )
+
+
+@pytest.mark.parametrize("width", [5, 20, 30])
+def test_a_page_that_is_too_narrow_cuts_nothing(width: int) -> None:
+    joined = " ".join(text_table(ROWS, width, folded=1))
+    assert all(word in joined for row in ROWS for cell in row for word in cell.split())
+
+
+def test_the_terminal_and_foreign_text_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    assert text_table([("a [red]x[/red] :smile:", "b" * 200)]) == ("a [red]x[/red] :smile:  " + "b" * 200,)
+    assert "a\\x1b[0m" in text_table([("a\x1b[0m", "b", "c")])[0]
+
+
+def found(delta: float, group_size: int, value: float, **changes: object) -> Finding:
+    finding = Finding(
+        quantity="epsilon", value=value, bound="upper", rigor="theorem", method="m", source="s",
+        at=FrozenMap({"delta": delta, "group_size": group_size, "step": 7}),
+    )  # fmt: skip
+    return dataclasses.replace(finding, **changes)  # type: ignore[arg-type]
+
+
+SIX = [found(d, k, k / 8 + 0.12345678 - d) for k in (8, 1) for d in (1e-4, 1e-6, 1e-5)]
+
+
+def test_findings_are_rows_sorted_by_their_conditions_and_rounded_their_way() -> None:
+    table = findings_table(SIX, 74)
+    assert table is not None
+    title, lines = table
+    assert title == "at step 7"
+    assert lines[0].split() == ["delta", "group_size", "epsilon", "<="]
+    assert [line.split() for line in lines[1:3]] == [["1e-6", "1", "0.2485"], ["1e-6", "8", "1.124"]]
+    below = findings_table([dataclasses.replace(f, bound="lower", lower=None) for f in SIX], 74)
+    assert below is not None
+    assert below[1][0].endswith("epsilon >=")
+    assert below[1][1].split()[2] == "0.2484"
+    tight = findings_table([dataclasses.replace(f, lower=0.1) for f in SIX], 74)
+    assert tight is not None
+    assert tight[1][0].endswith("true value >=")
+
+
+@pytest.mark.parametrize(
+    ("findings", "room"),
+    [
+        (SIX, 20),
+        (SIX[:5], 74),
+        ([*SIX[:5], dataclasses.replace(SIX[5], quantity="mu")], 74),
+        ([*SIX[:5], dataclasses.replace(SIX[5], privacy="per-record")], 74),
+        ([dataclasses.replace(f, at=FrozenMap()) for f in SIX], 74),
+        ([*SIX[:5], dataclasses.replace(SIX[5], at=FrozenMap({"alpha": 2.0}))], 74),
+    ],
+)
+def test_few_wide_or_different_findings_are_no_table(findings: list[Finding], room: int) -> None:
+    assert findings_table(findings, room) is None
+
+
+SERIES = Series(
+    name="curve",
+    title="A curve",
+    columns=FrozenMap({"rate": [0.12344], "epsilon": [2.95512], "shown": [1.23456], "mean": [2.95512], "n": [3]}),
+    units=FrozenMap(dict.fromkeys(("rate", "epsilon", "shown", "mean", "n"), "")),
+    rigor="certified",
+    source="s",
+    bounds=FrozenMap({"epsilon": "upper", "shown": "lower"}),
+)
+
+
+def result(series: Series = SERIES) -> Result:
+    return factory.result(factory.audit(series=(series,)))
+
+
+def test_bounds_of_series_are_rounded_their_way_and_the_rest_to_nearest() -> None:
+    values = ["0.1234", "2.956", "1.234", "2.955", "3"]
+    assert [series_cell(SERIES, name, column[0]) for name, column in SERIES.columns.items()] == values
+    assert series_cell(SERIES, "epsilon", None) == "-"
+    assert series_table(SERIES, 80)[1].split() == values
+    assert rounding(SERIES) == "epsilon rounded up, shown rounded down, all else to nearest"
+    assert rounding(dataclasses.replace(SERIES, bounds=FrozenMap())) == "rounded to nearest"
+
+
+@pytest.mark.parametrize("render", [terminal.render, html.render])
+def test_reports_round_series(render) -> None:  # type: ignore[no-untyped-def]
+    text = " ".join(render(result()).split())
+    assert "2.956" in text
+    assert "1.234" in text
+    assert "rounded up" in text
+    assert "1.235" not in text
+
+
+def test_wrong_bounds_of_series_are_refused() -> None:
+    assert codec.load(codec.dump(result())).audits[0].series == (SERIES,)
+    for wrong in ({"epsilom": "upper"}, {"epsilon": "up"}):
+        text = codec.dump(result(dataclasses.replace(SERIES, bounds=FrozenMap(wrong))))
+        with pytest.raises(ResultError, match=r"series\[0\]\.bounds"):
+            codec.load(text)
+    document = json.loads(codec.dump(result()))
+    del document["audits"][0]["series"][0]["bounds"]
+    assert codec.load(json.dumps(document)).audits[0].series[0].bounds == {}

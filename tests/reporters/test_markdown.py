@@ -1,0 +1,159 @@
+"""JSON and Markdown: complete, redacted, and harmless whatever the names are."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+from dpspec.contract import Scope
+from dpspec.engine.redact import redact
+from dpspec.engine.results.codec import load
+from dpspec.engine.results.result import AuditResult
+from dpspec.reporters.formats import data_files as json_report
+from dpspec.reporters.formats import markdown
+from dpspec.reporters.limits import ALWAYS, limits, recipes
+
+
+@pytest.fixture
+def tame(result):
+    """The result without its lone surrogate, which no encoding of text can hold."""
+    audit = result.audits[0]
+    verdicts = tuple(
+        dataclasses.replace(v, claim=v.claim.replace("\udc80", ""), text="", reason="") for v in audit.verdicts
+    )
+    checks = tuple(dataclasses.replace(c, note="") for c in audit.checks)
+    return dataclasses.replace(result, audits=(dataclasses.replace(audit, verdicts=verdicts, checks=checks),))
+
+
+def test_json_reads_back(tame):
+    assert load(json_report.render_json(tame, internal=True)) == tame
+    assert load(json_report.render_json(tame)) == redact(tame)
+
+
+def test_json_has_no_hidden_value_and_no_bare_infinity(tame):
+    text = json_report.render_json(tame)
+    json.loads(text, parse_constant=pytest.fail)
+    assert "accuracy" not in text
+    assert "0.7777" not in text
+    assert json.loads(text)["audits"][0]["left_out"] == {"data-dependent": 1, "per-record": 2}
+
+
+def test_markdown_table_has_one_row_a_claim(result):
+    rows = [line for line in markdown.render(result).split("\n") if re.match(r"\| \*\*\w+\*\* \|", line)]
+    assert len(rows) == len(result.audits[0].verdicts)
+    assert {row.count("|") for row in rows} == {7}
+    assert "| **proved** | one-record |" in rows[0]
+    assert "| as expected |" in rows[0]
+
+
+def unfolded(text):
+    """What a job summary shows before anything is opened."""
+    return re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
+
+
+def renamed(result, count, **changes):
+    audit = dataclasses.replace(result.audits[0], **changes)
+    return dataclasses.replace(result, audits=tuple(dataclasses.replace(audit, name=f"a-{n}") for n in range(count)))
+
+
+def as_wished(audit):
+    verdicts = tuple(dataclasses.replace(verdict, expected=True, verdict="proved") for verdict in audit.verdicts)
+    return {"verdicts": verdicts, "conformance": dataclasses.replace(audit.conformance, expected=True)}
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_markdown_shows_at_most_a_screen_where_all_is_well(result, count):
+    text = unfolded(markdown.render(renamed(result, count, **as_wished(result.audits[0]))))
+    assert "Not as expected" not in text
+    assert len([line for line in text.split("\n") if line]) <= 40
+    assert "## Limits" in text
+
+
+def test_markdown_shows_what_is_not_as_expected_first_and_in_full(result):
+    good = renamed(result, 40, **as_wished(result.audits[0]))
+    (wrong, *others) = as_wished(result.audits[0])["verdicts"]
+    verdicts = (dataclasses.replace(wrong, expected=False, reason="This is the reason."), *others)
+    bad = dataclasses.replace(result.audits[0], name="bad", **{**as_wished(result.audits[0]), "verdicts": verdicts})
+    text = unfolded(markdown.render(dataclasses.replace(good, audits=(*good.audits, bad))))
+    lines = [line for line in text.split("\n") if line]
+    assert lines[2] == "## Not as expected: bad"
+    assert lines[3] == f"- **{wrong.verdict}** {wrong.claim}: This is the reason."
+    assert sum(line.startswith("| **") for line in lines) == 1
+
+
+def test_markdown_lists_a_bound_once(result):
+    """A bound for one direction is omitted if the same bound holds in both directions, and not otherwise."""
+    audit = result.audits[0]
+    both = dataclasses.replace(audit.findings[0], value=2.5, scope=Scope(direction="both"))
+    same, other = (dataclasses.replace(both, scope=Scope(direction=one)) for one in ("remove", "add"))
+    findings = (same, dataclasses.replace(other, value=1.5), both)
+    rows = [
+        line
+        for line in markdown.render(
+            dataclasses.replace(result, audits=(dataclasses.replace(audit, findings=findings),))
+        ).split("\n")
+        if line.startswith("| epsilon")
+    ]
+    assert [row.split(" | ")[0] for row in rows] == ["| epsilon <= 1.5", "| epsilon <= 2.5"]
+    assert "direction" not in rows[1]
+
+
+def test_markdown_has_no_entities_where_nothing_is_markup(result):
+    plain = dataclasses.replace(result, created="2026-11-21T22:58:30+00:00", confidence=0.95)
+    text = markdown.render(plain)
+    assert "- family-wise confidence: 0.95" in text
+    assert "- made: 2026-11-21T22:58:30+00:00" in text
+
+
+def test_markdown_says_what_each_number_is_of(result):
+    audit = result.audits[0]
+    one_way = dataclasses.replace(audit.findings[0], scope=Scope(direction="add"))
+    text = markdown.render(dataclasses.replace(result, audits=(dataclasses.replace(audit, findings=(one_way,)),)))
+    assert "adding or removing records (direction: add), seeing every iterate" in text.replace("&#58;", ":")
+
+
+def test_markdown_repeats_no_claimed_value(result):
+    assert "| Says | Claimed | Interval |" in markdown.render(result)
+    audit = result.audits[0]
+    said = tuple(v for v in audit.verdicts if v.text.startswith("epsilon "))
+    text = markdown.render(dataclasses.replace(result, audits=(dataclasses.replace(audit, verdicts=said),)))
+    assert "| Says | Interval |" in text
+
+
+def test_markdown_is_redacted(result):
+    assert "accuracy" not in markdown.render(result)
+    assert "Omitted" in markdown.render(result)
+    assert "accuracy = 0.9412" in markdown.render(result, internal=True)
+
+
+def test_markdown_holds_no_foreign_markup(result):
+    text = markdown.render(result)
+    assert "<b>" not in text
+    assert "\x1b" not in text
+    assert "[red]" not in text
+    assert "**CONTRADICTED**" in text
+
+
+def test_a_fence_is_longer_than_what_it_holds(result):
+    environment = {**result.environment, "command": ["dpspec", "run", "```.yaml"]}
+    text = markdown.render(dataclasses.replace(result, environment=environment))
+    assert "````sh\n" in text
+
+
+def test_limits_say_what_is_missing(result):
+    audit: AuditResult = result.audits[0]
+    sentences = limits(result)
+    assert "Open in digits-group: tight. Neither proved nor refuted." in sentences
+    assert sentences[-len(ALWAYS) :] == ALWAYS
+    untrained = dataclasses.replace(audit, trials=(), planned_trials=0)
+    bare = limits(dataclasses.replace(result, audits=(untrained,)))
+    assert "No training code was run for digits-group: results apply to the specification." in bare
+
+
+def test_command_falls_back_to_the_sources(result):
+    assert recipes(result)[0].command[:3] == ("dpspec", "run", "specs/quickstart.yaml")
+    bare = dataclasses.replace(result, environment=redact(result).audits[0].cell)
+    assert recipes(bare)[0].command == ("dpspec", "run", "specs/quickstart.yaml")

@@ -1,0 +1,239 @@
+"""The page: whole in itself, harmless whatever names it shows, and as good as the result file that it holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from base64 import b64encode
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from support import results as factory
+
+from dpspec.contract import Finding, FrozenMap, Series
+from dpspec.engine.redact import redact
+from dpspec.engine.results.codec import dump, load
+from dpspec.engine.results.joined import join
+from dpspec.engine.results.result import Conformance, Result
+from dpspec.errors import ResultError
+from dpspec.reporters import html
+from dpspec.reporters.html.figures import bar
+from dpspec.reporters.read_results import ELEMENT, extract, is_page
+
+
+class Page(HTMLParser):
+    """The elements of a page, in their order, and its visible text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._open:
+            while self._open.pop() != tag:
+                pass
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style"} & set(self._open):
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+def plotted() -> Result:
+    curve = Series(
+        name="curve",
+        title="A curve",
+        columns=FrozenMap({"x": [1.0, 2.0, 4.0], "a": [1.0, None, 3.0], "b": [2.0, 3.0, math.pi]}),
+        units=FrozenMap({"x": "records"}),
+        rigor="theorem",
+        source="Somebody 2020, Theorem 1",
+        plot=FrozenMap({"x": "x", "y": ["a", "b"], "log": ["y"]}),
+    )
+    both = Finding(
+        quantity="epsilon", value=2.5, bound="upper", rigor="theorem", method="pld", source="s",
+        at=FrozenMap({"delta": 1e-6, "group_size": 1}),
+    )  # fmt: skip
+    document = FrozenMap({"claims": [{"id": "one", "epsilon": 3.0, "delta": 1e-6}], "description": "What it is"})
+    verdicts = (factory.verdict(lower_finding=None),)
+    return factory.result(factory.audit(series=(curve,), findings=(both,), document=document, verdicts=verdicts))
+
+
+def test_the_page_asks_nothing_of_any_server() -> None:
+    page = Page(html.render(plotted()))
+    for tag, attributes in page.elements:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base", "form action")
+        for name in ("src", "href", "xlink:href", "action", "data", "poster", "srcset"):
+            assert attributes.get(name, "#").startswith("#"), (tag, name, attributes[name])
+        assert not any(name.startswith("on") for name in attributes)
+    policy = [a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy[0].startswith("default-src 'none'")
+    (script,) = re.findall(r"<script>(.*?)</script>", html.render(plotted()), re.DOTALL)
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in policy[0], "a browser runs that script and no other"
+    assert not re.search(r"url\((?!#)|@import", html.render(plotted()))
+
+
+def test_it_shows_the_verdict_and_what_it_rests_on() -> None:
+    text = Page(html.render(plotted())).text
+    for words in (
+        "proved one: epsilon <= 3 at delta = 1e-06",
+        "Interval [0.4, 2.5], as expected",
+        "What it is",
+        "Somebody 2020, Theorem 1",
+        "Limits",
+        "How to reproduce",
+        "A curve",
+    ):
+        assert words in text
+
+
+def test_every_figure_has_a_title_and_a_table() -> None:
+    page = html.render(plotted())
+    assert page.count("<svg") == page.count('role="img" aria-labelledby=') == 2
+    assert page.count("<figure") == 3
+    assert len(re.findall(r"<details[^>]*><summary>Table", page)) == 3
+    ids = re.findall(r'\bid="([^"]+)"', page.split('<script type="application/json"')[0])
+    assert len(ids) == len(set(ids))
+
+
+def test_the_same_result_gives_the_same_page() -> None:
+    assert html.render(plotted()) == html.render(plotted())
+
+
+def test_the_result_comes_back_out_of_the_page() -> None:
+    result = plotted()
+    page = html.render(result, internal=True)
+    assert is_page(page)
+    assert load(extract(page)) == load(dump(result))
+
+
+def test_what_is_data_dependent_stays_out_of_the_page() -> None:
+    audit = plotted().audits[0]
+    secret = dataclasses.replace(audit.findings[0], quantity="accuracy", value=0.123456, privacy="data-dependent")
+    result = factory.result(dataclasses.replace(audit, findings=(*audit.findings, secret)))
+    page = html.render(result)
+    assert "0.123456" not in page
+    assert "1 data-dependent" in Page(page).text
+    assert load(extract(page)) == load(dump(redact(result)))
+    internal = html.render(result, internal=True)
+    assert "0.123456" in internal
+    assert "Do not publish it" in Page(internal).text
+
+
+@settings(max_examples=3, deadline=None, phases=(Phase.explicit, Phase.generate))
+@given(text=st.text(max_size=30))
+def test_no_name_becomes_markup(text: str) -> None:
+    for hostile in (text, f"</script><img src=x onerror=alert(1)>{text}", f"'\"><svg onload=1>{text}<!--", f"${text}$"):
+        verdict = factory.verdict(claim=hostile, text=hostile, reason=hostile)
+        series = Series(
+            name="s", title=hostile, columns=FrozenMap({"x": [1.0, 2.0], hostile + "y": [1.0, 2.0]}), units=FrozenMap(),
+            rigor="theorem", source=hostile, plot=FrozenMap({"x": "x", "y": [hostile + "y"]}),
+        )  # fmt: skip
+        result = factory.result(factory.audit(hostile, verdicts=(verdict,), series=(series,)))
+        text_of = html.render(result)
+        page = Page(text_of)
+        assert [tag for tag, _ in page.elements].count("script") == 2
+        assert not any(tag == "img" or any(n.startswith("on") for n in a) for tag, a in page.elements)
+        assert json.loads(extract(text_of))["audits"][0]["name"] == hostile
+
+
+def test_several_results_share_one_overview_and_keep_their_files() -> None:
+    parts = [("<b>a.json", factory.result(factory.audit("same"))), ("b.json", factory.result(factory.audit("same")))]
+    page = html.render(join(parts))
+    assert "<b>" not in page
+    assert page.count('<td class="origin">&lt;b&gt;a.json</td>') == page.count('<td class="origin">b.json</td>') == 1
+    assert "same (&lt;b&gt;a.json)" in page
+    assert "2 results, each judged separately; 2 audits, 2 claims" in page
+    assert page.count("family-wise confidence") == 2
+    assert load(extract(page)) == redact(join(parts))
+
+
+def test_the_overview_says_where_something_else_ran_than_was_declared() -> None:
+    deviates = Conformance(status="deviates", expect="deviates", expected=True, reason="half the noise")
+    parts = factory.audit("broken", conformance=deviates), factory.audit("whole")
+    overview = html.render(factory.result(*parts)).partition('id="overview"')[2].partition("</table>")[0]
+    broken, whole = overview.split("<tr data-verdict=")[1:]
+    assert "run deviates" in broken
+    assert "run deviates" not in whole
+
+
+def test_a_number_with_an_exponent_stays_on_one_line() -> None:
+    page = html.render(factory.result(factory.audit(verdicts=(factory.verdict(text="epsilon <= 3 at delta = 1e-06"),))))
+    assert 'epsilon &lt;= 3 at delta = <span class="whole">1e-06</span>' in page
+
+
+@pytest.mark.parametrize("text", ["<!doctype html><p>nothing", '<html><script type="application/json">{}</script>'])
+def test_a_page_without_a_result_is_said_to_be_one(text: str) -> None:
+    assert is_page(text)
+    with pytest.raises(ResultError, match="contains 0"):
+        extract(text)
+
+
+def test_a_page_of_beginnings_without_an_end_is_read_once() -> None:
+    """A search from each beginning to the end of the page would take minutes for a page of a megabyte."""
+    begin = page_with("").partition("</script>")[0]
+    with pytest.raises(ResultError, match="contains 20000"):
+        extract(begin * 20_000)
+    with pytest.raises(ResultError, match="contains one without an end"):
+        extract(begin)
+    with pytest.raises(ResultError, match="contains 2"):
+        extract(page_with("{}") * 2)
+    assert extract(page_with("{}")) == "{}"
+
+
+def page_with(text: str) -> str:
+    return f'<!doctype html><script type="application/json" id="{ELEMENT}">{text}</script>'
+
+
+def test_a_file_of_json_is_no_page() -> None:
+    assert not is_page(dump(plotted()))
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "claimed", "scale"),
+    [(0.5, 2.0, 3.0, "linear"), (None, 2.0, 3.0, "linear"), (0.5, math.inf, 3.0, "linear"), (0.01, 50.0, 3.0, "log")],
+)
+def test_bars_keep_the_order_of_the_numbers(lower: float | None, upper: float, claimed: float, scale: str) -> None:
+    found = bar(factory.verdict(lower=lower, upper=upper, claimed=claimed))
+    assert found is not None
+    assert found.claimed is not None
+    assert (found.open_below, found.open_above, found.scale) == (lower is None, math.isinf(upper), scale)
+    assert 0.0 <= found.low < found.high <= 100.0
+    assert (found.claimed > found.high) == (claimed > upper)
+    assert not found.crossed
+
+
+def test_bounds_that_contradict_each_other_are_marked() -> None:
+    found = bar(factory.verdict(lower=4.0, upper=2.0, claimed=3.0))
+    assert found is not None
+    assert found.crossed
+
+
+def test_without_numbers_there_is_no_bar() -> None:
+    assert bar(factory.verdict(lower=None, upper=None)) is None
+    assert bar(factory.verdict(lower=0.0, upper=0.0, claimed=None)) is None
+
+
+def test_the_commands_read_pages(tmp_path: Path) -> None:
+    from dpspec.reporters.read_results import read_result
+
+    path = tmp_path / "report.html"
+    path.write_text(html.render(plotted()), encoding="utf-8")
+    assert read_result(path) == load(dump(redact(plotted())))

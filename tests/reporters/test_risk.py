@@ -1,0 +1,109 @@
+"""Success rates of attackers follow from proved curves and claims, rounded up."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import results as factory
+
+from dpspec.contract import Finding, FrozenMap
+from dpspec.engine.results.result import AuditResult, Conformance
+from dpspec.reporters.risk import compared, rates, risk
+
+
+def audit(name: str = "demo", **changes: object) -> AuditResult:
+    return factory.audit(name, **changes)
+
+
+def deviates() -> Conformance:
+    return Conformance(status="deviates", expect="conforms-within", expected=True, reason="Why.")
+
+
+def _bound(epsilon: float, access: str = "all-iterates") -> Finding:
+    found = dataclasses.replace(factory.audit().findings[0], value=epsilon, lower=None)
+    return dataclasses.replace(found, scope=dataclasses.replace(found.scope, access=access))
+
+
+@given(epsilon=st.floats(0.0, 6.0), delta=st.sampled_from([1e-12, 1e-6, 1e-3]))
+def test_rates_are_those_of_the_curve_of_one_pair(epsilon: float, delta: float) -> None:
+    """Oracle: power at rate a is at most min(delta + e^eps a, 1 - e^-eps (1 - delta - a)), rounded up."""
+    held = dataclasses.replace(_bound(epsilon), at=FrozenMap({"delta": delta}))
+    (rate,) = rates(audit(findings=(held,), series=()))
+    power = [min(delta + math.exp(epsilon) * a, 1.0 - math.exp(-epsilon) * (1.0 - delta - a)) for a in (0.01, 0.1)]
+    if power[0] > 0.999:
+        assert str(rate) == "The proved bound does not rule out that an attacker identifies all members."
+        return
+    found = [float(text) for text in re.findall(r"at most ([0-9.e-]+) %", str(rate))]
+    for shown, true in zip(found, power, strict=True):
+        assert 100.0 * true * (1.0 - 1e-12) <= shown <= min(100.0, 100.0 * true * 1.01)
+
+
+def test_a_run_that_deviates_and_a_contradicted_bound_have_no_rate_to_rely_on() -> None:
+    (sentence,) = risk(audit(conformance=deviates()))
+    assert sentence.startswith("The executed run deviates from the declared mechanism. No bound applies to it")
+    broken = audit(verdicts=(factory.verdict("c", verdict="contradicted", expected=False),))
+    assert risk(broken)[0].endswith("do not rely on them.")
+    weak = dataclasses.replace(factory.audit().findings[0], rigor="approximate")
+    assert risk(audit(findings=(weak,), series=()))[0].startswith("No proved bound covers every record")
+
+
+def test_a_bound_on_the_final_model_says_so() -> None:
+    """Such a bound does not apply to an adversary who sees every iterate."""
+    final, every = _bound(0.5, "final-model"), _bound(2.0)
+    (rate,) = rates(audit(findings=(final,), series=()))
+    assert str(rate).startswith("Seeing the final model: at a 1 % false-positive rate")
+    both = rates(audit(findings=(final, every), series=()))
+    assert sorted(str(one).lower().count("seeing") for one in both) == [1, 1]
+    one, other = audit("last", findings=(final,)), audit("every", findings=(every,))
+    (sentence,) = compared([one, other], ["last", "every"])
+    assert re.search(
+        r"at most \S+ % of members \(seeing the final model\) in last, and \S+ % of members in every; guess", sentence
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"conformance": deviates()}, {"verdicts": (factory.verdict("c", verdict="contradicted", expected=False),)}],
+)
+def test_audits_without_a_rate_are_not_compared(changes: dict[str, object]) -> None:
+    audits = [audit("bad", findings=(_bound(0.1),), **changes), audit("good", findings=(_bound(2.0),))]
+    text = " ".join(compared(audits, ["bad", "good"]))
+    assert "bad" not in text
+    assert "% of members in good; guessing gives 1 %." in text
+    assert "No rate follows for 1 audit." in text
+
+
+@given(epsilon=st.floats(0.0, 8.0), delta=st.sampled_from([1e-12, 1e-6, 1e-3]))
+def test_a_claim_of_one_direction_bounds_the_rate(epsilon: float, delta: float) -> None:
+    """Oracle: P(S) <= e^eps Q(S) + delta, and at most 1, rounded up, for the event S "the attacker answers member"."""
+    found = re.findall(r"at most ([0-9.e-]+) %", _one_sided(epsilon, delta))
+    for shown, rate in zip(map(float, found), (0.01, 0.1), strict=True):
+        true = 100.0 * min(1.0, math.exp(epsilon) * rate + delta)
+        assert true * (1.0 - 1e-12) <= shown <= min(100.0, 1.01 * true)
+
+
+def test_a_claim_on_the_final_model_says_so() -> None:
+    assert _one_sided(1.0, 1e-6, access="final-model").startswith("Seeing the final model: at a 1 % false-positive")
+
+
+@pytest.mark.parametrize(
+    "narrower", [{"over": "this"}, {"record": 3}, {"direction": "add"}, {"direction": "both"}, {"min_records": 9}]
+)
+def test_a_narrower_claim_or_another_direction_gives_no_rate(narrower: dict[str, object]) -> None:
+    assert "at most" not in _one_sided(1.0, 1e-6, **narrower)
+
+
+def _one_sided(epsilon: float, delta: float, **claim: object) -> str:
+    """The risk by one proved claim, without a proved curve."""
+    threat = {"adjacency": "add-remove", "unit": "record", "direction": "remove"}
+    block = {"id": "one", "kind": "approx-dp", "epsilon": 9.0, "delta": delta, "group_size": 1, **claim}
+    document = FrozenMap({"threat_model": threat, "claims": [block]})
+    weak = dataclasses.replace(factory.audit().findings[0], rigor="approximate")
+    verdicts = (factory.verdict("one", provable=epsilon),)
+    (sentence,) = risk(audit(document=document, verdicts=verdicts, findings=(weak,), series=()))
+    return sentence

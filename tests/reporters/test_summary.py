@@ -1,0 +1,237 @@
+"""The summary of a result: verdict, audited mechanism, untested properties, and the last line."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+from support import results as factory
+
+from dpspec.contract import Assumption, Finding, FrozenMap
+from dpspec.engine.redact import LEFT_OUT_REASON
+from dpspec.engine.results.result import AuditResult, Conformance, Result, Verdict
+from dpspec.registry.loader import load_catalog
+from dpspec.reporters.summary import details, outcomes, summary, tally, verdict_sentence
+
+DOCUMENT = {
+    "dpspec": 1,
+    "name": "demo",
+    "system": "The clinic's model",
+    "owner": "A. Person",
+    "contact": "a@example.org",
+    "mechanism": {"kind": "group", "noise_multiplier": 1.5, "sampling": {"scheme": "poisson", "rate": 0.1}},
+    "data": {"kind": "digits"},
+    "model": {"kind": "mlp", "hidden": [8]},
+    "training": {"backend": "native"},
+    "threat_model": {"adjacency": "add-remove", "access": "all-iterates", "group_size": [1, 4]},
+    "audit": {"method": "one-run", "runs": 1, "expect": "conforms-within"},
+}
+
+
+def audit(name: str = "demo", **changes: object) -> AuditResult:
+    return factory.audit(name, **{"document": FrozenMap(DOCUMENT), **changes})
+
+
+def status(name: str, *, expected: bool = True) -> Conformance:
+    return Conformance(status=name, expect="conforms-within", expected=expected, reason="Why.")  # type: ignore[arg-type]
+
+
+def said(*audits: AuditResult) -> str:
+    return " ".join(outcomes(audits, [one.name for one in audits]))
+
+
+def test_details_of_an_audit() -> None:
+    found = dict(details(audit()))
+    assert list(found) == [
+        *("System", "Owner", "Contact", "Mechanism", "Data", "Model", "Training", "Adversary", "Attack"),
+    ]
+    assert found["Mechanism"] == "group: noise_multiplier 1.5, sampling scheme poisson, rate 0.1"
+    assert found["Data"] == "digits; 10 records, 2 features, 2 classes"
+    assert found["Adversary"] == "adding or removing records, seeing every iterate, groups of 1 and 4"
+    assert found["Attack"] == "one-run: runs 1"
+    bare = dict(details(audit(document=FrozenMap({"dpspec": 1}), planned_trials=0)))
+    assert list(bare) == ["Mechanism", "Data", "Adversary"]
+
+
+def test_long_parts_end_in_dots_and_cells_are_counted() -> None:
+    document = {**DOCUMENT, "mechanism": {"kind": "group", "phases": [{"steps": n} for n in range(1000)]}}
+    text = dict(details(audit(document=FrozenMap(document))))["Mechanism"]
+    assert len(text) == 400
+    assert text.endswith("...")
+    cells = FrozenMap({**DOCUMENT, "mechanism": {"kind": "selection", "cells": [{"a": 1}, {"a": 2}]}})
+    assert dict(details(audit(document=cells)))["Mechanism"] == "selection: cells (2)"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "sentence"),
+    [
+        ("proved", "The privacy claim is proved."),
+        ("supported", "The privacy claim is supported by evidence without a proof."),
+        ("open", "The privacy claim is neither proved nor refuted."),
+        ("refuted", "The privacy claim is refuted."),
+        ("contradicted", "The privacy claim is contradicted by an attack: theory, code or attack is wrong."),
+    ],
+)
+def test_each_verdict_has_its_sentence(verdict: str, sentence: str) -> None:
+    one = factory.verdict("c", verdict=verdict, expected=verdict == "proved", reason="The bound 2.5 is known.")
+    assert verdict_sentence(factory.result(audit(verdicts=(one,)))) == sentence
+    first = next(outcomes([audit(verdicts=(one,))], ["demo"]))
+    assert first.startswith("The claim c (epsilon <= 3 at delta = 1e-06) is ")
+    assert first.endswith(": the bound 2.5 is known.")
+
+
+def test_the_most_important_claim_is_first_and_never_the_accuracy() -> None:
+    accuracy = factory.verdict("useful", kind="metric", verdict="open", expected=False)
+    proved, open_ = factory.verdict("fine"), factory.verdict("weak", verdict="open", expected=False)
+    text = said(audit(verdicts=(accuracy, proved, open_)))
+    assert text.startswith("The claim weak (")
+    assert "Of 2 privacy claims 1 is neither proved nor refuted and 1 is proved." in text
+    assert "The utility claim is neither proved nor refuted." in text
+    result = factory.result(audit(verdicts=(accuracy, proved, factory.verdict("also"))))
+    assert verdict_sentence(result) == "Both privacy claims are proved."
+    assert verdict_sentence(factory.result(audit(verdicts=()))) == "No claim was made."
+
+
+def control(**changes: object) -> Verdict:
+    return factory.verdict("low", verdict="refuted", expect=("refuted",), **changes)
+
+
+def beyond(refuted_by: str | None = None, **changes: object) -> AuditResult:
+    """An audit whose control is below a certified lower end of 2.4."""
+    lower = dataclasses.replace(factory.audit().findings[0], bound="lower", rigor="certified", value=2.4, lower=None)
+    claim = {"id": "low", "kind": "approx-dp", **({"refuted_by": refuted_by} if refuted_by else {})}
+    document = FrozenMap({**DOCUMENT, "claims": [claim]})
+    verdict = control(claimed=1.0, lower=2.4, lower_finding=0)
+    return audit(**{"verdicts": (verdict,), "findings": (lower,), "document": document, **changes})
+
+
+MISSED = factory.verdict("high", verdict="open", expect=("refuted",), expected=False)
+CONTRADICTED = dataclasses.replace(beyond().verdicts[0], verdict="contradicted")
+HIDDEN = control(reason=LEFT_OUT_REASON, lower=None, lower_finding=None)
+BY_THEORY = "1 of 1 negative control was refuted, 1 of them by a certified bound, which does not test the attack."
+DETECTED = "1 of 1 negative control was refuted: the audit detects such violations."
+
+
+@pytest.mark.parametrize(
+    ("one", "sentence"),
+    [
+        (audit(verdicts=(control(),)), DETECTED),
+        (audit(verdicts=(MISSED,)), "0 of 1 negative control were refuted: the audit does not detect such violations."),
+        (beyond(), BY_THEORY),
+        (beyond("any"), BY_THEORY),
+        (beyond("attack"), DETECTED),
+        (beyond(verdicts=(CONTRADICTED,)), DETECTED),
+        (beyond(verdicts=(HIDDEN,)), BY_THEORY),
+    ],
+)
+def test_controls_are_evidence_for_the_attack_only_if_it_refuted_them(one: AuditResult, sentence: str) -> None:
+    assert sentence in said(one)
+
+
+def test_controls_of_several_audits_are_counted() -> None:
+    text = said(dataclasses.replace(beyond("attack"), name="a"), audit("b", verdicts=(MISSED,)))
+    assert "1 of 2 negative controls was refuted: the audit does not detect such violations." in text
+    text = said(dataclasses.replace(beyond(), name="a"), beyond("attack"))
+    assert "2 of 2 negative controls were refuted, 1 of them by a certified bound" in text
+
+
+def test_the_executed_run_has_a_sentence() -> None:
+    fine = audit(conformance=status("conforms-within"))
+    assert said(fine).endswith("1 conformance test of the executed run found no deviation above its detection limit.")
+    deviating = audit(conformance=status("deviates", expected=False))
+    assert said(deviating).startswith("The executed run deviates from its declaration: proofs apply to")
+    assert verdict_sentence(factory.result(deviating)) == "The executed run deviates from its declaration: demo."
+    intended = said(audit(conformance=status("deviates")))
+    assert intended.startswith("The executed run deviates from its declaration, as this control intends: proofs")
+    assert "found no deviation" not in intended
+    assert "No training code was run: results apply to the specification." in said(audit(planned_trials=0, trials=()))
+    assert said(audit()).endswith("The conformance of the executed run was not tested.")
+
+
+def test_four_parts_of_one_audit_and_of_several() -> None:
+    one = dataclasses.replace(factory.result(), audits=(audit(),))
+    several = dataclasses.replace(one, audits=(audit(), audit("other", conformance=status("deviates"))))
+    for result in (one, several):
+        answers = dict(summary(result))
+        assert list(answers) == ["Result", "Audited", "Risk for one person", "Not tested"]
+        assert all(answers.values())
+    assert "The executed run deviates from its declaration in other" in answers["Result"][0]
+    assert summary(dataclasses.replace(one, audits=())) == ()
+
+
+def test_mechanisms_and_assumptions_have_descriptions_and_names() -> None:
+    unchecked = Assumption(name="fresh-noise", status="unchecked", text="every step draws fresh noise; no test exists")
+    false = Assumption(name="sampling", status="false", text="batches are drawn by chance")
+    stated = Assumption(name="released", status="declared", text="only the output is released")
+    tested = Assumption(name="clipping", status="declared", text="each record is clipped", test="largest norm")
+    finding = dataclasses.replace(factory.audit().findings[0], assumptions=(unchecked, false, stated, tested))
+    environment = FrozenMap({"mechanisms": {"group": "training with noise"}})
+    one = factory.result(audit(findings=(finding,), planned_trials=1), environment=environment)
+    answers = dict(summary(one))
+    assert answers["Audited"][0].endswith("by training with noise (the mechanism group).")
+    text = " ".join(answers["Not tested"])
+    assert "False assumption of some numbers: batches are drawn by chance (sampling)." in text
+    assert "Unchecked assumption: every step draws fresh noise (fresh-noise)." in text
+    assert "Declared by the spec, not tested: only the output is released (released)." in text
+    assert "clipping" not in text
+    strange = audit(document=FrozenMap({**DOCUMENT, "mechanism": {"kind": "theirs"}}))
+    assert "by the mechanism theirs." in dict(summary(factory.result(strange)))["Audited"][0]
+
+
+def test_every_shipped_mechanism_has_a_description() -> None:
+    offers = load_catalog().mechanisms.values()
+    assert [one.provider.kind for one in offers if one.distribution == "dpspec" and not one.provider.description] == []
+
+
+def _bound(epsilon: float) -> Finding:
+    return dataclasses.replace(factory.audit().findings[0], value=epsilon, lower=None)
+
+
+def test_cells_are_named_by_their_values_in_the_risk() -> None:
+    matrix = [
+        audit(f"sweep[{noise}]", cell=FrozenMap({"mechanism.noise_multiplier": noise}), findings=(found,))
+        for noise, found in ((4.0, _bound(0.5)), (1.0, _bound(2.0)))
+    ]
+    text = " ".join(dict(summary(factory.result(*matrix)))["Risk for one person"])
+    assert re.search(
+        r"at most \S+ % of members in sweep \(noise_multiplier=4\), and \S+ % of members in sweep \(noise_mu", text
+    )
+    assert "sweep[" not in text
+
+
+def fine(name: str = "app", **changes: object) -> AuditResult:
+    values: dict[str, object] = {"verdicts": (factory.verdict("one"),), "conformance": status("conforms-within")}
+    return factory.audit(name, **{**values, **changes})
+
+
+def deviating(name: str = "app") -> AuditResult:
+    worst = dataclasses.replace(factory.audit().checks[0], p_value=0.0, declared=1.0, measured=0.1)
+    return fine(name, conformance=status("deviates", expected=False), checks=(*factory.audit().checks, worst))
+
+
+def several(*audits: AuditResult) -> Result:
+    return dataclasses.replace(factory.result(), audits=audits, notes=())
+
+
+def test_the_last_line_names_failures_and_counts_the_others() -> None:
+    assert tally(several(fine(), fine("b"))) == "2 audits, 2 claims: all as expected"
+    wrong = tuple(factory.verdict(f"c{number}", verdict="open", expected=False) for number in range(8))
+    text = tally(several(fine(verdicts=wrong), deviating("b")))
+    assert text == (
+        "FAILED 8 of 9 claims: app.c0, app.c1, app.c2, app.c3, app.c4 and 3 more; b deviates (noise-scale 0.1 for 1)"
+    )
+    assert tally(several(deviating())) == "FAILED app deviates (noise-scale 0.1 for 1)"
+    made = fine("control", conformance=status("deviates"))
+    assert tally(several(made)) == "1 audit, 1 claim: as expected; control deviates on purpose"
+    assert len(tally(several(fine("x" * 500, verdicts=wrong)))) < 500
+
+
+def test_claims_of_one_matrix_are_counted_by_claim() -> None:
+    def one(noise: float, expected: bool) -> AuditResult:
+        verdict = factory.verdict("main", verdict="proved" if expected else "open", expected=expected)
+        return fine(f"sweep[{noise}]", cell=FrozenMap({"mechanism.noise": noise}), verdicts=(verdict,))
+
+    several_wrong = several(one(1.0, False), one(2.0, False), one(3.0, True))
+    assert tally(several_wrong) == "FAILED 2 of 3 claims: sweep.main in 2 of 3 cells"
+    assert tally(several(one(1.0, False), one(2.0, True))) == "FAILED 1 of 2 claims: sweep (noise=1).main"

@@ -1,0 +1,314 @@
+"""The terminal report, brief and whole: golden at 80 columns, and properties at each width."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from support import results as factory
+
+from dpspec.contract import Check, FrozenMap
+from dpspec.engine.results.result import AuditResult, Conformance, Result
+from dpspec.reporters.formats.terminal import render, render_brief
+from dpspec.reporters.summary import tally
+
+GOLDEN = Path(__file__).parent / "golden"
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def test_golden_at_80_columns(result):
+    assert render(result) == (GOLDEN / "report-80.txt").read_text("utf-8")
+
+
+def test_golden_internal(result):
+    assert render(result, internal=True) == (GOLDEN / "report-80-internal.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_nothing_is_cut_and_no_line_is_too_long(result, width):
+    text = render(result, width=width)
+    assert all(cell_len(line) <= width for line in text.split("\n"))
+    squeezed = re.sub(r"\s", "", text)
+    for verdict in result.audits[0].verdicts[:4]:
+        assert re.sub(r"\s", "", f"{verdict.claim}: {verdict.text}") in squeezed
+    assert "…" not in text
+    assert not any(line != line.rstrip() for line in text.split("\n"))
+
+
+def test_color_changes_nothing_but_color(result):
+    colored = render(result, color=True)
+    assert ANSI.search(colored)
+    assert ANSI.sub("", colored) == render(result)
+
+
+def test_without_color_there_is_no_escape_code(result):
+    assert "\x1b" not in render(result, internal=True)
+
+
+def test_hostile_text_is_written_out(result):
+    text = render(result)
+    assert "evil\\x1b[31m\\u202e[red]x[/red]" in text
+    assert "\u202e" not in text
+    assert not any(line.lstrip().startswith("::") for line in text.split("\n"))
+
+
+def test_order_of_sections(result):
+    text = render(result)
+    sections = [
+        "Claims",
+        "Conformance",
+        "Findings",
+        "Assumptions",
+        "Notes",
+        "Limits",
+        "How to reproduce",
+    ]
+    places = [text.index(f"\n{section}\n") for section in sections]
+    assert places == sorted(places)
+
+
+def test_contradicted_comes_first(result):
+    assert render(result).startswith("!! CONTRADICTED")
+
+
+def test_hidden_values_are_counted_or_shown(result):
+    without, within = render(result), render(result, internal=True)
+    assert "Omitted: 1 data-dependent and 2 per-record values" in without
+    assert "accuracy" not in without
+    assert "0.7777" not in without
+    assert "accuracy = 0.9412" in within
+    assert "0.7777" in within
+    assert "Omitted" not in within
+
+
+def test_no_conclusion_is_ever_private_or_safe(result):
+    assert not re.search(r"\b(private|safe)\b", render(result, internal=True), re.IGNORECASE)
+
+
+def test_approximate_never_wears_the_word_bound(result):
+    text = render(result)
+    assert "interval [none, about 2.1]" in text
+    group = text[text.index("upper value: approximate") :].split("upper bound")[0]
+    assert "epsilon ~ 2.1" in group
+    assert "bound" not in group
+
+
+def test_an_infinite_bound_is_said_in_words(result):
+    assert "epsilon <= infinity" in render(result)
+
+
+def test_several_audits_are_named(result):
+    audit = result.audits[0]
+    second = dataclasses.replace(
+        audit,
+        name="digits-group[1.2]",
+        cell=FrozenMap({"mechanism.noise_multiplier": 1.2}),
+        verdicts=(),
+        trials=(),
+        conformance=Conformance(status="deviates", expect="conforms-within", expected=False, reason="no noise"),
+    )
+    text = render(dataclasses.replace(result, audits=(audit, second)))
+    assert "Findings: digits-group[1.2]" in text
+    assert "DEVIATES (NOT AS EXPECTED (expected no deviation found))" not in text
+    assert "DEVIATES, NOT AS EXPECTED (expected no deviation found): no noise" in text
+    assert "INCOMPLETE, trials are missing" in text
+    assert "1 of 1 trials of digits-group[1.2] are missing: a re-run resumes." in text.replace("\n    ", " ")
+
+
+def test_a_command_can_be_copied(result):
+    environment = FrozenMap({"command": ["dpspec", "run", *(f"a b {n}.yaml" for n in range(9))]})
+    lines = render(dataclasses.replace(result, environment=environment)).split("\n")
+    start = next(i for i, line in enumerate(lines) if line.startswith("    dpspec run"))
+    command = []
+    while True:
+        command.append(lines[start].removesuffix("\\").strip())
+        if not lines[start].endswith("\\"):
+            break
+        start += 1
+    assert " ".join(command) == "dpspec run " + " ".join(f"'a b {n}.yaml'" for n in range(9))
+
+
+def test_without_a_command_the_specs_are_named(result):
+    text = render(dataclasses.replace(result, environment=FrozenMap({"python": "3.11.9"})))
+    assert "    dpspec run specs/quickstart.yaml\n" in text
+
+
+def test_what_is_left_out_is_not_called_none(result):
+    lines = render(result).split("\n")
+    claim = next(i for i, line in enumerate(lines) if "record-3: " in line)
+    assert lines[claim + 2].strip() == "interval omitted, as expected"
+
+
+def test_a_claimed_value_is_said_once(result):
+    text = render(result)
+    assert "claimed epsilon 3" not in text
+    assert "claimed epsilon 0.5, interval [4.2, none]" in text
+
+
+def _with_verdicts(audit, name, **changes):
+    """The audit under another name, with its contradicted claim only."""
+    broken = dataclasses.replace(audit.verdicts[-1], claim="family", text="", **changes)
+    deviates = Conformance(status="deviates", expect="deviates", expected=True, reason="no noise")
+    return dataclasses.replace(audit, name=name, verdicts=(broken,), conformance=deviates)
+
+
+def test_ends_that_cross_leave_nothing_between_them(result):
+    audit = _with_verdicts(result.audits[0], "a", upper=0.9)
+    assert "interval [4.2, 0.9] (empty)" in render(dataclasses.replace(result, audits=(audit,)))
+
+
+def test_an_alarm_is_explained_once(result):
+    audits = tuple(_with_verdicts(result.audits[0], name, expected=True) for name in ("one", "two"))
+    text = render(dataclasses.replace(result, audits=audits))
+    assert text.startswith("".join(f"!! CONTRADICTED: {name} / family, as expected\n" for name in ("one", "two")))
+    assert text.count("resolve this before you use any result") == 1
+    assert "   The executed run deviates from its declaration, which can explain it; see" in text
+    assert "which can explain it" not in render(result)
+
+
+def test_a_test_is_told_of_once(result):
+    text = " ".join(render(result).split())
+    assert "not-rejected noise-scale: the noise has the declared scale (tested above, level 1e-6)" in text
+    audit = dataclasses.replace(result.audits[0], checks=())
+    text = " ".join(render(dataclasses.replace(result, audits=(audit,))).split())
+    assert "the noise has the declared scale (chi-square, level 1e-6, smallest detectable deviation 1.3%)" in text
+
+
+def test_findings_of_several_directions_say_the_rest_once():
+    upper = factory.audit().findings[0]
+    findings = tuple(
+        dataclasses.replace(upper, value=value, scope=dataclasses.replace(upper.scope, direction=direction))
+        for direction, value in (("add", 2.0), ("both", 3.0), ("remove", 3.0))
+    )
+    text = render(factory.result(factory.audit(findings=findings, verdicts=())))
+    assert text.count("of the mechanism as declared") == 1
+    places = [text.index(part) for part in ("either direction", "direction: add", "direction: remove")]
+    assert places == sorted(places)
+    assert text.count("epsilon <= 3") == 2
+
+
+#: Twice as unlikely as what is rejected.
+LOW = 5e-7
+
+
+def check(name: str, p_value: float = 0.5, detectable: float | None = 0.1, measured: float = 0.1) -> Check:
+    return Check(
+        assumption=name,
+        test="chi-square",
+        p_value=p_value,
+        observed="measured",
+        declared=1.0,
+        measured=measured,
+        detectable=detectable,
+    )
+
+
+def fine(name: str = "app", **changes: object) -> AuditResult:
+    values = {
+        "name": name,
+        "verdicts": (factory.verdict("one"), factory.verdict("two", verdict="refuted", expect=("refuted",))),
+        "conformance": Conformance(status="conforms-within", expect="conforms-within", expected=True, reason="fine"),
+        "checks": (check("steps", detectable=0.0), check("noise-scale", detectable=0.005), check("update")),
+        "notes": (),
+        **changes,
+    }
+    return factory.audit(**values)
+
+
+def deviating(name: str = "app") -> AuditResult:
+    return fine(
+        name,
+        conformance=Conformance(
+            status="deviates", expect="conforms-within", expected=False, reason="What ran is not what was declared."
+        ),
+        checks=(check("steps", detectable=0.0), check("clipping", LOW), check("noise-scale", 0.0)),
+    )
+
+
+def several(*audits: AuditResult) -> Result:
+    return dataclasses.replace(factory.result(), audits=audits, notes=())
+
+
+def test_what_is_as_expected_has_a_line_each():
+    text = render_brief(several(fine()), width=200)
+    rows = [line for line in text.splitlines() if re.match("  [A-Z]", line)]
+    assert [row.split("  ")[1] for row in rows] == ["PROVED", "REFUTED", "NO DEVIATION FOUND"]
+    assert rows[1].endswith(", as expected")
+    assert not rows[0].endswith(", as expected")
+    assert rows[2].endswith("3 checks; smallest detectable deviation per kind from 0.5% (noise-scale) to 10% (update)")
+    assert "Not as expected" not in text
+
+
+def test_what_no_check_could_see_is_said():
+    checks = (check("sampling", detectable=None), check("update"), check("update", detectable=None))
+    text = render_brief(several(fine(checks=checks)), width=200)
+    assert "no detection limit for sampling" in text
+
+
+def test_what_is_not_as_expected_is_last_and_in_full():
+    wrong = factory.verdict("wrong", verdict="open", expected=False, reason="Not proved: no bound.")
+    text = render_brief(several(fine("good"), fine("app", verdicts=(wrong, factory.verdict("right")))))
+    above, _, below = text.partition("Not as expected: app\n")
+    assert "wrong" not in above
+    assert "right" in above
+    assert "NOT AS EXPECTED (expected proved)" in below
+    assert "Not proved: no bound." in below
+
+
+def test_a_deviation_shows_the_checks_that_speak_against_it_worst_first():
+    text = render_brief(several(deviating()), width=120)
+    below = text.partition("Not as expected\n")[2]
+    assert below.index("noise-scale: chi-square, p = 0,") < below.index("clipping: chi-square, p = 5e-7")
+    assert "- 1 other check with p above 1e-6" in below
+    assert "NO DEVIATION" not in text
+    assert tally(several(deviating())) == "FAILED app deviates (noise-scale 0.1 for 1)"
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("internal", [False, True])
+def test_no_line_is_too_long_and_nothing_hostile_gets_through(result, width, internal):
+    text = render_brief(result, width=width, internal=internal)
+    assert all(cell_len(line) <= width for line in text.splitlines())
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def test_a_bound_that_was_broken_is_the_first_line(result):
+    assert render_brief(result).startswith("!! CONTRADICTED")
+
+
+def test_what_is_left_out_of_reports_is_left_out(result):
+    assert "0.7777" in render_brief(result, internal=True)
+    assert "0.7777" not in render_brief(result)
+
+
+def test_a_claim_that_holds_of_a_weaker_adversary_says_so_on_its_line():
+    """A proof about the final model alone must not read like one about all of training."""
+    claims = [{"id": "one", "access": "final-model"}, {"id": "two"}, {"id": "good", "kind": "metric"}]
+    document = FrozenMap({"claims": claims, "threat_model": {"access": "transcript"}})
+    verdicts = (factory.verdict("one"), factory.verdict("two"), factory.verdict("good", kind="metric"))
+    text = render_brief(several(fine(document=document, verdicts=verdicts)), width=200)
+    lines = {line.split()[1]: line for line in text.splitlines() if line.startswith("  PROVED")}
+    assert lines["one"].endswith(": epsilon <= 3 at delta = 1e-06, seeing the final model")
+    assert lines["two"].endswith(", seeing every iterate and the other drawn records")
+    assert "seeing" not in lines["good"]
+    plain = FrozenMap({"claims": [{"id": "one"}], "threat_model": {"access": "all-iterates"}})
+    assert "seeing" not in render_brief(several(fine(document=plain)), width=200)
+
+
+def test_rejected_checks_stand_first_in_the_whole_report_and_are_marked():
+    text = render(several(deviating()), width=120)
+    items = [line.strip() for line in text.partition("Conformance\n")[2].splitlines() if line.startswith("    - ")]
+    assert items[0].startswith("- REJECTED  noise-scale: chi-square, p = 0")
+    assert items[1].startswith("- steps") or items[1].startswith("- REJECTED  clipping")
+    assert [line for line in items if "REJECTED" in line] == items[: sum("REJECTED" in line for line in items)]
+    assert "REJECTED" not in render(several(fine()), width=120)
+
+
+def test_a_declared_number_that_was_computed_is_rounded():
+    rate = dataclasses.replace(check("sampling", 0.0), declared=0.05043678918740729, measured=0.19)
+    text = render_brief(several(dataclasses.replace(deviating(), checks=(rate,))), width=120)
+    assert "declared 0.05044, measured 0.19" in text
