@@ -1,6 +1,6 @@
 """The whole of what is printed where a user's choice is at fault: the place, the rule and the way out.
 
-Of models that cannot be trained: ``tests/engine/test_unfit_models.py``. Of every code: ``specs/invalid``.
+Of models that cannot be trained: ``tests/engine/test_prepare.py``. Of every code: ``specs/invalid``.
 """
 
 from __future__ import annotations

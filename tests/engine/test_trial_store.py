@@ -1,5 +1,8 @@
+"""Stores that are shared: what was not sealed with the secret is not believed, whoever made its digest."""
+
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -8,72 +11,17 @@ import pytest
 
 from dpspec.contract import FrozenMap, Trial
 from dpspec.contract.canonical import canonical_json, digest
-from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.storage.trial_store import Store, is_sealed, read_key, seal_of
+from dpspec.errors import UsageError
 
 KEY = "ab" * 32
 TRIAL = Trial(index=3, evidence=FrozenMap({"scores": [0.5, -1.25], "coins": "01"}), arrays={"table": np.arange(6.0)})
-
-
-def test_what_is_put_comes_back(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    assert store.get(KEY) is None
-    put = store.put(KEY, TRIAL, FrozenMap({"device": "cpu"}))
-    got = store.get(KEY)
-    assert got is not None
-    assert got.trial.index == 3
-    assert got.trial.evidence == TRIAL.evidence == put.record.evidence
-    assert np.array_equal(got.trial.arrays["table"], np.arange(6.0))
-    assert not got.trial.arrays["table"].flags.writeable
-    assert got.record.arrays["table"]["shape"] == (6,)
-    assert got.record.recorded["device"] == "cpu"
-    assert list(store.keys()) == [KEY]
-    assert store.size(KEY) > 0
-
-
-def test_a_record_is_written_once(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.put(KEY, TRIAL, FrozenMap())
-    again = store.put(KEY, Trial(index=3, evidence=FrozenMap({"scores": "other"})), FrozenMap())
-    assert again.trial.evidence == TRIAL.evidence
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda folder: (folder / "record.json").write_text("{"),
-        lambda folder: (folder / "record.json").write_text("[]"),
-        lambda folder: (folder / "record.json").unlink(),
-        lambda folder: _edit(folder / "record.json"),
-        lambda folder: (folder / "table.npy").write_bytes(b"junk"),
-        lambda folder: (folder / "table.npy").unlink(),
-    ],
-)
-def test_a_damaged_record_is_reported_set_aside_and_absent(tmp_path: Path, damage: object) -> None:
-    store = Store(tmp_path)
-    store.put(KEY, TRIAL, FrozenMap())
-    damage(tmp_path / "trials" / KEY[:2] / KEY)  # type: ignore[operator]
-    told: list[str] = []
-    assert store.get(KEY, told.append) is None
-    assert len(told) == 1
-    assert "damaged" in told[0]
-    assert (tmp_path / "damaged" / KEY).is_dir()
-    store.put(KEY, TRIAL, FrozenMap())
-    assert store.get(KEY) is not None
 
 
 def _edit(record: Path) -> None:
     body = json.loads(record.read_text())
     body["evidence"]["scores"][0] = 99.0
     record.write_text(json.dumps(body))
-
-
-def test_a_record_under_another_key_is_foreign(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.put(KEY, TRIAL, FrozenMap())
-    other = "cd" * 32
-    (tmp_path / "trials" / "cd").mkdir()
-    (tmp_path / "trials" / KEY[:2] / KEY).rename(tmp_path / "trials" / "cd" / other)
-    assert store.get(other) is None
 
 
 def test_nothing_half_written_is_ever_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,15 +72,6 @@ def test_a_damaged_record_that_another_process_set_aside_first_is_absent(
     assert store.get(KEY) is None
 
 
-def test_removing(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.put(KEY, TRIAL, FrozenMap())
-    store.remove(KEY)
-    store.remove(KEY)
-    assert store.get(KEY) is None
-    assert list(store.keys()) == []
-
-
 def test_what_an_unfinished_trial_needs_goes_with_its_end(tmp_path: Path) -> None:
     store, other = Store(tmp_path), "cd" * 32
     for key in (KEY, other):
@@ -172,3 +111,69 @@ def test_a_record_of_another_trial_is_damaged(tmp_path: Path) -> None:
     told: list[str] = []
     assert store.get(KEY, told.append, index=5) is None
     assert "of trial 3, not of 5" in told[0]
+
+
+KEY_1, OTHER = b"k" * 32, b"o" * 32
+PLACE = "ab" * 32
+TRIAL_1 = Trial(index=0, evidence=FrozenMap({"hits": 3}))
+
+
+def record(folder: Path) -> Path:
+    return folder / "trials" / PLACE[:2] / PLACE / "record.json"
+
+
+@pytest.mark.parametrize(("wrote", "reads", "believed"), [
+    (KEY_1, KEY_1, True), (KEY_1, None, True), (None, None, True), (KEY_1, OTHER, False), (None, KEY_1, False),
+])  # fmt: skip
+def test_only_what_the_key_sealed_is_believed(tmp_path: Path, wrote, reads, believed: bool) -> None:
+    Store(tmp_path / "s", wrote).put(PLACE, TRIAL_1, FrozenMap())
+    told: list[str] = []
+    found = Store(tmp_path / "s", reads).get(PLACE, told.append)
+    assert (found is not None) == believed
+    assert bool(told) != believed
+    again = Store(tmp_path / "s", reads).put(PLACE, TRIAL_1, FrozenMap())
+    assert again.trial.evidence["hits"] == 3
+
+
+def test_a_store_that_is_only_read_keeps_what_others_sealed(tmp_path: Path) -> None:
+    Store(tmp_path / "s", KEY_1).put(PLACE, TRIAL_1, FrozenMap())
+    assert Store(tmp_path / "s", OTHER, only_read=True).get(PLACE) is None
+    assert Store(tmp_path / "s", KEY_1).get(PLACE) is not None
+
+
+def test_evidence_that_was_changed_with_its_digest_is_not_believed(tmp_path: Path) -> None:
+    Store(tmp_path / "s", KEY_1).put(PLACE, TRIAL_1, FrozenMap())
+    file = record(tmp_path / "s")
+    body = json.loads(file.read_text())
+    seal = body.pop("seal")
+    body.pop("digest")
+    body["evidence"]["hits"] = 4
+    forged = {**body, "digest": digest(body)}
+    plain = hashlib.sha256(forged["digest"].encode()).hexdigest()
+    for each in (seal, "", None, 3, "0" * 64, "é", plain, seal_of(OTHER, forged["digest"])):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({**forged, "seal": each}))
+        assert Store(tmp_path / "s", KEY_1).get(PLACE) is None
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({**forged, "seal": seal_of(KEY_1, forged["digest"])}))
+    assert Store(tmp_path / "s", KEY_1).get(PLACE) is not None
+
+
+def test_the_seal_is_hmac_sha256() -> None:
+    inner = bytes(b ^ 0x36 for b in KEY_1.ljust(64, b"\0"))
+    outer = bytes(b ^ 0x5C for b in KEY_1.ljust(64, b"\0"))
+    message = b"dpspec/trial/v1\0" + b"d" * 64
+    expected = hashlib.sha256(outer + hashlib.sha256(inner + message).digest()).hexdigest()
+    assert seal_of(KEY_1, "d" * 64) == expected
+    assert is_sealed(KEY_1, "d" * 64, expected)
+
+
+def test_keys_are_secrets_in_files(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(KEY_1 + b"\n")
+    assert read_key(tmp_path / "key") == KEY_1
+    assert read_key(None) is None
+    (tmp_path / "short").write_bytes(b"secret")
+    (tmp_path / "long").write_bytes(b"x" * 5000)
+    for name in ("short", "long", "nowhere", "."):
+        with pytest.raises(UsageError):
+            read_key(tmp_path / name)

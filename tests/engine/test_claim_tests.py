@@ -1,15 +1,101 @@
-"""Multiplicity, and which claims a contradiction attaches to."""
+"""Attacks that count their successes: reconstruction claims held against exact binomial tests."""
 
 from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from support import audits
 from support.audits import HERE, approx, attack, bound, spec, unjudged, verdict, verdicts
 
-from dpspec.contract import FrozenMap, Scope
+from dpspec.contract import Evidence, Finding, FrozenMap, Scope
 from dpspec.engine.judging.judge import judge
+from dpspec.engine.judging.judge_input import Concluded
+from dpspec.engine.results.result import Verdict
+from dpspec.stats import binomial
 from dpspec.stats.attacks import evidence_tests, one_run
+
+KAPPA = 1.0 / 16.0
+
+
+def counted(successes: int, trials: int = 400, kappa: float = KAPPA, **scope: str) -> Evidence:
+    return Evidence(
+        id=f"reconstruction/{kappa}",
+        kind="binomial",
+        quantity="gamma",
+        statistics=FrozenMap({"trials": trials, "successes": successes}),
+        scope=dataclasses.replace(audits.HERE, adversary="record", **scope),
+        at=FrozenMap({"kappa": kappa}),
+        method="reconstruction",
+        source="test",
+    )
+
+
+def gamma(value: float, kappa: float = KAPPA, **changes: object) -> Finding:
+    base = Finding(
+        quantity="gamma",
+        value=value,
+        bound="upper",
+        rigor="theorem",
+        method="test",
+        source="test",
+        at=FrozenMap({"kappa": kappa}),
+        scope=Scope(),
+    )
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+def count_verdict(claimed: float, findings: list[Finding], evidence: list[Evidence], kappa: float = KAPPA) -> Verdict:
+    spec = audits.spec(audits.claim("rero", kappa=kappa, gamma=claimed))
+    (judged,) = judge([Concluded(spec=spec, findings=tuple(findings), evidence=tuple(evidence))])
+    return judged.verdicts[0]
+
+
+def test_more_successes_than_the_claim_allows_refute_it() -> None:
+    found = count_verdict(0.2, [gamma(0.5)], [counted(120)])
+    assert found.verdict == "refuted"
+    assert found.p_value == pytest.approx(binomial.at_least(120, 400, 0.2))
+    assert count_verdict(0.29, [gamma(0.5)], [counted(120)]).verdict == "open"
+
+
+def test_successes_within_the_claim_leave_it_to_the_bound() -> None:
+    assert count_verdict(0.3, [gamma(0.25)], [counted(100)]).verdict == "proved"
+
+
+def test_more_successes_than_the_bound_allows_contradict_it() -> None:
+    found = count_verdict(0.9, [gamma(0.2)], [counted(200)])
+    assert found.verdict == "contradicted"
+    assert "gamma <= 0.2 at kappa = 0.0625" in found.reason
+    assert count_verdict(0.9, [gamma(0.2)], [counted(95)]).verdict == "proved"  # p = 0.03: not at one in a million
+
+
+def test_a_bound_at_a_larger_baseline_speaks_of_the_attack_and_one_at_a_smaller_does_not() -> None:
+    assert count_verdict(0.9, [gamma(0.2, kappa=0.1)], [counted(200)]).verdict == "contradicted"
+    assert count_verdict(0.9, [gamma(0.2, kappa=0.01)], [counted(200)]).verdict != "contradicted"
+
+
+def test_an_attack_from_a_smaller_baseline_tells_against_a_claim_at_a_larger_one() -> None:
+    assert count_verdict(0.2, [], [counted(120)], kappa=0.1).verdict == "refuted"
+    assert count_verdict(0.2, [], [counted(120)], kappa=0.01).verdict == "open"
+
+
+def test_an_estimate_is_no_bound_to_contradict() -> None:
+    assert (
+        count_verdict(0.9, [gamma(0.2, bound="estimate", rigor="approximate")], [counted(200)]).verdict == "supported"
+    )
+
+
+def test_a_narrower_attack_counts_and_a_wider_one_does_not() -> None:
+    spec = audits.spec(audits.claim("rero", kappa=KAPPA, gamma=0.2, access="final-model"))
+    for access, expected in (("final-model", "refuted"), ("all-iterates", "open")):
+        evidence = (counted(120, access=access),)
+        assert judge([Concluded(spec=spec, evidence=evidence)])[0].verdicts[0].verdict == expected
+
+
+def test_an_open_claim_says_what_could_have_been_refuted() -> None:
+    found = count_verdict(0.29, [gamma(0.5)], [counted(120)])
+    assert found.refutable == pytest.approx(binomial.lower(400, 400, 0.95))
+
 
 #: p = 0.030 against epsilon = 1 at delta = 0.
 WEAK = attack(500, 500, 385)
@@ -85,7 +171,7 @@ def test_the_curve_says_more_than_its_points() -> None:
     found = verdict(approx(3.0, delta=9.5e-8), *curve, close)
     assert found.verdict == "contradicted"
     assert "rejects the proved curve epsilon <= " in found.reason
-    assert "7 points at once" in found.reason
+    assert "all 7 points" in found.reason
     assert verdict(approx(3.0, delta=9.5e-8), curve[5], close).verdict != "contradicted"
 
 
