@@ -336,8 +336,11 @@ def _noise_each_reported(runs: Runs) -> Outcome:
     return _noise_each([log.each for log in runs.of(lambda run: run.noise_log) if log.each is not None], both=True)
 
 
-def _repeated_noise(runs: Runs) -> Outcome:
+def _repeated_noise(runs: Runs, *, second: bool) -> Outcome:
+    """Test for repeated noise, if there is a second run exactly if ``second``: a plan promises one of both rows."""
     logs = runs.of(lambda run: run.noise_log)
+    if any(log.twin is not None for log in logs) != second:
+        return None
     several = [log for log in logs if log.lag.lag]
     lags = [
         noise_tests.correlation(
@@ -629,7 +632,15 @@ TABLE: tuple[Row, ...] = (
         evidence="products of the noise of different steps, and with the noise of a run with another seed",
         null="normal or Chernoff, Bonferroni over lags and pairs",
         detects="a correlation of all steps at one lag, and of two steps, the larger limit",
-        test=_repeated_noise,
+        test=partial(_repeated_noise, second=True),
+    ),
+    _reported(
+        assumption="fresh-noise",
+        compares="at every lag and of every two steps",
+        evidence="products of the noise of different steps, without a second run",
+        null="normal or Chernoff, Bonferroni over lags and pairs",
+        detects="a correlation of all steps at one lag, and of two steps, the larger limit",
+        test=partial(_repeated_noise, second=False),
     ),
     _reported(
         assumption="sampling",

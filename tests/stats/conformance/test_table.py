@@ -223,6 +223,16 @@ def test_runs_without_logs_conform_but_runs_with_empty_logs_deviate():
     assert status([run, run, run, RunEvidence(), RunEvidence(steps=run.steps, states=run.states)]) == "conforms-within"
 
 
+def test_a_second_run_that_reports_nothing_is_missing():
+    plan = run()
+    whole = expectations.as_declared(plan)
+    silent = replace(whole, noise_log=replace(whole.noise_log, twin=None))
+    promised = list(expectations.foresee(plan))
+    found = [list(table.of_runs([Phase.of(PHASE)], [one])) for one in (whole, silent)]
+    names = [conformance_of("conforms-within", made, 20, promised, executed=True).status for made in found]
+    assert names == ["conforms-within", "checks-missing"]
+
+
 def test_rows_are_complete_and_have_distinct_names():
     names = [(row.assumption, row.observed, row.compares) for row in table.TABLE]
     assert len(set(names)) == len(names)
