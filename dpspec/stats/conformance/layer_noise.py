@@ -3,7 +3,7 @@
 Noise that every layer draws from an equally seeded generator breaks every bound: the difference of two layers has none.
 With S the sum of the products, A and B the squared norms of both residuals and N the number of coordinates, the p-value
 is a + 2 exp(-l (|S| - sqrt(A H)) + l^2 A / 2), where H bounds everything except noise in the second layer. It holds for
-all gradients, by Theorem 10 of ``docs/explanation/proofs/residuals.md``. q and l follow from the planned number of
+all gradients, by Theorem 11 of ``docs/explanation/proofs/residuals.md``. q and l follow from the planned number of
 coordinates. Both orders of the layers are tried, at twice the p-value.
 """
 

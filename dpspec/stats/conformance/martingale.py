@@ -2,7 +2,7 @@
 
 A direction of norm 1 is fixed before each step. The step adds Gaussian noise of known variance along it, and for each
 record a centered inclusion bit times an inner product of at most 1, in clip norms. V is the sum of the conditional
-variances. It is random, so it is rounded up to a grid that shares the level: Theorem 9 of
+variances. It is random, so it is rounded up to a grid that shares the level: Theorem 10 of
 ``docs/explanation/proofs/residuals.md``.
 """
 

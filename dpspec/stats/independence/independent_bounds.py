@@ -198,7 +198,7 @@ def rarest_unseen(runs: int, level: float) -> float:
 def epsilon_lower(runs: Sequence[Guesses], correct: Sequence[int], delta: float, confidence: float) -> float:
     """Return a lower bound on epsilon that holds if canaries are independent given the run's shared randomness.
 
-    Theorem 12 of ``docs/explanation/proofs/independent-canaries.md``.
+    Theorem 13 of ``docs/explanation/proofs/independent-canaries.md``.
 
     Args:
         runs: Designs.

@@ -1,7 +1,7 @@
 """Lower bound on mu from one run with independent canaries, by the exact distribution of the correct guesses.
 
 The lowest scores are guessed absent and the highest inserted. If each canary's part of the release is mu-GDP, the
-number of correct guesses is stochastically at most its value for N(mu b, 1): Theorem 11 of
+number of correct guesses is stochastically at most its value for N(mu b, 1): Theorem 12 of
 ``docs/explanation/proofs/independent-canaries.md``, which also gives the distribution.
 """
 
