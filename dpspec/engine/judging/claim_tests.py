@@ -363,6 +363,8 @@ def reject_bounds(
     findings: Sequence[Sequence[Finding]], evidence: Sequence[Sequence[Evidence]]
 ) -> list[list[RejectedBound]]:
     """The rejected bounds of each audit; the tests of all audits are one family."""
+    if not any(evidence):
+        return [[] for _ in findings]
     family = Family()
     tests = [
         bound_hypotheses(number, of_audit, attacks)

@@ -133,6 +133,8 @@ def join_checks(findings: Sequence[Finding], checks: Sequence[Check], family: in
     Constants measured on one neighbor differ: if the check is rejected, the backend is not the declared mechanism, and
     the assumption is ``false`` for both pipelines; otherwise other neighbors are still unknown, and the status stays.
     """
+    if not checks:
+        return tuple(findings)
     by_name: dict[str, Check] = {}
     for check in sorted(checks, key=lambda c: (not rejected(c, family), c.observed != "measured", _sharpness(c))):
         by_name.setdefault(check.assumption, check)

@@ -40,6 +40,7 @@ from dpspec.engine.results.result_validation import flaws_of
 from dpspec.engine.storage.trial_store import StoredTrial
 from dpspec.errors import PluginError
 from dpspec.json_records import read, write
+from dpspec.registry.foreign_code import is_foreign
 
 if TYPE_CHECKING:
     from dpspec.engine.recorded.executed_run import ExecutedRun
@@ -136,9 +137,10 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
     quantities |= {bound.quantity for bound in bounded.bounds if isinstance(bound, Finding)}
     from_trials = prepared.audit.conclude(spec, trials) if trials else ()
     yielded = chain(bounded.bounds, (with_extent(outcome, prepared) for outcome in from_trials))
+    foreign = bool(trials) or bounded.recording is not None or is_foreign(prepared.offers["mechanism"][1])
     outcomes: list[Outcome] = []
     for outcome in with_initial_weights(_assumed(bounded, yielded, spec), spec):
-        if flaw := _flaw(outcome, quantities):
+        if flaw := _flaw(outcome, quantities, stored=foreign):
             kind = spec.mechanism.kind
             raise PluginError(f"mechanism {kind!r} yields {flaw}: tell its authors, or see `dpspec plugins --check`")
         outcomes.append(outcome)
@@ -173,10 +175,13 @@ def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Itera
     yield from bounded.recording.outcomes()
 
 
-def _flaw(outcome: object, quantities: Container[str]) -> str:
+def _flaw(outcome: object, quantities: Container[str], *, stored: bool) -> str:
     """Why the judge cannot read an outcome; empty if it can. ``dpspec.testing`` finds other faults.
 
-    ``quantities`` of claims and bounds are tested; other evidence is not tested.
+    Args:
+        outcome: The outcome.
+        quantities: Quantities of claims and bounds. Evidence of other quantities is not tested.
+        stored: Whether to test also that JSON can hold the outcome, as of plugins, stored trials and recordings.
     """
     if not isinstance(outcome, Finding | Series | Check | Evidence):
         return f"a {type(outcome).__name__}, not a Finding, Series, Check or Evidence"
@@ -195,6 +200,10 @@ def _flaw(outcome: object, quantities: Container[str]) -> str:
                 evidence_tests.require_metric(outcome)
         except ValueError as error:
             return str(error)
+    if not stored:
+        return (
+            next(undefined_numbers(outcome), "") if isinstance(outcome, Finding) and math.isnan(outcome.value) else ""
+        )
     named = f"a {type(outcome).__name__.lower()} that cannot be kept"
     if isinstance(outcome, Series):
         named = f"the series {outcome.name!r}, which cannot be kept"

@@ -76,7 +76,8 @@ def run(
     cache, workers = WorkerCache(prepared), Workers(options, catalog, on_said=lambda said: emit(said.value))
     try:
         bounded = Bounding(prepared, catalog, options, cache, workers, emit, plan=train).run()
-        training = Training(bounded, catalog, store, options, cache, workers, emit) if train else None
+        planned = train and any(audit.plan.chunks for audit in bounded)
+        training = Training(bounded, catalog, store, options, cache, workers, emit) if planned else None
         trained = training.run() if training is not None else [Trained(bounded=audit) for audit in bounded]
         concluded, errors = conclude_all(trained, names, emit)
         while errors and training is not None:  # a stored trial may be no trial that could have been made
