@@ -10,12 +10,14 @@ from dpspec.cli.starter_spec import MODELINE, require_name
 from dpspec.cli.yaml_writer import to_yaml
 from dpspec.contract import Json
 from dpspec.contract import Path as Place
+from dpspec.contract.catalog import Catalog
 from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
-from dpspec.engine.recorded.channels import UNKNOWN
 from dpspec.engine.recorded.check import RunClaim, check_run, document_of
 from dpspec.engine.results.decimals import upper
-from dpspec.engine.results.recording import Recording
+from dpspec.engine.results.recording import UNKNOWN, Recording
 from dpspec.errors import UsageError
+from dpspec.registry.loader import load_catalog
+from dpspec.registry.recorded_schedule import KIND
 
 #: A spec with more phases is nothing that a person reads.
 _MOST = 50
@@ -31,8 +33,8 @@ _UNKNOWN: dict[Place, str] = {
 def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float = 1e-5) -> str:
     """The spec, as YAML, with the recorded run as its training. Its verdict is the one that ``dpspec check`` gives.
 
-    The mechanism is ``group`` with the executed phases if all of them are Poisson samples with noise, and otherwise
-    ``recorded``: whatever was executed.
+    The mechanism declares the executed phases if all are Poisson samples with noise. Otherwise it is the recorded
+    schedule.
 
     place: the folder of the spec, to which the run's path is relative.
 
@@ -43,15 +45,16 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float
     """
     require_name(name)
     question = RunClaim(delta=delta)
-    (audit,) = check_run(run, question).audits
+    catalog = load_catalog()
+    (audit,) = check_run(run, question, catalog).audits
     bound = next(one for one in audit.findings if (one.quantity, one.bound) == ("epsilon", "upper"))
     if math.isinf(bound.value):
         raise UsageError(f"{run}: no spec can be written: {bound.method}")
     document = document_of(run, question)
     assert audit.recording is not None
     document["name"], document["description"] = name, f"The training that was recorded in {run.name}"
-    document["mechanism"] = _declared(audit.recording) or {"kind": "recorded"}
-    document["training"] = {"backend": "recorded", "run": Path(os.path.relpath(run, place)).as_posix()}
+    document["mechanism"] = _declared(audit.recording, catalog) or {"kind": KIND}
+    document["training"] = {"backend": KIND, "run": Path(os.path.relpath(run, place)).as_posix()}
     document["threat_model"] = {"adjacency": question.adjacency}
     claimed = float(upper(bound.value))
     claim: dict[str, Json] = {"id": "one-record", "kind": "approx-dp", "epsilon": claimed, "delta": delta}
@@ -68,8 +71,8 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float
     return f"{MODELINE}{schema.as_posix()}\n{text}"
 
 
-def _declared(recording: Recording) -> dict[str, Json] | None:
-    """The mechanism ``group``: one phase in its own keys, several under ``phases``; None if it cannot be declared."""
+def _declared(recording: Recording, catalog: Catalog) -> dict[str, Json] | None:
+    """A mechanism that a recording shows completely: one phase in its own keys, several under ``phases``; None without one."""
     phases = recording.phases
     if len(phases) > _MOST or recording.more_phases:
         return None
@@ -84,4 +87,7 @@ def _declared(recording: Recording) -> dict[str, Json] | None:
             "steps": phase.steps,
         }
         found.append(options)
-    return {"kind": "group", **(found[0] if len(found) == 1 else {"phases": list[Json](found)})}
+    kinds = [kind for kind, each in catalog.mechanisms.items() if each.provider.recordable and each.provider.steps]
+    if not kinds:
+        return None
+    return {"kind": min(kinds), **(found[0] if len(found) == 1 else {"phases": list[Json](found)})}

@@ -26,24 +26,22 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from dpspec.contract import Check, Evidence, Finding, Outcome, Plan, Scope, Series, Spec, Trial
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.findings import Rigor
 from dpspec.engine.judging.inequalities import about_privacy, statement
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import Concluded, OtherTests, planned_tests
+from dpspec.engine.judging.judge_input import Concluded, PendingTests, planned_tests
 from dpspec.engine.preparing.outcome_assumptions import with_attack_code, with_constants, with_initial_weights
 from dpspec.engine.preparing.prepare import Prepared
+from dpspec.engine.results.recording import ExecutedRun
 from dpspec.engine.results.result_validation import flaws_of
 from dpspec.engine.storage.trial_store import StoredTrial
 from dpspec.errors import PluginError
 from dpspec.json_records import read, write
 from dpspec.registry.foreign_code import is_foreign
-
-if TYPE_CHECKING:
-    from dpspec.engine.recorded.executed_run import ExecutedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +91,7 @@ _AT_HAND = ("this", "planted", "collection")
 T = TypeVar("T")
 
 
-def with_extent(outcome: T, prepared: Prepared) -> T:
+def with_data_size(outcome: T, prepared: Prepared) -> T:
     """An outcome about the executed pipeline, with the size and missing values of its data in its scope.
 
     A plugin's own statement takes precedence.
@@ -136,7 +134,7 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
     quantities = {part.quantity for claim in spec.claims for part in statement(claim).parts}
     quantities |= {bound.quantity for bound in bounded.bounds if isinstance(bound, Finding)}
     from_trials = prepared.audit.conclude(spec, trials) if trials else ()
-    yielded = chain(bounded.bounds, (with_extent(outcome, prepared) for outcome in from_trials))
+    yielded = chain(bounded.bounds, (with_data_size(outcome, prepared) for outcome in from_trials))
     foreign = bool(trials) or bounded.recording is not None or is_foreign(prepared.offers["mechanism"][1])
     outcomes: list[Outcome] = []
     for outcome in with_initial_weights(_assumed(bounded, yielded, spec), spec):
@@ -234,7 +232,7 @@ def _undefined(value: Any, place: str) -> Iterator[str]:
 _REJECTED = ("refuted", "contradicted")
 
 
-def all_decided(bounded: Bounded, trials: Sequence[Trial], others: OtherTests) -> bool:
+def all_decided(bounded: Bounded, trials: Sequence[Trial], others: PendingTests) -> bool:
     """Whether these trials refute every privacy claim that bounds do not prove, and at least one.
 
     If all claims are proved, trials test the proofs, and no number suffices. Likewise if only theory refutes a
@@ -247,7 +245,7 @@ def all_decided(bounded: Bounded, trials: Sequence[Trial], others: OtherTests) -
     return any(name in _REJECTED for name in names) and all(name in ("proved", *_REJECTED) for name in names)
 
 
-def stopped_after(bounded: Bounded, trials: Mapping[int, Trial], others: OtherTests) -> int | None:
+def stopped_after(bounded: Bounded, trials: Mapping[int, Trial], others: PendingTests) -> int | None:
     """The number of trials after which the audit had to stop; None if its plan runs to the end."""
     if not bounded.plan.sequential:
         return None
@@ -258,7 +256,7 @@ def stopped_after(bounded: Bounded, trials: Mapping[int, Trial], others: OtherTe
 class EarlyStop:
     """Judges the trials of one audit as they arrive."""
 
-    def __init__(self, bounded: Bounded, others: OtherTests) -> None:
+    def __init__(self, bounded: Bounded, others: PendingTests) -> None:
         self._bounded, self._others = bounded, others
         self._chunks = bounded.plan.chunks
         self._judged_chunks = 0
