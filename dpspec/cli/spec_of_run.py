@@ -72,7 +72,7 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float
 
 
 def _declared(recording: Recording, catalog: Catalog) -> dict[str, Json] | None:
-    """A mechanism that a recording shows completely: one phase in its own keys, several under ``phases``; None without one."""
+    """A mechanism that a recording shows completely, with one phase or several; None without one."""
     phases = recording.phases
     if len(phases) > _MOST or recording.more_phases:
         return None
