@@ -6,7 +6,7 @@ import math
 import os
 from pathlib import Path
 
-from dpspec.cli.starter_spec import MODELINE, require_name
+from dpspec.cli.commands.new import MODELINE, require_name
 from dpspec.cli.yaml_writer import to_yaml
 from dpspec.contract import Json
 from dpspec.contract import Path as Place
@@ -16,29 +16,35 @@ from dpspec.engine.recorded.check import RunClaim, check_run, document_of
 from dpspec.engine.results.decimals import upper
 from dpspec.engine.results.recording import Recording
 from dpspec.errors import UsageError
+from dpspec.registry.loader import load_catalog
 
-#: A spec with more phases is nothing that a person reads.
+#: The maximum number of declared phases.
 _MOST = 50
 
-#: Comments on values that no recording shows.
+#: Comments on values that a recording does not contain.
 _UNKNOWN: dict[Place, str] = {
     ("data", "features"): "not recorded; bounds do not depend on it",
     ("data", "classes"): "not recorded; bounds do not depend on it",
-    ("threat_model", "adjacency"): "add-remove asks for constants that do not count the records",
+    ("threat_model", "adjacency"): "add-remove requires constants that do not depend on the number of records",
 }
 
 
 def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float = 1e-5) -> str:
-    """The spec, as YAML, with the recorded run as its training. Its verdict is the one that ``dpspec check`` gives.
+    """Return a spec as YAML with the recorded run as its training; it gets the verdict of ``dpspec check``.
 
-    The mechanism is ``group`` with the executed phases if all of them are Poisson samples with noise, and otherwise
-    ``recorded``: whatever was executed.
+    The mechanism declares the executed phases if all of them are Poisson samples with noise. Otherwise it is the
+    recorded schedule.
 
-    place: the folder of the spec, to which the run's path is relative.
+    Args:
+        run: The folder of the recorded run.
+        schema: The path of the schema for editors.
+        name: The name of the spec.
+        place: The folder of the spec; the run's path is relative to it.
+        delta: The delta of the claim.
 
     Raises:
         UsageError: No finite epsilon can be claimed.
-        RecordingError: The folder holds no recorded run, or was changed.
+        RecordingError: The folder has no recorded run, or was changed.
         NothingToRunError: No step was recorded.
     """
     require_name(name)
@@ -50,8 +56,11 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float
     document = document_of(run, question)
     assert audit.recording is not None
     document["name"], document["description"] = name, f"The training that was recorded in {run.name}"
-    document["mechanism"] = _declared(audit.recording) or {"kind": "recorded"}
-    document["training"] = {"backend": "recorded", "run": Path(os.path.relpath(run, place)).as_posix()}
+    mechanism, training = document["mechanism"], document["training"]
+    assert isinstance(mechanism, dict)
+    assert isinstance(training, dict)
+    document["mechanism"] = _declared(audit.recording) or {"kind": mechanism["kind"]}
+    document["training"] = {"backend": training["backend"], "run": Path(os.path.relpath(run, place)).as_posix()}
     document["threat_model"] = {"adjacency": question.adjacency}
     claimed = float(upper(bound.value))
     claim: dict[str, Json] = {"id": "one-record", "kind": "approx-dp", "epsilon": claimed, "delta": delta}
@@ -69,9 +78,11 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float
 
 
 def _declared(recording: Recording) -> dict[str, Json] | None:
-    """The mechanism ``group``: one phase in its own keys, several under ``phases``; None if it cannot be declared."""
+    """A mechanism with the executed phases, the first that a recording can show; None if they cannot be declared."""
+    offers = sorted(load_catalog().mechanisms.items())
+    kind = next((name for name, one in offers if one.provider.recordable and one.provider.steps), None)
     phases = recording.phases
-    if len(phases) > _MOST or recording.more_phases:
+    if kind is None or len(phases) > _MOST or recording.more_phases:
         return None
     found: list[dict[str, Json]] = []
     for phase in phases:
@@ -84,4 +95,4 @@ def _declared(recording: Recording) -> dict[str, Json] | None:
             "steps": phase.steps,
         }
         found.append(options)
-    return {"kind": "group", **(found[0] if len(found) == 1 else {"phases": list[Json](found)})}
+    return {"kind": kind, **(found[0] if len(found) == 1 else {"phases": list[Json](found)})}
