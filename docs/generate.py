@@ -13,7 +13,7 @@ from generator.markdown import table, tidy
 
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import ExitCode
-from dpspec.language.diagnostics.codes import CODES
+from dpspec.language.diagnostics import CODES
 from dpspec.registry.loader import load_catalog
 
 REFERENCE = Path(__file__).parent / "reference"

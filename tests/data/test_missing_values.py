@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpspec.contract import DataError, FrozenMap, LoadedData
-from dpspec.data.tables.table_files import Csv
+from dpspec.data.table_files import Csv
 from dpspec.engine.preparing.prepare import check
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog

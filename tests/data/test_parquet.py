@@ -13,7 +13,7 @@ import pytest
 
 from dpspec.contract import DataError, DataSource
 from dpspec.data import files as limits
-from dpspec.data.tables import table_files as kind
+from dpspec.data import table_files as kind
 
 pa = pytest.importorskip("pyarrow")
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpspec.contract import DataError, FrozenMap, LoadedData
-from dpspec.kit.user_rows import by_user
+from dpspec.kit.users import by_user
 
 OPTIONS: dict[str, Any] = {"path": "t.csv", "label": "y", "classes": 2, "user": "who"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dpspec
-from dpspec.language.diagnostics.codes import CODES, explain
+from dpspec.language.diagnostics import CODES, explain
 from dpspec.language.validating.installed import PLUGIN_CODES
 
 #: Functions of ours that take a code as their argument of this position.

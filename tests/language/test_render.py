@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dpspec.contract import Diagnostic, Span
-from dpspec.language.diagnostics.render import WIDTH, render
+from dpspec.language.diagnostics import WIDTH, render
 
 
 def diagnostic(line: int = 1, column: int = 1, end: int = 2, **more: object) -> Diagnostic:

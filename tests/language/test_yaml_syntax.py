@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpspec.language.reading.yaml_syntax import is_not_finite, read_scalar
+from dpspec.language.reading.yaml_source import is_not_finite, read_scalar
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import dpspec.contract as dps
-from dpspec.data.scored.score_table import MOST_ROWS, PLACE, ScoreTable, read_table, table_digest
+from dpspec.data.score_table import MOST_ROWS, PLACE, ScoreTable, read_table, table_digest
 from dpspec.kit.recorded import fair_coins, recorded, recorded_number, whole_number
 
 

@@ -18,9 +18,9 @@ def _column(description: str) -> dict[str, dps.Json]:
 
 #: JSON Schema of the block, for the key ``scores`` of a mechanism's ``audit``.
 SCHEMA: dict[str, dps.Json] = specs.block(
-    "A table of scores that another program wrote, instead of runs that dpspec makes: a row for each canary of one "
-    "run, or for each of many runs. Nothing is trained. The bound holds if the coins were fair, independent and thrown "
-    "before training, if no score was made by looking at its coin, and if the number of rows was fixed before.",
+    "A table of scores from another program instead of training: a row for each canary of one run, or for each of many "
+    "runs. The bound holds if inclusion bits are fair, independent and drawn before training, scores do not depend on "
+    "the bits, and the number of rows is fixed before.",
     ["path", "coin", "score"],
     path={
         "type": "string",
@@ -29,14 +29,12 @@ SCHEMA: dict[str, dps.Json] = specs.block(
         "description": "The table: a file that ends in .csv, .npz or .parquet, of at most 128 MiB and 1,000,000 rows. "
         "Relative to the spec's directory.",
     },
-    coin=_column("The column that says whether the canary was in (1) or out (0): as a fair coin decided."),
-    score=_column("The column of scores: the higher, the more it looks as if the canary was in."),
-    group_size=_column(
-        "The column that says how many records the row's group has. Left out, all have threat_model.group_size."
-    ),
-    id=_column("The column that names the canaries, or runs: none may stand there twice."),
+    coin=_column("The column of fair inclusion bits: 1 if the canary was included, else 0."),
+    score=_column("The column of scores; a higher score means more likely included."),
+    group_size=_column("The column with the number of records of the row's group. Default: threat_model.group_size."),
+    id=_column("The column with the names of canaries or runs, without duplicates."),
     rows=specs.integer(
-        "How many rows the table must have: the number of canaries, or of runs, as it was fixed before training.",
+        "The number of rows, canaries or runs, as fixed before training.",
         least=1,
         most=10**6,
     ),

@@ -20,7 +20,7 @@ from support import scope_oracle as oracle
 
 import dpspec
 from dpspec.contract import Facts, Finding, FrozenMap, Section, Series, Spec
-from dpspec.data.tables.table_files import Csv
+from dpspec.data.table_files import Csv
 from dpspec.engine.judging.evidence_weight import claim_scope, covers
 from dpspec.engine.preparing.prepare import check
 from dpspec.kit.users import bounded, in_records

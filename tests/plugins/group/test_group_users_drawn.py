@@ -23,9 +23,9 @@ from support import scope_oracle as oracle
 
 import dpspec
 from dpspec.contract import FrozenMap, Section, Spec, TrainingJob
-from dpspec.data.tables.table_files import Csv
+from dpspec.data.table_files import Csv
 from dpspec.engine.preparing.prepare import check
-from dpspec.kit.user_rows import by_user
+from dpspec.kit.users import by_user
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.training.loop import native, users

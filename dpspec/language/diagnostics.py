@@ -1,15 +1,67 @@
-"""Format diagnostics as text: position, message, source line with a caret, and help."""
+"""Diagnostic codes with their explanations (``codes.yaml``), and the format of diagnostics as text."""
 
 from __future__ import annotations
 
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+import yaml
 
 from dpspec.contract import Diagnostic, Span, format_path
 from dpspec.language.reading.spec_files import LINE_END, MAX_BYTES
 from dpspec.regular_files import read_regular
 from dpspec.text import visible
+
+#: Origin of a diagnostic: validation of the spec, the check of mechanism, data and model together, the environment
+#: (such as a broken plugin), or a remark on a valid spec.
+Stage: TypeAlias = Literal["spec", "check", "environment", "remark"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """One diagnostic code.
+
+    Attributes:
+        name: The code.
+        summary: A phrase.
+        meaning: One or more sentences.
+        example: Lines of a spec or of a shell session.
+        fix: The correction.
+        stage: The origin of the diagnostic.
+    """
+
+    name: str
+    summary: str
+    meaning: str
+    example: str
+    fix: str
+    stage: Stage = "spec"
+
+
+def _read_codes() -> Mapping[str, Code]:
+    entries = yaml.safe_load(files(__package__).joinpath("codes.yaml").read_text(encoding="utf-8"))
+    return MappingProxyType({name: Code(name=name, **entry) for name, entry in entries.items()})
+
+
+#: All codes that dpspec emits, by name. Plugins may emit others.
+CODES: Mapping[str, Code] = _read_codes()
+
+
+def explain(code: str) -> str | None:
+    """Return the explanation of a code, or None if dpspec does not define it."""
+    found = CODES.get(code)
+    if found is None:
+        return None
+    example = "\n".join(f"    {line}".rstrip() for line in found.example.strip("\n").splitlines())
+    meaning = textwrap.fill(found.meaning, WIDTH, break_on_hyphens=False)
+    fix = textwrap.fill(f"Fix: {found.fix}", WIDTH, break_on_hyphens=False)
+    return f"{code}: {found.summary}\n\n{meaning}\n\nExample:\n\n{example}\n\n{fix}\n"
+
 
 WIDTH = 80
 _TAB = 4

@@ -19,7 +19,7 @@ from dpspec.data.files import MAX_BYTES, check_count, import_optional
 from dpspec.data.images import KEYS as PICTURES
 from dpspec.data.images import check_shape, decoded, scaled
 from dpspec.data.options import schema
-from dpspec.data.tables.table import KEYS, Columns, Table, column_values, listed, rows
+from dpspec.data.table import KEYS, Columns, Table, column_values, listed, rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,7 +88,7 @@ DATASET = Dataset(
         },
         required=["name", "revision", "records", "features", "label", "classes"],
     ),
-    source="dpspec.data.tables.huggingface:HuggingFace",
+    source="dpspec.data.huggingface:HuggingFace",
 )
 
 

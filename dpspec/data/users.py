@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Diagnostic, Facts, FrozenMap, Json, LoadedData
 from dpspec.data.source import SPLIT, RowSelection, generator
-from dpspec.data.tables.table import Table
+from dpspec.data.table import Table
 
 if TYPE_CHECKING:
     import numpy as np

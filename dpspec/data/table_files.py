@@ -14,11 +14,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Dataset, Facts, LoadedData
 from dpspec.contract.canonical import digest
+from dpspec.data import users
 from dpspec.data.files import MAX_BYTES, check_count, import_optional, locate, sha256
 from dpspec.data.options import path, schema
-from dpspec.data.tables import users
-from dpspec.data.tables.table import KEYS, Columns, column_values, is_text, rows, text_of, unknown_category
-from dpspec.data.tables.users import TableOfUsers
+from dpspec.data.table import KEYS, Columns, column_values, is_text, rows, text_of, unknown_category
+from dpspec.data.users import TableOfUsers
 from dpspec.text import shortened
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ CSV = Dataset(
         },
         required=["path", "label", "classes"],
     ),
-    source="dpspec.data.tables.table_files:Csv",
+    source="dpspec.data.table_files:Csv",
 )
 
 
@@ -199,7 +199,7 @@ PARQUET = Dataset(
         },
         required=["path", "label", "classes"],
     ),
-    source="dpspec.data.tables.table_files:Parquet",
+    source="dpspec.data.table_files:Parquet",
 )
 
 
@@ -308,7 +308,7 @@ def check_decompressed_size(file: Any, path: Path, most: int) -> int:
 
 
 def parquet_column(file: Any, name: str, path: Path) -> np.ndarray[Any, Any]:
-    """Read a column of an open file with :func:`~dpspec.data.tables.table.column_values`.
+    """Read a column of an open file with :func:`~dpspec.data.table.column_values`.
 
     Raises:
         DataError: The length differs from the number of rows in the footer.

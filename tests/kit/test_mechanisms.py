@@ -12,7 +12,7 @@ from scipy import stats
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.kit import attacked
+from dpspec.kit import mechanisms
 from dpspec.stats.attacks import evidence_tests
 
 
@@ -96,22 +96,22 @@ def test_lower_bounds_exceed_the_truth_no_more_often_than_they_say(runs: int) ->
 def test_coins_decide_nothing_where_scores_are_no_numbers() -> None:
     scores = np.array([np.nan, 1.0, np.nan, -np.inf, np.inf, 0.0])
     coins = np.array([1, 1, 0, 1, 0, 0])
-    levels = attacked._levels(scores, coins)
-    assert levels[0] == [-attacked._TOP, 1, 2]
-    assert levels[-1] == [attacked._TOP, 1, 0]
-    assert attacked._outcomes([{"levels": levels}]) == "110010"
+    levels = mechanisms._levels(scores, coins)
+    assert levels[0] == [-mechanisms._TOP, 1, 2]
+    assert levels[-1] == [mechanisms._TOP, 1, 0]
+    assert mechanisms._outcomes([{"levels": levels}]) == "110010"
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 0.01), (1.0, 1.01), (-5.0, -4.9), (1e6, 1.01e6), (-1e-2, 0.0)])
 def test_levels_rise_with_scores(low: float, high: float) -> None:
-    (first, *_), (second, *_) = attacked._levels(np.array([low, high]), np.array([0, 1]))
+    (first, *_), (second, *_) = mechanisms._levels(np.array([low, high]), np.array([0, 1]))
     assert first < second
 
 
 def test_equal_levels_are_ordered_against_the_attack() -> None:
-    levels = attacked._levels(np.zeros(5), np.array([0, 1, 0, 1, 0]))
+    levels = mechanisms._levels(np.zeros(5), np.array([0, 1, 0, 1, 0]))
     assert levels == [[0, 3, 2]]
-    assert attacked._outcomes([{"levels": levels}]) == "11000"
+    assert mechanisms._outcomes([{"levels": levels}]) == "11000"
 
 
 @pytest.mark.parametrize(("law", "draw"), [("laplace", stats.laplace), ("gaussian", stats.norm)])
@@ -121,7 +121,7 @@ def test_the_check_of_the_noise_is_as_rare_as_it_says(law: str, draw: Any) -> No
     for _ in range(400):
         x = draw.rvs(size=200, random_state=random)
         sums = {"count": 200, "absolute": float(np.abs(x).sum()), "squared": float((x**2).sum())}
-        p_values.append(attacked._noise_check(law, [sums]).p_value)
+        p_values.append(mechanisms._noise_check(law, [sums]).p_value)
     assert stats.kstest(p_values, "uniform").pvalue > 1e-3
 
 
