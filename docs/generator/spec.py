@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from dpspec.cli.spec_keys import Key, alike, keys, when
 from dpspec.contract.catalog import Catalog
 from dpspec.language.bundle import reference
 from generator.markdown import cell, tidy
+
+#: Upper limits that no ordinary spec reaches; ``dpspec explain`` prints them.
+_LARGE = re.compile(r", at most \d{4,}(?: \w+)?")
 
 #: A phase repeats the keys of its block.
 _PHASE = "mechanism.phases."
@@ -45,7 +49,7 @@ def _lists(cases: Sequence[tuple[tuple[str, ...], Key]]) -> Iterator[str]:
 
 
 def _entry(key: Key) -> str:
-    values = key.type.replace(" | ", ", ") if " | " in key.type else key.type
+    values = _LARGE.sub("", key.type.replace(" | ", ", "))
     head, *choices = key.description.strip().split("\n") or [""]
     text = f": {cell(head)}" if head else ""
     return "\n".join([f"- `{key.path}` ({cell(values)}){text}", *(f"    - {cell(choice)}" for choice in choices)])

@@ -48,9 +48,9 @@ def page() -> str:
     lines += ["## Statistics and training\n", "Names of these modules may change with any version.\n"]
     for name in _UNSTABLE:
         tree = _tree(name)
-        public = [node for node in tree.body if not getattr(node, "name", "_").startswith("_")]
-        entries = [entry for node in public for entry in _entries(node, methods=False)]
-        lines += [f"### `dpspec.{name}`\n", f"{_summary(tree)}\n", *entries]
+        named = (node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
+        public = ", ".join(f"`{name}`" for name in named if not name.startswith("_"))
+        lines += [f"### `dpspec.{name}`\n", f"{_summary(tree)} Names: {public}.\n"]
     return tidy("\n".join(lines))
 
 

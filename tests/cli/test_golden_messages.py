@@ -1,6 +1,6 @@
 """The whole of what is printed where a user's choice is at fault: the place, the rule and the way out.
 
-Of models that cannot be trained: ``tests/engine/test_unfit_models.py``. Of every code: ``specs/invalid``.
+Of models that cannot be trained: ``tests/engine/test_prepare.py``. Of every code: ``specs/invalid``.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ add "" for missing values
 child.yaml:4:123: error[unsupported]: 'group' takes no records with missing values
  4 | ...columns: [age], missing: ['']}
    |                             ^^^^
-   = help: leave missing out and write a public constant into the empty cells
-           beforehand, which costs nothing, or take a mechanism that imputes and
-           accounts for it
+   = help: remove missing and write a public constant into the empty cells
+           beforehand, which costs no privacy, or use a mechanism that imputes
+           and accounts for it
 """,
         ),
     ],

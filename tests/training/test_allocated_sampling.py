@@ -15,6 +15,8 @@ from scipy.stats import chi2
 
 from dpspec.contract import FrozenMap
 from dpspec.testing.backend import small_job
+from dpspec.training.device import generator
+from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.loop.samplers import (
     Poisson,
@@ -26,10 +28,8 @@ from dpspec.training.loop.samplers import (
     independent,
     sampler_of,
 )
-from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.logs import SamplingLog
 from dpspec.training.measure.residuals import Residuals
-from dpspec.training.seeds import generator
 
 
 def steps_of(sampler: RandomAllocation, source: torch.Generator, epochs: int) -> np.ndarray[Any, Any]:

@@ -7,10 +7,10 @@ from itertools import combinations
 import pytest
 import torch
 
+from dpspec.training.device import generator
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
 from dpspec.training.loop.samplers import FixedSize, Full, Poisson
 from dpspec.training.measure.population import Population, population
-from dpspec.training.seeds import generator
 
 DRAWS = 4000
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpspec.training.gradients import contributions
-from dpspec.training.gradients.contributions import RecordsAndCanaries
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
+from dpspec.training.loop import contributions
+from dpspec.training.loop.contributions import RecordsAndCanaries
 
 
 class Largest(TorchDispatchMode):

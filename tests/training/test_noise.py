@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy.stats import kstest, laplace, norm
 
+from dpspec.training.device import generator
 from dpspec.training.loop.dpsgd import GaussianNoise, LaplaceNoise, noise_of
-from dpspec.training.seeds import generator
 
 LAWS = {"gaussian": norm(), "laplace": laplace(scale=0.5**0.5)}
 COUNT = 40_000

@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy.stats import binom, chi2
 
+from dpspec.training.device import derive, generator
 from dpspec.training.loop.samplers import FixedSize, Full, Poisson, Shuffled, sampler_of
-from dpspec.training.seeds import derive, generator
 
 
 def counts(sampler, draws, seed=0):

@@ -13,11 +13,11 @@ from dpspec.contract.attacks import Observed
 from dpspec.contract.frozen import FrozenMap
 from dpspec.stats.attacks import guess_counts, one_run_curve
 from dpspec.training.canaries import Records, plant
+from dpspec.training.device import derive
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.native import run_batched
 from dpspec.training.measure import final_scores
 from dpspec.training.measure.observers import margins
-from dpspec.training.seeds import derive
 
 #: At most so many of 400 seeds may lie above the truth at level 95%: more has a chance of 1 in 100 (binomial).
 SEEDS, MOST = 400, 31

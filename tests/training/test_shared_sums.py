@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from dpspec.contract.providers import TrainingJob
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Clip, Flat
-from dpspec.training.gradients.contributions import RecordsAndCanaries, clipped_sum, reuse_last_sum
 from dpspec.training.gradients.fetching import all_equal
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Memory
+from dpspec.training.loop.contributions import RecordsAndCanaries, clipped_sum, reuse_last_sum
 from dpspec.training.loop.dpsgd import Contributions, Parts
 from dpspec.training.loop.native import parts_of, train_with
 from dpspec.training.measure.residuals import Residuals

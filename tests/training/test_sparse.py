@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.gradients.contributions import RecordsAndCanaries, SparseCanaries, clipped_sparse_sum
 from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.loop.contributions import RecordsAndCanaries, SparseCanaries, clipped_sparse_sum
 
 
 class Dense:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from scipy.stats import binom, chi2
 
+from dpspec.training.device import generator
 from dpspec.training.loop.samplers import FixedSize, Poisson, TruncatedPoisson, covariance, exclusive, sampler_of
 from dpspec.training.measure.population import Population
-from dpspec.training.seeds import generator
 
 
 def test_batches_are_capped_poisson_ones() -> None:

@@ -14,9 +14,7 @@ from typing import Annotated
 import typer
 
 from dpspec.cli.output import emit
-from dpspec.contract.catalog import Catalog
-from dpspec.errors import ExitCode, PluginError, UsageError
-from dpspec.text import closest, did_you_mean, listed, quoted
+from dpspec.errors import ExitCode, UsageError
 
 #: The place of each template. The suffix ``.tmpl`` hides templates from tools for Python code.
 _FILES = {
@@ -96,39 +94,6 @@ def _words(name: str) -> dict[str, str]:
     return {"kind": name, "package": package, "distribution": f"dpspec-{name}", "title": title}
 
 
-#: The comment with the schema's path for editors.
-MODELINE = "# yaml-language-server: $schema="
-_NAME_LINE = re.compile(r"^name:.*$", re.MULTILINE)
-_SPEC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-def starter_spec(catalog: Catalog, mechanism: str | None, *, schema: Path, name: str) -> str:
-    """Return the example of ``mechanism`` (the first installed one if None) under another name.
-
-    Raises:
-        UsageError: The mechanism or the name is invalid.
-        PluginError: No mechanism is installed.
-    """
-    require_name(name)
-    if not catalog.mechanisms:
-        raise PluginError("no installed plugin offers a mechanism (see `dpspec plugins`)")
-    kind = sorted(catalog.mechanisms)[0] if mechanism is None else mechanism
-    if kind not in catalog.mechanisms:
-        installed = sorted(catalog.mechanisms)
-        suggestion = did_you_mean(closest(kind, installed))
-        raise UsageError(f"unknown mechanism {quoted(kind)}{suggestion} (installed: {listed(installed)})")
-    example = str(catalog.mechanisms[kind].provider.example).strip("\n")
-    lines = [line for line in example.split("\n") if not line.startswith(MODELINE)]
-    body = _NAME_LINE.sub(f"name: {name}", "\n".join(lines), count=1)
-    return f"{MODELINE}{schema.as_posix()}\n{body}\n"
-
-
-def require_name(name: str) -> None:
-    """Raise ``UsageError`` for an invalid spec name."""
-    if not _SPEC_NAME.fullmatch(name):
-        raise UsageError(f"invalid spec name {quoted(name)}: use letters, digits, dots, dashes and underscores")
-
-
 #: The schema's place in an initialized folder.
 SCHEMA = Path(".dpspec/spec.schema.json")
 
@@ -145,6 +110,7 @@ def init(
 ) -> int:
     """Write a first spec and the schema for editors, without overwriting files."""
     from dpspec.cli.commands.specs import spec_schema
+    from dpspec.cli.starter_specs import starter_spec
     from dpspec.registry.loader import load_catalog
 
     spec = starter_spec(load_catalog(), mechanism, schema=Path("..") / SCHEMA, name="first")
@@ -188,6 +154,7 @@ def new_spec(
     ] = None,
 ) -> int:
     """Write NAME.yaml from a mechanism's example or a recorded run, without overwriting files."""
+    from dpspec.cli.starter_specs import starter_spec
     from dpspec.registry.loader import load_catalog
 
     place = folder / f"{name}.yaml"
@@ -197,7 +164,7 @@ def new_spec(
     if run is not None and mechanism is not None:
         raise UsageError("--from determines the mechanism: remove --mechanism")
     if run is not None:
-        from dpspec.cli.spec_of_run import spec_of_run
+        from dpspec.cli.starter_specs import spec_of_run
 
         text = spec_of_run(run, schema=schema, name=name, place=folder)
     else:

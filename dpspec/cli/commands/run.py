@@ -92,8 +92,7 @@ def run(
     from dpspec.cli.report_files import parse_reports, require_apart, show_on_terminal, write_reports
     from dpspec.engine.running import runner
     from dpspec.engine.running.run_options import RunOptions
-    from dpspec.engine.storage.seals import read_key
-    from dpspec.engine.storage.trial_store import Store
+    from dpspec.engine.storage.trial_store import Store, read_key
     from dpspec.registry.loader import load_catalog, notify
     from dpspec.reporters.read_results import read_result
     from dpspec.reporters.summary import tally

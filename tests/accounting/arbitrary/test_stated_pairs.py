@@ -25,7 +25,7 @@ from dpspec.accounting import (
     Pair,
     PrivacyLoss,
 )
-from dpspec.accounting.grid import discretise_from_above, discretise_from_below
+from dpspec.accounting.grid import discretize_from_above, discretize_from_below
 
 PRESENT, ABSENT = "present-first", "absent-first"
 ROOT = 0.5 * math.log(2.0 * math.pi)
@@ -122,7 +122,7 @@ def test_discretised_curves_enclose_the_exact_one(
     losses, _ = part.table()
     reach = float(np.ptp(losses)) or 1e-3
     upper, lower = part.cells(share * reach, [2.0], 6.0, 1 << 19)
-    above, below = discretise_from_above(upper), discretise_from_below(lower)
+    above, below = discretize_from_above(upper), discretize_from_below(lower)
     assert above.masses.sum() + above.infinity >= 1.0 - 1e-9
     assert below.masses.sum() + below.infinity <= 1.0 + 1e-12
     assert np.all(below.masses >= 0.0)
@@ -140,7 +140,7 @@ def test_sliced_curves_enclose_the_exact_one(direction: Direction) -> None:
     for spacing in (0.3, 0.01):
         part = by_densities(normal_log, 1.0, 0.2).truncate(direction, -50.0, -40.0)
         upper, lower = part.cells(spacing, [2.0], 4.0, 1 << 19)
-        above, below = discretise_from_above(upper), discretise_from_below(lower)
+        above, below = discretize_from_above(upper), discretize_from_below(lower)
         for epsilon in np.linspace(-0.3, 4.0, 23):
             truth = float(exact.delta(epsilon, direction))
             assert curve(below, epsilon + below.shift) <= truth * (1.0 + 1e-10) + 1e-16

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from support.accounting_oracle import curve
 
 from dpspec.accounting import Mixture, TooLongError
-from dpspec.accounting.densities import mixture_mass, normal_mass
-from dpspec.accounting.grid import discretise_from_above, discretise_from_below
-from dpspec.accounting.mixture import build_cells, place_output_nodes, truncate_outputs
+from dpspec.accounting.densities import Masses, normal_mass
+from dpspec.accounting.grid import discretize_from_above, discretize_from_below
 
 DIRECTIONS = ("present-first", "absent-first")
 
@@ -56,15 +55,18 @@ def test_normal_mass_of_unbounded_and_empty_intervals() -> None:
 @pytest.mark.parametrize("spacing", [3e-5, 2e-3, 0.1])
 def test_cells_hold_the_exact_masses(spacing: float, direction: str) -> None:
     pair = Mixture.poisson(3, 0.05, 0.8)
-    area = truncate_outputs(pair.ratio, direction, math.log(1e-20), math.log(1e-12))
-    upper, _ = build_cells(area, direction, spacing, [3.0], 8.0, 1 << 20)
+    area = pair.truncate(direction, math.log(1e-20), math.log(1e-12))
+    upper, _ = area.cells(spacing, [3.0], 8.0, 1 << 20)
     sign = 1.0 if direction == "present-first" else -1.0
     losses = upper.lowest + spacing * upper.index
     rng = np.random.default_rng(5)
     with mpmath.workdps(40):
         for i in rng.choice(np.arange(1, len(upper.mass) - 1), 12, replace=False):
             ends = sorted(
-                mpmath.findroot(lambda z, at=at: log_ratio(pair, z) - sign * at, float(pair.inverse(sign * at)) / 0.8)
+                mpmath.findroot(
+                    lambda z, at=at: log_ratio(pair, z) - sign * at,
+                    float(pair.ratio.inverse(np.array(float(sign * at)))),
+                )
                 for at in (mpmath.mpf(losses[i]), mpmath.mpf(losses[i + 1]))
             )
             group = mpmath.mpf(0)
@@ -83,9 +85,9 @@ def test_cells_hold_the_exact_masses(spacing: float, direction: str) -> None:
 
 @given(pairs, st.sampled_from(DIRECTIONS), st.floats(math.log(1e-4), 0.0).map(math.exp), st.floats(0.05, 300.0))
 def test_cells_account_for_all_the_mass(pair: Mixture, direction: str, spacing: float, tilt: float) -> None:
-    area = truncate_outputs(pair.ratio, direction, math.log(1e-15), math.log(1e-10))
+    area = pair.truncate(direction, math.log(1e-15), math.log(1e-10))
     try:
-        both = build_cells(area, direction, spacing, [tilt], 5.0, 20_000)
+        both = area.cells(spacing, [tilt], 5.0, 20_000)
     except TooLongError:
         return
     for cells in both:
@@ -107,12 +109,12 @@ def test_cells_account_for_all_the_mass(pair: Mixture, direction: str, spacing: 
 def test_discretised_curves_enclose_the_exact_one(
     pair: Mixture, direction: str, spacing: float, tilt: float, places: list[float]
 ) -> None:
-    area = truncate_outputs(pair.ratio, direction, math.log(1e-15), math.log(1e-10))
+    area = pair.truncate(direction, math.log(1e-15), math.log(1e-10))
     try:
-        upper, lower = build_cells(area, direction, spacing, [tilt], 5.0, 20_000)
+        upper, lower = area.cells(spacing, [tilt], 5.0, 20_000)
     except TooLongError:
         return
-    above, below = discretise_from_above(upper), discretise_from_below(lower)
+    above, below = discretize_from_above(upper), discretize_from_below(lower)
     assert np.all(above.masses >= 0.0)
     assert np.all(below.masses >= 0.0)
     assert above.masses.sum() + above.infinity == pytest.approx(1.0, abs=1e-9)
@@ -129,38 +131,39 @@ def test_discretised_curves_enclose_the_exact_one(
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_curves_close_in_with_the_square_of_the_spacing(direction: str) -> None:
     pair = Mixture.poisson(2, 0.1, 1.0)
-    area = truncate_outputs(pair.ratio, direction, math.log(1e-18), math.log(1e-18))
+    area = pair.truncate(direction, math.log(1e-18), math.log(1e-18))
     epsilon, gaps = 0.1, []
     for spacing in (0.01, 0.001):
-        upper, lower = build_cells(area, direction, spacing, [1.0], 1.0, 1 << 20)
-        gaps.append(curve(discretise_from_above(upper), epsilon) - curve(discretise_from_below(lower), epsilon))
+        upper, lower = area.cells(spacing, [1.0], 1.0, 1 << 20)
+        gaps.append(curve(discretize_from_above(upper), epsilon) - curve(discretize_from_below(lower), epsilon))
     assert gaps[1] < gaps[0] / 50.0
 
 
 def test_nodes_are_dense_where_the_mass_is_and_never_wider_than_allowed() -> None:
     pair = Mixture.poisson(4, 0.01, 1.0)
-    area = truncate_outputs(pair.ratio, "present-first", math.log(1e-18), math.log(1e-12))
-    index = place_output_nodes(area, "present-first", area.losses()[0], 1e-3, [2.0], 12.0, 1 << 20)
+    area = pair.truncate("present-first", math.log(1e-18), math.log(1e-12))
+    low, high = area.ratio(np.array([area.low, area.high]))
+    index = area.place_nodes(low, 1e-3, [2.0], 12.0, 1 << 20)
     widths = np.diff(index)
     assert list(index[:3]) == [0, 1, 2]
     assert widths.min() == 1
     assert widths.max() <= 13
-    assert area.losses()[0] + 1e-3 * index[-1] >= area.losses()[1]
+    assert low + 1e-3 * index[-1] >= high
     assert len(index) < 0.2 * index[-1]
 
 
 def test_a_grid_over_the_limit_is_refused() -> None:
     pair = Mixture.poisson(4, 0.01, 1.0)
-    area = truncate_outputs(pair.ratio, "present-first", math.log(1e-18), math.log(1e-12))
+    area = pair.truncate("present-first", math.log(1e-18), math.log(1e-12))
     with pytest.raises(TooLongError) as caught:
-        build_cells(area, "present-first", 1e-5, [2.0], 1.0, 1000)
+        area.cells(1e-5, [2.0], 1.0, 1000)
     assert caught.value.factor > 100.0
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_left_out_components_are_charged(direction: str) -> None:
     pair = Mixture.poisson(2000, 0.01, 5.0)
-    area = truncate_outputs(pair.ratio, direction, math.log(1e-12), math.log(1e-9))
+    area = pair.truncate(direction, math.log(1e-12), math.log(1e-9))
     assert len(area.ratio.shifts) < 400
     assert 0.0 < area.dropped < 1e-14
     assert (area.pull > 0.0) == (direction == "absent-first")
@@ -170,8 +173,8 @@ def test_left_out_components_are_charged(direction: str) -> None:
 def test_stated_noise_of_the_log_ratio() -> None:
     pair = Mixture.poisson(16, 0.01, 1.0)
     z = np.random.default_rng(1).uniform(-9.0, 25.0, 200)
-    area = truncate_outputs(pair.ratio, "present-first", math.log(1e-18), math.log(1e-12))
-    upper, _ = build_cells(area, "present-first", 1e-3, [1.0], 1.0, 1 << 20)
+    area = pair.truncate("present-first", math.log(1e-18), math.log(1e-12))
+    upper, _ = area.cells(1e-3, [1.0], 1.0, 1 << 20)
     values = pair.ratio(z)
     with mpmath.workdps(40):
         worst = max(abs(mpmath.mpf(v) - log_ratio(pair, mpmath.mpf(x))) for x, v in zip(z, values, strict=True))
@@ -182,7 +185,8 @@ def test_mixture_mass_within_its_stated_error() -> None:
     pair = Mixture.poisson(30, 0.05, 1.3)
     low = np.linspace(-6.0, 25.0, 60)
     high = low + 1e-3
-    logs, errors = mixture_mass(pair.ratio, low, high)
+    masses = Masses.of(pair.ratio, low, high)
+    logs, errors = masses.group, masses.group_error
     with mpmath.workdps(60):
         for a, b, value, error in zip(low, high, logs, errors, strict=True):
             truth = mpmath.mpf(0)

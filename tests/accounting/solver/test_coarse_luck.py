@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from dpspec.accounting import Mixture, PrivacyLoss
-from dpspec.accounting.solver import Question, solve
+from dpspec.accounting.profiles import Question
+from dpspec.accounting.solver import solve
 
 
 @pytest.mark.parametrize(
@@ -33,8 +34,8 @@ def test_answers_that_share_a_composition_are_each_known_as_well_as_asked() -> N
     """Oracle: the step's exact profile, to which the other step of rate 1e-40 adds nothing that a width shows."""
     step, deltas = Mixture.poisson(16, 1.28552e-4, 0.81783), [1.2e-26, 4.4e-17, 5.5e-30]
     phases = ((step, 1), (Mixture.poisson(1, 1e-40, 1.0), 1))
-    questions = [*(Question(log_delta=math.log(delta)) for delta in deltas), Question(epsilon=16.330572194351348)]
-    answers = solve(phases, "present-first", questions, [1e-2] * len(questions))[: len(deltas)]
+    questions = [*(Question("epsilon", math.log(delta)) for delta in deltas), Question("delta", 16.330572194351348)]
+    answers = solve(phases, ("present-first",), questions, [1e-2] * len(questions))[: len(deltas)]
     for found, true in zip(answers, PrivacyLoss.of(step, "present-first").epsilons(deltas), strict=True):
         assert found.lower <= true.upper * (1.0 + 1e-9)
         assert true.lower <= found.upper * (1.0 + 1e-9)
