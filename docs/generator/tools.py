@@ -75,13 +75,12 @@ def _tree(name: str) -> ast.Module:
 
 
 def _entries(node: ast.stmt, *, methods: bool) -> Iterator[str]:
-    """A function, or a class with its public methods and properties; without ``methods`` only their names."""
+    """A function, or a class, with its public methods and properties if ``methods``."""
     if isinstance(node, ast.FunctionDef):
         yield f"- {_called(node)}: {_summary(node)}"
     elif isinstance(node, ast.ClassDef):
         found = [part for part in node.body if isinstance(part, ast.FunctionDef) and not part.name.startswith("_")]
-        names = f" ({', '.join(f'`{part.name}`' for part in found)})" if found and not methods else ""
-        yield f"- `{node.name}`{names}: {_summary(node)}"
+        yield f"- `{node.name}`: {_summary(node)}"
         yield from (f"    - {_called(part)}: {_summary(part)}" for part in found if methods)
 
 
