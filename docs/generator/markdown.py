@@ -143,5 +143,5 @@ def _is_method(thing: type, name: str) -> bool:
 
 def _member(name: str, value: Any) -> str:
     shown = name if isinstance(value, property) else signature(name, value).replace("\n", " ")
-    text = " ".join(line for line in prose(inspect.getdoc(value)) if line)
+    text = " ".join(line for line in prose((inspect.getdoc(value) or "").split("\n\n")[0]) if line)
     return f"- `{' '.join(shown.split())}`: {text}"
