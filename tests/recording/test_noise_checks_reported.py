@@ -15,9 +15,9 @@ from torch import nn
 import dpspec
 from dpspec.engine.recorded.noise_checks import GradientSums
 from dpspec.errors import UsageError
-from dpspec.recording.watching.gradients.gradients_got import GradientsGot
+from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.watching.noise_sketch import NoiseSketch
-from dpspec.recording.watching.pending_step import PendingStep
+from dpspec.recording.watching.reported_gradients import ReportedGradients
 
 
 def own(
@@ -148,20 +148,18 @@ def test_a_vector_that_is_orthogonal_to_all_directions_is_found(whole: bool) -> 
     """Coordinates 0 and 16,256 of a layer have the same sign in the same direction."""
     parameter = nn.Parameter(torch.zeros(20_000))
     sketch = NoiseSketch([20_000])
-    compared = GradientsGot([parameter], sketch)
+    compared = ReportedGradients([parameter], sketch)
     total, noise = 0.1 * torch.randn(20_000), torch.randn(20_000)
     step = PendingStep()
     for name, part in (("summed", total), ("sketch", noise)):
-        sketch.clear()
-        sketch.add(part)
-        setattr(step, name, sketch.results())
+        setattr(step, name, sketch.of([part]))
     step.updates, step.deviation, step.noised, step.norms = 1, 1.0, True, [torch.tensor([1e9])]
     added = torch.zeros(20_000)
     added[[0, 127 * 128]] = torch.tensor([0.01, -0.01])
     parameter.grad = (total + noise + (0.0 if whole else added)) / 50.0
-    compared.look()
+    compared.before_step()
     compared.compare(step, noise, total)
-    sums = compared.sums()
+    sums = compared.found
     assert sums is not None
     assert sums[6] == (0 if whole else 1)
 
@@ -273,7 +271,7 @@ def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
     layers = [nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(3, 5))]
     sizes = [p.numel() for p in layers]
     sketch = NoiseSketch(sizes)
-    compared = GradientsGot(layers, sketch)
+    compared = ReportedGradients(layers, sketch)
     for divisor in (0.3, 7.0, 1e3, 1e-3):
         for scale in (1e-3, 1.0, 1e3):
             told, step = [], PendingStep()
@@ -282,17 +280,14 @@ def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
             for p, one, noise in zip(layers, told[:2], told[2:], strict=True):
                 p.grad = one / divisor + noise / divisor
             for name, parts in (("summed", told[:2]), ("sketch", told[2:])):
-                sketch.clear()
-                for part in parts:
-                    sketch.add(part)
-                setattr(step, name, sketch.results())
+                setattr(step, name, sketch.of(parts))
             step.updates, step.deviation, step.noised = 1, 1.0, True
             step.norms = [torch.tensor([1e9])]
-            compared.look()
+            compared.before_step()
             total, noise = (torch.cat([part.reshape(-1) for part in parts]) for parts in (told[:2], told[2:]))
             compared.compare(step, noise, total)
             assert step.divisor == pytest.approx(divisor, rel=1e-5)
-    sums = compared.sums()
+    sums = compared.found
     assert sums is not None
     assert (sums[0], sums[5], sums[6]) == (12, 12, 0)
 

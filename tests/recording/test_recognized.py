@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Sampler, TensorDataset, W
 
 import dpspec
 from dpspec.errors import UsageError
-from dpspec.recording.watching.recognised import is_opacus, sampler_of
+from dpspec.recording.recognized import is_opacus, sampler_of
 
 DATA = TensorDataset(torch.zeros(40, 3))
 
@@ -70,7 +70,7 @@ def test_an_optimizer_derived_from_opacus_is_refused_by_name(way, tmp_path):
 
 def test_a_wrapper_of_optimizers_is_refused_and_says_what_to_give(way, tmp_path):
     told = refused(tmp_path, model=way.model, optimizer=LightningOptimizer())
-    assert told == "the recorder does not know what LightningOptimizer does: give optimizer.optimizer for optimizer"
+    assert told == "the recorder does not know the wrapper LightningOptimizer: give optimizer.optimizer for optimizer"
 
 
 def test_lightnings_own_wrapper_is_looked_through(way, tmp_path):
@@ -90,10 +90,8 @@ def test_the_optimizer_inside_is_refused_beside_opacus_engine(way, tmp_path):
     """It used to be taken for that of a loop of one's own, and nothing that Opacus' optimizer did was seen."""
     raw = way.optimizer_.original_optimizer
     told = refused(tmp_path, model=way.model, optimizer=raw, loader=way.loader, engine=way.engine)
-    assert told.startswith(
-        "optimizer is torch.SGD, which is none of Opacus', and engine is Opacus' PrivacyEngine: give"
-    )
-    assert told.endswith("gives its accountant alone, engine=engine.accountant")
+    assert told.startswith("optimizer is torch.SGD, which is not Opacus', and engine is Opacus' PrivacyEngine: give")
+    assert told.endswith("gives engine=engine.accountant")
     assert refused(tmp_path, model=way.model, engine=way.engine).startswith("no optimizer was given, and engine is")
     dpspec.record(tmp_path / "own", model=way.model, optimizer=raw, engine=way.engine.accountant)
 
@@ -104,7 +102,7 @@ def test_what_opacus_says_itself_is_not_to_be_said_again(way, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         recorder = way.recorder(tmp_path / "run")
-    with recorder as run, pytest.raises(UsageError, match=r"run.noised is for loops of one's own"):
+    with recorder as run, pytest.raises(UsageError, match=r"run.noised is for custom loops"):
         run.noised(torch.zeros(3))
 
 

@@ -1,4 +1,4 @@
-"""Data sets beside one: without a record, without every other one, or with another record in their places."""
+"""Neighbors of a dataset: without a record, without every other record, or with another record in their places."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dpspec.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Neighbour:
-    """A data set beside the whole one; place: of each record that both hold, where it stands here."""
+class Neighbor:
+    """A neighboring dataset. place: the index here of each record that both contain."""
 
     name: str
     dataset: Any
     place: Mapping[int, int]
 
 
-def neighbours_of(dataset: Any, record: int, replacement: Any = None) -> list[Neighbour]:
-    """The data set without ``record``, and its even and its odd records; or the replacement in the others' places.
+def neighbors_of(dataset: Any, record: int, replacement: Any = None) -> list[Neighbor]:
+    """The dataset without ``record``, and its even and its odd records; or with the replacement in the others' places.
 
-    Data sets of tensors, lists, tensors and arrays stay what they are, so that scripts find what they ask of them.
+    Tensor datasets, lists, tensors and arrays keep their types, so that scripts find the expected attributes.
     """
     every = range(len(dataset))
     names = (f"those without record {record}", "the even ones", "the odd ones")
@@ -35,17 +35,17 @@ def neighbours_of(dataset: Any, record: int, replacement: Any = None) -> list[Ne
             "the even ones and replacements",
             "the odd ones and replacements",
         )
-    left_out = dict(zip(names, ([record], list(every[1::2]), list(every[0::2])), strict=True))
+    omitted = dict(zip(names, ([record], list(every[1::2]), list(every[0::2])), strict=True))
     found = []
-    for name, out in left_out.items():
+    for name, out in omitted.items():
         gone = set(out)
         kept = [index for index in every if index not in gone]
         if replacement is None:
             place = {index: number for number, index in enumerate(kept)}
-            found.append(Neighbour(name, _some(dataset, kept), place))
+            found.append(Neighbor(name, _some(dataset, kept), place))
         else:
             replaced = _replaced(dataset, out, replacement)
-            found.append(Neighbour(name, replaced, {index: index for index in kept}))
+            found.append(Neighbor(name, replaced, {index: index for index in kept}))
     return found
 
 
@@ -74,7 +74,7 @@ def _replaced(dataset: Any, places: Sequence[int], replacement: Any) -> Any:
 
 
 class _Replaced(Dataset[Any]):
-    """A data set with one record in the places of some."""
+    """A dataset with one record in some places."""
 
     def __init__(self, dataset: Any, places: Sequence[int], replacement: Any) -> None:
         self._dataset, self._places, self._replacement = dataset, frozenset(places), replacement
@@ -89,7 +89,7 @@ class _Replaced(Dataset[Any]):
 
 
 def counted(dataset: Any) -> int:
-    """How many records a data set has; ``UsageError`` for one that does not say, or has fewer than three."""
+    """The number of records; ``UsageError`` if it is unknown or below three."""
     records = length(dataset)
     if records is None:
         raise UsageError(f"dataset must be map-style, with a length, got {type(dataset).__name__}")
@@ -99,7 +99,7 @@ def counted(dataset: Any) -> int:
 
 
 def length(dataset: Any) -> int | None:
-    """How many records a data set has; None where it does not say."""
+    """The number of records; None if it is unknown."""
     try:
         return len(dataset)
     except TypeError:

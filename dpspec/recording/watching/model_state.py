@@ -1,40 +1,39 @@
-"""What a model holds apart from its trained parameters, and whether it changed during a recording.
+"""The state of a model apart from its trained parameters, and whether it changed during a recording.
 
 Buffers and frozen parameters are compared at each step, and with everything else at the end: the classes and attributes
-of all modules, the entries of ``state_dict()``, extra state and metadata included, and the bytes of storages that no
+of all modules, the entries of ``state_dict()`` with extra state and metadata, and the bytes of storages that no
 parameter or buffer uses, which ``torch.save`` writes nevertheless.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpspec.recording.side_state.digests import MOST_BYTES, UNREAD, readable_digest
+from dpspec.recording.fingerprints import MOST_BYTES, UNREAD, readable_digest, tensor_digest
 
-#: Attributes of every module: its parts, which are compared apart, its hooks, and its mode.
+#: Attributes of every module: its parts, which are compared separately, its hooks, and its mode.
 _OF_EVERY_MODULE = {*vars(nn.Module()), "_is_full_backward_hook", "_compiled_call_impl", "_forward_hooks_with_kwargs"}
 
-#: What Opacus keeps of a batch while it computes gradients.
+#: Attributes of Opacus that hold a batch while it computes gradients.
 _OF_OPACUS = {
     *("trainable_parameters", "_per_sample_gradient_norms", "per_sample_gradient_norms", "autograd_grad_sample_hooks"),
     *("hooks_enabled", "grad_accumulation_allowed", "grad_accumulation_hook", "ddp_hooks"),
 }
 _OF_PARAMETERS = {"grad_sample", "summed_grad", "_forward_counter", "_norm_sample"}
 
-#: At most so many names are written of each kind.
+#: Largest number of names that are written of each kind.
 _MOST_NAMES = 20
 
 
 class ModelState:
-    """Compares the state of a model with the one at the beginning; nothing is written to it."""
+    """Compares the state of a model with the one at the beginning."""
 
     def __init__(self, model: nn.Module, trained: Sequence[Tensor]) -> None:
-        """Digest everything. ``trained``: the parameters that are observed step by step, which are no part of it."""
+        """Digest everything except ``trained``, the parameters that are observed step by step."""
         self._model, self._trained = model, {id(p) for p in trained}
         self._tensors = self._held_tensors()
         self._kinds = [
@@ -45,25 +44,25 @@ class ModelState:
         self._versions: dict[str, tuple[Any, ...]] = {}
         self._moved: set[str] = set()
 
-    def look(self) -> None:
-        """The parameters are about to be moved: compare the buffers and frozen parameters that were written to."""
+    def before_step(self) -> None:
+        """Compare the buffers and frozen parameters that were written to."""
         for name, (holder, key) in self._places.items():
             tensor = holder.get(key)
             if name in self._moved or not isinstance(tensor, Tensor):
                 continue
-            version = id(tensor), _version(tensor), tensor.shape
+            version = id(tensor), -1 if tensor.is_inference() else tensor._version, tensor.shape
             if self._versions.get(name) != version:
                 self._versions[name] = version
-                if _tensor_digest(tensor) != self._tensors[name]:
+                if tensor_digest(tensor) != self._tensors[name]:
                     self._moved.add(name)
 
     def changed(self) -> dict[str, list[str]]:
-        """Names of what is not what it was, is new or is gone, at most 20 of each kind.
+        """Names of changed, new and removed values, at most 20 of each kind.
 
         Returns:
             ``buffers``: buffers and frozen parameters, at any step. ``state``: other entries of ``state_dict()``, and
             unused parts of storages. ``attributes``: attributes of modules that are in no ``state_dict()``, and
-            classes. ``unread``: what is too large to be compared, or cannot be read.
+            classes. ``unread``: values that are too large or cannot be read.
         """
         attributes, state = self._held_attributes(), self._held_state()
         both = ((attributes, self._attributes), (state, self._state))
@@ -87,7 +86,7 @@ class ModelState:
                         yield f"{prefix}.{key}" if prefix else key, (holder, key), tensor
 
     def _held_tensors(self) -> dict[str, str]:
-        return {name: _tensor_digest(tensor) for name, _, tensor in self._named_tensors()}
+        return {name: tensor_digest(tensor) for name, _, tensor in self._named_tensors()}
 
     def _held_attributes(self) -> dict[str, str]:
         modules = dict(self._model.named_modules())
@@ -107,7 +106,7 @@ class ModelState:
         return found
 
     def _held_state(self) -> dict[str, str]:
-        """What ``torch.save(state_dict())`` writes other than parameters and buffers."""
+        """The values that ``torch.save(state_dict())`` writes, other than parameters and buffers."""
         tensors = dict([*self._model.named_parameters(), *self._model.named_buffers()])
         places = {_place(tensor) for tensor in tensors.values()}
         found = _unused_bytes(tensors)
@@ -127,7 +126,7 @@ class ModelState:
 
 
 def _is_known(module: nn.Module, key: str, value: Any) -> bool:
-    """Whether an attribute is one of torch's or Opacus' own, which holds no record after a step."""
+    """Whether an attribute belongs to torch or Opacus and holds no record after a step."""
     of_a_batch = {"activations": isinstance(value, list) and not value, "max_batch_len": type(value) is int}
     if key in _OF_EVERY_MODULE or of_a_batch.get(key, False):
         return True
@@ -138,21 +137,8 @@ def _different(now: dict[str, str], before: dict[str, str]) -> set[str]:
     return {name for name in now.keys() | before.keys() if now.get(name) != before.get(name)}
 
 
-def _version(tensor: Tensor) -> int:
-    """A number that grows whenever the tensor is written to; the same of all inference tensors."""
-    return -1 if tensor.is_inference() else tensor._version
-
-
-def _tensor_digest(tensor: Tensor) -> str:
-    """Of type, shape and bytes."""
-    plain = tensor.detach()
-    plain = plain if plain.layout == torch.strided and not plain.is_quantized else plain.to_dense()
-    rows = plain.cpu().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode() + rows.numpy().tobytes()).hexdigest()
-
-
 def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
-    """The memory of a tensor; None if it has none of its own, as sparse tensors and some subclasses."""
+    """The memory of a tensor; None for sparse tensors and some subclasses."""
     if tensor.is_meta or tensor.layout != torch.strided:
         return None
     try:
@@ -162,7 +148,7 @@ def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
 
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:
-    """Equal for tensors that show the same memory in the same way."""
+    """Equal for tensors with the same view of the same memory."""
     storage = _storage(tensor)
     if storage is None:
         return (id(tensor),)
@@ -193,5 +179,5 @@ def _unused_bytes(tensors: dict[str, Tensor]) -> dict[str, str]:
                 start = byte.storage_offset() + width * tensor.storage_offset()
                 byte.as_strided(tensor.shape, strides, start).fill_(False)
         if unused.any():
-            found[f"storage of {first}"] = _tensor_digest(content[unused])
+            found[f"storage of {first}"] = tensor_digest(content[unused])
     return found

@@ -1,9 +1,9 @@
-"""Whether the optimizer of a plain loop steps with the reported sum and noise.
+"""Whether the optimizer of a custom loop steps with the reported sum and noise.
 
 At a step the optimizer gets g = (S + n) / D, with S the sum of clipped gradients, n the noise and D a divisor. If the
-loop reports S and n, D is fitted by least squares, and the length of D g - S - n over all coordinates must be rounding:
-anything else in the gradient shows at any step, in any direction. For a test at the end, the recorder adds up over the
-steps, along its directions and in units of the noise's standard deviation,
+loop reports S and n, D is fitted by least squares, and the length of D g - S - n over all coordinates must be rounding.
+For a test at the end, the recorder adds up over the steps, along the directions of its sketch and in units of the
+noise's standard deviation,
 
     a = sum g . n,  A = sum g . g,  b = sum n . n,
 
@@ -20,8 +20,8 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
+from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.watching.noise_sketch import NoiseSketch
-from dpspec.recording.watching.pending_step import PendingStep
 
 #: Upper bound on the number of roundings of a coordinate between the sum and the optimizer's gradient.
 _ROUNDINGS = 8
@@ -30,11 +30,11 @@ _ROUNDINGS = 8
 _CHUNK = 2**20
 
 
-class GradientsGot:
-    """Keeps the gradients when the optimizer is about to step, and compares them when the loop reports the step."""
+class ReportedGradients:
+    """Copies the gradients before the optimizer steps, and compares them when the loop reports the step."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], sketch: NoiseSketch) -> None:
-        """``parameters``: those that noise is added to. sketch: the one of the reported sum and noise."""
+        """parameters: those that noise is added to. sketch: the one of the reported sum and noise."""
         self._parameters, self._sketch = list(parameters), sketch
         self._sizes = [p.numel() for p in self._parameters]
         self._got: Tensor | None = None
@@ -43,20 +43,28 @@ class GradientsGot:
         self._summed = self._apart = 0
         self._eps = self._room = 0.0
 
-    def look(self) -> None:
+    def before_step(self) -> None:
         """The optimizer is about to step with these gradients."""
         self._got = self._gradients()
 
-    def stepped(self, *, ordered: bool = True) -> None:
+    def after_step(self, *, ordered: bool = True) -> None:
         """The optimizer has stepped: if a closure or a hook made other gradients meanwhile, the step is unknown.
 
-        ordered: whether no other hook ran since :meth:`look`.
+        ordered: whether no other hook ran since :meth:`before_step`.
         """
         if self._got is None:
             return
         now = self._gradients() if ordered else None
         if now is None or not torch.equal(now, self._got):
             self._got = None
+
+    @property
+    def found(self) -> list[float] | None:
+        """[steps, a, A, b, median bound on the divisor, steps with a reported sum, steps at which sum and noise are not
+        the gradient, length that rounding can hide in standard deviations]; None if no step was compared."""
+        if not self._most:
+            return None
+        return [len(self._most), *self._sums, median(self._most), self._summed, self._apart, self._room]
 
     @torch.no_grad()
     def _gradients(self) -> Tensor | None:
@@ -72,26 +80,23 @@ class GradientsGot:
         """Compare the reported step, with its noise and its norms, if it made one update.
 
         Args:
-            step: the step.
-            noise: its noise, all coordinates in a row.
-            total: the sum that the noise was added to, in the same form.
+            step: The step.
+            noise: Its noise, all coordinates in a row.
+            total: The sum that the noise was added to, in the same form.
         """
         got, self._got = self._got, None
         known = step.sketch is not None and step.updates == 1 and len(step.norms) > 0 and step.deviation > 0.0
         if got is None or noise is None or step.sketch is None or not known or got.shape != noise.shape:
             return
         layers, longest = len(self._sizes), torch.stack([norms.sum().cpu() for norms in step.norms]).sum()
-        self._sketch.clear()
-        for part in torch.split(got, self._sizes):
-            self._sketch.add(part)
-        sketch = self._sketch.results()
+        sketch = self._sketch.of(torch.split(got, self._sizes))
         along = sketch[layers:] / step.deviation
-        told = step.sketch[layers:].to(along.device) / step.deviation
+        reported = step.sketch[layers:].to(along.device) / step.deviation
         divisor = 1.0
         if total is not None and step.summed is not None:
             step.sum_norm = step.summed[:layers].sum().sqrt()
             divisor = self._divisor(got, noise.to(got.device), total.to(got.device), step)
-        a, of_got, of_noise = torch.stack([along @ told, along @ along, told @ told]).tolist()
+        a, of_got, of_noise = torch.stack([along @ reported, along @ along, reported @ reported]).tolist()
         length, noisy = math.sqrt(float(sketch[:layers].sum())), math.sqrt(float(step.sketch[:layers].sum()))
         if not (math.isfinite(a) and math.isfinite(float(longest)) and length > 0.0):
             return
@@ -101,7 +106,7 @@ class GradientsGot:
         self._summed += step.summed is not None
 
     def _divisor(self, got: Tensor, noise: Tensor, total: Tensor, step: PendingStep) -> float:
-        """Fit D of a step with a reported sum, and count the step if more than rounding is left; 1 if no D fits."""
+        """Fit D of a step with a reported sum, and count the step if the rest exceeds rounding; 1 if no D fits."""
         products = torch.zeros(4, dtype=torch.float64, device=got.device)
         for g, n, s in _chunks(got, noise, total):
             products += torch.stack([g @ (s + n), g @ g, n @ n, s @ s])
@@ -119,14 +124,6 @@ class GradientsGot:
         self._room = max(self._room, room / step.deviation)
         step.divisor = math.nan if apart else float(f"{found:.6g}")  # as exact as rounding leaves it
         return 1.0 if apart else found
-
-    def sums(self) -> list[float] | None:
-        """[steps, a, A, b, the bound on the divisor at the middle step, steps whose sum was reported, steps at which
-        sum and noise are not the gradient, the length that rounding can hide in standard deviations]; None if no step
-        was compared."""
-        if not self._most:
-            return None
-        return [len(self._most), *self._sums, median(self._most), self._summed, self._apart, self._room]
 
 
 def _chunks(*rows: Tensor) -> Iterator[list[Tensor]]:

@@ -1,4 +1,4 @@
-"""A logical step while it happens: what was seen of it so far, and the record that it becomes."""
+"""A logical step while it happens, and the record that it becomes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpspec.recording.folder.members import Indices
-from dpspec.recording.folder.option_record import OptionChange
-from dpspec.recording.folder.step_record import UNSEEN, InternalStep, PublicStep
+from dpspec.recording.folder.step_record import UNSEEN, Indices, InternalStep, OptionChange, PublicStep
 
 
 @dataclass
 class PendingStep:
-    """Numbers are NaN and counts ``UNSEEN`` until they are seen; tensors stay on their device until the end.
+    """Numbers are NaN and counts ``UNSEEN`` until they are observed; tensors stay on their device until the end.
 
-    silent: nobody said whether there was noise. Otherwise a step without a sketch is one that got none.
+    silent: the loop did not report whether there was noise. Otherwise a step without a sketch had none.
     """
 
     rows: int = UNSEEN
@@ -42,12 +40,12 @@ class PendingStep:
     silent: bool = False
 
     def add_rows(self, rows: int) -> None:
-        """So many more contributions, in one more virtual step."""
+        """Add the contributions of one virtual step."""
         self.rows = rows if self.rows == UNSEEN else self.rows + rows
         self.virtual = 1 if self.virtual == UNSEEN else self.virtual + 1
 
     def moved_outside(self, distance: Tensor) -> None:
-        """The parameters had moved so far without the optimizer; of several such moves the longest is kept."""
+        """Keep the longest distance that parameters moved without the optimizer."""
         self.outside = distance if self.outside is None else torch.maximum(self.outside, distance)
 
     def finish(
@@ -57,14 +55,21 @@ class PendingStep:
         layers: int,
         drawn: tuple[Indices, int] | None,
         learning_rate: float,
-        told: tuple[float, float, int] | None,
+        accounted: tuple[float, float, int] | None,
         update: Tensor,
         options: Mapping[str, OptionChange],
     ) -> tuple[PublicStep, InternalStep]:
         """The record of the step: one transfer from the device for its scalars, one for its noise, one for its norms.
 
-        drawn: the records and the number of batches. told: what the accountant was told. update: how far the parameters
-        moved. options: those that changed.
+        Args:
+            step: Its number.
+            time: Seconds since the recording began.
+            layers: The number of layers in the sketch.
+            drawn: The records and the number of batches, None if unknown.
+            learning_rate: Of all parameter groups.
+            accounted: From the accountant's history: the last noise multiplier and rate, and the number of steps.
+            update: The distance that the parameters moved.
+            options: Those that changed.
         """
         before, after = self.divided if self.divided is not None else (None, None)
         scalars = _together([before, after, self.sum_norm, self.outside, update])
@@ -86,7 +91,7 @@ class PendingStep:
                 rows=self.rows,
                 virtual=self.virtual,
                 updates=self.updates,
-                told_steps=told[2] if told is not None else UNSEEN,
+                told_steps=accounted[2] if accounted is not None else UNSEEN,
                 time=time,
                 noise_multiplier=self.noise_multiplier,
                 clip_norm=self.clip_norm,
@@ -94,8 +99,8 @@ class PendingStep:
                 divisor=self.divisor,
                 measured_divisor=measured,
                 learning_rate=learning_rate,
-                told_noise=told[0] if told is not None else math.nan,
-                told_rate=told[1] if told is not None else math.nan,
+                told_noise=accounted[0] if accounted is not None else math.nan,
+                told_rate=accounted[1] if accounted is not None else math.nan,
                 rate=self.rate,
                 noise_squares=total,
                 layers=squares.astype(np.float32),
@@ -127,7 +132,7 @@ class PendingStep:
 
 
 def _together(values: Sequence[Tensor | None]) -> list[float]:
-    """Scalars on any devices, NaN for None; those on a device are read at once."""
+    """Scalars on any devices, NaN for None; a device is read in one transfer."""
     given = [v for v in values if v is not None]
     device = next((v.device for v in given if not v.is_cpu), None)
     if device is None:

@@ -33,8 +33,8 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.errors import UsageError
-from dpspec.recording.folder.members import Indices
-from dpspec.recording.folder.step_record import ROUNDING
+from dpspec.recording.folder.step_record import ROUNDING, Indices
+from dpspec.recording.watching.clipped_sums import clip_factors
 
 #: Call n is probed with probability min(1, _FIRST / n), on _RECORDS records of the batch; _REMOVED records are removed.
 _FIRST, _RECORDS, _REMOVED = 2, 16, 2
@@ -52,10 +52,14 @@ class SensitivityProbe:
     """Probes calls of one optimizer; results are counts and maxima over all calls."""
 
     def __init__(self, model: Any, optimizer: Any, clipping: str, loss: Loss, loader: Any) -> None:
-        """clipping: ``flat``, ``per-layer``, ``adaptive`` or ``ghost``.
+        """Prepare the probe.
 
-        loss: ``loss(model, batch)`` returns the loss of each record, (b,). loader: has ``dataset`` and
-        ``collate_fn``.
+        Args:
+            model: The wrapped model.
+            optimizer: Opacus' optimizer.
+            clipping: ``flat``, ``per-layer``, ``adaptive`` or ``ghost``.
+            loss: ``loss(model, batch)`` returns the loss of each record, (b,).
+            loader: It has ``dataset`` and ``collate_fn``.
         """
         self._model, self._optimizer, self._clipping, self._loss = model, optimizer, clipping, loss
         self._dataset, self._collate = loader.dataset, getattr(loader, "collate_fn", None)
@@ -71,9 +75,13 @@ class SensitivityProbe:
         change, influence = (min(value, 1e9) for value in (self._change, self._influence))
         return [self._probed, self._removed, change, influence, self._confirmed, self._scaled]
 
-    def look(self, drawn: Indices, gradients: Sequence[Tensor] | None) -> None:
-        """A call begins. drawn: (b,) the records of its batch, in order. gradients: its per-sample gradients, each
-        (b, ...); None for ghost clipping."""
+    def observe(self, drawn: Indices, gradients: Sequence[Tensor] | None) -> None:
+        """A call begins.
+
+        Args:
+            drawn: (b,) the records of its batch, in order.
+            gradients: Its per-sample gradients, each (b, ...); None for ghost clipping.
+        """
         self._calls += 1
         size = len(drawn)
         aligned = gradients is None or len(gradients[0]) == size
@@ -166,13 +174,7 @@ class SensitivityProbe:
 
     def _clipped(self, gradients: list[Tensor]) -> list[Tensor]:
         """The contributions of per-sample gradients, each (k, n)."""
-        norms = torch.stack([torch.linalg.vector_norm(g, dim=1) for g in gradients])
-        if self._clipping == "per-layer":
-            limits = torch.tensor([float(limit) for limit in self._optimizer.max_grad_norms]).to(norms)[:, None]
-        else:
-            limits = torch.full_like(norms[:1], float(self._optimizer.max_grad_norm))
-            norms = torch.linalg.vector_norm(norms, dim=0, keepdim=True)
-        factors = (limits / (norms + 1e-6)).clamp(max=1.0).expand(len(gradients), -1)
+        factors = clip_factors(self._optimizer, self._clipping, [torch.linalg.vector_norm(g, dim=1) for g in gradients])
         return [g * factor[:, None] for g, factor in zip(gradients, factors, strict=True)]
 
     def _length(self, parts: list[Tensor]) -> float:

@@ -1,13 +1,14 @@
-"""Fair coins that follow from a seed alone, fixed before training by a digest that tells nothing of them.
+"""The inclusion bits of canaries, and ``canaries.npz``, the file of their scores.
 
-The coins of m canaries are the first m bits of SHAKE-256 of 32 bytes. These are the system's own randomness, or SHA-256
-of a seed that somebody gave. SHA-256 of the same bytes is written down before the first step. Whoever has the bytes
-afterwards can see that the coins are those; whoever has the digest alone cannot tell them.
+The bits of m canaries are the first m bits of SHAKE-256 of 32 bytes, which are the system's own randomness or SHA-256
+of a given seed. The recording states SHA-256 of these bytes before the first step. The bytes prove the inclusion bits
+afterwards; the digest does not reveal them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import secrets
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
@@ -18,19 +19,19 @@ from dpspec.errors import UsageError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: How many bytes all coins follow from.
+#: The number of bytes that determine all inclusion bits.
 BYTES = 32
 
-#: The kind of canaries that are no records: they are added to sums of gradients.
+#: Canaries that are not records: the recorder adds them to sums of gradients.
 GRADIENTS = "gradients"
 
-#: Seeds that are given are below this.
+#: Seeds are below this.
 MOST_SEEDS = 2**63
 
 
 @dataclass(frozen=True)
 class CoinSource:
-    """Where the coins of one planting come from. seed: the one that was given, None for the system's randomness."""
+    """The source of the inclusion bits. seed: the given one, None for the system's randomness."""
 
     secret: bytes
     seed: int | None
@@ -45,15 +46,23 @@ class CoinSource:
         return cls(hashlib.sha256(f"dpspec seed {seed}".encode()).digest(), seed)
 
     def coins(self, count: int) -> Array:
-        """(count,) int8: 1 for a canary that is in, 0 for one that is left out."""
+        """(count,) int8: 1 for an included canary, 0 for an omitted one."""
         drawn = hashlib.shake_256(b"dpspec coins" + self.secret).digest(-(-count // 8))
         return np.unpackbits(np.frombuffer(drawn, dtype=np.uint8), count=count).astype(np.int8)
 
     def generator(self) -> np.random.Generator:
-        """What canaries are made with: another stream of the same bytes, which tells nothing of the coins."""
+        """The generator of canaries: another stream of the same bytes, independent of the inclusion bits."""
         return np.random.default_rng(int.from_bytes(hashlib.sha256(b"dpspec canaries" + self.secret).digest(), "big"))
 
     @property
     def commitment(self) -> str:
         """The digest of the bytes, in hexadecimal."""
         return hashlib.sha256(b"dpspec commitment" + self.secret).hexdigest()
+
+
+def table(coins: Array, scores: Array, source: CoinSource) -> bytes:
+    """The file of scores: an npz of ``coin`` (m,) int8, ``score`` (m,) float64, and ``secret``, their source."""
+    content = io.BytesIO()
+    secret = np.frombuffer(source.secret, dtype=np.uint8)
+    np.savez(content, coin=coins.astype(np.int8), score=scores.astype(np.float64), secret=secret)
+    return content.getvalue()
