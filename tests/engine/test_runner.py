@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +8,11 @@ import pytest
 from support import counting
 
 from dpspec.contract import FrozenMap, Spec
-from dpspec.contract.events import Event, Noticed, TrialFinished, TrialsPlanned
-from dpspec.engine.results import codec
+from dpspec.contract.events import Event, TrialFinished, TrialsPlanned
 from dpspec.engine.results.diff import diff
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
 from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError
 from dpspec.language.load import load_specs
 
