@@ -12,10 +12,9 @@ from dpspec.contract import Json
 from dpspec.contract import Path as Place
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
-from dpspec.engine.recorded.channels import UNKNOWN
 from dpspec.engine.recorded.check import RunClaim, check_run, document_of
 from dpspec.engine.results.decimals import upper
-from dpspec.engine.results.recording import Recording
+from dpspec.engine.results.recording import UNKNOWN, Recording
 from dpspec.errors import PluginError, UsageError
 from dpspec.registry.loader import load_catalog
 from dpspec.text import closest, did_you_mean, listed, quoted

@@ -27,7 +27,7 @@ def plan(
     """Print the number of trials that specs need, their cost and the epsilon that they could show, without training."""
     from dpspec.cli.arguments import loaded_specs, stop_at_errors
     from dpspec.engine.preparing.prepare import prepare
-    from dpspec.engine.running.run_options import foreseen
+    from dpspec.engine.running.run_options import format_time_range
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.labels import count
     from dpspec.reporters.layout import Page
@@ -43,14 +43,14 @@ def plan(
             _describe_plan(page, spec, its_plan)
     if len(plans) > 1:
         trials = count(sum(p.trials for p in plans), "trial")
-        page.heading(f"Together: {trials}, {foreseen(sum(p.seconds for p in plans))}")
+        page.heading(f"Together: {trials}, {format_time_range(sum(p.seconds for p in plans))}")
     emit(page.text())
     return ExitCode.OK
 
 
 def _describe_plan(page: Page, spec: Spec, its_plan: Plan) -> None:
     from dpspec.engine.results import decimals
-    from dpspec.engine.running.run_options import foreseen
+    from dpspec.engine.running.run_options import format_time_range
     from dpspec.reporters import labels, phrases
 
     page.heading(spec.name)
@@ -60,7 +60,7 @@ def _describe_plan(page: Page, spec: Spec, its_plan: Plan) -> None:
     else:
         page.line(
             f"{claims}; {labels.count(its_plan.trials, 'trial')} in {labels.count(len(its_plan.chunks), 'chunk')}, "
-            f"{foreseen(its_plan.seconds)} of one core, {decimals.size(its_plan.memory_bytes)} of memory",
+            f"{format_time_range(its_plan.seconds)} of one core, {decimals.size(its_plan.memory_bytes)} of memory",
             indent=2,
             hang=2,
         )
