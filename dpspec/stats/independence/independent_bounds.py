@@ -128,7 +128,7 @@ def _independence(luck: Sequence[step_luck.Luck], layers: float | None) -> Assum
 
 def _no_luck(runs: Sequence[order_statistics.Guesses], correct: Sequence[int]) -> Assumption:
     """That nothing as a whole is luck, with what the runs say of it."""
-    text = "no luck of a run is shared by all its canaries"
+    text = "the canaries of a run share no randomness"
     agree = shared_luck.runs_agree(runs, correct)
     if agree is None:
         text += "; it cannot be seen in one run, five runs would show luck that comes in up to 55% of them"
