@@ -137,7 +137,7 @@ def _independence(luck: Sequence[step_dependence.Dependence], layers: float | No
 
 def _no_luck(runs: Sequence[Guesses], correct: Sequence[int]) -> Assumption:
     """That nothing as a whole is luck, with what the runs say of it."""
-    text = "no luck of a run is shared by all its canaries"
+    text = "the canaries of a run share no randomness"
     agree = runs_agree(runs, correct)
     if agree is None:
         text += "; it cannot be seen in one run, five runs would show luck that comes in up to 55% of them"
