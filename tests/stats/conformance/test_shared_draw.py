@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpspec.stats.independence.shared_draw import SharedDraw
+from dpspec.stats.conformance.canary_contributions import SharedDraw
 
 RUNS = 1500
 

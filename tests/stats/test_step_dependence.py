@@ -13,8 +13,8 @@ from scipy import stats
 
 from dpspec.accounting import PrivacyLoss
 from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.independence import order_statistics, step_luck, told_luck
-from dpspec.stats.independence.step_luck import Luck
+from dpspec.stats.independence import independent_bounds, order_statistics, step_dependence
+from dpspec.stats.independence.step_dependence import Dependence
 
 Array = np.ndarray
 STEPS, CANARIES = 30, 300
@@ -49,9 +49,9 @@ def lucky_run(source: np.random.Generator) -> Array:
 
 def p_value(values: Array, sampled: float = 0.0, phases: Array | None = None) -> float | None:
     number = np.zeros(len(values), dtype=int) if phases is None else phases
-    steps = [step_luck.moments(row) for row in values]
-    found = step_luck.of_steps(values.shape[1], steps, np.full(len(values), sampled), number)
-    return step_luck.p_value([] if found is None else [found])
+    steps = [step_dependence.moments(row) for row in values]
+    found = step_dependence.of_steps(values.shape[1], steps, np.full(len(values), sampled), number)
+    return step_dependence.p_value([] if found is None else [found])
 
 
 def rejected(draw: Callable[[np.random.Generator], Array], seeds: int) -> int:
@@ -77,7 +77,9 @@ def test_luck_of_the_run_is_not_seen() -> None:
 def test_both_statistics_are_sums_over_the_steps() -> None:
     """Of one phase they are those of textbooks: analysis of variance by scipy, and the sample variance's law."""
     values = drawn_alone(np.random.default_rng(3))
-    found = step_luck.of_steps(CANARIES, [step_luck.moments(row) for row in values], np.zeros(STEPS), np.zeros(STEPS))
+    found = step_dependence.of_steps(
+        CANARIES, [step_dependence.moments(row) for row in values], np.zeros(STEPS), np.zeros(STEPS)
+    )
     assert found is not None
     assert (found.count, found.degrees) == (CANARIES, STEPS - 1)
     assert found.means / found.degrees == pytest.approx(stats.f_oneway(*values).statistic, rel=1e-12)
@@ -111,13 +113,13 @@ def test_where_nothing_repeats_nothing_is_said() -> None:
     assert p_value(source.standard_normal((STEPS, 99))) is None
     assert p_value(source.standard_normal((1, 300))) is None
     assert p_value(np.zeros((STEPS, 300))) is None
-    assert step_luck.least_seen([], 0.05) == math.inf
+    assert step_dependence.least_seen([], 0.05) == math.inf
 
 
 def test_the_least_that_is_seen_is_seen() -> None:
     """Correlation r, seeds 0 to 199: rejected by the means alone in 95%, within five standard deviations."""
-    told = [Luck(CANARIES, STEPS - 1, 1.0, 1.0)]
-    least, seen = step_luck.least_seen(told, 0.05), 0
+    told = [Dependence(CANARIES, STEPS - 1, 1.0, 1.0)]
+    least, seen = step_dependence.least_seen(told, 0.05), 0
     for seed in range(200):
         source = np.random.default_rng(seed)
         shared = source.standard_normal((STEPS, 1))
@@ -149,7 +151,7 @@ def test_it_holds_under_luck_of_any_kind(runs: int, chance: float, lucky: float,
     first, last = 0, design.low + design.high  # how many right guesses in each run are needed to be above
     while last - first > 1:
         count = (first + last) // 2
-        shown = told_luck.epsilon_lower([design] * runs, [count] * runs, delta, 0.95)
+        shown = independent_bounds.epsilon_lower([design] * runs, [count] * runs, delta, 0.95)
         first, last = (first, count) if shown > high else (count, last)
     for seed in range(200):
         source = np.random.default_rng(seed)
@@ -163,8 +165,8 @@ def test_it_shows_most_of_what_independence_alone_would() -> None:
         run = order_statistics.design(canaries)
         right = round(order_statistics.moments(run, 0.925)[0])
         true = gaussian_fit.epsilon(0.925, 1e-5)
-        one = told_luck.epsilon_lower([run], [right], 1e-5, 0.95)
-        five = told_luck.epsilon_lower([run] * 5, [right] * 5, 1e-5, 0.95)
+        one = independent_bounds.epsilon_lower([run], [right], 1e-5, 0.95)
+        five = independent_bounds.epsilon_lower([run] * 5, [right] * 5, 1e-5, 0.95)
         assert share * true < one < five < true
         mu = order_statistics.mu_lower([run], right, 1.0 - 0.0125)
         assert one == pytest.approx(gaussian_fit.epsilon(mu, 1e-5 / 0.0375), rel=1e-9)
@@ -174,19 +176,19 @@ def test_it_shows_most_of_what_independence_alone_would() -> None:
 @given(right=st.integers(100, 190), more=st.integers(0, 10), delta=st.floats(1e-8, 1e-3))
 def test_more_right_guesses_show_more_and_larger_deltas_less(right: int, more: int, delta: float) -> None:
     run = order_statistics.design(300)
-    one = told_luck.epsilon_lower([run], [right], delta, 0.95)
-    assert 0.0 <= one <= told_luck.epsilon_lower([run], [right + more], delta, 0.95)
-    assert told_luck.epsilon_lower([run], [right], 2.0 * delta, 0.95) <= one
+    one = independent_bounds.epsilon_lower([run], [right], delta, 0.95)
+    assert 0.0 <= one <= independent_bounds.epsilon_lower([run], [right + more], delta, 0.95)
+    assert independent_bounds.epsilon_lower([run], [right], 2.0 * delta, 0.95) <= one
     assert one <= gaussian_fit.epsilon(order_statistics.mu_lower([run], right, 0.95), delta)
 
 
 def test_what_no_luck_can_be_told_of() -> None:
     run = order_statistics.design(300)
-    assert told_luck.epsilon_lower([], [], 1e-5, 0.95) == 0.0
-    assert told_luck.epsilon_lower([run], [190], 0.04, 0.95) == 0.0  # more than is left to luck
+    assert independent_bounds.epsilon_lower([], [], 1e-5, 0.95) == 0.0
+    assert independent_bounds.epsilon_lower([run], [190], 0.04, 0.95) == 0.0  # more than is left to luck
     with pytest.raises(ValueError, match="delta"):
-        told_luck.epsilon_lower([run], [150], 0.0, 0.95)
+        independent_bounds.epsilon_lower([run], [150], 0.0, 0.95)
     with pytest.raises(ValueError, match="confidence"):
-        told_luck.epsilon_lower([run], [150], 1e-5, 1.0)
+        independent_bounds.epsilon_lower([run], [150], 1e-5, 1.0)
     with pytest.raises(ValueError, match="of 1 runs"):
-        told_luck.epsilon_lower([run], [150, 150], 1e-5, 0.95)
+        independent_bounds.epsilon_lower([run], [150, 150], 1e-5, 0.95)

@@ -1,33 +1,40 @@
-"""Is the noise as large as declared? Tests of a total squared norm against the chi-square law of Gaussian noise.
+"""Tests of noise: its size against the chi-square distribution, and correlations between steps.
 
-If ``count`` numbers are independent N(0, scale^2), their sum of squares over scale^2 is chi-square with ``count``
-degrees of freedom. What an observer sees from outside is noise plus something else that the step's noise is
-independent of (sampled gradients): that can only add to the sum, whatever it is and however it adapts to the past,
-so that too small a sum speaks against the declared scale and too large a sum does not.
+The sum of squares of ``count`` independent N(0, scale^2) numbers over scale^2 is chi-square with ``count`` degrees of
+freedom. A residual is noise plus something that the step's noise is independent of, which only adds to the sum. So a
+small sum contradicts the declared scale, and a large one does not.
+
+Repeated noise shows in inner products of steps: at one lag (the same noise at each step, a generator seeded again each
+epoch), or in single pairs of steps (noise drawn from a small pool).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 
-#: From so many pairs on the normal tail of their summed products is right to half a percent at the levels used here.
+#: Number of pairs from which the normal tail has a relative error below 0.5 % at the used levels.
 _MANY_PAIRS = 100_000
+
+#: Number of steps whose inner products with all others are computed at a time.
+_BLOCK = 256
+
+Rows: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def lower_tail(sum_of_squares: float, scale: float, count: int) -> Measurement:
-    """Test that noise of at least ``scale`` was added, on what may hold more than noise.
+    """Test that values, which may contain more than noise, have noise of at least ``scale``.
 
-    p = P[chi2(count) <= sum_of_squares / scale^2], one-sided. ``measured`` is the root mean square. ``detectable`` is
-    the smallest d such that noise of scale (1 - d) ``scale`` would have been rejected, given as much else in the sum
-    as there was: None where the rest hides even the absence of noise, or where no noise is declared.
+    p = P[chi2(count) <= sum_of_squares / scale^2]. ``measured`` is the root mean square. ``detectable`` is the smallest
+    relative shortfall of the scale that is rejected, given the measured excess of the sum; None if the excess hides
+    even the absence of noise, or if no noise is declared.
     """
     _check(sum_of_squares, scale, count)
     measured = math.sqrt(sum_of_squares / count)
@@ -46,10 +53,10 @@ def lower_tail(sum_of_squares: float, scale: float, count: int) -> Measurement:
 
 
 def two_sided(sum_of_squares: float, scale: float, count: int) -> Measurement:
-    """Test that noise of exactly ``scale`` was added, on a log of the noise itself.
+    """Test that reported noise has exactly ``scale``.
 
     p = 2 min(lower tail, upper tail), at most 1. ``measured`` is the root mean square; ``detectable`` is the larger of
-    the smallest deviations seen downwards and upwards.
+    the limits in both directions.
     """
     _check(sum_of_squares, scale, count)
     measured = math.sqrt(sum_of_squares / count)
@@ -73,10 +80,11 @@ def two_sided(sum_of_squares: float, scale: float, count: int) -> Measurement:
 
 @dataclass(frozen=True)
 class StepNoise:
-    """The law of a step's squared noise in units of the declared variance: chi-square (see ``step_tests``).
+    """Chi-square distribution of a step's squared noise in units of the declared variance (see ``step_tests``).
 
-    count: the degrees of freedom of a step. both: whether the numbers are those of the noise itself; otherwise they may
-    hold more, and too much says nothing.
+    Attributes:
+        count: Degrees of freedom of a step.
+        both: Whether the values are noise only. Otherwise they may contain more, and only small ones are tested.
     """
 
     count: int
@@ -84,11 +92,6 @@ class StepNoise:
 
     test = "chi-square"
     declared = 1.0
-
-    @property
-    def mean(self) -> float:
-        """One for each degree of freedom."""
-        return float(self.count)
 
     def below(self, total: float, steps: int) -> float:
         """P[chi2 <= total]."""
@@ -99,11 +102,11 @@ class StepNoise:
         return float(special.gammaincc(0.5 * self.count * steps, 0.5 * total))
 
     def size(self, total: float, steps: int) -> float:
-        """The root mean square: the scale, relative to the declared one."""
+        """The scale relative to the declared one."""
         return math.sqrt(total / (self.count * steps))
 
     def detectable(self, most: float, steps: int, level: float) -> float | None:
-        """The shortfall of the scale in some steps that is rejected at ``level``, and the excess where that counts."""
+        """The shortfall of the scale that is rejected at ``level``, and the excess if ``both``."""
         count = self.count * steps
         rest = 0.0 if self.both else max(0.0, most - count)
         room = (_quantile(level, count) - rest) / _quantile(POWER, count)
@@ -114,22 +117,23 @@ class StepNoise:
             return below
         return max(below, math.sqrt(_upper_quantile(level, count) / _quantile(1.0 - POWER, count)) - 1.0)
 
-    def log_ratios(self, values: npt.NDArray[np.float64]) -> Iterator[tuple[float, npt.NDArray[np.float64]]]:
-        """Scales whose variance v is further and further off: ln f_v / f = -(count ln v + (1 / v - 1) x) / 2."""
-        first = 0.5 * math.sqrt(2.0 / self.count)
-        apart = first * 2.0 ** np.arange(max(1, math.ceil(math.log2(14.0 / first))))
-        for log_v in np.concatenate([-apart, apart] if self.both else [-apart]).tolist():
-            yield math.exp(0.5 * log_v), -0.5 * (self.count * log_v + math.expm1(-log_v) * values)
 
+def correlation(
+    products: float, pairs: int, count: int, tried: int = 1, test: str = "correlation of steps"
+) -> Measurement:
+    """Test that standard normal noise is fresh: ``products`` sums ``pairs`` products of values of different steps.
 
-def correlation(products: float, pairs: int, count: int, tried: int = 1) -> Measurement:
-    """Test that standard normal noise is fresh: ``products`` sums the ``pairs`` products of successive steps' numbers.
+    ``products`` over the root of ``pairs`` is nearly standard normal if there are many pairs. Otherwise p is twice
+    Chernoff's bound, with E[e^(s products)] = det(I - s A)^(-1/2) for the adjacency matrix A of all chains.
+    ``measured`` is the correlation, ``detectable`` the smallest detected one by the normal approximation; None if not
+    even identical noise is detected.
 
-    count: how many numbers there are, over all steps; chains of T numbers each hold T - 1 pairs. ``products`` over the
-    root of ``pairs`` is nearly standard normal where there are many pairs; where there are few its tails are heavier,
-    and p is twice Chernoff's bound instead, with E[e^(s products)] = det(I - s A)^(-1/2), A the adjacency matrix of all
-    chains. tried: of how many such sums this one is the largest (Bonferroni). ``measured`` is the correlation,
-    ``detectable`` the smallest one seen, by the normal law; None where not even the same noise again would be.
+    Args:
+        products: The sum.
+        pairs: Number of products.
+        count: Number of values; a chain of T values has T - 1 pairs.
+        tried: Number of such sums of which this is the largest (Bonferroni).
+        test: Name of the test.
     """
     if not 1 <= pairs < count:
         raise ValueError(f"need 1 <= pairs < count, got {pairs} of {count}")
@@ -137,13 +141,13 @@ def correlation(products: float, pairs: int, count: int, tried: int = 1) -> Meas
         raise ValueError(f"tried must be at least 1, got {tried}")
     z = abs(products) / math.sqrt(pairs)
     if pairs >= _MANY_PAIRS:
-        test, p_value, threshold = "normal", math.erfc(z / math.sqrt(2.0)), -float(special.ndtri(0.5 * LEVEL / tried))
+        p_value, threshold = math.erfc(z / math.sqrt(2.0)), -float(special.ndtri(0.5 * LEVEL / tried))
     else:
-        test, threshold = "Chernoff", math.sqrt(2.0 * math.log(2.0 * tried / LEVEL))
         p_value = 2.0 * math.exp(_log_chernoff(abs(products), pairs, count))
+        threshold = math.sqrt(2.0 * math.log(2.0 * tried / LEVEL))
     detectable = (threshold + float(special.ndtri(POWER))) / math.sqrt(pairs)
     return Measurement(
-        test=f"correlation of successive steps, {test}",
+        test=test,
         declared=0.0,
         measured=products / pairs,
         p_value=min(1.0, tried * p_value),
@@ -152,12 +156,11 @@ def correlation(products: float, pairs: int, count: int, tried: int = 1) -> Meas
 
 
 def least_coordinate(least: float, steps: int, count: int) -> Measurement:
-    """Test that every one of ``count`` coordinates had noise: ``least`` is the smallest sum of squares over the steps.
+    """Test that each of ``count`` coordinates has noise; ``least`` is the smallest sum of squares over the steps.
 
-    In units of the declared variance each sum is at least chi-square with ``steps`` degrees of freedom, whatever else
-    is in it: p = count P[chi2(steps) <= least], one-sided (Bonferroni). ``measured`` is that coordinate's scale,
-    ``detectable`` the smallest shortfall of a single coordinate's scale that would have been seen; None where not even
-    the absence of noise would.
+    In units of the declared variance each sum is at least chi-square with ``steps`` degrees of freedom:
+    p = count P[chi2(steps) <= least] (Bonferroni). ``measured`` is that coordinate's scale, ``detectable`` the smallest
+    detected shortfall of one coordinate's scale; None if not even the absence of noise is detected.
     """
     _check(least, 1.0, steps)
     if count < 1:
@@ -172,48 +175,33 @@ def least_coordinate(least: float, steps: int, count: int) -> Measurement:
     )
 
 
-def quietest(parts: Mapping[str, tuple[float, int]]) -> tuple[str, Measurement]:
-    """Test every part of the model (a layer's sum of squares over its degrees) by :func:`lower_tail`, Bonferroni.
+def quietest(parts: Mapping[str, tuple[float, int]], steps: int = 1) -> tuple[str, Measurement]:
+    """Test every part of the model, at every step if ``steps`` are more than 1, with a Bonferroni correction.
 
-    Returns the name of the most surprising part and its measurement; ``detectable`` is that of the smallest part.
+    Args:
+        parts: Per part, the sum of squares and its degrees of freedom: over all steps, or at the quietest of ``steps``.
+        steps: Number of steps of which the sum is the smallest.
+
+    Returns:
+        The most surprising part and its measurement. ``detectable`` applies to the smallest part.
     """
-    found = {name: lower_tail(total, 1.0, count) for name, (total, count) in parts.items()}
-    name = min(found, key=lambda n: (found[n].p_value, found[n].measured))
-    smallest = min(count for _, count in parts.values())
-    room = _quantile(LEVEL / len(parts), smallest) / _quantile(POWER, smallest)
-    return name, Measurement(
-        test="chi-square of the quietest layer",
-        declared=1.0,
-        measured=found[name].measured,
-        p_value=min(1.0, len(parts) * found[name].p_value),
-        detectable=1.0 - math.sqrt(room) if room > 0.0 else None,
-    )
-
-
-def quietest_step(parts: Mapping[str, tuple[float, int]], steps: int) -> Measurement:
-    """Test every part of the model at every step.
-
-    parts: of each the least sum of squares of any of the ``steps`` steps, and the degrees of freedom of one. p is the
-    smallest lower tail times the number of parts and steps (Bonferroni); ``detectable`` is that of the smallest part at
-    a single step.
-    """
-    found = {name: (log_lower_tail(least, count), least, count) for name, (least, count) in parts.items()}
+    found = {name: (log_lower_tail(least, count), least / count, least) for name, (least, count) in parts.items()}
     name = min(found, key=lambda n: found[n])
-    tail, least, count = found[name]
+    tail, square, _ = found[name]
     tried = len(parts) * steps
     smallest = min(count for _, count in parts.values())
     room = _quantile(LEVEL / tried, smallest) / _quantile(POWER, smallest)
-    return Measurement(
-        test=f"chi-square of the quietest layer at a step, in {name}",
+    return name, Measurement(
+        test="chi-square of the quietest layer",
         declared=1.0,
-        measured=math.sqrt(least / count),
+        measured=math.sqrt(square),
         p_value=min(1.0, math.exp(math.log(tried) + tail)),
         detectable=1.0 - math.sqrt(room) if room > 0.0 else None,
     )
 
 
 def _log_chernoff(products: float, pairs: int, count: int) -> float:
-    """The least of ln E[e^(s X)] - s ``products`` over some 0 < s < 1/2, by the closed form of a path's determinant."""
+    """Minimize ln E[e^(s X)] - s ``products`` over a grid of s, by the closed form of a path's determinant."""
     chains = count - pairs
     length = count / chains
     s = np.linspace(0.0, 0.5, 2001)[1:-1]
@@ -225,10 +213,10 @@ def _log_chernoff(products: float, pairs: int, count: int) -> float:
 
 
 def log_lower_tail(total: float, count: float) -> float:
-    """ln P[chi2(count) <= total]: finite even where the probability underflows, -inf only at total = 0.
+    """Return ln P[chi2(count) <= total], finite even if the probability underflows; -inf only at total = 0.
 
     P(a, x) = x^a e^-x / Gamma(a + 1) * (1 + x/(a+1) + x^2/((a+1)(a+2)) + ...) with a = count/2, x = total/2; the
-    series is summed only where the ready-made function has underflown, and there it converges like a power of x/a.
+    series is summed only if the library function underflows, and then converges like a power of x/a.
     """
     a, x = 0.5 * count, 0.5 * total
     if x <= 0.0:
@@ -258,3 +246,58 @@ def _check(sum_of_squares: float, scale: float, count: int) -> None:
         raise ValueError(f"scale must be finite and not negative, got {scale}")
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Products:
+    """Inner products between rows.
+
+    Attributes:
+        lags: (steps,), the sum over t of <row t, row t - lag>; 0 at lag 0.
+        largest: The inner product with the largest absolute value between rows of different steps.
+    """
+
+    lags: Rows
+    largest: float
+
+
+def products(rows: Rows, earlier: Rows | None = None) -> Products:
+    """Multiply each row (steps, width) with all ``earlier`` rows before it, by default its own."""
+    before = rows if earlier is None else earlier
+    count = len(rows)
+    lags, largest = np.zeros(count), 0.0
+    for start in range(0, count, _BLOCK):
+        some = np.arange(start, min(count, start + _BLOCK))
+        lag = some[:, None] - np.arange(some[-1])[None, :]
+        found = np.where(lag > 0, rows[some] @ before[: some[-1]].T, 0.0)
+        lags += np.bincount(np.maximum(lag, 0).ravel(), weights=found.ravel(), minlength=count)
+        largest = _larger(largest, found)
+    lags[:1] = 0.0
+    return Products(lags=lags, largest=largest)
+
+
+def largest_across(one: Rows, other: Rows) -> float:
+    """Return the inner product with the largest absolute value of any two steps of two runs, rows (steps, width)."""
+    largest = 0.0
+    for start in range(0, len(one), _BLOCK):
+        largest = _larger(largest, one[start : start + _BLOCK] @ other.T)
+    return largest
+
+
+def _larger(largest: float, found: Rows) -> float:
+    value = float(found.flat[int(np.argmax(np.abs(found)))]) if found.size else 0.0
+    return value if abs(value) > abs(largest) else largest
+
+
+def tested_lags(steps: int) -> int:
+    """Return the largest tested lag: longer ones have few terms, and pairs of steps are tested as well."""
+    return steps // 2
+
+
+def worst_lag(sums: Rows) -> int:
+    """Return the tested lag with the most surprising sum of products of standard normal rows; 0 without any."""
+    count = len(sums)
+    last = tested_lags(count)
+    if last < 1:
+        return 0
+    return 1 + int(np.argmax(np.abs(sums[1 : last + 1]) / np.sqrt(count - np.arange(1, last + 1))))

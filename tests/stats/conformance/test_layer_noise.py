@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from dpspec import json_records
-from dpspec.stats.conformance.evidence.measured import SharedLayers
-from dpspec.stats.independence import layer_noise
-from dpspec.stats.independence.layer_noise import Shared
+from dpspec.stats.conformance import layer_noise
+from dpspec.stats.conformance.evidence import SharedLayers
+from dpspec.stats.conformance.layer_noise import Shared
 
 Array = np.ndarray
 STEPS, SIZE = 20, 100
