@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.layers import CASES, made
+from support.layers import CASES, made, one_by_one
 from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,18 +27,6 @@ from dpspec.training.gradients.ghost_parameters import (
     squares_of,
 )
 from dpspec.training.gradients.persample import FlatModel
-
-
-def one_by_one(model, x, y):
-    """The slow obvious way."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    found = []
-    for i in range(len(x)):
-        loss = functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        flat = (torch.zeros_like(p) if g is None else g for g, p in zip(gradients, parameters, strict=True))
-        found.append(torch.cat([g.flatten() for g in flat]))
-    return torch.stack(found)
 
 
 def close(a, b, digits=10):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.layers import Net
+from support.layers import Net, one_by_one
 from torch import nn
 from torch.nn import functional
 
@@ -23,16 +23,6 @@ from dpspec.training.gradients.flat_model import record_by_record
 from dpspec.training.gradients.ghost import PerExample
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
 from dpspec.training.gradients.recurrent import written_out
-
-
-def one_by_one(model, x, y):
-    """The slow obvious way: one backward pass per record."""
-    found = []
-    for i in range(len(x)):
-        loss = nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
-        grads = torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
-        found.append(torch.cat([g.flatten() for g in grads]))
-    return torch.stack(found)
 
 
 def norms_of(model, x, y):
@@ -275,21 +265,13 @@ def records(kind, shape, classes, dtype):
     return x, torch.randint(0, classes, (4,), generator=source)
 
 
-def one_by_one_models(model, x, y):
-    found = []
-    for i in range(len(x)):
-        loss = nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
-        found.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))]))
-    return torch.stack(found)
-
-
 @pytest.mark.parametrize("kind", [model.kind for model in MODELS])
 def test_exactly_the_gradients_of_each_record(kind):
     """In float64, where they agree to ten digits."""
     model, shape, classes = built(kind)
     model = model.double()
     x, y = records(kind, shape, classes, torch.float64)
-    expected = one_by_one_models(model, x, y)
+    expected = one_by_one(model, x, y)
     flat = FlatModel(model)
     assert torch.allclose(flat.rows(flat.initial(), x, y), expected, rtol=1e-9, atol=1e-10)
     assert torch.allclose(flat.norms(flat.initial(), x, y), expected.norm(dim=1), rtol=1e-10)
@@ -300,7 +282,7 @@ def test_to_the_accuracy_of_float32(kind):
     """Relative to each record's norm. Rounding may take a ReLU of a single record across its kink, of two hardly."""
     model, shape, classes = built(kind)
     x, y = records(kind, shape, classes, torch.float32)
-    expected = one_by_one_models(model, x, y)
+    expected = one_by_one(model, x, y)
     norms = expected.double().norm(dim=1)
     flat = FlatModel(model)
     got = per_example_gradients(flat, x, y)
@@ -370,26 +352,15 @@ def rows(shape, seed, top=None):
     return torch.randn(RECORDS, *shape, generator=source, dtype=torch.float64)
 
 
-def one_by_one_layers(model, x, y):
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    found = []
-    for i in range(len(x)):
-        loss = functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        flat = [torch.zeros_like(p) if g is None else g for g, p in zip(gradients, parameters, strict=True)]
-        found.append(torch.cat([g.flatten() for g in flat]))
-    return torch.stack(found)
-
-
 def check(make, x, seed=0):
     """Both precisions, against the loop in the same precision; the model in float64."""
     model = seeded(make, seed)
     y = torch.randint(0, CLASSES, (len(x),), generator=torch.Generator().manual_seed(seed))
-    flat, truth = None, one_by_one_layers(model, x, y)
+    flat, truth = None, one_by_one(model, x, y)
     for dtype, digits in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
         model = model.to(dtype)
         some = x.to(dtype)
-        expected = one_by_one_layers(model, some, y)
+        expected = one_by_one(model, some, y)
         flat = FlatModel(model)
         got = flat.rows(flat.initial(), some, y)
         scale = float(expected.abs().max()) + 1e-3
