@@ -45,7 +45,14 @@ def whole_runs(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Sequence[dps.Tria
         run, shard = shards.run_and_shard(trial.index)
         runs.setdefault(run, {})[shard] = trial
     whole = [list(parts.values()) for parts in runs.values() if len(parts) == shards.count]
-    return [replace(parts[0], arrays=_joined_arrays(parts)) for parts in whole]
+    joined = []
+    for parts in whole:
+        arrays = dict(parts[0].arrays)
+        for name in PER_RECORD:
+            if any(name in part.arrays for part in parts):
+                arrays[name] = np.concatenate([read_array(part, name) for part in parts], axis=-1)
+        joined.append(replace(parts[0], arrays=arrays))
+    return joined
 
 
 def first_shards(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Sequence[dps.Trial]:
@@ -89,14 +96,6 @@ def read_array(trial: dps.Trial, name: str) -> Array:
 def _shards(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Shards:
     assert spec.audit is not None
     return AuditBlock.of(spec.audit.options).shards(len(audited_records(spec, read_sizes(trials)).points))
-
-
-def _joined_arrays(parts: Sequence[dps.Trial]) -> dict[str, Array]:
-    arrays = dict(parts[0].arrays)
-    for name in PER_RECORD:
-        if any(name in part.arrays for part in parts):
-            arrays[name] = np.concatenate([read_array(part, name) for part in parts], axis=-1)
-    return arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +206,7 @@ class Analysis:
     @cached_property
     def best_order(self) -> float:
         """Best order of the data-independent bound at the largest claimed delta."""
-        return self.shown_side.composer.best_order(bounds.claimed_deltas(self.spec)[-1])
+        return self.shown_side.composer.best_order(kit.claimed_deltas(self.spec)[-1])
 
     @cached_property
     def shown_orders(self) -> tuple[float, ...]:
@@ -252,7 +251,7 @@ def record_table(records: Analysis) -> dps.Series:
     The column ratio is the estimate divided by the data-independent epsilon of the same method and may exceed 1. The
     column advantage bounds the membership advantage, see ``advantage``.
     """
-    delta, audited, ratios = bounds.claimed_deltas(records.spec)[-1], records.audited, records.shown_side.ratios
+    delta, audited, ratios = kit.claimed_deltas(records.spec)[-1], records.audited, records.shown_side.ratios
     whole = records.epsilons(delta, audited.widest_direction)
     norms = np.mean([run.mean(axis=0, dtype=np.float64) for run in ratios], axis=0)
     columns: dict[str, Sequence[dps.Json]] = {
