@@ -1,10 +1,8 @@
 """Clipped gradient sums of R models of the same kind in one batch, each over its own records.
 
-Gradients of dense layers are not written out. The gradient of a zero added to the layer's output is d; with the layer's
-input a, the weight gradient is the outer product d a^T. Its norm is |d| |a|, and a weighted sum over records is one
-matrix product per model. Parameters with any other use get gradients written out per record.
-
-All arithmetic is full float32: a norm that is rounded differently from the added gradient bounds nothing.
+The gradient of a zero added to a dense layer's output is d; with the layer's input a, the weight gradient is d a^T. Its
+norm is |d| |a|, and a weighted sum over records is one matrix product per model. Parameters with any other use get
+gradients written out per record. All arithmetic is full float32.
 """
 
 from __future__ import annotations
