@@ -264,7 +264,7 @@ def rules_of(
 
 
 def _mask(rule: Mixing, layout: Layout, device: str) -> Tensor | None:
-    """Mask of the mixed coordinates, None for all. Raises ``ValueError`` for an unknown parameter name."""
+    """Mask of the mixed coordinates, None for all."""
     if not rule.unmixed:
         return None
     left = set(rule.unmixed)

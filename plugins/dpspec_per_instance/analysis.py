@@ -67,10 +67,7 @@ def has_arrays(trials: Sequence[dps.Trial]) -> bool:
 
 
 def read_sizes(trials: Sequence[dps.Trial]) -> dps.Facts:
-    """Numbers of records, the only property of the data that conclusions need.
-
-    Raises ``ValueError`` if the trials report different numbers.
-    """
+    """Numbers of records, the only property of the data that conclusions need."""
     sizes = kit.recorded(trials[0], "sizes")
     if any(kit.recorded(trial, "sizes") != sizes for trial in trials):
         raise ValueError("trials report different numbers of records")
@@ -84,7 +81,7 @@ def read_sizes(trials: Sequence[dps.Trial]) -> dps.Facts:
 
 
 def read_array(trial: dps.Trial, name: str) -> Array:
-    """An array of a trial. Raises ``MissingArrayError`` if it is absent."""
+    """An array of a trial."""
     arrays: Mapping[str, Array] = trial.arrays
     if name not in arrays:
         raise dps.MissingArrayError(
@@ -148,7 +145,7 @@ class Analysis:
     """Per-record analysis in all audited directions."""
 
     def __init__(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> None:
-        """``trials``: one per run. Raises ``ValueError`` if a trial lacks its norms."""
+        """``trials``: one per run."""
         assert spec.audit is not None
         self.spec, self.trials = spec, trials
         self.audited: Audited = audited_records(spec, read_sizes(trials))

@@ -66,10 +66,7 @@ def _quantiles(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> Iterato
 
 
 def quantile_place(fraction: float, audited: int, population: int, failure: float | None) -> int | None:
-    """Index of the sorted values of ``audited`` records that bounds a ``fraction`` of the population.
-
-    Raises ``ValueError`` if ``audited`` exceeds ``population``.
-    """
+    """Index of the sorted values of ``audited`` records that bounds a ``fraction`` of the population."""
     if audited > population:
         raise ValueError(f"{audited} records cannot be a sample of {population}")
     wanted = int(np.ceil(fraction * population - 1e-9))

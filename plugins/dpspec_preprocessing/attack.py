@@ -25,7 +25,7 @@ _REACH, _MEMBER_OFFSET, _JITTER = 2.99, 0.95, 0.002
 
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    """Execute the repeats of every trial. Raises ``DataError`` if the pipeline cannot run on the records."""
+    """Execute the repeats of every trial."""
     declared, options = Declaration.of(inputs["mechanism"]), AuditBlock.of(inputs["audit"])
     pipeline = declared.pipeline(context.facts.records, context.facts.features)
     x, y = collection.flat_rows(context, declared), _labels(context.data.train_y, declared)
@@ -131,7 +131,7 @@ def build_neighbours(
     clusters: int = 5,
     members: int = 3,
 ) -> Neighbours:
-    """Build both neighbours from real rows. Raises ``ValueError`` if the construction does not fit the rows.
+    """Build both neighbours from real rows.
 
     Args:
         x: Real rows, shape (n, d); NaN if a value is missing.
@@ -161,8 +161,6 @@ def build_neighbours(
 
 def directions(count: int, features: int) -> Array:
     """Unit vectors with pairwise angles of at least 72 degrees: positive and negative axes, or five on a circle.
-
-    Raises ``ValueError`` if ``count`` vectors do not fit.
 
     Returns:
         Vectors, shape (count, features).
