@@ -25,9 +25,9 @@ from dpspec.data.score_table import Wanted, read_columns
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import ZERO_OUT, ScheduleEpsilon
 from dpspec.errors import RecordingError
+from dpspec.recording.folder.canaries import BYTES, GRADIENTS, CoinSource
 from dpspec.recording.folder.header import MOST_CANARIES
 from dpspec.recording.folder.run_folder import CANARIES, STEPS
-from dpspec.recording.planting.coins import BYTES, GRADIENTS, CoinSource
 from dpspec.regular_files import NotRegularError, read_regular
 from dpspec.stats.attacks import guess_counts
 

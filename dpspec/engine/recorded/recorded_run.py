@@ -13,9 +13,8 @@ import numpy as np
 
 from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.header import Header
-from dpspec.recording.folder.option_record import MOST_OPTIONS, UNREAD, OptionChange
 from dpspec.recording.folder.run_folder import RunFolder, Scored
-from dpspec.recording.folder.step_record import COLUMNS, UNSEEN
+from dpspec.recording.folder.step_record import COLUMNS, MOST_OPTIONS, UNREAD, UNSEEN, OptionChange
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
