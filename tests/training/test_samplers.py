@@ -295,10 +295,6 @@ def test_the_log_counts_whole_epochs_and_goes_on_within_one() -> None:
         assert logs[0].astray == logs[1].astray
         assert logs[0].astray[1] == 0
         assert bool(logs[0].astray[0]) == bool(fault)
-        assert logs[0].together is not None
-        assert logs[1].together is not None
-        assert logs[0].together.sums(0) == logs[1].together.sums(0)
-        assert logs[0].together.sums(0).looked == 1
 
 
 @pytest.mark.parametrize("batches", [1, 2, 3])
