@@ -122,11 +122,14 @@ def _counted(noun: str, claims: Sequence[tuple[AuditResult, Verdict]]) -> str:
     """``Both privacy claims are proved.``, or the number for each verdict, the worst first."""
     held = [labels.verdict_label(audit, one) for audit, one in claims]
     found = {name: held.count(name) for name in _PREDICATES if name in held}
+    assumed = {name for audit, _ in claims if audit.recording is not None for name in audit.recording.assumes}
+    under = f" under {labels.count(len(assumed), 'assumption')}" if assumed else ""
+    predicates = {**_PREDICATES, "proved": _PREDICATES["proved"] + under}
     if len(found) == 1:
         (name,), number = found, len(held)
         subject = {1: f"The {noun}", 2: f"Both {noun}s"}.get(number, f"All {number} {noun}s")
-        return f"{subject} {_PREDICATES[name].replace('{is}', 'is' if number == 1 else 'are')}."
-    parts = [f"{n} {_PREDICATES[name].replace('{is}', 'is' if n == 1 else 'are')}" for name, n in found.items()]
+        return f"{subject} {predicates[name].replace('{is}', 'is' if number == 1 else 'are')}."
+    parts = [f"{n} {predicates[name].replace('{is}', 'is' if n == 1 else 'are')}" for name, n in found.items()]
     return f"Of {len(held)} {noun}s {joined(parts)}."
 
 
@@ -273,7 +276,7 @@ def _block(block: Json, kind: str, omit: tuple[str, ...] = ()) -> str:
     if not isinstance(block, Mapping):
         return ""
     name = labels.value(block.get(kind)) if block.get(kind) is not None else ""
-    rest = {key: _listed(key, value) for key, value in block.items() if key not in (kind, *omit)}
+    rest = {key: _listed(key, value) for key, value in block.items() if key not in (kind, *omit) and value != ()}
     return shortened(": ".join(part for part in (name, labels.conditions(rest)) if part), _LONGEST)
 
 
