@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from generator import commands, python, spec, tools
+from generator import checks, commands, python, spec, tools
 from generator.markdown import table, tidy
 
 from dpspec.contract.catalog import Catalog
@@ -53,6 +53,7 @@ def pages() -> dict[str, str]:
         "python.md": python.public_page(),
         "plugins.md": python.plugin_page(),
         "plugin-tools.md": tools.page(),
+        "checks.md": checks.page(),
     }
     return {name: NOTE + text for name, text in written.items()}
 

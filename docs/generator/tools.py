@@ -22,7 +22,7 @@ _UNSTABLE = (
     "stats.attacks.gaussian_fit",
     "stats.attacks.thresholds",
     "stats.conformance.expectations",
-    "stats.conformance.run_checks",
+    "stats.conformance.table",
     "stats.utility",
     "training.canaries",
     "training.loop.native",

@@ -17,7 +17,7 @@ import numpy as np
 from dpspec.contract import Check
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.stats import gaussian_noise, step_correlations
-from dpspec.stats.conformance import noise_size
+from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import Measurement, check, exact, worst
 
 #: Names of the tests.
@@ -127,7 +127,7 @@ def _quiet(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
     least, steps, count, rounding = given
     # Rounding can bring each value of a coordinate closer to 0.
     least = (math.sqrt(least) + math.sqrt(steps) * rounding) ** 2
-    measured = replace(noise_size.least_coordinate(least, int(steps), int(count)), test=QUIET)
+    measured = replace(noise_tests.least_coordinate(least, int(steps), int(count)), test=QUIET)
     yield check("noise-isotropy", measured, "reported", f"of {int(count)} coordinates")
 
 
