@@ -72,7 +72,7 @@ _DP_SGD: Mapping[str, str] = {
     "fresh-noise": "noise is independent across steps",
     "clipping": "every record's gradient is clipped to the clip norm",
     "sampling": "batches are drawn by the declared scheme, afresh each step",
-    "steps": "exactly the declared number of updates is made",
+    "steps": "the number of updates is exactly the declared one",
     "public-constants": "rate, divisor and schedule do not depend on rows",
 }
 

@@ -146,7 +146,7 @@ def _with_accuracy(assumptions: tuple[dps.Assumption, ...]) -> tuple[dps.Assumpt
 
 
 def _only(value: str) -> dict[str, Any]:
-    return {"enum": [value], "default": value, "description": "Which data sets are neighbours."}
+    return {"enum": [value], "default": value, "description": "The neighboring relation."}
 
 
 def _block(properties: Mapping[str, Any], *, optional: bool = False) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class AttackedMechanism(SimpleMechanism):
     attack: ClassVar[str] = "scores of real releases"
     audit_schema: ClassVar[Mapping[str, dps.Json]] = {
         "method": {"enum": ["many-run"], "description": "Many releases, with the group or without by a fair coin."},
-        "releases": integer("How many releases each run makes of each group size.", least=2, most=10**6, default=2000),
+        "releases": integer("The number of releases per run and group size.", least=2, most=10**6, default=2000),
     }
 
     @abstractmethod

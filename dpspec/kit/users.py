@@ -54,18 +54,18 @@ def by_user(data: dps.LoadedData, declared: int | None = None) -> tuple[np.ndarr
 
     owners, x, y = data.owners, data.train_x, data.train_y
     if owners is None:
-        raise dps.DataError("users are drawn, and the data does not say whose its records are")
+        raise dps.DataError("users are drawn, but the data does not name the users of its records")
     if owners.shape != y.shape or owners.dtype.kind != "i":
-        raise dps.DataError(f"owners must be {len(y)} whole numbers, one for each record")
+        raise dps.DataError(f"owners must be {len(y)} integers, one for each record")
     counts = np.bincount(owners) if len(owners) and owners.min() >= 0 else np.zeros(1, dtype=np.int64)
     if counts.min() < 1:
         raise dps.DataError("owners must be users counted from 0, each with a record")
     users, most = len(counts), int(counts.max())
     if declared is not None and users != declared:
-        raise dps.DataError(f"the records are of {users} users, and the data's facts say {declared}")
+        raise dps.DataError(f"the records have {users} users, but the data's facts declare {declared}")
     if users * most * max(1, x[:1].nbytes) > MOST_BYTES:
-        message = f"{users} users with up to {most} records each do not fit when they are laid out user by user"
-        raise dps.DataError(f"{message}: keep fewer of each, by max_records_per_user")
+        message = f"{users} users with up to {most} records each exceed the memory for rows by user"
+        raise dps.DataError(f"{message}: set a smaller max_records_per_user")
     order = np.argsort(owners, kind="stable")
     starts = np.cumsum(counts) - counts
     places = np.arange(len(owners)) - np.repeat(starts, counts)
@@ -78,7 +78,7 @@ def by_user(data: dps.LoadedData, declared: int | None = None) -> tuple[np.ndarr
 _T = TypeVar("_T")
 
 #: Limit of every user column.
-_SPELT = "whoever is spelt in two ways counts as two users"
+_SPELT = "two spellings of a user count as two users"
 
 
 class UsersAsGroups(dps.Audit):
@@ -168,17 +168,17 @@ def in_units(spec: dps.Spec, outcome: _T) -> _T:
 def bounded(spec: dps.Spec) -> dps.Assumption:
     """Assumption that converts claims about users to groups: the maximum number of records, or sampling of users."""
     if draws_users(spec.phases):
-        text = f"a user who is drawn adds one vector within the clip norm, however many records there are; {_SPELT}"
+        text = f"a drawn user adds one vector within the clip norm, for any number of records; {_SPELT}"
         return dps.Assumption(name="users-drawn", status="declared", text=text)
     most = spec.records_per_unit
     bound = f"{most} record{'s' * (most != 1)}"
     status: dps.findings.AssumptionStatus = "by-construction"
     if spec.data.get("max_records_per_user") is not None:
-        text = f"of each user at most {bound} are kept, chosen by a seed and by that user's own records alone; {_SPELT}"
+        text = f"of each user at most {bound} are kept, chosen by a seed and that user's records only; {_SPELT}"
     elif spec.data.get("user") is not None:
-        text = f"no user has more than {bound}: data in which one has more is refused; {_SPELT}"
+        text = f"no user has more than {bound}: data with more is rejected; {_SPELT}"
     else:
-        status, text = "declared", f"no user has more than {bound}: the spec says so, and nothing here checked it"
+        status, text = "declared", f"no user has more than {bound}: declared by the spec, not checked"
     return dps.Assumption(name="records-per-user", status=status, text=text)
 
 
@@ -187,27 +187,27 @@ def _refused(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         return
     if records_per_user(spec.data.options) is None and not draws_users(spec.phases):
         yield unsupported(
-            "the bound for one user is that of a group of all its records, and nothing says how many there are at most",
+            "a bound for one user needs the maximum number of records per user, which the data does not declare",
             ("threat_model", "unit"),
-            "data: {user: COLUMN, records_per_user: 8} of a table, or max_records_per_user: 8 to drop what is more; "
-            "records_per_user: 8 of data that is only declared. Where users are drawn (mechanism.sampling.unit: user) "
-            "none is needed",
+            "write data: {user: COLUMN, records_per_user: 8} for a table, or max_records_per_user: 8 to drop further "
+            "records; records_per_user: 8 for declared data. Sampling of users (mechanism.sampling.unit: user) "
+            "needs none",
         )
     for i, claim in enumerate(spec.claims):
         if claim.record is not None:
-            yield unsupported("a claim about users cannot be about one record", ("claims", i, "record"), "leave it out")
+            yield unsupported("a claim about users cannot have record", ("claims", i, "record"), "remove record")
     if spec.audit is not None and "scores" in spec.audit.options:
         yield unsupported(
-            "scores from elsewhere are judged of groups of records, not of users",
+            "external scores support groups of records, not users",
             ("audit", "scores"),
-            "leave unit out, and name the records of one user as group_size",
+            "remove unit, and write the number of records of a user as group_size",
         )
 
 
 def _units(size: int, most: int) -> int:
     """Number of users for a group of records."""
     if size % most:
-        raise ValueError(f"a group of {size} records is none of users with {most} each")
+        raise ValueError(f"a group of {size} records does not consist of users with {most} each")
     return size // most
 
 

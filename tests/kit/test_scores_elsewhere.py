@@ -102,7 +102,7 @@ def test_an_upper_bound_says_that_nobody_saw_what_ran() -> None:
 @pytest.mark.parametrize(
     ("changes", "path", "text"),
     [
-        ({"runs": 2}, ("audit", "runs"), "runs does not go with scores"),
+        ({"runs": 2}, ("audit", "runs"), "runs cannot be combined with scores"),
         ({"sizes": (1, 2)}, ("audit", "scores"), "group_size"),
         ({"rows": 599}, ("audit", "scores", "rows"), "600 rows"),
         ({"coin": "inn"}, ("audit", "scores", "coin"), "has no column"),
@@ -119,5 +119,5 @@ def test_the_trial_reads_the_table_that_it_was_promised(tmp_path: Path) -> None:
     table(tmp_path, *told_apart(600, 1.0))
     inputs = score_trial.trial_inputs(spec(tmp_path))
     table(tmp_path, *told_apart(600, 2.0))
-    with pytest.raises(dps.DataError, match="it changed"):
+    with pytest.raises(dps.DataError, match="changed during the run"):
         score_trial.table_of(inputs, tmp_path)

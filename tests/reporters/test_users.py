@@ -62,7 +62,7 @@ def test_the_statement_says_who_saw_to_the_bound(result: Result) -> None:
     (made,) = statement.statements(result)
     unit = next(block.text for block in made.blocks if block.name == "Unit of privacy")
     assert unit.startswith(f"{ONE}, added or removed; groups of 1 and 2 were accounted for.")
-    assert unit.endswith("No user has more than 5 records: the spec says so, and nothing here checked it")
+    assert unit.endswith("No user has more than 5 records: declared by the spec, not checked")
 
 
 def test_a_deployment_record_names_the_unit(result: Result) -> None:
