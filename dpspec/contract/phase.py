@@ -16,25 +16,33 @@ Drawn: TypeAlias = Literal["record", "user"]
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeOptions:
-    """A sampling scheme: its phrase, its required options (``takes``) and its optional ones (``may``)."""
+    """A sampling scheme.
+
+    Attributes:
+        says: its phrase.
+        takes: its required options.
+        may: its optional options.
+        independent: whether each record enters each batch independently of all others.
+    """
 
     says: str
     takes: tuple[str, ...] = ()
     may: tuple[str, ...] = ()
+    independent: bool = False
 
 
 #: All schemes, the source of the fragment ``SAMPLING``. Samplers are in ``training/loop/samplers.py``, tests in
 #: ``stats/conformance/sampling/checks.py``. Mechanisms list the schemes that their theorems cover, so new schemes are
 #: rejected by default.
 SCHEMES: Mapping[Scheme, SchemeOptions] = {
-    "poisson": SchemeOptions(says="every record enters with probability rate", takes=("rate",)),
+    "poisson": SchemeOptions(says="every record enters with probability rate", takes=("rate",), independent=True),
     "truncated-poisson": SchemeOptions(
         says="as poisson, and where more than max_batch records enter, a uniformly random subset of max_batch of them "
         "is kept",
         takes=("rate", "max_batch"),
     ),
     "fixed": SchemeOptions(says="a uniformly random subset of batch_size records", takes=("batch_size",)),
-    "full": SchemeOptions(says="every record, every step"),
+    "full": SchemeOptions(says="every record, every step", independent=True),
     "shuffled": SchemeOptions(
         says="every epoch takes all records in a new random order, batch_size at a time, its last batch being what is "
         "left; bounded without amplification, for adjacency zero-out alone",
@@ -48,6 +56,15 @@ SCHEMES: Mapping[Scheme, SchemeOptions] = {
         may=("batches_per_epoch",),
     ),
 }
+
+
+#: Schemes whose batches contain each record independently of all others.
+INDEPENDENT_SCHEMES: tuple[Scheme, ...] = tuple(name for name, options in SCHEMES.items() if options.independent)
+
+
+def poisson_sampling(rate: float) -> dict[str, Json]:
+    """The ``sampling`` block of Poisson batches at a rate in (0, 1), or of full batches at 1."""
+    return {"scheme": "poisson", "rate": rate} if rate < 1.0 else {"scheme": "full"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +106,31 @@ class Sampling:
             epoch_steps=None if epoch_steps is None else int(epoch_steps),
             batches_per_epoch=int(block.get("batches_per_epoch") or 1),
         )
+
+    @property
+    def is_poisson(self) -> bool:
+        """Whether each record enters each batch independently at ``rate``."""
+        return self.scheme == "poisson"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether each batch contains all records."""
+        return self.scheme == "full"
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether each batch is a uniformly random subset of ``batch_size`` records."""
+        return self.scheme == "fixed"
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether each epoch takes all records in a random order."""
+        return self.scheme == "shuffled"
+
+    @property
+    def is_independent(self) -> bool:
+        """Whether each record enters each batch independently of all others."""
+        return SCHEMES[self.scheme].independent
 
     @property
     def of_users(self) -> bool:

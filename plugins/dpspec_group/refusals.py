@@ -302,7 +302,7 @@ def _estimates(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps
         return
     batch = 0.0
     for i, phase in enumerate(spec.phases):
-        if phase.sampling.scheme != "poisson" or phase.sampling.of_users:
+        if not phase.sampling.is_poisson or phase.sampling.of_users:
             drawn = "users" if phase.sampling.of_users else f"{phase.sampling.scheme} batches"
             yield kit.unsupported(
                 f"expected_from estimates the mean sum of Poisson batches of records, but this phase samples {drawn}",

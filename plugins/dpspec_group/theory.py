@@ -211,9 +211,7 @@ def _epsilons(
     if quiet:
         seen = _detection_probability(quiet, group_size, records, direction)
         return tuple(Interval(math.inf if delta < seen else 0.0, math.inf).by("without noise") for delta in deltas)
-    if has_lower(phases) and _from_below(
-        phases, group_size, records
-    ):  # two pairs: refine fully
+    if has_lower(phases) and _from_below(phases, group_size, records):  # two pairs: refine fully
         other_direction = None
     question = functools.partial(PrivacyLoss.epsilons, deltas=deltas, width=widths, other_direction=other_direction)
     return tuple(loss_intervals(phases, group_size, records, direction, question))

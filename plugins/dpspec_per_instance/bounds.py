@@ -216,7 +216,7 @@ def tight_epsilons(spec: dps.Spec, direction: str) -> dict[float, Interval]:
 
 
 def _step_pair(phase: dps.Phase) -> Mixture:
-    if phase.sampling.scheme == "poisson":
+    if phase.sampling.is_poisson:
         return Mixture.poisson(1, phase.rate(), phase.noise_multiplier)
     return Mixture.full(1, phase.noise_multiplier)
 

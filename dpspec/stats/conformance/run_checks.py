@@ -73,7 +73,7 @@ def of_runs(
 def _all(phases: Sequence[Phase], runs: Sequence[RunEvidence], privacy: Privacy) -> Iterator[Check]:
     yield from _counted(phases, runs)
     noisy = [phase for phase in phases if phase.get("noise_multiplier") != 0.0]
-    dependent = bool(noisy) and all(phase.get("sampling", {}).get("scheme") == "shuffled" for phase in noisy)
+    dependent = bool(noisy) and all("sampling" in phase and phase.sampling.is_shuffled for phase in noisy)
     for found in (
         noise_checks.noise_scale([run.noise for run in runs if run.noise is not None]),
         noise_checks.residuals([run.measured for run in runs if run.measured is not None], dependent=dependent),
