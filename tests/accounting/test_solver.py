@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpspec.accounting import DIRECTIONS, Interval, Laplace, Mixture, PrivacyLoss
+from dpspec.accounting import DIRECTIONS, Discrete, Interval, Laplace, Mixture, PrivacyLoss, gaussian
 from dpspec.accounting.composition import Cumulants
 from dpspec.accounting.grid import Pair
 from dpspec.accounting.numerics import Direction
-from dpspec.accounting.solver import GridRefinement, truncate_phases
+from dpspec.accounting.profiles import Question
+from dpspec.accounting.solver import GridRefinement, solve, truncate_phases
 
 DELTAS = [0.3, 0.03, 1e-3, 1e-5, 1e-8, 1e-12]
+
 
 steps_of = st.builds(
     Mixture.poisson,
@@ -172,3 +175,99 @@ def test_estimates_of_several_deltas_are_near_those_of_each(step: Pair, steps: i
         alone = cumulants.find(log_delta=log_delta)
         assert found.epsilon == pytest.approx(alone.epsilon, abs=0.1 * alone.spread)
         assert found.tilt == pytest.approx(alone.tilt, rel=0.05)
+
+
+@pytest.mark.parametrize("question", ["epsilon", "delta"])
+@pytest.mark.parametrize("width", [1e-2, 1e-3, 1e-4])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        Mixture.poisson(1, 0.02, 0.9),
+        Mixture.poisson(4, 0.02, 1.5),
+        Laplace(2.0, 1.0, 0.3),
+        Discrete([0.05, 0.9, 0.05], [0.1, 0.85, 0.05]),
+        Discrete([0.1, 0.85, 0.05], [0.05, 0.9, 0.05]),
+    ],
+    ids=["record", "group", "laplace", "absent-first is worse", "present-first is worse"],
+)
+def test_of_both_directions_the_worse_counts(pair: Pair, width: float, question: str) -> None:
+    """The smaller one is not narrowed to the end: that moves neither end of the larger one beyond its width."""
+    both = PrivacyLoss.of(pair).compose(50)
+    sides = [dataclasses.replace(both, direction=side) for side in DIRECTIONS]
+    found, first, second = (
+        one.epsilon(1e-5, width=width) if question == "epsilon" else one.delta(0.5, width=width)
+        for one in (both, *sides)
+    )
+    worse = first.worse(second)
+    assert found.relative_width <= width
+    assert found.lower <= worse.upper
+    assert worse.lower <= found.upper
+
+
+@pytest.mark.parametrize(
+    ("present", "absent", "steps", "epsilon"),
+    [([37, 55, 52, 49], [5, 17, 8, 32], 40, 0.2), ([28, 31, 37, 1], [14, 30, 53, 32], 40, 1.0)],
+)
+def test_few_outcomes_are_known_as_well_as_asked(
+    present: Sequence[int], absent: Sequence[int], steps: int, epsilon: float
+) -> None:
+    """Oracle: the sum over all numbers of each outcome. The lower ends were 0.57 and 0.22 of the upper ones too low."""
+    first, second = ([one / sum(law) for one in law] for law in (present, absent))
+    found = PrivacyLoss.discrete(first, second, "present-first").compose(steps).delta(epsilon, width=1e-2)
+    true = math.fsum(
+        max(0.0, ways * (_chance(first, counts) - math.exp(epsilon) * _chance(second, counts)))
+        for ways, counts in _counts(steps, len(first))
+    )
+    assert found.lower * (1.0 - 1e-12) <= true <= found.upper * (1.0 + 1e-12)
+    assert found.relative_width <= 1e-2
+
+
+def test_answers_that_share_a_composition_are_each_known_as_well_as_asked() -> None:
+    """Oracle: the step's exact profile, to which the other step of rate 1e-40 adds nothing that a width shows."""
+    step, deltas = Mixture.poisson(16, 1.28552e-4, 0.81783), [1.2e-26, 4.4e-17, 5.5e-30]
+    phases = ((step, 1), (Mixture.poisson(1, 1e-40, 1.0), 1))
+    questions = [*(Question("epsilon", math.log(delta)) for delta in deltas), Question("delta", 16.330572194351348)]
+    answers = solve(phases, ("present-first",), questions, [1e-2] * len(questions))[: len(deltas)]
+    for found, true in zip(answers, PrivacyLoss.of(step, "present-first").epsilons(deltas), strict=True):
+        assert found.lower <= true.upper * (1.0 + 1e-9)
+        assert true.lower <= found.upper * (1.0 + 1e-9)
+        assert found.relative_width <= 1e-2
+
+
+def _chance(law: Sequence[float], counts: Sequence[int]) -> float:
+    return math.prod(one**count for one, count in zip(law, counts, strict=True))
+
+
+def _counts(total: int, kinds: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """All ways to share ``total`` steps among outcomes, with the number of their orders."""
+    if kinds == 1:
+        yield 1, (total,)
+        return
+    for here in range(total + 1):
+        for ways, rest in _counts(total - here, kinds - 1):
+            yield math.comb(total, here) * ways, (here, *rest)
+
+
+DELTA = 1e-6
+
+
+def test_outcomes_of_one_loss_but_for_rounding_are_like_one_outcome() -> None:
+    """Oracle: the same law with the two outcomes' probabilities equal. The interval used to begin at 0."""
+    absent = [0.2, 0.2, 0.25, 0.35]
+    pairs = ([first, 0.3, 0.25, 0.15] for first in (0.3, 0.1 + 0.2))
+    same, nearly = (PrivacyLoss.discrete(pair, absent, "present-first").compose(20) for pair in pairs)
+    for width in (1e-2, 1e-3, 1e-4):
+        found, exact = nearly.epsilon(DELTA, width=width), same.epsilon(DELTA, width=1e-6)
+        assert found.relative_width <= width
+        assert found.lower - 1e-12 <= exact.upper
+        assert exact.lower - 1e-12 <= found.upper
+
+
+def test_a_step_that_hardly_leaks_spoils_no_others() -> None:
+    """Oracle: the Gaussian steps' closed form, to which the Laplace step adds at most its own epsilon, 1e-8."""
+    true = gaussian.epsilon_interval(math.log(DELTA), math.sqrt(10.0))
+    loss = PrivacyLoss(((Mixture.full(1, 1.0), 10), (Laplace(1e8), 1)))
+    found = loss.epsilon(DELTA, width=1e-3)
+    assert found.relative_width <= 1e-3
+    assert found.lower <= true.upper + 1e-8
+    assert true.lower <= found.upper
