@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from generator import commands, python, spec, tools
+from generator import checks, commands, python, spec, tools
 from generator.markdown import table, tidy
 
 from dpspec.contract.catalog import Catalog
@@ -27,13 +27,13 @@ EXIT_CODES = {
     "not proved for the executed run, the run deviates, its canaries contradict the claim or the recording, or an "
     "epsilon is infinite.",
     ExitCode.USAGE: "An invalid command line, a file that is not a result, or a file or folder other than a spec that "
-    "cannot be used: it does not exist, permission is missing, or the disk is full. For `check`: RUN does not exist "
+    "cannot be used: absent, without permission, or on a full disk. For `check`: RUN does not exist "
     "or is not a folder.",
     ExitCode.INVALID_SPEC: "A spec is invalid or does not exist; every error has file, line and column. For `check`: "
     "the folder is not a recording (it has no `run.json`), or it was changed after the recording.",
     ExitCode.PLUGIN: "A plugin that a spec needs is missing, broken, in conflict or too old; or a plugin failed or "
     "violated the contract. The message names it.",
-    ExitCode.NOTHING_TO_RUN: "There is nothing to run. For `check`: nothing is claimed and the run conforms, or no "
+    ExitCode.NOTHING_TO_RUN: "No specs or trials to run. For `check`: no claim is given and the run conforms, or no "
     "step was recorded.",
     ExitCode.INCOMPLETE: "Trials are missing (`--max-minutes`). The same command continues.",
     ExitCode.NOT_RECOMPUTED: "For `verify`: no recomputed value differs, but some values could not be recomputed: "
@@ -53,6 +53,7 @@ def pages() -> dict[str, str]:
         "python.md": python.public_page(),
         "plugins.md": python.plugin_page(),
         "plugin-tools.md": tools.page(),
+        "checks.md": checks.page(),
     }
     return {name: NOTE + text for name, text in written.items()}
 
@@ -74,12 +75,11 @@ def own(catalog: Catalog) -> Catalog:
 
 
 def diagnostics_page() -> str:
-    """Every diagnostic code."""
-    lines = ["# Diagnostics\n", "`dpspec explain CODE` prints one of these.\n"]
+    """Every diagnostic code with its meaning and fix."""
+    lines = ["# Diagnostics\n", "`dpspec explain CODE` also prints an example.\n"]
     for code in sorted(CODES.values(), key=lambda c: c.name):
-        example = code.example.strip("\n")
-        lines += [f"## `{code.name}`\n", f"*{code.summary}*\n", f"{code.meaning}\n"]
-        lines += [f"```text\n{example}\n```\n", f"{code.fix}\n"]
+        fix = code.fix.strip()
+        lines.append(f"- `{code.name}`: {code.meaning.strip()} {fix[:1].upper()}{fix[1:]}")
     return tidy("\n".join(lines))
 
 

@@ -54,7 +54,7 @@ def public_page() -> str:
         elif name in contract.__all__:
             lines += [f"## `{name}`\n", f"See [the plugin contract](plugins.md#{name.lower()}).\n"]
         else:
-            lines += described(name, getattr(dpspec, name))
+            lines += described(name, getattr(dpspec, name), members=name != "Store")
         if name == "Result":
             lines += [*described("AuditResult", AuditResult), "An item of `Result.audits`; not exported.\n"]
     return tidy("\n".join(lines))
@@ -81,7 +81,7 @@ def plugin_page() -> str:
     for heading, module, use in _FURTHER:
         lines += [f"## {heading}: `{module.__name__}`\n", f"{use}\n"]
         for name in module.__all__:
-            lines += _named(name, module, members=module is not catalog)
+            lines += _named(name, module, members=module not in (catalog, executors))
     return tidy("\n".join(lines))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +22,7 @@ _UNSTABLE = (
     "stats.attacks.gaussian_fit",
     "stats.attacks.thresholds",
     "stats.conformance.expectations",
-    "stats.conformance.run_checks",
+    "stats.conformance.table",
     "stats.utility",
     "training.canaries",
     "training.loop.native",
@@ -75,13 +76,12 @@ def _tree(name: str) -> ast.Module:
 
 
 def _entries(node: ast.stmt, *, methods: bool) -> Iterator[str]:
-    """A function, or a class with its public methods and properties; without ``methods`` only their names."""
+    """A function, or a class, with its public methods and properties if ``methods``."""
     if isinstance(node, ast.FunctionDef):
         yield f"- {_called(node)}: {_summary(node)}"
     elif isinstance(node, ast.ClassDef):
         found = [part for part in node.body if isinstance(part, ast.FunctionDef) and not part.name.startswith("_")]
-        names = f" ({', '.join(f'`{part.name}`' for part in found)})" if found and not methods else ""
-        yield f"- `{node.name}`{names}: {_summary(node)}"
+        yield f"- `{node.name}`: {_summary(node)}"
         yield from (f"    - {_called(part)}: {_summary(part)}" for part in found if methods)
 
 
@@ -96,6 +96,7 @@ def _called(node: ast.FunctionDef) -> str:
 
 
 def _summary(node: ast.Module | ast.FunctionDef | ast.ClassDef) -> str:
-    """The first paragraph of a docstring."""
+    """The first sentence of a docstring."""
     lines = prose((ast.get_docstring(node) or "").split("\n\n")[0])
-    return cell(" ".join(line for line in lines if line)).replace("&amp;lt;", "&lt;")
+    text = cell(" ".join(line for line in lines if line)).replace("&amp;lt;", "&lt;")
+    return re.split(r"(?<=[a-z0-9`)][.]) (?=[A-Z`])", text)[0]

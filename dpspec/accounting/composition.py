@@ -1,6 +1,6 @@
 """Composition of steps on a grid: delta at any epsilon near a reference, with every error bounded.
 
-Masses are tilted by e^(s loss), convolved by the FFT, and weighted back: Theorem 12 of
+Masses are tilted by e^(s loss), convolved by the FFT, and weighted back: Theorem 16 of
 ``docs/explanation/proofs/grids.md``.
 
 ``Cumulants`` estimates the place of an answer, to choose grids, cuts and tilts. With K(s) the cumulant generating

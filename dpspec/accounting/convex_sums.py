@@ -1,6 +1,6 @@
 """Distributions of sums of independent, non-negative numbers on finitely many points, above and below in convex order.
 
-Theorem 15 of ``docs/explanation/proofs/grids.md``. Masses are rounded outwards. From above, mass beyond the highest
+Theorem 19 of ``docs/explanation/proofs/grids.md``. Masses are rounded outwards. From above, mass beyond the highest
 point moves to it, and the difference in the mean is ``lost``, mass of the first distribution at infinity; from below it
 is omitted.
 """

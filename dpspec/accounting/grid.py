@@ -3,7 +3,7 @@
 A step is a ``Pair`` of output distributions. It provides ``Cells``, the probabilities of losses between neighboring
 nodes under both distributions. Cells become ``Atoms``, measures on the nodes above and below the step. Nodes are
 positions of a uniform grid and may skip ranges of little mass. ``docs/explanation/proofs/grids.md`` has the proofs
-(Theorems 10 and 11). Rounding errors stated by the cells are charged in the direction that keeps the bound valid.
+(Theorems 14 and 15). Rounding errors stated by the cells are charged in the direction that keeps the bound valid.
 """
 
 from __future__ import annotations

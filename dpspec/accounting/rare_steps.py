@@ -1,6 +1,6 @@
 """Compositions without a rare step, or with exactly one, each with a separate tilt.
 
-Theorem 13 of ``docs/explanation/proofs/grids.md``: m^T = b^T + T b^(T - 1) j + rest for a step's measure m = b + j.
+Theorem 17 of ``docs/explanation/proofs/grids.md``: m^T = b^T + T b^(T - 1) j + rest for a step's measure m = b + j.
 """
 
 from __future__ import annotations

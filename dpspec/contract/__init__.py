@@ -22,7 +22,7 @@ from dpspec.contract.hookspecs import (
     hookimpl,
     hookspec,
 )
-from dpspec.contract.phase import INDEPENDENT_SCHEMES, Phase, Sampling, poisson_sampling
+from dpspec.contract.phase import Phase, Sampling
 from dpspec.contract.providers import (
     CAPABILITIES,
     Backend,
@@ -50,7 +50,6 @@ from dpspec.contract.spec import AuditOptions, Claim, Section, Spec, ThreatModel
 __all__ = [
     "CAPABILITIES",
     "HOOK_API",
-    "INDEPENDENT_SCHEMES",
     "PRIVACY_QUANTITIES",
     "Assumption",
     "Audit",
@@ -107,7 +106,6 @@ __all__ = [
     "is_privacy_quantity",
     "other_adjacencies",
     "phases_of",
-    "poisson_sampling",
     "thaw",
     "untrainable",
 ]

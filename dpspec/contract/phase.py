@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from dpspec.contract.frozen import FrozenMap, Json
 
@@ -58,10 +58,6 @@ SCHEMES: Mapping[Scheme, SchemeOptions] = {
 }
 
 
-#: Schemes whose batches contain each record independently of all others.
-INDEPENDENT_SCHEMES: tuple[Scheme, ...] = tuple(name for name, options in SCHEMES.items() if options.independent)
-
-
 def poisson_sampling(rate: float) -> dict[str, Json]:
     """The ``sampling`` block of Poisson batches at a rate in (0, 1), or of full batches at 1."""
     return {"scheme": "poisson", "rate": rate} if rate < 1.0 else {"scheme": "full"}
@@ -80,6 +76,9 @@ class Sampling:
         epoch_steps: Number of steps per epoch, at least 1 (``random-allocation``).
         batches_per_epoch: Number of batches per record and epoch, from 1 to ``epoch_steps`` (default 1).
     """
+
+    #: Schemes whose batches contain each record independently of all others.
+    INDEPENDENT: ClassVar[tuple[Scheme, ...]] = tuple(name for name, options in SCHEMES.items() if options.independent)
 
     scheme: Scheme
     rate: float | None = None
@@ -130,7 +129,7 @@ class Sampling:
     @property
     def is_independent(self) -> bool:
         """Whether each record enters each batch independently of all others."""
-        return SCHEMES[self.scheme].independent
+        return self.scheme in self.INDEPENDENT
 
     @property
     def of_users(self) -> bool:

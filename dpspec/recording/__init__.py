@@ -1,7 +1,6 @@
-"""What a training that people already have really did: recorded from inside their script, into a folder.
+"""Recordings of trainings from inside their own scripts.
 
-``dpspec.record`` makes a :class:`~dpspec.recording.recorder.Recorder`; what ``watching`` sees, ``watched_training``
-puts together and writes to a ``folder``. ``dpspec check`` holds that against what is claimed
-(:mod:`dpspec.engine.recorded`). Reading a folder imports no torch. ``dpspec.replay``, in ``replaying``, sets a training
-up on neighbouring data sets.
+``dpspec.record`` makes a :class:`~dpspec.recording.recorder.Recorder`. ``watching`` has its observers, ``folder`` the
+format on disk, ``planting`` canaries, and ``replaying`` the comparison of a script on neighboring datasets. Reading a
+folder imports no torch.
 """

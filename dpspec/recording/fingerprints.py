@@ -1,15 +1,22 @@
-"""Fingerprints of tensors: equal for equal bits, and different for different ones except by a random collision.
+"""Fingerprints of tensors, which are fast, and digests of any Python value.
 
-In the host's memory a fingerprint is Python's hash of a secret key and the bytes, 64 bits. On other devices it is two
-sums modulo 2^64 over the bits of each number as an integer x: sum x, and sum x w with odd weights w that depend on the
-place and on random numbers of this process. These sums do not depend on the order of summation, and stay on the device.
+Fingerprints are equal for equal bits, and differ for other bits except by a random collision. In the host's memory a
+fingerprint is Python's hash of a secret key and the bytes, 64 bits. On other devices it is two sums modulo 2^64 over
+the bits of each number as an integer x: sum x, and sum x w with odd weights w that depend on the place and on random
+numbers of this process. These sums do not depend on the order of summation, and stay on the device.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import io
+import logging
 import secrets
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import PurePath
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +24,7 @@ import torch
 from torch import Tensor
 
 #: Integers of the same size as a number, or as half of one.
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32, 16: torch.int32}
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
 #: Types whose tensors numpy shares the memory of; others are reinterpreted.
 _NUMPY = {torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.bool}
@@ -33,6 +40,18 @@ _FIRST, _SECOND = (secrets.randbits(62) * 2 + 1 - 2**62 for _ in range(2))
 
 #: The hashes of values in the host's memory, and the sums of the others.
 Fingerprint: TypeAlias = tuple[list[Any], list[Tensor]]
+
+#: Limits of one digest: values, depth of nesting, and bytes of arrays and strings.
+MOST_VALUES, MOST_DEPTH, MOST_BYTES = 100_000, 50, 1 << 30
+
+#: Objects that work on a training and are not part of its state.
+_OPAQUE = (
+    *(torch.optim.Optimizer, torch.utils.data.DataLoader, torch.device, torch.dtype, type),
+    *(ModuleType, logging.Logger, logging.Handler),
+)
+
+#: The digest of a value that cannot be compared.
+UNREAD = ""
 
 
 class Tally:
@@ -54,7 +73,7 @@ class Tally:
 
 
 def fingerprint(values: Iterable[Any]) -> Fingerprint:
-    """The fingerprint of tensors and numbers, which may be nested in lists and mappings; other objects are skipped."""
+    """The fingerprint of tensors and numbers, nested in lists and mappings; other objects are skipped."""
     host: list[Any] = []
     device: list[Tensor] = []
     _collect(values, host, device)
@@ -94,23 +113,18 @@ def _collect(values: Iterable[Any], host: list[Any], device: list[Tensor]) -> No
 def _hash(value: Tensor) -> tuple[Any, ...]:
     """Type, shape and hashes of a tensor in the host's memory."""
     known = value.dtype in _NUMPY and value.layout == torch.strided
-    array = (value if known else _integers(value.detach())).numpy(force=True)
-    if array.size <= _CHUNK:
-        return value.dtype, value.shape, _keyed(array)
-    flat = array.reshape(-1)
-    hashes = [_keyed(flat[start : start + _CHUNK]) for start in range(0, flat.size, _CHUNK)]
-    return value.dtype, value.shape, *hashes
-
-
-def _keyed(array: np.ndarray) -> int:
-    """The hash of the key and the bytes of an array, in row-major order."""
-    return hash(b"".join((_KEY, np.ascontiguousarray(array).data)))
+    array = (value if known else _integers(value)).numpy(force=True)
+    parts = [array]
+    if array.size > _CHUNK:
+        flat = array.reshape(-1)
+        parts = [flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK)]
+    return value.dtype, value.shape, *(hash(b"".join((_KEY, np.ascontiguousarray(part).data))) for part in parts)
 
 
 def _sums(value: Tensor) -> Tensor:
     """(2,) the sums of a tensor on another device."""
     found = torch.zeros(2, dtype=torch.int64, device=value.device)
-    for start, part in enumerate(torch.split(_integers(value.detach()), _CHUNK)):
+    for start, part in enumerate(torch.split(_integers(value), _CHUNK)):
         bits = part.to(torch.int64)
         places = (torch.arange(len(bits), device=bits.device) + start * _CHUNK) * _FIRST
         weights = ((places ^ (places >> 31)) * _SECOND) | 1
@@ -120,8 +134,123 @@ def _sums(value: Tensor) -> Tensor:
 
 def _integers(value: Tensor) -> Tensor:
     """The bits of a tensor's numbers in a row, as integers."""
-    if value.is_quantized:
-        value = value.int_repr()
+    value = value.detach().dequantize() if value.is_quantized else value.detach()
     dense = value if value.layout == torch.strided else value.to_dense()
     real = torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
     return real.resolve_neg().contiguous().reshape(-1).view(_BITS[real.element_size()])
+
+
+def tensor_digest(value: Tensor) -> str:
+    """SHA-256 of a tensor's type, shape and bytes."""
+    content = _integers(value).cpu().numpy().tobytes()
+    return hashlib.sha256(f"{value.dtype} {tuple(value.shape)} ".encode() + content).hexdigest()
+
+
+class TooLargeError(ValueError):
+    """A value exceeds the limits of a digest."""
+
+
+def digest(value: Any, skip: Collection[int] = (), *, functions: bool = False) -> str:
+    """SHA-256 of numbers, strings, tensors, arrays, containers, and the attributes of other objects.
+
+    Classes, optimizers and loaders count by name, random generators by seed, and objects whose ``id`` is in ``skip`` by
+    type. Functions count by name, or with ``functions`` also by their defaults, enclosed variables and bound object.
+    Values may contain themselves. Raises :class:`TooLargeError` beyond the limits.
+    """
+    walk = _Walk(skip, functions)
+    walk.add(value, 0)
+    return walk.hash.hexdigest()
+
+
+def readable_digest(value: Any, skip: Collection[int] = ()) -> str:
+    """The digest of a value with the contents of its functions; ``UNREAD`` if it is too large or its class fails."""
+    try:
+        return digest(value, skip, functions=True)
+    except Exception:  # code of the value's own class
+        return UNREAD
+
+
+class _Walk:
+    def __init__(self, skip: Collection[int], functions: bool) -> None:
+        self.hash, self._functions = hashlib.sha256(), functions
+        self._skip, self._seen, self._bytes = skip, dict[int, int](), 0
+        self._kept: list[Any] = []
+
+    def add(self, value: Any, depth: int) -> None:
+        if depth > MOST_DEPTH or len(self._seen) > MOST_VALUES:
+            raise TooLargeError(f"more than {MOST_VALUES} values, or nested deeper than {MOST_DEPTH}")
+        if value is None or isinstance(value, bool | int | float | complex | str | bytes | bytearray | np.generic):
+            self._write(type(value).__name__, repr(value).encode("utf-8", "surrogatepass"))
+        elif id(value) in self._skip or isinstance(value, _OPAQUE):
+            self._write("opaque", type(value).__qualname__.encode())
+        elif id(value) in self._seen:
+            self._write("again", str(self._seen[id(value)]).encode())
+        else:
+            self._seen[id(value)] = len(self._seen)
+            self._kept.append(value)  # so that no other object gets its identity meanwhile
+            self._add_object(value, depth + 1)
+
+    def _add_object(self, value: Any, depth: int) -> None:
+        name, parts = type(value).__qualname__, list[Any]()
+        if isinstance(value, Tensor):
+            content = b"" if value.is_meta else _integers(value).cpu().numpy().tobytes()
+            return self._write(f"{value.dtype} {tuple(value.shape)}", content)
+        if isinstance(value, np.ndarray) and value.dtype != object:
+            return self._write(f"{value.dtype} {value.shape}", np.ascontiguousarray(value).tobytes())
+        if isinstance(value, set | frozenset):
+            members = sorted(digest(one, self._skip, functions=self._functions) for one in value)
+            return self._write("set", "".join(members).encode())
+        if isinstance(value, torch.Generator):
+            return self._write("generator", str(value.initial_seed()).encode())
+        if isinstance(value, PurePath):
+            return self._write(name, str(value).encode("utf-8", "surrogatepass"))
+        if isinstance(value, Mapping):
+            name, parts = "mapping", [part for item in list(value.items()) for part in item]
+        elif isinstance(value, functools.partial):
+            parts = [value.func, value.args, value.keywords]
+        elif isinstance(value, io.BytesIO | io.StringIO):
+            parts = [value.tell(), value.getvalue()]
+        elif isinstance(value, CellType):
+            parts = [value.cell_contents] if value != CellType() else []
+        elif callable(value) and hasattr(value, "__qualname__"):
+            self._write("function", f"{getattr(value, '__module__', '')}.{value.__qualname__}".encode())
+            name, parts = "enclosed", _enclosed(value) if self._functions else []
+        elif hasattr(value, "__dict__") or _slots(value):
+            kept = list(value) if isinstance(value, list | tuple) else []
+            parts = [{**getattr(value, "__dict__", {}), **_slots(value)}, kept]
+        elif hasattr(type(value), "__iter__") and hasattr(type(value), "__len__"):
+            parts = list(value)
+        self._write(name, str(len(parts)).encode())
+        for one in parts:
+            self.add(one, depth)
+        return None
+
+    def _write(self, kind: str, content: bytes) -> None:
+        self._bytes += len(content)
+        if self._bytes > MOST_BYTES:
+            raise TooLargeError(f"more than {MOST_BYTES} bytes")
+        self.hash.update(f"{kind} {len(content)} ".encode() + content)
+
+
+def _enclosed(function: Any) -> list[Any]:
+    """The object that a method is bound to; the defaults, enclosed variables and attributes of a function."""
+    if isinstance(function, MethodType | BuiltinFunctionType):
+        return [getattr(function, "__func__", None), function.__self__]
+    if isinstance(function, FunctionType):
+        held = (function.__closure__, function.__defaults__, function.__kwdefaults__)
+        return [*held, dict(vars(function))]
+    return []
+
+
+def _slots(value: Any) -> dict[str, Any]:
+    """The attributes that a class keeps in ``__slots__``, by their names."""
+    found = {}
+    for kind in type(value).__mro__:
+        given = vars(kind).get("__slots__", ())
+        for name in (given,) if isinstance(given, str) else given:
+            place = f"_{kind.__name__.lstrip('_')}{name}" if name[:2] == "__" and name[-2:] != "__" else name
+            if hasattr(value, place):
+                found[place] = getattr(value, place)
+    found.pop("__dict__", None)
+    found.pop("__weakref__", None)
+    return found

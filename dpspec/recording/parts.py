@@ -1,4 +1,4 @@
-"""The parts of a training as a script hands them over: what they are, what they may be, and the header of their run."""
+"""The parts of a training that a script passes: their validation, and the header of their run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import torch
 from torch import nn
 
 from dpspec.errors import UsageError
+from dpspec.recording import recognized
+from dpspec.recording.folder.canaries import GRADIENTS
 from dpspec.recording.folder.header import Header
-from dpspec.recording.planting.coins import GRADIENTS
 from dpspec.recording.planting.gradients import GradientCanaries, refuse_unfit
 from dpspec.recording.planting.planted import Planted
-from dpspec.recording.repeated_records import largest_multiplicity
-from dpspec.recording.watching import recognised
-from dpspec.recording.watching.accountant_watch import AccountantWatch
 from dpspec.recording.watching.noise_sketch import width_of
 from dpspec.version import VERSION
 
@@ -24,8 +22,11 @@ from dpspec.version import VERSION
 class Parts:
     """Model, optimizer, loader and accountant of one training.
 
-    clipping: how Opacus' optimizer clips; None for a loop of one's own. sampler: None without a loader. declared: what
-    a loop of its own means to do, None for what it does not say. planted: the data set with canaries, None without.
+    Attributes:
+        clipping: The clipping of Opacus' optimizer; None for a custom loop.
+        sampler: None without a loader.
+        declared: The intentions of a custom loop; None if it does not declare one.
+        planted: The dataset with canaries, None without.
     """
 
     def __init__(
@@ -38,70 +39,67 @@ class Parts:
         given: Mapping[str, Any],
         loss: Any = None,
     ) -> None:
-        """Raises ``UsageError`` for what is not known, by name."""
-        recognised.refuse_processes()
-        recognised.refuse_model(model)
-        optimizer = recognised.unwrapped(optimizer)
+        """Raises ``UsageError`` for parts that the recorder does not know, by name."""
+        recognized.refuse_processes()
+        recognized.refuse_model(model)
+        optimizer = recognized.unwrapped(optimizer)
         self.model, self.optimizer, self.loader, self._engine = model, optimizer, loader, engine
-        self.clipping = None if optimizer is None else recognised.clipping_of(optimizer)
-        said = sorted(name for name, value in given.items() if value is not None)
-        if self.clipping is not None and said:
-            raise UsageError(f"{', '.join(said)}: Opacus' optimizer and loader say so themselves; leave it out")
+        self.clipping = None if optimizer is None else recognized.clipping_of(optimizer)
+        declared = sorted(name for name, value in given.items() if value is not None)
+        if self.clipping is not None and declared:
+            raise UsageError(f"{', '.join(declared)}: Opacus' optimizer and loader say so themselves; leave it out")
         if self.clipping is None:
-            recognised.refuse_engine(engine, optimizer)
+            recognized.refuse_engine(engine, optimizer)
         self.loss = _probed(loss, self.clipping, loader)
-        self.sampler = None if loader is None else recognised.sampler_of(loader)
-        self.accountant = None if engine is None else AccountantWatch(engine)
+        self.sampler = None if loader is None else recognized.sampler_of(loader)
+        self.accountant = None if engine is None else recognized.AccountantWatch(engine)
         self.planted = _planted(loader, planted)
         self.declared = checked_declaration(given)
-        told = self.declared["records"]
-        if self.planted is not None and told not in (None, len(self.planted)):
+        records = self.declared["records"]
+        if self.planted is not None and records not in (None, len(self.planted)):
             raise UsageError(
-                f"records is {told}, and the planted data set has {len(self.planted)} places: leave it out"
+                f"records is {records}, and the planted dataset has {len(self.planted)} places: leave it out"
             )
-        self._require_one_model()
-        self._require_fit()
-
-    def _require_one_model(self) -> None:
-        """Raise ``UsageError`` where the optimizer steps parameters that the model does not hold."""
         held = {id(p) for p in self.model.parameters()}
-        groups = self.optimizer.param_groups if self.optimizer is not None else []
-        strange = sum(id(p) not in held for group in groups for p in group["params"])
+        strange = sum(id(p) not in held for p in self._stepped())
         if strange:
             raise UsageError(
-                f"optimizer: {strange} of its parameters are none of the model's; give the model that it trains, "
+                f"optimizer: {strange} of its parameters are not in the model; give the model that it trains, "
                 "as make_private returned it"
             )
+        self._require_fit()
+
+    def _stepped(self) -> list[nn.Parameter]:
+        groups = self.optimizer.param_groups if self.optimizer is not None else []
+        return [p for group in groups for p in group["params"]]
 
     def _require_fit(self) -> None:
-        """Raise ``UsageError`` where gradient canaries were planted, and cannot enter."""
+        """Raise ``UsageError`` if gradient canaries cannot enter this training."""
         if self.planted is not None and self.planted.kind == GRADIENTS:
             batches = None if self.sampler is None else self.sampler.batches
             refuse_unfit(self.clipping, self.optimizer, batches, self.workers)
 
     @property
     def workers(self) -> int:
-        """How many processes load data ahead."""
+        """The number of processes that load data ahead."""
         return int(getattr(self.loader, "num_workers", 0))
 
     def noisy_parameters(self) -> list[nn.Parameter]:
-        """The parameters that noise is added to: those of Opacus' optimizer, or all that are trained."""
+        """The parameters with noise: all of Opacus' optimizer, or all trainable ones."""
         if self.clipping is not None:
             return list(self.optimizer.params)
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def gradient_canaries(self) -> GradientCanaries | None:
-        """Those that were planted, where canaries are gradients, for a recording that begins now; raises as they do."""
+        """The gradient canaries, if there are any, for a recording that begins now; raises as they do."""
         if self.planted is None or self.planted.kind != GRADIENTS:
             return None
         self._require_fit()  # another recorder may have begun since this one was made
         return GradientCanaries(self.planted, self.noisy_parameters())
 
     def trained_parameters(self) -> list[nn.Parameter]:
-        """Those, and whatever else of the model or of the optimizer is trained."""
-        groups = self.optimizer.param_groups if self.optimizer is not None else []
-        inside = [p for group in groups for p in group["params"]]
-        trained = [p for p in [*inside, *self.model.parameters()] if p.requires_grad]
+        """All trainable parameters of the model and of the optimizer."""
+        trained = [p for p in [*self._stepped(), *self.model.parameters()] if p.requires_grad]
         return list({id(p): p for p in trained}.values())
 
     def layers(self) -> tuple[tuple[str, int], ...]:
@@ -111,13 +109,13 @@ class Parts:
         return tuple((names.get(id(p), f"parameter {n}"), p.numel()) for n, p in noisy)
 
     def learning_rate(self) -> float:
-        """The one of all parameter groups; NaN where they differ, or there is none."""
+        """The common learning rate of all parameter groups, or NaN."""
         groups = self.optimizer.param_groups if self.optimizer is not None else []
         rates = {float(group["lr"]) for group in groups if "lr" in group}
         return rates.pop() if len(rates) == 1 else float("nan")
 
     def private_options(self) -> dict[str, Any]:
-        """The options of Opacus' private sum and of its sampler, by name; none of a loop of its own."""
+        """The options of Opacus' private sum and of its sampler, by name; none for a custom loop."""
         if self.clipping is None:
             return {}
         optimizer = self.optimizer
@@ -133,18 +131,21 @@ class Parts:
         return found if rate is None else {**found, "rate": rate}
 
     def header(self, notes: Sequence[str]) -> Header:
-        """What is known of the run when its recording begins."""
+        """The header of the run, with notes on what cannot be observed."""
         optimizer, inner, sampler = self.optimizer, getattr(self.optimizer, "original_optimizer", None), self.sampler
-        told, layers = list(notes), self.layers()
+        notes, layers = list(notes), self.layers()
         wrapped = type(self.model).__name__
         if wrapped.startswith("GradSampleModule") and self.clipping is None:
-            told.append(f"the model is Opacus' {wrapped}, and the optimizer {_kind(optimizer) or 'None'} is not")
-        own = self.clipping is None
+            notes.append(f"the model is Opacus' {wrapped}, and the optimizer {_kind(optimizer) or 'None'} is not")
+        own, planted = self.clipping is None, self.planted
         expected = getattr(optimizer, "expected_batch_size", None)
-        planted = self.planted
+        opacus = sys.modules.get("opacus")
+        versions = {"dpspec": VERSION, "torch": str(torch.__version__)}
+        if opacus is not None:
+            versions["opacus"] = str(getattr(opacus, "__version__", ""))
         records = self.declared["records"] or (None if sampler is None else sampler.records)
         return Header(
-            versions=_versions(),
+            versions=versions,
             source="own-loop" if own else "opacus",
             optimizer=_kind(optimizer),
             inner=_kind(inner),
@@ -153,7 +154,7 @@ class Parts:
             sampler="" if sampler is None else sampler.kind,
             clipping=self.clipping or "own",
             scheme="none" if sampler is None else sampler.scheme,
-            repeats=largest_multiplicity(getattr(self.planted or self.loader, "dataset", None)),
+            repeats=recognized.largest_multiplicity(getattr(self.planted or self.loader, "dataset", None)),
             rate=None if sampler is None else sampler.rate,
             records=records if planted is None else len(planted),
             batch_size=None if sampler is None else sampler.batch_size,
@@ -170,12 +171,12 @@ class Parts:
             left_out=0 if planted is None else planted.left_out,
             commitment="" if planted is None else planted.source.commitment,
             canary_seed=None if planted is None else planted.source.seed,
-            notes=tuple(told),
+            notes=tuple(notes),
         )
 
 
 def checked_declaration(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the loop says it means to do; ``UsageError`` for numbers that cannot be meant."""
+    """The declared intentions of a custom loop; ``UsageError`` for impossible numbers."""
     limits = {"noise_multiplier": (0.0, 1e9, True), "clip_norm": (0.0, 1e9, False), "rate": (0.0, 1.0, False)}
     for name, (low, high, closed) in limits.items():
         value = given[name]
@@ -203,20 +204,20 @@ def _probed(loss: Any, clipping: str | None, loader: Any) -> Any:
 
 
 def _planted(loader: Any, given: Any) -> Planted | None:
-    """The planted data set that the loader draws from, or that a loop of one's own was given."""
+    """The planted dataset that the loader draws from, or that the script passed."""
     if given is not None and not isinstance(given, Planted):
         raise UsageError(f"planted must be what dpspec.plant returned, got {type(given).__name__}")
     drawn_from = getattr(loader, "dataset", None)
     if given is not None and loader is not None and drawn_from is not given:
         raise UsageError(
-            f"the loader draws from a {_kind(drawn_from)}, not from the planted data set itself: wrap and cut data "
+            f"the loader draws from a {_kind(drawn_from)}, not from the planted dataset itself: wrap and cut data "
             "before dpspec.plant, so that its places are the loader's"
         )
     return drawn_from if isinstance(drawn_from, Planted) else given
 
 
 def _is_cryptographic(optimizer: Any, engine: Any) -> bool:
-    """Whether noise comes from a generator of torchcsprng: ``secure_mode`` alone adds up draws of torch's own."""
+    """Whether noise comes from a generator of torchcsprng; ``secure_mode`` without it uses torch's."""
     generator = getattr(optimizer, "generator", None)
     if generator is None or not getattr(optimizer, "secure_mode", False) or "torchcsprng" not in sys.modules:
         return False
@@ -226,11 +227,3 @@ def _is_cryptographic(optimizer: Any, engine: Any) -> bool:
 
 def _kind(thing: Any) -> str:
     return "" if thing is None else type(thing).__name__
-
-
-def _versions() -> dict[str, str]:
-    found = {"dpspec": VERSION, "torch": str(torch.__version__)}
-    opacus = sys.modules.get("opacus")
-    if opacus is not None:
-        found["opacus"] = str(getattr(opacus, "__version__", ""))
-    return found

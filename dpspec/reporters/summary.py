@@ -6,6 +6,7 @@ Text from specs and plugins is returned unescaped: each format escapes it.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dpspec.contract import Assumption, FrozenMap, Json
@@ -102,7 +103,8 @@ def outcomes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[s
         of = "" if len(audits) == 1 else f" in {title}"
         reason = f": {worst.reason[:1].lower()}{worst.reason[1:].rstrip('.')}" if worst.reason else ""
         verb = _PREDICATES[labels.verdict_label(audit, worst)].partition(":")[0].replace("{is}", "is")
-        yield f"The claim {worst.claim} ({worst.text}){of} {verb}{reason}."
+        subject = "The claim" if worst.claim == "claim" else f"The claim {worst.claim}"
+        yield f"{subject} ({worst.text}){of} {verb}{reason}."
     if len(private) > 1:
         yield _counted("privacy claim", [(audit, one) for audit, _, one in private])
     metrics = [(audit, one) for audit, _, one in claims if one.kind == "metric"]
@@ -120,11 +122,14 @@ def _counted(noun: str, claims: Sequence[tuple[AuditResult, Verdict]]) -> str:
     """``Both privacy claims are proved.``, or the number for each verdict, the worst first."""
     held = [labels.verdict_label(audit, one) for audit, one in claims]
     found = {name: held.count(name) for name in _PREDICATES if name in held}
+    assumed = {name for audit, _ in claims if audit.recording is not None for name in audit.recording.assumes}
+    under = f" under {labels.count(len(assumed), 'assumption')}" if assumed else ""
+    predicates = {**_PREDICATES, "proved": _PREDICATES["proved"] + under}
     if len(found) == 1:
         (name,), number = found, len(held)
         subject = {1: f"The {noun}", 2: f"Both {noun}s"}.get(number, f"All {number} {noun}s")
-        return f"{subject} {_PREDICATES[name].replace('{is}', 'is' if number == 1 else 'are')}."
-    parts = [f"{n} {_PREDICATES[name].replace('{is}', 'is' if n == 1 else 'are')}" for name, n in found.items()]
+        return f"{subject} {predicates[name].replace('{is}', 'is' if number == 1 else 'are')}."
+    parts = [f"{n} {predicates[name].replace('{is}', 'is' if n == 1 else 'are')}" for name, n in found.items()]
     return f"Of {len(held)} {noun}s {joined(parts)}."
 
 
@@ -239,7 +244,7 @@ def _untested(audits: Sequence[AuditResult]) -> Iterator[str]:
 def _plainly(of: Assumption) -> str:
     """``scores are normal (gaussian-scores)``: the text to its first semicolon or stop, and the name."""
     text = re.split(r";|\. ", of.text, maxsplit=1)[0].strip()
-    return f"{shortened(text, 160)} ({of.name})" if text else of.name
+    return f"{textwrap.shorten(text, 120, placeholder='...')} ({of.name})" if text else of.name
 
 
 def _named(names: Sequence[str]) -> str:
@@ -271,7 +276,7 @@ def _block(block: Json, kind: str, omit: tuple[str, ...] = ()) -> str:
     if not isinstance(block, Mapping):
         return ""
     name = labels.value(block.get(kind)) if block.get(kind) is not None else ""
-    rest = {key: _listed(key, value) for key, value in block.items() if key not in (kind, *omit)}
+    rest = {key: _listed(key, value) for key, value in block.items() if key not in (kind, *omit) and value != ()}
     return shortened(": ".join(part for part in (name, labels.conditions(rest)) if part), _LONGEST)
 
 

@@ -1,6 +1,6 @@
 """Theorems of each sampling scheme for groups: pairs that dominate its steps, and pairs that they attain on some data.
 
-``docs/explanation/proofs/groups.md`` has the theorems (16 and 17). Sensitivities are in units of the clip norm.
+``docs/explanation/proofs/groups.md`` has the theorems (20 and 21). Sensitivities are in units of the clip norm.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class _Shuffled(SchemeTheory):
 
 
 class _Allocated(SchemeTheory):
-    """One pair per member with a share of the noise, or Gaussian pairs if that noise is out of range (Theorem 17)."""
+    """One pair per member with a share of the noise, or Gaussian pairs if that noise is out of range (Theorem 21)."""
 
     source = "Chua et al. 2025 and Feldman & Shenfeld 2025, one record; groups: proofs, Theorems 1 and 2"
     independent = False

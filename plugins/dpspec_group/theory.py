@@ -1,6 +1,6 @@
 """Group privacy of DP-SGD: epsilon, rates, advantage and mu of a spec's phases.
 
-``docs/explanation/proofs/groups.md`` has the theorems (16 and 17). In the direction remove a test detects the presence
+``docs/explanation/proofs/groups.md`` has the theorems (20 and 21). In the direction remove a test detects the presence
 of the group, in the direction add its absence.
 """
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import dpspec.contract as dps
-from dpspec.stats.conformance.run_checks import joined
+from dpspec.stats.conformance.evidence import joined
 from dpspec.training.device import generator
 from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.flat_model import Layout

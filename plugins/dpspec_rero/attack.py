@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import dpspec.contract as dps
-from dpspec.stats.conformance.run_checks import joined
+from dpspec.stats.conformance.evidence import joined
 from dpspec.training.loop.native import tensors
 from dpspec.training.measure.accuracy import right_answers
 from dpspec.training.measure.residuals import Residuals

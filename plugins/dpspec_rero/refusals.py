@@ -59,7 +59,7 @@ def _phase(spec: dps.Spec, number: int, phase: dps.Phase) -> Iterator[dps.Diagno
     yield from kit.other_scheme(
         spec,
         number,
-        dps.INDEPENDENT_SCHEMES,
+        dps.Sampling.INDEPENDENT,
         "the reconstruction theory covers Poisson sampling and full batches, not {batches}",
         "write sampling: {scheme: poisson, rate: ...}, if that is how batches are drawn",
     )

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
-from pathlib import Path
 
-import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.accounting_oracle import Contour, two_step_delta
-from support.stated_densities import Densities
 
-from dpspec.accounting import (
-    DIRECTIONS,
-    Direction,
-    Directions,
-    Interval,
-    Mixture,
-    PrivacyLoss,
-    gaussian,
-    group_curve,
-    solver,
-)
-from dpspec_group.printed.contour import Contour as LogContour
+from dpspec.accounting import Interval, Mixture, PrivacyLoss, gaussian, group_curve, solver
 
 PRESENT, ABSENT = "present-first", "absent-first"
+DIRECTIONS = (PRESENT, ABSENT)
 
 
 def composed(pair: Mixture, steps: int, direction: str = PRESENT) -> PrivacyLoss:
@@ -64,7 +50,6 @@ EPSILONS = {
     "C15 k=8 1e-30": (Mixture.poisson(8, 0.01, 1.0), 2000, 1e-30, 88.5746570214, 47.147363045),
 }
 
-
 #: k, then epsilon present-first and absent-first: figure 1 (Poisson, rate 0.01) and figure 2 (batches of 500) of the
 #: paper's settings, 2000 steps, delta 1e-6.
 POISSON = {
@@ -72,8 +57,6 @@ POISSON = {
     2.0: [(1, 1.03496021, 0.97637296), (7, 9.13267009, 8.43796044), (12, 17.66984246, 16.09455042)],
     4.0: [(1, 0.46011797, 0.44895876), (5, 2.62769184, 2.55296983), (12, 7.07940879, 6.84263979)],
 }
-
-
 FIXED = {
     2.0: [(3, 10.30007309, 8.10261334), (9, 40.78298259, 29.92951622), (12, 60.39340542, 43.01456065)],
     4.0: [(2, 2.20010862, 2.06627545), (11, 15.83416160, 14.46316538)],
@@ -391,176 +374,3 @@ def test_senseless_arguments_are_named(make: object, argument: str) -> None:
     assert callable(make)
     with pytest.raises(ValueError, match=argument):
         make()
-
-
-def exact_epsilon(mu: float, delta: float, near: float) -> mpmath.mpf:
-    """The Gaussian mechanism's, to 50 digits."""
-    m = mpmath.mpf(mu)
-
-    def log_delta(e: mpmath.mpf) -> mpmath.mpf:
-        return mpmath.log(mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m))
-
-    return mpmath.findroot(lambda e: log_delta(e) - mpmath.log(mpmath.mpf(delta)), near, tol=1e-40)
-
-
-def gaussian_by_densities(effect: float) -> Densities:
-    """The plain Gaussian pair, in a way that hides its closed form."""
-    root = 0.5 * math.log(2.0 * math.pi)
-    return Densities(
-        lambda x: -0.5 * np.square(x - effect) - root,
-        lambda x: -0.5 * np.square(x) - root,
-        [-math.inf, 0.0, effect, math.inf],
-    )
-
-
-@pytest.mark.parametrize("delta", [1e-20, 1e-30])
-@pytest.mark.parametrize("way", ["sampled", "densities", "closed form"])
-def test_the_gaussian_a_thousand_times_through_the_grid(way: str, delta: float) -> None:
-    effect = 1.0 / 32.0
-    pair = {
-        "sampled": Mixture([0.0, effect], [1e-18, 1.0], 1.0),
-        "densities": gaussian_by_densities(effect),
-        "closed form": Mixture.full(1, 32.0),
-    }[way]
-    for direction in DIRECTIONS:
-        interval = PrivacyLoss.of(pair, direction).compose(1000).epsilon(delta)
-        with mpmath.workdps(50):
-            truth = exact_epsilon(effect * math.sqrt(1000.0), delta, float(interval.upper))
-            assert interval.lower <= truth * (1 + mpmath.mpf(1e-12))
-            assert truth * (1 - mpmath.mpf(1e-12)) <= interval.upper
-        assert interval.relative_width < 1e-4
-
-
-def test_a_certified_width_of_two_in_ten_thousand() -> None:
-    loss = PrivacyLoss.gaussian(1.0, rate=0.004, direction=PRESENT).compose(10_000)
-    interval = loss.epsilon(1e-5, width=9e-5)
-    assert interval.width <= 2e-4
-    truth = LogContour.of(loss.phases, PRESENT).log_delta(0.5 * (interval.lower + interval.upper))
-    assert truth == pytest.approx(math.log(1e-5), abs=1e-3)
-    assert 2.18205 < interval.lower < 2.18219 < interval.upper < 2.1823
-
-
-#: rate, steps, group, sigma, delta.
-Setting = tuple[float, int, int, float, float]
-
-
-RATES, STEPS = (1e-8, 1e-6, 1e-4, 0.01, 0.3, 1.0 - 1e-9), (1, 100, 10**4, 10**7)
-
-
-GROUPS, SIGMAS, DELTAS = (1, 30, 10**4), (0.3, 1.0, 20.0), (1e-5, 1e-12, 1e-20, 1e-30)
-
-
-#: A few of them for every day.
-SAMPLE: list[Setting] = [
-    (1e-8, 100, 1, 0.3, 1e-20),
-    (1e-8, 10**4, 30, 1.0, 1e-5),
-    (1e-8, 10**4, 10**4, 20.0, 1e-30),
-    (1e-6, 1, 30, 1.0, 1e-12),
-    (1e-6, 10**4, 1, 20.0, 1e-30),
-    (1e-4, 10**4, 1, 1.0, 1e-20),
-    (1e-4, 100, 10**4, 20.0, 1e-12),
-    (0.01, 100, 30, 1.0, 1e-12),
-    (0.01, 10**4, 1, 20.0, 1e-5),
-    (0.3, 10**4, 1, 0.3, 1e-30),
-    (0.3, 100, 10**4, 1.0, 1e-5),
-    (1.0 - 1e-9, 10**4, 1, 20.0, 1e-20),
-    (1.0 - 1e-9, 10**4, 10**4, 0.3, 1e-12),
-]
-
-
-def check(setting: Setting, direction: Direction) -> None:
-    rate, steps, group, sigma, delta = setting
-    pair = Mixture.poisson(group, rate, sigma)
-    loss = PrivacyLoss.of(pair, direction).compose(steps)
-    interval = loss.epsilon(delta, width=1e-3)
-    assert 0.0 <= interval.lower <= interval.upper
-    if not interval.upper < 1e4:
-        return
-    # never above what no sampling would cost, and an independent value where there is one
-    mu = math.sqrt(steps) * group / sigma
-    assert interval.lower <= PrivacyLoss.gaussian(1.0 / mu).epsilon(delta).upper
-    back = loss.delta(interval.upper, width=1e-2)
-    assert back.lower <= delta * (1.0 + 1e-9)
-    if interval.lower > 0.0 and group == 1:
-        try:
-            found = LogContour.of(loss.phases, direction).log_delta(interval.upper)
-            below = LogContour.of(loss.phases, direction).log_delta(interval.lower)
-        except ArithmeticError:
-            return
-        assert found <= math.log(delta) + 1e-8 * abs(math.log(delta))
-        assert below >= math.log(delta) - 1e-8 * abs(math.log(delta))
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("setting", SAMPLE, ids=str)
-def test_some_extremes(setting: Setting, direction: Direction) -> None:
-    check(setting, direction)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("steps", STEPS)
-@pytest.mark.parametrize("rate", RATES)
-def test_all_extremes(rate: float, steps: int, direction: Direction) -> None:
-    for group, sigma, delta in itertools.product(GROUPS, SIGMAS, DELTAS):
-        check((rate, steps, group, sigma, delta), direction)
-
-
-@pytest.mark.parametrize(
-    ("pair", "steps", "epsilon"),
-    [
-        (Mixture.poisson(1, 1e-6, 1.0), 100, 1e-6),
-        (Mixture.poisson(1, 0.01, 1.0), 1000, 1e-6),
-        (Mixture.poisson(64, 0.01, 1.0), 100, 1e3),
-        pytest.param(Mixture.poisson(64, 0.01, 1.0), 1000, 1e4, marks=pytest.mark.slow),
-        (Mixture.poisson(1, 0.5, 0.3), 1000, 1e4),
-    ],
-)
-def test_deltas_at_epsilons_from_1e_6_to_1e4(pair: Mixture, steps: int, epsilon: float) -> None:
-    for direction in DIRECTIONS:
-        interval = PrivacyLoss.of(pair, direction).compose(steps).delta(epsilon, width=1e-3)
-        assert 0.0 <= interval.lower <= interval.upper <= 1.0
-        assert interval.relative_width <= 1e-2 or interval == Interval(0.0, interval.upper)
-
-
-_SIDES: tuple[Directions, ...] = ("present-first", "absent-first", "both")
-
-
-@pytest.fixture
-def short_grids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both losses are beyond grids of any length: what is said does not rest on how long they are, and takes less."""
-    monkeypatch.setattr(solver, "NODES", 1 << 18)
-    monkeypatch.setattr(solver, "CELLS", 1 << 15)
-
-
-@pytest.mark.usefixtures("short_grids")
-def test_an_enormous_epsilon_is_never_taken_for_zero() -> None:
-    """Losses end at about 2e9, so near which epsilon lies; at 0 the error that was charged used to be cut at e^500."""
-    loss = PrivacyLoss.of(Mixture.poisson(10**4, 1.0 - 1e-9, 0.3), "absent-first").compose(10**4)
-    found = loss.epsilon(1e-12, width=1e-2)
-    assert found.upper > 1e9
-    assert loss.delta(found.upper, width=1e-2).lower <= 1e-12
-
-
-@pytest.mark.usefixtures("short_grids")
-def test_where_one_direction_is_beyond_grids_the_other_still_bounds_from_below() -> None:
-    """Of groups in the thousands with little noise the worse direction's losses are; the other's epsilon is known."""
-    phases = ((Mixture.poisson(1000, 0.5, 0.1), 1000),)
-    one, other, both = (PrivacyLoss(phases, side).epsilon(1e-12, width=1e-2) for side in _SIDES)
-    assert one.lower < other.lower
-    assert (both.lower, both.upper) == (other.lower, one.upper)
-
-
-with (Path(__file__).parent / "ganesh_figures.csv").open(encoding="utf-8", newline="") as file:
-    ROWS = list(csv.DictReader(file))
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['scheme']}-{row['sigma']}-{row['k']}")
-def test_the_interval_holds_the_value(row: dict[str, str]) -> None:
-    k, sigma = int(row["k"]), float(row["sigma"])
-    pair = Mixture.poisson(k, 0.01, sigma) if row["scheme"] == "poisson" else Mixture.fixed(k, 50_000, 500, sigma)
-    for direction, column in (("present-first", "remove"), ("absent-first", "add")):
-        exact = float(row[column])
-        (interval,) = group_curve([(pair, 2000)], [1e-6], direction)
-        assert interval.lower - 5.1e-9 <= exact <= interval.upper + 5.1e-9
-        assert interval.upper - interval.lower <= 1e-4 * exact

@@ -29,20 +29,16 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
 from dpspec.recording.folder.run_folder import RunWriter
-from dpspec.recording.side_state.model_state import ModelState
-from dpspec.recording.side_state.options import OptionWatch
-from dpspec.recording.watching.gradients.contributions import Contributions
-from dpspec.recording.watching.gradients.gradient_parameters import GradientParameters
-from dpspec.recording.watching.gradients.recomputed_sums import RecomputedSums
-from dpspec.recording.watching.gradients.replaced_methods import ReplacedMethods
-from dpspec.recording.watching.gradients.size_scaling import SizeScaling
-from dpspec.recording.watching.gradients.summed_gradients import SummedGradients
+from dpspec.recording.pending_step import PendingStep
+from dpspec.recording.watching.clipped_sums import Contributions, RecomputedSums, SizeScaling, SummedGradients
+from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.optimizer_state import OptimizerState
 from dpspec.recording.watching.optimizer_watch import OpacusWatch
-from dpspec.recording.watching.parameter_watch import ParameterWatch
-from dpspec.recording.watching.pending_step import PendingStep
+from dpspec.recording.watching.options import OptionWatch
+from dpspec.recording.watching.parameter_watch import GradientParameters, ParameterWatch
+from dpspec.recording.watching.step_hooks import ReplacedMethods
 
 
 def network(kind):
@@ -100,19 +96,19 @@ def loss(model, batch):
 #: Methods of each part of the recorder.
 PARTS = {
     "contributions": [(Contributions, "__torch_function__"), (Contributions, "__init__"), (Contributions, "norms")],
-    "fingerprint of sums": [(SummedGradients, "keep"), (SummedGradients, "compare")],
+    "fingerprint of sums": [(SummedGradients, "keep"), (SummedGradients, "use")],
     "recomputed sums": [(RecomputedSums, "expect"), (RecomputedSums, "compare")],
     "loss reduction": [(SizeScaling, "add")],
-    "noise of a step": [(OpacusWatch, "_around_noise")],
-    "noise sketch": [(NoiseSketch, "add"), (NoiseSketch, "results"), (NoiseSketch, "clear")],
+    "noise of a step": [(OpacusWatch, "_after_noise")],
+    "noise sketch": [(NoiseSketch, "of")],
     "noise statistics": [(NoiseWatch, "add")],
     "gradients at the step": [(OpacusWatch, "_fingerprint")],
-    "replaced methods": [(ReplacedMethods, "look")],
-    "parameters": [(ParameterWatch, "same"), (ParameterWatch, "moved"), (ParameterWatch, "keep")],
-    "passes": [(GradientParameters, "look"), (GradientParameters, "stepped")],
-    "optimizer state": [(OptimizerState, "look_before"), (OptimizerState, "look_after")],
-    "options": [(OptionWatch, "look"), (OptionWatch, "written")],
-    "model state": [(ModelState, "look")],
+    "replaced methods": [(ReplacedMethods, "check")],
+    "parameters": [(ParameterWatch, "same"), (ParameterWatch, "moved"), (ParameterWatch, "advance")],
+    "passes": [(GradientParameters, "observe"), (GradientParameters, "stepped")],
+    "optimizer state": [(OptimizerState, "before_step"), (OptimizerState, "after_step")],
+    "options": [(OptionWatch, "read"), (OptionWatch, "changes")],
+    "model state": [(ModelState, "before_step")],
     "record of the step": [(PendingStep, "finish")],
     "journal": [(RunWriter, "write")],
 }

@@ -11,7 +11,6 @@ import pytest
 from support import counting, fragile, tasks
 
 from dpspec.contract.events import Event, Noticed
-from dpspec.engine.results.codec import encode
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
@@ -28,6 +27,7 @@ from dpspec.executors import (
     WorkerLost,
 )
 from dpspec.executors.ray_cluster import Cluster, open_pool
+from dpspec.json_records import write
 from dpspec.language.load import load_specs
 from dpspec.registry.builtin import EXECUTORS
 
@@ -127,6 +127,6 @@ def test_a_run_on_ray_finds_what_a_run_here_finds(ray: Any, tmp_path: Path) -> N
             (Path(os.environ[fragile.FOLDER]) / "kill-3").touch()
         options = RunOptions(executor=executor, device="cpu")
         results.append(run(specs, catalog, store=store, listeners=[told.append], options=options))
-    here, there = ([(encode(a.findings), encode(a.verdicts), encode(a.evidence)) for a in r.audits] for r in results)
+    here, there = ([(write(a.findings), write(a.verdicts), write(a.evidence)) for a in r.audits] for r in results)
     assert here == there
     assert sum(isinstance(event, Noticed) and event.message.startswith("worker lost") for event in told) == 1

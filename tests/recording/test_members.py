@@ -7,29 +7,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpspec.recording.folder.members import MOST_RECORDS, decode, encode
+from dpspec.recording.folder.step_record import MOST_RECORDS, decode_members, encode_members
 
 
 @given(st.lists(st.integers(0, MOST_RECORDS - 1), max_size=60))
 def test_every_number_comes_back_sorted_and_as_often_as_it_was(numbers):
-    assert decode(encode(np.array(numbers, dtype=np.int64))).tolist() == sorted(numbers)
+    assert decode_members(encode_members(np.array(numbers, dtype=np.int64))).tolist() == sorted(numbers)
 
 
 def test_a_poisson_sample_takes_about_a_byte_for_each_record():
     drawn = np.flatnonzero(np.random.default_rng(0).random(60_000) < 0.01)
-    assert len(encode(drawn)) < 1.6 * len(drawn)
+    assert len(encode_members(drawn)) < 1.6 * len(drawn)
 
 
 @pytest.mark.parametrize("numbers", [[-1], [MOST_RECORDS]])
 def test_numbers_that_no_record_has_are_refused(numbers):
     with pytest.raises(ValueError, match="record numbers"):
-        encode(np.array(numbers))
+        encode_members(np.array(numbers))
 
 
 @given(st.binary(max_size=40))
 def test_any_bytes_are_read_or_refused(data):
     try:
-        found = decode(data)
+        found = decode_members(data)
     except ValueError:
         return
     assert (np.diff(found) >= 0).all()

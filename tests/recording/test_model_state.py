@@ -16,8 +16,8 @@ from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch import nn
 
-from dpspec.recording.side_state.digests import TooLargeError, digest
-from dpspec.recording.side_state.model_state import ModelState
+from dpspec.recording.fingerprints import TooLargeError, digest
+from dpspec.recording.watching.model_state import ModelState
 
 Script = Callable[[Training, Any], None]
 
@@ -228,7 +228,7 @@ def test_layers_of_torch_keep_no_batch(model: Callable[[], nn.Module]) -> None:
             made[1](x, x, x)
         else:
             made(torch.randn(3, 1, 8, 8) if isinstance(made, nn.Sequential) else torch.randn(3, 5, 8))
-    watch.look()
+    watch.before_step()
     assert watch.changed() == {"buffers": [], "state": [], "attributes": [], "unread": []}
 
 
@@ -236,7 +236,7 @@ def test_running_averages_are_named() -> None:
     made = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     watch = ModelState(made, list(made.parameters()))
     made(torch.randn(5, 4))
-    watch.look()
+    watch.before_step()
     assert watch.changed()["buffers"] == ["1.num_batches_tracked", "1.running_mean", "1.running_var"]
 
 

@@ -23,22 +23,16 @@ def test_sums_of_squares_and_projections_are_those_of_the_noise(sizes):
     sketch = NoiseSketch(sizes)
     for seed in (1, 2):  # what one step left behind is not in the next
         parts = [torch.randn(size, generator=torch.Generator().manual_seed(seed * 100 + size)) for size in sizes]
-        sketch.clear()
-        for part in parts:
-            sketch.add(part)
-        found = sketch.results()
+        found = sketch.of(parts)
         assert torch.allclose(found[: len(sizes)], torch.stack([part.double().square().sum() for part in parts]))
         assert torch.allclose(found[len(sizes) :], directions(sketch, sizes) @ torch.cat(parts).double(), atol=1e-4)
 
 
 def test_noise_that_is_missing_anywhere_shows_in_the_directions():
     whole, sketch = torch.randn(40_000), NoiseSketch([40_000])
-    sketch.add(whole)
-    before = sketch.results()[1:]
+    before = sketch.of([whole])[1:]
     whole[31_007] += 50.0
-    sketch.clear()
-    sketch.add(whole)
-    assert int((sketch.results()[1:] != before).sum()) == 1
+    assert int((sketch.of([whole])[1:] != before).sum()) == 1
 
 
 def test_each_sketch_has_other_signs() -> None:

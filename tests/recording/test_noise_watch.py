@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from dpspec.contract import Check
 from dpspec.engine.recorded.noise_checks import noise_checks
-from dpspec.recording.watching.noise_samples import WINDOW, Coordinates, SampledSteps
-from dpspec.recording.watching.noise_watch import NoiseWatch
+from dpspec.recording.watching.noise_watch import WINDOW, Coordinates, NoiseWatch, SampledSteps
 
 #: Rejected p-values in a run of 60 checks.
 REJECTED = 1e-6 / 60

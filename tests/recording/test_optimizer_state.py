@@ -204,9 +204,9 @@ def test_whatever_may_be_remembered_is_looked_at(value: object) -> None:
     optimizer = torch.optim.SGD([parameter], lr=1.0)
     optimizer.state[parameter] = {"value": value}
     watch = OptimizerState(optimizer)
-    watch.look_before()
-    watch.look_after()
-    watch.look_before()
+    watch.before_step()
+    watch.after_step()
+    watch.before_step()
     assert watch.restated == 0
 
 
@@ -282,14 +282,14 @@ def test_any_state_is_told_apart() -> None:
         {},
         {"step": torch.tensor(float("nan"))},
     ]
-    watch.look_before()
+    watch.before_step()
     for state in states:
         optimizer.state[parameter] = state
-        watch.look_after()
-        watch.look_before()
+        watch.after_step()
+        watch.before_step()
     assert watch.restated == 0
     for state in states:
         optimizer.state[parameter] = state
-        watch.look_before()
-        watch.look_after()
+        watch.before_step()
+        watch.after_step()
     assert watch.restated == len(states)

@@ -24,8 +24,8 @@ from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 
 import dpspec
-from dpspec.recording.folder.option_record import OptionChange
-from dpspec.recording.side_state.options import OptionWatch
+from dpspec.recording.folder.step_record import OptionChange
+from dpspec.recording.watching.options import OptionWatch
 
 Script = Callable[[Training], None]
 
@@ -449,36 +449,51 @@ def test_the_object_of_an_earlier_value_is_a_change(private: bool) -> None:
     """Other code restores the very object that a scheduler, or a look at the private sum, has replaced."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
     group, sum_ = optimizer.param_groups[0], {"clip_norm": 1.0}
-    watch = OptionWatch(optimizer, lambda: sum_, lambda look: look())
+    watch = OptionWatch(optimizer, lambda: sum_, lambda observe: observe())
     try:
         kept = sum_["clip_norm"] if private else group["lr"]
-        watch.look()
-        watch.look(private=True)
-        watch.written()
+        watch.read()
+        watch.read(private=True)
+        watch.changes()
         if private:
             sum_["clip_norm"] = 2.0
-            watch.look(private=True)
+            watch.read(private=True)
             sum_["clip_norm"] = kept
         else:
             scheduler = lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
             optimizer.step()
             scheduler.step()
             group["lr"] = kept
-        watch.look()
+        watch.read()
         name = "clip_norm" if private else "lr"
-        assert watch.written()[name] == OptionChange("", (kept,))
+        assert watch.changes()[name] == OptionChange("", (kept,))
+    finally:
+        watch.remove()
+
+
+def test_a_parameter_that_changes_its_group_is_a_change() -> None:
+    parameters = [torch.zeros(1, requires_grad=True) for _ in range(3)]
+    optimizer = torch.optim.SGD([{"params": parameters[:2]}, {"params": parameters[2:]}], lr=0.5)
+    watch = OptionWatch(optimizer, dict, lambda observe: observe())
+    try:
+        watch.read()
+        watch.changes()
+        one, other = optimizer.param_groups
+        other["params"].insert(0, one["params"].pop())
+        watch.read()
+        assert list(watch.changes()) == ["parameters"]
     finally:
         watch.remove()
 
 
 def test_options_that_stay_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
-    watch = OptionWatch(optimizer, dict, lambda look: look())
+    watch = OptionWatch(optimizer, dict, lambda observe: observe())
     try:
-        watch.look()
-        assert list(watch.written())
+        watch.read()
+        assert list(watch.changes())
         monkeypatch.setattr(watch, "_read", None)
-        watch.look()
-        assert not watch.written()
+        watch.read()
+        assert not watch.changes()
     finally:
         watch.remove()

@@ -16,5 +16,5 @@ def test_the_sign_of_a_zero_counts(dtype: torch.dtype) -> None:
     assert float(watch.moved()) == 0.0
     parameter.data[0] = -parameter.data[0]
     assert 0.0 < float(watch.moved()) < 1e-20
-    watch.keep()
+    watch.advance()
     assert float(watch.moved()) == 0.0

@@ -1,4 +1,4 @@
-"""The planted data set: whose coins are whose, what batches hold, and that nothing public follows from a coin."""
+"""The planted dataset: whose coins are whose, what batches hold, and that nothing public follows from a coin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import dpspec
 from dpspec.errors import UsageError
-from dpspec.recording.planting.coins import CoinSource
+from dpspec.recording.folder.canaries import CoinSource
 from dpspec.recording.planting.planted import Planted
 
 N, M = 30, 40
@@ -53,7 +53,7 @@ def test_no_way_leads_to_a_canary_that_is_left_out():
     out = (N + np.flatnonzero(data.coins == 0)).tolist()
     assert 5 < len(out) < 35
     for place in out:
-        with pytest.raises(UsageError, match=f"place {place} of the planted data set is empty"):
+        with pytest.raises(UsageError, match=f"place {place} of the planted dataset is empty"):
             data[place]
         with pytest.raises(UsageError, match="is empty"):
             data[place - len(data)]
@@ -186,8 +186,8 @@ def test_records_that_are_dictionaries_of_tokens():
     [
         ({"kind": "mislabeled", "count": 20}, "did you mean 'mislabelled'"),
         ({"kind": "mislabelled", "count": 20}, "needs classes"),
-        ({"kind": "mislabelled", "count": 20, "classes": 1}, "one class only"),
-        ({"kind": "mislabelled", "count": 20, "classes": 2}, "label 2 is none of 2 classes, 0 to 1"),
+        ({"kind": "mislabelled", "count": 20, "classes": 1}, "need two classes or more"),
+        ({"kind": "mislabelled", "count": 20, "classes": 2}, "label 2 is not one of the 2 classes 0 to 1"),
         ({"kind": "mislabelled", "count": 20, "classes": 3, "label": 0}, "label=0: no label"),
         ({"kind": "mislabelled", "count": 20, "classes": 3, "label": 5}, "label=5: records have nothing there"),
         ({"kind": "mislabelled", "count": 20, "classes": 3, "label": "y"}, "label='y': records have nothing there"),
@@ -207,7 +207,7 @@ def test_what_cannot_be_planted_is_refused(given, message):
 
 
 def test_what_no_canaries_are_made_of_is_refused():
-    with pytest.raises(UsageError, match=r"part 'input_ids' is torch\.int64: give records of your own"):
+    with pytest.raises(UsageError, match=r"part 'input_ids' is torch\.int64: give records= instead"):
         dpspec.plant(tokens(), kind="noise", count=9, classes=2)
     two = [{"a": torch.ones(2), "y": 0, "target": 1}] * 9
     with pytest.raises(UsageError, match="say where records have their label"):
@@ -224,11 +224,11 @@ def test_what_no_canaries_are_made_of_is_refused():
 def test_only_the_planted_data_set_itself_is_recorded(tmp_path):
     data = planted()
     for loader in (DataLoader(Subset(data, range(9))), DataLoader(numbered())):
-        with pytest.raises(UsageError, match="not from the planted data set itself"):
+        with pytest.raises(UsageError, match="not from the planted dataset itself"):
             dpspec.record(tmp_path / "run", model=nn.Linear(1, 3), loader=loader, planted=data)
     with pytest.raises(UsageError, match=r"what dpspec\.plant returned, got TensorDataset"):
         dpspec.record(tmp_path / "run", model=nn.Linear(1, 3), planted=numbered())
-    with pytest.raises(UsageError, match="records is 30, and the planted data set has 70 places"):
+    with pytest.raises(UsageError, match="records is 30, and the planted dataset has 70 places"):
         dpspec.record(tmp_path / "run", model=nn.Linear(1, 3), planted=data, records=30)
     assert replace(data.source, seed=None) == CoinSource(data.source.secret, None)
 
@@ -255,7 +255,7 @@ def test_a_canary_that_makes_no_batch_with_records_is_refused_before_training(ca
     records[2] = canary
     with pytest.raises(UsageError) as caught:
         dpspec.plant(numbered(), records=records)
-    assert str(caught.value).startswith("canary 2 makes no batch with records of the data set: it ")
+    assert str(caught.value).startswith("canary 2 makes no batch with records of the dataset: it ")
     assert words in str(caught.value)
     assert "make it of the same parts, types and shapes, or give collate=" in str(caught.value)
 
@@ -284,11 +284,11 @@ def test_batches_of_a_loader_with_its_own_way_are_tried_by_that_way():
     def padded(batch):
         return nn.utils.rnn.pad_sequence(batch, batch_first=True)
 
-    with pytest.raises(UsageError, match="if the loader has a collate_fn of its own"):
+    with pytest.raises(UsageError, match="if the loader has its own collate_fn"):
         dpspec.plant(alike, records=longer)
     planted_among = dpspec.plant(alike, records=longer, collate=padded)
     assert planted_among.collate is padded
-    with pytest.raises(UsageError, match="collate cannot put two records of the data set together: ZeroDivisionError"):
+    with pytest.raises(UsageError, match="collate cannot put two records of the dataset together: ZeroDivisionError"):
         dpspec.plant(alike, records=alike, collate=lambda batch: 1 / 0)
     with pytest.raises(UsageError) as caught:
         dpspec.plant(alike, records=[torch.ones(3)] * 8, collate=padded)

@@ -14,7 +14,7 @@ from torch import nn
 
 import dpspec
 from dpspec.engine.recorded.checks import UPDATES
-from dpspec.recording.watching.recomputed_updates import RecomputedUpdates
+from dpspec.recording.watching.optimizer_state import RecomputedUpdates
 
 Between = Callable[[torch.optim.Optimizer], None]
 
@@ -103,11 +103,11 @@ def stepped(optimizer: torch.optim.Optimizer, between: Between | None, trained: 
     for _ in range(steps):
         for p in optimizer.param_groups[0]["params"]:
             p.grad = torch.randn_like(p)
-        updates.copy()
+        updates.before_step()
         if between is not None:
             between(optimizer)
         optimizer.step()
-        updates.compare()
+        updates.after_step()
     assert updates.found is not None
     return updates.found
 
@@ -132,10 +132,10 @@ def test_momentum_that_changes_inside_a_step() -> None:
     updates = RecomputedUpdates(optimizer, list(model.parameters()))
     for p in model.parameters():
         p.grad = torch.randn_like(p)
-    updates.copy()
+    updates.before_step()
     momentum_inside(optimizer)
     optimizer.step()
-    updates.compare()
+    updates.after_step()
     assert updates.found == [1, 1, 1, 0]
 
 

@@ -221,7 +221,7 @@ def test_a_fault_while_looking_on_ends_the_recording_and_never_the_training(tmp_
             monkeypatch.setattr(writer, "write", full)
             way.train()
     assert [str(one.message) for one in told if "dpspec.record" in str(one.message)] == [
-        f"dpspec.record: the recording into {tmp_path / 'run'} ends at step 3, the training goes on: "
+        f"dpspec.record: the recording into {tmp_path / 'run'} ends at step 3, the training continues: "
         "OSError: [Errno 28] No space left on device"
     ]
     assert all(torch.equal(a, b) for a, b in zip(without, way.model.parameters(), strict=True))

@@ -14,7 +14,7 @@ from support.opacus_training import RECORDS, Training
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 import dpspec
-from dpspec.recording.repeated_records import largest_multiplicity
+from dpspec.recording.recognized import largest_multiplicity
 
 
 def numbered(count: int) -> TensorDataset:

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_
 
 import dpspec
 from dpspec.errors import UsageError
-from dpspec.recording.replaying.neighbours import neighbours_of
-from dpspec.recording.replaying.parts import digest, text_of
+from dpspec.recording.replaying.made import digest, text_of
+from dpspec.recording.replaying.neighbors import neighbors_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -320,7 +320,7 @@ def test_generators_are_left_as_they_were() -> None:
         ({"record": 210}, "one of 210 records"),
         ({"record": True}, "one of 210 records"),
         ({"make": lambda dataset: 3}, "mapping from names to parts"),
-        ({"make": lambda dataset: {"steps": object()}}, "no constant"),
+        ({"make": lambda dataset: {"steps": object()}}, "not a constant"),
         ({"make": lambda dataset: {"model": 3}}, "torch.nn.Module"),
         ({"make": lambda dataset: {"optimizer": 3}}, "optimizer of torch or Opacus"),
     ],
@@ -336,12 +336,12 @@ def test_what_cannot_be_compared_is_refused(given: Parts, message: str) -> None:
 def test_neighbours_hold_what_they_say(count: int, data: st.DataObject) -> None:
     record = data.draw(st.integers(0, count - 1))
     for dataset in (list(range(count)), np.arange(count), torch.arange(count), range(count)):
-        without, even, odd = neighbours_of(dataset, record)
+        without, even, odd = neighbors_of(dataset, record)
         assert [int(without.dataset[i]) for i in range(count - 1)] == [i for i in range(count) if i != record]
         assert sorted([*even.place, *odd.place]) == list(range(count))
         for one in (without, even, odd):
             assert all(int(one.dataset[at]) == index for index, at in one.place.items())
-        for one in neighbours_of(dataset, record, replacement=-1):
+        for one in neighbors_of(dataset, record, replacement=-1):
             assert len(one.dataset) == count
             assert [int(one.dataset[i]) for i in range(count)] == [i if i in one.place else -1 for i in range(count)]
 

@@ -10,7 +10,7 @@ import torch
 from support.checked_runs import Question, check_run
 from support.opacus_training import Training
 
-from dpspec.recording.step_hooks import StepHooks
+from dpspec.recording.watching.step_hooks import StepHooks
 
 
 def optimizer() -> torch.optim.Optimizer:

@@ -1,4 +1,4 @@
-"""What is known of a run as a whole when its recording begins: ``run.json``, the mark of such a folder."""
+"""The facts about a run that are known when its recording begins: ``run.json``, the mark of such a folder."""
 
 from __future__ import annotations
 
@@ -8,34 +8,42 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dpspec.errors import RecordingError
-from dpspec.recording.folder.members import MOST_RECORDS
+from dpspec.recording.folder.step_record import MOST_RECORDS
 
 #: The version of the folder's format.
 FORMAT = 1
 
-#: No run has more canaries.
+#: The largest number of canaries.
 MOST_CANARIES = 10**6
 
-#: A header has at most so many bytes and layers, and a name in it so many characters.
+#: Limits of a header: bytes, layers, and characters of a name.
 MOST_BYTES, MOST_LAYERS, _LONGEST = 1 << 21, 10_000, 400
 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The parts of a run, by the names of their classes; "" or None for what is not known.
+    """The parts of a run by the names of their classes; "" or None if unknown.
 
-    versions: of dpspec, torch, opacus. source: who tells of the steps, ``opacus`` or ``own-loop``. optimizer, inner,
-    model, loader, sampler: classes. clipping: ``flat``, ``per-layer``, ``adaptive``, ``ghost`` or ``own``. scheme: how
-    the sampler draws: ``poisson``, ``shuffled``, ``sequential``, ``weighted``, ``unknown``, or ``none`` without a
-    loader. repeats: the number of indices of the loader's data set that lead to its most frequent record. rate: of a
-    Poisson sampler. records: how many the loader's data set holds. batch_size: of loaders that have one. workers:
-    processes that load data ahead. reduction: ``mean`` or ``sum``. expected_batch_size: what a mean
-    divides by. accountant: its mechanism (``rdp``, ``prv``, ``gdp``), or its class; told_before: how many steps it had
-    counted before. layers: names and sizes of all parameters that the optimizer moves. width: how many directions the
-    noise is looked at along. secure: whether noise comes from a cryptographic generator. canaries: how many places for
-    canaries are among ``records``, the last of them; canary_kind: what they are; left_out: how many of them are left
-    out; commitment: the digest of what their coins follow from; canary_seed: the seed that was given for them, None for
-    the system's randomness. notes: what could not be recognised.
+    Attributes:
+        versions: Of dpspec, torch, opacus.
+        source: ``opacus``, or ``own-loop`` for a custom loop.
+        optimizer: Its class, as inner, model, loader, sampler.
+        clipping: ``flat``, ``per-layer``, ``adaptive``, ``ghost`` or ``own``.
+        scheme: ``poisson``, ``shuffled``, ``sequential``, ``weighted``, ``unknown``, or ``none`` without a loader.
+        repeats: The largest number of indices of the dataset that lead to the same record.
+        rate: Of a Poisson sampler.
+        records: The number of records of the loader's dataset.
+        batch_size: Of loaders that have one.
+        workers: The number of processes that load data ahead.
+        reduction: ``mean`` or ``sum``; expected_batch_size: the divisor of a mean.
+        accountant: Its mechanism (``rdp``, ``prv``, ``gdp``) or class; told_before: its number of earlier steps.
+        layers: Names and sizes of all noisy parameters.
+        width: The number of directions of the noise sketch.
+        secure: Whether noise comes from a cryptographic generator.
+        canaries: The number of places for canaries, the last of ``records``; canary_kind: their kind; left_out: the
+            number of omitted canaries; commitment: the digest of the source of their inclusion bits; canary_seed: the
+            seed of that source, None for the system's randomness.
+        notes: The parts that the recorder does not recognize.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -67,23 +75,23 @@ class Header:
     notes: tuple[str, ...] = ()
 
     def write(self) -> bytes:
-        """Its JSON."""
+        """The bytes of ``run.json``."""
         text = json.dumps({"dpspec-run": FORMAT, **asdict(self)}, indent=1, allow_nan=False)
         return text.encode("utf-8") + b"\n"
 
     @property
     def present(self) -> int | None:
-        """How many records there are to be drawn: without the places of canaries that are left out."""
+        """The number of records without the places of omitted canaries."""
         return None if self.records is None else self.records - self.left_out
 
     @property
     def parameters(self) -> int:
-        """How many numbers the optimizer moves."""
+        """The number of noisy coordinates."""
         return sum(size for _, size in self.layers)
 
 
 def read_header(content: bytes, name: str) -> Header:
-    """A header from its bytes; ``RecordingError`` that names the file and the key where they are none."""
+    """A header from its bytes; ``RecordingError`` that names the file and the key for other bytes."""
     try:
         read = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -105,7 +113,7 @@ def read_header(content: bytes, name: str) -> Header:
     found["notes"] = tuple(found.get("notes", ()))
     header = Header(**found)
     if not header.left_out <= header.canaries < (header.records or header.canaries + 1):
-        raise RecordingError(f"{name}: canaries must be fewer than records, and left_out no more than canaries")
+        raise RecordingError(f"{name}: left_out must be at most canaries, and canaries below records")
     return header
 
 
@@ -123,7 +131,7 @@ _REALS = {"rate": 1.0, "expected_batch_size": 1e12}
 
 
 def _problem(key: str, value: Any) -> str | None:
-    """What a value of the header has to be, where it is not."""
+    """The requirement that a value of the header violates, None if it is valid."""
     if key in _WORDS:
         return None if value in _WORDS[key] else f"one of {', '.join(map(repr, _WORDS[key]))}"
     if key in _COUNTS:

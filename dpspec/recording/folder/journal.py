@@ -1,9 +1,9 @@
-"""A file that is only appended to: frames under a chain of digests, readable up to the last whole one.
+"""An append-only file: frames under a chain of digests, readable up to the last complete one.
 
 A frame is its length (4 bytes, little-endian), its kind (1 byte), its payload, and 32 bytes of SHA-256 over the digest
 of the frame before it, the length, the kind and the payload. The first frame follows the digest of the run's header.
-Each is written by one call, so that a killed process leaves at most one frame cut short, which readers leave out; any
-other change of any byte breaks the chain at the frame that holds it.
+Each frame is written by one call, so a killed process leaves at most one incomplete frame, which readers skip. Any
+other change of a byte breaks the chain at its frame.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dpspec.errors import RecordingError
 
-#: No frame is longer; a reader allocates no more for one.
+#: Largest size of a payload in bytes.
 LONGEST = 1 << 22
 
 _HEAD = struct.Struct("<IB")
@@ -26,7 +26,7 @@ _DIGEST = 32
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame: its kind, payload and digest, its number in the file, from 1 on, and the byte at which it ends."""
+    """A frame: its kind, payload and digest, its number in the file from 1 on, and the byte at which it ends."""
 
     kind: int
     payload: bytes
@@ -36,19 +36,16 @@ class Frame:
 
 
 class JournalWriter:
-    """Appends frames to a new file; raises ``FileExistsError`` where there is one.
-
-    digest: the one that the next frame follows.
-    """
+    """Appends frames to a file. digest: The last frame's."""
 
     def __init__(self, path: Path, digest: bytes, *, new: bool = True) -> None:
-        """``digest``: that of the header, or, to a file that is not ``new``, of the last frame in it."""
+        """digest: of the header, or of the last frame if the file is not ``new``. Raises ``FileExistsError``."""
         made = os.O_CREAT | os.O_EXCL if new else 0
         self._file = os.open(path, os.O_WRONLY | made | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
         self.digest = digest
 
     def append(self, kind: int, payload: bytes) -> bytes:
-        """Write one frame and return its digest; raises ``ValueError`` if it is too long, ``OSError`` as writing."""
+        """Write one frame and return its digest; raises ``ValueError`` if it is too long."""
         if len(payload) > LONGEST:
             raise ValueError(f"a frame holds at most {LONGEST} bytes, got {len(payload)}")
         head = _HEAD.pack(len(payload), kind)
@@ -61,15 +58,14 @@ class JournalWriter:
         return digest
 
     def close(self) -> None:
-        """Close the file; nothing more is written."""
+        """Close the file."""
         os.close(self._file)
 
 
 def read_frames(path: Path, first: bytes, name: str) -> Iterator[Frame]:
-    """The whole frames of a file, in order, each checked against the chain; a last one cut short is left out.
+    """The complete frames of a file, in order, each checked against the chain.
 
-    name: what the file is called in messages. Raises ``RecordingError`` that names file, frame and byte where a frame
-    is none, or does not follow from the one before.
+    name: of the file in messages. Raises ``RecordingError`` that names file, frame and byte of an invalid frame.
     """
     digest, offset, number = first, 0, 1
     try:

@@ -1,10 +1,10 @@
-"""The folder of a recorded run: written once by its recorder, read by strangers who trust nothing in it.
+"""The folder of a recorded run, as untrusted input.
 
-``run.json`` is the mark, and says what the run is made of. ``steps.log`` and ``internal.log`` are journals
-(:mod:`~dpspec.recording.folder.journal`): what was done at each step, and what of it speaks of records. The internal
-part is written first, and the public one holds its digest fast. So both files end at a step that is whole, whenever the
-process was killed, and ``internal.log`` can be kept back. Where canaries were planted and scored, ``canaries.npz`` has
-their coins and scores, is internal as well, and its digest follows the end in ``steps.log``.
+``run.json`` describes the run. ``steps.log`` and ``internal.log`` are journals
+(:mod:`~dpspec.recording.folder.journal`) of the public and the internal parts of steps. The internal part is written
+first, and the public part contains its digest. So both files end at a complete step whenever the process is killed, and
+``internal.log`` can be withheld. ``canaries.npz`` holds the inclusion bits and scores of canaries. It is internal too,
+and its digest follows the end in ``steps.log``.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from dpspec.recording.folder.step_record import InternalStep, PublicStep
 #: The files of a folder.
 MARK, STEPS, INTERNAL, CANARIES = "run.json", "steps.log", "internal.log", "canaries.npz"
 
-#: All of them, in the order in which they are written.
+#: All files, in the order of writing.
 FILES = (MARK, STEPS, INTERNAL, CANARIES)
 
-#: Kinds of frames: a step, the end of a recording, and that canaries were scored after it.
+#: Kinds of frames: a step, the end of a recording, and the scores of canaries after it.
 STEP, END, SCORED = 1, 2, 3
 
-#: Runs have at most so many steps; more than these say nothing is recorded that is read.
+#: The largest number of steps.
 MOST_STEPS = 2**20
 
-#: The last frame's text has at most so many bytes.
+#: Largest size of the end frame in bytes.
 _LONGEST_END = 1 << 20
 
 #: Smallest sampling rate above 0 that a recorder writes.
@@ -46,8 +46,8 @@ _LEAST_RATE = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """That canaries were scored. digest: SHA-256 of their file. final: whether by the recorded model as its last step
-    left it, or, of gradient canaries, by the gradients that were recorded."""
+    """The scores of canaries. digest: SHA-256 of their file. final: whether they belong to the final recorded model, or
+    to the recorded gradients."""
 
     canaries: int
     digest: str
@@ -55,10 +55,10 @@ class Scored:
 
 
 class RunWriter:
-    """Writes a new run folder; each step is on its way to the disk before the next begins."""
+    """Writes a new run folder, step by step."""
 
     def __init__(self, folder: Path, header: Header) -> None:
-        """Raises ``UsageError`` where the folder holds anything already: two recorders, or an earlier run."""
+        """Raises ``UsageError`` unless the folder is new or empty."""
         content = header.write()
         if len(content) > MOST_BYTES:
             raise UsageError(f"the model has too many or too long names of parameters: more than {MOST_BYTES} bytes")
@@ -66,7 +66,7 @@ class RunWriter:
             folder.mkdir(parents=True, exist_ok=True)
             strange = next(iter(sorted(os.listdir(folder))), None)
             if strange is None:
-                self._mark(folder, content)
+                _write_new(folder / MARK, content)
         except FileExistsError:
             strange = MARK if folder.is_dir() else ""
         except OSError as error:
@@ -84,35 +84,23 @@ class RunWriter:
         self._internal = JournalWriter(folder / INTERNAL, first)
         self.steps = 0
 
-    @staticmethod
-    def _mark(folder: Path, content: bytes) -> None:
-        mark = os.open(folder / MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.write(mark, content)
-        finally:
-            os.close(mark)
-
     def write(self, public: PublicStep, internal: InternalStep) -> None:
-        """Append a step: first what is internal, then what is public."""
+        """Append a step: first the internal part, then the public one."""
         digest = self._internal.append(STEP, internal.encode())
         self._steps.append(STEP, public.encode(digest))
         self.steps += 1
 
     def end(self, told: Mapping[str, Any]) -> None:
-        """Append what is known at the end, and close."""
+        """Append the end record, and close."""
         try:
             self._steps.append(END, json.dumps(told).encode("utf-8"))
         finally:
             self.close()
 
     def scored(self, content: bytes, *, canaries: int, final: bool) -> None:
-        """Once the end is written: the file of scores, and its digest behind the end.
-
-        Raises ``UsageError`` where there is such a file already, ``OSError`` as writing.
-        """
+        """Write the file of scores, and its digest after the end. Raises ``UsageError`` if there is such a file."""
         try:
-            with open(self._folder / CANARIES, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-                file.write(content)
+            _write_new(self._folder / CANARIES, content)
         except FileExistsError:
             raise UsageError(f"{self._folder / CANARIES} is there already: canaries are scored once") from None
         told = {"canaries": canaries, "digest": hashlib.sha256(content).hexdigest(), "final": final}
@@ -128,9 +116,14 @@ class RunWriter:
         self._internal.close()
 
 
+def _write_new(path: Path, content: bytes) -> None:
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content)
+
+
 @dataclass(frozen=True)
 class RunFolder:
-    """A run folder that is read; every way in checks digests, and raises ``RecordingError`` that names the place."""
+    """A run folder that is read; all methods check digests, and raise ``RecordingError`` that names the place."""
 
     path: Path
     header: Header
@@ -138,7 +131,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """The folder at a path; ``UsageError`` where there is no folder, ``RecordingError`` where it holds no run."""
+        """Open a folder; ``UsageError`` if it does not exist, ``RecordingError`` unless it holds a run."""
         if not path.is_dir():
             raise UsageError(f"{path} is not a folder; dpspec.record writes one")
         if not os.path.lexists(path / MARK):
@@ -156,13 +149,12 @@ class RunFolder:
         return cls(path, read_header(content, str(path / MARK)), hashlib.sha256(content).digest())
 
     def steps(self) -> Iterator[PublicStep | Mapping[str, Any] | Scored]:
-        """The recorded steps, in order, then what was known at the end, where the recording came to one, and last that
-        canaries were scored, where they were."""
+        """The recorded steps, in order, then the end record and the scores of canaries, if there are any."""
         for public, _ in self._public():
             yield public
 
     def internal(self) -> Iterator[InternalStep]:
-        """What of the steps speaks of records, as far as :meth:`steps` go; raises where it was kept back."""
+        """The internal parts of the steps; raises if they were withheld."""
         if not (self.path / INTERNAL).exists():
             raise RecordingError(f"{self.path / INTERNAL}: missing; it was kept back")
         frames, length = self._frames(INTERNAL), 0
@@ -173,12 +165,12 @@ class RunFolder:
             frame = next(frames, None)
             if frame is None or frame.digest != digest:
                 raise RecordingError(
-                    f"{self.path / INTERNAL}: step {public.step} is not the one that {STEPS} holds fast"
+                    f"{self.path / INTERNAL}: step {public.step} does not have the digest that {STEPS} states"
                 )
             try:
                 internal = InternalStep.decode(frame.payload)
                 if internal.step != public.step:
-                    raise ValueError(f"step {internal.step} stands where step {public.step} should")
+                    raise ValueError(f"expected step {public.step}, found step {internal.step}")
             except ValueError as error:
                 raise RecordingError(f"{self.path / INTERNAL}: frame {frame.number}: {error}") from None
             length = frame.end
@@ -218,7 +210,7 @@ class RunFolder:
             try:
                 step, digest = PublicStep.decode(frame.payload, len(self.header.layers), self.header.width)
                 if step.step != frame.number:
-                    raise ValueError(f"step {step.step} stands where step {frame.number} should")
+                    raise ValueError(f"expected step {frame.number}, found step {step.step}")
                 _require_sane(step)
             except ValueError as error:
                 raise RecordingError(f"{where}: {error}") from None
@@ -248,7 +240,7 @@ class RunFolder:
 
 
 def _require_sane(step: PublicStep) -> None:
-    """Raise ``ValueError`` for numbers that no recorder writes; what a faulty training can do is read."""
+    """Raise ``ValueError`` for numbers that no recorder writes, not even for a faulty training."""
     for name in ("noise_multiplier", "clip_norm", "deviation", "told_noise", "noise_squares", "time"):
         if getattr(step, name) < 0.0:
             raise ValueError(f"{name} must not be negative, got {getattr(step, name)}")
@@ -274,5 +266,5 @@ def _scored(frame: Frame, where: str) -> Scored:
     read = _end(frame, where)
     canaries, digest, final = (read.get(name) for name in ("canaries", "digest", "final"))
     if type(canaries) is not int or not isinstance(digest, str) or type(final) is not bool:
-        raise RecordingError(f"{where}: does not say which canaries were scored")
+        raise RecordingError(f"{where}: lacks the number, digest or finality of the scored canaries")
     return Scored(canaries=canaries, digest=digest, final=final)

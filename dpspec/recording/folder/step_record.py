@@ -1,29 +1,40 @@
-"""One logical step as it is recorded: a public part, and an internal one that speaks of records.
+"""One recorded logical step: a public part, and an internal one that depends on records.
 
-Numbers that were not seen are NaN, counts that were not seen ``UNSEEN``; nothing is guessed. Both parts are fixed
-numbers in little-endian order, then arrays; the public one ends with the options that changed, as JSON. No pickle.
+Numbers that were not observed are NaN, counts ``UNSEEN``. Both parts are fixed numbers in little-endian order, then
+arrays. The public part ends with the options that changed, as JSON, the internal part with the drawn records: sorted
+numbers as differences, seven bits of each in a byte (LEB128).
 """
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpspec.recording.folder import members, option_record
-
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 Halves: TypeAlias = np.ndarray[Any, np.dtype[np.float16]]
+Indices: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
-#: Stands for a count that nobody saw.
+#: A count that was not observed.
 UNSEEN = 2**32 - 1
 
-#: A sum that differs by at most this, in clip norms, differs by rounding alone.
+#: Largest difference of a sum by rounding, in clip norms.
 ROUNDING = 5e-3
+
+#: The largest number of bytes, of seven bits, of a record's number, and the largest number of records.
+_BYTES, MOST_RECORDS = 5, 2**34
+
+#: Limits on the options of one step: bytes, options, parameter groups, and the length of a name or word.
+MOST_BYTES, MOST_OPTIONS, MOST_GROUPS, _LONGEST = 1 << 18, 1000, 10_000, 200
+
+#: The beginning of the value of an option whose type the recorder does not know; the name of the type follows.
+UNREAD = "unread "
 
 _COUNTS = ("step", "drawn", "batches", "rows", "virtual", "updates", "told_steps")
 _NUMBERS = (
@@ -44,19 +55,118 @@ _INTERNAL_NUMBERS = ("least", "lower", "middle", "upper", "largest", "sum_norm",
 _INTERNAL = struct.Struct(f"<II{len(_INTERNAL_NUMBERS)}d")
 
 
+@dataclass(frozen=True)
+class OptionChange:
+    """The new values of one option.
+
+    Attributes:
+        by: The class of the scheduler that set it, ``start`` at the first step, "" for other code.
+        values: One for each parameter group.
+    """
+
+    by: str
+    values: tuple[float | str | None, ...]
+
+
+def encode_options(changes: Mapping[str, OptionChange]) -> bytes:
+    """The bytes of the changes: ``[[0.1, 2]]`` means that two groups have the value 0.1. Raises ``ValueError``."""
+    written = {}
+    for name, one in changes.items():
+        runs = [[next(same), 1 + sum(1 for _ in same)] for _, same in groupby(one.values, key=repr)]
+        written[name] = [one.by, runs]
+    content = json.dumps(written, separators=(",", ":")).encode("utf-8") if changes else b""
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"the options of a step have at most {MOST_BYTES} bytes, got {len(content)}")
+    return content
+
+
+def decode_options(content: bytes) -> dict[str, OptionChange]:
+    """The changes of encoded options; ``ValueError`` for other bytes."""
+    if not content:
+        return {}
+    try:
+        read = json.loads(content) if len(content) <= MOST_BYTES else None
+    except (ValueError, RecursionError):
+        read = None
+    if not isinstance(read, dict) or len(read) > MOST_OPTIONS:
+        raise ValueError("the options of a step are not a mapping")
+    return {_word(name): _change(change) for name, change in read.items()}
+
+
+def _change(read: Any) -> OptionChange:
+    if not (isinstance(read, list) and len(read) == 2 and isinstance(read[1], list)):
+        raise ValueError("an option of a step is not what set it and its values")
+    values: list[float | str | None] = []
+    for run in read[1]:
+        if not (isinstance(run, list) and len(run) == 2 and type(run[1]) is int and 0 < run[1] <= MOST_GROUPS):
+            raise ValueError("an option of a step has values that are not counted")
+        value = run[0]
+        if isinstance(value, int) and not -(2**63) < value < 2**63:
+            raise ValueError("an option of a step is too large an integer")
+        values += [value if value is None or isinstance(value, int | float) else _word(value)] * run[1]
+        if len(values) > MOST_GROUPS:
+            raise ValueError(f"an option of a step has more than {MOST_GROUPS} values")
+    return OptionChange(_word(read[0]), tuple(values))
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > _LONGEST:
+        raise ValueError(f"a name in the options of a step is not a string of at most {_LONGEST} characters")
+    return value
+
+
+def encode_members(indices: Indices) -> bytes:
+    """The bytes of record numbers, each in [0, 2**34), which may repeat; their order is not kept."""
+    ordered = np.sort(np.asarray(indices, dtype=np.int64))
+    if len(ordered) == 0:
+        return b""
+    if ordered[0] < 0 or ordered[-1] >= MOST_RECORDS:
+        raise ValueError(f"record numbers must lie in [0, {MOST_RECORDS}), got {ordered[0]} to {ordered[-1]}")
+    gaps = np.diff(ordered, prepend=0)
+    parts = (gaps[:, None] >> (7 * np.arange(_BYTES))) & 0x7F
+    lengths = 1 + (gaps[:, None] >= (1 << (7 * np.arange(1, _BYTES)))).sum(axis=1)
+    place = np.arange(_BYTES)[None, :]
+    more = place < lengths[:, None] - 1
+    return bytes((parts | (more * 0x80)).astype(np.uint8)[place < lengths[:, None]].tobytes())
+
+
+def decode_members(data: bytes) -> Indices:
+    """Sorted record numbers from their bytes; ``ValueError`` for other bytes."""
+    read = np.frombuffer(data, dtype=np.uint8).astype(np.int64)
+    if len(read) == 0:
+        return np.zeros(0, dtype=np.int64)
+    last = (read & 0x80) == 0
+    if not last[-1]:
+        raise ValueError("record numbers are cut short")
+    ends = np.flatnonzero(last)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    if int((ends - starts).max()) >= _BYTES:
+        raise ValueError("a record number is too long")
+    place = np.arange(len(read)) - np.repeat(starts, ends - starts + 1)
+    gaps = np.add.reduceat((read & 0x7F) << (7 * place), starts)
+    if float(gaps.astype(np.float64).sum()) >= MOST_RECORDS:
+        raise ValueError(f"record numbers must be below {MOST_RECORDS}")
+    found: Indices = np.cumsum(gaps)
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class PublicStep:
-    """What was done at a step, without what speaks of a record.
+    """A step without what depends on single records.
 
-    step: its number, from 1 on. drawn: how many records the sampler drew for it; batches: in how many batches.
-    rows: how many contributions were added up. virtual: in how many virtual steps. updates: how often the optimizer
-    moved the parameters (1 in a step as it should be). told_steps: how many steps the accountant has counted by now.
-    time: seconds since the recording began. noise_multiplier, clip_norm: the optimizer's options at that step.
-    deviation: of the noise that its options ask for. divisor: what its options divide by; measured_divisor: what the
-    gradient was really divided by. told_noise, told_rate: what the accountant was told last. rate: with which each
-    record enters a batch, where the sampler is one of Poisson's. noise_squares: the sum of squares of the noise that
-    was added; layers (L,): that of each layer; directions (W,): the noise along fixed directions of length one, over
-    ``deviation`` where that is above 0. options: those that changed before the step, as :mod:`option_record` has them.
+    Attributes:
+        step: Its number, from 1 on.
+        drawn: The number of drawn records; batches: of their batches; rows: of contributions; virtual: of virtual
+            steps; updates: of moves of the parameters by the optimizer, 1 in a correct step.
+        told_steps: The number of steps in the accountant's history; told_noise, told_rate: its last entry.
+        time: Seconds since the recording began.
+        noise_multiplier: The optimizer's option, as clip_norm.
+        deviation: The standard deviation of the noise that follows from the options.
+        divisor: The divisor that follows from the options; measured_divisor: the actual one.
+        rate: The rate of a Poisson sampler.
+        noise_squares: The sum of squares of the noise; layers (L,): for each layer.
+        directions: (W,) the noise along fixed unit directions, over ``deviation`` if that is above 0.
+        options: Those that changed before the step.
     """
 
     step: int
@@ -79,19 +189,19 @@ class PublicStep:
     noise_squares: float = math.nan
     layers: Floats = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
     directions: Halves = field(default_factory=lambda: np.zeros(0, dtype=np.float16))
-    options: Mapping[str, option_record.OptionChange] = field(default_factory=dict)
+    options: Mapping[str, OptionChange] = field(default_factory=dict)
 
     def encode(self, internal: bytes) -> bytes:
-        """Its bytes; ``internal``: the digest of the step's internal part, which they hold fast."""
+        """Its bytes. internal: the digest of the step's internal part."""
         counts = [min(int(getattr(self, name)), UNSEEN) for name in _COUNTS]
         numbers = [float(getattr(self, name)) for name in _NUMBERS]
         head = _PUBLIC.pack(internal, *counts, *numbers, len(self.layers), len(self.directions))
         arrays = self.layers.astype("<f4").tobytes() + self.directions.astype("<f2").tobytes()
-        return head + arrays + option_record.encode(self.options)
+        return head + arrays + encode_options(self.options)
 
     @classmethod
     def decode(cls, data: bytes, layers: int, width: int) -> tuple[PublicStep, bytes]:
-        """A step and the digest of its internal part; ``ValueError`` where bytes are not those of such a step."""
+        """A step and the digest of its internal part; ``ValueError`` for other bytes."""
         if len(data) < _PUBLIC.size:
             raise ValueError("a step is cut short")
         internal, *read = _PUBLIC.unpack(data[: _PUBLIC.size])
@@ -103,22 +213,26 @@ class PublicStep:
         rest = data[_PUBLIC.size :]
         length = 4 * found_layers + 2 * found_width
         if len(rest) < length:
-            raise ValueError("a step has another length than its numbers say")
+            raise ValueError("a step is shorter than its numbers of layers and directions require")
         counts = dict(zip(_COUNTS, read[: len(_COUNTS)], strict=True))
         numbers = dict(zip(_NUMBERS, read[len(_COUNTS) : -2], strict=True))
         squares = np.frombuffer(rest[: 4 * found_layers], dtype="<f4")
         along = np.frombuffer(rest[4 * found_layers : length], dtype="<f2")
-        options = option_record.decode(rest[length:])
+        options = decode_options(rest[length:])
         return cls(**counts, **numbers, layers=squares, directions=along, options=options), internal
 
 
 @dataclass(frozen=True, kw_only=True)
 class InternalStep:
-    """What of a step speaks of records, and is not for publication.
+    """The part of a step that depends on records and is not for publication.
 
-    least, lower, middle, upper, largest: the norms after clipping, from the smallest over the quartiles to the largest,
-    in clip norms. sum_norm: the norm of their sum, in clip norms. update_norm: how far the parameters moved. outside:
-    how far they had moved, since the step before, without the optimizer. members: who was drawn, None where unseen.
+    Attributes:
+        least: The smallest norm after clipping, in clip norms; lower, middle, upper: the quartiles; largest: the
+            largest.
+        sum_norm: The norm of the clipped sum, in clip norms.
+        update_norm: The distance that the parameters moved; outside: the distance that they moved since the step
+            before without the optimizer.
+        members: The drawn records, None if unknown.
     """
 
     step: int
@@ -130,30 +244,30 @@ class InternalStep:
     sum_norm: float = math.nan
     update_norm: float = math.nan
     outside: float = math.nan
-    members: members.Indices | None = None
+    members: Indices | None = None
 
     def encode(self) -> bytes:
         """Its bytes."""
         known = self.members is not None
         numbers = [float(getattr(self, name)) for name in _INTERNAL_NUMBERS]
         head = _INTERNAL.pack(min(self.step, UNSEEN), int(known), *numbers)
-        return head + (members.encode(self.members) if self.members is not None else b"")
+        return head + (encode_members(self.members) if self.members is not None else b"")
 
     @classmethod
     def decode(cls, data: bytes) -> InternalStep:
-        """A step's internal part; ``ValueError`` where bytes are not those of one."""
+        """A step's internal part; ``ValueError`` for other bytes."""
         if len(data) < _INTERNAL.size:
             raise ValueError("an internal step is cut short")
         step, known, *numbers = _INTERNAL.unpack(data[: _INTERNAL.size])
         rest = data[_INTERNAL.size :]
         if known not in (0, 1) or (rest and not known):
-            raise ValueError("an internal step says nothing of who was drawn, and lists records")
+            raise ValueError("an internal step has no known batch, and lists records")
         return cls(
             step=step,
             **dict(zip(_INTERNAL_NUMBERS, numbers, strict=True)),
-            members=members.decode(rest) if known else None,
+            members=decode_members(rest) if known else None,
         )
 
 
-#: The numbers of a step that a reader keeps of all steps, as one column each.
+#: The numbers of a step that a reader keeps as columns over all steps.
 COLUMNS = tuple(one.name for one in fields(PublicStep) if one.name in {*_COUNTS, *_NUMBERS})

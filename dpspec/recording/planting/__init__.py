@@ -1,1 +1,1 @@
-"""Canaries in a training that people already have: who is planted is decided by coins, and scored once it is over."""
+"""Canaries in a recorded training: included by fair bits, and scored after the training."""

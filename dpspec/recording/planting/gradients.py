@@ -1,18 +1,18 @@
-"""Canaries that are gradients: each a direction of its own, which enters the clipped sum as a record would.
+"""Gradient canaries: unit vectors that enter the clipped sum as records do.
 
-*Places.* A gradient canary has a place in the planted data set and no record in it. The training's own sampler draws
-the places, at the rate of the records. At a step whose batch drew the place of a canary that is in, the recorder adds
-the canary's vector, as long as the clip norm, to the sum of clipped gradients before noise is added to it. Of several
-batches that were drawn since the step before, those of the last one enter. So a coin more or less is one contribution
-of at most the clip norm, drawn as a record is, that is put to nothing (zero-out). Only clipping is not put to the test.
+*Places.* A gradient canary has a place in the planted dataset and no record. The training's sampler draws places at the
+rate of the records. If a step drew the place of an included canary, the recorder adds the canary's vector, as long as
+the clip norm, to the sum of clipped gradients before noise. Of several batches drawn since the step before, the last
+one counts. So another inclusion bit changes one contribution of at most the clip norm, drawn as a record is (zero-out).
+Only clipping is not tested.
 
-*Directions.* Canary i has ``b`` coordinates to itself, drawn without repetition among all d, with random signs: unit
-vectors that are orthogonal to each other, fixed by the seed before the first step, by another stream than the coins.
+*Directions.* Canary i owns ``b`` coordinates, drawn without repetition among all d, with random signs. So directions
+are orthogonal unit vectors, fixed by the seed before the first step, by another stream than the inclusion bits.
 
 *Scores.* The inner product of each direction with the sum of all gradients that the inner optimizer stepped with. No
-score knows at which steps its canary was drawn. Whoever sees every iterate of plain SGD has seen these gradients. They
-are what DP-SGD releases, so that its epsilon bounds what anybody can tell from them (Nasr et al. 2023,
-https://arxiv.org/abs/2302.07956, and Steinke et al. 2023, https://arxiv.org/abs/2305.08846, attack in this way).
+score depends on the steps that drew its canary. An adversary who sees every iterate of plain SGD knows these gradients.
+DP-SGD releases them, so its epsilon bounds every test on them (Nasr et al. 2023, https://arxiv.org/abs/2302.07956, and
+Steinke et al. 2023, https://arxiv.org/abs/2305.08846, attack in this way).
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.errors import UsageError
-from dpspec.recording.planting.coins import Array
+from dpspec.recording.folder.canaries import Array
 from dpspec.recording.planting.planted import Planted
 from dpspec.recording.planting.scoring import require_numbers
 
-#: No direction has more coordinates: it would see no more, and take more memory.
+#: Largest number of coordinates of a direction: more would take memory and improve no score.
 MOST_COORDINATES = 256
 
-#: A canary is as long as the clip norm but for this part of it, so that rounding makes none longer.
+#: A canary is shorter than the clip norm by this relative amount, so that rounding makes none longer.
 _SHORTER = 1e-6
 
 
 class GradientCanaries:
     """The canaries of one recording, in the coordinates of its noisy parameters.
 
-    Between steps it keeps ``m`` sums and m directions of at most :data:`MOST_COORDINATES` coordinates. It draws from
-    the planting's own stream of randomness, and from no generator of the training.
+    It keeps ``m`` sums and m directions of at most :data:`MOST_COORDINATES` coordinates, and draws from the planted
+    dataset's own stream of randomness.
     """
 
     def __init__(self, planted: Planted, parameters: Sequence[nn.Parameter]) -> None:
-        """``parameters``: what noise is added to, in order. Raises ``UsageError`` where they are in half precision, or
-        have fewer coordinates than there are canaries."""
+        """parameters: those with noise, in order. Raises ``UsageError`` if they are in half precision, or have fewer
+        coordinates than there are canaries."""
         kinds = {p.dtype for p in parameters}
         if not kinds <= {torch.float32, torch.float64}:
             raise UsageError(
-                "gradient canaries need parameters in float32 or float64, as half precision rounds what they add: "
+                "gradient canaries need parameters in float32 or float64, as half precision rounds their entries: "
                 "train in mixed precision, or plant records"
             )
         size, count = sum(p.numel() for p in parameters), planted.count
@@ -68,10 +68,14 @@ class GradientCanaries:
         self._sums = torch.zeros(count, dtype=torch.float64, device=device)
 
     def enter(self, drawn: Array, clip_norm: float) -> Tensor:
-        """Add the canaries among the places that were drawn to ``summed_grad`` of each parameter.
+        """Add the canaries among the drawn places to ``summed_grad`` of each parameter.
 
-        drawn: (b,) places, without those of canaries that are left out. clip_norm: of this step, > 0. Returns the norm
-        of each contribution, (k,) float64: one for each time that a canary was drawn.
+        Args:
+            drawn: (b,) places, without omitted canaries.
+            clip_norm: Of this step, > 0.
+
+        Returns:
+            (k,) float64 the norm of each contribution: one for each time that a canary was drawn.
         """
         numbers = drawn[drawn >= self._first] - self._first
         length = clip_norm * (1.0 - _SHORTER)
@@ -88,8 +92,8 @@ class GradientCanaries:
                 summed.add_(part.view_as(summed).to(summed))
         return norms
 
-    def look(self) -> None:
-        """The inner optimizer is about to step: add what its gradients are along each direction."""
+    def before_step(self) -> None:
+        """The inner optimizer is about to step: add its gradients along each direction."""
         device = self._places.device
         grads = [torch.zeros_like(p) if p.grad is None else p.grad.detach() for p in self._parameters]
         flat = torch.cat([g.reshape(-1).to(device) for g in grads])
@@ -103,19 +107,22 @@ class GradientCanaries:
 
 
 def refuse_unfit(clipping: str | None, optimizer: Any, batches: Any, workers: int) -> None:
-    """Raise ``UsageError`` that names why gradient canaries cannot enter this training.
+    """Raise ``UsageError`` with the reason if gradient canaries cannot enter this training.
 
-    clipping: how Opacus' optimizer clips, None for a loop of one's own. batches: what draws batches of indices in the
-    loader that the recorder was given, None where there is none. workers: processes that load ahead.
+    Args:
+        clipping: Of Opacus' optimizer, None for a custom loop.
+        optimizer: The optimizer.
+        batches: The loader's sampler of batches, or None.
+        workers: The number of processes that load ahead.
     """
     why = ""
     if clipping is None:
-        why = "a loop of one's own adds up gradients where no recorder can add to them"
+        why = "the recorder cannot add to the sums of a custom loop"
     elif clipping != "flat":
         why = f"with {clipping} clipping no single clip norm bounds what all parameters of a record contribute"
         why = "with ghost clipping no gradient of a single record is there" if clipping == "ghost" else why
     elif batches is None:
-        why = "the recorder does not see who is drawn: give it the loader over the planted data set"
+        why = "the recorder does not see who is drawn: give it the loader over the planted dataset"
     elif workers:
         why = f"{workers} processes load ahead, so that the batch of a step is not known in time: set num_workers=0"
     elif "add_noise" in vars(optimizer):

@@ -1,8 +1,7 @@
-"""Scores of all canaries under one model, by one rule, which is not told of any coin."""
+"""Scores of all canaries under one model, by one rule that does not depend on the inclusion bits."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.errors import UsageError
-from dpspec.recording.planting.coins import Array, CoinSource
+from dpspec.recording.folder.canaries import Array
 
 #: The loss of each record of a batch, (b,), under a model.
 Loss = Callable[[Any, Any], Tensor]
@@ -32,14 +31,14 @@ def scores_of(
     with _evaluated(model), torch.no_grad():
         for start in range(0, len(canaries), batch_size):
             batch = list(canaries[start : start + batch_size])
-            told = loss(model, collate(batch))
-            if not isinstance(told, Tensor) or tuple(told.shape) != (len(batch),):
-                what = f"shape {tuple(told.shape)}" if isinstance(told, Tensor) else type(told).__name__
+            losses = loss(model, collate(batch))
+            if not isinstance(losses, Tensor) or tuple(losses.shape) != (len(batch),):
+                what = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
                 raise UsageError(
                     f"loss(model, batch) must give the loss of each of {len(batch)} records, shape ({len(batch)},), "
-                    f"got {what}: of a loss of torch, ask for it with reduction='none'"
+                    f"got {what}: give a loss of torch reduction='none'"
                 )
-            found.append(-told.detach().double().cpu().numpy())
+            found.append(-losses.detach().double().cpu().numpy())
     values: Array = np.concatenate(found)
     require_numbers(values, "check the weights of the model, and the loss")
     return values
@@ -55,18 +54,9 @@ def require_numbers(scores: Array, advice: str) -> None:
         )
 
 
-def table(coins: Array, scores: Array, source: CoinSource) -> bytes:
-    """The file of scores: an npz of ``coin`` (m,) int8, ``score`` (m,) float64, and ``secret``, which coins follow
-    from."""
-    content = io.BytesIO()
-    secret = np.frombuffer(source.secret, dtype=np.uint8)
-    np.savez(content, coin=coins.astype(np.int8), score=scores.astype(np.float64), secret=secret)
-    return content.getvalue()
-
-
 @contextmanager
 def _evaluated(model: nn.Module) -> Iterator[None]:
-    """Every module for evaluation, and afterwards each in the mode that it had."""
+    """Put every module in evaluation mode, and restore its mode afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

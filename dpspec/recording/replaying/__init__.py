@@ -1,5 +1,1 @@
-"""A script's training is set up on neighbouring data sets, and compared in what must not depend on rows.
-
-``replay`` calls the script, ``neighbours`` makes the data sets, ``parts`` reads what it made, ``steps`` makes one
-update of it, ``outcome`` is what is told.
-"""
+"""A script's training on neighboring datasets, and the constants that must be equal for all."""

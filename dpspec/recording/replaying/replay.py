@@ -1,33 +1,81 @@
-"""``dpspec.replay``: a training is set up on neighbouring data sets, and what must not depend on a record is compared.
+"""``dpspec.replay``: the comparison of values that must not depend on a record, on neighboring datasets.
 
-Noise hides who is in a sum. It does not hide a divisor that counts the records, a clip norm that is a quantile of their
-gradients, a mean that was subtracted from all of them: two data sets that differ in one record then differ in every
-step, and no bound of DP-SGD holds. One run shows none of that. Two runs on neighbours, with the same coins, do.
-
-If a constant is the same for all neighbours, it is the same for all data sets that single steps lead to. So besides one
-neighbour, the even and the odd records are tried: a whole number such as int(rate * records) need not change with one
-record, and the largest of many norms is in one of the two halves.
+Noise hides membership in a sum. It does not hide a divisor that counts the records, a clip norm that is a quantile of
+their gradients, or a mean that was subtracted from all records: then two datasets that differ in one record differ in
+every step, and no bound of DP-SGD holds. One run does not show such a dependence; two runs on neighbors with the same
+random numbers do. The even and the odd records are compared as well, because an integer such as int(rate * records)
+need not change with one record, and the largest of many norms is in one of the two halves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dpspec.errors import UsageError
-from dpspec.recording.replaying.neighbours import Neighbour, counted, length, neighbours_of
-from dpspec.recording.replaying.outcome import Difference, Replay
-from dpspec.recording.replaying.parts import WEIGHTS, Made, digest
-from dpspec.recording.replaying.steps import TOLERANCE, apart, seeded, update
+from dpspec.recording.replaying.made import TOLERANCE, WEIGHTS, Made, apart, digest, seeded, update
+from dpspec.recording.replaying.neighbors import Neighbor, counted, length, neighbors_of
+from dpspec.text import plain
 
-#: How many records are looked at as the script prepares them, and how many are searched for one that moved.
+#: The numbers of prepared records that are compared, and that are searched for one that moved.
 _RECORDS, _SEARCHED = 8, 2000
 
-#: What those are called.
+#: The name of these records in the outcome.
 PREPARED = "records as prepared"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A value that depends on the records: ``whole`` on all records, ``other`` on ``neighbour``."""
+
+    name: str
+    neighbour: str
+    whole: str
+    other: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """The outcome of :func:`dpspec.replay`.
+
+    Attributes:
+        neighbours: The names of the neighboring datasets.
+        compared: The names of the compared values.
+        differences: Those that differ. Their values may depend on single records.
+        unseen: The values that were not compared, with the reason.
+    """
+
+    neighbours: tuple[str, ...]
+    compared: tuple[str, ...]
+    differences: tuple[Difference, ...]
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether values were compared and none differs; other neighbors and ``unseen`` values may differ."""
+        return bool(self.compared) and not self.differences
+
+    def require_same(self) -> None:
+        """Raise ``AssertionError`` with the whole outcome unless :attr:`same`."""
+        if not self.same:
+            raise AssertionError(str(self))
+
+    def __str__(self) -> str:
+        """A line for each difference, one for all equal values, and one for each value that was not compared."""
+        moved = dict.fromkeys(one.name for one in self.differences)
+        still = [name for name in self.compared if name not in moved]
+        lines = [
+            f"{one.name} depends on the records: {one.whole} on all records, {one.other} on {one.neighbour}"
+            for one in self.differences
+        ]
+        if still:
+            lines.append(f"the same on all records, {', '.join(self.neighbours)}: {', '.join(still)}")
+        lines += [f"not compared: {reason}" for reason in self.unseen]
+        return "\n".join(map(plain, lines)) or "nothing was compared"
 
 
 def replay(
@@ -38,53 +86,60 @@ def replay(
     replacement: Any = None,
     seed: int = 0,
 ) -> Replay:
-    """Set a training up on ``dataset`` and on neighbours of it, with equal seeds, and compare what must be the same.
+    """Set a training up on ``dataset`` and on its neighbors, with equal seeds, and compare all constants.
 
-    make: given a map-style dataset, returns a mapping of what the script would train with: ``model``, ``optimizer``,
-    ``loader`` as ``make_private`` returned them, ``scheduler``; ``loss``, a function of the model and a batch, for the
-    step: one number, or the loss of each record, as :meth:`Recorder.score` takes it; ``dataset``, the records as the
-    model gets them, where they are not the loader's. Whatever else it names is a constant of the script's own, and is
-    compared as it is: ``{"steps": 1000, "clip_norm": 1.0}``.
+    Compared are divisor, clip norm, noise multiplier, learning rate and other options of the optimizer, rate and steps
+    of Poisson sampling, the schedule, the layers and initial weights, some records as the script prepares them, and one
+    step with the same random numbers.
 
-    dataset: map-style, of three records or more. record: the index of the one that the first neighbour lacks, by
-    default the last. replacement: where it is given, no record is removed: the first neighbour has this one in its
-    place, and the others in that of all even and all odd ones. seed: what all generators begin at.
+    Args:
+        make: A function of a map-style dataset that returns a mapping of the parts of the training: ``model``,
+            ``optimizer``, ``loader`` as ``make_private`` returned them; ``scheduler``; ``loss``, a function of the
+            model and a batch for the step, which returns one number or the loss of each record as for
+            :meth:`Recorder.score`; ``dataset``, the prepared records if they are not the loader's. All other entries
+            are constants of the script, such as ``{"steps": 1000, "clip_norm": 1.0}``.
+        dataset: A map-style dataset of three records or more.
+        record: The index of the record that the first neighbor lacks, by default the last.
+        replacement: A record. If it is given, neighbors have it in the place of removed records.
+        seed: For all generators.
 
-    Compared are, where they are there: divisor, clip norm, noise multiplier, learning rate and whatever else the
-    optimizer holds, rate and steps of Poisson sampling, the schedule, the layers and initial weights, some records as
-    the script prepares them, and one step with the same coins.
-
-    Raises ``UsageError`` for what cannot be compared. What ``make`` raises goes through.
+    Raises:
+        UsageError: A part cannot be compared. Errors of ``make`` pass through.
     """
     records = counted(dataset)
     if isinstance(record, bool) or not isinstance(record, int) or not -records <= record < records:
         raise UsageError(f"record must be the index of one of {records} records, got {record!r}")
-    neighbours = neighbours_of(dataset, record % records, replacement)
+    neighbors = neighbors_of(dataset, record % records, replacement)
     first = _SetUp(make, dataset, seed)
-    told = _Told(first, records, tuple(neighbour.name for neighbour in neighbours))
-    for neighbour in neighbours:
-        told.beside(_SetUp(make, neighbour.dataset, seed), neighbour)
-    return told.outcome()
+    comparison = _Comparison(first, records)
+    for neighbor in neighbors:
+        comparison.add(_SetUp(make, neighbor.dataset, seed), neighbor)
+    return Replay(
+        neighbours=tuple(neighbor.name for neighbor in neighbors),
+        compared=tuple(comparison.compared),
+        differences=tuple(comparison.differences),
+        unseen=tuple(comparison.unseen),
+    )
 
 
 class _SetUp:
-    """A training that was set up with a seed, its constants, and what its coins were at the end of that."""
+    """A training that was set up with a seed, its constants, and torch's generator state after that."""
 
     def __init__(self, make: Callable[[Any], Mapping[str, Any]], dataset: Any, seed: int) -> None:
         self.seed = seed
         with seeded(seed):
             self.made = Made(make(dataset))
-            self.coins = torch.get_rng_state()
+            self.generator = torch.get_rng_state()
         self.constants = self.made.constants()
         self.weights = [p.detach().clone() for p in self.made.parameters()]
 
     def record(self, index: int, seed: int) -> Any:
-        """One record as it is prepared; where chance is part of that, ``seed`` decides it."""
+        """One prepared record; ``seed`` determines random transformations."""
         with seeded(seed):
             return self.made.dataset[index]
 
     def update(self, weights: Sequence[Tensor], batch: Sequence[Any]) -> Tensor | str:
-        """One step from ``weights``, or why there is none."""
+        """One step from ``weights``, or the reason why it is impossible."""
         mine = self.made.parameters()
         if [p.shape for p in mine] != [p.shape for p in weights]:
             return "one step: the models are not of one shape"
@@ -94,76 +149,65 @@ class _SetUp:
         return update(self.made, batch, self.seed)
 
 
-class _Told:
-    """What is known so far of the training on all records, and beside it."""
+class _Comparison:
+    """The comparison of the training on all records with those on neighbors."""
 
-    def __init__(self, first: _SetUp, records: int, neighbours: tuple[str, ...]) -> None:
-        self._first, self._records, self._neighbours = first, records, neighbours
-        self._compared: dict[str, None] = {}
-        self._differences: list[Difference] = []
-        self._unseen: dict[str, None] = {}
+    def __init__(self, first: _SetUp, records: int) -> None:
+        self._first, self._records = first, records
+        self.compared: dict[str, None] = {}
+        self.differences: list[Difference] = []
+        self.unseen: dict[str, None] = {}
         there = length(first.made.dataset) if first.made.loss is not None else None
         self._batch = [first.record(index, first.seed) for index in _spread(range(there or 0))]
         self._step = first.update(first.weights, self._batch)
 
-    def outcome(self) -> Replay:
-        """All of it."""
-        return Replay(
-            neighbours=self._neighbours,
-            compared=tuple(self._compared),
-            differences=tuple(self._differences),
-            unseen=tuple(self._unseen),
-        )
-
-    def beside(self, other: _SetUp, neighbour: Neighbour) -> None:
-        """Compare with the training on one neighbour."""
-        self._constants(other, neighbour.name)
-        self._records_of(other, neighbour)
+    def add(self, other: _SetUp, neighbor: Neighbor) -> None:
+        """Compare with the training on one neighbor."""
+        self._constants(other, neighbor.name)
+        self._prepared(other, neighbor)
         step = other.update(self._first.weights, self._batch)
         if isinstance(self._step, str) or isinstance(step, str):
-            self._unseen[self._step if isinstance(self._step, str) else str(step)] = None
+            self.unseen[self._step if isinstance(self._step, str) else str(step)] = None
             return
         distance = apart(self._step, step)
         moved = "its update" if distance <= TOLERANCE else f"one that is {distance:.3g} of its length away"
-        self._compare("one step", neighbour.name, "its update", moved)
+        self._compare("one step", neighbor.name, "its update", moved)
 
-    def _constants(self, other: _SetUp, neighbour: str) -> None:
+    def _constants(self, other: _SetUp, neighbor: str) -> None:
         mine, theirs = self._first.constants, other.constants
         for name in {**mine, **theirs}:
-            drawn = name == WEIGHTS and not torch.equal(self._first.coins, other.coins)
+            drawn = name == WEIGHTS and not torch.equal(self._first.generator, other.generator)
             if drawn and mine.get(name) != theirs.get(name):
-                self._unseen[f"{name}: make draws more random numbers for some data sets than for others"] = None
+                self.unseen[f"{name}: make draws more random numbers for some datasets than for others"] = None
             else:
-                self._compare(name, neighbour, mine.get(name, "none"), theirs.get(name, "none"))
+                self._compare(name, neighbor, mine.get(name, "none"), theirs.get(name, "none"))
 
-    def _records_of(self, other: _SetUp, neighbour: Neighbour) -> None:
-        """Some records that both data sets hold, as the script prepares them."""
-        for one, given in ((self._first, self._records), (other, len(neighbour.dataset))):
+    def _prepared(self, other: _SetUp, neighbor: Neighbor) -> None:
+        """Compare some records that both datasets contain, as the script prepares them."""
+        for one, given in ((self._first, self._records), (other, len(neighbor.dataset))):
             if reason := _unlike(one.made, given):
-                self._unseen[f"{PREPARED}: {reason}"] = None
+                self.unseen[f"{PREPARED}: {reason}"] = None
                 return
-        for index in _spread(list(neighbour.place)):
+        for index in _spread(list(neighbor.place)):
             seed = self._first.seed + index
             mine = digest(self._first.record(index, seed))
-            theirs = digest(other.record(neighbour.place[index], seed))
-            searched = range(min(len(neighbour.dataset), _SEARCHED)) if mine != theirs else ()
+            theirs = digest(other.record(neighbor.place[index], seed))
+            searched = range(min(len(neighbor.dataset), _SEARCHED)) if mine != theirs else ()
             if any(digest(other.record(place, seed)) == mine for place in searched):
-                self._unseen[f"{PREPARED}: make puts them in another order"] = None
+                self.unseen[f"{PREPARED}: make puts them in another order"] = None
                 return
-            self._compare(
-                PREPARED, neighbour.name, f"record {index} is {mine[:12]}", f"record {index} is {theirs[:12]}"
-            )
+            self._compare(PREPARED, neighbor.name, f"record {index} is {mine[:12]}", f"record {index} is {theirs[:12]}")
             if mine != theirs:
                 return
 
-    def _compare(self, name: str, neighbour: str, whole: str, other: str) -> None:
-        self._compared[name] = None
+    def _compare(self, name: str, neighbor: str, whole: str, other: str) -> None:
+        self.compared[name] = None
         if whole != other:
-            self._differences.append(Difference(name=name, neighbour=neighbour, whole=whole, other=other))
+            self.differences.append(Difference(name=name, neighbour=neighbor, whole=whole, other=other))
 
 
 def _unlike(made: Made, given: int) -> str:
-    """Why the records that a training prepared cannot be told to be those that it was given; empty where they can."""
+    """The reason why prepared records cannot be matched with the given ones; empty if they can."""
     if made.dataset is None:
         return "make returns no loader, and no dataset"
     kept = length(made.dataset)

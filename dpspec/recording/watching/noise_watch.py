@@ -2,27 +2,29 @@
 
 Every step contributes sums, squared norms and the values of about two thousand coordinates. Sampled steps also
 contribute their largest absolute values, products of coordinates at all distances, rows of matrix-shaped layers, and
-coordinates to compare with other sampled steps. ``dpspec.stats.gaussian_noise`` has the null
-distributions.
+coordinates to compare with other sampled steps. ``dpspec.stats.gaussian_noise`` has the null distributions.
 
 The noise that Opacus added is the difference of two gradients. Rounding changes it by the resolution of its type times
 the size of the sum, and the sum is fixed before its noise is drawn. So tests of single values use the coordinates where
 the sum is at most ``_SUM`` standard deviations.
+
+The choice of steps and coordinates comes from the operating system's randomness, so that no script can predict it.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpspec.recording.watching.noise_samples import Coordinates, SampledSteps
 from dpspec.stats import gaussian_noise
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
@@ -52,12 +54,99 @@ _APART, _ERROR = 96.0, 80.0
 #: Values with this many trailing zero bits more than the resolution explains are coarse.
 _COARSE_BITS = 6
 
+#: Sampled steps: all of the first few, then pairs of successive steps that begin at step n with probability rate / n.
+_FIRST, _RATE = 4, 2.0
+
+#: Number of coordinates in the window for products, and in one of its blocks.
+WINDOW, _BLOCK = 2**16, 2**13
+
+#: Rows and columns of a block of one layer, and the number of layers sampled at one step.
+_ROWS, _COLUMNS, _LAYERS = 64, 512, 16
+
+
+class SampledSteps:
+    """Samples about 20 of 200 steps, 30 of 2,000."""
+
+    def __init__(self) -> None:
+        self._random = random.SystemRandom()
+        self._step, self._follows = 0, False
+
+    def next(self) -> bool:
+        """Whether the next step is sampled."""
+        self._step += 1
+        begins = self._step <= _FIRST or self._random.random() < _RATE / self._step
+        sampled = begins or self._follows
+        self._follows = begins and not self._follows
+        return sampled
+
+
+class Coordinates:
+    """Chooses coordinates of a model with layers of given shapes."""
+
+    def __init__(self, shapes: Sequence[Sequence[int]]) -> None:
+        self._random = np.random.default_rng(int.from_bytes(os.urandom(16), "little"))
+        self._shapes = [tuple(shape) for shape in shapes]
+        sizes = [int(np.prod(shape)) for shape in self._shapes]
+        self._starts = [0, *np.cumsum(sizes).tolist()]
+        self.count = self._starts[-1]
+        self._matrices = [n for n, shape in enumerate(self._shapes) if sum(side > 1 for side in shape) > 1]
+
+    def every(self, most: int) -> slice:
+        """At most ``most`` coordinates at equal distances, from a random start."""
+        stride = max(1, -(-self.count // most))
+        return slice(int(self._random.integers(stride)), None, stride)
+
+    def window(self) -> list[slice]:
+        """Disjoint stretches of coordinates: all, or four of a large model.
+
+        Three of the four are a random stretch, the one half a model further on, and its mirror image.
+        """
+        if self.count <= WINDOW:
+            return [slice(0, self.count)]
+        start, half = int(self._random.integers(self.count // 8)), self.count // 2
+        quarter = self.count // 4
+        other = quarter + int(self._random.integers(max(1, quarter - 4 * _BLOCK)))
+        first = [(start, _BLOCK), (other, min(4 * _BLOCK, half - other)), (half + start, _BLOCK)]
+        ends = [(low, low + size) for low, size in [*first, (self.count - start - _BLOCK, _BLOCK)]]
+        assert all(before[1] <= after[0] for before, after in pairwise(ends))
+        return [slice(low, high) for low, high in ends]
+
+    def blocks(self) -> list[tuple[int, Tensor]]:
+        """Random submatrices of layers with two dimensions or more: the layer's number and (p, q) coordinates.
+
+        Each takes some of the layer's dimensions for rows and the others for columns; p <= q.
+        """
+        chosen = self._matrices
+        if len(chosen) > _LAYERS:
+            chosen = sorted(self._random.choice(chosen, _LAYERS, replace=False).tolist())
+        return [(layer, self._block(layer)) for layer in chosen]
+
+    def _block(self, layer: int) -> Tensor:
+        shape = self._shapes[layer]
+        sides = [n for n, side in enumerate(shape) if side > 1]
+        rows = sides[: int(self._random.integers(1, len(sides)))]
+        if len(sides) > 2 and self._random.random() < 0.5:
+            rows = [sides[int(self._random.integers(len(sides)))]]
+        columns = [n for n in sides if n not in rows]
+        strides = np.append(np.cumprod(shape[:0:-1])[::-1], 1).astype(np.int64)
+        parts = []
+        for dimensions in (rows, columns):
+            lengths = [shape[n] for n in dimensions]
+            parts.append((int(np.prod(lengths)), lengths, strides[dimensions]))
+        if parts[0][0] > parts[1][0]:
+            parts.reverse()
+        offsets = []
+        for (size, lengths, steps), most in zip(parts, (_ROWS, _COLUMNS), strict=True):
+            picked = self._random.choice(size, min(size, most), replace=False, shuffle=False)
+            offsets.append(np.stack(np.unravel_index(picked, lengths), axis=-1) @ steps)
+        return torch.from_numpy(self._starts[layer] + offsets[0][:, None] + offsets[1][None, :])
+
 
 @dataclass(frozen=True)
 class _Step:
     """Some values of a step's noise, the same coordinates of its sum, and (2 L,) sums and squared norms of the layers.
 
-    precise: whether rounding is small enough for tests of sums and norms.
+    precise: Rounding is small enough for tests of sums and norms.
     """
 
     values: Tensor
@@ -72,7 +161,7 @@ class NoiseWatch:
     """Accumulates the statistics of all steps."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        """``parameters``: those that noise is added to, in order."""
+        """parameters: those that noise is added to, in order."""
         shapes = [tuple(p.shape) for p in parameters]
         self._resolution = max([2.0**-23, *(torch.finfo(p.dtype).eps for p in parameters if p.is_floating_point())])
         self._coordinates, self._steps = Coordinates(shapes), SampledSteps()
@@ -104,9 +193,9 @@ class NoiseWatch:
         """Add one step.
 
         Args:
-            noise: the noise of all coordinates, in one tensor or several.
-            total: the sum that it was added to, None if unknown.
-            std: its declared standard deviation.
+            noise: The noise of all coordinates, in one tensor or several.
+            total: The sum that it was added to, None if unknown.
+            std: Its declared standard deviation.
         """
         sampled = self._steps.next()
         if not (std > 0.0 and math.isfinite(std)) or self._coordinates.count == 0:
@@ -249,6 +338,18 @@ class NoiseWatch:
         if not self._seen:
             return None
         common, pairs = self._common()
+        quietest, pooled, steps = list[float](), list[float](), list[float]()
+        if self._squares:
+            least = min(float(total.min()) for total in self._squares if len(total))
+            # [smallest sum of squares of a coordinate, steps, coordinates, rounding of one value]
+            quietest = [least, self._norms[0], sum(len(total) for total in self._squares), self._rounding]
+        if self._pooled is not None:
+            products, distances = self._pooled
+            worst = int(np.argmin(gaussian_noise.log_products(products, distances)))
+            pooled = [float(products[worst]), int(distances[worst])]
+        if len(self._rows) > 1:
+            # [chi-square value, degrees of freedom] of the kept steps, in the compared coordinates
+            steps = list(gaussian_noise.dependence(np.stack(self._rows).astype(np.float64)))
         return {
             "sums": self._sums,
             "norms": self._norms,
@@ -258,41 +359,21 @@ class NoiseWatch:
             "counted": int(self._tested),
             "room": self._room,
             "sampled": self._sampled,
-            "quietest": self._quietest(),
+            "quietest": quietest,
             "coarse": [self._coarse, self._checked],
             "repeats": self._repeats,
             "common": common,
             "pairs": pairs,
             "shift": self._shift[1],
-            "pooled_shift": self._pooled_worst(),
+            "pooled_shift": pooled,
             "shifts": 0 if self._pooled is None else len(self._pooled[0]),
             "block": self._block[1],
             "blocks": self._blocks,
-            "steps": self._between_steps(),
+            "steps": steps,
         }
 
-    def _quietest(self) -> list[float]:
-        """[smallest sum of squares of a coordinate, steps, coordinates, rounding of one value]."""
-        if not self._squares:
-            return []
-        least = min(float(total.min()) for total in self._squares if len(total))
-        return [least, self._norms[0], sum(len(total) for total in self._squares), self._rounding]
-
-    def _pooled_worst(self) -> list[float]:
-        if self._pooled is None:
-            return []
-        products, pairs = self._pooled
-        worst = int(np.argmin(gaussian_noise.log_products(products, pairs)))
-        return [float(products[worst]), int(pairs[worst])]
-
-    def _between_steps(self) -> list[float]:
-        """[chi-square value, degrees of freedom] of the kept steps, in the compared coordinates."""
-        if len(self._rows) < 2:
-            return []
-        return list(gaussian_noise.dependence(np.stack(self._rows).astype(np.float64)))
-
     def _common(self) -> tuple[list[float], int]:
-        """[count, expected, gaps] of the two sampled steps with the most common values, and the number of pairs."""
+        """[count, expected, gaps] of the two sampled steps with a maximum of common values, and the number of pairs."""
         apart, gap = _APART * self._unit, (_APART + 2.0 * _ERROR) * self._unit
         rows = [row for row in self._largest if len(row)]
         worst: tuple[float, list[float]] = (1.0, [])

@@ -1,31 +1,61 @@
-"""What an optimizer remembers between its steps (momentum, second moments): whether anybody else changed it."""
+"""The inner optimizer: whether only its own steps change its state, and whether a step is the update of its class.
+
+Code can run inside ``step()``: hooks, replaced methods, options and state of custom types. :class:`RecomputedUpdates`
+recomputes the update at random steps on copies of parameters, gradients and state. It uses the classes of torch as they
+were when this module was imported, and options and state as plain numbers and tensors. So the results differ if such
+code changes the update.
+
+Copy and original have the same shapes, strides and device, so the same kernels run. Results in float32 and float64 may
+still differ by two units in the last place of the longer term, and half precision must be equal in all bits. Fused
+kernels round a coordinate differently at another memory address, so their tolerance is relative to the largest
+coordinate. Fused updates in half precision are not recomputed, because this tolerance would be several percent.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+import random
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
-from dpspec.recording.side_state.digests import readable_digest
-from dpspec.recording.watching.recomputed_updates import STEPS
+from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint, readable_digest
 
 #: Options that the schedulers of torch add to each group.
 _OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum"}
 
+_NAMES = (
+    *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "RAdam", "RMSprop"),
+    *("Rprop", "SGD"),
+)
+
+#: The method ``step`` of each class without the decorators that call hooks.
+STEPS: dict[type, Callable[[Any], Any]] = {
+    kind: inspect.unwrap(kind.step)
+    for kind in (getattr(torch.optim, name, None) for name in _NAMES)
+    if kind is not None
+}
+
+#: Types of options that are used unchanged: their arithmetic runs no Python code.
+_EXACT = {bool, int, float, str, type(None), *np.sctypeDict.values()}
+
+#: All steps up to the second are recomputed, then step n with probability _SHARE / n.
+_SHARE = 4.0
+
 
 class OptimizerState:
-    """Counts the steps that begin with another state than the last one left, or the recording began with.
+    """Counts the steps that begin with another state than the last one left, or than the recording began with.
 
-    Parameters that the optimizer has no more are not looked at: what is remembered of them moves nothing.
+    The state of parameters that the optimizer no longer holds is not compared: it moves nothing.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._left: dict[int, tuple[Tensor, Fingerprint]] = {}
-        self.look_after()
+        self.after_step()
         self._restated = Tally()
 
     @property
@@ -39,25 +69,24 @@ class OptimizerState:
         kind = type(self._optimizer)
         return "" if kind in STEPS else f"{kind.__module__}.{kind.__qualname__}"[:100]
 
-    def look_before(self) -> None:
-        """The optimizer is about to step."""
+    def before_step(self) -> None:
+        """Compare the state."""
         every, nothing = self._fingerprints(), (None, fingerprint(()))
         left = [self._left.get(id(parameter), nothing)[1] for parameter, _ in every]
         self._restated.add(differs(_joined(now for _, now in every), _joined(left)))
 
-    def look_after(self) -> None:
-        """It has stepped."""
+    def after_step(self) -> None:
+        """Keep the fingerprint of the state."""
         self._left.update((id(parameter), (parameter, now)) for parameter, now in self._fingerprints())
 
     def _fingerprints(self) -> list[tuple[Tensor, Fingerprint]]:
-        """Each parameter with the fingerprint of what is remembered of it."""
+        """Each parameter with the fingerprint of its state."""
         state = self._optimizer.state
         every = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         return [(parameter, fingerprint((state.get(parameter),))) for parameter in every]
 
 
 def _joined(every: Iterable[Fingerprint]) -> Fingerprint:
-    """The fingerprints of several parameters as one."""
     host: list[Any] = []
     device: list[Tensor] = []
     for of_host, of_device in every:
@@ -67,9 +96,9 @@ def _joined(every: Iterable[Fingerprint]) -> Fingerprint:
 
 
 def other_entries(optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    """Digests of what ``state_dict()`` holds other than options and the state of parameters, by name.
+    """Digests of the entries of ``state_dict()`` other than options and the state of parameters, by name.
 
-    These are the entries of ``state`` under keys that are no parameters, and the names of parameters and options in
+    These are the entries of ``state`` under keys that are not parameters, and the names of parameters and options in
     each group. Options that schedulers add are omitted.
     """
     every = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -80,26 +109,168 @@ def other_entries(optimizer: torch.optim.Optimizer) -> dict[str, str]:
             found[f"optimizer.state[{key if isinstance(key, str) else type(key).__name__}]"] = readable_digest(value)
     for number, group in enumerate(optimizer.param_groups):
         for name in group.keys() - _OF_SCHEDULERS:
-            found[f"optimizer.param_groups[{number}].{name}"] = (
-                readable_digest(group[name]) if name == "param_names" else ""
-            )
+            value = readable_digest(group[name]) if name == "param_names" else ""
+            found[f"optimizer.param_groups[{number}].{name}"] = value
     return found
 
 
-def untouched(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer remembers nothing, or only what Adagrad does before its first step."""
+def is_fresh(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer has no state, or only Adagrad's before its first step."""
     if not isinstance(optimizer, torch.optim.Adagrad):
         return not optimizer.state
     first = {p: group["initial_accumulator_value"] for group in optimizer.param_groups for p in group["params"]}
-    return all(
-        p in first
-        and set(kept) == {"step", "sum"}
-        and not float(kept["step"])
-        and bool((_real(kept["sum"]) == first[p]).all())
-        for p, kept in optimizer.state.items()
-    )
+    for p, kept in optimizer.state.items():
+        if p not in first or set(kept) != {"step", "sum"} or float(kept["step"]):
+            return False
+        total = torch.view_as_real(kept["sum"].resolve_conj()) if kept["sum"].is_complex() else kept["sum"]
+        if not bool((total == first[p]).all()):
+            return False
+    return True
 
 
-def _real(value: Tensor) -> Tensor:
-    """Complex numbers as pairs of real ones."""
-    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+class RecomputedUpdates:
+    """Compares parameters and state after a step with a second optimizer on copies.
+
+    Steps 1 and 2 are recomputed, then step n with probability 4 / n, by the operating system's randomness.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, trained: Sequence[Tensor]) -> None:
+        """trained: all parameters that the optimizer could move; parameters without a group must stay unchanged."""
+        self._optimizer, self._trained = optimizer, list(trained)
+        self._random = random.SystemRandom()
+        self._copy: torch.optim.Optimizer | None = None
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+        self._before: list[Tensor] = []
+        self._steps = self._recomputed = self._different = self._failed = 0
+
+    @property
+    def found(self) -> list[int] | None:
+        """[steps, recomputed steps, steps with another result, steps that could not be recomputed].
+
+        None for optimizers that are not recomputed: classes of other libraries or of the script, LBFGS, SparseAdam, and
+        fused updates in half precision.
+        """
+        if type(self._optimizer) not in STEPS or self._fused_half():
+            return None
+        return [self._steps, self._recomputed, self._different, self._failed]
+
+    @torch.no_grad()
+    def before_step(self) -> None:
+        """Copy parameters, gradients, state and options if the step is chosen."""
+        self._steps += 1
+        self._copy, self._pairs = None, []
+        kind = type(self._optimizer)
+        chosen = self._steps <= 2 or self._random.random() * self._steps < _SHARE
+        if not chosen or kind not in STEPS or self._fused_half():
+            return
+        try:
+            with torch._C.DisableTorchFunctionSubclass():
+                self._copy = self._copied(kind)
+        except Exception:
+            self._failed += 1
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Recompute the step, and compare.
+
+        A step whose gradients changed meanwhile cannot be recomputed: a closure may have computed them.
+        """
+        copy, self._copy = self._copy, None
+        if copy is None:
+            return
+        try:
+            with torch._C.DisableTorchFunctionSubclass():
+                if not all(_equal(p.grad, q.grad) for p, q in self._pairs):
+                    self._failed += 1
+                    return
+                STEPS[type(copy)](copy)
+                same = self._same(copy)
+        except Exception:
+            self._failed += 1
+            return
+        self._recomputed += 1
+        self._different += not same
+
+    def _fused_half(self) -> bool:
+        halves = (torch.float16, torch.bfloat16)
+        groups = self._optimizer.param_groups
+        return any(group.get("fused") and any(p.dtype in halves for p in group["params"]) for group in groups)
+
+    def _copied(self, kind: type) -> torch.optim.Optimizer:
+        groups, state = [], {}
+        for group in self._optimizer.param_groups:
+            copies = []
+            for p in group["params"]:
+                q = _parameter(p)
+                copies.append(q)
+                self._pairs.append((p, q))
+                kept = dict.get(self._optimizer.state, p)
+                if kept:
+                    state[q] = {name: _plain(value) for name, value in kept.items()}
+            options = {name: _plain(value) for name, value in group.items() if name not in ("params", "param_names")}
+            groups.append({"params": copies, **options})
+        copy: torch.optim.Optimizer = kind(groups)
+        copy.state.clear()
+        copy.state.update(state)
+        known = {id(p) for p, _ in self._pairs}
+        self._pairs += [(p, _parameter(p)) for p in self._trained if id(p) not in known]
+        self._before = [q.detach().clone() for _, q in self._pairs]
+        return copy
+
+    def _same(self, copy: torch.optim.Optimizer) -> bool:
+        """Whether all parameters and their states equal the copy's."""
+        fused = any(group.get("fused") for group in copy.param_groups)
+        for (p, q), before in zip(self._pairs, self._before, strict=True):
+            if not _close(p.detach(), q.detach(), before, fused=fused):
+                return False
+            kept = dict.get(self._optimizer.state, p) or {}
+            for name, expected in (copy.state.get(q) or {}).items():
+                found = kept.get(name)
+                if not isinstance(expected, Tensor):
+                    if found != expected:
+                        return False
+                elif not (isinstance(found, Tensor) and _close(found.detach(), expected, expected, fused=fused)):
+                    return False
+        return True
+
+
+def _parameter(p: Tensor) -> Tensor:
+    q = p.detach().clone().requires_grad_(p.requires_grad)
+    q.grad = None if p.grad is None else p.grad.detach().clone()
+    return q
+
+
+def _plain(value: Any) -> Any:
+    """The same value in a type whose arithmetic runs no code of the script."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if type(value) in _EXACT:
+        return value
+    if isinstance(value, list | tuple):
+        return tuple(_plain(one) for one in value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    raise TypeError(f"options and state must be numbers or tensors, got {type(value).__name__}")
+
+
+def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return bool(torch.equal(one, other)) or bool(torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True))
+
+
+def _close(found: Tensor, expected: Tensor, before: Tensor, *, fused: bool) -> bool:
+    """Equal up to two units in the last place of the longer end of the update; ``fused``: of the largest coordinate."""
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return False
+    if _equal(found, expected):
+        return True
+    if found.dtype not in (torch.float32, torch.float64):
+        return False
+    room = 2.0 * torch.finfo(found.dtype).eps * torch.maximum(before.abs(), expected.abs())
+    if fused and room.numel():
+        room = 2.0 * room.max()
+    apart = (found - expected).abs()
+    return bool(((apart <= room) | (found == expected) | (found.isnan() & expected.isnan())).all())

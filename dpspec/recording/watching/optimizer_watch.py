@@ -1,8 +1,7 @@
-"""Opacus' optimizer while it steps: what it clips and adds up, which noise it adds, by what it divides, what it moves.
+"""Opacus' optimizer during a step: its clipped sums, its noise, its divisor and its update.
 
-Three of its methods are replaced on the instance by ones that call them and look at what they left behind; the inner
-optimizer of torch tells before and after each of its steps. An update without a call of ``add_noise`` before it is one
-that got no noise, whoever made it.
+The recorder replaces some of its methods on the instance by wrappers that call them and observe the results, and adds
+hooks to the inner optimizer of torch. An update without a preceding call of ``add_noise`` counts as noise-free.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -18,20 +18,16 @@ from torch import Tensor
 
 from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
 from dpspec.recording.folder.step_record import UNSEEN
-from dpspec.recording.step_hooks import StepHooks
-from dpspec.recording.watching.gradients.contributions import Contributions
-from dpspec.recording.watching.gradients.recomputed_sums import RecomputedSums
-from dpspec.recording.watching.gradients.replaced_methods import ReplacedMethods
-from dpspec.recording.watching.gradients.size_scaling import SizeScaling
-from dpspec.recording.watching.gradients.summed_gradients import SummedGradients
+from dpspec.recording.pending_step import PendingStep
+from dpspec.recording.watching.clipped_sums import Contributions, RecomputedSums, SizeScaling, SummedGradients
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
-from dpspec.recording.watching.pending_step import PendingStep
+from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks
 
-#: What is called when the inner optimizer is about to step, and when it has stepped.
+#: An observation of the recorder.
 Moment = Callable[[], None]
 
-#: Adds gradient canaries to the sums of a step before noise is, by its clip norm; gives the norm of each, (k,).
+#: Adds gradient canaries to the sum of a step, given its clip norm, before noise; returns the norm of each, (k,).
 Entering = Callable[[float], Tensor]
 
 #: Gets the first row of a physical batch in its step, the number of its rows and its per-sample gradients, None for
@@ -40,7 +36,13 @@ Probing = Callable[[int, int, Sequence[Tensor] | None], None]
 
 
 class OpacusWatch:
-    """Fills in the pending step of a recorder."""
+    """Fills in the pending step of a recorder.
+
+    Attributes:
+        step: The step that is pending.
+        norm_type: The half precision in which Opacus computed norms, or "".
+        sum_type: The half precision in which Opacus computed sums, or "".
+    """
 
     def __init__(
         self,
@@ -53,70 +55,83 @@ class OpacusWatch:
         probing: Probing | None = None,
     ) -> None:
         self._entering, self._noise, self._probing = entering, noise, probing
-        self._coefficients = 0
         self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
+        self._coefficients = 0
         self._undo: list[Callable[[], None]] = []
+        self._wrappers: dict[str, Any] = {}
+        self._during = contextlib.ExitStack()
+        self._contributions: Contributions | None = None
+        self._unscaled = torch.zeros(())
         self._scaled: Fingerprint | None = None
-        self._meddled, self._changed = Tally(), Tally()
         self._stepped_with: Fingerprint | None = None
+        self._meddled, self._changed = Tally(), Tally()
         self.step = PendingStep()
-        #: In which half precision norms were computed, and sums made; "" for neither.
         self.norm_type, self.sum_type = "", ""
         self.sums, self.replaced = SummedGradients(optimizer.params), ReplacedMethods(optimizer)
         self.recomputed = None if clipping == "ghost" else RecomputedSums(optimizer, clipping)
         self.scaling = SizeScaling()
-        self._put: dict[str, Any] = {}
 
     @property
     def meddled(self) -> int:
-        """How many updates were made with other gradients than the noisy, scaled sum."""
+        """The number of updates with other gradients than the noisy, scaled sum."""
         return int(self._meddled)
 
     @property
     def changed(self) -> int:
-        """The number of updates whose gradients nobody knows: they changed during it, or another hook followed."""
+        """The number of updates with unknown gradients: they changed during it, or another hook followed."""
         return int(self._changed) + self._hooks.disordered
 
     def attach(self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None]) -> None:
-        """Begin to watch. ``guarded`` runs what looks on, so that a fault of it never reaches the training.
+        """Replace methods and add hooks.
 
-        ``use`` is called when options of clipping or noise are about to be used.
+        Args:
+            before: Called before the inner optimizer steps.
+            after: Called after it has stepped.
+            use: Called before options of clipping or noise are used.
+            guarded: Runs each observation, so that a fault of the recorder never reaches the training.
         """
-        optimizer, self._guarded, self._use = self._optimizer, guarded, use
+        optimizer, self._guarded, sums = self._optimizer, guarded, self.sums
         self._ids = [id(p) for p in optimizer.params]
-        if self._clipping == "ghost":
-            self._replace(optimizer, "accumulate", self._around_accumulate)
+        if self.recomputed is None:
+            self._wrap(optimizer, "accumulate", [sums.compare, self._probe_ghost], [self._after_ghost])
             if callable(getattr(self._model, "get_clipping_coef", None)):
-                self._replace(self._model, "get_clipping_coef", self._around_coefficients)
+                self._wrap(self._model, "get_clipping_coef", [use], [self._after_coefficients])
         else:
-            self._replace(optimizer, "clip_and_accumulate", self._around_clipping)
-        self._replace(optimizer, "add_noise", self._around_noise)
-        self._replace(optimizer, "scale_grad", self._around_scaling)
-        self._hooks = StepHooks(optimizer.original_optimizer, lambda: guarded(before), lambda: guarded(after))
+            begin = [use, sums.compare, self.recomputed.expect, self._probe, self._begin_sum]
+            self._wrap(optimizer, "clip_and_accumulate", begin, [self._after_sum])
+        self._hooks = StepHooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after))
+        self._wrap(optimizer, "add_noise", [self._hooks.put_last, use, sums.use, self._enter], [self._after_noise])
+        self._wrap(optimizer, "scale_grad", [self._before_scaling], [self._after_scaling])
         self._undo.append(self._hooks.remove)
-        guarded(lambda: self.replaced.look(self._put))
+        guarded(lambda: self.replaced.check(self._wrappers))
 
     def detach(self) -> None:
-        """Leave the optimizer as it was."""
+        """Restore the optimizer."""
         for undo in reversed(self._undo):
             undo()
         self._undo = []
 
-    def _replace(self, thing: Any, name: str, around: Callable[[Callable[[], Any]], Any]) -> None:
-        """Put ``around`` in the place of a method without arguments, on this instance alone."""
+    def _wrap(self, thing: Any, name: str, before: Sequence[Moment], after: Sequence[Callable[[Any], None]]) -> None:
+        """Observe before and after a method without arguments, on this instance only."""
         own, original = vars(thing).get(name), getattr(thing, name)
 
         def replaced(this: Any) -> Any:
-            return around(original)
+            for observe in before:
+                self._guarded(observe)
+            with self._during:
+                result = original()
+            for observe_result in after:
+                self._guarded(partial(observe_result, result))
+            return result
 
         put = MethodType(replaced, thing)
         object.__setattr__(thing, name, put)
         if thing is self._optimizer:
-            self._put[name] = put
+            self._wrappers[name] = put
 
         def undo() -> None:
             if vars(thing).get(name) is not put:
-                return  # somebody else has replaced it meanwhile: theirs calls this one, which only looks on
+                return  # replaced again by other code, which calls this wrapper
             if own is None:
                 object.__delattr__(thing, name)
             else:
@@ -124,105 +139,48 @@ class OpacusWatch:
 
         self._undo.append(undo)
 
-    def _around_clipping(self, original: Callable[[], Any]) -> Any:
-        self._guarded(self._use)
+    def _probe(self) -> None:
+        if self._probing is not None:
+            gradients = self._optimizer.grad_samples
+            start = 0 if self.step.rows == UNSEEN else self.step.rows
+            self._probing(start, len(gradients[0]), gradients)
+
+    def _begin_sum(self) -> None:
+        self._contributions = self._during.enter_context(Contributions(self._optimizer.params))
+
+    def _after_sum(self, _: Any) -> None:
+        seen, parameters = self._contributions, self._optimizer.params
+        assert seen is not None
         assert self.recomputed is not None
-        self._guarded(self.sums.compare)
-        self._guarded(self.recomputed.expect)
+        self.norm_type = seen.norm_type or self.norm_type
+        self.sum_type = seen.sum_type or self.sum_type
+        norms = seen.norms(len(parameters))
+        if norms is not None:
+            contributed, lengths = norms
+            self.step.add_rows(len(contributed))
+            self.step.norms.append(contributed)
+            self.scaling.add(lengths)
+        else:
+            self.step.add_rows(len(self._optimizer.grad_samples[0]))
+        self._contributions = None
+        self.sums.keep()
+        self.recomputed.compare()
 
-        def probe() -> None:
-            if self._probing is not None:
-                gradients = self._optimizer.grad_samples
-                start = 0 if self.step.rows == UNSEEN else self.step.rows
-                self._probing(start, len(gradients[0]), gradients)
+    def _probe_ghost(self) -> None:
+        size, self._coefficients = self._coefficients, 0
+        if self._probing is not None and size:
+            self._probing(self.step.rows - size, size, None)
 
-        self._guarded(probe)
-        with contextlib.ExitStack() as stack:
-            seen: list[Contributions] = []
-            self._guarded(lambda: seen.append(stack.enter_context(Contributions(self._optimizer.params))))
-            result = original()
+    def _after_ghost(self, _: Any) -> None:
+        self.sums.keep()
+        self.step.virtual = 1 if self.step.virtual == UNSEEN else self.step.virtual + 1
 
-        def look() -> None:
-            parameters = self._optimizer.params
-            if seen:
-                self.norm_type = seen[0].norm_type or self.norm_type
-                self.sum_type = seen[0].sum_type or self.sum_type
-            norms = seen[0].norms() if seen and seen[0].summed == len(parameters) else None
-            if norms is not None:
-                contributed, lengths = norms
-                self.step.add_rows(len(contributed))
-                self.step.norms.append(contributed)
-                self.scaling.add(lengths)
-            else:
-                self.step.add_rows(len(self._optimizer.grad_samples[0]))
-            self.sums.keep()
-
-        self._guarded(look)
-        self._guarded(self.recomputed.compare)
-        return result
-
-    def _around_accumulate(self, original: Callable[[], Any]) -> Any:
-        self._guarded(self.sums.compare)
-
-        def probe() -> None:
-            size, self._coefficients = self._coefficients, 0
-            if self._probing is not None and size:
-                self._probing(self.step.rows - size, size, None)
-
-        self._guarded(probe)
-        result = original()
-
-        def look() -> None:
-            self.sums.keep()
-            self.step.virtual = 1 if self.step.virtual == UNSEEN else self.step.virtual + 1
-
-        self._guarded(look)
-        return result
-
-    def _around_coefficients(self, original: Callable[[], Any]) -> Any:
-        self._guarded(self._use)
-        result = original()
-
-        def look() -> None:
-            rows = self._coefficients = len(result)
-            self.step.rows = rows if self.step.rows == UNSEEN else self.step.rows + rows
-
-        self._guarded(look)
-        return result
-
-    def _around_noise(self, original: Callable[[], Any]) -> Any:
-        def compare() -> None:
-            self.sums.compare()
-            self.sums.forget()
-
-        self._guarded(self._hooks.put_last)
-        self._guarded(self._use)
-        self._guarded(compare)
-        self._guarded(self._enter)
-        result = original()
-
-        def look() -> None:
-            step, optimizer, parameters = self.step, self._optimizer, self._optimizer.params
-            if [id(p) for p in parameters] != self._ids:
-                raise RuntimeError("other parameters are trained than at the beginning; record each part apart")
-            step.noise_multiplier = float(optimizer.noise_multiplier)
-            step.clip_norm = float(optimizer.max_grad_norm)
-            step.deviation = expected_multiplier(optimizer, self._clipping) * step.clip_norm
-            self._sketch.clear()
-            sums = [p.summed_grad.detach().reshape(-1) for p in parameters]
-            noise = [p.grad.detach().reshape(-1) - s for p, s in zip(parameters, sums, strict=True)]
-            for part in noise:
-                self._sketch.add(part)
-            self._noise.add(noise, sums, step.deviation)
-            step.sketch, step.noised = self._sketch.results(), True
-            norms = [torch.linalg.vector_norm(summed).to(sums[0].device) for summed in sums]
-            step.sum_norm = torch.linalg.vector_norm(torch.stack(norms).double())
-
-        self._guarded(look)
-        return result
+    def _after_coefficients(self, coefficients: Any) -> None:
+        rows = self._coefficients = len(coefficients)
+        self.step.rows = rows if self.step.rows == UNSEEN else self.step.rows + rows
 
     def _enter(self) -> None:
-        """Gradient canaries are contributions of this step as any."""
+        """Add gradient canaries, which count as contributions of this step."""
         if self._entering is None:
             return
         norms = self._entering(float(self._optimizer.max_grad_norm))
@@ -230,56 +188,58 @@ class OpacusWatch:
         if self.step.norms:
             self.step.norms.append(norms)
 
-    def look_before_update(self) -> None:
-        """The inner optimizer is about to step: count it where gradients are not what the noisy, scaled sum was."""
-        self.replaced.look(self._put)
+    def _after_noise(self, _: Any) -> None:
+        step, optimizer, parameters = self.step, self._optimizer, self._optimizer.params
+        if [id(p) for p in parameters] != self._ids:
+            raise RuntimeError("other parameters are trained than at the beginning; record each part in its own run")
+        step.noise_multiplier = float(optimizer.noise_multiplier)
+        step.clip_norm = float(optimizer.max_grad_norm)
+        step.deviation = expected_multiplier(optimizer, self._clipping) * step.clip_norm
+        sums = [p.summed_grad.detach().reshape(-1) for p in parameters]
+        noise = [p.grad.detach().reshape(-1) - s for p, s in zip(parameters, sums, strict=True)]
+        step.sketch, step.noised = self._sketch.of(noise), True
+        self._noise.add(noise, sums, step.deviation)
+        norms = [torch.linalg.vector_norm(summed).to(sums[0].device) for summed in sums]
+        step.sum_norm = torch.linalg.vector_norm(torch.stack(norms).double())
+
+    def _first_norm(self) -> Tensor:
+        norm: Tensor = torch.linalg.vector_norm(self._optimizer.params[0].grad.detach())
+        return norm
+
+    def _before_scaling(self) -> None:
+        self._unscaled = self._first_norm()
+
+    def _after_scaling(self, _: Any) -> None:
+        optimizer = self._optimizer
+        self.step.divided = (self._unscaled, self._first_norm())
+        self.step.divisor = 1.0
+        if optimizer.loss_reduction == "mean":
+            self.step.divisor = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)
+        self._scaled = self._fingerprint()
+
+    def before_update(self) -> None:
+        """The inner optimizer is about to step: compare its gradients with the noisy, scaled sum."""
+        self.replaced.check(self._wrappers)
         scaled, self._scaled = self._scaled, None
         if scaled is not None:
             self._stepped_with = self._fingerprint()
             self._meddled.add(differs(self._stepped_with, scaled))
 
-    def look_after_update(self) -> None:
-        """It has stepped: count it where gradients are others now, so that nobody knows which it stepped with."""
+    def after_update(self) -> None:
+        """The inner optimizer has stepped: compare its gradients with those before."""
         before, self._stepped_with = self._stepped_with, None
         if before is not None and all(p.grad is not None for p in self._optimizer.params):
             self._changed.add(differs(self._fingerprint(), before))
 
     def _fingerprint(self) -> Fingerprint:
-        """The fingerprint of all gradients."""
         return fingerprint(p.grad for p in self._optimizer.params)
-
-    def _around_scaling(self, original: Callable[[], Any]) -> Any:
-        norms: list[Tensor] = []
-
-        def look() -> None:
-            norms.append(torch.linalg.vector_norm(self._optimizer.params[0].grad.detach()))
-
-        self._guarded(look)
-        result = original()
-        self._guarded(look)
-        if len(norms) == 2:
-            self.step.divided = (norms[0], norms[1])
-
-        def divisor() -> None:
-            self.step.divisor = 1.0
-            if self._optimizer.loss_reduction == "mean":
-                times = int(self._optimizer.accumulated_iterations)
-                self.step.divisor = float(self._optimizer.expected_batch_size) * times
-
-        self._guarded(divisor)
-
-        def remember() -> None:
-            self._scaled = self._fingerprint()
-
-        self._guarded(remember)
-        return result
 
 
 def expected_multiplier(optimizer: Any, clipping: str) -> float:
-    """The multiplier of the noise on gradients that the optimizer's options ask for.
+    """The noise multiplier on gradients that follows from the optimizer's options.
 
-    Adaptive clipping spends some of its noise multiplier s on a count with noise of deviation u, and adds noise of
-    (s^-2 - (2 u)^-2)^(-1/2) to gradients (Andrew et al. 2021, Theorem 1).
+    Adaptive clipping spends some of its noise multiplier s on a count with noise of standard deviation u, and adds
+    noise of (s^-2 - (2 u)^-2)^(-1/2) to gradients (Andrew et al. 2021, Theorem 1).
     """
     multiplier = float(optimizer.noise_multiplier)
     if clipping == "adaptive" and multiplier > 0.0:

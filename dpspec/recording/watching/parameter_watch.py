@@ -1,22 +1,31 @@
-"""Distances that parameters moved: one copy of the parameters, and comparisons with it."""
+"""Parameters between steps: their distance from the last step, and the parameters at which gradients are computed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-#: Distance of a parameter that became or was NaN, and of a zero whose sign changed.
+from dpspec.recording.fingerprints import Tally
+
+#: The distance of a parameter that became or was NaN, and of one in which only the sign of a zero changed.
 _HUGE, _TINY = 1e300, 1e-30
 
 #: Integers of the same size as a number.
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
+#: One in this number of further passes of a step compares values.
+_FURTHER = 8
+
+_Guarded = Callable[[Callable[[], None]], None]
+
 
 class ParameterWatch:
-    """Keeps the parameters as the optimizer left them; memory for one copy."""
+    """Keeps one copy of the parameters as the optimizer left them."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = list(parameters)
@@ -30,17 +39,18 @@ class ParameterWatch:
 
     @torch.no_grad()
     def moved(self) -> Tensor:
-        """The l2 distance of the parameters from the copy, 0 only if all bits are the same.
+        """The l2 distance of the parameters from the copy, 0 only if all bits are the same, and never NaN.
 
-        Infinities and NaN that stayed are no move; where one came or went the distance is huge, and never NaN.
+        Infinities and NaN that stayed do not count; if one appeared or disappeared the distance is huge.
         """
         return torch.zeros((), dtype=torch.float64) if self.same() else self._distance()
 
     @torch.no_grad()
     def advance(self) -> Tensor:
-        """The distance as of :meth:`moved`; from now on it counts from the parameters as they are."""
+        """The distance as of :meth:`moved`; then take the parameters for the copy."""
         distance = self._distance()
-        self.keep()
+        for p, q in zip(self._parameters, self._last, strict=True):
+            q.copy_(p)
         return distance
 
     def _distance(self) -> Tensor:
@@ -57,12 +67,6 @@ class ParameterWatch:
         other = torch.stack([(_bits(p) != _bits(q)).any().to(device) for p, q in pairs])
         return torch.maximum(norm.nan_to_num(nan=_HUGE, posinf=_HUGE), other.any().double() * _TINY)
 
-    @torch.no_grad()
-    def keep(self) -> None:
-        """Take the parameters as they are now for the copy."""
-        for p, q in zip(self._parameters, self._last, strict=True):
-            q.copy_(p)
-
 
 def _difference(p: Tensor, q: Tensor) -> Tensor:
     same = (p == q) | (p.isnan() & q.isnan())
@@ -70,7 +74,84 @@ def _difference(p: Tensor, q: Tensor) -> Tensor:
 
 
 def _bits(value: Tensor) -> Tensor:
-    """The numbers as integers of the same size."""
     value = value.detach()
     real = torch.view_as_real(value) if value.is_complex() else value
     return real.view(_BITS[real.element_size()])
+
+
+class GradientParameters:
+    """Counts the passes that compute gradients at other parameters than the last step left.
+
+    The recorder compares at each forward pass that computes gradients, and when a backward pass reaches the first noisy
+    parameter. After the first pass of each kind in a step it compares version counters, which count changes in place,
+    and addresses. It compares values again if any of these changed, and at one of eight further passes at random.
+    """
+
+    def __init__(self, watch: ParameterWatch, parameters: Sequence[nn.Parameter]) -> None:
+        """watch: keeps the parameters that the last step left. parameters: those that noise is added to."""
+        self._watch, self._parameters = watch, list(parameters)
+        self._random = random.SystemRandom()
+        self._handles: list[Any] = []
+        self._known: list[tuple[int, int]] | None = None
+        self._other = Tally()
+        self._passes = self._steps = self._unseen = 0
+        self._kinds: set[str] = set()
+
+    @property
+    def found(self) -> list[int]:
+        """[passes, those at other parameters, steps, steps without a pass]."""
+        return [self._passes, int(self._other), self._steps, self._unseen]
+
+    def attach(self, model: nn.Module, guarded: _Guarded) -> None:
+        """Add hooks. ``guarded`` keeps faults of the recorder from the training."""
+        inner = getattr(model, "_module", None)
+        module = inner if isinstance(inner, nn.Module) else model
+        self._handles.append(module.register_forward_pre_hook(_ForwardHook(self, guarded)))
+        if self._parameters:
+            first: Any = self._parameters[0]
+            self._handles.append(first.register_hook(lambda _: guarded(lambda: self.observe("backward"))))
+
+    def detach(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def observe(self, kind: str) -> None:
+        """A pass computes gradients now. kind: ``forward`` or ``backward``."""
+        self._passes += 1
+        now = [(p._version, p.data_ptr()) for p in self._parameters]
+        if kind in self._kinds and now == self._known and self._random.randrange(_FURTHER):
+            return
+        self._kinds.add(kind)
+        self._known = now
+        if not self._watch.same():
+            self._other.add(self._watch.moved() > 0.0)
+
+    def stepped(self) -> None:
+        """A step is over, and its parameters are kept."""
+        self._steps += 1
+        self._unseen += not self._kinds
+        self._kinds.clear()
+
+
+class _ForwardHook:
+    """The hook on the model; copies of the model, in memory or in a file, get one that does nothing."""
+
+    def __init__(self, watch: GradientParameters, guarded: _Guarded) -> None:
+        self._watch, self._guarded = watch, guarded
+
+    def __call__(self, module: nn.Module, _: Any) -> None:
+        if not torch.compiler.is_compiling() and torch.is_grad_enabled() and module.training:
+            self._guarded(lambda: self._watch.observe("forward"))
+
+    def __reduce__(self) -> Any:
+        return _no_hook, ()
+
+
+def _no_hook() -> Callable[..., None]:
+    return _ignore
+
+
+def _ignore(*_: Any) -> None:
+    """Replace the hook in copies of the model."""

@@ -281,7 +281,7 @@ def test_a_shared_out_result_can_be_verified(folder: Path, shared: AuditResult) 
         whole_runs(loaded(folder, SHARED), held)
 
 
-@pytest.mark.slow  # on every change two workers do this once, of smaller audits: tests/plugins/test_shared_runs.py
+@pytest.mark.slow  # on every change two workers do this once, of smaller audits: test_plugins_shared_runs.py
 def test_two_workers_find_what_one_does(folder: Path, shared: AuditResult) -> None:
     options = RunOptions(executor="local", workers=2, device="cpu")
     result, made = audited(folder, SHARED, store="workers", options=options)

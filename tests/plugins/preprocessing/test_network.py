@@ -70,10 +70,12 @@ def test_a_network_is_trained_and_has_the_group_bound(tmp_path: Path, kind: str,
         group = conversion.gaussian_epsilon(41.0 * (2.0 * one) ** 0.5, 1e-5)
         assert next(f.value for f in over if f.at["delta"] == 1e-5) == pytest.approx(group, rel=1e-9)
     assert {f.at["split"] for f in audit.findings if f.quantity == "accuracy"} == {"train", "test"}
-    released = [("steps", "measured")] * 3
+    released = [("steps", "measured")]
     assert [(c.assumption, c.observed) for c in audit.checks] == [*released, ("noise-scale", "reported")]
     assert audit.conformance.status == "conforms-within"
-    spec = load_specs([tmp_path / "network.yaml"], load_catalog(), [f"mechanism.private={block}"]).specs[0]
+    path = tmp_path / "network.yaml"
+    path.write_text(BASE, encoding="utf-8")
+    spec = load_specs([path], load_catalog(), [f"mechanism.private={block}"]).specs[0]
     foreseen = prepare(spec, load_catalog()).plan().checks
     assert foreseen[-1].detectable == pytest.approx(audit.checks[-1].detectable, rel=0.02)
     assert [(c.assumption, c.observed, c.note) for c in foreseen] == [

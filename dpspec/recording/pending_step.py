@@ -1,0 +1,141 @@
+"""A logical step while it happens, and the record that it becomes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpspec.recording.folder.step_record import UNSEEN, Indices, InternalStep, OptionChange, PublicStep
+
+
+@dataclass
+class PendingStep:
+    """Numbers are NaN and counts ``UNSEEN`` until they are observed; tensors stay on their device until the end.
+
+    silent: the loop did not report whether there was noise. Otherwise a step without a sketch had none.
+    """
+
+    rows: int = UNSEEN
+    virtual: int = UNSEEN
+    updates: int = 0
+    noise_multiplier: float = math.nan
+    clip_norm: float = math.nan
+    deviation: float = math.nan
+    divisor: float = math.nan
+    rate: float = math.nan
+    norms: list[Tensor] = field(default_factory=list)
+    sketch: Tensor | None = None
+    summed: Tensor | None = None
+    noised: bool = False
+    sum_norm: Tensor | None = None
+    divided: tuple[Tensor, Tensor] | None = None
+    outside: Tensor | None = None
+    update: Tensor | None = None
+    members: list[Indices] = field(default_factory=list)
+    silent: bool = False
+
+    def add_rows(self, rows: int) -> None:
+        """Add the contributions of one virtual step."""
+        self.rows = rows if self.rows == UNSEEN else self.rows + rows
+        self.virtual = 1 if self.virtual == UNSEEN else self.virtual + 1
+
+    def moved_outside(self, distance: Tensor) -> None:
+        """Keep the longest distance that parameters moved without the optimizer."""
+        self.outside = distance if self.outside is None else torch.maximum(self.outside, distance)
+
+    def finish(
+        self,
+        step: int,
+        time: float,
+        layers: int,
+        drawn: tuple[Indices, int] | None,
+        learning_rate: float,
+        accounted: tuple[float, float, int] | None,
+        update: Tensor,
+        options: Mapping[str, OptionChange],
+    ) -> tuple[PublicStep, InternalStep]:
+        """The record of the step: one transfer from the device for its scalars, one for its noise, one for its norms.
+
+        Args:
+            step: Its number.
+            time: Seconds since the recording began.
+            layers: The number of layers in the sketch.
+            drawn: The records and the number of batches, None if unknown.
+            learning_rate: Of all parameter groups.
+            accounted: From the accountant's history: the last noise multiplier and rate, and the number of steps.
+            update: The distance that the parameters moved.
+            options: Those that changed.
+        """
+        before, after = self.divided if self.divided is not None else (None, None)
+        scalars = _together([before, after, self.sum_norm, self.outside, update])
+        measured = scalars[0] / scalars[1] if scalars[1] > 0.0 else math.nan
+        clip = self.clip_norm if self.clip_norm > 0.0 else math.nan
+        squares, along, total = np.zeros(0), np.zeros(0), math.nan
+        if self.sketch is not None:
+            sketch = self.sketch.cpu().numpy()
+            squares, along, total = sketch[:layers], sketch[layers:], float(sketch[:layers].sum())
+            along = along / self.deviation if self.deviation > 0.0 else along
+        elif not (self.noised or self.silent):
+            total = 0.0
+        quartiles = self._quartiles(clip)
+        with np.errstate(over="ignore"):
+            public = PublicStep(
+                step=step,
+                drawn=len(drawn[0]) if drawn is not None else UNSEEN,
+                batches=drawn[1] if drawn is not None else UNSEEN,
+                rows=self.rows,
+                virtual=self.virtual,
+                updates=self.updates,
+                told_steps=accounted[2] if accounted is not None else UNSEEN,
+                time=time,
+                noise_multiplier=self.noise_multiplier,
+                clip_norm=self.clip_norm,
+                deviation=self.deviation,
+                divisor=self.divisor,
+                measured_divisor=measured,
+                learning_rate=learning_rate,
+                told_noise=accounted[0] if accounted is not None else math.nan,
+                told_rate=accounted[1] if accounted is not None else math.nan,
+                rate=self.rate,
+                noise_squares=total,
+                layers=squares.astype(np.float32),
+                directions=along.astype(np.float16),
+                options=options,
+            )
+        internal = InternalStep(
+            step=step,
+            **dict(zip(("least", "lower", "middle", "upper", "largest"), quartiles, strict=True)),
+            sum_norm=scalars[2] / clip,
+            outside=scalars[3],
+            update_norm=scalars[4],
+            members=drawn[0] if drawn is not None else None,
+        )
+        return public, internal
+
+    def _quartiles(self, clip: float) -> list[float]:
+        if not self.norms:
+            return [math.nan] * 5
+        device = self.norms[0].device
+        norms = torch.cat([n.reshape(-1).to(device, torch.float64) for n in self.norms]).cpu().numpy()
+        if len(norms) == 0:
+            return [0.0] * 5
+        if not np.isfinite(norms).all():
+            return [math.nan] * 4 + [math.inf]
+        places = np.array((0.0, 0.25, 0.5, 0.75, 1.0)) * (len(norms) - 1)
+        found: list[float] = (np.interp(places, np.arange(len(norms)), np.sort(norms)) / clip).tolist()
+        return found
+
+
+def _together(values: Sequence[Tensor | None]) -> list[float]:
+    """Scalars on any devices, NaN for None; a device is read in one transfer."""
+    given = [v for v in values if v is not None]
+    device = next((v.device for v in given if not v.is_cpu), None)
+    if device is None:
+        return [math.nan if v is None else float(v) for v in values]
+    read = iter(torch.stack([v.detach().double().to(device) for v in given]).tolist())
+    return [math.nan if v is None else next(read) for v in values]

@@ -1,0 +1,264 @@
+"""The parts of a training that the recorder knows by name, and those that it refuses by name.
+
+It never guesses the behavior of an unknown part.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from dpspec.errors import UsageError
+
+#: Opacus' optimizers by class, and their clipping.
+CLIPPING = {
+    "DPOptimizer": "flat",
+    "DPPerLayerOptimizer": "per-layer",
+    "AdaClipDPOptimizer": "adaptive",
+    "DPOptimizerFastGradientClipping": "ghost",
+}
+
+#: Classes that spread one step over several processes.
+_DISTRIBUTED = (
+    "DistributedDataParallel",
+    "FullyShardedDataParallel",
+    "FSDPModule",
+    "DifferentiallyPrivateDistributedDataParallel",
+    "DistributedDPOptimizer",
+    "DistributedDPOptimizerFastGradientClipping",
+    "SimpleDistributedPerLayerOptimizer",
+    "FSDPOptimizerFastGradientClipping",
+    "DistributedUniformWithReplacementSampler",
+    "DistributedSampler",
+)
+
+#: Wrappers of optimizers, and the expression for the one inside.
+_WRAPPERS = {
+    "LightningOptimizer": "optimizer.optimizer",
+    "AcceleratedOptimizer": "optimizer.optimizer",
+    "GradScaler": "the optimizer that it scales for",
+}
+
+#: Datasets with more indices, or deeper nesting, are not resolved.
+_MOST, _DEEPEST = 2**26, 100
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """The sampling of a loader: its scheme, the rate of a Poisson sampler, and the object that yields batches."""
+
+    scheme: str
+    kind: str
+    rate: float | None = None
+    records: int | None = None
+    batch_size: int | None = None
+    batches: Any = None
+    note: str = ""
+
+
+def is_opacus(thing: Any, name: str) -> bool:
+    """Whether an object is of exactly Opacus' class of this name; Opacus is not imported."""
+    kind = type(thing)
+    return kind.__name__ == name and kind.__module__.partition(".")[0] == "opacus" and is_registered(kind)
+
+
+def is_registered(kind: type) -> bool:
+    """Whether the module that a class names holds this class, and no other, under its name."""
+    return getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
+
+
+def clipping_of(optimizer: Any) -> str | None:
+    """The clipping of Opacus' optimizer; None for an optimizer of torch; ``UsageError`` that names anything else."""
+    kind = type(optimizer)
+    refuse_distributed("optimizer", optimizer)
+    if kind.__name__ in _WRAPPERS:
+        inner = _WRAPPERS[kind.__name__]
+        raise UsageError(f"the recorder does not know the wrapper {kind.__name__}: give {inner} for optimizer")
+    if kind.__name__ in CLIPPING and is_opacus(optimizer, kind.__name__):
+        return CLIPPING[kind.__name__]
+    opacus = sys.modules.get("opacus.optimizers")
+    if opacus is not None and isinstance(optimizer, opacus.DPOptimizer):
+        raise UsageError(
+            f"the recorder does not know {_name(kind)}, an optimizer derived from Opacus': it may clip and add noise "
+            "differently; record such a loop by run.sampled, run.clipped, run.noised and run.stepped, with its "
+            "original_optimizer for optimizer"
+        )
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UsageError(f"optimizer must be an optimizer of torch or Opacus, got {_name(kind)}")
+    return None
+
+
+def refuse_engine(engine: Any, optimizer: Any) -> None:
+    """Raise ``UsageError`` for Opacus' engine with an optimizer of torch.
+
+    It would count as the optimizer of a custom loop, and the one that clips would not be observed.
+    """
+    if is_opacus(engine, "PrivacyEngine"):
+        given = f"optimizer is {_name(type(optimizer))}, which is not Opacus'"
+        what = "no optimizer was given" if optimizer is None else given
+        raise UsageError(
+            f"{what}, and engine is Opacus' PrivacyEngine: give the optimizer that make_private returned; a loop that "
+            "clips and adds noise itself gives engine=engine.accountant"
+        )
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """The optimizer inside Lightning's own wrapper, which only adds callbacks."""
+    kind = type(optimizer)
+    lightning = kind.__module__.partition(".")[0] in ("lightning", "pytorch_lightning")
+    return optimizer.optimizer if lightning and kind.__name__ == "LightningOptimizer" else optimizer
+
+
+def refuse_distributed(what: str, thing: Any) -> None:
+    """Raise ``UsageError`` for a part that spreads a step over processes."""
+    names = [kind.__name__ for kind in type(thing).__mro__]
+    found = next((name for name in names if name in _DISTRIBUTED), None)
+    if found is not None or (what == "loader" and getattr(thing, "distributed", False) is True):
+        raise UsageError(
+            f"{what} is {found or 'a distributed DPDataLoader'}: each process sees a part of a step; record a run "
+            "on one process"
+        )
+
+
+def refuse_processes() -> None:
+    """Raise ``UsageError`` if this process is one of several that train together."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        size = distributed.get_world_size()
+        raise UsageError(f"torch.distributed runs {size} processes: record a run on one process")
+
+
+def sampler_of(loader: Any) -> Sampler:
+    """The sampling of a loader; ``unknown`` unless its class is known by name."""
+    refuse_distributed("loader", loader)
+    batches: Any = getattr(loader, "batch_sampler", None)
+    if type(batches).__name__ == "BatchSplittingSampler":
+        batches = batches.sampler
+    if batches is None:
+        kind = type(loader).__name__
+        return Sampler("unknown", kind, note=f"loader {kind} draws no batches of indices: who is drawn is not seen")
+    refuse_distributed("loader", batches)
+    records = _length(getattr(loader, "dataset", None))
+    if is_opacus(batches, "UniformWithReplacementSampler"):
+        rate = float(batches.sample_rate)
+        return Sampler("poisson", _name(type(batches)), rate, int(batches.num_samples), batches=batches)
+    if type(batches) is BatchSampler:
+        inner: Any = batches.sampler
+        kinds = {SequentialSampler: "sequential", WeightedRandomSampler: "weighted", RandomSampler: "shuffled"}
+        scheme = kinds.get(type(inner), "unknown")
+        if scheme == "shuffled" and inner.replacement:
+            scheme = "weighted"
+        if scheme == "unknown":
+            refuse_distributed("loader", inner)
+        return Sampler(scheme, _name(type(inner)), None, records, int(batches.batch_size), batches)
+    note = f"sampler {_name(type(batches))} is not known: which batches are likely is not"
+    return Sampler("unknown", _name(type(batches)), None, records, batches=batches, note=note)
+
+
+def refuse_model(model: Any) -> None:
+    """Raise ``UsageError`` unless the model is a module of torch in one process."""
+    refuse_distributed("model", model)
+    inner = getattr(model, "_module", None)
+    if isinstance(inner, nn.Module):
+        refuse_distributed("model", inner)
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"model must be a torch.nn.Module, got {_name(type(model))}")
+
+
+class AccountantWatch:
+    """Reads ``history``, a list of (noise multiplier, sampling rate, steps), of an accountant or an engine's."""
+
+    def __init__(self, engine: Any) -> None:
+        """engine: Opacus' ``PrivacyEngine`` or an accountant; ``UsageError`` for anything else."""
+        accountant = getattr(engine, "accountant", engine)
+        if not isinstance(getattr(accountant, "history", None), list):
+            kind = type(engine).__name__
+            raise UsageError(f"engine must be Opacus' PrivacyEngine or one of its accountants, got {kind}")
+        self._accountant = accountant
+        mechanism = getattr(accountant, "mechanism", None)
+        self.mechanism = str(mechanism()) if callable(mechanism) else type(accountant).__name__
+
+    def told(self) -> tuple[float, float, int]:
+        """The last noise multiplier and rate, and the number of all steps; NaN and 0 before the first."""
+        history = self._accountant.history
+        if not history:
+            return math.nan, math.nan, 0
+        noise, rate, _ = history[-1]
+        return float(noise), float(rate), sum(int(steps) for _, _, steps in history)
+
+    def history(self) -> list[list[float]]:
+        """The whole history, for JSON."""
+        return [[float(noise), float(rate), int(steps)] for noise, rate, steps in self._accountant.history]
+
+
+def largest_multiplicity(dataset: Any) -> int:
+    """The largest number of indices that lead to the same record through ``Subset`` and ``ConcatDataset``.
+
+    It is 1 for other datasets. Two datasets are the same if they are one object, or if they are ``TensorDataset`` over
+    the same memory. Records with equal content at different places are not found.
+    """
+    try:
+        size = len(dataset)
+    except TypeError:
+        return 1
+    if not isinstance(dataset, Subset | ConcatDataset) or not 0 < size <= _MOST:
+        return 1
+    resolved = _resolved(dataset, np.arange(size, dtype=np.int64), {}, _DEEPEST)
+    if resolved is None:
+        return 1
+    _, counts = np.unique(resolved, axis=1, return_counts=True)
+    return int(counts.max())
+
+
+def _resolved(dataset: Any, indices: Any, sources: dict[Any, int], depth: int) -> Any:
+    """(2, n) the number of the innermost dataset of each index, and the index in it; None if that is not known."""
+    if depth == 0:
+        return None
+    if type(dataset) is Subset:
+        within = np.asarray(dataset.indices, dtype=np.int64)
+        return _resolved(dataset.dataset, within[indices], sources, depth - 1)
+    if type(dataset) is ConcatDataset:
+        ends = np.asarray(dataset.cumulative_sizes, dtype=np.int64)
+        part = np.searchsorted(ends, indices, side="right")
+        found = np.zeros((2, len(indices)), dtype=np.int64)
+        for number, inner in enumerate(dataset.datasets):
+            at = part == number
+            start = ends[number - 1] if number else 0
+            resolved = _resolved(inner, indices[at] - start, sources, depth - 1)
+            if resolved is None:
+                return None
+            found[:, at] = resolved
+        return found
+    # Negative indices count from the end, as in a list.
+    indices = np.where(indices < 0, indices + len(dataset), indices)
+    identity: Any = id(dataset)
+    if type(dataset) is TensorDataset:
+        identity = tuple((one.data_ptr(), tuple(one.shape), one.stride()) for one in dataset.tensors)
+    return np.stack([np.full(len(indices), sources.setdefault(identity, len(sources))), indices])
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return max(1, len(dataset))
+    except TypeError:
+        return None
+
+
+def _name(kind: type) -> str:
+    root = kind.__module__.partition(".")[0]
+    return kind.__name__ if root in ("builtins", "__main__") else f"{root}.{kind.__name__}"

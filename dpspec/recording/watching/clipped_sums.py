@@ -1,0 +1,277 @@
+"""The clipped sum of a step: the contribution of each record, and whether the sum consists of the contributions.
+
+Opacus' ``clip_and_accumulate`` multiplies the per-sample gradients g of each parameter by factors f and adds the sum to
+``p.summed_grad``. ``add_noise`` reads it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
+
+_NORMS = (torch.Tensor.norm, torch.norm)
+_OBSERVED = frozenset((*_NORMS, torch.einsum))
+
+#: Types of numbers with eleven or eight significant bits.
+HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+
+#: The first calls of ``clip_and_accumulate`` are recomputed, then call n with probability _FIRST / n.
+_FIRST = 4
+
+#: Medians that wait on the device before they are read.
+_WAITING = 64
+
+
+class Contributions(TorchFunctionMode):
+    """Observes one call of ``clip_and_accumulate``, without changes to arguments or results.
+
+    Each sum is a call ``torch.einsum("i,i...", f, g)``. The norm of f_i g_i over all parameters is the contribution of
+    record i. Norms of g that Opacus computed just before from the same unchanged memory are reused, except in half
+    precision, which rounds them to a percent.
+
+    Attributes:
+        norm_type: The half precision in which Opacus computed norms, or "".
+        sum_type: The half precision in which Opacus computed sums, or "".
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__()
+        kept = [getattr(p, "grad_sample", None) for p in parameters]
+        # The memory of these tensors is not reused during the call, so an address identifies a gradient.
+        self._lasting = {_address(g) for g in kept if isinstance(g, Tensor)}
+        self._known: dict[tuple[int, int], tuple[int, Tensor]] = {}
+        self._factors: list[Tensor] = []
+        self._lengths: list[Tensor] = []
+        self._fault: Exception | None = None
+        self.norm_type, self.sum_type = "", ""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call the function, and observe norms and sums."""
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if func in _OBSERVED:
+            try:
+                if func is not torch.einsum:
+                    self._norms(args, kwargs or {}, result)
+                elif len(args) == 3 and args[0] == "i,i...":
+                    self._sum(args[1], args[2])
+            except Exception as error:  # a fault of the recorder must not reach the training
+                self._fault = error
+        return result
+
+    def norms(self, parameters: int) -> tuple[Tensor, Tensor] | None:
+        """(b,) the norm of each contribution, and of each gradient before clipping.
+
+        Returns None unless there was one sum for each of ``parameters``. Raises the recorder's fault if there was one.
+        """
+        if self._fault is not None:
+            raise self._fault
+        if len(self._lengths) != parameters or not parameters:
+            return None
+        device = self._lengths[0].device
+        lengths = torch.stack([one.to(device) for one in self._lengths]).double()
+        shared = all(one is self._factors[0] for one in self._factors)
+        factors = self._factors[0] if shared else torch.stack([one.to(device) for one in self._factors])
+        return (factors.to(lengths) * lengths).square_().sum(0).sqrt_(), lengths.square_().sum(0).sqrt_()
+
+    def _norms(self, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> None:
+        if not (args and isinstance(args[0], Tensor) and isinstance(result, Tensor)):
+            return
+        of, order = args[0], args[1] if len(args) > 1 else options.get("p", "fro")
+        if not (of.dim() > 1 and result.dim() == 1 and len(result) == len(of) and order == 2):
+            return
+        if of.dtype in HALVES:
+            self.norm_type = HALVES[of.dtype]
+        elif _address(of) in self._lasting:
+            self._known[_address(of), of.numel()] = (of._version, result)
+
+    def _sum(self, factors: Tensor, gradients: Tensor) -> None:
+        self.sum_type = HALVES.get(gradients.dtype, self.sum_type)
+        version, norms = self._known.get((_address(gradients), gradients.numel()), (-1, None))
+        if norms is None or version != gradients._version or len(norms) != len(gradients):
+            gradients = gradients if gradients.dim() > 1 else gradients[:, None]
+            exact = torch.float32 if gradients.dtype in HALVES else None
+            norms = torch.linalg.vector_norm(gradients.detach().flatten(1), dim=1, dtype=exact)
+        self._factors.append(factors)
+        self._lengths.append(norms.detach())
+
+
+def _address(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage().data_ptr())
+
+
+class SummedGradients:
+    """Compares the clipped sum with the one that the previous call left, before each call that uses it."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = list(parameters)
+        self._left: Fingerprint | None = None
+        self._changed, self._compared = Tally(), 0
+
+    @property
+    def found(self) -> list[int]:
+        """[comparisons, comparisons with another sum]."""
+        return [self._compared, int(self._changed)]
+
+    def keep(self) -> None:
+        """A call that may change the sum is over."""
+        self._left = self._fingerprint()
+
+    def compare(self) -> None:
+        """A call that uses the sum begins."""
+        then, now = self._left, self._fingerprint()
+        if then is not None or now is not None:
+            self._compared += 1
+            self._changed.add(then is None or now is None or differs(then, now))
+
+    def use(self) -> None:
+        """``add_noise`` begins; ``zero_grad`` removes the sum afterwards."""
+        self.compare()
+        self._left = None
+
+    def _fingerprint(self) -> Fingerprint | None:
+        sums = [getattr(p, "summed_grad", None) for p in self._parameters]
+        return None if all(one is None for one in sums) else fingerprint(sums)
+
+
+class RecomputedSums:
+    """Recomputes the clipped sum from the per-sample gradients at random calls of ``clip_and_accumulate``.
+
+    About 4 + 4 ln(T / 4) of T calls are recomputed. The choice comes from the operating system's randomness, so a
+    script cannot predict it.
+
+    Two float32 sums of b terms with lengths l_i differ by at most (16 + 4 sqrt(b)) u sum l_i in practice, where
+    u = 2^-23 covers the terms, the factors and their norms. A sum of b unrelated gradients is about sqrt(b) times
+    shorter than sum l_i, so the smallest detected factor on the sum is about 1 + (16 sqrt(b) + 4 b) u: 1.00005 for
+    b = 64. The recorder reports the largest of these limits.
+    """
+
+    def __init__(self, optimizer: Any, clipping: str) -> None:
+        """clipping: ``flat``, ``per-layer`` or ``adaptive``."""
+        self._optimizer, self._clipping = optimizer, clipping
+        self._random = random.SystemRandom()
+        self._expected: list[tuple[Tensor, Tensor]] = []
+        self._calls = self._recomputed = self._different = 0
+        self._limit = 0.0
+
+    @property
+    def found(self) -> list[float]:
+        """[calls, recomputed calls, calls with another sum, smallest relative change that every comparison detects]."""
+        return [self._calls, self._recomputed, self._different, min(self._limit, 1e9)]
+
+    @torch.no_grad()
+    def expect(self) -> None:
+        """A call begins: compute the sum that it must leave, if the call is chosen."""
+        self._calls += 1
+        self._expected = []
+        if self._random.random() * self._calls >= _FIRST:
+            return
+        optimizer, parameters = self._optimizer, self._optimizer.params
+        gradients = [g.detach().flatten(1) if g.dim() > 1 else g.detach()[:, None] for g in optimizer.grad_samples]
+        exact = [torch.float64 if g.dtype == torch.float64 else torch.float32 for g in gradients]
+        norms = [torch.linalg.vector_norm(g, dim=1, dtype=kind) for g, kind in zip(gradients, exact, strict=True)]
+        with torch.autocast(gradients[0].device.type, enabled=False):
+            factors = clip_factors(optimizer, self._clipping, norms)
+            for p, g, norm, factor in zip(parameters, gradients, norms, factors, strict=True):
+                total = torch.mv(g.to(norm.dtype).t(), factor)
+                room = (16.0 + 4.0 * math.sqrt(len(g))) * _unit(g, p) * (factor * norm).sum()
+                before = p.summed_grad
+                if before is not None:
+                    room = room + 4.0 * _unit(g, p) * torch.linalg.vector_norm(before.detach().to(total))
+                    total = total + before.detach().reshape(-1).to(total)
+                self._expected.append((total, room))
+
+    @torch.no_grad()
+    def compare(self) -> None:
+        """The call is over."""
+        expected, self._expected = self._expected, []
+        if not expected:
+            return
+        different, lengths, rooms = False, [], []
+        for p, (total, room) in zip(self._optimizer.params, expected, strict=True):
+            apart = float(torch.linalg.vector_norm(p.summed_grad.detach().reshape(-1).to(total) - total))
+            lengths.append(float(torch.linalg.vector_norm(total)))
+            rooms.append(float(room))
+            different |= apart > rooms[-1]
+        self._recomputed += 1
+        self._different += different
+        if math.hypot(*lengths) > 0.0:
+            self._limit = max(self._limit, math.hypot(*rooms) / math.hypot(*lengths))
+
+
+def clip_factors(optimizer: Any, clipping: str, norms: Sequence[Tensor]) -> list[Tensor]:
+    """Opacus' clipping factors (b,) of each parameter, from the norms (b,) of its per-sample gradients."""
+    if clipping == "per-layer":
+        limits = [float(limit) for limit in optimizer.max_grad_norms]
+        return [(limit / (norm + 1e-6)).clamp(max=1.0) for limit, norm in zip(limits, norms, strict=True)]
+    whole = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]), dim=0)
+    factors = (float(optimizer.max_grad_norm) / (whole + 1e-6)).clamp(max=1.0)
+    return [factors.to(norm.device) for norm in norms]
+
+
+def _unit(gradients: Tensor, parameter: Tensor) -> float:
+    """The relative rounding error of one operation in the types of the sum and of matrix products."""
+    kinds = [kind for kind in (gradients.dtype, parameter.dtype) if kind.is_floating_point]
+    coarse = {"high": 2.0**-11, "medium": 2.0**-8}.get(torch.get_float32_matmul_precision(), 0.0)
+    return max(coarse, *(torch.finfo(kind).eps for kind in kinds))
+
+
+class SizeScaling:
+    """Regression of the lengths of per-sample gradients on the size b of the batch.
+
+    If the loss is a mean and Opacus expects a sum, or the other way around, every length is wrong by a factor 1/b or b.
+    The regression uses the logarithms of the median length and of b, both as differences of consecutive calls, so that
+    a trend over the training cancels. The slope is 0 for a matching loss, -1 for a mean in place of a sum and 1 for a
+    sum in place of a mean. Differences of independent errors have correlation -1/2 with their neighbors, and so do
+    differences of log b, so the variance of the slope is 3/2 of its value for ordinary least squares.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, Tensor]] = []
+        self._last: tuple[float, float] | None = None
+        self._pairs = 0
+        self._sums = [0.0, 0.0, 0.0]
+
+    def add(self, lengths: Tensor) -> None:
+        """(b,) the lengths of the per-sample gradients of one call, before clipping."""
+        if len(lengths) > 1:
+            self._waiting.append((len(lengths), lengths.median()))
+        if len(self._waiting) >= _WAITING:
+            self._read()
+
+    @property
+    def found(self) -> list[float] | None:
+        """[pairs of calls, slope, its standard error]; None if sizes do not vary."""
+        self._read()
+        xx, xy, yy = self._sums
+        if self._pairs < 8 or xx <= 0.0:
+            return None
+        slope = xy / xx
+        error = math.sqrt(1.5 * max(0.0, yy - slope * xy) / self._pairs / xx)
+        return [self._pairs, slope, error]
+
+    def _read(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        device = waiting[0][1].device
+        medians = torch.stack([median.to(device) for _, median in waiting]).tolist()
+        for (size, _), median in zip(waiting, medians, strict=True):
+            if not (0.0 < median < math.inf):
+                self._last = None
+                continue
+            now = (math.log(size), math.log(median))
+            if self._last is not None:
+                x, y = now[0] - self._last[0], now[1] - self._last[1]
+                self._pairs += 1
+                self._sums = [one + more for one, more in zip(self._sums, (x * x, x * y, y * y), strict=True)]
+            self._last = now

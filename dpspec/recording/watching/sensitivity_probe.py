@@ -1,0 +1,267 @@
+"""The sensitivity probe: the noise-free clipped sum, recomputed with and without a record, on a copy of the model.
+
+At random calls of ``clip_and_accumulate`` the probe fetches some records of the batch again, runs the loss that the
+user gave through a copy of the model in Opacus' ``GradSampleModule``, and clips and sums as the optimizer does:
+
+    S(B) = sum over j in B of clip(g_j(B)),    change = |S(B) - S(B without i)|,
+    influence = |sum over j != i of clip(g_j(B)) - clip(g_j(B without i))|.
+
+The change is at most one clip norm, and the influence is rounding, if no contribution depends on another
+record. Batch normalization and losses that mix records have an influence. Dropout is off in the copy. If the
+model is still random, B without i is replaced by B with another record at i, under the same seed.
+
+The probe also compares g_j(B) with the per-sample gradients that the training computed. If they agree, the given loss
+is the one that was trained with. If they differ by the factor 1/b or b of a batch of b records, the loss is a mean and
+Opacus expects a sum, or the other way around; then the change is computed from the gradients of the training, with
+the factor of b - 1 records. Ghost clipping computes no such gradients: there the probe compares the sum of the batch.
+
+The training does not change: the copy has its own parameters, buffers and hooks, and the states of all generators
+are restored. The dataset returns records once more, with the side effects of its code (counters, caches).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpspec.errors import UsageError
+from dpspec.recording.folder.step_record import ROUNDING, Indices
+from dpspec.recording.watching.clipped_sums import clip_factors
+
+#: Call n is probed with probability min(1, _FIRST / n), on _RECORDS records of the batch; _REMOVED records are removed.
+_FIRST, _RECORDS, _REMOVED = 2, 16, 2
+
+#: Largest number of coordinates in the gradients of a probe, and largest batch whose sum is computed again.
+_MOST_NUMBERS, _MOST_RECORDS = 5 * 10**7, 4096
+
+#: Gradients agree if they differ by this, relative to their length; factors agree within this ratio.
+_AGREE, _RATIO = 1e-4, 1.5
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+class SensitivityProbe:
+    """Probes calls of one optimizer; results are counts and maxima over all calls."""
+
+    def __init__(self, model: Any, optimizer: Any, clipping: str, loss: Loss, loader: Any) -> None:
+        """Prepare the probe.
+
+        Args:
+            model: The wrapped model.
+            optimizer: Opacus' optimizer.
+            clipping: ``flat``, ``per-layer``, ``adaptive`` or ``ghost``.
+            loss: ``loss(model, batch)`` returns the loss of each record, (b,).
+            loader: It has ``dataset`` and ``collate_fn``.
+        """
+        self._model, self._optimizer, self._clipping, self._loss = model, optimizer, clipping, loss
+        self._dataset, self._collate = loader.dataset, getattr(loader, "collate_fn", None)
+        self._random = random.SystemRandom()
+        self._calls = self._probed = self._removed = self._confirmed = self._scaled = 0
+        self._change = self._influence = 0.0
+        self.failure = ""
+
+    @property
+    def found(self) -> list[float]:
+        """[probed calls, removed records, largest change and influence in clip norms, calls whose gradients the loss
+        reproduces, calls whose gradients are this loss's times a factor of the batch size]."""
+        change, influence = (min(value, 1e9) for value in (self._change, self._influence))
+        return [self._probed, self._removed, change, influence, self._confirmed, self._scaled]
+
+    def observe(self, drawn: Indices, gradients: Sequence[Tensor] | None) -> None:
+        """A call begins.
+
+        Args:
+            drawn: (b,) the records of its batch, in order.
+            gradients: Its per-sample gradients, each (b, ...); None for ghost clipping.
+        """
+        self._calls += 1
+        size = len(drawn)
+        aligned = gradients is None or len(gradients[0]) == size
+        if self.failure or size < 2 or not aligned or self._random.random() * self._calls >= _FIRST:
+            return
+        try:
+            with _same_randomness(self._optimizer.params[0].device), torch.enable_grad():
+                self._probe(drawn, gradients)
+        except Exception as error:
+            self.failure = f"{type(error).__name__}: {error}"[:200]
+
+    def _probe(self, drawn: Indices, gradients: Sequence[Tensor] | None) -> None:
+        numbers = sum(p.numel() for p in self._optimizer.params)
+        count = max(2, min(len(drawn), _RECORDS, _MOST_NUMBERS // max(1, numbers)))
+        places = sorted(self._random.sample(range(len(drawn)), count))
+        items = [self._dataset[int(drawn[place])] for place in places]
+        made = _Copy(self._model, self._optimizer, self._loss, self._collate)
+        whole = made.gradients(items)
+        for removed in self._random.sample(range(count), min(_REMOVED, count)):
+            self._remove(made, items, whole, removed)
+        self._probed += 1
+        if gradients is None:
+            self._compare_sum(made, drawn)
+        else:
+            self._compare(whole, [g.detach()[places].flatten(1) for g in gradients], gradients)
+
+    def _remove(self, made: _Copy, items: list[Any], whole: list[Tensor], removed: int) -> None:
+        rest = [item for place, item in enumerate(items) if place != removed]
+        kept = torch.tensor([place for place in range(len(items)) if place != removed])
+        full = self._clipped(whole)
+        without = self._clipped(made.gradients(rest))
+        influence = self._length([(a[kept] - b).sum(0) for a, b in zip(full, without, strict=True)])
+        change = self._length([a.sum(0) - b.sum(0) for a, b in zip(full, without, strict=True)])
+        if influence > ROUNDING and made.is_random(items, whole):
+            first, *others = rest
+            other = [*items[:removed], others[0] if others else first, *items[removed + 1 :]]
+            with made.same_seed():
+                full = self._clipped(made.gradients(items))
+            with made.same_seed():
+                replaced = self._clipped(made.gradients(other))
+            influence = self._length([(a[kept] - b[kept]).sum(0) for a, b in zip(full, replaced, strict=True)])
+            change = self._length([a[removed] for a in full]) + influence
+        self._removed += 1
+        self._influence, self._change = max(self._influence, influence), max(self._change, change)
+
+    def _compare(self, mine: list[Tensor], theirs: list[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Compare the per-sample gradients of some records with the same records' gradients in the training."""
+        lengths = torch.stack([g.double().square().sum(1) for g in mine]).sum(0).sqrt()
+        trained = torch.stack([g.double().square().sum(1) for g in theirs]).sum(0).sqrt()
+        if not bool((lengths > 0.0).all() and (trained > 0.0).all()):
+            return
+        ratio, size = float((trained / lengths).log().mean().exp()), len(gradients[0])
+        for factor in (1.0, 1.0 / size, float(size)):
+            differences = [
+                (t.double() - factor * m.double()).square().sum(1) for t, m in zip(theirs, mine, strict=True)
+            ]
+            apart = torch.stack(differences).sum(0).sqrt() / (factor * lengths)
+            if bool((apart <= _AGREE).all()):
+                self._confirmed += factor == 1.0
+                self._scaled += factor != 1.0
+                if factor != 1.0:
+                    self._change = max(self._change, self._scaled_change(gradients, ratio < 1.0))
+                return
+        near = [abs(math.log(ratio * by)) < math.log(_RATIO) for by in (1.0, float(size), 1.0 / size)]
+        self._scaled += not near[0] and any(near[1:]) and size >= 8
+
+    def _scaled_change(self, gradients: Sequence[Tensor], mean: bool) -> float:
+        """The largest change in clip norms if a record is removed and gradients are scaled by 1/b (``mean``) or b."""
+        size = len(gradients[0])
+        factor = size / (size - 1) if mean else (size - 1) / size
+        flat = [g.detach().flatten(1) if g.dim() > 1 else g.detach()[:, None] for g in gradients]
+        full, scaled = self._clipped(flat), self._clipped([g * factor for g in flat])
+        moved = [a.sum(0) - b.sum(0) for a, b in zip(full, scaled, strict=True)]
+        squares = [(m[None, :] + b).double().square().sum(1) for m, b in zip(moved, scaled, strict=True)]
+        return float(torch.stack(squares).sum(0).max().sqrt()) / float(self._optimizer.max_grad_norm)
+
+    def _compare_sum(self, made: _Copy, drawn: Indices) -> None:
+        """Compare the clipped sum of the whole batch with the gradients that ghost clipping left."""
+        if len(drawn) > _MOST_RECORDS:
+            return
+        items = [self._dataset[int(index)] for index in drawn]
+        totals: list[Tensor] = []
+        chunk = max(1, min(_RECORDS, _MOST_NUMBERS // max(1, sum(p.numel() for p in self._optimizer.params))))
+        for start in range(0, len(items), chunk):
+            clipped = [c.sum(0) for c in self._clipped(made.gradients(items[start : start + chunk]))]
+            totals = clipped if not totals else [a + b for a, b in zip(totals, clipped, strict=True)]
+        pairs = zip(self._optimizer.params, totals, strict=True)
+        apart = self._length([p.grad.detach().reshape(-1) - total for p, total in pairs])
+        self._confirmed += apart <= ROUNDING
+
+    def _clipped(self, gradients: list[Tensor]) -> list[Tensor]:
+        """The contributions of per-sample gradients, each (k, n)."""
+        factors = clip_factors(self._optimizer, self._clipping, [torch.linalg.vector_norm(g, dim=1) for g in gradients])
+        return [g * factor[:, None] for g, factor in zip(gradients, factors, strict=True)]
+
+    def _length(self, parts: list[Tensor]) -> float:
+        """The length of a vector in parts, in clip norms."""
+        squares = sum(float(part.double().square().sum()) for part in parts)
+        return math.sqrt(squares) / float(self._optimizer.max_grad_norm)
+
+
+class _Copy:
+    """A copy of the model that computes per-sample gradients of the given loss."""
+
+    def __init__(self, model: Any, optimizer: Any, loss: Loss, collate: Any) -> None:
+        from opacus import GradSampleModule
+
+        inner = getattr(model, "_module", model)
+        names = {id(p): name for name, p in inner.named_parameters()}
+        plain = copy.deepcopy(inner)
+        _strip(plain)
+        self._model = GradSampleModule(
+            plain,
+            batch_first=getattr(model, "batch_first", True),
+            loss_reduction=str(optimizer.loss_reduction),
+            strict=False,
+            force_functorch=getattr(model, "force_functorch", False),
+        )
+        self._model.train(model.training)
+        for module in plain.modules():
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                module.eval()
+        copied = dict(plain.named_parameters())
+        self._parameters: list[Any] = [copied[names[id(p)]] for p in optimizer.params]
+        self._loss, self._collate, self._mean = loss, collate, optimizer.loss_reduction == "mean"
+        self._device = self._parameters[0].device
+        self._seed = random.SystemRandom().getrandbits(62)
+
+    def gradients(self, items: list[Any]) -> list[Tensor]:
+        """The per-sample gradients of a batch of these records, each (k, n)."""
+        collate = self._collate or torch.utils.data.default_collate
+        losses = self._loss(self._model, collate(list(items)))
+        if not isinstance(losses, Tensor) or tuple(losses.shape) != (len(items),):
+            raise UsageError(
+                f"loss(model, batch) must return the loss of each of {len(items)} records, shape ({len(items)},): "
+                "give a loss of torch reduction='none'"
+            )
+        reduced: Any = losses.mean() if self._mean else losses.sum()
+        reduced.backward()
+        found = [p.grad_sample.detach().reshape(len(items), -1) for p in self._parameters]
+        for p in self._model.parameters():
+            p.grad = p.grad_sample = None
+        return found
+
+    def is_random(self, items: list[Any], whole: list[Tensor]) -> bool:
+        """Whether the same batch gives other gradients a second time."""
+        again = self.gradients(items)
+        return not all(torch.allclose(a, b, rtol=1e-3, atol=1e-6) for a, b in zip(again, whole, strict=True))
+
+    @contextlib.contextmanager
+    def same_seed(self) -> Iterator[None]:
+        """Each use begins with the same seed."""
+        with _same_randomness(self._device):
+            torch.manual_seed(self._seed)
+            yield
+
+
+def _strip(module: nn.Module) -> None:
+    """Remove the hooks and attributes of Opacus from a copied module."""
+    for one in module.modules():
+        for hooks in (one._forward_hooks, one._backward_hooks, one._forward_pre_hooks, one._backward_pre_hooks):
+            for key in [key for key, hook in hooks.items() if _is_of_opacus(hook)]:
+                del hooks[key]
+        for name in ("autograd_grad_sample_hooks", "activations", "max_batch_len", "ft_compute_sample_grad"):
+            vars(one).pop(name, None)
+
+
+def _is_of_opacus(hook: Any) -> bool:
+    function = getattr(hook, "func", hook)
+    return str(getattr(function, "__module__", "")).startswith("opacus.")
+
+
+@contextlib.contextmanager
+def _same_randomness(device: torch.device) -> Iterator[None]:
+    """Restore the global generators of Python, NumPy and torch at the end."""
+    python, numpy = random.getstate(), np.random.get_state()
+    devices = [device.index or 0] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)

@@ -1,0 +1,146 @@
+"""Random allocation: against quadrature of two steps, a simulation of many, the Gaussian mechanism, and enumeration."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from dpspec.accounting import Mixture, PrivacyLoss, RandomAllocation, gaussian
+from dpspec.accounting.convex_sums import Law, add, sum_of
+from dpspec.accounting.numerics import DIRECTIONS, Direction, Floats
+
+
+def two_steps(sigma: float, epsilon: float, direction: Direction) -> float:
+    """delta of one of two steps: over the second record's number in closed form, over the first's by the trapezoid."""
+    a, c = 1.0 / sigma, math.exp(epsilon)
+    x = np.linspace(-12.0, 12.0 + a, 100001)
+    w = np.exp(a * x - 0.5 * a * a)
+    present = direction == "present-first"
+    strike = 2.0 * c - w if present else 2.0 / c - w
+    z = np.where(strike > 0.0, (np.log(np.maximum(strike, 1e-300)) + 0.5 * a * a) / a, -np.inf)
+    if present:
+        inner = np.where(strike > 0.0, norm.sf(z - a) - strike * norm.sf(z), 1.0 - strike) / 2.0
+    else:
+        inner = np.where(strike > 0.0, strike * norm.cdf(z) - norm.cdf(z - a), 0.0) * c / 2.0
+    return float(np.trapezoid(inner * norm.pdf(x), x))
+
+
+@pytest.mark.parametrize("sigma", [0.7, 2.0])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_two_steps_against_quadrature(sigma: float, direction: Direction) -> None:
+    loss = PrivacyLoss.of(RandomAllocation(2, sigma), direction)
+    for epsilon in (0.0, 0.5, 2.0):
+        found, exact = loss.delta(epsilon, width=1e-3), two_steps(sigma, epsilon, direction)
+        assert found.lower <= exact * (1.0 + 1e-7)
+        assert exact * (1.0 - 1e-7) <= found.upper
+        assert found.width <= 0.05 * found.upper
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("steps", "sigma", "delta"), [(2, 0.1, 1e-290), (2, 0.3, 1e-100), (2, 5.0, 1e-300)])
+def test_the_least_deltas_and_noise_have_intervals_too(
+    steps: int, sigma: float, delta: float, direction: Direction
+) -> None:
+    """Numbers beyond float64 used to end it. Whoever is told the step, which is in one of two, bounds it."""
+    found = PrivacyLoss.of(RandomAllocation(steps, sigma), direction).epsilon(delta)
+    told = PrivacyLoss.of(Mixture.full(1, sigma), direction).epsilon(delta)
+    assert 0.0 <= found.lower <= told.upper
+    assert found.lower <= found.upper < math.inf
+
+
+def test_one_step_is_the_gaussian_mechanism() -> None:
+    found = PrivacyLoss.of(RandomAllocation(1, 1.5)).compose(4).epsilon(1e-6)
+    assert float(gaussian.epsilon(1e-6, 2.0 / 1.5)) in found
+
+
+@pytest.mark.parametrize(("steps", "epochs"), [(30, 1), (30, 3)])
+def test_many_steps_against_simulation(steps: int, epochs: int) -> None:
+    """delta is a mean over losses drawn under P, and under Q; intervals lie within six standard errors of it."""
+    rng, draws, sigma, epsilon = np.random.default_rng(5), 60000, 0.8, 0.6
+    totals = {direction: np.zeros(draws) for direction in DIRECTIONS}
+    for _ in range(epochs):
+        x = rng.normal(0.0, sigma, (draws, steps))
+        without = np.log(np.exp((2.0 * x - 1.0) / (2.0 * sigma**2)).mean(axis=1))
+        x[:, 0] += 1.0
+        totals["present-first"] += np.log(np.exp((2.0 * x - 1.0) / (2.0 * sigma**2)).mean(axis=1))
+        totals["absent-first"] -= without
+    for direction, losses in totals.items():
+        gains = np.maximum(-np.expm1(epsilon - losses), 0.0)
+        error = 6.0 * float(gains.std()) / draws**0.5
+        found = PrivacyLoss.of(RandomAllocation(steps, sigma), direction).compose(epochs).delta(epsilon, width=1e-3)
+        assert found.lower - error <= float(gains.mean()) <= found.upper + error
+        assert found.width <= 0.02 * found.upper
+
+
+def test_it_lies_between_nothing_and_all_steps() -> None:
+    """Less than the Gaussian mechanism in one step; at small deltas more than Poisson sampling at rate 1 / t."""
+    allocated = PrivacyLoss.of(RandomAllocation(30, 0.8)).epsilon(1e-8, width=1e-2)
+    whole = PrivacyLoss.of(Mixture.full(1, 0.8)).epsilon(1e-8)
+    assert 0.0 < allocated.lower <= allocated.upper < whole.lower
+
+
+def exact_sum(values: Floats, masses: Floats, times: int) -> tuple[Floats, Floats]:
+    total, chance = values, masses
+    for _ in range(times - 1):
+        total, chance = np.add.outer(total, values).ravel(), np.multiply.outer(chance, masses).ravel()
+    return total, chance
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    values=st.lists(st.floats(0.01, 50.0), min_size=2, max_size=6, unique=True),
+    times=st.integers(2, 4),
+    count=st.integers(20, 60),
+)
+def test_sums_are_ordered_as_the_convex_order_says(values: list[float], times: int, count: int) -> None:
+    """The mean of max(sum - c, 0) and of max(c - sum, 0), for all c: below, exact, above; coarse points on purpose."""
+    points = np.sort(np.array(values))
+    masses = np.full(len(points), 1.0 / len(points))
+    total, chance = exact_sum(points, masses, times)
+    above = sum_of(Law(points, masses, True), times, count, -40.0)
+    below = sum_of(Law(points, masses, False), times, count, -40.0)
+    for c in np.quantile(total, [0.0, 0.1, 0.5, 0.9, 1.0]) + 1e-3:
+        for sign in (1.0, -1.0):
+            exact = float(chance @ np.maximum(sign * (total - c), 0.0))
+            most = float(above.masses @ np.maximum(sign * (above.values - c), 0.0)) + (above.lost if sign > 0 else 0.0)
+            least = float(below.masses @ np.maximum(sign * (below.values - c), 0.0))
+            assert least * (1.0 - 1e-9) - 1e-9 <= exact <= most * (1.0 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("upper", [True, False])
+def test_pairs_of_a_law_with_itself_count_once_each(upper: bool) -> None:
+    """Half of the pairs with twice the mass are all of them: the sum with an equal law that is another object."""
+    rng = np.random.default_rng(3)
+    values, masses = np.sort(rng.lognormal(0.0, 1.0, 700)), rng.dirichlet(np.ones(700))
+    law, equal = Law(values, masses, upper), Law(values.copy(), masses.copy(), upper)
+    one, other = add(law, law, 90, -40.0), add(law, equal, 90, -40.0)
+    np.testing.assert_allclose(one.values, other.values, rtol=1e-12)
+    np.testing.assert_allclose(one.masses, other.masses, rtol=1e-9)
+    assert one.lost == pytest.approx(other.lost, rel=1e-9, abs=1e-30)
+
+
+def test_a_thousand_steps_are_known_to_a_thousandth() -> None:
+    """Noise 0.8, 100 epochs, delta 1e-10: 10^5 steps in all."""
+    found = PrivacyLoss.of(RandomAllocation(1000, 0.8)).compose(100).epsilon(1e-10, width=1e-3)
+    assert found.relative_width <= 1e-3
+    assert found.lower <= 4.0031
+    assert found.upper >= 4.0007
+
+
+def test_what_lies_beyond_the_last_point_is_lost_and_not_forgotten() -> None:
+    law = Law(np.array([1.0, 1e6]), np.array([1.0 - 1e-9, 1e-9]), True)
+    found = add(law, law, 50, math.log(1e-2))
+    mean = 2.0 * float(law.masses @ law.values)
+    assert float(found.masses @ found.values) + found.lost >= mean
+    assert float(found.masses.sum()) >= 1.0
+
+
+@pytest.mark.parametrize(("steps", "sigma"), [(0, 1.0), (5, 0.0), (5, 0.01), (10**8, 1.0)])
+def test_what_makes_no_sense_is_refused_by_name(steps: int, sigma: float) -> None:
+    with pytest.raises(ValueError, match=r"steps|sigma"):
+        RandomAllocation(steps, sigma)

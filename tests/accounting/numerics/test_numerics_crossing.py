@@ -1,0 +1,112 @@
+"""Where a monotone function crosses zero, beside plain bisection."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpspec.accounting.numerics import bisect, bisect_by_margin, crossing
+
+#: Functions that rise through zero between -1 and 3, with steps, cusps, flat parts and infinite values among them.
+RISING = {
+    "line": lambda x: x - 0.3,
+    "cube": lambda x: (x - 1.7) ** 3,
+    "fifth root": lambda x: math.copysign(abs(x - 0.1) ** 0.2, x - 0.1),
+    "step": lambda x: -1.0 if x < 0.7 else 1e-9,
+    "exponential": lambda x: math.exp(40.0 * x) - 5.0,
+    "flat": lambda x: math.tanh(500.0 * (x - 2.2)),
+    "infinite below": lambda x: -math.inf if x < 1.1 else x,
+    "infinite on both sides": lambda x: -math.inf if x < 0.0 else math.inf if x > 0.5 else x - 0.25,
+}
+
+
+@pytest.mark.parametrize("name", RISING)
+@pytest.mark.parametrize("upwards", [True, False])
+def test_it_ends_where_bisection_ends(name, upwards):
+    rising = RISING[name]
+    margin = rising if upwards else lambda x: -rising(x)
+    ends = (3.0, -1.0) if upwards else (-1.0, 3.0)
+    true, false = crossing(margin, *ends)
+    assert margin(true) >= 0.0 > margin(false)
+    assert 0.5 * (true + false) in (true, false)
+    assert (true, false) == bisect(lambda x: margin(x) >= 0.0, *ends)
+
+
+@given(st.floats(-0.99, 2.99), st.floats(0.1, 10.0), st.floats(-5.0, 5.0))
+def test_both_ends_were_asked_and_stand_beside_each_other(root, steepness, bend):
+    asked = {}
+
+    def margin(x):
+        asked[x] = math.sinh(steepness * (x - root)) * math.exp(bend * x)
+        return asked[x]
+
+    true, false = crossing(margin, 3.0, -1.0)
+    assert asked[true] >= 0.0 > asked[false]
+    assert 0.5 * (true + false) in (true, false) or abs(true - false) <= 4.0 * 2.0**-60
+    assert len(asked) <= 60
+
+
+def test_smooth_functions_take_few_evaluations():
+    asked = []
+
+    def margin(x):
+        asked.append(x)
+        return math.log1p(x) - 0.4 * math.sqrt(x) - 0.2
+
+    crossing(margin, 3.0, 0.5)
+    assert len(asked) <= 20
+    asked.clear()
+    true, false = crossing(margin, 3.0, 0.5, within=1e-7)
+    assert 0.0 < true - false <= 1e-7
+    assert len(asked) <= 12
+
+
+def test_ends_that_are_none_come_back():
+    assert crossing(lambda x: x - 5.0, 3.0, -1.0) == (3.0, -1.0)
+    assert crossing(lambda x: x + 5.0, 3.0, -1.0) == (3.0, -1.0)
+    assert crossing(lambda x: x, 2.0, 2.0) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize("name", RISING)
+@pytest.mark.parametrize("upwards", [True, False])
+@pytest.mark.parametrize("relative", [1e-2, 1e-5, 1e-10])
+def test_by_a_margin_bisection_ends_where_it_would(name, upwards, relative):
+    rising = RISING[name]
+    margin = rising if upwards else lambda x: -rising(x)
+    ends = (3.0, -1.0) if upwards else (-1.0, 3.0)
+    by_margin = bisect_by_margin(margin, *ends, relative=relative)
+
+    def enough(one, other):
+        return abs(one - other) <= relative * max(abs(one), abs(other))
+
+    assert by_margin == bisect(lambda x: margin(x) >= 0.0, *ends, enough=enough)
+
+
+@given(st.floats(1e-6, 7.99), st.floats(0.1, 10.0), st.sampled_from([1e-3, 1e-6, 1e-10]))
+def test_by_a_margin_a_small_root_is_as_near(root, steepness, relative):
+    asked = []
+
+    def margin(x):
+        asked.append(x)
+        return math.sinh(steepness * (root - x))
+
+    true, false = bisect_by_margin(margin, 0.0, 8.0, relative=relative)
+    assert true <= root < false
+    assert false - true <= relative * false
+    halvings = []
+    bisect(lambda x: halvings.append(x) or x <= root, 0.0, 8.0, enough=lambda a, b: b - a <= relative * b)
+    assert len(asked) <= 1.5 * len(halvings) + 12
+
+
+def test_by_a_margin_a_smooth_function_is_asked_seldom():
+    asked = []
+
+    def margin(x):
+        asked.append(x)
+        return 0.7 - math.log1p(x)
+
+    bisect_by_margin(margin, 0.0, 2.0, relative=1e-10)
+    assert len(asked) <= 12

@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpspec.accounting import (
+    Mixture,
+    composed_rdp,
+    gaussian_rdp,
+    laplace_rdp,
+    sampled_gaussian_integer_rdp,
+    sampled_gaussian_rdp,
+)
+
+RATES = st.floats(1e-6, 0.999)
+SIGMAS = st.floats(0.2, 20.0)
+ORDERS = st.floats(1.01, 60.0)
+few = settings(max_examples=30, deadline=None)
+
+
+def excess(order: float, components: list[tuple[float, float]], direction: str) -> mpmath.mpf:
+    """E_Q[(P/Q)^s] - 1 by quadrature with mpmath; components are (shift, probability) in units of sigma."""
+    s = mpmath.mpf(order) if direction == "present-first" else 1 - mpmath.mpf(order)
+    pairs = [(mpmath.mpf(a), mpmath.mpf(p)) for a, p in components]
+    top = pairs[-1][0]
+
+    def gap(z: mpmath.mpf) -> mpmath.mpf:
+        w = sum(p * mpmath.expm1(a * z - a * a / 2) for a, p in pairs)
+        return mpmath.npdf(z) * ((1 + w) ** s - 1 - s * w)
+
+    low, high = min(mpmath.mpf(0), s * top) - 15, max(top, s * top) + 15
+    panels = max(15, int((high - low) / 2))
+    return mpmath.quad(gap, [low + (high - low) * i / panels for i in range(panels + 1)])
+
+
+def divergence(order: float, components: list[tuple[float, float]], direction: str) -> float:
+    with mpmath.workdps(30):
+        return float(mpmath.log1p(excess(order, components, direction)) / (mpmath.mpf(order) - 1))
+
+
+@pytest.mark.parametrize("direction", ["present-first", "absent-first"])
+@pytest.mark.parametrize(
+    ("order", "rate", "sigma"),
+    [
+        (1.0001, 0.01, 1.0),
+        (1.2, 0.9999999, 1 / 3),
+        (1.5, 0.1, 1.25),
+        (2.5, 0.1, 1.25),
+        (3.3, 1e-8, 1e4),
+        (4.0, 1e-3, 200.0),
+        pytest.param(8.0, 128 / 60000, 0.469, marks=pytest.mark.slow),
+        (16.3, 1e-8, 1.0),
+        (33.7, 0.3, 5.0),
+        pytest.param(64.0, 1e-5, 3.0, marks=pytest.mark.slow),
+    ],
+)
+def test_sampled_gaussian_against_mpmath(order: float, rate: float, sigma: float, direction: str) -> None:
+    with mpmath.workdps(30):
+        shift = 1 / mpmath.mpf(sigma)
+        pair = [(mpmath.mpf(0), 1 - mpmath.mpf(rate)), (shift, mpmath.mpf(rate))]
+        truth = mpmath.log1p(excess(order, pair, direction)) / (mpmath.mpf(order) - 1)
+        ours = sampled_gaussian_rdp(order, rate, sigma, direction)
+        assert abs(mpmath.mpf(float(ours)) / truth - 1) < 1e-11
+
+
+def test_narrow_integrand_of_a_large_order() -> None:
+    """Absent-first at a large order the integrand is many times narrower than the noise."""
+    order, rate, shift, step = 301.5, 0.8, 1 / 0.3, 1 / 64
+    total = mpmath.fsum(
+        mpmath.npdf(z) * (1 - rate + rate * mpmath.exp(shift * z - shift**2 / 2)) ** (1 - order)
+        for z in (step * i for i in range(-25 * 64, 18 * 64))
+    )
+    truth = float(mpmath.log(step * total) / (order - 1))
+    assert sampled_gaussian_rdp(order, rate, 0.3, "absent-first") == pytest.approx(truth, rel=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("rate", "shift", "sigma", "order", "present", "absent"),
+    [
+        (0.5, 1.0, 1.0, 2, 0.35737402, 0.18569442),
+        (0.01, 1.0, 1.0, 8, 8.9364390761e-4, 5.7238888949e-4),
+        (0.1, 0.5, 1.0, 4, 6.0032829645e-3, 5.0205189860e-3),
+        (128 / 60000, 1.0, 0.469, 8, 11.156390948, 4.0428164001e-4),
+        (0.5, 2.0, 1.5, 3, 1.6768723200, 0.33734986348),
+    ],
+)
+def test_reference_values(rate: float, shift: float, sigma: float, order: int, present: float, absent: float) -> None:
+    for both in (present, float(sampled_gaussian_integer_rdp(order, rate, sigma / shift))):
+        assert sampled_gaussian_rdp(order, rate, sigma / shift) == pytest.approx(both, rel=2e-8)
+    assert sampled_gaussian_rdp(order, rate, sigma / shift, "absent-first") == pytest.approx(absent, rel=2e-8)
+
+
+@pytest.mark.parametrize(
+    ("order", "rate", "shift", "sigma", "truth"),
+    [
+        (4, 1e-3, 0.01, 2.0, 5.0000627502e-11),
+        (8, 128 / 60000, 0.01, 0.469, 8.2781442776e-9),
+        (64, 128 / 60000, 1.0, 0.469, 139.23264542),
+        (256, 0.01, 1.0, 1.0, 123.37677032),
+        (8, 1e-3, 1.0, 1.0, 6.98794164909e-6),
+        (16, 1e-2, 1.0, 2.0, 2.3762401964e-4),
+        (4, 1e-4, 1.0, 0.8, 7.55433933693e-8),
+        (1.5, 0.1, 0.8, 1.0, 6.4045367381e-3),
+        (2.5, 0.1, 0.8, 1.0, 0.011701545743),
+    ],
+)
+def test_small_and_large_reference_values(order: float, rate: float, shift: float, sigma: float, truth: float) -> None:
+    assert sampled_gaussian_rdp(order, rate, sigma / shift) == pytest.approx(truth, rel=1e-10)
+    if order == int(order):
+        assert sampled_gaussian_integer_rdp(order, rate, sigma / shift) == pytest.approx(truth, rel=1e-10)
+
+
+@pytest.mark.parametrize(("order", "rate", "sigma"), [(2, 1e-8, 1e4), (5, 0.3, 0.05), (9, 0.999, 2.0), (40, 1e-3, 0.7)])
+def test_closed_form_against_mpmath(order: int, rate: float, sigma: float) -> None:
+    with mpmath.workdps(40):
+        q, v = mpmath.mpf(rate), 1 / mpmath.mpf(sigma) ** 2
+        total = sum(
+            mpmath.binomial(order, k) * (1 - q) ** (order - k) * q**k * mpmath.exp(v * k * (k - 1) / 2)
+            for k in range(order + 1)
+        )
+        truth = mpmath.log(total) / (order - 1)
+        assert abs(float(sampled_gaussian_integer_rdp(order, rate, sigma)) / truth - 1) < 1e-12
+        assert abs(float(sampled_gaussian_rdp(order, rate, sigma)) / truth - 1) < 1e-12
+
+
+@pytest.mark.parametrize("sigma", [0.1, 1.0, 30.0])
+def test_orders_up_to_a_hundred_thousand(sigma: float) -> None:
+    """Two routes of different nature: a sum of 100,001 terms, and an integral."""
+    assert sampled_gaussian_rdp(1e5, 0.01, sigma) == pytest.approx(
+        float(sampled_gaussian_integer_rdp(1e5, 0.01, sigma)), rel=1e-11
+    )
+    absent = float(sampled_gaussian_rdp(1e5, 0.01, sigma, "absent-first"))
+    assert 0.0 < absent <= -math.log1p(-0.01) * (1e5 / (1e5 - 1))  # no loss exceeds -ln(1 - q)
+
+
+def test_arrays_broadcast_and_agree_with_single_calls() -> None:
+    orders, sigmas = np.array([1.3, 2.0, 17.5, 900.0])[:, None], np.array([0.4, 1.0, 12.0])
+    for direction in ("present-first", "absent-first"):
+        table = sampled_gaussian_rdp(orders, 0.02, sigmas, direction)
+        assert table.shape == (4, 3)
+        for i, j in np.ndindex(4, 3):
+            single = float(sampled_gaussian_rdp(float(orders[i, 0]), 0.02, float(sigmas[j]), direction))
+            assert table[i, j] == pytest.approx(single, rel=1e-13)
+
+
+@few
+@given(order=ORDERS, rate=RATES, sigma=SIGMAS)
+def test_properties_of_the_sampled_gaussian(order: float, rate: float, sigma: float) -> None:
+    value = float(sampled_gaussian_rdp(order, rate, sigma))
+    slack = 1.0 + 1e-10
+    assert 0.0 < value <= float(gaussian_rdp(order, 1.0 / sigma)) * slack
+    assert float(sampled_gaussian_rdp(order, rate, sigma, "absent-first")) <= value * slack
+    assert value <= float(sampled_gaussian_rdp(order * 1.1, rate, sigma)) * slack
+    assert value <= float(sampled_gaussian_rdp(order, min(1.0, rate * 1.1), sigma)) * slack
+    assert value <= float(sampled_gaussian_rdp(order, rate, sigma * 0.9)) * slack
+    low, high = math.floor(order), math.ceil(order)
+    if 2 <= low < high:  # (a - 1) D is convex in a
+        ends = [(a - 1) * float(sampled_gaussian_integer_rdp(a, rate, sigma)) for a in (low, high)]
+        between = ends[0] + (ends[1] - ends[0]) * (order - low)
+        assert (order - 1) * value <= between * slack
+        assert between <= (order - 1) * ends[1] / (high - 1) * slack
+
+
+def test_full_sampling_is_the_gaussian_mechanism() -> None:
+    orders = np.array([1.5, 4.0, 100.0])
+    for direction in ("present-first", "absent-first", "both"):
+        assert np.allclose(sampled_gaussian_rdp(orders, 1.0, 2.0, direction), orders / 8.0, rtol=1e-14)
+    assert np.allclose(sampled_gaussian_integer_rdp(4, 1.0, 2.0), 0.5)
+    assert np.allclose(composed_rdp([(Mixture.full(3, 6.0), 1)], orders), orders / 8.0, rtol=1e-14)
+
+
+@pytest.mark.parametrize("order", [2, 3, 4])
+@pytest.mark.parametrize(
+    "mixture",
+    [Mixture.poisson(3, 0.2, 1.3), Mixture.fixed(3, 20, 5, 2.0), Mixture([0.3, 1.7], [0.6, 0.4], 1.0)],
+    ids=["poisson", "fixed", "general"],
+)
+def test_groups_against_the_sum_over_all_tuples(mixture: Mixture, order: int) -> None:
+    """E_Q[(P/Q)^a] = E exp(((sum c)^2 - sum c^2) / (2 sigma^2)) over a independent draws of c."""
+    c, p = mixture.sensitivities / mixture.sigma, mixture.probabilities
+    total = math.fsum(
+        math.prod(p[i] for i in draw) * math.exp(0.5 * (sum(c[i] for i in draw) ** 2 - sum(c[i] ** 2 for i in draw)))
+        for draw in itertools.product(range(len(c)), repeat=order)
+    )
+    ours = composed_rdp([(mixture, 1)], order, "present-first")
+    assert ours == pytest.approx(math.log(total) / (order - 1), rel=1e-11)
+
+
+@pytest.mark.parametrize("direction", ["present-first", "absent-first"])
+@pytest.mark.parametrize("order", [1.3, 4.5])
+def test_groups_against_mpmath(order: float, direction: str) -> None:
+    mixture = Mixture.poisson(3, 0.05, 1.5)
+    components = list(zip(mixture.sensitivities / mixture.sigma, mixture.probabilities, strict=True))
+    assert composed_rdp([(mixture, 1)], order, direction) == pytest.approx(
+        divergence(order, components, direction), rel=1e-11
+    )
+
+
+def test_a_group_of_one_is_the_sampled_gaussian() -> None:
+    orders = np.array([1.1, 2.0, 7.7, 300.0])
+    mixture = Mixture.poisson(1, 0.01, 1.5)
+    for direction in ("present-first", "absent-first"):
+        expected = sampled_gaussian_rdp(orders, 0.01, 1.5, direction)
+        assert np.allclose(composed_rdp([(mixture, 1)], orders, direction), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("k", [64, 1000])
+def test_large_groups_are_finite_and_ordered(k: int) -> None:
+    orders = np.array([1.5, 2.0, 30.5, 1e4])
+    mixture = Mixture.poisson(k, 0.01, 1.0)
+    present = composed_rdp([(mixture, 1)], orders, "present-first")
+    absent = composed_rdp([(mixture, 1)], orders, "absent-first")
+    assert np.all(np.diff(present) > 0.0)
+    assert np.all(np.diff(absent) > 0.0)
+    assert np.all(present <= gaussian_rdp(orders, float(k)))
+    assert np.all(absent <= -k * math.log1p(-0.01) * orders / (orders - 1.0))
+
+
+@few
+@given(order=st.floats(2.0, 20.0), rate=RATES, sigma=st.floats(0.5, 10.0), k=st.integers(2, 8))
+def test_groups_grow_and_stay_below_group_privacy(order: float, rate: float, sigma: float, k: int) -> None:
+    def one(orders: np.ndarray) -> np.ndarray:
+        return sampled_gaussian_rdp(orders, rate, sigma)
+
+    tight = float(composed_rdp([(Mixture.poisson(k, rate, sigma), 1)], order))
+    assert float(composed_rdp([(Mixture.poisson(k - 1, rate, sigma), 1)], order)) <= tight * (1.0 + 1e-10)
+    doublings = (k - 1).bit_length()  # Mironov 2017, Proposition 2
+    assert tight <= 3.0**doublings * float(one(np.array(2.0**doublings * order))) * (1.0 + 1e-10)
+
+
+def test_composition_adds_phases_and_takes_the_worse_direction_last() -> None:
+    first, second = Mixture.poisson(2, 0.05, 1.0), Mixture.fixed(2, 100, 10, 3.0)
+    orders = np.array([1.5, 4.0, 9.0])
+    sums = {
+        direction: 30 * composed_rdp([(first, 1)], orders, direction)
+        + 70 * composed_rdp([(second, 1)], orders, direction)
+        for direction in ("present-first", "absent-first")
+    }
+    phases = [(first, 30), (second, 70)]
+    for direction, expected in sums.items():
+        assert np.allclose(composed_rdp(phases, orders, direction), expected, rtol=1e-13)
+    assert np.allclose(composed_rdp(phases, orders), np.maximum(*sums.values()), rtol=1e-13)
+
+
+@pytest.mark.parametrize(("rate", "sigma"), [(0.01, 1.0), (0.2, 4.0), (1e-4, 0.6), (0.9, 2.0)])
+def test_agrees_with_dp_accounting(rate: float, sigma: float) -> None:
+    """Equal at integer orders; at others theirs is an upper bound."""
+    rdp = pytest.importorskip("dp_accounting.rdp.rdp_privacy_accountant")
+    orders = np.array([1.5, 2.0, 2.5, 3.0, 7.0, 8.2, 32.0, 128.0, 512.0])
+    theirs = np.array(rdp._compute_rdp_poisson_subsampled_gaussian(rate, sigma, orders))
+    ours = sampled_gaussian_rdp(orders, rate, sigma)
+    whole = orders == np.floor(orders)
+    assert np.allclose(ours[whole], theirs[whole], rtol=1e-9)
+    assert np.all(ours <= theirs * (1.0 + 1e-9))
+
+
+@pytest.mark.parametrize("order", [1.001, 2.0, 11.0, 300.5])
+@pytest.mark.parametrize("effect", [1e-9, 0.01, 0.0813780919, 0.9, 5.0, 800.0])
+def test_laplace_against_mpmath_and_below_randomised_response(order: float, effect: float) -> None:
+    with mpmath.workdps(60):
+        a, s = mpmath.mpf(order), mpmath.mpf(effect)
+        bracket = a / (2 * a - 1) * mpmath.exp((a - 1) * s) + (a - 1) / (2 * a - 1) * mpmath.exp(-a * s)
+        assert abs(float(laplace_rdp(order, effect)) / (mpmath.log(bracket) / (a - 1)) - 1) < 1e-11
+        p, rest = 1 / (1 + mpmath.exp(-s)), 1 / (1 + mpmath.exp(s))
+        bracket = p**a * rest ** (1 - a) + rest**a * p ** (1 - a)
+        assert laplace_rdp(order, effect) <= float(mpmath.log(bracket) / (a - 1)) * (1.0 + 1e-12)
+
+
+def test_laplace_reference_values_and_zero() -> None:
+    assert laplace_rdp(11.0, 0.0813780919) == pytest.approx(0.031952958, rel=1e-7)
+    assert laplace_rdp(11.0, 0.9) == pytest.approx(0.835337284, rel=1e-9)
+    assert laplace_rdp(3.0, 0.0) == gaussian_rdp(3.0, 0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: sampled_gaussian_rdp(1.0, 0.1, 1.0), "orders"),
+        (lambda: sampled_gaussian_rdp([2.0, math.nan], 0.1, 1.0), "orders"),
+        (lambda: sampled_gaussian_rdp(2.0, 0.0, 1.0), "rate"),
+        (lambda: sampled_gaussian_rdp(2.0, 1.1, 1.0), "rate"),
+        (lambda: sampled_gaussian_rdp(2.0, 0.1, 0.0), "sigma"),
+        (lambda: sampled_gaussian_rdp(2.0, 0.1, 1.0, "sideways"), "direction"),
+        (lambda: sampled_gaussian_integer_rdp(2.5, 0.1, 1.0), "orders"),
+        (lambda: gaussian_rdp(2.0, -1.0), "effect"),
+        (lambda: laplace_rdp(2.0, math.inf), "effect"),
+        (lambda: composed_rdp([(Mixture.full(1, 1.0), 0)], 2.0), "steps"),
+    ],
+)
+def test_senseless_arguments_are_named(call: object, name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        call()

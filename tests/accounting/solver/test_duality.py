@@ -1,0 +1,292 @@
+"""Trade-off functions, advantage and reconstruction bounds of composed losses: references, oracles, identities."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpspec.accounting import DIRECTIONS, Direction, GaussianTradeOff, Interval, Laplace, Mixture, Pair, PrivacyLoss
+from dpspec.accounting import LaplaceTradeOff as LaplaceCurve
+from dpspec.accounting.profiles import bound_power
+
+PRESENT, ABSENT = "present-first", "absent-first"
+
+#: id, noise, effect, rate, steps, kappa, gamma: closed forms, quadrature, contour integrals, finite sums (rero.md, 7).
+REFERENCE = [
+    ("G1", "gaussian", 1.0, 1.0, 1, 0.1, 0.38914369164536),
+    ("G2", "gaussian", 1.0, 1.0, 1, 0.01, 0.092362248073694),
+    ("G3", "gaussian", 0.5, 1.0, 100, 1e-7, 0.42099934134542),
+    ("G4", "gaussian", 2.0, 1.0, 1, 0.5, 0.97724986805182),
+    ("L1", "laplace", 1.0, 1.0, 1, 0.01, 0.027182818284590),
+    ("L2", "laplace", 1.0, 1.0, 1, 0.3, 0.69343379902380),
+    ("L3", "laplace", 1.0, 1.0, 1, 0.7, 0.88963616764857),
+    ("L4", "laplace", 0.5, 1.0, 1, 0.1, 0.16487212707001),
+    ("L5", "laplace", 0.5, 1.0, 2, 0.1, 0.270921240597639),
+    ("L6", "laplace", 1.0, 1.0, 2, 0.1, 0.509073483018179),
+    ("L7", "laplace", 1.0, 1.0, 3, 0.01, 0.188683028993386),
+    ("L8", "laplace", 0.5, 1.0, 5, 0.1, 0.407822372734018),
+    ("L9", "laplace", 1.0, 1.0, 5, 0.001, 0.105842052180837),
+    ("L10", "laplace", 0.2, 1.0, 10, 0.1, 0.253161495092811),
+    ("L11", "laplace", 0.25, 1.0, 20, 0.01, 0.103403789133829),
+    ("S1", "gaussian", 1.0, 0.1, 1, 0.1, 0.128914369164536),
+    ("S2", "gaussian", 1.0, 0.9, 1, 0.1, 0.360229322480825),
+    ("S3", "gaussian", 2.0, 0.01, 1, 0.001, 0.002368054128983),
+    ("S4", "gaussian", 1.0, 0.1, 2, 0.1, 0.14147196891),
+    ("S5", "gaussian", 1.0, 0.1, 10, 0.1, 0.19529790173965),
+    ("S6", "gaussian", 1.0, 0.1, 100, 0.1, 0.46918612726496),
+    ("S7", "gaussian", 1.0, 0.1, 100, 0.01, 0.14605445819033),
+    ("S8", "gaussian", 1.0, 0.1, 100, 1e-4, 0.0094029307613824),
+    ("S9", "gaussian", 1.0, 0.01, 1000, 1e-3, 0.0040684478811426),
+    ("S10", "gaussian", 0.1, 0.08192, 875, 1e-4, 2.5555545909392e-4),
+    ("B1", "laplace", 0.5, 0.1, 1, 0.1, 0.10648721270700),
+    ("B2", "laplace", 0.5, 0.1, 2, 0.1, 0.113336680263619),
+    ("B3", "laplace", 2.0, 0.25, 2, 0.01, 0.0581717269655921),
+]
+
+#: Only known to lie between: id, noise, effect, rate, steps, kappa, lower, upper.
+BETWEEN = [
+    ("S12", "gaussian", 10.0, 0.1, 10, 0.1, 0.68505, 0.68628),
+    ("B4", "laplace", 0.5, 0.1, 10, 0.1, 0.1294027027, 0.1294027038),
+    ("B5", "laplace", 1.0, 0.1, 100, 0.1, 0.3577376934, 0.3577377148),
+    ("B6", "laplace", 1.0, 0.1, 100, 1e-3, 0.0157227336, 0.0157227355),
+    ("B7", "laplace", 2.0, 0.01, 1000, 1e-4, 0.00105978038, 0.00105978040),
+]
+
+#: kappa and gamma of two public training settings (rero.md, 4.2): rate, effect, steps.
+CIFAR = (0.08192, 0.1, 875)
+IMAGENET = (16384 / 1281167, 0.4, 71589)
+CURVES = {
+    CIFAR: {
+        1e-7: 3.62356050396e-7,
+        1e-6: 3.25856204973e-6,
+        1e-5: 2.90335328130e-5,
+        1e-4: 2.55555459094e-4,
+        1e-3: 2.21138741290e-3,
+        1e-2: 0.0186381187749,
+        1e-1: 0.149559234565,
+    },
+    IMAGENET: {
+        1e-7: 8.1179388478e-5,
+        1e-6: 4.4056721564e-4,
+        1e-5: 2.2699052755e-3,
+        1e-4: 0.0109312476361,
+        1e-3: 0.0479874678023,
+        1e-2: 0.183612634856,
+        1e-1: 0.556425369962,
+    },
+}
+
+
+def composed(noise: str, effect: float, rate: float, steps: int) -> PrivacyLoss:
+    make = PrivacyLoss.gaussian if noise == "gaussian" else PrivacyLoss.laplace
+    return make(1.0 / effect, rate=rate).compose(steps)
+
+
+def holds(interval: Interval, value: float, digits: float = 1e-9) -> bool:
+    return interval.lower * (1.0 - digits) <= value <= interval.upper * (1.0 + digits)
+
+
+@pytest.mark.parametrize("row", REFERENCE, ids=[row[0] for row in REFERENCE])
+def test_reference_values(row: tuple[str, str, float, float, int, float, float]) -> None:
+    _, noise, effect, rate, steps, kappa, gamma = row
+    found = composed(noise, effect, rate, steps).rero(kappa)
+    assert holds(found, gamma, 1e-11)
+    assert found.relative_width <= 1e-4
+
+
+@pytest.mark.parametrize("row", BETWEEN, ids=[row[0] for row in BETWEEN])
+def test_reference_intervals(row: tuple[str, str, float, float, int, float, float, float]) -> None:
+    _, noise, effect, rate, steps, kappa, lower, upper = row
+    found = composed(noise, effect, rate, steps).rero(kappa)
+    assert found.lower <= upper
+    assert lower <= found.upper
+    assert found.relative_width <= 1e-4
+
+
+def test_steps_of_different_noise() -> None:
+    loss = PrivacyLoss.gaussian(2.0) + PrivacyLoss.gaussian(1.0) + PrivacyLoss.gaussian(4.0)
+    assert holds(loss.rero(0.001), 0.025912269330270, 1e-13)
+
+
+@pytest.mark.parametrize("setting", CURVES, ids=["cifar", "imagenet"])
+def test_curves_of_whole_trainings(setting: tuple[float, float, int]) -> None:
+    rate, effect, steps = setting
+    kappas = np.geomspace(1e-7, 1.0, 15)
+    known = CURVES[setting]
+    loss = composed("gaussian", effect, rate, steps)
+    found = loss.reros([*known, *kappas])
+    for value, interval in zip(known.values(), found, strict=False):
+        assert holds(interval, value, 1e-10)
+    for interval in found:
+        assert interval.relative_width <= 1e-4
+    curve = found[len(known) :]
+    assert curve[-1] == Interval(1.0, 1.0)
+    for left, right in itertools.pairwise(curve):
+        assert left.lower <= right.upper
+
+
+def test_baselines_down_to_1e_30() -> None:
+    loss = composed("gaussian", 1.0, 0.01, 1000)
+    kappas = [1e-30, 1e-20, 1e-12, 1e-3]
+    found = loss.reros(kappas)
+    for kappa, interval in zip(kappas, found, strict=True):
+        assert interval.relative_width <= 1e-4
+        assert interval.lower >= kappa
+    assert holds(found[-1], 0.0040684478811426, 1e-11)
+    # one line of the profile bounds each: delta + e^epsilon kappa at any epsilon
+    for epsilon in (1.0, 5.0, 20.0):
+        delta = loss.delta(epsilon).upper
+        for kappa, interval in zip(kappas, found, strict=True):
+            assert interval.lower <= delta + math.exp(epsilon) * kappa
+
+
+steps = st.builds(
+    Mixture.poisson,
+    st.integers(1, 3),
+    st.floats(math.log(1e-4), math.log(0.9)).map(math.exp),
+    st.floats(math.log(0.3), math.log(5.0)).map(math.exp),
+) | st.builds(Laplace, st.floats(0.2, 5.0), st.just(1.0), st.floats(0.001, 0.9))
+levels = st.floats(math.log(1e-9), math.log(0.9999)).map(math.exp)
+
+
+@settings(max_examples=8, deadline=None)
+@given(steps, st.sampled_from(DIRECTIONS), levels)
+def test_one_step_by_brute_force(pair: Pair, direction: Direction, level: float) -> None:
+    """The least of delta + e^epsilon level over a fine grid of epsilons, which is a little above the least of all."""
+    found = PrivacyLoss.of(pair, direction).rero(level, direction=direction)
+    low, high = 1e300, 1e300
+    for epsilon in np.linspace(-12.0, 40.0, 521):
+        bounds = pair.log_delta_bounds(float(epsilon), direction)
+        assert bounds is not None
+        low, high = (min(x, math.exp(b) + math.exp(epsilon) * level) for x, b in zip((low, high), bounds, strict=True))
+    assert found.lower <= high * (1.0 + 1e-12)
+    assert found.upper >= level
+    if level > 1e-6:
+        assert low <= found.upper * 1.11
+
+
+@settings(max_examples=8, deadline=None)
+@given(steps, st.integers(2, 300), levels, levels)
+def test_power_is_concave_and_between_its_limits(pair: Pair, count: int, one: float, two: float) -> None:
+    loss = PrivacyLoss.of(pair).compose(count)
+    low, middle, high = loss.reros([one, 0.5 * (one + two), two], width=1e-3)
+    assert low.upper >= one
+    assert high.upper <= 1.0
+    assert middle.upper >= 0.5 * (low.lower + high.lower) * (1.0 - 1e-12)
+
+
+@settings(max_examples=8, deadline=None)
+@given(steps, st.integers(1, 200), st.floats(0.001, 0.9))
+def test_the_directions_are_each_others_inverse(pair: Pair, count: int, alpha: float) -> None:
+    present, absent = (PrivacyLoss.of(pair, direction).compose(count) for direction in DIRECTIONS)
+    beta = present.tradeoff(alpha)
+    if not 1e-6 < beta.lower <= beta.upper < 1.0:
+        return
+    back = [absent.tradeoff(end) for end in (beta.lower, beta.upper)]
+    assert back[1].lower <= alpha * (1.0 + 1e-9)
+    assert alpha * (1.0 - 1e-9) <= back[0].upper
+
+
+def test_full_batches_have_closed_forms() -> None:
+    for alpha in (1e-9, 0.01, 0.5, 0.99):
+        found = PrivacyLoss.gaussian(2.0).compose(16).tradeoff(alpha)
+        assert holds(found, float(GaussianTradeOff(2.0)(alpha)), 1e-11)
+        assert found.width < 1e-10
+        one = PrivacyLoss.laplace(2.0).tradeoff(alpha)
+        assert holds(one, float(LaplaceCurve(0.5)(alpha)), 1e-7)
+
+
+def test_the_symmetrised_curve_is_the_concave_hull_of_both() -> None:
+    loss = composed("gaussian", 1.0, 0.1, 100)
+    kappas = np.array([1e-3, 0.05, 0.1, 0.2, 0.24, 0.25, 0.26, 0.3, 0.5, 0.9, 0.99])
+    present, absent = (np.array([x.lower for x in loss.reros(kappas, direction=d)]) for d in DIRECTIONS)
+    found = loss.reros(kappas, direction="both")
+    for i, interval in enumerate(found):
+        assert interval.relative_width <= 1e-4
+        assert interval.upper >= max(present[i], absent[i])
+        # a mixture of two tests of either kind
+        for a, b in itertools.combinations(range(len(kappas)), 2):
+            if kappas[a] < kappas[i] < kappas[b]:
+                share = (kappas[b] - kappas[i]) / (kappas[b] - kappas[a])
+                mixed = share * max(present[a], absent[a]) + (1.0 - share) * max(present[b], absent[b])
+                assert mixed <= interval.upper * (1.0 + 1e-9)
+    step = composed("gaussian", 1.0, 0.1, 1)  # where the hull is an edge, on which neither curve lies
+    assert step.rero(0.4, direction="both").lower > max(step.rero(0.4).upper, step.rero(0.4, direction=ABSENT).upper)
+    # and mirrored it is itself
+    beta = loss.tradeoff(0.05)
+    assert loss.tradeoff(beta.upper).lower <= 0.05 <= loss.tradeoff(beta.lower).upper
+
+
+def test_reconstruction_does_not_depend_on_the_losses_direction() -> None:
+    loss = composed("gaussian", 1.0, 0.1, 10)
+    by_direction = [loss.rero(0.1), *(PrivacyLoss(loss.phases, direction).rero(0.1) for direction in DIRECTIONS)]
+    assert by_direction[0] == by_direction[1] == by_direction[2]
+    assert holds(by_direction[0], 0.19529790173965, 1e-11)
+    other = loss.rero(0.1, direction=ABSENT)
+    assert other.upper < by_direction[0].lower
+
+
+def test_advantage_is_delta_at_zero_in_either_direction() -> None:
+    loss = composed("laplace", 1.0, 0.1, 30)
+    both = [PrivacyLoss(loss.phases, direction).advantage() for direction in DIRECTIONS]
+    assert max(x.lower for x in both) <= min(x.upper for x in both)
+    for alpha in (0.1, 0.3, 0.5):
+        assert 1.0 - loss.tradeoff(alpha).upper - alpha <= both[0].upper
+
+
+def test_small_type_two_errors_keep_their_digits() -> None:
+    loss = PrivacyLoss.of(Mixture.poisson(1, 0.1, 1.0), PRESENT).compose(100)
+    errors = loss.tradeoffs([0.9, 0.99, 0.999, 0.99999])
+    for interval in errors:
+        assert interval.relative_width <= 1e-4
+    assert errors[-1].upper < 1e-5
+
+
+def test_tpr_is_never_below_fpr_and_the_curves_are_ordered() -> None:
+    for direction in (*DIRECTIONS, "both"):
+        loss = PrivacyLoss.of(Mixture.poisson(2, 0.02, 0.8), direction).compose(60)
+        for alpha, interval in zip(
+            (1e-6, 1e-3, 0.2, 0.8, 1.0), loss.tradeoffs([1e-6, 1e-3, 0.2, 0.8, 1.0]), strict=True
+        ):
+            assert 0.0 <= interval.lower <= interval.upper <= 1.0 - alpha + 1e-12
+
+
+def test_the_level_undoes_the_power() -> None:
+    loss = composed("gaussian", 1.0, 0.1, 100)
+    for kappa in (1e-12, 1e-4, 0.1):
+        gamma = loss.rero(kappa, width=1e-6)
+        found = [loss.level(end) for end in (gamma.lower, gamma.upper)]
+        assert found[0].lower <= kappa <= found[1].upper
+        assert found[1].relative_width <= 1e-4
+    assert holds(loss.level(0.0094029307613824), 1e-4, 1e-11)
+    assert holds(PrivacyLoss.gaussian(1.0).level(0.38914369164536), 0.1, 1e-11)
+    assert holds(PrivacyLoss.laplace(1.0).level(0.69343379902380), 0.3, 1e-11)
+
+
+def test_bounds_that_do_not_close_in_say_so() -> None:
+    found, _ = bound_power(math.log(0.1), lambda e: -math.inf, lambda e: 0.0, 0.0, 1.0)
+    assert found.lower <= 0.1
+    assert found.upper == 1.0
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda loss: loss.rero(0.0), "kappa"),
+        (lambda loss: loss.rero(1.5), "kappa"),
+        (lambda loss: loss.reros([0.1, math.nan]), "kappa"),
+        (lambda loss: loss.rero(0.1, direction="sideways"), "direction"),
+        (lambda loss: loss.tradeoff(-0.1), "alpha"),
+        (lambda loss: loss.level(1.0), "power"),
+        (lambda loss: loss.tradeoff(0.1, width=0.0), "width"),
+    ],
+)
+def test_senseless_arguments_are_named(call: object, argument: str) -> None:
+    assert callable(call)
+    with pytest.raises(ValueError, match=argument):
+        call(PrivacyLoss.gaussian(1.0))

@@ -1,0 +1,367 @@
+"""A loop of one's own, whose noise is looked for in what its optimizer got: proved where it was measured there."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.checked_runs import CheckedRun, Question, check_run, run_page
+from torch import nn
+
+import dpspec
+from dpspec.engine.recorded.noise_checks import GradientSums
+from dpspec.errors import UsageError
+from dpspec.recording.pending_step import PendingStep
+from dpspec.recording.watching.noise_sketch import NoiseSketch
+from dpspec.recording.watching.reported_gradients import ReportedGradients
+
+
+def own(
+    folder: Path,
+    *,
+    part: float = 1.0,
+    without: slice = slice(0, 0),
+    at: int | None = None,
+    width: int = 20,
+    divisor: float = 50.0,
+    after: bool = True,
+    steps: int = 40,
+    unclipped: float = 1.0,
+    uncompared: int | None = None,
+    summed: str = "before",
+    kind: torch.dtype = torch.float32,
+    decay: float = 0.0,
+    closure: bool = False,
+    honest: bool = False,
+) -> CheckedRun:
+    """``part`` of the noise that is told of is added, and contributions are ``unclipped`` times as long as is told.
+
+    without: coordinates that get no noise, at all steps or at one of them (``at``). uncompared: the step at which the
+    optimizer steps twice. summed: when the sum is told of, ``before`` or ``after`` noise is added to it, or ``never``.
+    kind: of the gradients. decay: of weights, by hand. closure: whether the optimizer steps with the gradients of a
+    closure, without noise. honest: tell of the noise that is added, not of the noise that should be.
+    """
+    torch.manual_seed(3)
+    x = torch.randn(500, width).to(kind)
+    model = nn.Linear(width, 2).to(kind)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    given = {"noise_multiplier": 1.2, "clip_norm": 1.0, "rate": 0.1, "records": 500}
+
+    def plain() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x[:50]), torch.zeros(50, dtype=torch.long))
+        loss.backward()
+        return loss
+
+    with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:  # type: ignore[arg-type]
+        for number in range(steps):
+            drawn = (torch.rand(500) < 0.1).nonzero().squeeze(1)
+            rows = torch.cat([x[drawn], -x[drawn], torch.ones(len(drawn), 2, dtype=kind)], dim=1)
+            rows = 0.95 * rows / rows.norm(dim=1, keepdim=True).clamp_min(1.0)
+            noise = (1.2 * torch.randn(2 * width + 2)).to(kind)
+            added = part * noise
+            if at in (None, number):
+                added[without] = 0.0
+            clipped = unclipped * rows.sum(0)
+            held = torch.cat([p.detach().flatten() for p in model.parameters()])
+            total = (clipped + added) / divisor + decay * held
+            model.weight.grad, model.bias.grad = total[: 2 * width].view(2, width).clone(), total[2 * width :].clone()
+            if after:
+                optimizer.step(plain if closure else None)
+            if number == uncompared:
+                optimizer.step()
+            run.sampled(drawn)
+            run.clipped(rows.norm(dim=1))
+            run.noised(added if honest else noise)
+            if summed != "never":
+                run.summed(clipped + added if summed == "after" else clipped)
+            if not after:
+                optimizer.step()
+            run.stepped()
+    return check_run(folder, Question(delta=1e-5, epsilon=100.0))
+
+
+def got(found: CheckedRun) -> Any:
+    return next(check for check in found.checks if check.test.startswith("reported noise"))
+
+
+def others(found: CheckedRun) -> Any:
+    return next(check for check in found.checks if check.test.startswith("gradients other than the reported"))
+
+
+def told(found: CheckedRun) -> Any:
+    return next(one for one in found.assumptions if one.name == "loop-reports")
+
+
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("divisor", [1.0, 50.0])
+def test_noise_that_is_in_the_gradients_is_found_there(divisor: float, after: bool, tmp_path: Path) -> None:
+    found = own(tmp_path / "run", divisor=divisor, after=after)
+    assert (found.verdict, found.conformance.status) == ("proved", "conforms-within")
+    assert got(found).p_value > 1e-3
+    assert (others(found).p_value, others(found).measured) == (1.0, 0)
+    assert np.allclose(found.run["divisor"], divisor, rtol=1e-6)
+    assert "values in 40 steps" not in run_page(found, 200)  # rounding makes no divisors
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_short_run_is_proved_as_a_long_one_is(steps: int, tmp_path: Path) -> None:
+    assert own(tmp_path / "run", steps=steps).verdict == "proved"
+
+
+@pytest.mark.parametrize("part", [0.0, -1.0, 0.5, 0.999])
+def test_noise_that_is_told_of_and_not_added_deviates(part: float, tmp_path: Path) -> None:
+    found = own(tmp_path / "run", part=part)
+    assert (found.verdict, found.conformance.status) == ("open", "deviates")
+    assert (others(found).p_value, others(found).measured) == (0.0, 40)
+    assert "noise is missing" in " ".join(run_page(found, 200).split())
+    assert "Note: The gradients of 40 of 40 steps are not the reported sum and noise" in run_page(found, 200)
+
+
+@pytest.mark.parametrize(
+    ("without", "at"),
+    [(slice(0, 40), None), (slice(40, 42), None), (slice(41, 42), None), (slice(0, 42), 17), (slice(41, 42), 39)],
+)
+def test_noise_that_is_missing_in_one_layer_or_at_one_step_is_seen(
+    without: slice, at: int | None, tmp_path: Path
+) -> None:
+    found = own(tmp_path / "run", without=without, at=at)
+    assert (found.verdict, found.conformance.status) == ("open", "deviates")
+    assert others(found).measured == (40 if at is None else 1)
+
+
+def test_a_sum_that_is_told_of_with_its_noise_is_none(tmp_path: Path) -> None:
+    found = own(tmp_path / "run", summed="after")
+    assert (found.verdict, found.conformance.status) == ("open", "deviates")
+    assert "the sum was reported after the noise was added" in " ".join(run_page(found, 300).split())
+    # Nor where the noise is missing from the gradients, and was taken away from the sum.
+    silent = own(tmp_path / "silent", part=-1.0, summed="after", width=120)
+    assert (silent.verdict, silent.conformance.status) == ("open", "deviates")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_vector_that_is_orthogonal_to_all_directions_is_found(whole: bool) -> None:
+    """Coordinates 0 and 16,256 of a layer have the same sign in the same direction."""
+    parameter = nn.Parameter(torch.zeros(20_000))
+    sketch = NoiseSketch([20_000])
+    compared = ReportedGradients([parameter], sketch)
+    total, noise = 0.1 * torch.randn(20_000), torch.randn(20_000)
+    step = PendingStep()
+    for name, part in (("summed", total), ("sketch", noise)):
+        setattr(step, name, sketch.of([part]))
+    step.updates, step.deviation, step.noised, step.norms = 1, 1.0, True, [torch.tensor([1e9])]
+    added = torch.zeros(20_000)
+    added[[0, 127 * 128]] = torch.tensor([0.01, -0.01])
+    parameter.grad = (total + noise + (0.0 if whole else added)) / 50.0
+    compared.before_step()
+    compared.compare(step, noise, total)
+    sums = compared.found
+    assert sums is not None
+    assert sums[6] == (0 if whole else 1)
+
+
+def test_what_else_is_in_the_gradients_is_seen(tmp_path: Path) -> None:
+    found = own(tmp_path / "run", decay=0.01)
+    assert found.conformance.status == "deviates"
+    assert "into the optimizer" in " ".join(run_page(found, 300).split())
+
+
+@pytest.mark.parametrize(("kind", "verdict"), [(torch.float64, "proved"), (torch.bfloat16, "open")])
+def test_gradients_that_are_rounded_coarsely_hide_what_is_missing(
+    kind: torch.dtype, verdict: str, tmp_path: Path
+) -> None:
+    """Half precision conforms, and whether a layer's noise is there is not known."""
+    found = own(tmp_path / "run", kind=kind, divisor=64.0)
+    assert (found.verdict, found.conformance.status) == (verdict, "conforms-within")
+    assert ("rounded so coarsely" in told(found).text) is (verdict == "open")
+
+
+def test_without_the_sum_noise_is_seen_to_be_missing_as_a_whole_alone(tmp_path: Path) -> None:
+    """Half of it is that of another divisor."""
+    found = own(tmp_path / "run", part=0.0, width=120, summed="never")
+    assert (found.verdict, found.conformance.status) == ("open", "deviates")
+    assert got(found).p_value < 1e-12
+    half = own(tmp_path / "half", part=0.5, width=120, summed="never")
+    assert (half.verdict, half.conformance.status) == ("open", "conforms-within")
+    right = own(tmp_path / "right", summed="never")
+    assert (right.verdict, right.conformance.status) == ("open", "conforms-within")
+    assert "call run.summed" in told(right).text
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 7))])
+@pytest.mark.parametrize("part", [0.0, 0.5])
+@pytest.mark.parametrize("said", ["all", "no-sum", "no-optimizer"])
+def test_a_short_run_without_its_noise_is_never_proved(part: float, seed: int, said: str, tmp_path: Path) -> None:
+    """60 steps of a linear model, batches of 30 records: too little to see noise missing whatever the divisor is."""
+    torch.manual_seed(seed)
+    x, y = torch.randn(600, 40), torch.randint(0, 2, (600,))
+    model = nn.Linear(40, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    given: dict[str, Any] = {"noise_multiplier": 1.0, "clip_norm": 1.0, "rate": 0.05, "records": 600}
+    given |= {} if said == "no-optimizer" else {"optimizer": optimizer}
+    with dpspec.record(tmp_path / "run", model=model, **given) as run:
+        for _ in range(60):
+            drawn = (torch.rand(600) < 0.05).nonzero().squeeze(1)
+            with torch.no_grad():
+                apart = torch.softmax(model(x[drawn]), 1) - nn.functional.one_hot(y[drawn], 2)
+                rows = torch.cat([(apart[:, :, None] * x[drawn][:, None, :]).flatten(1), apart], dim=1)
+            rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1.0)
+            noise = torch.randn(82)
+            total = (rows.sum(0) + part * noise) / 30.0
+            model.weight.grad, model.bias.grad = total[:80].view(2, 40).clone(), total[80:].clone()
+            optimizer.step()
+            run.sampled(drawn)
+            run.clipped(rows.norm(dim=1))
+            if said != "no-sum":
+                run.summed(rows.sum(0))
+            run.noised(noise)
+            run.stepped()
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
+    assert (found.verdict, found.exit_code) == ("open", 1)
+    if said == "all":
+        assert found.conformance.status == "deviates"
+        return
+    assert told(found).status == "unchecked"
+    assert ("give optimizer=" if said == "no-optimizer" else "call run.summed") in told(found).text
+    assert (
+        "Only the loop's report shows that the noise is in the model updates: "
+        in run_page(found, 400).partition("Executed run")[0]
+    )
+
+
+@pytest.mark.parametrize("at", [None, 20])
+def test_a_layer_whose_noise_is_none_has_no_bound(at: int | None, tmp_path: Path) -> None:
+    """The loop says so itself: a figure that counts noise in every layer would be none of what ran."""
+    found = own(tmp_path / "run", without=slice(40, 42), at=at, honest=True)
+    assert (found.verdict, found.conformance.status, found.costs[1].interval) == ("open", "deviates", None)
+    assert "some updates of bias got no noise: nothing bounds what these parameters show" in found.reason
+    page = run_page(found, 400)
+    assert page.count("One tensor of the model got less noise than the others") == 1  # of two checks that it speaks of
+    assert own(tmp_path / "sound").costs[1].interval is not None
+
+
+def test_noise_that_is_zero_is_told_as_what_it_is(tmp_path: Path) -> None:
+    found = own(tmp_path / "run", without=slice(0, 42), at=20, honest=True)
+    assert "1 of 40 updates got no noise: no epsilon is finite" in found.reason
+    page = run_page(found, 400)
+    assert "in the model updates: the reported noise is zero at 1 of 40 steps" in page
+    assert "parameter updates without noise, exact" in page
+
+
+def test_sums_are_of_all_parameters_and_told_once_a_step(tmp_path: Path) -> None:
+    with dpspec.record(tmp_path / "run", model=nn.Linear(3, 2)) as run:
+        with pytest.raises(UsageError, match="the sum must have 8 numbers, one for each parameter, got 7"):
+            run.summed(torch.zeros(7))
+        with pytest.raises(UsageError, match="got 7: bias has 2, and 1 were given for it"):
+            run.summed([torch.zeros(2, 3), torch.zeros(1)])
+        run.summed([torch.zeros(2, 3), torch.zeros(2)])
+        with pytest.raises(UsageError, match="twice in one step"):
+            run.summed(torch.zeros(8))
+
+
+@pytest.mark.parametrize("size", [1, 7, 130, 20_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
+    """Sums and noise of float32, over divisors that are no powers of two, at sizes from a bias to a network."""
+    chance = torch.Generator().manual_seed(seed)
+    layers = [nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(3, 5))]
+    sizes = [p.numel() for p in layers]
+    sketch = NoiseSketch(sizes)
+    compared = ReportedGradients(layers, sketch)
+    for divisor in (0.3, 7.0, 1e3, 1e-3):
+        for scale in (1e-3, 1.0, 1e3):
+            told, step = [], PendingStep()
+            for of, p in product((scale, 1.0), layers):
+                told.append(of * torch.randn(p.shape, generator=chance))
+            for p, one, noise in zip(layers, told[:2], told[2:], strict=True):
+                p.grad = one / divisor + noise / divisor
+            for name, parts in (("summed", told[:2]), ("sketch", told[2:])):
+                setattr(step, name, sketch.of(parts))
+            step.updates, step.deviation, step.noised = 1, 1.0, True
+            step.norms = [torch.tensor([1e9])]
+            compared.before_step()
+            total, noise = (torch.cat([part.reshape(-1) for part in parts]) for parts in (told[:2], told[2:]))
+            compared.compare(step, noise, total)
+            assert step.divisor == pytest.approx(divisor, rel=1e-5)
+    sums = compared.found
+    assert sums is not None
+    assert (sums[0], sums[5], sums[6]) == (12, 12, 0)
+
+
+def test_an_update_that_nobody_compared_proves_nothing(tmp_path: Path) -> None:
+    found = own(tmp_path / "run", uncompared=7)
+    assert found.verdict == "open"
+    assert "39 of 40 steps could be compared" in told(found).text
+
+
+def test_gradients_of_a_closure_are_not_those_that_were_looked_at(tmp_path: Path) -> None:
+    """A closure makes them anew, without noise, after the gradients with noise were seen."""
+    found = own(tmp_path / "run", closure=True)
+    assert (found.verdict, found.exit_code) == ("open", 1)
+    assert "not with gradients of a closure" in found.reason
+
+
+def test_contributions_that_are_told_of_as_clipped_and_are_not_are_seen(tmp_path: Path) -> None:
+    """The sum is longer than what it is made of can be."""
+    found = own(tmp_path / "run", unclipped=20.0)
+    assert found.conformance.status == "deviates"
+    assert any(c.test.startswith("steps with a sum longer") and c.p_value == 0.0 for c in found.checks)
+
+
+@pytest.mark.parametrize("missing", [0.05, 0.2, 0.5, 1.0])
+def test_what_would_have_been_seen_is_what_is_seen(missing: float) -> None:
+    """The share that is called detectable, in runs of which it is missing, is seen as often as that is said."""
+    source = np.random.default_rng(9)
+    steps, width = 60, 80
+    seen, wanted = [], []
+    for _ in range(100):
+        noise, total = source.normal(size=(2, steps, width))
+        got = total + (1.0 - missing) * noise
+        whole = total + noise
+        made = [
+            GradientSums(
+                steps=steps,
+                product=(one * noise).sum(),
+                of_got=(one**2).sum(),
+                of_noise=(noise**2).sum(),
+                most=1.0,
+                summed=True,
+                fixed=steps * width,
+            )
+            for one in (got, whole)
+        ]
+        seen.append(made[0].p_value() <= 1e-9)
+        wanted.append((made[1].detectable() or 2.0) <= missing)
+    assert abs(np.mean(seen) - np.mean(wanted)) <= 0.1
+    assert np.mean(wanted) in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_p_value_holds_its_level_at_the_true_divisor(known: bool) -> None:
+    """Many loops with their noise: p-values are no smaller than they may be, whatever the sums look like."""
+    source = np.random.default_rng(8)
+    found = []
+    for _ in range(2000):
+        steps, width, size = 20, 8, source.choice([0.1, 1.0, 10.0])
+        noise = source.normal(size=(steps, width))
+        total = size * source.normal(size=width) + noise  # a fixed sum of gradients
+        a, of_got, of_noise = (total * noise).sum(), (total**2).sum(), (noise**2).sum()
+        sums = GradientSums(
+            steps=steps, product=a, of_got=of_got, of_noise=of_noise, most=1.0, summed=known, fixed=steps * width
+        )
+        found.append(sums.p_value())
+    small = np.array(found)
+    assert all((small <= level).mean() <= level + 3 * (level / 2000) ** 0.5 for level in (0.1, 0.01))
+
+
+def test_a_loop_of_ones_own_is_not_told_what_it_told(tmp_path: Path) -> None:
+    found = own(tmp_path / "run")
+    page = run_page(found, 200)
+    assert "not recognised" not in page
+    assert "steps before the recording were not checked" in page
+    assert "1900%" not in page
+    assert "any to" not in page

@@ -1,0 +1,134 @@
+"""What the recorder refuses, by name, and what it says that it does not know."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
+from support.checked_runs import Question, check_run
+from support.opacus_training import Training
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, Sampler, TensorDataset, WeightedRandomSampler
+
+import dpspec
+from dpspec.errors import UsageError
+from dpspec.recording.recognized import is_opacus, sampler_of
+
+DATA = TensorDataset(torch.zeros(40, 3))
+
+
+@pytest.fixture
+def way():
+    found = Training()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found.build()
+    return found
+
+
+class Own(DPOptimizer):
+    pass
+
+
+class LightningOptimizer:
+    pass
+
+
+class Evens(Sampler):
+    def __iter__(self):
+        yield from ([0, 2], [4])
+
+
+def refused(tmp_path, **given):
+    with pytest.raises(UsageError) as error:
+        dpspec.record(tmp_path / "run", **given)
+    assert not (tmp_path / "run").exists()
+    return str(error.value)
+
+
+def test_wrappers_that_spread_a_step_are_refused_by_name(way, tmp_path):
+    spread = DifferentiallyPrivateDistributedDataParallel.__new__(DifferentiallyPrivateDistributedDataParallel)
+    nn.Module.__init__(spread)
+    assert "model is DifferentiallyPrivateDistributedDataParallel" in refused(tmp_path, model=spread)
+    optimizer = DistributedDPOptimizer.__new__(DistributedDPOptimizer)
+    told = refused(tmp_path, model=way.model, optimizer=optimizer)
+    assert "optimizer is DistributedDPOptimizer: each process sees a part of a step" in told
+    way.loader.distributed = True
+    told = refused(tmp_path, model=way.model, optimizer=way.optimizer_, loader=way.loader)
+    assert "loader is a distributed DPDataLoader" in told
+
+
+def test_an_optimizer_derived_from_opacus_is_refused_by_name(way, tmp_path):
+    own = Own(way.optimizer_.original_optimizer, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=4)
+    told = refused(tmp_path, model=way.model, optimizer=own)
+    assert "Own, an optimizer derived from Opacus'" in told
+    assert "run.noised" in told
+
+
+def test_a_wrapper_of_optimizers_is_refused_and_says_what_to_give(way, tmp_path):
+    told = refused(tmp_path, model=way.model, optimizer=LightningOptimizer())
+    assert told == "the recorder does not know the wrapper LightningOptimizer: give optimizer.optimizer for optimizer"
+
+
+def test_lightnings_own_wrapper_is_looked_through(way, tmp_path):
+    theirs = type("LightningOptimizer", (), {"__module__": "lightning.pytorch.core.optimizer"})()
+    theirs.optimizer = way.optimizer_
+    with (
+        warnings.catch_warnings(),
+        dpspec.record(tmp_path / "run", model=way.model, optimizer=theirs, loader=way.loader, engine=way.engine),
+    ):
+        warnings.simplefilter("ignore")
+        way.train()
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
+    assert (found.verdict, found.run.header.optimizer) == ("proved", "DPOptimizer")
+
+
+def test_the_optimizer_inside_is_refused_beside_opacus_engine(way, tmp_path):
+    """It used to be taken for that of a loop of one's own, and nothing that Opacus' optimizer did was seen."""
+    raw = way.optimizer_.original_optimizer
+    told = refused(tmp_path, model=way.model, optimizer=raw, loader=way.loader, engine=way.engine)
+    assert told.startswith("optimizer is torch.SGD, which is not Opacus', and engine is Opacus' PrivacyEngine: give")
+    assert told.endswith("gives engine=engine.accountant")
+    assert refused(tmp_path, model=way.model, engine=way.engine).startswith("no optimizer was given, and engine is")
+    dpspec.record(tmp_path / "own", model=way.model, optimizer=raw, engine=way.engine.accountant)
+
+
+def test_what_opacus_says_itself_is_not_to_be_said_again(way, tmp_path):
+    told = refused(tmp_path, model=way.model, optimizer=way.optimizer_, rate=0.1)
+    assert told == "rate: Opacus' optimizer and loader say so themselves; leave it out"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        recorder = way.recorder(tmp_path / "run")
+    with recorder as run, pytest.raises(UsageError, match=r"run.noised is for custom loops"):
+        run.noised(torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("loader", "scheme"),
+    [
+        (DataLoader(DATA, batch_size=4, shuffle=True), "shuffled"),
+        (DataLoader(DATA, batch_size=4), "sequential"),
+        (DataLoader(DATA, batch_size=4, sampler=WeightedRandomSampler([1.0] * 40, 40)), "weighted"),
+        (DataLoader(DATA, batch_size=4, sampler=torch.utils.data.RandomSampler(DATA, replacement=True)), "weighted"),
+        (DataLoader(DATA, batch_sampler=Evens()), "unknown"),
+        (DataLoader(DATA, batch_sampler=BatchSampler(Evens(), 2, False)), "unknown"),
+        (DataLoader(DATA, batch_size=None), "unknown"),
+    ],
+)
+def test_samplers_are_known_by_name_or_not_at_all(loader, scheme):
+    found = sampler_of(loader)
+    assert found.scheme == scheme
+    assert found.rate is None
+
+
+def test_opacus_loader_says_its_rate(way):
+    found = sampler_of(way.loader)
+    assert (found.scheme, found.rate, found.records) == ("poisson", 0.1, 300)
+
+
+def test_a_class_that_takes_the_name_of_one_of_opacus_is_another() -> None:
+    name = "UniformWithReplacementSampler"
+    assert not is_opacus(type(name, (), {"__module__": "opacus.utils.uniform_sampler"})(), name)
