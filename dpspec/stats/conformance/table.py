@@ -1,4 +1,4 @@
-"""The conformance checks of an executed DP-SGD run, as one table: a row per check.
+"""The conformance checks of an executed DP-SGD run, in one table with a row per check.
 
 A row states the evidence that its test reads, the null distribution, and the deviation that it detects. If several
 trials show the same quantity, the smallest p-value counts, with a Bonferroni correction.
@@ -514,7 +514,7 @@ _BEARABLE = 1e-2
 
 
 def _constants(runs: Runs) -> Outcome:
-    """Compare the updates of two datasets with that of both."""
+    """Compare the updates of two datasets with the update of both."""
     found: list[Outcome] = []
     for step in runs.of(lambda run: run.replayed):
         room = _SUMS + step.rounding + _AS_RANDOM * step.random
