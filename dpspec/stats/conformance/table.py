@@ -500,7 +500,10 @@ def _norms(runs: Runs) -> Outcome:
         return exactly("drawn records without a clipped norm of their own", False, 0, missing)
     if largest <= 1.0 + CLIP_TOLERANCE and astray:
         return exactly("steps with more or fewer clipped norms than drawn records", False, 0, astray)
-    return exactly("largest clipped norm", largest <= 1.0 + CLIP_TOLERANCE, 1.0, largest, CLIP_TOLERANCE)
+    p_value = 1.0 if largest <= 1.0 + CLIP_TOLERANCE else 0.0
+    return Measurement(
+        test="largest clipped norm", declared=1.0, measured=largest, p_value=p_value, detectable=CLIP_TOLERANCE
+    )
 
 
 #: Tolerance of sums of two updates in float32, relative to their norms.
