@@ -50,6 +50,9 @@ _PREDICATES = {
     "proved": "{is} proved",
 }
 
+#: The beginning of the reason of an open claim.
+_NOT_PROVED = "Not proved: "
+
 #: Keys of a spec that name its owner, with the terms that reports show.
 SIGNED = {"system": "System", "owner": "Owner", "contact": "Contact"}
 
@@ -101,8 +104,11 @@ def outcomes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[s
     if private:
         audit, title, worst = min(private, key=lambda each: _rank(each[0], each[2]))
         of = "" if len(audits) == 1 else f" in {title}"
-        reason = f": {worst.reason[:1].lower()}{worst.reason[1:].rstrip('.')}" if worst.reason else ""
         verb = _PREDICATES[labels.verdict_label(audit, worst)].partition(":")[0].replace("{is}", "is")
+        reason = worst.reason.rstrip(".")
+        if reason.startswith(_NOT_PROVED):
+            verb, reason = "is not proved", reason.removeprefix(_NOT_PROVED)
+        reason = f": {reason[:1].lower()}{reason[1:]}" if reason else ""
         subject = "The claim" if worst.claim == "claim" else f"The claim {worst.claim}"
         yield f"{subject} ({worst.text}){of} {verb}{reason}."
     if len(private) > 1:

@@ -129,9 +129,8 @@ def log_moment(order: int, shift: float, width: float) -> float:
 def star_shape(orders: Sequence[int], shift: float, width: float, points: int = 16) -> float:
     """Maximum ratio (h_k(u) / u^2) / (h_k(v) / v^2) over ``orders`` k and ``points`` u in (0, v], with h_k = ln A_k.
 
-    At most 1 if the one-hot gradient is the worst of the checked gradients. This numerical check is not a proof: the
-    paper asserts without proof that h_k(sqrt(x)) is convex. If the ratio exceeds 1, the bounds replace h_k(v) by
-    v^2 max h_k(u) / u^2.
+    At most 1 if the one-hot gradient is the worst of the checked gradients; a numerical check, not a proof. If the
+    ratio exceeds 1, the bounds replace h_k(v) by v^2 max h_k(u) / u^2.
     """
     if width < NARROW:
         return 1.0

@@ -161,7 +161,7 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
 
 
 def _least_gaps(trials: Sequence[dps.Trial]) -> list[LeastGap]:
-    """Minimum gaps of all runs; empty if they were redacted. Raises ``ValueError`` if only some runs have one."""
+    """Minimum gaps of all runs; empty if they were redacted."""
     told = [trial.evidence.get("internal", {}).get("gap") for trial in trials]
     if all(gap is None for gap in told):
         return []

@@ -1,8 +1,7 @@
 """Privacy loss of the pair behind the bound, composed by FFT, to show the tightness of the bound.
 
-The pair is the one-hot gradient, or p equal coordinates at clip_norm / sqrt(p). Its epsilon is below the bound. The
-value is an estimate. It is not a lower bound on the mechanism unless a dataset has that gradient and that gap at every
-step. It is not an upper bound either: for small epsilon a gradient spread over many coordinates has a larger delta.
+The pair is the one-hot gradient, or p equal coordinates at clip_norm / sqrt(p). The value is an estimate: not a lower
+bound on the mechanism unless a dataset has that gradient and that gap at every step, and not an upper bound.
 """
 
 from __future__ import annotations

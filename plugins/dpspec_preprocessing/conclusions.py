@@ -99,10 +99,7 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
 
 
 def ranked_coins(trials: Sequence[dps.Trial], repeats: int) -> str:
-    """Coins of all executions, in ascending order of score.
-
-    Raises ``ValueError`` if the number of coins and the number of scores differ.
-    """
+    """Coins of all executions, in ascending order of score."""
     coins = "".join(kit.fair_coins(kit.recorded(trial, "coins"), repeats) for trial in trials)
     bins = [kit.whole_number(b, "a bin", most=BINS - 1) for trial in trials for b in kit.recorded(trial, "bins")]
     if len(bins) != len(coins):

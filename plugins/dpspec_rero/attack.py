@@ -67,17 +67,7 @@ class HiddenTarget:
 
 
 def hide_target(candidates: Candidates, x: Array, y: Array, classes: int, seed: int) -> HiddenTarget:
-    """Draw the candidates and the target of one trial.
-
-    Raises ``DataError`` if no class has enough records, or there are too few distinct synthetic records.
-
-    Args:
-        candidates: The declared candidates.
-        x: Records, shape (n, ...).
-        y: Labels, shape (n,).
-        classes: Number of classes.
-        seed: Seed of all random choices.
-    """
+    """Draw the candidates and the target of one trial, from records ``x`` (n, ...) and labels ``y`` (n,)."""
     source = np.random.default_rng(seed)
     made_x, made_y = x[:0], y[:0]
     if candidates.source == "planted":

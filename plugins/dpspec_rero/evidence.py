@@ -55,11 +55,7 @@ class AttackedRun(Record):
 
 
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-    """Evidence and findings of the attack.
-
-    The success count, the exact lower bound on gamma from it, a table by rank, pictures of the candidates, and the
-    accuracy of a model trained on all records.
-    """
+    """Evidence and findings of the attack: the success count, its lower bound, ranks, pictures and accuracy."""
     assert spec.audit is not None
     candidates = read_candidates(spec.threat_model.options)
     assert candidates is not None
@@ -88,7 +84,7 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
 
 
 def read_ranks(trials: Sequence[dps.Trial], candidates: Candidates) -> list[int]:
-    """Rank of the target in each trial, from 0. Raises ``ValueError`` if a stored rank is not in [0, count)."""
+    """Rank of the target in each trial, from 0."""
     return [kit.recorded_number(trial, "rank", least=0, most=candidates.count - 1) for trial in trials]
 
 

@@ -40,8 +40,8 @@ class Reader:
 
     Attributes:
         scores: Log-likelihood ratios of the candidates, float64, shape (R, k).
-        noise: Noise in all iterates summed over the noisy steps, float64, shape (R,). Gaussian: squares in units of the
-            declared variance. Laplace: twice the absolute values in units of the declared scale. Both are chi-square.
+        noise: Noise in all iterates summed over the noisy steps, float64, shape (R,), chi-square: squares in declared
+            variances (Gaussian), or twice the absolute values in declared scales (Laplace).
         degrees: Degrees of freedom of ``noise``.
         included: Per run, the number of drawn records in each phase; None without a log.
     """

@@ -1,8 +1,7 @@
 """The training run of one trial: phases, rows and seeds of its job.
 
-A step releases the sum of the drawn records' gradients plus noise of the declared scale. Each gradient is scaled down
-to the sensitivity, in the norm that calibrates the noise. Every backend supports l2 norms with Gaussian noise. An l1
-norm requires materialized gradients, so Laplace noise replaces a part of the native loop.
+Each gradient is scaled down to the sensitivity, in the norm that calibrates the noise. An l1 norm requires materialized
+gradients, so Laplace noise replaces a part of the native loop.
 """
 
 from __future__ import annotations

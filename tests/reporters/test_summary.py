@@ -80,6 +80,12 @@ def test_each_verdict_has_its_sentence(verdict: str, sentence: str) -> None:
     first = next(outcomes([audit(verdicts=(one,))], ["demo"]))
     assert first.startswith("The claim c (epsilon <= 3 at delta = 1e-06) is ")
     assert first.endswith(": the bound 2.5 is known.")
+    unproved = dataclasses.replace(
+        one, verdict="open", reason="Not proved: the certified bound 3.4 exceeds the claimed 3."
+    )
+    assert said(audit(verdicts=(unproved,))).startswith(
+        "The claim c (epsilon <= 3 at delta = 1e-06) is not proved: the certified bound 3.4 exceeds the claimed 3."
+    )
 
 
 def test_the_most_important_claim_is_first_and_never_the_accuracy() -> None:

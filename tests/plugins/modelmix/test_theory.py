@@ -18,10 +18,7 @@ from support.stated_densities import Densities
 
 from dpspec.accounting import PrivacyLoss
 from dpspec.contract import Finding, FrozenMap, Series, TrainingJob
-from dpspec.engine.preparing.prepare import check
 from dpspec.engine.results.result import AuditResult
-from dpspec.language.load import load_specs
-from dpspec.registry.loader import load_catalog
 from dpspec.training.gradients import flat_model
 from dpspec_modelmix import density, pair, published, theory
 from dpspec_modelmix.attack import CanaryCoordinates, PlantedCanaries, Reader, log_laplace_density
@@ -514,10 +511,7 @@ def test_what_laplace_noise_loses_falls_back_to_plain_noise(tmp_path: Path) -> N
     ],
 )
 def test_refusals(tmp_path: Path, overrides: list[str], code: str, path: str, severity: str) -> None:
-    file = tmp_path / "laplace.yaml"
-    file.write_text(TEXT, encoding="utf-8")
-    loaded = load_specs([file], load_catalog(), overrides)
-    found = [*loaded.diagnostics, *(d for spec in loaded.specs for d in check(spec, load_catalog()))]
+    found = specs.diagnostics(tmp_path, TEXT, *overrides)
     assert (code, path, severity) in [(d.code, ".".join(map(str, d.path)), d.severity) for d in found]
     assert all(d.span is not None for d in found)
 
