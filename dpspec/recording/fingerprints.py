@@ -1,9 +1,8 @@
-"""Fingerprints of tensors, which are fast, and digests of any Python value.
+"""Fingerprints of tensors, and digests of any Python value.
 
 Fingerprints are equal for equal bits, and differ for other bits except by a random collision. In the host's memory a
-fingerprint is Python's hash of a secret key and the bytes, 64 bits. On other devices it is two sums modulo 2^64 over
-the bits of each number as an integer x: sum x, and sum x w with odd weights w that depend on the place and on random
-numbers of this process. These sums do not depend on the order of summation, and stay on the device.
+fingerprint is Python's hash of a secret key and the bytes. On other devices it is two sums modulo 2^64 over the bits of
+each number as an integer x: sum x, and sum x w with odd weights w that depend on the place and on random numbers.
 """
 
 from __future__ import annotations

@@ -104,10 +104,7 @@ def clipping_of(optimizer: Any) -> str | None:
 
 
 def refuse_engine(engine: Any, optimizer: Any) -> None:
-    """Raise ``UsageError`` for Opacus' engine with an optimizer of torch.
-
-    It would count as the optimizer of a custom loop, and the one that clips would not be observed.
-    """
+    """Raise ``UsageError`` for Opacus' engine with an optimizer of torch, which would count as a custom loop's."""
     if is_opacus(engine, "PrivacyEngine"):
         given = f"optimizer is {_name(type(optimizer))}, which is not Opacus'"
         what = "no optimizer was given" if optimizer is None else given
@@ -207,10 +204,9 @@ class AccountantWatch:
 
 
 def largest_multiplicity(dataset: Any) -> int:
-    """The largest number of indices that lead to the same record through ``Subset`` and ``ConcatDataset``.
+    """The largest number of indices that lead to one record through ``Subset`` and ``ConcatDataset``, 1 for others.
 
-    It is 1 for other datasets. Two datasets are the same if they are one object, or if they are ``TensorDataset`` over
-    the same memory. Records with equal content at different places are not found.
+    Two datasets are the same if they are one object, or ``TensorDataset`` over the same memory.
     """
     try:
         size = len(dataset)

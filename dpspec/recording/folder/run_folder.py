@@ -1,10 +1,9 @@
 """The folder of a recorded run, as untrusted input.
 
-``run.json`` describes the run. ``steps.log`` and ``internal.log`` are journals
-(:mod:`~dpspec.recording.folder.journal`) of the public and the internal parts of steps. The internal part is written
-first, and the public part contains its digest. So both files end at a complete step whenever the process is killed, and
-``internal.log`` can be withheld. ``canaries.npz`` holds the inclusion bits and scores of canaries. It is internal too,
-and its digest follows the end in ``steps.log``.
+``run.json`` describes the run; ``steps.log`` and ``internal.log`` hold the public and the internal parts of steps. The
+internal part is written first, and the public part contains its digest. So both files end at a complete step whenever
+the process is killed, and ``internal.log`` can be withheld. ``canaries.npz`` is internal too; its digest follows the
+end in ``steps.log``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Canary records of each kind, made from the records of a dataset, and whether they fit in a batch with records.
+"""Canary records of each kind, made from the records of a dataset, and their fit in a batch with records.
 
-A record is a tuple or list, or a mapping, of tensors and numbers with a label. Canaries are created once, so the
-trained and the scored ones are the same. A loader combines records by its ``collate_fn``. A batch with a canary, before
-or behind a record, must have the parts, types and numbers of axes of a batch of records. Torch's ``default_collate``
-stacks tensors of any type, so a canary of float64 would make a whole batch float64, and only the model would fail.
+A record is a tuple or list, or a mapping, of tensors and numbers with a label. Torch's ``default_collate`` stacks
+tensors of any type, so a canary of float64 would make a whole batch float64, and only the model would fail.
 """
 
 from __future__ import annotations

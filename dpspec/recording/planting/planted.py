@@ -1,14 +1,10 @@
 """``dpspec.plant``: a dataset that contains canaries, or not, by fair inclusion bits.
 
-*Places.* The dataset has one place for each record and one for each canary, for any inclusion bits. Samplers draw
-places, so Opacus' rate (one over the number of batches) and its divisor do not depend on the bits. Fetching a batch
-skips omitted canaries, which contribute nothing.
-
-*The bounded epsilon.* Two vectors of bits that differ in one place make two trainings that differ in whether one record
-contributes to the batches in which its place is drawn; rate, divisor and number of steps agree. That is zero-out
-adjacency, and add-remove as well if constants do not follow from the number of records. If omitted canaries had no
-place, the rate would follow from the bits. If another record took their place, the bound would be one for replace-one,
-which may be twice as large.
+The dataset has one place for each record and one for each canary, for any inclusion bits. Samplers draw places, so
+Opacus' rate and divisor do not depend on the bits. Fetching a batch skips omitted canaries. So two vectors of bits that
+differ in one place make two trainings that differ in whether one record contributes to the batches that draw its place.
+That is zero-out adjacency, and add-remove as well if constants do not follow from the number of records. Replacing an
+omitted canary by another record would bound the epsilon of replace-one, which may be twice as large.
 """
 
 from __future__ import annotations

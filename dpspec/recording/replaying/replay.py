@@ -1,10 +1,9 @@
 """``dpspec.replay``: the comparison of values that must not depend on a record, on neighboring datasets.
 
-Noise hides membership in a sum. It does not hide a divisor that counts the records, a clip norm that is a quantile of
-their gradients, or a mean that was subtracted from all records: then two datasets that differ in one record differ in
-every step, and no bound of DP-SGD holds. One run does not show such a dependence; two runs on neighbors with the same
-random numbers do. The even and the odd records are compared as well, because an integer such as int(rate * records)
-need not change with one record, and the largest of many norms is in one of the two halves.
+Noise does not hide a divisor that counts the records, a clip norm that is a quantile of their gradients, or a mean that
+was subtracted from all records. Two runs on neighbors with the same random numbers show such a dependence. The even and
+the odd records are compared as well: int(rate * records) need not change with one record, and the largest of many norms
+is in one of the two halves.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Statistics of a run's noise, for tests that it is fresh, Gaussian and independent across coordinates and steps.
 
-Every step contributes sums, squared norms and the values of about two thousand coordinates. Sampled steps also
-contribute their largest absolute values, products of coordinates at all distances, rows of matrix-shaped layers, and
-coordinates to compare with other sampled steps. ``dpspec.stats.gaussian_noise`` has the null distributions.
+Every step contributes sums, squared norms and the values of about two thousand coordinates; sampled steps also their
+largest absolute values, products of coordinates, rows of layers, and coordinates to compare with other steps. Steps and
+coordinates are chosen by the operating system's randomness. ``dpspec.stats.gaussian_noise`` has the null distributions.
 
 The noise that Opacus added is the difference of two gradients. Rounding changes it by the resolution of its type times
-the size of the sum, and the sum is fixed before its noise is drawn. So tests of single values use the coordinates where
-the sum is at most ``_SUM`` standard deviations.
-
-The choice of steps and coordinates comes from the operating system's randomness, so that no script can predict it.
+the size of the sum, which is fixed before its noise is drawn. So tests of single values use the coordinates where the
+sum is at most ``_SUM`` standard deviations.
 """
 
 from __future__ import annotations
@@ -97,10 +95,7 @@ class Coordinates:
         return slice(int(self._random.integers(stride)), None, stride)
 
     def window(self) -> list[slice]:
-        """Disjoint stretches of coordinates: all, or four of a large model.
-
-        Three of the four are a random stretch, the one half a model further on, and its mirror image.
-        """
+        """Disjoint stretches of coordinates: all, or of a large model two random ones, a shift and a mirror image of one."""
         if self.count <= WINDOW:
             return [slice(0, self.count)]
         start, half = int(self._random.integers(self.count // 8)), self.count // 2
@@ -112,10 +107,7 @@ class Coordinates:
         return [slice(low, high) for low, high in ends]
 
     def blocks(self) -> list[tuple[int, Tensor]]:
-        """Random submatrices of layers with two dimensions or more: the layer's number and (p, q) coordinates.
-
-        Each takes some of the layer's dimensions for rows and the others for columns; p <= q.
-        """
+        """Random (p, q) submatrices of layers with two dimensions or more, p <= q, with the layer's number."""
         chosen = self._matrices
         if len(chosen) > _LAYERS:
             chosen = sorted(self._random.choice(chosen, _LAYERS, replace=False).tolist())

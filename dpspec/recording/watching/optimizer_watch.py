@@ -1,7 +1,7 @@
 """Opacus' optimizer during a step: its clipped sums, its noise, its divisor and its update.
 
-The recorder replaces some of its methods on the instance by wrappers that call them and observe the results, and adds
-hooks to the inner optimizer of torch. An update without a preceding call of ``add_noise`` counts as noise-free.
+The recorder wraps some of its methods on the instance, and adds hooks to the inner optimizer of torch. An update
+without a preceding call of ``add_noise`` counts as noise-free.
 """
 
 from __future__ import annotations
@@ -36,13 +36,7 @@ Probing = Callable[[int, int, Sequence[Tensor] | None], None]
 
 
 class OpacusWatch:
-    """Fills in the pending step of a recorder.
-
-    Attributes:
-        step: The step that is pending.
-        norm_type: The half precision in which Opacus computed norms, or "".
-        sum_type: The half precision in which Opacus computed sums, or "".
-    """
+    """Fills in the pending step of a recorder."""
 
     def __init__(
         self,

@@ -2,11 +2,8 @@
 
 An option is a number, a boolean or a word of a parameter group, such as ``lr`` or ``betas[0]``, or an option of the
 private sum, such as ``clip_norm``. A change is accepted if a scheduler of torch or Opacus made it: its value before the
-call is the last that was read, and the scheduler is known to set it.
-
-Schedulers are observed at their classes. ``LRScheduler`` and the classes derived from it in torch, and Opacus'
-schedulers of noise and clip norm, get a ``step`` and an ``__init__`` that report each call. The classes get their own
-methods back when the last observer ends.
+call is the last that was read, and the scheduler is known to set it. Schedulers are observed at their classes, which
+get their own methods back when the last observer ends.
 """
 
 from __future__ import annotations

@@ -82,9 +82,8 @@ def _bits(value: Tensor) -> Tensor:
 class GradientParameters:
     """Counts the passes that compute gradients at other parameters than the last step left.
 
-    The recorder compares at each forward pass that computes gradients, and when a backward pass reaches the first noisy
-    parameter. After the first pass of each kind in a step it compares version counters, which count changes in place,
-    and addresses. It compares values again if any of these changed, and at one of eight further passes at random.
+    After the first forward and backward pass of a step it compares version counters and addresses, and values again if
+    any of these changed or at one of eight further passes at random.
     """
 
     def __init__(self, watch: ParameterWatch, parameters: Sequence[nn.Parameter]) -> None:

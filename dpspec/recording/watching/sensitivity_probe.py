@@ -1,22 +1,19 @@
 """The sensitivity probe: the noise-free clipped sum, recomputed with and without a record, on a copy of the model.
 
-At random calls of ``clip_and_accumulate`` the probe fetches some records of the batch again, runs the loss that the
-user gave through a copy of the model in Opacus' ``GradSampleModule``, and clips and sums as the optimizer does:
+At random calls of ``clip_and_accumulate`` the probe fetches some records of the batch again, runs the user's loss
+through a copy of the model, and clips and sums as the optimizer does:
 
     S(B) = sum over j in B of clip(g_j(B)),    change = |S(B) - S(B without i)|,
     influence = |sum over j != i of clip(g_j(B)) - clip(g_j(B without i))|.
 
-The change is at most one clip norm, and the influence is rounding, if no contribution depends on another
-record. Batch normalization and losses that mix records have an influence. Dropout is off in the copy. If the
-model is still random, B without i is replaced by B with another record at i, under the same seed.
+The change is at most one clip norm, and the influence is rounding, if no contribution depends on another record, as
+with batch normalization. Dropout is off in the copy. If the model is still random, B without i is replaced by B with
+another record at i, under the same seed.
 
-The probe also compares g_j(B) with the per-sample gradients that the training computed. If they agree, the given loss
-is the one that was trained with. If they differ by the factor 1/b or b of a batch of b records, the loss is a mean and
-Opacus expects a sum, or the other way around; then the change is computed from the gradients of the training, with
-the factor of b - 1 records. Ghost clipping computes no such gradients: there the probe compares the sum of the batch.
-
-The training does not change: the copy has its own parameters, buffers and hooks, and the states of all generators
-are restored. The dataset returns records once more, with the side effects of its code (counters, caches).
+The probe also compares g_j(B) with the per-sample gradients of the training. If they differ by the factor 1/b or b of
+a batch of b records, the loss is a mean and Opacus expects a sum, or the other way around; then the change is computed
+from the gradients of the training, with the factor of b - 1 records. Ghost clipping computes no such gradients: there
+the probe compares the sum of the batch.
 """
 
 from __future__ import annotations
