@@ -232,7 +232,6 @@ class _Walk:
 
 
 def _enclosed(function: Any) -> list[Any]:
-    """The object that a method is bound to; the defaults, enclosed variables and attributes of a function."""
     if isinstance(function, MethodType | BuiltinFunctionType):
         return [getattr(function, "__func__", None), function.__self__]
     if isinstance(function, FunctionType):
@@ -242,7 +241,6 @@ def _enclosed(function: Any) -> list[Any]:
 
 
 def _slots(value: Any) -> dict[str, Any]:
-    """The attributes that a class keeps in ``__slots__``, by their names."""
     found = {}
     for kind in type(value).__mro__:
         given = vars(kind).get("__slots__", ())

@@ -35,11 +35,8 @@ from dpspec.recording.watching.step_hooks import StepHooks
 class WatchedTraining:
     """The observers of a training, and the writer of its folder.
 
-    Attributes:
-        own: The pending step of a custom loop.
-        declared: The intentions of such a loop from now on.
-        writer: None once the recording is over.
-        ended: The folder, for scores, if the recording is complete.
+    own: the pending step of a custom loop. declared: the intentions of such a loop from now on. writer: None once the
+    recording is over. ended: the folder, for scores, if the recording is complete.
     """
 
     def __init__(self, folder: Path, parts: Parts) -> None:
@@ -178,7 +175,6 @@ class WatchedTraining:
         self.own.summed = self._sketched("the sum", total)
 
     def _sketched(self, what: str, given: Tensor | Iterable[Tensor]) -> Tensor:
-        """The sketch of a tensor of all coordinates, or of one tensor for each parameter."""
         parts = [given] if isinstance(given, Tensor) else list(given)
         flat = torch.cat([part.detach().reshape(-1) for part in parts]) if parts else torch.zeros(0)
         if len(flat) != sum(self._sizes):
@@ -226,7 +222,6 @@ class WatchedTraining:
         return float(self._watch.moved()) == 0.0
 
     def _watch_sampler(self) -> tuple[SamplerWatch | None, list[str]]:
-        """The observer of the sampler, and notes on its limits."""
         sampler = self._parts.sampler
         if sampler is None:
             return None, ["no loader was given: who was drawn is not seen"]
@@ -241,7 +236,6 @@ class WatchedTraining:
         return watch, notes
 
     def _probing(self) -> Probing | None:
-        """Passes each call the records of its physical batch, as the sampler drew them, to the sensitivity probe."""
         parts, samples = self._parts, self.samples
         if parts.loss is None or samples is None:
             return None
@@ -250,7 +244,6 @@ class WatchedTraining:
         return lambda start, size, gradients: probe.observe(samples.current()[start : start + size], gradients)
 
     def _enter_canaries(self, clip_norm: float) -> Tensor:
-        """Add the canaries of the batch that was drawn for this step."""
         assert self.gradients is not None
         assert self.samples is not None
         return self.gradients.enter(self.samples.latest(), clip_norm)

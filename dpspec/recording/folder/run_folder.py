@@ -226,7 +226,6 @@ class RunFolder:
             raise RecordingError(f"{self.path / name}: {more} bytes follow the end of the recording, at byte {length}")
 
     def _kind_at(self, name: str, offset: int) -> int | None:
-        """The kind of the frame that begins at a byte; None if the file ends before the kind."""
         with (self.path / name).open("rb") as file:
             file.seek(offset)
             head = file.read(5)

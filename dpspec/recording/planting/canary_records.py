@@ -129,14 +129,12 @@ KINDS: dict[str, Callable[[Recipe], list[Any]]] = {
 
 
 def _with(record: Any, place: Place, label: int) -> Any:
-    """The record with another label of the same type."""
     own = record[place]
     value = torch.full_like(own, label) if isinstance(own, Tensor) else type(own)(label)
     return _rebuilt(record, {place: value})
 
 
 def _features(record: Any, label: Place, kind: str, change: Callable[[Tensor], Tensor]) -> Any:
-    """The record with all parts but the label changed."""
     places = record if isinstance(record, Mapping) else range(len(record))
     changed = {}
     for place in (place for place in places if place != label):
@@ -151,7 +149,6 @@ def _features(record: Any, label: Place, kind: str, change: Callable[[Tensor], T
 
 
 def _rebuilt(record: Any, parts: Mapping[Place, Any]) -> Any:
-    """A record of the same type, with other parts."""
     if isinstance(record, Mapping):
         return {**record, **parts}
     values = [parts.get(place, part) for place, part in enumerate(record)]

@@ -63,14 +63,9 @@ class GradientCanaries:
         self._sums = torch.zeros(count, dtype=torch.float64, device=device)
 
     def enter(self, drawn: Array, clip_norm: float) -> Tensor:
-        """Add the canaries among the drawn places to ``summed_grad`` of each parameter.
+        """Add the canaries among the drawn places, (b,), to ``summed_grad`` of each parameter.
 
-        Args:
-            drawn: (b,) places, without omitted canaries.
-            clip_norm: Of this step, > 0.
-
-        Returns:
-            (k,) float64 the norm of each contribution: one for each time that a canary was drawn.
+        Returns the norm of each contribution, (k,) float64: one for each time that a canary was drawn.
         """
         numbers = drawn[drawn >= self._first] - self._first
         length = clip_norm * (1.0 - _SHORTER)
@@ -102,14 +97,7 @@ class GradientCanaries:
 
 
 def refuse_unfit(clipping: str | None, optimizer: Any, batches: Any, workers: int) -> None:
-    """Raise ``UsageError`` with the reason if gradient canaries cannot enter this training.
-
-    Args:
-        clipping: Of Opacus' optimizer, None for a custom loop.
-        optimizer: The optimizer.
-        batches: The loader's sampler of batches, or None.
-        workers: The number of processes that load ahead.
-    """
+    """Raise ``UsageError`` with the reason if gradient canaries cannot enter this training."""
     why = ""
     if clipping is None:
         why = "the recorder cannot add to the sums of a custom loop"

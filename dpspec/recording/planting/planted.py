@@ -110,7 +110,6 @@ class Planted(Dataset[Any]):
         collate: Collate | None = None,
         count: int | None = None,
     ) -> None:
-        """As for :func:`plant`."""
         self.dataset, self.canaries, self.kind, self.source = dataset, canaries, kind, source
         self.collate = collate
         self._records = len(dataset)
@@ -119,7 +118,6 @@ class Planted(Dataset[Any]):
         self._there = np.concatenate([np.ones(1, dtype=np.int8), self._coins])
 
     def __len__(self) -> int:
-        """The number of places, n + m."""
         return self._records + self.count
 
     @property
@@ -164,11 +162,9 @@ class Planted(Dataset[Any]):
         return [self._fetch(index) for index in self._fetched(indices)]
 
     def __iter__(self) -> Iterator[Any]:
-        """All present records, in order."""
         return (self._fetch(index) for index in self._fetched(range(len(self))))
 
     def _fetched(self, indices: Sequence[int]) -> list[int]:
-        """The indices that are present and records."""
         there: list[int] = self.present(list(indices))
         return there if self.kind != GRADIENTS else [index for index in there if index < self._records]
 

@@ -51,7 +51,6 @@ class Contributions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call the function, and observe norms and sums."""
         result = func(*args, **kwargs) if kwargs else func(*args)
         if func in _OBSERVED:
             try:

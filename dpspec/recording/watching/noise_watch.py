@@ -95,7 +95,7 @@ class Coordinates:
         return slice(int(self._random.integers(stride)), None, stride)
 
     def window(self) -> list[slice]:
-        """Disjoint stretches of coordinates: all, or of a large model two random ones, a shift and a mirror image of one."""
+        """Disjoint stretches of coordinates; of a large model two random ones, and a shift and a mirror image."""
         if self.count <= WINDOW:
             return [slice(0, self.count)]
         start, half = int(self._random.integers(self.count // 8)), self.count // 2
@@ -153,7 +153,6 @@ class NoiseWatch:
     """Accumulates the statistics of all steps."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        """parameters: those that noise is added to, in order."""
         shapes = [tuple(p.shape) for p in parameters]
         self._resolution = max([2.0**-23, *(torch.finfo(p.dtype).eps for p in parameters if p.is_floating_point())])
         self._coordinates, self._steps = Coordinates(shapes), SampledSteps()
@@ -182,13 +181,7 @@ class NoiseWatch:
         self._seen, self._unit = 0, 0.5 * self._resolution
 
     def add(self, noise: Sequence[Tensor], total: Sequence[Tensor] | None, std: float) -> None:
-        """Add one step.
-
-        Args:
-            noise: The noise of all coordinates, in one tensor or several.
-            total: The sum that it was added to, None if unknown.
-            std: Its declared standard deviation.
-        """
+        """Add the noise of a step, the sum that it was added to (None if unknown), and the noise's declared std."""
         sampled = self._steps.next()
         if not (std > 0.0 and math.isfinite(std)) or self._coordinates.count == 0:
             return
@@ -219,7 +212,6 @@ class NoiseWatch:
                 self._add_sampled(values, sums, std, unit)
 
     def _read_steps(self) -> None:
-        """Test the steps that wait."""
         waiting, self._waiting = self._waiting, []
         for step in waiting:
             values = _array(step.values) / step.std
@@ -230,7 +222,6 @@ class NoiseWatch:
                 self._add_norms(step.layers.reshape(2, -1), step.std)
 
     def _add_values(self, values: Array, room: float) -> None:
-        """Count values by interval."""
         below = np.searchsorted(np.sort(values), gaussian_noise.EDGES, side="right")
         counts = np.diff(below, prepend=0, append=len(values))
         self._counts += counts
@@ -291,7 +282,6 @@ class NoiseWatch:
                 self._block = log_p, [layer, squares, degrees]
 
     def _add_coarse(self, values: Array, total: Array, std: float, unit: float) -> None:
-        """Count the values whose last nonzero bit is larger than rounding explains."""
         values, total = values[np.abs(total) <= _SUM * std], total[np.abs(total) <= _SUM * std]
         values, total = values[values != 0.0], total[values != 0.0]
         mantissa, exponent = np.frexp(np.abs(values))
@@ -386,7 +376,6 @@ class NoiseWatch:
 
 
 def _keep(rows: list[Array], row: Array) -> None:
-    """Keep a step to compare it with others: of many steps a random subset."""
     if len(rows) == _KEPT:
         del rows[random.SystemRandom().randrange(_KEPT)]
     rows.append(row)
@@ -398,7 +387,6 @@ def _least(values: Array) -> float:
 
 
 def _row(parts: Sequence[Tensor]) -> Tensor:
-    """All tensors in one row, in single or double precision."""
     flat = [part.detach().reshape(-1).to(parts[0].device) for part in parts]
     row = flat[0] if len(flat) == 1 else torch.cat(flat)
     return row if row.dtype in (torch.float32, torch.float64) else row.float()

@@ -75,7 +75,6 @@ class OptimizerState:
         self._left.update((id(parameter), (parameter, now)) for parameter, now in self._fingerprints())
 
     def _fingerprints(self) -> list[tuple[Tensor, Fingerprint]]:
-        """Each parameter with the fingerprint of its state."""
         state = self._optimizer.state
         every = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         return [(parameter, fingerprint((state.get(parameter),))) for parameter in every]
@@ -208,7 +207,6 @@ class RecomputedUpdates:
         return copy
 
     def _same(self, copy: torch.optim.Optimizer) -> bool:
-        """Whether all parameters and their states equal the copy's."""
         fused = any(group.get("fused") for group in copy.param_groups)
         for (p, q), before in zip(self._pairs, self._before, strict=True):
             if not _close(p.detach(), q.detach(), before, fused=fused):

@@ -76,14 +76,7 @@ class OpacusWatch:
         return int(self._changed) + self._hooks.disordered
 
     def attach(self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None]) -> None:
-        """Replace methods and add hooks.
-
-        Args:
-            before: Called before the inner optimizer steps.
-            after: Called after it has stepped.
-            use: Called before options of clipping or noise are used.
-            guarded: Runs each observation, so that a fault of the recorder never reaches the training.
-        """
+        """Replace methods and add hooks. ``use`` is called before options of clipping or noise are used."""
         optimizer, self._guarded, sums = self._optimizer, guarded, self.sums
         self._ids = [id(p) for p in optimizer.params]
         if self.recomputed is None:
@@ -174,7 +167,6 @@ class OpacusWatch:
         self.step.rows = rows if self.step.rows == UNSEEN else self.step.rows + rows
 
     def _enter(self) -> None:
-        """Add gradient canaries, which count as contributions of this step."""
         if self._entering is None:
             return
         norms = self._entering(float(self._optimizer.max_grad_norm))

@@ -135,8 +135,6 @@ class GradientParameters:
 
 
 class _ForwardHook:
-    """The hook on the model; copies of the model, in memory or in a file, get one that does nothing."""
-
     def __init__(self, watch: GradientParameters, guarded: _Guarded) -> None:
         self._watch, self._guarded = watch, guarded
 

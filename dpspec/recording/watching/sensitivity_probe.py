@@ -49,15 +49,7 @@ class SensitivityProbe:
     """Probes calls of one optimizer; results are counts and maxima over all calls."""
 
     def __init__(self, model: Any, optimizer: Any, clipping: str, loss: Loss, loader: Any) -> None:
-        """Prepare the probe.
-
-        Args:
-            model: The wrapped model.
-            optimizer: Opacus' optimizer.
-            clipping: ``flat``, ``per-layer``, ``adaptive`` or ``ghost``.
-            loss: ``loss(model, batch)`` returns the loss of each record, (b,).
-            loader: It has ``dataset`` and ``collate_fn``.
-        """
+        """loss: ``loss(model, batch)`` returns the loss of each record, (b,)."""
         self._model, self._optimizer, self._clipping, self._loss = model, optimizer, clipping, loss
         self._dataset, self._collate = loader.dataset, getattr(loader, "collate_fn", None)
         self._random = random.SystemRandom()
@@ -125,7 +117,6 @@ class SensitivityProbe:
         self._influence, self._change = max(self._influence, influence), max(self._change, change)
 
     def _compare(self, mine: list[Tensor], theirs: list[Tensor], gradients: Sequence[Tensor]) -> None:
-        """Compare the per-sample gradients of some records with the same records' gradients in the training."""
         lengths = torch.stack([g.double().square().sum(1) for g in mine]).sum(0).sqrt()
         trained = torch.stack([g.double().square().sum(1) for g in theirs]).sum(0).sqrt()
         if not bool((lengths > 0.0).all() and (trained > 0.0).all()):
@@ -170,19 +161,15 @@ class SensitivityProbe:
         self._confirmed += apart <= ROUNDING
 
     def _clipped(self, gradients: list[Tensor]) -> list[Tensor]:
-        """The contributions of per-sample gradients, each (k, n)."""
         factors = clip_factors(self._optimizer, self._clipping, [torch.linalg.vector_norm(g, dim=1) for g in gradients])
         return [g * factor[:, None] for g, factor in zip(gradients, factors, strict=True)]
 
     def _length(self, parts: list[Tensor]) -> float:
-        """The length of a vector in parts, in clip norms."""
         squares = sum(float(part.double().square().sum()) for part in parts)
         return math.sqrt(squares) / float(self._optimizer.max_grad_norm)
 
 
 class _Copy:
-    """A copy of the model that computes per-sample gradients of the given loss."""
-
     def __init__(self, model: Any, optimizer: Any, loss: Loss, collate: Any) -> None:
         from opacus import GradSampleModule
 
@@ -237,7 +224,6 @@ class _Copy:
 
 
 def _strip(module: nn.Module) -> None:
-    """Remove the hooks and attributes of Opacus from a copied module."""
     for one in module.modules():
         for hooks in (one._forward_hooks, one._backward_hooks, one._forward_pre_hooks, one._backward_pre_hooks):
             for key in [key for key, hook in hooks.items() if _is_of_opacus(hook)]:

@@ -124,7 +124,6 @@ def _links(put: Any, method: Any) -> Iterator[Any]:
 
 
 def _is_of(method: Any, packages: tuple[str, ...]) -> bool:
-    """Whether a function's code is in a file of one of these packages."""
     if not isinstance(method, FunctionType):
         return False
     roots = [getattr(sys.modules.get(package), "__file__", None) for package in packages]
