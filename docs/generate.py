@@ -13,7 +13,7 @@ from generator.markdown import table, tidy
 
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import ExitCode
-from dpspec.language.diagnostics.codes import CODES
+from dpspec.language.diagnostics import CODES
 from dpspec.registry.loader import load_catalog
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -74,12 +74,11 @@ def own(catalog: Catalog) -> Catalog:
 
 
 def diagnostics_page() -> str:
-    """Every diagnostic code."""
-    lines = ["# Diagnostics\n", "`dpspec explain CODE` prints one of these.\n"]
+    """Every diagnostic code with its meaning and fix."""
+    lines = ["# Diagnostics\n", "`dpspec explain CODE` also prints an example.\n"]
     for code in sorted(CODES.values(), key=lambda c: c.name):
-        example = code.example.strip("\n")
-        lines += [f"## `{code.name}`\n", f"*{code.summary}*\n", f"{code.meaning}\n"]
-        lines += [f"```text\n{example}\n```\n", f"{code.fix}\n"]
+        fix = code.fix.strip()
+        lines.append(f"- `{code.name}`: {code.meaning.strip()} {fix[:1].upper()}{fix[1:]}")
     return tidy("\n".join(lines))
 
 

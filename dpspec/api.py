@@ -55,7 +55,7 @@ def run(
     from dpspec.engine.running import runner
     from dpspec.engine.running.run_options import RunOptions
     from dpspec.engine.storage.trial_store import Store
-    from dpspec.language.diagnostics.render import render
+    from dpspec.language.diagnostics import render
     from dpspec.language.load import load_specs
     from dpspec.registry.loader import load_catalog
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -19,8 +20,15 @@ def page() -> str:
         "`dpspec COMMAND --help` prints the same text. Results go to standard output, everything else to standard "
         "error. `NO_COLOR` disables colors, and `COLUMNS` sets the width. See also [exit codes](exit-codes.md).\n",
     ]
-    for name, callback in _commands(app, "dpspec"):
-        lines += _command(name, callback)
+    found = [(name, *_command(callback)) for name, callback in _commands(app, "dpspec")]
+    counts = Counter(row for _, _, _, rows in found for row in rows)
+    shared = [row for row, count in counts.items() if count > 2]
+    lines += ["## Shared parameters\n", *(f"- {shown}: {text}" for shown, text in shared)]
+    for name, usage, summary, rows in found:
+        lines += [f"\n## `{name}`\n", f"```text\n{name} {usage} [OPTIONS]\n```\n", f"{summary}\n"]
+        lines += [f"- {shown}: {text}" for shown, text in rows if (shown, text) not in shared]
+        known = ", ".join(shown for shown, text in rows if (shown, text) in shared)
+        lines += [f"- shared: {known}"] if known else []
     return tidy("\n".join(lines))
 
 
@@ -33,9 +41,10 @@ def _commands(group: typer.Typer, prefix: str) -> Iterator[tuple[str, Callable[.
         yield from _commands(inner.typer_instance, f"{prefix} {inner.name}")
 
 
-def _command(name: str, callback: Callable[..., Any]) -> list[str]:
+def _command(callback: Callable[..., Any]) -> tuple[str, str, list[tuple[str, str]]]:
+    """The arguments in the order of use, the docstring, and a row (name, text) per parameter."""
     hints = get_type_hints(callback, include_extras=True)
-    usage, rows = [name], []
+    usage, rows = [], []
     for parameter in inspect.signature(callback).parameters.values():
         kind, info = _info(hints[parameter.name])
         if isinstance(info, typer.models.ArgumentInfo):
@@ -44,13 +53,8 @@ def _command(name: str, callback: Callable[..., Any]) -> list[str]:
             usage.append((f"[{shown}]" if optional else shown) + ("..." if get_origin(kind) is list else ""))
         else:
             shown = _option(parameter, kind, info)
-        rows.append((f"`{cell(shown)}`", f"{cell(info.help or '')}{_default(parameter, info)}"))
-    return [
-        f"\n## `{name}`\n",
-        f"```text\n{' '.join(usage)} [OPTIONS]\n```\n",
-        inspect.cleandoc(callback.__doc__ or "") + "\n",
-        *(f"- {shown}: {text}" for shown, text in rows),
-    ]
+        rows.append((f"`{shown}`", f"{cell(info.help or '')}{_default(parameter, info)}"))
+    return " ".join(usage), inspect.cleandoc(callback.__doc__ or ""), rows
 
 
 def _info(hint: Any) -> tuple[Any, Any]:

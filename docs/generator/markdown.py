@@ -67,16 +67,11 @@ def _inline(text: str) -> str:
 
 
 def signature(name: str, thing: Any) -> str:
-    """The signature of a function or a dataclass; long ones have one parameter per line."""
+    """The signature of a function; long ones have one parameter per line."""
     return _signature(name, thing).replace("'", '"')
 
 
 def _signature(name: str, thing: Any) -> str:
-    if inspect.isclass(thing):
-        if not dataclasses.is_dataclass(thing):
-            return f"class {name}"
-        parts = [_field(f) for f in dataclasses.fields(thing)]
-        return f"class {name}:\n" + "\n".join(f"    {part}" for part in parts)
     about = inspect.signature(thing)
     parts, starred = [], False
     for parameter in about.parameters.values():
@@ -102,12 +97,36 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def described(name: str, thing: Any, heading: str = "##", *, members: bool = True) -> list[str]:
-    """A class or a function: heading, signature, docstring and, if ``members``, a class' public methods."""
-    lines = [f"{heading} `{name}`", "", "```python", signature(name, thing), "```", "", *_own_prose(thing)]
+    """A class or a function: heading, signature, docstring and, if ``members``, a class' public methods.
+
+    Fields of a dataclass carry their type and default where the docstring describes them.
+    """
+    lines = [f"{heading} `{name}`", ""]
+    if dataclasses.is_dataclass(thing):
+        lines += _with_fields(_own_prose(thing), thing)
+    elif inspect.isclass(thing):
+        lines += _own_prose(thing)
+    else:
+        lines += ["```python", signature(name, thing), "```", "", *_own_prose(thing)]
     if members and inspect.isclass(thing):
-        rows = [_member(attribute, vars(thing)[attribute]) for attribute in vars(thing) if _is_method(thing, attribute)]
-        lines += ["", *table(("member", ""), rows)]
+        lines += ["", *(_member(name, value) for name, value in vars(thing).items() if _is_method(thing, name))]
     return [*lines, ""]
+
+
+def _with_fields(lines: list[str], thing: Any) -> list[str]:
+    """Add types and defaults to the list of attributes, and the fields that it omits."""
+    fields = {f.name: _field(f).replace("'", '"') for f in dataclasses.fields(thing)}
+    shown: set[str] = set()
+    typed = []
+    for line in lines:
+        entry = re.match(r"^- ((?:`\w+`(?:, )?)+): ", line)
+        names = re.findall(r"`(\w+)`", entry[1]) if entry else []
+        if entry and set(names) <= set(fields):
+            shown |= set(names)
+            line = f"- {', '.join(f'`{fields[name]}`' for name in names)}: {line[entry.end() :]}"
+        typed.append(line)
+    rest = [f"`{text}`" for name, text in fields.items() if name not in shown]
+    return [*typed, "", f"Fields: {', '.join(rest)}."] if rest else typed
 
 
 def _own_prose(thing: Any) -> list[str]:
@@ -122,7 +141,7 @@ def _is_method(thing: type, name: str) -> bool:
     )
 
 
-def _member(name: str, value: Any) -> tuple[str, str]:
+def _member(name: str, value: Any) -> str:
     shown = name if isinstance(value, property) else signature(name, value).replace("\n", " ")
     text = " ".join(line for line in prose(inspect.getdoc(value)) if line)
-    return f"`{cell(shown).replace('&lt;', '<')}`", text.replace("|", "\\|")
+    return f"- `{' '.join(shown.split())}`: {text}"

@@ -54,7 +54,7 @@ def public_page() -> str:
         elif name in contract.__all__:
             lines += [f"## `{name}`\n", f"See [the plugin contract](plugins.md#{name.lower()}).\n"]
         else:
-            lines += described(name, getattr(dpspec, name))
+            lines += described(name, getattr(dpspec, name), members=name != "Store")
         if name == "Result":
             lines += [*described("AuditResult", AuditResult), "An item of `Result.audits`; not exported.\n"]
     return tidy("\n".join(lines))
@@ -81,7 +81,7 @@ def plugin_page() -> str:
     for heading, module, use in _FURTHER:
         lines += [f"## {heading}: `{module.__name__}`\n", f"{use}\n"]
         for name in module.__all__:
-            lines += _named(name, module)
+            lines += _named(name, module, members=module not in (catalog, executors))
     return tidy("\n".join(lines))
 
 
@@ -91,12 +91,12 @@ def _hook(name: str, hook: object) -> str:
     return f"@hookimpl\ndef {name}({', '.join(given)}) -> {about.return_annotation}"
 
 
-def _named(name: str, module: ModuleType) -> list[str]:
+def _named(name: str, module: ModuleType, *, members: bool = True) -> list[str]:
     thing = getattr(module, name)
     if name in _WORDS:
         return [f"### `{name}`\n", f"{_WORDS[name]}\n"]
     if inspect.isfunction(thing) or (inspect.isclass(thing) and thing.__module__.startswith("dpspec")):
-        return described(name, thing, "###")
+        return described(name, thing, "###", members=members)
     if isinstance(thing, frozenset):
         return [f"### `{name}`\n", f"One of {', '.join(f'`{value}`' for value in sorted(thing))}.\n"]
     return [f"### `{name}`\n", f"```python\n{name} = {_shown(thing)}\n```\n"]

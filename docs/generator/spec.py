@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from dpspec.cli.spec_keys import Key, alike, keys, when
 from dpspec.contract.catalog import Catalog
 from dpspec.language.bundle import reference
 from generator.markdown import cell, tidy
+
+#: Limits that no ordinary spec reaches; ``dpspec explain`` prints them.
+_WIDE = re.compile(r", (?:at most \d{4,}(?: \w+)?|at least [01]|not empty)(?=[,;]|$)")
 
 #: A phase repeats the keys of its block.
 _PHASE = "mechanism.phases."
@@ -18,8 +22,9 @@ def page(catalog: Catalog) -> str:
     known = [key for key in keys(reference(catalog)) if not key.path.startswith(_PHASE)]
     lines = [
         "# The spec: every key\n",
-        "`dpspec explain KEY` prints one key and includes installed plugins; `dpspec schema` prints the JSON Schema "
-        "for editors. `mechanism.phases` is a list of maps with keys of `mechanism` and their own `steps`.\n",
+        "`dpspec explain KEY` prints one key, includes installed plugins and adds the limits that this page omits; "
+        "`dpspec schema` prints the JSON Schema for editors. `mechanism.phases` is a list of maps with keys of "
+        "`mechanism` and their own `steps`.\n",
     ]
     for top in dict.fromkeys(key.path.split(".")[0] for key in known):
         block = [key for key in known if key.path == top or key.path.startswith(f"{top}.")]
@@ -45,7 +50,7 @@ def _lists(cases: Sequence[tuple[tuple[str, ...], Key]]) -> Iterator[str]:
 
 
 def _entry(key: Key) -> str:
-    values = key.type.replace(" | ", ", ") if " | " in key.type else key.type
+    values = _WIDE.sub("", key.type.replace(" | ", ", ")).replace("whole number", "integer")
     head, *choices = key.description.strip().split("\n") or [""]
     text = f": {cell(head)}" if head else ""
     return "\n".join([f"- `{key.path}` ({cell(values)}){text}", *(f"    - {cell(choice)}" for choice in choices)])

@@ -43,25 +43,26 @@ def page() -> str:
     ]
     for name in suites.__all__:
         lines += described(name, getattr(suites, name), "###", members=False)
-    lines += ["## Building blocks of mechanisms: `dpspec.kit`\n", *_package(kit)]
+    lines += ["## Building blocks of mechanisms: `dpspec.kit`\n", *_package(kit, methods=True)]
     lines += ["## Certified accounting: `dpspec.accounting`\n", *_package(accounting)]
     lines += ["## Statistics and training\n", "Names of these modules may change with any version.\n"]
     for name in _UNSTABLE:
         tree = _tree(name)
-        public = [node for node in tree.body if not getattr(node, "name", "_").startswith("_")]
-        entries = [entry for node in public for entry in _entries(node)]
-        lines += [f"### `dpspec.{name}`\n", f"{_summary(tree)}\n", *entries]
+        named = (node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
+        public = ", ".join(f"`{name}`" for name in named if not name.startswith("_"))
+        lines += [f"### `dpspec.{name}`\n", f"{_summary(tree)} Names: {public}.\n"]
     return tidy("\n".join(lines))
 
 
-def _package(package: ModuleType) -> Iterator[str]:
-    """The public names of a package, grouped by module, each with the first sentence of its docstring."""
+def _package(package: ModuleType, *, methods: bool = False) -> Iterator[str]:
+    """The public names of a package, grouped by module, each with the first paragraph of its docstring."""
     inside = package.__name__.removeprefix("dpspec.")
     public, shown = set(package.__all__), set()
     for path in sorted((_ROOT / inside).rglob("*.py")):
         name = ".".join(path.relative_to(_ROOT).with_suffix("").parts)
         tree = _tree(name)
-        entries = [entry for node in tree.body if getattr(node, "name", None) in public for entry in _entries(node)]
+        nodes = [node for node in tree.body if getattr(node, "name", None) in public]
+        entries = [entry for node in nodes for entry in _entries(node, methods=methods)]
         if entries and path.name != "__init__.py":
             shown |= {getattr(node, "name", "") for node in tree.body} & public
             yield "\n".join([f"\n{_summary(tree)}\n", *entries])
@@ -73,15 +74,14 @@ def _tree(name: str) -> ast.Module:
     return ast.parse((_ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
 
 
-def _entries(node: ast.stmt) -> Iterator[str]:
-    """A function, or a class with its public methods and properties."""
+def _entries(node: ast.stmt, *, methods: bool) -> Iterator[str]:
+    """A function, or a class, with its public methods and properties if ``methods``."""
     if isinstance(node, ast.FunctionDef):
         yield f"- {_called(node)}: {_summary(node)}"
     elif isinstance(node, ast.ClassDef):
+        found = [part for part in node.body if isinstance(part, ast.FunctionDef) and not part.name.startswith("_")]
         yield f"- `{node.name}`: {_summary(node)}"
-        for part in node.body:
-            if isinstance(part, ast.FunctionDef) and not part.name.startswith("_"):
-                yield f"    - {_called(part)}: {_summary(part)}"
+        yield from (f"    - {_called(part)}: {_summary(part)}" for part in found if methods)
 
 
 def _called(node: ast.FunctionDef) -> str:

@@ -17,9 +17,9 @@ Each module imports only modules above it:
 * ``findings``: certified findings and the accuracy of libraries
 * ``grid``: the interface of a step, its outcomes as cells of privacy loss, and measures above and below them
 * ``gaussian``, ``laplace``, ``discrete``, ``mixture`` (on ``densities``): steps
-* ``truncated_poisson``, ``allocation`` (on ``convex_sums``): sampling schemes with steps of their own form
+* ``truncated_poisson``, ``allocation`` (on ``convex_sums``): sampling schemes with other steps
 * ``composition``, ``rare_steps``: convolution of measures on a grid with every error bounded
-* ``duality``, ``solver``, ``privacy_loss``: certified answers about a composition
+* ``profiles``, ``solver``, ``privacy_loss``: certified answers about a composition
 * ``rdp``, ``moments``, ``tradeoff``, ``curves``: Renyi divergences and f-DP
 
 Names are imported on first use: ``import dpspec.accounting`` imports neither numpy nor scipy.
@@ -79,7 +79,8 @@ if TYPE_CHECKING:
     from dpspec.accounting.mixture import Mixture as Mixture
     from dpspec.accounting.truncated_poisson import Revealed as Revealed, TruncatedPoisson as TruncatedPoisson
     from dpspec.accounting.allocation import EqualMembers as EqualMembers, RandomAllocation as RandomAllocation
-    from dpspec.accounting.solver import CLOSED as CLOSED, GRID as GRID, ONE_STEP as ONE_STEP
+    from dpspec.accounting.profiles import CLOSED as CLOSED, ONE_STEP as ONE_STEP
+    from dpspec.accounting.solver import GRID as GRID
     from dpspec.accounting.privacy_loss import PrivacyLoss as PrivacyLoss, group_curve as group_curve
     from dpspec.accounting.rdp import (
         Best as Best,
@@ -128,7 +129,8 @@ _NAMES = {
     "mixture": "Mixture",
     "truncated_poisson": "Revealed TruncatedPoisson",
     "allocation": "EqualMembers RandomAllocation",
-    "solver": "CLOSED GRID ONE_STEP",
+    "solver": "GRID",
+    "profiles": "CLOSED ONE_STEP",
     "privacy_loss": "PrivacyLoss group_curve",
     "rdp": (
         "Best BestEpsilon Conversion SELECTION_ORDERS Tries best_epsilon best_log_delta checked_orders "

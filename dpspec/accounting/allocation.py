@@ -2,7 +2,7 @@
 
 One epoch of balls-in-bins batches (Chua et al. 2025, "Balls-and-Bins Sampling for DP-SGD"), or 1-out-of-t random
 allocation (Feldman and Shenfeld 2025, "Privacy amplification by random allocation"). For one record, with Gaussian
-noise and in units of the clip norm, the t sums together are dominated, adaptive choices included, by the pair
+noise and in units of the clip norm, this pair dominates the t sums, adaptive choices included:
 
     Q = N(0, sigma^2 I_t)    and    P = (1/t) sum_i N(e_i, sigma^2 I_t),    dP/dQ (x) = (1/t) sum_i W_i,
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,28 +27,25 @@ from dpspec.accounting.densities import LogRatio, Masses
 from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, place_nodes_densely, span_grid
 from dpspec.accounting.numerics import EPS, Direction, Floats, one_direction, positive, whole
 
-#: Points of each law of sums, and slices of one log-normal number.
+#: Points of the distribution of a sum, and slices of one log-normal number.
 _POINTS, _SLICES = 1200, 1600
 
-
-#: Tails are cut at so many e-foldings at least, and then in steps of as many, so that laws can be kept.
+#: Tails are cut at multiples of this number of e-foldings, so that distributions can be reused.
 _DEPTH = 60.0
 
-
-#: And at so many at most, nor further than so many standard deviations: masses below 1e-300 are not told apart, and
-#: with the least noise no number leaves float64.
+#: The deepest cut in e-foldings and in standard deviations: masses are above 1e-300, and with the smallest noise no
+#: number leaves float64.
 _DEEPEST, _FARTHEST = 720.0, 37.0
 
-
-#: More steps, or less noise, take too many points.
-_MOST_STEPS, _LEAST_NOISE = 10**7, 0.1
+#: More steps, or less noise, need too many points.
+_MOST_STEPS, _SMALLEST_NOISE = 10**7, 0.1
 
 
 class RandomAllocation(Pair):
-    """All ``steps`` t of one epoch together, as one pair, for groups of up to ``members`` records, each in one step.
+    """All ``steps`` t of one epoch as a single pair, for groups of up to ``members`` records, each in one step.
 
-    Adjacency add-remove, and zero-out as well: a record that counts for nothing is in a step and adds nothing to it.
-    Epochs compose. For one record the pair is attained; for groups ``EqualMembers`` is a smaller one that is.
+    It covers add-remove adjacency, and zero-out: a null record is in a step and adds nothing to it. Epochs compose.
+    The pair is attained for one record; for groups the smaller pair of ``EqualMembers`` is attained.
 
     Args:
         steps: t, at most 10^7.
@@ -56,7 +53,7 @@ class RandomAllocation(Pair):
         members: the group's size k, at most 4.
 
     Raises:
-        ValueError: naming the argument.
+        ValueError: the message names the argument.
     """
 
     most_members = 4
@@ -66,36 +63,31 @@ class RandomAllocation(Pair):
         self.members = whole("members", members, 1)
         if self.steps > _MOST_STEPS:
             raise ValueError(f"steps must be at most {_MOST_STEPS}, got {steps!r}")
-        if self.sigma < _LEAST_NOISE * self.members:
-            raise ValueError(f"sigma must be at least {_LEAST_NOISE} for each member, got {sigma!r}")
+        if self.sigma < _SMALLEST_NOISE * self.members:
+            raise ValueError(f"sigma must be at least {_SMALLEST_NOISE} for each member, got {sigma!r}")
         if self.members > self.most_members:
             raise ValueError(f"members must be at most {self.most_members}, got {members!r}")
+        self.key = (type(self).__name__, self.steps, self.sigma, self.members)
+        # An adversary who knows the steps sees at most one Gaussian release of all members.
+        self.dominating_effect = self.members / self.sigma
+        if self.steps == 1:
+            self.effect = self.dominating_effect
+        self.key = (type(self).__name__, self.steps, self.sigma, self.members)
+        # An adversary who knows the steps sees at most one Gaussian release of all members.
+        self.dominating_effect = self.members / self.sigma
+        if self.steps == 1:
+            self.effect = self.dominating_effect
 
     def __repr__(self) -> str:
         group = f", {self.members} members" if self.members > 1 else ""
         return f"{type(self).__name__}(one of {self.steps} steps, sigma {self.sigma:g}{group})"
 
-    @property
-    def key(self) -> Hashable:
-        """The numbers that define the pair."""
-        return (type(self).__name__, self.steps, self.sigma, self.members)
-
-    @property
-    def effect(self) -> float | None:
-        """members / sigma of a single step, which is a plain Gaussian one."""
-        return self.members / self.sigma if self.steps == 1 else None
-
-    @property
-    def dominating_effect(self) -> float:
-        """members / sigma: an adversary who knows the steps sees at most one Gaussian release of all members."""
-        return self.members / self.sigma
-
     def largest_loss(self, direction: Direction) -> float:
-        """Losses have no end."""
+        """Infinite: losses are unbounded."""
         return math.inf
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
-        """The distribution of the ratio whose cut tails have less than these masses, under either distribution."""
+        """The distribution of the ratio, whose cut tails have less than these masses under either distribution."""
         above, below = _group_laws(self.steps, self.sigma, self.members, _depth(log_edge, log_far))
         return _RatioPart(above, below, one_direction(direction))
 
@@ -103,9 +95,8 @@ class RandomAllocation(Pair):
 class EqualMembers(RandomAllocation):
     """An epoch in which all members of a group have one gradient, of the clip norm, and all other records none.
 
-    A lower bound of what an epoch leaks about a group, for any data set's size: outcomes are merged and the rarest left
-    out. Of the intervals that it gives, the lower end is below what these neighbors leak; the upper one bounds no more
-    than what is left.
+    A lower bound of the group's privacy loss, for any size of the dataset. Outcomes are merged and the rarest omitted,
+    so only the lower end of an interval bounds the loss of these neighbors.
 
     Args:
         steps: as for ``RandomAllocation``.
@@ -113,19 +104,19 @@ class EqualMembers(RandomAllocation):
         members: the group's size k, at most 16.
 
     Raises:
-        ValueError: naming the argument.
+        ValueError: the message names the argument.
     """
 
     most_members = 16
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
-        """The outcomes that are left."""
+        """The merged outcomes."""
         below = _equal_members(self.steps, self.sigma, self.members, _depth(log_edge, log_far))
         return _RatioPart(replace(below, upper=True), below, one_direction(direction))
 
 
 def _depth(log_edge: float, log_far: float) -> float:
-    """The number of e-foldings at which tails are cut."""
+    """The e-foldings at which tails are cut."""
     return min(_DEPTH * math.ceil(-min(log_edge, log_far, -1.0) / _DEPTH), _DEEPEST)
 
 
@@ -149,7 +140,7 @@ class _RatioPart(TruncatedPair):
         return above.cells(lowest, spacing, index)[0], below.cells(lowest, spacing, index)[1]
 
     def _bins(self, law: Law) -> Bins:
-        """The points of a law as outcomes of one loss each."""
+        """The points of a distribution as outcomes of one loss each."""
         present = self.direction == "present-first"
         used = (law.values > 0.0) & (law.masses > 1e-300)
         if present:
@@ -172,7 +163,7 @@ class _RatioPart(TruncatedPair):
 
 @functools.lru_cache(maxsize=64)
 def _group_laws(steps: int, sigma: float, members: int, depth: float) -> tuple[Law, Law]:
-    """The ratio's distribution for a group (Theorem 2): over all ways in which members can share steps."""
+    """The ratio's distribution for a group (Theorem 2), over all ways of members to share steps."""
     above: list[Law] = []
     below: list[Law] = []
     for log_weight, shares in _sharings(members, steps):
@@ -185,7 +176,7 @@ def _group_laws(steps: int, sigma: float, members: int, depth: float) -> tuple[L
 
 
 def _sharings(members: int, steps: int) -> list[tuple[float, tuple[int, ...]]]:
-    """How members can share steps: ln of the probability, and the numbers of members in each step used, descending.
+    """The ways of members to share steps: ln of the probability, and the members in each used step, descending.
 
     The number of ways to divide k members into b sets of sizes c_i is k! / prod_i c_i! / prod_c (sets of size c)!, and
     each has the probability t (t - 1) ... (t - b + 1) / t^k.
@@ -236,7 +227,7 @@ def _equal_members(steps: int, sigma: float, members: int, depth: float) -> Law:
 
 @functools.lru_cache(maxsize=64)
 def _laws(steps: int, sigma: float, depth: float) -> tuple[Law, Law]:
-    """Laws of (W_1 + ... + W_t) / t under Q from above and from below, tails cut at e^-depth in all."""
+    """The distribution of (W_1 + ... + W_t) / t under Q from above and from below, tails cut at a total e^-depth."""
     log_little = -depth - math.log(64.0 * (1.0 + math.log2(steps)))
     each = log_little - math.log(steps)
     above, below = _one(1.0 / sigma, each)
@@ -246,7 +237,7 @@ def _laws(steps: int, sigma: float, depth: float) -> tuple[Law, Law]:
 
 
 def _one(a: float, log_tail: float) -> tuple[Law, Law]:
-    """Laws of exp(a z - a^2 / 2), z standard normal, from above and from below, cut where tails have e^log_tail."""
+    """The distribution of exp(a z - a^2 / 2), z standard normal, from above and below, tails cut at e^log_tail."""
     edge = math.sqrt(-2.0 * log_tail)
     z = np.linspace(max(-edge, -_FARTHEST), min(a + edge, _FARTHEST), _SLICES + 1)
     ratio = LogRatio(np.array([a]), np.zeros(1))

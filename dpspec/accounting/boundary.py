@@ -1,11 +1,6 @@
-"""Find where a monotone condition changes: ``bisect`` inside a bracket, ``find_boundary`` anywhere in a range.
+"""The boundary of a monotone condition in one parameter, such as "is epsilon at most 3 with this noise?".
 
-``find_boundary`` is for conditions that cost seconds, at single values of one parameter, such as "is epsilon at most 3
-with this noise?". Both ends of the last bracket are evaluated and returned.
-
-``crossing`` finds the zero of a monotone function in a third of the evaluations of ``bisect``: secant steps through the
-ends of the bracket with a reduced weight of an end that stays (Anderson and Bjorck 1973), and halvings if three steps
-in turn did not halve it. ``bisect_by_margin`` returns the same ends as ``bisect``.
+For conditions that cost seconds: both ends of the last bracket are evaluated and returned.
 """
 
 from __future__ import annotations
@@ -18,20 +13,21 @@ from typing import Final
 
 from dpspec.accounting.numerics import finite, inside
 
-#: Between zero and this no real value is tried.
+#: The smallest positive real value that is tried.
 LEAST_TRIED: Final = 1e-30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Boundary:
-    """Where the condition holds, and the nearest value tried at which it does not.
+    """Neighboring values at which the condition holds and fails.
 
-    value: the condition was asked here and holds.
-    fails_at: it was asked here and does not hold: the next integer, or a value within the relative precision; None
-        where it still holds at the limit of the range.
-    evaluations: how many values were tried.
-    contradictions: values tried on the far side of either end where the answer is not the end's: the condition is not
-        monotone, and what was found is one of several places where it changes. Empty where none was met.
+    Attributes:
+        value: the condition was evaluated here and holds.
+        fails_at: it was evaluated here and fails: the next integer, or a value within the relative precision; None if
+            it holds at the limit of the range.
+        evaluations: the number of values tried.
+        contradictions: values beyond either end with the other answer: the condition is not monotone, and this is one
+            of several boundaries.
     """
 
     value: float
@@ -41,15 +37,17 @@ class Boundary:
 
     @property
     def monotone(self) -> bool:
-        """Whether nothing that was tried speaks against a monotone condition."""
+        """Whether all values tried agree with a monotone condition."""
         return not self.contradictions
 
 
 class NeverHoldsError(ValueError):
-    """The condition holds nowhere on its way to the limit.
+    """The condition fails at every value tried up to the limit.
 
-    limit: the end of the range where it had the best chance. evaluations: how many values were tried.
-    contradictions: values tried the other way at which it does hold, against what was said of its direction.
+    Attributes:
+        limit: the end of the range at which the condition is most likely to hold.
+        evaluations: the number of values tried.
+        contradictions: values in the other direction at which it holds, so that it is not monotone.
     """
 
     def __init__(self, limit: float, evaluations: int, contradictions: tuple[float, ...]) -> None:
@@ -71,23 +69,27 @@ def find_boundary(
     start: float | None = None,
     guess: Callable[[float, float], float | None] | None = None,
 ) -> Boundary:
-    """The least value at which ``holds`` is true (``increasing``), or the largest (not ``increasing``).
-
-    holds: asked at most once per value, with an int where ``integer``; whatever it raises comes through.
-    low, high: the range, 0 <= low <= high; nothing outside is ever tried. With integers both must be whole.
-    increasing: whether more of the parameter makes the condition true, and not false.
-    relative: for real values, how close ``fails_at`` comes to ``value``: |value - fails_at| <= relative * the larger
-        one (a value of at most 1e-30 beside a failing 0 is close enough). Integers are always neighbours.
-    start: where to begin, in the range; by default the middle on a logarithmic scale, or 1 where the range begins at 0.
-    guess: told the two ends of the bracket, the smaller one first, says where between them the answer may change, or
-        None. It saves values where it is good, and costs no more than as many again where it is not.
+    """The smallest value at which ``holds`` is true (``increasing``), or the largest (not ``increasing``).
 
     From ``start`` steps of growing factors (2, 4, 8, ...) lead to a bracket, which is then halved on a logarithmic
-    scale. Real values have few decimal digits beyond ``relative``, so that they can be written down exactly. Where
-    nothing was asked well beyond an end, one more value, a factor of two away, shows whether the condition may be
-    monotone.
+    scale. Real values have few decimal digits beyond ``relative``, so that their decimal notation is exact. One more
+    value, a factor of two beyond an end, tests whether the condition is monotone, unless values there were tried.
 
-    Raises ``NeverHoldsError`` where it holds nowhere on the way, ``ValueError`` naming an argument that makes no sense.
+    Args:
+        holds: the condition, evaluated at most once per value, with an int if ``integer``.
+        low: the lower end of the range, at least 0; an integer if ``integer``.
+        high: the upper end of the range; an integer if ``integer``.
+        increasing: whether a larger parameter makes the condition true.
+        integer: whether the parameter is an integer. ``value`` and ``fails_at`` are neighbors then.
+        relative: for real values, the maximum of |value - fails_at| relative to the larger one. A value of at most
+            1e-30 next to a failing 0 is close enough.
+        start: the first value tried; by default the middle on a logarithmic scale, or 1 if the range begins at 0.
+        guess: maps the two ends of the bracket, the smaller one first, to a value near the boundary, or None. A bad
+            guess at most doubles the number of values.
+
+    Raises:
+        NeverHoldsError: the condition fails at all values tried.
+        ValueError: the message names the argument.
     """
     low, high = finite("low", low), finite("high", high)
     if not 0.0 <= low <= high:
@@ -122,7 +124,7 @@ def find_boundary(
 
 
 class _Search(ABC):
-    """The values that were asked, and how to come from one to the next."""
+    """The evaluated values, and the steps from one to the next."""
 
     def __init__(self, holds: Callable[[float], bool]) -> None:
         self._holds = holds
@@ -134,10 +136,7 @@ class _Search(ABC):
         return self.asked[x]
 
     def stride(self, x: float, limit: float, *, until: bool) -> tuple[float, float | None]:
-        """From ``x``, whose answer is the other one, to the first value with the answer ``until``; None if none is.
-
-        The first of the two numbers is the last value before it.
-        """
+        """The first value from ``x`` on with the answer ``until``, or None, preceded by the last value before it."""
         factor = 2
         while x != limit:
             further = self.step_towards(x, limit, factor)
@@ -149,10 +148,7 @@ class _Search(ABC):
     def halve(
         self, value: float, fails_at: float, guess: Callable[[float, float], float | None] | None
     ) -> tuple[float, float]:
-        """Narrow a bracket until it is fine enough or nothing lies between its ends.
-
-        A guess that did not even halve it is followed by the middle.
-        """
+        """Narrow a bracket until it is fine enough; a guess that does not halve it is followed by the middle."""
         guessing = guess is not None
         while (middle := self.find_middle(*(ends := sorted((value, fails_at))))) is not None:
             expected = guess(*map(self.to_parameter, ends)) if guess is not None and guessing else None
@@ -167,7 +163,7 @@ class _Search(ABC):
     def probe_beyond(self, end: float, limit: float) -> tuple[float, ...]:
         """Probe a factor of two past this end; return that value if its answer contradicts monotonicity.
 
-        It is not asked where the way here led past it already, by values that all had the end's answer.
+        Omitted if the search passed there already, with values that all had the end's answer.
         """
         far = self.step_towards(end, limit, 2)
         near = math.sqrt(end) * math.sqrt(far)
@@ -183,18 +179,18 @@ class _Search(ABC):
 
     @abstractmethod
     def find_middle(self, low: float, high: float) -> float | None:
-        """The middle of a bracket, None where it need not be narrowed."""
+        """The middle of a bracket, None if it is narrow enough."""
 
     @abstractmethod
     def snap_guess(self, expected: float, low: float, high: float) -> float | None:
-        """A value between two ends, as near to an expected one as is of use; None where there is none."""
+        """A value between two ends, as near to an expected one as useful, or None."""
 
 
 class _Reals(_Search):
     def __init__(self, holds: Callable[[float], bool], relative: float) -> None:
         super().__init__(holds)
         self._relative = relative
-        #: Two decimal digits more than the precision asks for.
+        #: Two decimal digits more than the precision needs.
         self._digits = min(17, 2 - math.floor(math.log10(relative)))
 
     def to_parameter(self, x: float) -> float:
@@ -216,7 +212,7 @@ class _Reals(_Search):
         return None
 
     def snap_guess(self, expected: float, low: float, high: float) -> float | None:
-        # Just within reach of an end, so that the bracket closes where the change is as near to that end as it seems.
+        # Just within reach of an end, so that the bracket closes if the boundary is as near to that end as it seems.
         step = 0.8 * self._relative
         if not low <= expected <= high or low == 0.0 or high * (1.0 - step) <= low * (1.0 + step):
             return None

@@ -1,15 +1,14 @@
-"""Laws of sums of independent, non-negative numbers on finitely many points, above and below in convex order.
+"""Distributions of sums of independent, non-negative numbers on finitely many points, above and below in convex order.
 
 delta(epsilon) of a pair is the mean, under the second distribution Q, of a convex function of the ratio S of the two:
-of max(S - e^epsilon, 0) in one direction, of max(1 - e^epsilon S, 0) in the other. So what is larger in convex order
-has the larger delta, and a sum of independent numbers is larger if each of them is (Shaked and Shanthikumar 2007,
-Theorem 3.A.12). A law is made coarser from above by moving each mass to the two points beside it such that its mean
-stays, and from below by gathering the masses between two points in their mean. Both errors are of second order in the
-distance of the points. More mass anywhere can only add to delta, and less only take from it: masses are rounded
-outwards.
+of max(S - e^epsilon, 0) in one direction, of max(1 - e^epsilon S, 0) in the other. So a larger ratio in convex order
+has the larger delta, and a sum of independent numbers is larger if each number is (Shaked and Shanthikumar 2007,
+Theorem 3.A.12). From above, each mass is split between its two neighboring points with the same mean; from below, the
+masses between two points are gathered in their mean. Both errors are of second order in the distance of the points.
+More mass anywhere can only increase delta, less only decrease it: masses are rounded outwards.
 
-What lies beyond the highest point is put on it from above, and what its mean lacks then is ``lost``: the first
-distribution's mass of outcomes that Q never produces, as if it lay at infinity. From below it is left out.
+From above, mass beyond the highest point moves to it, and the difference in the mean is ``lost``: mass of the first
+distribution at infinity. From below, it is omitted.
 """
 
 from __future__ import annotations
@@ -23,32 +22,28 @@ import numpy.typing as npt
 
 from dpspec.accounting.numerics import EPS, Floats
 
-#: Sums worked on at once: few enough for the cache.
+#: Sums per block: few enough for the cache.
 _BLOCK = 1 << 16
 
-
-#: Points of the uniform table in ln v, of which the points of a law are some.
+#: Points of the uniform table in ln v, from which the points of a distribution are taken.
 _FINE = 1 << 15
 
-
-#: Atoms of the rough laws from which points are placed.
+#: Atoms of the rough distributions that place points.
 _ROUGH = 160
 
-
-#: The share of points that is spread evenly over the range; the rest goes where the mass is.
+#: The share of points spread evenly over the range; the rest follows the mass.
 _EVEN = 0.4
 
-
-#: Lighter cells are left out from below, where means of them would be imprecise; the least that a product rounds to 0.
+#: From below, lighter cells are omitted, as their means would be imprecise; a product below the second underflows.
 _LIGHTEST, _UNDERFLOW = 1e-290, 5e-324
 
 
 @dataclass(frozen=True, eq=False)
 class Law:
-    """``masses`` (n,) on ``values`` (n,), ascending and not negative; ``upper``: whether it lies above in convex order.
+    """A distribution: ``masses`` (n,) on ``values`` (n,), ascending and not negative.
 
-    lost: what the mean lacks of the true one, rounded up; 0 from below. off: a bound on the relative error of values
-    other than 0.
+    ``upper``: whether it is above in convex order. ``lost``: the exact mean less this one, rounded up; 0 from below.
+    ``off``: a bound on the relative error of values other than 0.
     """
 
     values: Floats
@@ -58,14 +53,14 @@ class Law:
     off: float = 0.0
 
     def scaled(self, weight: float) -> Law:
-        """All masses times ``weight``, which is right to 1e-12, rounded outwards."""
+        """All masses times ``weight``, which is accurate to 1e-12, rounded outwards."""
         factor = weight * (1.0 + 1e-12 if self.upper else 1.0 - 1e-12)
         return replace(self, masses=self.masses * factor, lost=self.lost * factor)
 
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Points e^(low + width * k) for the k in ``places``, ascending from 0, and ``cell`` (.,) that each k lies in."""
+    """Points e^(low + width * k) for the k in ``places``, ascending from 0, and the ``cell`` (.,) of each k."""
 
     low: float
     width: float
@@ -78,7 +73,7 @@ class Points:
         return np.asarray(np.exp(self.low + self.width * self.places), dtype=np.float64)
 
     def cells(self, values: Floats, edges: Floats) -> npt.NDArray[np.int64]:
-        """For each value which of ``edges`` it is at or above: 0 below the first, n at the last and above; (m,)."""
+        """For each value the number of ``edges`` at or below it, (m,)."""
         with np.errstate(divide="ignore"):
             logs = np.log(values)
         place = np.clip((logs - self.low) / self.width, -1.0, float(self.places[-1]) + 1.0)
@@ -92,8 +87,8 @@ class Points:
 def place(low: float, high: float, logs: Floats, masses: Floats, count: int) -> Points:
     """About ``count`` points from e^low to e^high, as dense as the cube root of the density of ``masses`` at ``logs``.
 
-    Moving a mass over the distance w of two points costs in proportion to w^2, so that for so many points the sum is
-    least where w^3 is inversely proportional to the density.
+    Moving a mass over the distance w of two points costs in proportion to w^2, so that for a given number of points the
+    sum is smallest if w^3 is inversely proportional to the density.
     """
     width = (high - low) / _FINE
     bins = 400
@@ -108,15 +103,15 @@ def place(low: float, high: float, logs: Floats, masses: Floats, count: int) -> 
 
 
 def add(one: Law, other: Law, count: int, log_little: float) -> Law:
-    """The law of the sum of two independent numbers, on about ``count`` points.
+    """The distribution of the sum of two independent numbers, on about ``count`` points.
 
-    log_little: ln of the mass that may be cut off at either end, under either distribution.
+    ``log_little``: ln of the mass that may be cut off at either end, under either distribution.
     """
     return _combine(one, other, np.add, count, log_little)
 
 
 def multiply(one: Law, other: Law, count: int, log_little: float) -> Law:
-    """The law of the product of two independent numbers, as ``add``; convex order is kept, as neither is negative."""
+    """The product of two independent numbers, as ``add``; convex order is kept, as neither is negative."""
     return _combine(one, other, np.multiply, count, log_little)
 
 
@@ -140,7 +135,7 @@ def _combine(one: Law, other: Law, join: np.ufunc, count: int, log_little: float
 
 
 def _rough(law: Law) -> tuple[Floats, Floats]:
-    """The law on few points, for estimates."""
+    """The distribution on few points, for estimates."""
     if len(law.values) <= _ROUGH:
         return law.values, law.masses
     starts = np.unique(np.linspace(0, len(law.values), _ROUGH, endpoint=False).astype(np.int64))
@@ -168,10 +163,10 @@ def _gather(one: Law, other: Law, join: np.ufunc, points: Points) -> Law:
 
 
 def _blocks(one: Law, other: Law) -> Iterator[tuple[slice, slice, Floats]]:
-    """Blocks of all pairs of points: those of ``one``, those of ``other``, and the masses that the latter count with.
+    """Blocks of all pairs of points: the points of ``one``, the points of ``other``, and weights of the latter.
 
-    Of a law and itself each block holds the pairs of some points with themselves and with all above these; of the
-    others, which would come once more the other way round, the masses count twice.
+    For a distribution and itself each block holds the pairs of some points with themselves and with all above, which
+    count twice.
     """
     rows = max(1, _BLOCK // len(other.values))
     for start in range(0, len(one.values), rows):
@@ -185,7 +180,7 @@ def _blocks(one: Law, other: Law) -> Iterator[tuple[slice, slice, Floats]]:
 
 
 def _above(one: Law, other: Law, join: np.ufunc, edges: Floats, mass: Floats, excess: Floats, terms: Floats) -> Law:
-    """Each cell's mass on its two ends, 0 being the lowest; what lies at the last and above it, on it."""
+    """Each cell's mass on its two ends, 0 being the lowest; mass from the last point on, on it."""
     rounding = EPS * (8.0 + terms)
     values = np.concatenate(([0.0], edges))
     widths = np.diff(values)
@@ -207,7 +202,7 @@ def _above(one: Law, other: Law, join: np.ufunc, edges: Floats, mass: Floats, ex
 
 
 def _below(one: Law, other: Law, bases: Floats, mass: Floats, excess: Floats, rounding: Floats) -> Law:
-    """Each cell's mass in its mean, the cell below the first point and that of the last one too."""
+    """Each cell's mass in its mean, including the cells below the first point and above the last."""
     used = mass > _LIGHTEST
     means = bases[used] + excess[used] / mass[used]
     off = max(one.off, other.off) + 4.0 * float(rounding[used].max()) + 16.0 * EPS
@@ -223,7 +218,7 @@ def _mean(law: Law) -> float:
 
 
 def sum_of(law: Law, times: int, count: int, log_little: float) -> Law:
-    """The law of the sum of so many independent numbers of one law: by doubling."""
+    """The distribution of the sum of ``times`` independent copies, by doubling."""
     total: Law | None = None
     power = law
     while True:
@@ -237,7 +232,7 @@ def sum_of(law: Law, times: int, count: int, log_little: float) -> Law:
 
 
 def merged(laws: Sequence[Law]) -> Law:
-    """One law with the points of all ``laws``, whose masses are those of disjoint events."""
+    """The distribution with the points of all ``laws``, whose masses belong to disjoint events."""
     values, masses = np.concatenate([law.values for law in laws]), np.concatenate([law.masses for law in laws])
     order = np.argsort(values)
     lost = math.fsum(law.lost for law in laws) * (1.0 + 4.0 * EPS)
@@ -248,8 +243,8 @@ def merged(laws: Sequence[Law]) -> Law:
 class Coefficients:
     """A random polynomial of degree k on finitely many outcomes: ``masses`` (n,) and conditional means (k + 1, n).
 
-    values: of the coefficients, the first of which is 1. off: a bound on the relative error of the coefficient of x,
-    and for that of x^j of a j-th of it.
+    ``values``: of the coefficients, the first of which is 1. ``off``: a bound on the relative error of the coefficient
+    of x; a j-th of the error of the coefficient of x^j is below it.
     """
 
     masses: Floats
@@ -260,7 +255,7 @@ class Coefficients:
 def power_of(polynomial: Coefficients, times: int, count: int) -> Coefficients:
     """The product of ``times`` independent copies up to degree k, on about ``count`` outcomes, by doubling.
 
-    Outcomes are merged, masses rounded down: each step is a post-processing, and some outcomes are left out.
+    Outcomes are merged, masses rounded down: each step is a post-processing, and some outcomes are omitted.
     """
     total: Coefficients | None = None
     while True:

@@ -4,10 +4,8 @@ The profile delta(epsilon) is known to lie in an interval at some epsilons of ei
 identity delta(-e) = 1 - e^-e + e^-e delta'(e) with the other direction's profile delta'. It is convex in t = e^epsilon:
 
 * each point at or above it is a line below the trade-off curve: their envelope is a certified lower curve;
-* a chord from a point above it to a point below it, prolonged, stays below it. Where the chords from either side of an
-  interval meet is a point below the profile; the lines of these points bound the trade-off curve from above.
-
-The masses of a discretised loss are never read as probabilities.
+* an extended chord from a point above it to a point below it stays below it. The chords from either side of an
+  interval meet at a point below the profile; the lines of these points bound the trade-off curve from above.
 """
 
 from __future__ import annotations
@@ -22,31 +20,25 @@ from dpspec.accounting.numerics import EPS, OPPOSITE, Floats, Interval, inside, 
 from dpspec.accounting.privacy_loss import PrivacyLoss
 from dpspec.accounting.tradeoff import Lines, Polygon
 
-#: The least delta at which the profile is asked for, and at how many it is.
+#: The smallest delta at which the profile is computed, and the number of deltas.
 FLOOR, NODES = 1e-12, 192
-
 
 #: Relative width of each epsilon.
 WIDTH = 1e-5
 
-
-#: Deltas of the first pass, from which the places of the others are chosen.
+#: Deltas of the first pass, which place the others.
 _SCOUTS = 32
 
-
-#: How often points are added near a wanted level, and how many on either side of the nearest.
+#: Passes that add points near a wanted level, and points on either side of the nearest one.
 _ROUNDS, _ZOOM = 2, 5
 
-
-#: Exponents are cut here: e^700 is the last that float64 holds comfortably.
+#: Exponents are cut here: e^700 is comfortably in float64.
 _LAST = 700.0
-
 
 #: Relative error charged to corners and values that are computed from certified points.
 _ROUNDING = 1e-13
 
-
-#: Chords are taken between points that are relatively this far apart at least.
+#: The minimum relative distance of the ends of a chord.
 _APART = 1e-9
 
 
@@ -63,11 +55,11 @@ class TradeOffBounds:
         return _interval(float(self.lower(alpha)), float(self.upper(alpha)))
 
     def tpr(self, fpr: float) -> Interval:
-        """The most power at ``fpr``, 1 - f(fpr)."""
+        """The largest power at ``fpr``, 1 - f(fpr)."""
         return _interval(float(self.upper.tpr(fpr)), float(self.lower.tpr(fpr)))
 
     def rero(self, kappa: float) -> Interval:
-        """The most that reconstruction can succeed from the baseline ``kappa``; for a present-first curve."""
+        """The largest success of reconstruction from the baseline ``kappa``; for a present-first curve."""
         return self.tpr(inside("kappa", kappa, one=True))
 
     def advantage(self) -> Interval:
@@ -95,11 +87,17 @@ def tradeoff_bounds(
     width: float = WIDTH,
     fprs: Sequence[float] = (),
 ) -> TradeOffBounds:
-    """Certified lower and upper trade-off curves of ``loss``, in its direction; of ``both``, the symmetrised curve.
+    """Certified lower and upper trade-off curves of ``loss``, in its direction; of ``both``, the symmetrized curve.
 
-    nodes: deltas per direction at which the profile is computed; floor: the least of them, below which the curves
-    part (lower(0) is 1 - floor at best); width: the relative width of each epsilon. fprs: levels near which more
-    deltas are taken, so that ``tpr`` there is narrow.
+    Args:
+        loss: the composed privacy loss.
+        nodes: the number of deltas per direction at which the profile is computed.
+        floor: the smallest delta, below which the curves diverge (lower(0) is 1 - floor at best).
+        width: the relative width of each epsilon.
+        fprs: levels with more deltas nearby, so that ``tpr`` is narrow there.
+
+    Raises:
+        ValueError: the message names the argument.
     """
     whole("nodes", nodes, _SCOUTS)
     inside("floor", floor)
@@ -136,9 +134,9 @@ def _profile(loss: PrivacyLoss, nodes: int, floor: float, width: float) -> _Prof
 
 
 def _spread(profile: _Profile, nodes: int) -> Floats:
-    """``nodes`` more deltas or so, where they bring the two trade-off curves closest, relative to the power.
+    """About ``nodes`` more deltas that bring the two trade-off curves closest, relative to the power.
 
-    Between neighbours dt apart whose lines have slopes a and a', the curves are about (a - a') dt apart: each interval
+    Between neighbors dt apart whose lines have slopes a and a', the curves are about (a - a') dt apart: each interval
     gets deltas in proportion to the root of that over the power (to the 3/4, so that large powers count a bit more).
     """
     t, first = np.unique(np.exp(np.minimum(profile.lower[0], _LAST)), return_index=True)
@@ -181,7 +179,7 @@ def _sorted(epsilons: Floats, deltas: Floats) -> tuple[Floats, Floats]:
 
 
 def _refine(profile: _Profile, loss: PrivacyLoss, fprs: Sequence[float], width: float) -> _Profile:
-    """More points about the epsilons whose lines, the least of delta + e^epsilon fpr, touch the curve at ``fprs``."""
+    """More points near the epsilons whose lines, minimal in delta + e^epsilon fpr, touch the curve at ``fprs``."""
     epsilons, deltas = profile.upper
     more: list[float] = []
     for fpr in fprs:
@@ -201,7 +199,7 @@ def _conjugate(first: _Profile, second: _Profile) -> TradeOffBounds:
 
 
 def _shifted(curve: Polygon, error: float) -> Polygon:
-    """``curve`` moved by its rounding error: down (more power) for a negative one, else up."""
+    """``curve`` moved by its rounding error: down (more power) for a negative error, else up."""
     power = np.clip(curve.power * (1.0 - error), curve.alpha, 1.0)
     beta = np.clip(curve.beta * (1.0 + error) + error * (1.0 - curve.alpha), 0.0, 1.0 - curve.alpha)
     return Polygon(curve.alpha, beta, power)
@@ -210,8 +208,8 @@ def _shifted(curve: Polygon, error: float) -> Polygon:
 def _corners(profile: _Profile, other: _Profile) -> tuple[Floats, Floats]:
     """Points (t, value), t >= 1, whose lines bound the trade-off curve from above.
 
-    Between neighbours the profile lies above two lines: the one from the left goes on from a chord before the interval,
-    the one from the right back from a chord after it. Where they cross, the computed value is taken a little lower.
+    Between neighbors the profile is above two lines, which extend a chord before the interval to the right and a chord
+    after it to the left. The computed value at their crossing is lowered by its rounding.
     """
     t, low = np.exp(np.minimum(profile.lower[0], _LAST)), profile.lower[1]
     s, high = np.exp(np.minimum(profile.upper[0], _LAST)), profile.upper[1]
@@ -239,8 +237,8 @@ def _corners(profile: _Profile, other: _Profile) -> tuple[Floats, Floats]:
 def _slopes(t: Floats, low: Floats, s: Floats, high: Floats) -> tuple[Floats, Floats]:
     """For each point (t, low) below the profile the best slopes of lines through it that stay below, to either side.
 
-    To the right the largest slope from a point (s, high) on its left, to the left the least slope to one on its right;
-    in [-1, 0], with their rounding errors on the side where the lines are lower.
+    To the right the largest slope from a point (s, high) on its left, to the left the smallest slope to a point on its
+    right; in [-1, 0], with their rounding errors towards lower lines.
     """
     gap = s[None, :] - t[:, None]
     left, right = gap < -_APART * t[:, None], gap > _APART * t[:, None]
@@ -261,5 +259,5 @@ def _mirrored(t: Floats, value: Floats) -> Lines:
 
 
 def _interval(low: float, high: float) -> Interval:
-    """Ends that may cross by rounding, put in order."""
+    """The interval of two ends that may be out of order by rounding."""
     return Interval(float(min(low, high)), float(max(low, high)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,48 +12,44 @@ import numpy.typing as npt
 from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, place_nodes_around, span_grid
 from dpspec.accounting.numerics import EPS, Direction, Floats, log_or_minus_infinity, one_direction
 
-#: How far probabilities may sum from one (they are then divided by their sum).
+#: Tolerance of the sum of probabilities, which are then divided by it.
 _SUM_TOLERANCE = 1e-9
 
-
-#: Losses are taken for multiples of a distance when they are that close to them, relative to their range, and when the
-#: distance is not that much shorter than the range; for at most so many losses.
+#: Losses count as multiples of a distance if they are off by at most ``_CLOSE``, relative to their range, and if the
+#: distance is at least ``_FINE`` of the range; for at most ``_MANY`` losses.
 _CLOSE, _FINE, _MANY = 1e-11, 1e-5, 256
 
 
 class Discrete(Pair):
-    """Outcomes of probabilities ``present`` with the record and ``absent`` without it, (n,) each, none negative.
+    """Finitely many outcomes. An outcome that only one of the two distributions produces has infinite loss.
 
-    Outcomes that only one of the two laws produces are allowed; their loss is infinite. Raises ``ValueError`` naming
-    the argument, as for probabilities that do not sum to 1 within 1e-9.
+    Args:
+        present: probabilities with the record, (n,), summing to 1 within 1e-9.
+        absent: probabilities without it, (n,), summing to 1 within 1e-9.
+
+    Raises:
+        ValueError: the message names the argument.
     """
 
     def __init__(self, present: npt.ArrayLike, absent: npt.ArrayLike) -> None:
         self.present, self.absent = _probabilities("present", present), _probabilities("absent", absent)
         if len(self.present) != len(self.absent):
             raise ValueError(f"absent must match present: {len(self.absent)} values for {len(self.present)}")
+        self.key = ("discrete", self.present.tobytes(), self.absent.tobytes())
+        if np.array_equal(self.present, self.absent):
+            self.effect = 0.0
 
     def __repr__(self) -> str:
         return f"Discrete({len(self.present)} outcomes)"
 
-    @property
-    def key(self) -> Hashable:
-        """The two vectors."""
-        return ("discrete", self.present.tobytes(), self.absent.tobytes())
-
-    @property
-    def effect(self) -> float | None:
-        """0 where the laws are equal."""
-        return 0.0 if np.array_equal(self.present, self.absent) else None
-
     def largest_loss(self, direction: Direction) -> float:
-        """The largest finite loss, 0 at least."""
+        """The largest finite loss, at least 0."""
         losses, _, _ = self.outcomes(direction)
         largest = float(np.max(losses, initial=0.0))
         return largest * (1.0 + 1e-13) + 16.0 * EPS if largest > 0.0 else 0.0
 
     def infinite_mass(self, direction: Direction) -> float:
-        """What the first vector has where the second has 0."""
+        """The first distribution's probability of outcomes of probability 0 under the second."""
         first, second = self._oriented(direction)
         return math.fsum(first[second == 0.0])
 
@@ -81,7 +77,7 @@ class Discrete(Pair):
         )
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
-        """Nothing is cut."""
+        """All outcomes."""
         return _DiscretePart(*self.outcomes(one_direction(direction)), self.infinite_mass(direction))
 
     def _oriented(self, direction: Direction) -> tuple[Floats, Floats]:
@@ -103,7 +99,7 @@ class _DiscretePart(TruncatedPair):
 
     @property
     def period(self) -> float | None:
-        """The distance of which all losses are multiples, or that of the two most probable ones."""
+        """The common divisor of all differences of losses, or the distance of the two most probable losses."""
         losses = np.unique(self.losses)
         if len(losses) < 2:
             return None
@@ -128,7 +124,7 @@ class _DiscretePart(TruncatedPair):
 
 
 def _common(losses: Floats) -> float | None:
-    """The largest distance of which all differences of ascending ``losses`` are multiples, up to rounding."""
+    """The largest common divisor of all differences of ascending ``losses``, up to rounding."""
     reach = float(losses[-1] - losses[0])
     step = reach
     for gap in np.diff(losses):

@@ -1,13 +1,10 @@
-"""Ends of intervals as findings: certified, under the one assumption on library functions that is checked.
+"""Ends of intervals as findings: certified, under one assumption on library functions that is checked here.
 
-Whoever states an end of an interval as a finding does it here, so that the same number has the same rigor everywhere.
-
-That assumption is that the basic functions of this machine are as accurate as the bounds take them to be. The bounds of
-this package charge the rounding of every operation. For +, -, *, / and the square root IEEE 754 says how large it is;
-for the functions below nobody does, and libraries, processors and vector units differ. What is charged for each is
-stated in ``docs/explanation/numerics.md``; here it is tried on a few hundred arguments against mpmath, one at a time
-and as arrays, in some hundredths of a second. A sample is no proof; it finds a library that is worse than it says, a
-wrong mode of rounding, and a mode that flushes small numbers to zero.
+The bounds of this package charge the rounding of every operation. IEEE 754 defines it for +, -, *, / and the square
+root, but not for the functions below, and libraries, processors and vector units differ. The charge for each is in
+``docs/explanation/numerics.md``. The check compares a few hundred values with mpmath, as scalars and as arrays, in some
+hundredths of a second. It finds an inaccurate library, a wrong mode of rounding, and a mode that flushes small numbers
+to zero.
 """
 
 from __future__ import annotations
@@ -27,21 +24,17 @@ from dpspec.contract import Assumption, Finding, FrozenMap, Json, Scope
 #: Digits of the reference values.
 _DIGITS = 40
 
-
-#: Lengths of transforms that are tried: products of 2, 3 and 5, as ``next_fast_len`` chooses them.
+#: Lengths of tested transforms: products of 2, 3 and 5, as ``next_fast_len`` chooses them.
 _LENGTHS = (16, 360, 1024, 3125, 6561, 15360, 65536)
 
 
 @dataclass(frozen=True)
 class _Function:
-    """A function as it is called here, one at a time and for arrays, and what is charged for it.
-
-    exact: the same in mpmath. absolute: a bound on the absolute error as a function of arguments and values, (n,).
-    """
+    """A library function with its implementations, the same in mpmath, and the bound on its absolute error."""
 
     name: str
     arguments: Floats
-    ways: Sequence[Callable[[Floats], Floats]]
+    implementations: Sequence[Callable[[Floats], Floats]]
     exact: Callable[[Any, Any], Any]
     absolute: Callable[[Floats, Floats], Floats]
 
@@ -49,7 +42,7 @@ class _Function:
 def library_accuracy() -> Assumption:
     """The assumption of every certified interval: library functions are as accurate as the bounds charge for them.
 
-    Tried on this machine against mpmath; ``false``, so that nothing is proved by it, where a function fails.
+    Its status is ``false``, which invalidates every proof, if a function of this machine fails.
     """
     failed = find_inaccurate_functions()
     return Assumption(
@@ -63,7 +56,7 @@ def library_accuracy() -> Assumption:
 
 @functools.cache
 def find_inaccurate_functions() -> tuple[str, ...]:
-    """Which functions did not keep the accuracy that is charged for them; the answer is kept for the process.
+    """The names of functions less accurate than charged, cached for the process.
 
     Among exp, expm1, log, log1p, log_ndtr, erfcx, betainc, sqrt, fft and subnormals.
     """
@@ -117,16 +110,16 @@ def _keeps(function: _Function) -> bool:
         exact = [function.exact(mpmath, mpmath.mpf(float(x))) for x in function.arguments]
         nearest = np.array([float(value) for value in exact])
         allowed = function.absolute(function.arguments, nearest)
-        for way in function.ways:
-            for value, truth, most in zip(way(function.arguments), exact, allowed, strict=True):
-                # not (... <= ...): what is not a number fails
+        for evaluate in function.implementations:
+            for value, truth, most in zip(evaluate(function.arguments), exact, allowed, strict=True):
+                # not (... <= ...): NaN fails
                 if not abs(mpmath.mpf(float(value)) - truth) <= mpmath.mpf(float(most)) + mpmath.mpf(5e-324):
                     return False
     return True
 
 
 def _transforms(length: int) -> bool:
-    """Whether unit vectors, and a distribution there and back, come out within 8 log2(length) roundings."""
+    """Whether unit vectors, and a distribution there and back, are within 8 log2(length) roundings."""
     most = 8.0 * EPS * math.log2(length)
     for place in (1, length // 3, length - 2):
         vector = np.zeros(length)
@@ -144,7 +137,7 @@ def _both(scalar: Callable[[float], float], vectorised: Callable[[Floats], Float
 
 
 def _units(count: float) -> Callable[[Floats, Floats], Floats]:
-    """So many times EPS of the value."""
+    """``count`` times EPS of the value."""
     return lambda x, value: count * EPS * np.abs(value)
 
 
@@ -163,10 +156,19 @@ def certified_upper(
     assumptions: Sequence[Assumption] = (),
     method: str = "",
 ) -> Finding:
-    """The upper end of an interval of this package, which holds throughout ``scope``; its lower end says how tight.
+    """The upper end of an interval as a certified finding; its lower end shows the tightness.
 
-    assumptions: what it rests on besides the accuracy of library functions. method: what computed it; by default what
-    the interval says of itself. Raises ``ValueError`` where neither says anything.
+    Args:
+        quantity: of the finding.
+        interval: the certified interval.
+        scope: in which the upper end holds.
+        source: of the theorem.
+        at: the arguments of the quantity.
+        assumptions: in addition to the accuracy of library functions.
+        method: by default the interval's.
+
+    Raises:
+        ValueError: neither the interval nor ``method`` names a method.
     """
     return Finding(
         quantity=quantity,
@@ -183,13 +185,16 @@ def certified_upper(
 
 
 def certified_lower(upper: Finding, interval: Interval, *, source: str, min_records: int = 0) -> Finding | None:
-    """The lower end of the interval behind ``upper`` as a finding of its own; None where it says nothing.
+    """The lower end of the interval behind ``upper`` as a finding, which can refute a claim; None if it is trivial.
 
-    Only for a worst case that *is attained*: the caller has shown that within the scope of ``upper`` there are two
-    data sets and an adversary for whom the mechanism has exactly the value that lies in the interval. ``source`` says
-    where that is shown. So it tells against a claim that speaks of them.
+    Only for a worst case that *is attained*: within the scope of ``upper`` there are two datasets and an adversary
+    for whom the mechanism has exactly the value in the interval.
 
-    min_records: both of these data sets can have at least so many records; 0 keeps the scope's own number.
+    Args:
+        upper: the finding of ``certified_upper``.
+        interval: its interval.
+        source: of the proof that the worst case is attained.
+        min_records: both of these datasets can have at least this number of records; 0 keeps the scope's number.
     """
     if not 0.0 < interval.lower < math.inf:
         return None
@@ -199,12 +204,12 @@ def certified_lower(upper: Finding, interval: Interval, *, source: str, min_reco
         lower=None,
         bound="lower",
         scope=replace(upper.scope, min_records=max(min_records, upper.scope.min_records)),
-        method=f"{_named(interval.lower_method)}, by data sets that attain it",
+        method=f"{_named(interval.lower_method)}, by datasets that attain it",
         source=source,
     )
 
 
 def _named(method: str) -> str:
     if not method:
-        raise ValueError("a finding says what computed it: the interval does not")
+        raise ValueError("a finding needs a method, and the interval has none: pass method")
     return method

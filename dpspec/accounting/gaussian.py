@@ -5,7 +5,7 @@ A pair N(0, 1), N(mu, 1) has (Balle and Wang 2018, Theorem 8), in either directi
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu).
 
 T steps of sensitivity c and noise sigma compose exactly to mu = sqrt(T) c / sigma. The two terms agree to almost all
-digits when mu is small or the tail is far, so the difference is taken between Mills ratios instead: with
+digits if mu is small or the tail is far, so the difference is taken between Mills ratios instead: with
 R(z) = (1 - Phi(z)) / phi(z), u = epsilon/mu - mu/2 and e^epsilon phi(u + mu) = phi(u),
 
     delta = phi(u) (R(u) - R(u + mu)) = phi(u) * integral over [u, u + mu] of (1 - z R(z)) dz.
@@ -24,14 +24,14 @@ from dpspec.accounting.numerics import EPS, LOG_ROOT_TWO_PI, Floats, Interval, b
 
 _NODES, _WEIGHTS = gauss_rule(8)
 
-#: Below this u the first term is so close to one that it is subtracted from it directly.
+#: Below this u the first term is so close to one that the second is subtracted from it directly.
 _FAR_LEFT = -25.0
 
 
 def log_delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
-    """ln delta(epsilon) of the Gaussian pair with effect size ``mu`` > 0; arrays broadcast.
+    """ln delta(epsilon) of the Gaussian pair with effect ``mu`` > 0; arrays broadcast.
 
-    Relative error of delta below ``relative_error``; values down to delta = 1e-300 and beyond stay finite.
+    The relative error of delta is below ``relative_error``. The result is finite down to delta = 1e-300 and beyond.
     """
     eps, effect = np.broadcast_arrays(np.asarray(epsilon, dtype=np.float64), np.asarray(mu, dtype=np.float64))
     if not np.all((effect > 0.0) & np.isfinite(effect)):
@@ -41,7 +41,7 @@ def log_delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
     u = eps / effect - 0.5 * effect
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         result = -0.5 * u * u - LOG_ROOT_TWO_PI + np.log(_mills_drop(u, effect))
-        # u far to the left: R overflows, while both terms of the definition are plain numbers.
+        # far to the left R overflows, while both terms of the definition are plain numbers
         plain = np.log(-np.expm1(np.minimum(eps + log_ndtr(-u - effect) - log_ndtr(-u), 0.0))) + log_ndtr(-u)
     result = np.where(u < _FAR_LEFT, plain, result)
     result = np.where(eps == np.inf, -np.inf, result)
@@ -49,14 +49,14 @@ def log_delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
 
 
 def delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
-    """delta(epsilon) of the Gaussian pair with effect size ``mu``; see ``log_delta``."""
+    """delta(epsilon) of the Gaussian pair with effect ``mu``; see ``log_delta``."""
     return np.asarray(np.exp(log_delta(epsilon, mu)), dtype=np.float64)
 
 
 def epsilon(delta: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
-    """The epsilon >= 0 at which the Gaussian pair has this ``delta`` in (0, 1); 0 where delta(0) is below it.
+    """The epsilon >= 0 at which the Gaussian pair has this ``delta`` in (0, 1); 0 if delta(0) is below it.
 
-    Vectorised bisection to the last bits; returns the safe end of the bracket, delta(result) <= delta as computed.
+    Vectorized bisection to the last bits; returns the safe end of the bracket, delta(result) <= delta as computed.
     """
     target, effect = np.broadcast_arrays(np.asarray(delta, dtype=np.float64), np.asarray(mu, dtype=np.float64))
     if not np.all((target > 0.0) & (target < 1.0)):
@@ -65,19 +65,19 @@ def epsilon(delta: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
 
 
 def log_epsilon(log_target: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
-    """``epsilon`` for a delta given by its logarithm."""
+    """``epsilon`` for the logarithm of a delta."""
     goal, effect = np.broadcast_arrays(np.asarray(log_target, dtype=np.float64), np.asarray(mu, dtype=np.float64))
     # delta(epsilon) <= Phi(mu/2 - epsilon/mu), and Phi(-z) <= exp(-z^2/2) / 2.
-    most = effect * (0.5 * effect + np.sqrt(np.maximum(-2.0 * goal, 0.0)) + 1.0)
-    _, high = bisect_each(lambda x: log_delta(x, effect) > goal, np.zeros(goal.shape), most, halvings=200)
+    top = effect * (0.5 * effect + np.sqrt(np.maximum(-2.0 * goal, 0.0)) + 1.0)
+    _, high = bisect_each(lambda x: log_delta(x, effect) > goal, np.zeros(goal.shape), top, halvings=200)
     return np.asarray(np.where(log_delta(np.zeros(goal.shape), effect) <= goal, 0.0, high), dtype=np.float64)
 
 
 def relative_error(epsilon: float, mu: float) -> float:
-    """A bound on the relative error of ``delta`` as computed, mu being right to 3 units in the last place.
+    """A bound on the relative error of ``delta`` as computed, for mu right to 3 units in the last place.
 
-    Derived in ``docs/explanation/numerics.md``: of u, which moves ln delta by at most |z| + 6 per unit, z = u + mu; of
-    u^2; and of R(u) - R(z), whose cancellation the choice of ``_mills_drop`` limits.
+    ``docs/explanation/numerics.md`` derives it from the errors of u, which moves ln delta by at most |z| + 6 per unit
+    with z = u + mu, of u^2, and of R(u) - R(z), whose cancellation the choice in ``_mills_drop`` limits.
     """
     u = abs(epsilon) / mu + mu
     return EPS * (256.0 + 32.0 * u * u + 2.0 * abs(math.log(mu)))
@@ -89,7 +89,9 @@ def delta_interval(epsilon: float, mu: float) -> Interval:
     return Interval(max(0.0, value * (1.0 - error) - 5e-324), min(1.0, value * (1.0 + error) + 5e-324))
 
 
-@functools.lru_cache(maxsize=4096)  # claims, a run and its verification ask the same; an answer takes milliseconds
+@functools.lru_cache(
+    maxsize=4096
+)  # claims, a run and its verification repeat the question; an answer takes milliseconds
 def epsilon_interval(log_target: float, mu: float) -> Interval:
     """``epsilon`` at delta = e^``log_target`` < 1, with its rounding error on both sides."""
     error = relative_error(float(log_epsilon(log_target, mu)), mu) + 4.0 * EPS * abs(log_target)
@@ -99,20 +101,15 @@ def epsilon_interval(log_target: float, mu: float) -> Interval:
 
 
 def _mills_drop(u: Floats, mu: Floats) -> Floats:
-    """R(u) - R(u + mu) without cancellation: by quadrature where mu is small, else as it stands."""
-    wide = _mills(u) - _mills(u + mu)
+    """R(u) - R(u + mu): by quadrature of 1 - z R(z) if mu is small, else as a difference."""
     short = mu * np.maximum(1.0, -u) < 0.25
     z = u[..., None] + np.where(short, mu, 0.0)[..., None] * _NODES
-    narrow = mu * np.sum(_WEIGHTS * _mills_slope(z), axis=-1)
-    return np.asarray(np.where(short, narrow, wide), dtype=np.float64)
+    # far out 1 - z R(z) by its asymptotic series, as the difference would lose digits
+    w = 1.0 / np.square(np.maximum(np.abs(z), 1.0))
+    series = w * (1 - 3 * w * (1 - 5 * w * (1 - 7 * w * (1 - 9 * w * (1 - 11 * w)))))
+    slope = np.where(z > 60.0, series, 1.0 - z * _mills(z))
+    return np.asarray(np.where(short, mu * np.sum(_WEIGHTS * slope, axis=-1), _mills(u) - _mills(u + mu)))
 
 
 def _mills(z: Floats) -> Floats:
     return np.asarray(math.sqrt(0.5 * math.pi) * erfcx(z / math.sqrt(2.0)), dtype=np.float64)
-
-
-def _mills_slope(z: Floats) -> Floats:
-    """1 - z R(z), by its asymptotic series where z is so large that the difference would lose digits."""
-    w = 1.0 / np.square(np.maximum(np.abs(z), 1.0))
-    series = w * (1 - 3 * w * (1 - 5 * w * (1 - 7 * w * (1 - 9 * w * (1 - 11 * w)))))
-    return np.asarray(np.where(z > 60.0, series, 1.0 - z * _mills(z)), dtype=np.float64)

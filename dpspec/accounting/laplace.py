@@ -1,4 +1,4 @@
-"""The Laplace mechanism, on all records or on a Poisson sample of them.
+"""The Laplace mechanism, on all records or on a Poisson sample.
 
 Without the record a step shows Lap(0, b), with it Lap(s, b), or, sampled at rate q, (1 - q) Lap(0, b) + q Lap(s, b). In
 terms of the loss l = ln(Lap(s, b) / Lap(0, b)) in [-m, m], m = s / b, the pair is exact: Lap(0, b) has an atom 1/2 at
@@ -9,7 +9,7 @@ between a and c, merged, have the loss (a + c) / 2. A sampled step's loss is x =
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,11 +22,18 @@ _TABLE = 801
 
 
 class Laplace(Pair):
-    """Laplace noise of ``scale`` b > 0 on a sum that one record moves by up to ``sensitivity`` s > 0 (in L1 norm).
+    """Laplace noise on a sum, of all records or of a Poisson sample. Only sensitivity / scale matters.
 
-    rate: the Poisson sampling rate, 0 < q <= 1. Only s / b matters. The pair dominates the mechanism for records added
-    or removed; in many dimensions because the one-dimensional pair does (all of the sensitivity in one coordinate).
-    Raises ``ValueError`` naming the argument.
+    The pair dominates the mechanism for records added or removed; in many dimensions because the one-dimensional pair
+    does (all of the sensitivity in one coordinate).
+
+    Args:
+        scale: b of the noise, above 0.
+        sensitivity: the largest change of the sum by one record in L1 norm, above 0.
+        rate: the Poisson sampling rate, 0 < q <= 1.
+
+    Raises:
+        ValueError: the message names the argument.
     """
 
     def __init__(self, scale: float, sensitivity: float = 1.0, rate: float = 1.0) -> None:
@@ -34,17 +41,13 @@ class Laplace(Pair):
         self.rate = inside("rate", rate, one=True)
         if not 0.0 < self.edge < math.inf:
             raise ValueError(f"scale must leave sensitivity / scale above 0 and finite, got {scale!r}")
+        self.key = ("laplace", self.edge, self.rate)
 
     def __repr__(self) -> str:
         return f"Laplace(sensitivity/scale {self.edge:g}, rate {self.rate:g})"
 
-    @property
-    def key(self) -> Hashable:
-        """The two numbers that matter."""
-        return ("laplace", self.edge, self.rate)
-
     def largest_loss(self, direction: Direction) -> float:
-        """That of the atom at m present-first, of the one at -m absent-first."""
+        """The loss of the atom at m present-first, at -m absent-first."""
         losses = self.losses(np.array([-self.edge, self.edge]))
         return abs(float(losses[1 if direction == "present-first" else 0])) * (1.0 + 1e-13)
 
@@ -60,12 +63,12 @@ class Laplace(Pair):
         return np.asarray(np.where(np.abs(change) <= 0.5, near, np.where(l > 0.0, far, plain)), dtype=np.float64)
 
     def loss_error(self, l: Floats, x: Floats) -> Floats:  # noqa: E741
-        """A bound on the error of ``losses`` when ``l`` is off by its own rounding."""
+        """A bound on the error of ``losses`` if ``l`` is off by its rounding."""
         slope = np.exp(np.minimum(math.log(self.rate) + l - x, 0.0))
         return np.asarray(EPS * (32.0 * np.abs(x) + 4.0 * np.abs(l) * slope), dtype=np.float64)
 
     def inverse(self, x: Floats) -> Floats:
-        """l(x), clipped to [-m, m]; what it is off by shows in ``losses`` of it."""
+        """l(x), clipped to [-m, m]; ``losses`` of the result shows its error."""
         if self.rate == 1.0:
             return np.clip(x, -self.edge, self.edge)
         q = self.rate
@@ -102,7 +105,7 @@ class Laplace(Pair):
         return min(values) - error, min(0.0, max(values) + error)
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
-        """Nothing is cut: losses are bounded."""
+        """All outcomes: losses are bounded."""
         return _LaplacePart(self, one_direction(direction) == "present-first")
 
     def bins(self, l: Floats) -> Bins:  # noqa: E741
@@ -155,7 +158,7 @@ class _LaplacePart(TruncatedPair):
 
     @property
     def _ends(self) -> tuple[float, float]:
-        """The least and the largest loss."""
+        """The smallest and the largest loss."""
         ends = np.sort(self._sign * self.pair.losses(np.array([-self.pair.edge, self.pair.edge])))
         return float(ends[0]), float(ends[1])
 

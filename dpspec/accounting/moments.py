@@ -1,26 +1,18 @@
 """Moments of the likelihood ratio of one step, in excess of one, for any real power.
 
-Their integrand is a power of one plus w without its value and its tangent at w = 0, in log space:
-g(w) = (1 + w)^s - 1 - s w >= 0 for s > 1 and for s < 0. Averaged over a w of mean 0 it is a moment in excess of one.
+With w the ratio less 1, whose mean is 0 under the second distribution,
 
-**A Gaussian mixture pair.** With l the log-likelihood ratio of Q = N(0, 1) and P = sum_j p_j N(a_j, 1), w = e^l - 1 and
-E_Q[w] = 0,
+    E[(1 + w)^s] - 1 = E[g(w)],   g(w) = (1 + w)^s - 1 - s w >= 0 for s > 1 and for s < 0,
 
-    E_Q[(P/Q)^s] - 1 = E_Q[g(w)],   g(w) = (1 + w)^s - 1 - s w >= 0 for s > 1 and for s < 0,
+so nothing cancels between outputs, and a moment that exceeds one by 1e-20 has full precision. All in log space.
 
-so nothing cancels between outputs and a moment that exceeds one by 1e-20 has as many digits as any other. Everything
-is in log space. The integrand is analytic, so the trapezoid rule converges exponentially in one over its step: the
-step is halved until two results agree to 5e-13, which leaves far less. The rule runs over the outputs where the
-integrand is within e^-120 of its largest bound, found by bisecting the line on upper bounds that use that l is convex.
+*A Gaussian mixture pair.* The integrand is analytic, so the trapezoid rule converges exponentially in one over its
+step. The step is halved until two results agree to 5e-13. The rule covers the outputs whose integrand is within e^-120
+of its largest bound, found by bisecting the line on upper bounds that use the convexity of l.
 
-**A sampled Laplace pair.** In terms of the loss l of the unsampled pair, r = 1 + w, w = q (e^l - 1), has under Lap(0,
-b) an atom 1/2 at l = -m, one of e^-m / 2 at m and the density e^(-(l + m) / 2) / 4 between. As above, E[w] = 0 is left
-out:
-
-    E[r^s] - 1 = E[g(w)],   g(w) = (1 + w)^s - 1 - s w >= 0 for s > 1 and for s < 0.
-
-The integral is by Gauss's rule on panels that shrink towards both ends, where large powers have all of it; panels are
-halved until two results agree to 5e-13.
+*A sampled Laplace pair.* In terms of the loss l of the unsampled pair, w = q (e^l - 1) has under Lap(0, b) an atom 1/2
+at l = -m, one of e^-m / 2 at m and the density e^(-(l + m) / 2) / 4 between. Gauss's rule covers panels that shrink
+towards both ends, where large powers are concentrated, and are halved until two results agree to 5e-13.
 """
 
 from __future__ import annotations
@@ -34,22 +26,22 @@ from scipy.special import logsumexp
 
 from dpspec.accounting.numerics import EPS, LOG_ROOT_TWO_PI, Floats, gauss_rule
 
-#: Terms of the series of g in w, and where it is used.
+#: Terms of the series of g in w, and the largest |w| and |s w| for it.
 _TERMS, _SMALL = 16, 0.05
 
 
 def log_excess_power(power: Floats, loss: Floats, change: Floats) -> Floats:
     """ln g(w) at w = ``change`` = e^``loss`` - 1 for the powers s > 1 or s < 0; arrays of one shape.
 
-    Where |w| and |s w| are small, g is its Taylor series. Else, with r = 1 + s w > 0, g = r (e^d - 1) for
+    If |w| and |s w| are small, g is its Taylor series. Else, with r = 1 + s w > 0, g = r (e^d - 1) for
     d = s l - ln r, and the logarithm of r is taken so that nothing cancels near s = 1 or s = 0; with r <= 0 the two
-    parts of g have the same sign. ``change`` may be capped where ``loss`` is above 700; -inf where w = 0.
+    parts of g have the same sign. ``change`` may be capped if ``loss`` is above 700; -inf at w = 0.
     """
     s, w = power, change
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         small = (np.abs(w) < _SMALL) & (np.abs(s * w) < _SMALL)
         far = loss > 30.0
-        # r e^-l = 1 - (s - 1) (e^-l - 1), which is what matters near s = 1
+        # r e^-l = 1 - (s - 1) (e^-l - 1), which is precise near s = 1
         scaled = 1.0 - (s - 1.0) * np.expm1(-loss)
         log_r = np.where(s > 0.0, loss + np.log1p(-(s - 1.0) * np.expm1(-loss)), np.log1p(s * w))
         gap = np.where(s > 0.0, (s - 1.0) * loss - np.log1p(-(s - 1.0) * np.expm1(-loss)), s * loss - np.log1p(s * w))
@@ -76,32 +68,37 @@ def _series(s: Floats, w: Floats) -> Floats:
         return np.asarray(np.log(0.5 * s * (s - 1.0)) + 2.0 * np.log(np.abs(w)) + np.log(tail), dtype=np.float64)
 
 
-#: Outputs whose integrand is e^-120 of the largest are left out.
+#: Outputs whose integrand is below e^-120 of the largest are omitted.
 _CUT = 120.0
 
-
-#: Two steps of the trapezoid rule must agree to this, relative to the moment or to its logarithm where that is larger.
+#: Two steps of the trapezoid rule must agree to this, relative to the moment or to its logarithm if that is larger.
 _AGREE = 5e-13
 
-
-#: Cells of a window are at most this wide; for negative powers there are at least so many of them.
+#: The maximum width of a window's cells, and their minimum number for negative powers.
 _CELL, _CELLS = 1.0, 24
 
-
-#: The trapezoid rule's first step, and how often it may be halved.
+#: The trapezoid rule's first step, and the maximum number of its halvings.
 _STEP, _HALVINGS = 0.5, 24
 
-
-#: Components times outputs that are worked on at once, and the most outputs for one moment.
+#: Components times outputs per block, and the maximum number of outputs for one moment.
 _BLOCK, _MOST = 1 << 21, 1 << 24
 
 
 def log_gaussian_excess(powers: Floats, shifts: Floats, log_weights: Floats) -> Floats:
-    """ln(E_Q[(P/Q)^s] - 1) for each power s > 1 or s < 0, shape (n,).
+    """ln(E_Q[(P/Q)^s] - 1) for Q = N(0, 1) and P = sum_j p_j N(a_j, 1).
 
-    shifts, log_weights: a_j >= 0 and ln p_j in units of the noise, shape (n, m), one pair per power; equal rows may be
-    broadcast views. Relative error of the excess below 1e-11, of its logarithm below 1e-12 where that exceeds 1; -inf
-    where it is 0 in float64. Raises ``ArithmeticError`` where the integral would need more than 16 million outputs.
+    The relative error of the excess is below 1e-11, of its logarithm below 1e-12 if that exceeds 1.
+
+    Args:
+        powers: s > 1 or s < 0, (n,).
+        shifts: a_j >= 0 in units of the noise, (n, m), one pair per power; equal rows may be broadcast views.
+        log_weights: ln p_j, (n, m).
+
+    Returns:
+        The logarithms, (n,); -inf if the excess is 0 in float64.
+
+    Raises:
+        ArithmeticError: the integral would need more than 16 million outputs.
     """
     result = np.full(powers.shape, -np.inf)
     weighted = log_weights > -np.inf
@@ -116,7 +113,7 @@ def log_gaussian_excess(powers: Floats, shifts: Floats, log_weights: Floats) -> 
 
 @dataclass(frozen=True, eq=False)
 class _Moments:
-    """Some powers with their pairs; arrays of points carry the row that they belong to."""
+    """Powers with their pairs; arrays of points carry the row of their power."""
 
     powers: Floats
     shifts: Floats
@@ -148,7 +145,7 @@ class _Moments:
         raise ArithmeticError(f"the moment of order {s:g} needs too many points for shifts of up to {top:g} sigma")
 
     def _windows(self) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-        """The cells (left, right, row) that matter, ordered by row and place."""
+        """The relevant cells (left, right, row), ordered by row and place."""
         n = len(self.powers)
         used = self.logs > -np.inf
         top = np.where(used, self.shifts, 0.0).max(axis=1)
@@ -173,7 +170,7 @@ class _Moments:
             row = np.concatenate((row, row[split]))
 
     def _bounds(self, left: Floats, right: Floats, row: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Of the largest of z^s, 1 and |s| z under the normal density, z = P/Q: a value reached, and an upper bound."""
+        """A value reached, and an upper bound, of the largest of z^s, 1 and |s| z times the normal density, z = P/Q."""
         s = self.powers[row]
         low, slope_low = self._ratio(left, row)
         high, slope_high = self._ratio(right, row)
@@ -183,7 +180,7 @@ class _Moments:
             reached = np.maximum(reached, np.maximum(np.maximum(s * loss, 0.0), weight + loss) - 0.5 * np.square(z))
         chord = (high - low) / (right - left)
         rising = np.where(s > 0.0, _peak(s * low, s * chord, left, left, right), -np.inf)
-        # s l is concave for negative s: it lies below its tangents
+        # s l is concave for negative s: below its tangents
         first = _peak(s * low, s * slope_low, left, left, right)
         second = _peak(s * high, s * slope_high, right, left, right)
         falling = np.where(s < 0.0, np.minimum(first, second), -np.inf)
@@ -244,7 +241,7 @@ class _Moments:
         terms = exponents + logs
         top = terms.max(axis=1)
         loss = top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
-        near = np.abs(loss) < 0.5  # here l is better taken from w, which has no rounding error near 0
+        near = np.abs(loss) < 0.5  # here l is computed from w, which has no rounding error near 0
         change = np.expm1(np.minimum(loss, 700.0))
         weights = np.exp(logs[near])
         change[near] = np.sum(weights * np.expm1(np.minimum(exponents[near], 700.0)), axis=1)
@@ -260,19 +257,23 @@ def _peak(value: Floats, slope: Floats, anchor: Floats, left: Floats, right: Flo
 
 _NODES, _WEIGHTS = gauss_rule(16)
 
-
-#: How often the panels next to the ends are halved, and how often all of them are.
+#: Halvings of the panels next to the ends, and of all panels.
 _GRADES, _PANEL_HALVINGS = 44, 6
 
-
-#: Two results must agree to this, relative to the moment or to its logarithm where that is larger.
+#: Two results must agree to this, relative to the moment or to its logarithm if that is larger.
 _PANELS_AGREE = 5e-13
 
 
 def log_laplace_excess(power: float, rate: float, effect: float) -> float:
-    """ln(E[r^s] - 1) for the power s > 1 or s < 0; -inf where it is 0 in float64.
+    """ln(E[r^s] - 1) for the ratio r of a sampled Laplace pair; -inf if the excess is 0 in float64.
 
-    rate: 0 < q <= 1; effect: m = sensitivity / scale >= 0. Raises ``ArithmeticError`` where panels do not settle.
+    Args:
+        power: s > 1 or s < 0.
+        rate: 0 < q <= 1.
+        effect: m = sensitivity / scale >= 0.
+
+    Raises:
+        ArithmeticError: the panels do not converge.
     """
     if effect == 0.0:
         return -math.inf

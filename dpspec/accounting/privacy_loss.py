@@ -1,4 +1,4 @@
-"""The privacy loss of a composed mechanism: what it leaks, in both directions, as certified intervals.
+"""The privacy loss of a composed mechanism as certified intervals, in both directions.
 
 >>> from dpspec.accounting import Mixture, PrivacyLoss
 >>> step = PrivacyLoss.of(Mixture.poisson(4, 0.01, 1.0))
@@ -19,34 +19,35 @@ from dpspec.accounting.grid import Pair
 from dpspec.accounting.laplace import Laplace
 from dpspec.accounting.mixture import Mixture
 from dpspec.accounting.numerics import OPPOSITE, Directions, Interval, directions, finite, inside, positive, whole
-from dpspec.accounting.solver import (
-    CLOSED,
-    Question,
-    answer_in_closed_form,
-    bound_without_grid,
-    cut_without_grid,
-    is_beyond_grids,
-    solve,
-    solve_larger,
-    solve_worst,
-)
+from dpspec.accounting.profiles import CLOSED, Question, bound_without_grid, gaussian_answer
+from dpspec.accounting.solver import solve
 
-#: The relative width of an interval when none is asked for.
+#: The default relative width of an interval.
 WIDTH = 1e-4
 
-#: Levels under this are not told from 0 in one minus them.
-_TOLD = 1e-13
+#: Levels under this do not change one minus them.
+_RESOLVED = 1e-13
+
+#: A Gaussian step of a larger effect (sensitivity over sigma) is not discretized: losses would leave any grid.
+_STEEPEST = 1e6
 
 
 @dataclass(frozen=True)
 class PrivacyLoss:
-    """The composition of ``steps`` of each phase's pair, seen in one direction or as the worse of both.
+    """The composition of ``steps`` of each phase's pair, in one direction or as the worse of both.
 
     Adaptive composition is covered: a pair dominates every choice of step that it dominates (Zhu, Dong and Wang 2022,
-    Theorem 10). Answers are intervals that contain the exact value for the pairs given, and say what computed them:
-    discretisation, cut tails, wrapped mass and rounding are bounded and charged; the basic functions (exp, log, the
-    normal tail, the FFT) are taken to keep the accuracy that ``docs/explanation/numerics.md`` states and
-    ``library_accuracy`` checks.
+    Theorem 10). Each answer is an interval that contains the exact value for the pairs given, and names its method:
+    discretization, cut tails, wrapped mass and rounding are bounded and charged. The basic functions (exp, log, the
+    normal tail, the FFT) are assumed as accurate as ``docs/explanation/numerics.md`` states and ``library_accuracy``
+    checks.
+
+    Args:
+        phases: (pair, steps) each; steps of equal pairs are added.
+        direction: of the answers.
+
+    Raises:
+        ValueError: the message names the argument.
     """
 
     phases: tuple[tuple[Pair, int], ...]
@@ -88,21 +89,21 @@ class PrivacyLoss:
     def mixture(
         cls, sensitivities: npt.ArrayLike, probabilities: npt.ArrayLike, sigma: float, direction: Directions = "both"
     ) -> PrivacyLoss:
-        """One step of a scalar mixture of Gaussians; see ``Mixture``, which also knows groups and fixed batches."""
+        """One step of a scalar mixture of Gaussians; see ``Mixture``, which covers groups and fixed batches."""
         return cls.of(Mixture(sensitivities, probabilities, sigma), direction)
 
     @classmethod
     def discrete(cls, present: npt.ArrayLike, absent: npt.ArrayLike, direction: Directions = "both") -> PrivacyLoss:
-        """One step that shows finitely many outcomes; see ``Discrete``."""
+        """One step with finitely many outcomes; see ``Discrete``."""
         return cls.of(Discrete(present, absent), direction)
 
     def compose(self, times: int) -> PrivacyLoss:
-        """This, run ``times`` times."""
+        """The composition of ``times`` copies."""
         count = whole("times", times, 1)
         return PrivacyLoss(tuple((pair, steps * count) for pair, steps in self.phases), self.direction)
 
     def __add__(self, other: PrivacyLoss) -> PrivacyLoss:
-        """This followed by ``other``, in the same direction."""
+        """The composition of both, which must have one direction."""
         if not isinstance(other, PrivacyLoss):
             return NotImplemented
         if other.direction != self.direction:
@@ -110,9 +111,11 @@ class PrivacyLoss:
         return PrivacyLoss(self.phases + other.phases, self.direction)
 
     def epsilon(self, delta: float, *, width: float = WIDTH) -> Interval:
-        """The least epsilon >= 0 for which the composition is (epsilon, ``delta``)-DP, 0 < delta < 1.
+        """The smallest epsilon >= 0 for which the composition is (epsilon, ``delta``)-DP, 0 < delta < 1.
 
-        width: the relative width wanted; a wider interval comes back where the grid limits do not allow it.
+        Args:
+            delta: the delta.
+            width: the relative width wanted; the interval is wider if the grid limits do not allow it.
         """
         return self.epsilons([delta], width=width)[0]
 
@@ -121,53 +124,68 @@ class PrivacyLoss:
         deltas: Sequence[float],
         *,
         width: float | Sequence[float] = WIDTH,
-        beside: Sequence[Interval | None] | None = None,
+        other_direction: Sequence[Interval | None] | None = None,
     ) -> list[Interval]:
         """``epsilon`` at several deltas, in their order; nearby ones share one composition.
 
-        width: of all, or one for each delta. beside: of a loss in one direction, what this returned for the other one
-        at each delta, or None. Where it is given and narrow enough only the larger of both counts, and an epsilon that
-        is certainly no larger comes back as wide as that takes.
+        Args:
+            deltas: the deltas.
+            width: of all, or one for each delta.
+            other_direction: for a loss in one direction and each delta, the result for the other direction, or None. If
+                given and narrow enough, only the larger of both counts, and an epsilon that is certainly no larger may
+                be wide.
         """
-        logs = [math.log(inside("delta", delta)) for delta in deltas]
-        widths = list(width) if isinstance(width, Sequence) else [width] * len(logs)
-        if len(widths) != len(logs):
-            raise ValueError(f"width must be one number, or one for each of {len(logs)} deltas, got {len(widths)}")
-        if beside is not None and (len(beside) != len(logs) or self.direction == "both"):
-            raise ValueError("beside must hold one interval, or None, for each delta of a loss in one direction")
-        return self._solve([Question(log_delta=log) for log in logs], [inside("width", one) for one in widths], beside)
+        count = len(deltas)
+        widths = list(width) if isinstance(width, Sequence) else [width] * count
+        if len(widths) != count:
+            raise ValueError(f"width must be one number, or one for each of {count} deltas, got {len(widths)}")
+        if other_direction is not None and (len(other_direction) != count or self.direction == "both"):
+            raise ValueError(
+                "other_direction must hold one interval, or None, for each delta of a loss in one direction"
+            )
+        questions = [Question("epsilon", math.log(inside("delta", delta))) for delta in deltas]
+        return self._solve(questions, widths, other_direction)
 
     def delta(self, epsilon: float, *, width: float = WIDTH) -> Interval:
-        """The least delta for which the composition is (``epsilon``, delta)-DP; any finite epsilon.
+        """The smallest delta for which the composition is (``epsilon``, delta)-DP.
 
-        width: relative to delta, so that a delta of 1e-30 has as many true digits as one of 0.1.
+        Args:
+            epsilon: any finite number.
+            width: relative to delta, so that a delta of 1e-30 is as precise as a delta of 0.1.
         """
-        return self._solve([Question(epsilon=finite("epsilon", epsilon))], inside("width", width))[0]
+        return self._solve([Question("delta", finite("epsilon", epsilon))], [width])[0]
 
     def advantage(self, *, width: float = WIDTH) -> Interval:
         """The largest tpr - fpr of a test: the total variation distance, delta at epsilon 0, in either direction."""
         return self.delta(0.0, width=width)
 
     def tradeoff(self, alpha: float, *, width: float = WIDTH) -> Interval:
-        """The least type-II error of a test of type-I error ``alpha`` in (0, 1], in this loss's direction.
+        """The smallest type-II error of a test of type-I error ``alpha`` in (0, 1], in this loss's direction.
 
-        Its tests look for the first distribution: "the record is present" for a present-first loss. Of both directions
-        it is the symmetrised curve, what holds whichever is tested. Whole curves: ``tradeoff_bounds``. width:
-        relative to the smaller of the two, the error and the power.
+        Its tests look for the first distribution: "the record is present" for a present-first loss. For both directions
+        it is the symmetrized curve, a bound for either test. ``tradeoff_bounds`` computes whole curves.
+
+        Args:
+            alpha: the type-I error.
+            width: relative to the smaller of the error and the power.
         """
         return self.tradeoffs([alpha], width=width)[0]
 
     def tradeoffs(self, alphas: Sequence[float], *, width: float = WIDTH) -> list[Interval]:
         """``tradeoff`` at several levels, in their order."""
-        powers = self._curve("alpha", alphas, self.direction, width, miss=True)
+        powers = self._powers("alpha", alphas, self.direction, width, miss=True)
         return [power.mirrored() for power in powers]
 
     def rero(self, kappa: float, *, direction: Directions = "present-first", width: float = WIDTH) -> Interval:
-        """The most that a reconstruction attack can succeed whose baseline success is ``kappa`` in (0, 1].
+        """The largest success probability of a reconstruction attack with the baseline success ``kappa`` in (0, 1].
 
         The power at level kappa of the test of "absent" against "present" (Kaissis et al. 2023, Theorem 1): of the
-        present-first curve, *whatever the loss's own direction*. ``direction`` asks for the other curve, or by ``both``
-        for the symmetrised one, a valid but looser bound. width: relative, down to kappas of 1e-30 and below.
+        present-first curve for any direction of the loss.
+
+        Args:
+            kappa: the baseline success.
+            direction: the curve; ``both`` is the symmetrized one, a valid but looser bound.
+            width: relative, down to kappas of 1e-30 and below.
         """
         return self.reros([kappa], direction=direction, width=width)[0]
 
@@ -175,28 +193,28 @@ class PrivacyLoss:
         self, kappas: Sequence[float], *, direction: Directions = "present-first", width: float = WIDTH
     ) -> list[Interval]:
         """``rero`` at several baselines, in their order; nearby ones share one composition."""
-        return self._curve("kappa", kappas, direction, width, miss=False)
+        return self._powers("kappa", kappas, direction, width, miss=False)
 
     def level(self, power: float, *, direction: Directions = "present-first", width: float = WIDTH) -> Interval:
         """The level at which the best test has this ``power`` in (0, 1): the inverse of ``rero``, and as precise.
 
-        So the baseline success from which reconstruction can succeed with probability ``power`` at most.
+        It is the baseline success from which reconstruction can succeed with probability ``power`` at most.
         """
         return self._tests("power", [inside("power", power)], direction, width, power=True)[0]
 
-    def _curve(
+    def _powers(
         self, name: str, levels: Sequence[float], direction: Directions, width: float, *, miss: bool
     ) -> list[Interval]:
-        """The most powers at ``levels``; ``miss``: as precise in one minus the power.
+        """The largest powers at ``levels``; ``miss``: as precise in one minus the power.
 
-        Where a power is so near one that this profile hardly tells, the other direction's does: it is the same point of
-        the curve, seen from the other law.
+        If a power is so close to one that this profile resolves it poorly, the other direction's profile is used: the
+        same point of the curve, with the two distributions exchanged.
         """
         powers = self._tests(name, levels, direction, width, power=False)
         imprecise = [
             i
             for i, power in enumerate(powers)
-            if power.width > width * (1.0 - power.lower if miss else power.upper) and levels[i] > _TOLD
+            if power.width > width * (1.0 - power.lower if miss else power.upper) and levels[i] > _RESOLVED
         ]
         other = direction if direction == "both" else OPPOSITE[direction]
         errors = self._tests(name, [1.0 - levels[i] for i in imprecise], other, width, power=True)
@@ -207,44 +225,61 @@ class PrivacyLoss:
     def _tests(
         self, name: str, values: Sequence[float], direction: Directions, width: float, *, power: bool
     ) -> list[Interval]:
-        """The powers of the best tests at levels ``values``, or (``power``) the levels of those with such powers."""
+        """The powers of the best tests at levels ``values``, or (``power``) the levels of tests with such powers."""
         checked = [inside(name, value, one=True) for value in values]
-        inside("width", width)
-        logs = [math.log(value) for value in checked if value < 1.0]
-        questions = [Question(log_power=log) if power else Question(log_level=log) for log in logs]
-        answers = iter(replace(self, direction=direction)._solve(questions, width) if questions else [])
+        questions = [Question("level" if power else "power", math.log(value)) for value in checked if value < 1.0]
+        loss = replace(self, direction=direction)
+        answers = iter(loss._solve(questions, [inside("width", width)] * len(questions)) if questions else ())
         return [Interval(1.0, 1.0).by(CLOSED) if value == 1.0 else next(answers) for value in checked]
 
     def _solve(
         self,
         questions: list[Question],
-        widths: float | Sequence[float],
-        beside: Sequence[Interval | None] | None = None,
+        widths: Sequence[float],
+        other: Sequence[Interval | None] | None = None,
     ) -> list[Interval]:
-        moving = [(pair, steps) for pair, steps in self.phases if pair.effect != 0.0]
-        exact = [answer_in_closed_form(question, moving) for question in questions]
-        if all(interval is not None for interval in exact):
-            return [interval for interval in exact if interval is not None]
-        sides = directions(self.direction)
-        if is_beyond_grids(moving):
+        """Answers by a closed form if there is one, else from grids; see ``solver.solve``."""
+        moving: list[tuple[Pair, int]] = []
+        squares, sides, is_gaussian, is_steep = [], directions(self.direction), True, False
+        for pair, steps in self.phases:
+            if pair.effect == 0.0:
+                continue
+            moving.append((pair, steps))
+            squares.append(steps * (pair.effect or 0.0) ** 2)
+            is_gaussian &= pair.effect is not None
+            is_steep |= _STEEPEST < pair.dominating_effect < math.inf
+        for width in widths:
+            inside("width", width)
+        if is_gaussian:
+            mu = math.sqrt(math.fsum(squares))
+            return [gaussian_answer(question, mu).by(CLOSED) for question in questions]
+        if is_steep:
             return [bound_without_grid(question, moving, sides) for question in questions]
-        each = widths if isinstance(widths, Sequence) else [float(widths)] * len(questions)
-        if len(sides) > 1 and any(question.testing for question in questions):
-            intervals = solve_worst(moving, questions, each)
-        elif len(sides) > 1:
-            intervals = solve_larger(moving, questions, each)
-        else:
-            intervals = solve(moving, sides[0], questions, each, beside)
-        return cut_without_grid(intervals, questions, moving, sides)
+        answers = solve(moving, sides, questions, widths, other)
+        for i, found in enumerate(answers):
+            if found.relative_width <= widths[i]:
+                continue
+            loose = bound_without_grid(questions[i], moving, sides)
+            if loose.upper < found.upper:
+                answers[i] = Interval(min(found.lower, loose.upper), loose.upper, loose.method, found.lower_method)
+        return answers
 
 
 def group_curve(
     phases: Sequence[tuple[Mixture, int]], deltas: Sequence[float], direction: Directions = "both", width: float = WIDTH
 ) -> list[Interval]:
-    """Epsilon of DP-SGD for a group at each of ``deltas``: the mixtures of a training schedule, composed.
+    """Epsilon of DP-SGD for a group at several deltas: the mixtures of a training schedule, composed.
 
-    phases: (one-step pair, steps). The composition of the one-step mixtures dominates the whole training run, for an
-    adversary that sees every iterate, and equality is reached by some losses and data (Ganesh 2024, Theorems 3.1 and
-    3.3). Raises ``ValueError`` naming the argument that makes no sense.
+    The composition of the one-step mixtures dominates the whole training run for an adversary who sees every iterate.
+    Some losses and data attain it (Ganesh 2024, Theorems 3.1 and 3.3).
+
+    Args:
+        phases: (one-step pair, steps) each.
+        deltas: the deltas.
+        direction: as for ``PrivacyLoss``.
+        width: the relative width of each interval.
+
+    Raises:
+        ValueError: the message names the argument.
     """
     return PrivacyLoss(tuple(phases), direction).epsilons(deltas, width=width)

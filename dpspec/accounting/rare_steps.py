@@ -1,8 +1,8 @@
-"""Compositions that one rare step may decide: no such step, or exactly one, each with a tilt of its own.
+"""Compositions that one rare step may decide: without such a step, or with exactly one, each with a separate tilt.
 
-With tiny rates and deltas, a single step of an outcome that is hardly ever seen can make up most of delta. No one tilt
-suits both it and the sum of all the other steps: the tilted composition has two peaks, and delta lies in the valley,
-under the rounding of the transform. So each step's measure is cut at a loss into m = b + j, and to first order
+At tiny rates and deltas, a single step with a very rare outcome can contribute most of delta. No one tilt suits both
+it and the sum of all other steps: the tilted composition has two peaks, and delta is in the valley, under the rounding
+of the transform. So each step's measure is cut at a loss into m = b + j, and to first order
 
     m^T = b^T + T b^(T - 1) j + rest,    mass of the rest <= (T |j|)^2 / 2,
 
@@ -22,28 +22,26 @@ from dpspec.accounting.composition import Composition, compose
 from dpspec.accounting.grid import Atoms, TooLongError
 from dpspec.accounting.numerics import bisect
 
-#: The chance of such a step, at most, as a share of the root of delta.
+#: The maximum probability of such a step, as a share of the root of delta.
 _SHARE = 1e-3
 
+#: A composition is split if the relative error of its sum at the reference exceeds this.
+UNSURE = 1e-5
 
-#: A composition is taken apart where its sum at the reference is known no better than this.
-_UNSURE = 1e-5
-
-
-#: So many kinds of steps are taken apart at most.
+#: The maximum number of phases that are split.
 _KINDS = 4
 
 
 @dataclass(frozen=True, eq=False)
 class SplitComposition:
-    """A profile as a sum: compositions with ln of how many there are, and what is left out of an upper bound."""
+    """A profile as a sum of compositions with ln of their multiplicities; ``log_rest`` is added to upper bounds."""
 
     members: tuple[tuple[Composition, float], ...]
     log_rest: float
 
     @property
     def spacing(self) -> float:
-        """The grid's."""
+        """The grid's step."""
         return self.members[0][0].spacing
 
     def log_upper(self, epsilon: float) -> float:
@@ -52,7 +50,7 @@ class SplitComposition:
         return min(0.0, float(np.logaddexp.reduce([*terms, self.log_rest])))
 
     def log_finite(self, epsilon: float) -> float:
-        """The same of the part that finite losses make."""
+        """The part of ``log_upper`` from finite losses."""
         terms = [composed.log_finite(epsilon) + log for composed, log in self.members]
         return float(np.logaddexp.reduce([*terms, self.log_rest]))
 
@@ -69,7 +67,7 @@ class WorstComposition:
 
     @property
     def spacing(self) -> float:
-        """The grid's."""
+        """The grid's step."""
         return self.members[0].spacing
 
     def log_upper(self, epsilon: float) -> float:
@@ -77,7 +75,7 @@ class WorstComposition:
         return max(member.log_upper(epsilon) for member in self.members)
 
     def log_finite(self, epsilon: float) -> float:
-        """The same of the part that finite losses make."""
+        """The part of ``log_upper`` from finite losses."""
         return max(member.log_finite(epsilon) for member in self.members)
 
     def log_lower(self, epsilon: float) -> float:
@@ -89,16 +87,21 @@ class WorstComposition:
 ComposedProfile: TypeAlias = Composition | SplitComposition | WorstComposition
 
 
-def compose_with_rare_steps(
-    phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, floor: float, limit: int, log_delta: float
+def split_rare_steps(
+    whole: Composition, phases: Sequence[tuple[Atoms, int]], floor: float, limit: int, log_delta: float
 ) -> Composition | SplitComposition:
-    """``compose``, and where that is drowned in rounding at ``reference``, taken apart.
+    """The ``whole`` composition of ``phases``, split if that is possible.
 
-    log_delta: ln of the delta that is wanted there.
+    Args:
+        whole: a composition whose sum at its reference is imprecise.
+        phases: its measures and steps.
+        floor: the smallest epsilon that will be evaluated.
+        limit: the largest number of nodes of a transform.
+        log_delta: ln of the wanted delta at the reference.
     """
-    whole = compose(phases, tilt, reference, floor, limit)
-    if whole.relative_error(reference) <= _UNSURE or len(phases) > _KINDS:
+    if len(phases) > _KINDS:
         return whole
+    reference = whole.reference
     halves = [_cut(atoms, steps, _SHARE * math.exp(0.5 * log_delta)) for atoms, steps in phases]
     if not any(jump.masses.any() for _, jump in halves):
         return whole
@@ -121,21 +124,20 @@ def compose_with_rare_steps(
     return SplitComposition(tuple(members), math.log(log_rest_bound) if log_rest_bound > 0.0 else -math.inf)
 
 
-def _cut(atoms: Atoms, steps: int, most: float) -> tuple[Atoms, Atoms]:
-    """The atoms up to a loss, and those above it, whose chance over all steps is at most ``most``."""
+def _cut(atoms: Atoms, steps: int, largest: float) -> tuple[Atoms, Atoms]:
+    """The atoms up to a loss, and the atoms above it, of probability up to ``largest`` over all steps."""
     above = np.cumsum(atoms.masses[::-1])[::-1] * steps
-    first = int(np.searchsorted(-above, -most))
+    first = int(np.searchsorted(-above, -largest))
     if not 0 < first < len(above):
         first = len(above)
     bulk = replace(atoms, index=atoms.index[:first], masses=atoms.masses[:first])
     start = int(atoms.index[min(first, len(above) - 1)])
-    jump = Atoms(
-        atoms.lowest + atoms.spacing * start,
-        atoms.spacing,
-        atoms.index[first:] - start,
-        atoms.masses[first:],
-        0.0,
-        atoms.shift,
+    jump = replace(
+        atoms,
+        lowest=atoms.lowest + atoms.spacing * start,
+        index=atoms.index[first:] - start,
+        masses=atoms.masses[first:],
+        infinity=0.0,
     )
     return bulk, jump
 

@@ -1,56 +1,23 @@
-"""Renyi differential privacy: divergences of one step, their sum over steps, and groups.
+"""Renyi differential privacy: divergences of steps, their conversion to (epsilon, delta), and selection.
 
 D_a(P || Q) = ln E_Q[(P/Q)^a] / (a - 1) for an order a > 1. Present-first is D_a(with || without), absent-first the
-other way round. All functions are vectorised, work in log space and evaluate proved formulas in float64: the relative
-error of a divergence is below 1e-11 where it is tiny and below 1e-12 elsewhere, on either side.
+other way round. All functions are vectorized, work in log space and evaluate proved formulas in float64: the relative
+error of a divergence is below 1e-12, or below 1e-11 if it is tiny.
 
 >>> step = Mixture.poisson(1, 0.01, 1.0)
 >>> total = composed_rdp([(step, 2000)], [4.0, 8.0])  # two divergences, of all 2000 steps
 
-From Renyi divergences to (epsilon, delta).
-
-A divergence D at order a > 1 bounds delta at epsilon. With c(a) = (a - 1) ln(a - 1) - a ln a,
+A divergence D at order a bounds delta at epsilon. With c(a) = (a - 1) ln(a - 1) - a ln a < 0,
 
     Mironov 2017, Proposition 3:           ln delta <= (a - 1) (D - epsilon)
     Canonne, Kamath and Steinke 2020,      ln delta <= (a - 1) (D - epsilon) + c(a)
       Proposition 12; Balle et al. 2020, Theorem 21
 
-and the second is always the smaller, c(a) < 0. Every order gives a true bound, so the least over any orders does.
-Results err upwards: 4e-12 of the divergence and the rounding of the other terms are added, more than the error that the
-divergences of ``divergences`` have.
+Every order gives a valid bound, so the smallest over any orders is valid. Results err upwards: 4e-12 of the divergence
+and the rounding of the other terms are added, more than the error of the divergences.
 
-What choosing the best of a random number of tries costs: Papernot and Steinke 2022, in Renyi divergences.
-
-A number K is drawn from a declared law, K times a mechanism Q is run afresh, and the best of the K outputs is
-published, in some order of outputs that both neighbours share. Let f be the generating function of K, q and q' the
-laws of Q's output, and D_l the divergence of order l. With X the chance under q of an output below y, ties broken by a
-fair coin, and X' that under q', the published law has the density q(y) E f'(X), and by joint convexity (their Lemma 7)
-
-    e^((l - 1) D_l(A || A')) <= P[K = 0] + e^((l - 1) D_l(Q || Q')) max f'(X)^l f'(X')^(1 - l),
-
-where X and X' are the chances of one event, so that they are as near as Q's privacy makes them.
-
-*Truncated negative binomial* (Theorem 2), K >= 1, eta > -1, gamma in (0, 1], f'(x) proportional to
-(1 - (1 - gamma) x)^(-eta - 1): for every order m >= 1,
-
-    D_l(A) <= D_l(Q) + (1 + eta) ((1 - 1/m) D_m(Q) + ln(1 / gamma) / m) + ln(E K) / (l - 1).
-
-eta = 1 is the geometric law, eta = 0 the logarithmic one.
-
-*Poisson* of mean mu (Theorem 6): where Q is (ln(l / (l - 1)), d)-DP, the maximum is at most mu e^((l - 1) mu d), and
-
-    D_l(A) <= ln(e^-mu + mu e^((l - 1) (D_l(Q) + mu d))) / (l - 1).
-
-The chance e^-mu that nothing is tried, and nothing but that is published, is counted here. Without it the bound would
-be D_l(Q) + mu d + ln(mu) / (l - 1), which for means below 1 can be less than 0.
-
-*Several cells.* Where each try first draws one of n cells uniformly, whatever the data, and shows which,
-
-    D_l(Q) = ln((1 / n) sum_c e^((l - 1) D_l(Q_c))) / (l - 1),
-
-at most the largest of them; not showing it can only lower it.
-
-D_l bounds the divergence in both directions here: Theorem 2 needs D_m in the other one.
+``selection_rdp`` is the divergence of the best of a random number of tries; ``docs/explanation/proofs/selection.md``
+has the theorem.
 """
 
 from __future__ import annotations
@@ -75,7 +42,7 @@ Curve: TypeAlias = Callable[[Floats], Floats]
 
 
 def checked_orders(orders: npt.ArrayLike) -> Floats:
-    """``orders`` as an array. Raises ``ValueError`` unless all are finite and above 1."""
+    """``orders`` as an array. Raises ``ValueError`` unless each is finite and above 1."""
     array = np.asarray(orders, dtype=np.float64)
     if not np.all((array > 1.0) & np.isfinite(array)):
         raise ValueError("orders must be finite and above 1")
@@ -107,11 +74,17 @@ def laplace_rdp(orders: npt.ArrayLike, effect: npt.ArrayLike) -> Floats:
 def sampled_gaussian_rdp(
     orders: npt.ArrayLike, rate: npt.ArrayLike, sigma: npt.ArrayLike, direction: Directions = "both"
 ) -> Floats:
-    """One step of the Gaussian mechanism on a Poisson sample, sensitivity 1; any real orders > 1; arrays broadcast.
+    """One step of the Gaussian mechanism on a Poisson sample, sensitivity 1; arrays broadcast.
 
-    rate: 0 < q <= 1; sigma: the noise's deviation, above 0. With r(z) = 1 - q + q e^(z / sigma - 1 / (2 sigma^2)) and z
-    standard normal, present-first is ln E[r(z)^a] / (a - 1), absent-first ln E[r(z)^(1 - a)] / (a - 1). ``both`` is the
-    first, which is never less (Mironov, Talwar and Zhang 2019, Theorem 5).
+    With r(z) = 1 - q + q e^(z / sigma - 1 / (2 sigma^2)) and z standard normal, present-first is
+    ln E[r(z)^a] / (a - 1), absent-first ln E[r(z)^(1 - a)] / (a - 1). ``both`` is the first, which is never less
+    (Mironov, Talwar and Zhang 2019, Theorem 5).
+
+    Args:
+        orders: any real numbers above 1.
+        rate: 0 < q <= 1.
+        sigma: the noise's standard deviation, above 0.
+        direction: of the divergence.
     """
     a, q, sd = np.broadcast_arrays(checked_orders(orders), _rates(rate), _sigmas(sigma))
     present = "present-first" in directions(direction)
@@ -132,7 +105,7 @@ def sampled_gaussian_integer_rdp(orders: npt.ArrayLike, rate: float, sigma: npt.
     """The closed form of ``sampled_gaussian_rdp``, present-first, at integer orders; orders and sigma broadcast.
 
     ln sum_k C(a, k) (1 - q)^(a - k) q^k e^(k (k - 1) / (2 sigma^2)) / (a - 1) (Mironov, Talwar and Zhang 2019, 3.3),
-    with e^x replaced by e^x - 1, which leaves out exactly the one that the weights sum to. a + 1 terms for order a.
+    with e^x replaced by e^x - 1, which omits exactly the one that the weights sum to. a + 1 terms for order a.
     """
     a, sd = np.broadcast_arrays(checked_orders(orders), _sigmas(sigma))
     q = float(_rates(rate))
@@ -152,9 +125,8 @@ def sampled_gaussian_integer_rdp(orders: npt.ArrayLike, rate: float, sigma: npt.
     return result
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # every noise level of a rate needs the same weights
 def _log_weights(order: int, rate: float) -> Floats:
-    """Those of ``log_binomial``, asked for again at every noise that shares a rate; nobody may write to them."""
     weights = log_binomial(order, rate)
     weights.flags.writeable = False
     return weights
@@ -163,10 +135,16 @@ def _log_weights(order: int, rate: float) -> Floats:
 def sampled_laplace_rdp(
     orders: npt.ArrayLike, rate: npt.ArrayLike, effect: npt.ArrayLike, direction: Directions = "both"
 ) -> Floats:
-    """One step of the Laplace mechanism on a Poisson sample, any real orders > 1; arrays broadcast.
+    """One step of the Laplace mechanism on a Poisson sample; arrays broadcast.
 
-    rate: 0 < q <= 1; effect: sensitivity / scale >= 0. With the loss l of the unsampled pair under Lap(0, 1) and r(l) =
-    1 - q + q e^l, present-first is ln E[r^a] / (a - 1), absent-first ln E[r^(1 - a)] / (a - 1); ``both`` is the worse.
+    With the loss l of the unsampled pair under Lap(0, 1) and r(l) = 1 - q + q e^l, present-first is
+    ln E[r^a] / (a - 1), absent-first ln E[r^(1 - a)] / (a - 1); ``both`` is the worse.
+
+    Args:
+        orders: any real numbers above 1.
+        rate: 0 < q <= 1.
+        effect: sensitivity / scale, at least 0.
+        direction: of the divergence.
     """
     a, q, m = np.broadcast_arrays(checked_orders(orders), _rates(rate), _effects(effect))
     worst = np.zeros(a.shape)
@@ -212,7 +190,7 @@ def _divergence(orders: Floats, log_moment_excess: Floats) -> Floats:
 
 
 def _log_exp_gap(x: Floats) -> Floats:
-    """ln(e^x - 1 - x), by its series where x is small; -inf at 0."""
+    """ln(e^x - 1 - x), by its series if x is small; -inf at 0."""
     small = np.abs(x) < 0.1
     y = np.where(small, x, 0.0)
     tail = np.ones_like(y)
@@ -249,15 +227,14 @@ def _sigmas(values: npt.ArrayLike) -> Floats:
 #: Which inequality turns a divergence into (epsilon, delta).
 Conversion: TypeAlias = Literal["improved", "mironov"]
 
-
 #: Relative error of a divergence that is charged to the result.
 _SLACK = 4e-12
 
 
 class Best(NamedTuple):
-    """The least value over orders, the order that gives it, and whether that is the least or largest order searched.
+    """The smallest value over orders, the order that gives it, and whether that is the first or last order searched.
 
-    ``at_edge`` says that orders outside the search could give a smaller value; what is given is valid all the same.
+    If ``at_edge``, orders outside the search could give a smaller value; this one is valid in any case.
     """
 
     value: float
@@ -266,7 +243,7 @@ class Best(NamedTuple):
 
 
 class BestEpsilon(NamedTuple):
-    """The least epsilon over orders; see ``Best``. An epsilon of 0 is never at the edge."""
+    """The smallest epsilon over orders; see ``Best``. An epsilon of 0 is never at the edge."""
 
     epsilon: float
     order: float
@@ -315,21 +292,22 @@ def log_delta_at_orders(
 def best_epsilon(
     orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float, conversion: Conversion = "improved"
 ) -> BestEpsilon:
-    """The least epsilon at ``delta`` over given ``orders`` and their divergences, both (n,), infinite ones included."""
+    """The smallest epsilon at ``delta`` over ``orders`` and their divergences, both (n,); these may be infinite."""
     a, d = _table(orders, rdp)
-    return _epsilon(_least(a, epsilon_at_orders(a, d, inside("delta", delta), conversion)))
+    best = _smallest(a, epsilon_at_orders(a, d, inside("delta", delta), conversion))
+    return BestEpsilon(best.value, best.order, best.at_edge and best.value > 0.0)
 
 
 def best_log_delta(
     orders: npt.ArrayLike, rdp: npt.ArrayLike, epsilon: float, conversion: Conversion = "improved"
 ) -> Best:
-    """The least ln delta at ``epsilon`` over given ``orders`` and their divergences, both (n,)."""
+    """The smallest ln delta at ``epsilon`` over ``orders`` and their divergences, both (n,)."""
     a, d = _table(orders, rdp)
-    return _least(a, log_delta_at_orders(a, d, finite("epsilon", epsilon), conversion))
+    return _smallest(a, log_delta_at_orders(a, d, finite("epsilon", epsilon), conversion))
 
 
 def _gain(a: Floats, conversion: str) -> tuple[Floats, Floats]:
-    """c(a), or 0 for Mironov's, and the size of the terms it is made of."""
+    """c(a), or 0 for Mironov's, and the size of its terms."""
     if conversion == "mironov":
         return np.zeros_like(a), np.zeros_like(a)
     if conversion != "improved":
@@ -353,41 +331,38 @@ def _table(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[Floats, Floats]:
     return a[order], d[order]
 
 
-def _epsilon(best: Best) -> BestEpsilon:
-    return BestEpsilon(best.value, best.order, best.at_edge and best.value > 0.0)
-
-
-def _least(a: Floats, values: Floats) -> Best:
+def _smallest(a: Floats, values: Floats) -> Best:
     index = int(np.argmin(values))
     return Best(float(values[index]), float(a[index]), index in (0, len(a) - 1))
 
 
-#: The laws of the number of tries.
+#: Distributions of the number of tries.
 Law: TypeAlias = Literal["truncated-negative-binomial", "geometric", "logarithmic", "poisson"]
 
-
-#: Those that are truncated negative binomial, with the shape eta that they stand for.
+#: The shape eta of named truncated negative binomial distributions.
 _SHAPES = {"geometric": 1.0, "logarithmic": 0.0}
 
-
-#: Orders at which divergences are tabled where none are given: l - 1 in steps of a sixteenth of a decade.
+#: Default orders of divergences: l - 1 in steps of a sixteenth of a decade.
 SELECTION_ORDERS: tuple[float, ...] = tuple(1.0 + 10.0 ** (i / 16.0) for i in range(-32, 65))
 
-
-#: What ln of a mean is raised by, for its rounding.
+#: Rounding charged to ln of a mean.
 _SELECTION_SLACK = 1e-12
 
-
-#: Halvings of a bracket, which leave no more than a few floats in it.
+#: Halvings of a bracket, down to a few floats.
 _HALVINGS = 200
 
 
 @dataclass(frozen=True)
 class Tries:
-    """The law of the number of tries: its mean (of Poisson above 0, of others at least 1), and of
-    truncated-negative-binomial its shape ``eta`` > -1.
+    """The distribution of the number of tries.
 
-    Raises ``ValueError`` naming what does not fit.
+    Args:
+        law: its name.
+        mean: above 0 for Poisson, at least 1 for others.
+        eta: the shape of truncated-negative-binomial, above -1; None for others.
+
+    Raises:
+        ValueError: the message names the argument.
     """
 
     law: Law
@@ -397,9 +372,9 @@ class Tries:
     def __post_init__(self) -> None:
         if self.law not in (*_SHAPES, "truncated-negative-binomial", "poisson"):
             raise ValueError(f"law must be a law of the number of tries, got {self.law!r}")
-        least = 0.0 if self.law == "poisson" else 1.0
-        if not (least < self.mean < math.inf or self.mean == least == 1.0):
-            raise ValueError(f"mean must be {'above 0' if least == 0.0 else 'at least 1'}, got {self.mean!r}")
+        bottom = 0.0 if self.law == "poisson" else 1.0
+        if not (bottom < self.mean < math.inf or self.mean == bottom == 1.0):
+            raise ValueError(f"mean must be {'above 0' if bottom == 0.0 else 'at least 1'}, got {self.mean!r}")
         if (self.eta is not None) != (self.law == "truncated-negative-binomial"):
             raise ValueError("eta belongs to truncated-negative-binomial, which needs one")
         if self.eta is not None and not -1.0 < self.eta < math.inf:
@@ -407,7 +382,7 @@ class Tries:
 
     @property
     def shape(self) -> float | None:
-        """eta of the truncated negative binomial that it is; None for Poisson."""
+        """eta of a truncated negative binomial; None for Poisson."""
         return self.eta if self.eta is not None else _SHAPES.get(self.law)
 
     @property
@@ -415,7 +390,9 @@ class Tries:
         """ln(1 / gamma) >= 0 of a truncated negative binomial with this mean, rounded up.
 
         With t = ln(1 / gamma) the mean is eta (e^t - 1) / (1 - e^(-eta t)), for eta 0 (e^t - 1) / t, and grows with t.
-        Raises ``ValueError`` for Poisson.
+
+        Raises:
+            ValueError: for Poisson.
         """
         if self.shape is None:
             raise ValueError("a Poisson law has no gamma")
@@ -433,7 +410,7 @@ class Tries:
 
 def _log_mean(t: float, eta: float) -> float:
     """ln of the mean at t = ln(1 / gamma) > 0."""
-    if abs(eta) * t < 1e-9:  # (1 - e^(-eta t)) / eta is t, to 1e-9 of itself; both are taken on the side of a larger t
+    if abs(eta) * t < 1e-9:  # (1 - e^(-eta t)) / eta is t, to 1e-9 of itself; rounded to the side of a larger t
         return _log_expm1(t) - math.log(t) - abs(eta) * t
     below = math.log(-math.expm1(-eta * t)) if eta > 0.0 else _log_expm1(-eta * t)
     return math.log(abs(eta)) + _log_expm1(t) - below
@@ -445,11 +422,15 @@ def _log_expm1(x: float) -> float:
 
 
 def selection_rdp(orders: npt.ArrayLike, rdp: npt.ArrayLike, tries: Tries) -> Floats:
-    """The divergence at each of ``orders`` (n,) of the best of a random number of tries; see the module.
+    """The divergence at each of ``orders`` (n,) of the best of a random number of tries.
 
-    rdp: that of one try at the same orders, (n,), in both directions, and infinite where nothing is known. Each value
-    is a bound whatever the table of orders is; a finer table makes it smaller. In float64: the rounding is what
-    ``conversions`` charges for.
+    Theorem 9 of ``docs/explanation/proofs/selection.md`` in float64; the conversions charge its rounding. Each value is
+    a bound for any table of orders, and a finer table makes it smaller.
+
+    Args:
+        orders: of the divergences.
+        rdp: the divergence of one try at these orders, (n,), in both directions; infinite if unknown.
+        tries: the distribution of the number of tries.
     """
     a, d = checked_orders(orders), np.asarray(rdp, dtype=np.float64)
     if a.ndim != 1 or a.shape != d.shape or not a.size:
@@ -459,7 +440,7 @@ def selection_rdp(orders: npt.ArrayLike, rdp: npt.ArrayLike, tries: Tries) -> Fl
     if tries.shape is None:
         return _poisson(a, d, tries.mean)
     t, more = tries.log_inverse_gamma, 1.0 + tries.shape
-    # Order 1 as well, where the first term is 0 whatever the divergence.
+    # Order 1 as well, with the first term 0 for any divergence.
     overhead = min(t, float(np.min((1.0 - 1.0 / a) * d + t / a)))
     return np.asarray(d + more * overhead + math.log(tries.mean) / (a - 1.0), dtype=np.float64)
 

@@ -1,99 +1,115 @@
-"""Questions about a composition and their pending answers; the power of tests from bounds of the privacy profile.
+"""Certified answers from grids, coarse to fine, until the intervals are as narrow as requested.
 
-By duality the largest power at level a is the minimum of F(t) = delta(ln t) + a t over t > 0, delta at any real epsilon
-= ln t, and F is convex. So an upper bound of delta at any one epsilon bounds the power from above. From below: if F is
-at least F(m) at two points on either side of m, its minimum is between them and above the prolonged chords through m.
-
-Grids chosen by the error law, coarse to fine, until the intervals are as narrow as asked.
-
-Both discretisations together are wrong by about T d^2 (1 + s) / 3 in epsilon, s = -d ln delta / d epsilon. Stages ask
-for widths of 1e-2, 1e-3, ... in turn (where grids are short, from 1e-3 on, and for 1e-2 after it where that missed),
-whatever the width requested, and every stage's interval is cut with those before: each is true, so their intersection
-is, and asking for a finer width of the same questions can only give an interval inside the coarser one. A stage that
-would need a longer grid than allowed uses the longest one and is the last: the interval stays wider.
-
-Answers that need no grid: plain Gaussian steps, one step of a known profile, and what holds of any composition.
-
-From questions about a composition to certified intervals: one step exactly, more of them grid after grid.
+Both discretizations together are wrong by about T d^2 (1 + s) / 3 in epsilon, s = -d ln delta / d epsilon. Stages
+request widths of 1e-2, 1e-3, ... in turn (from 1e-3 on if grids are short, and 1e-2 after it if that missed), for any
+width requested, and each stage's interval is intersected with the earlier ones. So a finer width of the same questions
+can only give an interval inside the coarser one. A stage that would need a longer grid than allowed uses the longest
+one and is the last.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import filterfalse
+from operator import attrgetter, itemgetter, methodcaller
 
 import numpy as np
-from scipy.special import ndtri_exp
 
-from dpspec.accounting import gaussian
-from dpspec.accounting.composition import Composition, Cumulants, SaddlePoint, chance_of_any, pick_worst
-from dpspec.accounting.duality import LogProfile, bound_level, bound_power
-from dpspec.accounting.grid import WIDEST, Pair, TooLongError, TruncatedPair
-from dpspec.accounting.numerics import DIRECTIONS, EPS, Direction, Interval, crossing
-from dpspec.accounting.rare_steps import ComposedProfile, SplitComposition, WorstComposition, compose_with_rare_steps
+from dpspec.accounting.composition import Cumulants, SaddlePoint, compose, loss_extremes
+from dpspec.accounting.grid import WIDEST, Atoms, Pair, TooLongError, TruncatedPair
+from dpspec.accounting.numerics import EPS, Direction, Interval, crossing
+from dpspec.accounting.profiles import ONE_STEP, TESTS, LogProfile, Question, bound_test, one_step_answer
+from dpspec.accounting.rare_steps import UNSURE, ComposedProfile, WorstComposition, split_rare_steps
 
-#: Below this an epsilon is as good as zero when widths are compared with it.
-TINY = 1e-7
+#: Method of an answer from composed grids.
+GRID = "pld/connect-the-dots"
 
+#: The largest number of cells of one step, and of nodes of a transform: a few hundred megabytes.
+CELLS, NODES = 1 << 19, 6 << 20
 
-#: A delta of which no lower bound was found is looked for so much deeper at least, in logarithms.
+#: An epsilon below this counts as this if widths are compared with it.
+_TINY = 1e-7
+
+#: d^2 over the error in epsilon, times T (1 + s).
+_LAW = 3.0
+
+#: The first relative width of a stage, and the finest.
+_COARSEST, _FINEST = 0.8e-2, 1e-9
+
+#: If ``_DEVIATIONS`` tilted stds take at most ``_SHORT`` nodes, the second stage costs about as much as the first.
+_DEVIATIONS, _SHORT = 16.0, 1 << 16
+
+#: Stages in a row that may narrow nothing; more if outcomes of a period may miss a grid's nodes.
+_IDLE, _IDLE_PERIODIC = 2, 3
+
+#: ln of the smallest double: no delta is below it.
+_DEEPEST = -760.0
+
+#: In logarithms, the minimum by which a delta without a lower bound is assumed smaller at the next try.
 _DEEPER = 20.0
 
+#: A tilt for a place this number of reaches away is chosen again.
+_OFF = 0.5
 
-#: The least slope of ln delta that is believed.
+#: An epsilon known no better than this share of the reach needs another tilt.
+_POOR = 0.1
+
+#: The precision of an epsilon read from a composition, as a share of the grid's width.
+_READ = 1e-2
+
+#: A stage missed if an interval is this number of times as wide as requested.
+_MISSED = 1.25
+
+#: The neighborhood of a composition that is searched for answers, in reaches, and its number of points.
+_SCAN, _POINTS = 8.0, 33
+
+#: Share of delta in the cut tails at the first stage and in an estimate.
+_FIRST_SHARE, _SHARE = math.log(1e-6), math.log(1e-6)
+
+#: The smallest slope of ln delta that counts.
 _FLAT = 1e-6
 
-
-#: Share of a power's width that discretisation may take: chords take the rest.
+#: Share of a power's width for the discretization: chords take the rest.
 _CHORDS = 0.3
 
+#: Questions whose epsilons are within this number of tilted stds share a composition: the first one, and all.
+_SHARED_COARSE, _SHARED = 8.0, 4.0
 
-@dataclass(frozen=True)
-class Question:
-    """Epsilon at a delta, delta at an epsilon, a test's power at a level or its level at a power: one is given."""
+#: The maximum difference in epsilon besides: a composition loses a factor e^(difference / 2) of precision, unless its
+#: spread exceeds ``_LONG``, so that its sums have no cancellation.
+_DIFFERENCE, _LONG = 16.0, 64.0
 
-    log_delta: float | None = None
-    epsilon: float | None = None
-    log_level: float | None = None
-    log_power: float | None = None
+#: The range of ln delta of one table for first estimates.
+_SHELF = 12.0
 
-    @property
-    def testing(self) -> bool:
-        """Whether it is about tests: decided by one line of the profile, which may be at any epsilon."""
-        return self.log_level is not None or self.log_power is not None
+#: An epsilon estimated below this number of stds may be zero.
+_NEAR_ZERO = 0.1
 
-    def bound_test(self, low: LogProfile, high: LogProfile, start: float, scale: float) -> tuple[Interval, float]:
-        """The answer about tests, and the epsilon that decides it; see ``duality``."""
-        if self.log_level is not None:
-            return bound_power(self.log_level, low, high, start, scale)
-        assert self.log_power is not None
-        return bound_level(self.log_power, low, high, start, scale)
+#: The smallest slope of ln delta at which powers are computed.
+_FLATTEST = 1e-5
 
-    def line(self, log_delta: float, epsilon: float) -> float:
-        """What is least at the epsilon that decides: ln of the line's power, or minus ln of its level."""
-        if self.log_level is not None:
-            return float(np.logaddexp(log_delta, epsilon + self.log_level))
-        assert self.log_power is not None
-        return epsilon - math.log(max(-math.expm1(min(0.0, log_delta - self.log_power)), 1e-300))
+#: ln of a delta so close to one that a test's power may be.
+_NEAR_ONE = -0.05
 
-    @property
-    def trivial(self) -> Interval:
-        """What holds for the answer about tests anyway: power is never below the level."""
-        if self.log_level is not None:
-            return Interval(math.exp(self.log_level) * (1.0 - 4.0 * EPS), 1.0)
-        assert self.log_power is not None
-        return Interval(0.0, math.exp(self.log_power) * (1.0 + 4.0 * EPS))
+#: The estimate of an answer before any.
+_NOWHERE = SaddlePoint(1.0, 0.0, 0.0, 1.0)
+
+_log_delta_of = attrgetter("log_delta")
 
 
 @dataclass
 class PendingAnswer:
-    """A question, where its answer lies as far as is known, and the interval that certainly holds it.
+    """A question, the estimated place of its answer, and the interval that certainly contains it.
 
-    log_delta: ln of the delta in question, as far as finite losses make it. ``saddle`` is moved, and ``log_delta``
-    deepened, as compositions show where the answer really is. enough: of an answer that is certainly no larger than
-    this no more is asked.
+    Attributes:
+        question: the question.
+        saddle: the estimate, which follows the certified profile.
+        answer: the interval.
+        log_delta: ln of the contribution of finite losses to the delta in question.
+        enough: an answer certainly no larger than this is not narrowed further.
     """
 
     question: Question
@@ -104,302 +120,235 @@ class PendingAnswer:
 
     @property
     def is_needless(self) -> bool:
-        """Whether the answer is certainly no larger than what is ``enough``."""
+        """Whether the answer is certainly no larger than ``enough``."""
         return self.answer.upper <= self.enough
 
-    @property
-    def position(self) -> float:
-        """The epsilon asked for, or the one expected; for a test, that whose line decides it."""
-        return self.saddle.epsilon if self.question.epsilon is None else self.question.epsilon
+    def is_within(self, width: float) -> bool:
+        """Whether the interval has at most this relative ``width``, or is needless."""
+        smallest = _TINY if self.question.kind == "epsilon" else 0.0
+        return self.is_needless or self.answer.width <= width * max(self.answer.upper, smallest)
+
+    def tolerance(self, width: float) -> float:
+        """The error in epsilon for a relative ``width`` of the answer."""
+        kind = self.question.kind
+        if kind == "epsilon":
+            return width * max(self.saddle.epsilon, _TINY)
+        if kind == "delta":
+            return width / self.saddle.tilt
+        # power = delta + level e^epsilon, and the second term is tilt * delta
+        return width * _CHORDS * ((1.0 + self.saddle.tilt) / self.saddle.tilt if kind == "power" else 1.0)
 
     def locate(self, above: ComposedProfile) -> None:
-        """Replace the estimate of the answer's place, and of the profile's slope there, by what was found."""
+        """Move the estimate to the answer, and to the slope of the profile there."""
         low, high = self.answer.lower, self.answer.upper
-        if self.question.testing:
+        if self.question.kind == "delta":
+            self.log_delta = math.log(low) if low > 0.0 else self.log_delta - max(_DEEPER, 0.4 * abs(self.log_delta))
+        elif self.question.kind in TESTS:
             epsilon, step = self.saddle.epsilon, max(2.0 * above.spacing, 1e-3 * self.saddle.spread)
             log_delta = above.log_finite(epsilon)
             tilt = (above.log_finite(epsilon - step) - above.log_finite(epsilon + step)) / (2.0 * step)
             if math.isfinite(log_delta) and _FLAT < tilt < math.inf:
                 self.saddle, self.log_delta = replace(self.saddle, tilt=tilt, log_delta=log_delta), log_delta
-            return
-        if self.question.log_delta is None:
-            self.log_delta = math.log(low) if low > 0.0 else self.log_delta - max(_DEEPER, 0.4 * abs(self.log_delta))
-            return
-        if not 0.0 < low <= high < math.inf:
-            return
-        middle = 0.5 * (low + high)
-        step = max(2.0 * above.spacing, 1e-3 * middle)
-        fall = above.log_finite(max(0.0, middle - step)) - above.log_finite(middle + step)
-        slope = fall / (min(middle, step) + step)
-        if math.isfinite(slope) and slope > 0.0:
-            self.saddle = replace(self.saddle, epsilon=middle, tilt=slope)
-
-    def positions(self) -> list[float]:
-        """Where the composition is wanted, so far as it can be moved: not for a delta at a given epsilon."""
-        if self.question.testing:
-            return [self.saddle.epsilon]
-        ends = (self.answer.lower, self.answer.upper)
-        return [] if self.question.log_delta is None else [x for x in ends if 0.0 < x < math.inf]
-
-    def tolerance(self, width: float) -> float:
-        """The error in epsilon that ``width`` leaves."""
-        if self.question.log_level is not None:  # power = delta + level e^epsilon, of which the second is tilt * delta
-            return width * _CHORDS * (1.0 + self.saddle.tilt) / self.saddle.tilt
-        if self.question.log_power is not None:
-            return width * _CHORDS
-        if self.question.log_delta is None:
-            return width / self.saddle.tilt
-        return width * max(self.saddle.epsilon, TINY)
-
-    def is_within(self, width: float) -> bool:
-        """Whether the interval is as narrow as asked, or need not be."""
-        if self.is_needless:
-            return True
-        least = 0.0 if self.question.log_delta is None else TINY
-        return self.answer.width <= width * max(self.answer.upper, least)
-
-
-def truncate_phases(
-    phases: Sequence[tuple[Pair, int]], direction: Direction, log_delta: float, log_share: float
-) -> list[tuple[TruncatedPair, int]]:
-    """What of each phase's step matters, all but a share of delta over all steps; with its steps."""
-    log_far = log_share - math.log(sum(count for _, count in phases))
-    return [(pair.truncate(direction, log_far + min(log_delta, 0.0), log_far), count) for pair, count in phases]
-
-
-def largest_loss(phases: Sequence[tuple[Pair, int]], direction: Direction) -> float:
-    """No finite composed loss is larger."""
-    return math.fsum(pair.largest_loss(direction) * steps for pair, steps in phases) * (1.0 + 1e-15)
-
-
-def infinite_mass(phases: Sequence[tuple[Pair, int]], direction: Direction) -> Interval:
-    """The probability that the composed loss is infinite."""
-    value = chance_of_any([(pair.infinite_mass(direction), steps) for pair, steps in phases])
-    return Interval(value * (1.0 - 1e-12), min(1.0, value * (1.0 + 1e-12)))
-
-
-#: The most cells of one step, and the most nodes of a transform: a few hundred megabytes.
-CELLS, NODES = 1 << 19, 6 << 20
-
-
-#: d^2 over the error in epsilon, times T (1 + s).
-_LAW = 3.0
-
-
-#: The first relative width that a stage asks for, and the finest.
-_COARSEST, _FINEST = 0.8e-2, 1e-9
-
-
-#: Where so many tilted deviations take no more than so many nodes, the second stage costs hardly more than the first.
-_DEVIATIONS, _SHORT = 16.0, 1 << 16
-
-
-#: So many stages in a row that narrow nothing are the last; more where it is luck how near a grid's nodes outcomes lie.
-_IDLE, _UNLUCKY = 2, 3
-
-
-#: A delta is looked for down to the least double.
-_DEEPEST = -760.0
-
-
-#: A tilt chosen for a place so many reaches away is chosen anew.
-_OFF = 0.5
-
-
-#: An epsilon known no better than this share of the reach is looked for with another tilt.
-_POOR = 0.1
-
-
-#: An epsilon is read from a composition up to this share of the width that its grid was made for.
-_READ = 1e-2
-
-
-#: A stage missed where an interval is so many times as wide as it was made for.
-_MISSED = 1.25
-
-
-#: How many times the reach of a composition its neighbourhood is searched for answers, and in how many points.
-_SCAN, _POINTS = 8.0, 33
-
-
-#: Share of delta that the cut tails may hold at first estimate.
-_FIRST_SHARE = 1e-6
+        elif 0.0 < low <= high < math.inf:
+            middle = 0.5 * (low + high)
+            step = max(2.0 * above.spacing, 1e-3 * middle)
+            fall = above.log_finite(max(0.0, middle - step)) - above.log_finite(middle + step)
+            slope = fall / (min(middle, step) + step)
+            if math.isfinite(slope) and slope > 0.0:
+                self.saddle = replace(self.saddle, epsilon=middle, tilt=slope)
 
 
 class GridRefinement:
     """Questions about one composition that share a tilt, and the stages that narrow their intervals.
 
-    Of several directions, questions are about the worst of their profiles at each epsilon.
+    Given two directions, questions are about the worse of their profiles at each epsilon.
     """
 
     def __init__(
         self, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], items: Sequence[PendingAnswer]
     ) -> None:
         self._phases, self._sides, self.items = phases, sides, items
-        self._steps = sum(steps for _, steps in phases)
-        self._cumulants = [Cumulants.of(side) for side in self._truncated(_FIRST_SHARE)]
-        self._centre(0.5 * (min(item.position for item in items) + max(item.position for item in items)))
+        self._steps, most, self._period = 0, 0, 0.0
+        for side in self._truncated(_FIRST_SHARE):
+            self._steps = 0
+            for part, steps in side:
+                self._steps += steps
+                if (period := part.period or 0.0) > 0.0 and (steps, period) > (most, self._period):
+                    most, self._period = steps, period  # of the phase with most steps
+        positions = list(map(attrgetter("saddle.epsilon"), items))
+        self._centre(0.5 * (min(positions) + max(positions)))
         self._next: float | None = None
         self._last = False
 
     def part(self, items: Sequence[PendingAnswer]) -> GridRefinement:
-        """Some of the questions, with a tilt of their own: from the next stage on where the last one served them."""
-        if len(items) == len(self.items):
-            return self
+        """Some of the questions with a separate tilt, from the next stage on if the last one served them."""
         part = GridRefinement(self._phases, self._sides, items)
-        if self._next is not None and all(item.is_within(_MISSED * 10.0 * self._next) for item in items):
+        if self._next is not None and part.is_within(_MISSED * 10.0 * self._next):
             part._next = self._next
         return part
 
+    def is_within(self, width: float) -> bool:
+        """Whether every interval is within ``width``."""
+        return all(map(methodcaller("is_within", width), self.items))
+
     def begin(self) -> None:
-        """The first stage, and a coarse one where that missed: whatever the width requested."""
-        stage, looked, centre = self._first_width(), False, self._saddle.epsilon
+        """The first stage, and a coarse one if that missed, for any width requested."""
+        stage, centre = _COARSEST, self._saddle.epsilon
+        if min(map(attrgetter("enough"), self.items)) == -math.inf:
+            # Answers that need only be no larger than others mostly are after a coarse stage. Others start finer if
+            # the grid is short.
+            finer = 0.1 * _COARSEST
+            if _DEVIATIONS * self._saddle.spread <= _SHORT * self._needs(finer)[0]:
+                stage = finer
+        done = "delta" in set(map(attrgetter("question.kind"), self.items)) and self._deepen(stage)
+        if not self._last:
+            if not (done and self.is_within(stage)):
+                self._stage(stage)
+            if stage < _COARSEST and not self.is_within(_MISSED * stage):
+                self._centre(centre)
+                last = self._last
+                self._stage(_COARSEST)  # a short grid: outcomes that missed its nodes may be on a coarser one's
+                self._last = last
+        self._next = 0.1 * stage
+
+    def _deepen(self, stage: float) -> bool:
+        """Repeat the stage until each delta has a lower bound; returns whether there was one."""
+        done = False
         while not self._last and any(
-            item.question.epsilon is not None
+            item.question.kind == "delta"
             and item.answer.lower == 0.0
             and item.log_delta > _DEEPEST
             and not item.is_needless
             for item in self.items
         ):
-            self._last, looked = self._stage(stage), True
-        if not self._last:
-            if not (looked and all(item.is_within(stage) for item in self.items)):
-                self._last = self._stage(stage)
-            if stage < _COARSEST and not all(item.is_within(_MISSED * stage) for item in self.items):
-                self._centre(centre)
-                self._stage(_COARSEST)  # a short grid: outcomes that missed its nodes may lie on a coarser one's
-        self._next = 0.1 * stage
+            self._stage(stage)
+            done = True
+        return done
 
     def refine(self, width: float) -> None:
         """Refine until every interval is within ``width``, the longest grid has been used, or nothing helps."""
         if self._next is None:
             self.begin()
         idle, stage = 0, self._next or _COARSEST
-        most = _UNLUCKY if any(part.period for side in self._truncated(_FIRST_SHARE) for part, _ in side) else _IDLE
-        while not (self._last or all(item.is_within(width) for item in self.items)):
-            if stage <= _FINEST or idle >= most:
+        while not (self._last or self.is_within(width)):
+            if stage <= _FINEST or idle >= (_IDLE_PERIODIC if self._period else _IDLE):
                 break
-            before = [item.answer.width for item in self.items]
-            self._last = self._stage(stage)
-            narrower = any(item.answer.width < 0.9 * was for item, was in zip(self.items, before, strict=True))
+            narrower = self._stage(stage)
             stage, idle = 0.1 * stage, 0 if narrower else idle + 1
         self._next = stage
 
-    def _first_width(self) -> float:
-        """What the first stage asks for: less where the grid is short all the same. The width requested has no say.
-
-        Answers that need only be shown to be no larger than others are mostly so after a coarse one.
-        """
-        if all(item.enough > -math.inf for item in self.items):
-            return _COARSEST
-        finer = 0.1 * _COARSEST
-        spacing = min(self._spacing(item, finer) for item in self._open)
-        return finer if _DEVIATIONS * self._saddle.spread <= _SHORT * spacing else _COARSEST
-
-    @property
-    def _least(self) -> float:
-        """ln of the smallest delta, as far as is known."""
-        return min(item.log_delta for item in self.items)
-
-    @property
-    def _reach(self) -> float:
-        """How far from the saddle's epsilon the composition keeps its precision."""
-        return self._saddle.spread + 1.0 / self._saddle.tilt
-
-    @property
-    def _open(self) -> list[PendingAnswer]:
-        """Those of which more is wanted; all, where none is."""
-        return [item for item in self.items if not item.is_needless] or list(self.items)
+    def _truncated(self, log_share: float) -> list[list[tuple[TruncatedPair, int]]]:
+        """Per direction, the steps without a share of the smallest delta, with the estimates from them."""
+        smallest = min(map(_log_delta_of, self.items))
+        truncated = [truncate_phases(self._phases, side, smallest, log_share) for side in self._sides]
+        # The remaining tail decides the best tilt: it grows heavier as less is cut.
+        self._cumulants = list(map(Cumulants, truncated))
+        return truncated
 
     def _centre(self, epsilon: float) -> None:
-        self._saddle = pick_worst([cumulants.for_epsilon(epsilon) for cumulants in self._cumulants])
+        """Tilt to ``epsilon``, in the direction of the larger delta."""
+        self._saddle = max(map(methodcaller("find", epsilon=epsilon), self._cumulants), key=_log_delta_of)
 
-    def _truncated(self, share: float) -> list[list[tuple[TruncatedPair, int]]]:
-        """For each direction, all of the steps but a share of the least delta."""
-        return [truncate_phases(self._phases, side, self._least, math.log(share)) for side in self._sides]
+    def _needs(self, width: float) -> tuple[float, float]:
+        """The spacing and the share of delta in cut tails for errors of about ``width``.
+
+        The spacing is by the law, or by the spacing itself if its error is smaller.
+        """
+        spacing, share = math.inf, 1e-3
+        for item in list(filterfalse(attrgetter("is_needless"), self.items)) or self.items:
+            error = item.tolerance(width)
+            law = math.sqrt(_LAW * error / (self._steps * (1.0 + item.saddle.tilt)))
+            spacing = min(spacing, max(law, error / (3.0 * self._steps)))
+            share = min(share, 1e-2 * width * item.saddle.tilt * item.tolerance(1.0))
+        return spacing, max(share, 1e-14)
 
     def _stage(self, width: float) -> bool:
-        """One grid; returns whether it is the longest allowed."""
-        share = min(1e-2 * width * item.saddle.tilt * item.tolerance(1.0) for item in self._open)
-        truncated = self._truncated(min(max(share, 1e-14), 1e-3))
-        # The tail that is kept decides the best tilt: it grows heavier as less of it is cut.
-        self._cumulants = [Cumulants.of(side) for side in truncated]
+        """Narrow by one grid, and mark the longest allowed grid as the last; returns whether an interval narrowed."""
+        before = np.array([*map(attrgetter("answer.width"), self.items)])
+        wanted, share = self._needs(width)
+        truncated = self._truncated(math.log(share))
         self._centre(self._saddle.epsilon)
-        wanted, limited = min(0.2 * WIDEST, *(self._spacing(item, width) for item in self._open)), False
-        fitting = True
+        wanted, period, self._last = min(0.2 * WIDEST, wanted), self._period, False
         while wanted < WIDEST:
-            spacing = _fitting([part for side in truncated for part in side], wanted) if fitting else wanted
+            spacing = period / math.ceil(period / wanted) if period else wanted
             try:
                 self._grid(truncated, spacing, _READ * width)
+                break
             except TooLongError as error:
-                if spacing < 0.5 * wanted:  # a period that no grid can have: its outcomes lie between nodes
-                    fitting = False
+                if spacing < 0.5 * wanted:  # a period that no grid can have: its outcomes are between nodes
+                    period = 0.0
                     continue
-                wanted, limited = 1.02 * max(error.factor * spacing, wanted), True
-                continue
-            return limited
-        return True  # losses in the millions per step: what is known without a grid has to do
-
-    def _spacing(self, item: PendingAnswer, width: float) -> float:
-        """The grid that leaves an error of about ``width``: by the law, or by the spacing itself where that is less."""
-        error = item.tolerance(width)
-        law = math.sqrt(_LAW * error / (self._steps * (1.0 + item.saddle.tilt)))
-        return max(law, error / (3.0 * self._steps))
+                wanted, self._last = 1.02 * max(error.factor * spacing, wanted), True
+        else:
+            self._last = True  # losses in the millions per step: bounds without a grid remain
+        return bool(np.any(np.array([*map(attrgetter("answer.width"), self.items)]) < 0.9 * before))
 
     def _grid(self, truncated: Sequence[Sequence[tuple[TruncatedPair, int]]], spacing: float, within: float) -> None:
-        """Cut every interval by what a grid of this ``spacing`` says, epsilons as well as ``within``, relative."""
-        tilts = sorted({self._saddle.tilt, *(item.saddle.tilt for item in self.items)})
-        # One step may decide the answer alone: no cell may be wider than what a single step's error allows.
+        """Intersect each interval with its bounds from a grid; epsilons are read to a relative ``within``."""
+        tilts = sorted({self._saddle.tilt, *map(attrgetter("saddle.tilt"), self.items)})
+        # One step may decide the answer: no cell may be wider than the error of a single step allows.
         widest = 0.5 * math.sqrt(self._steps)
-        atoms = [[(part.atoms(spacing, tilts, widest, CELLS), steps) for part, steps in side] for side in truncated]
-        upper, lower = ([[(pair[end], steps) for pair, steps in side] for side in atoms] for end in (0, 1))
+        uppers: list[list[tuple[Atoms, int]]] = []
+        lowers: list[list[tuple[Atoms, int]]] = []
+        for side in truncated:
+            uppers.append([])
+            lowers.append([])
+            for part, steps in side:
+                above, below = part.atoms(spacing, tilts, widest, CELLS)
+                uppers[-1].append((above, steps))
+                lowers[-1].append((below, steps))
         for _ in range(5):
-            # A steeper tilt than the grid resolves would pick out its last nodes.
-            tilt, centre = min(self._saddle.tilt, 1.0 / spacing), self._saddle.epsilon
-            reach = max(self._reach, 8.0 * spacing)
-            floor = centre - 1.1 * _SCAN * reach
-            above, below = (
-                _worse([compose_with_rare_steps(side, tilt, centre, floor, NODES, self._least) for side in sides])
-                for sides in (upper, lower)
-            )
-            points = centre + reach * np.linspace(-_SCAN, _SCAN, _POINTS)
-            grid = [0.0, *(float(point) for point in points if point > 0.0)]
-            upper_at, lower_at = functools.cache(above.log_upper), functools.cache(below.log_lower)
-            intervals = [_read(item, upper_at, lower_at, grid, reach, within) for item in self.items]
-            for item, interval in zip(self.items, intervals, strict=True):
-                item.answer = item.answer.intersect(interval)
-                item.locate(above)
-            if not self._recentre(intervals):
+            # The distance from the centre over which the composition keeps its precision.
+            reach = self._saddle.spread + 1.0 / self._saddle.tilt
+            scan = max(reach, 8.0 * spacing)
+            upper, lower = self._profile(uppers, spacing, scan), self._profile(lowers, spacing, scan)
+            points = self._saddle.epsilon + scan * np.linspace(-_SCAN, _SCAN, _POINTS)
+            grid = [0.0, *points[points > 0.0].tolist()]
+            upper_at, lower_at = functools.cache(upper.log_upper), functools.cache(lower.log_lower)
+            places, is_poor = [], False
+            for item in self.items:
+                found = _read(item, upper_at, lower_at, grid, scan, within)
+                item.answer = item.answer.intersect(found)
+                item.locate(upper)
+                if item.is_needless:
+                    continue
+                if item.question.kind in TESTS:
+                    places.append(item.saddle.epsilon)
+                elif item.question.kind == "epsilon":
+                    ends = np.array([item.answer.lower, item.answer.upper])
+                    places += ends[(ends > 0.0) & (ends < math.inf)].tolist()
+                if item.question.kind == "epsilon" or found.lower == 0.0:
+                    is_poor |= found.lower == 0.0 < found.upper or found.width > _POOR * reach
+            # Move the tilt to the answers, if it was chosen badly.
+            if not places:
                 return
+            middle = 0.5 * (min(places) + max(places))
+            if abs(middle - self._saddle.epsilon) <= (0.01 if is_poor else _OFF) * reach:
+                return
+            self._centre(middle)
 
-    def _recentre(self, intervals: Sequence[Interval]) -> bool:
-        """Move the tilt to where the answers turned out to be, if it was chosen badly; returns whether it was."""
-        ends = [place for item in self.items if not item.is_needless for place in item.positions()]
-        if not ends:
-            return False
-        middle = 0.5 * (min(ends) + max(ends))
-        is_poor = any(
-            interval.lower == 0.0 < interval.upper or interval.width > _POOR * self._reach
-            for item, interval in zip(self.items, intervals, strict=True)
-            if not item.is_needless and (item.question.log_delta is not None or interval.lower == 0.0)
-        )
-        if abs(middle - self._saddle.epsilon) <= (0.01 if is_poor else _OFF) * self._reach:
-            return False
-        self._centre(middle)
-        return True
+    def _profile(self, sides: Sequence[Sequence[tuple[Atoms, int]]], spacing: float, scan: float) -> ComposedProfile:
+        """The composed profile around the saddle point, the worse of the directions."""
+        # A steeper tilt than the grid resolves would pick out its last nodes.
+        tilt, centre = min(self._saddle.tilt, 1.0 / spacing), self._saddle.epsilon
+        floor, members = centre - 1.1 * _SCAN * scan, []
+        for side in sides:
+            composed = compose(side, tilt, centre, floor, NODES)
+            value, error = composed.sum_at(centre)
+            if error > UNSURE * value:
+                log_delta = min(map(_log_delta_of, self.items))
+                members.append(split_rare_steps(composed, side, floor, NODES, log_delta))
+            else:
+                members.append(composed)
+        return members[0] if len(members) == 1 else WorstComposition(tuple(members))
 
 
-def _worse(composed: Sequence[Composition | SplitComposition]) -> ComposedProfile:
-    return composed[0] if len(composed) == 1 else WorstComposition(tuple(composed))
-
-
-def _fitting(phases: Sequence[tuple[TruncatedPair, int]], spacing: float) -> float:
-    """A spacing, rather less than asked, of which the period of the phase with most steps is a multiple."""
-    periods = [(steps, part.period) for part, steps in phases if part.period]
-    if not periods:
-        return spacing
-    period = max(periods)[1] or spacing
-    return period / math.ceil(period / spacing)
+def truncate_phases(
+    phases: Sequence[tuple[Pair, int]], direction: Direction, log_delta: float, log_share: float
+) -> list[tuple[TruncatedPair, int]]:
+    """Each phase's step, with its steps, without a share e^``log_share`` of delta over all steps."""
+    log_far = log_share - math.log(sum(map(itemgetter(1), phases)))
+    return [(pair.truncate(direction, log_far + min(log_delta, 0.0), log_far), count) for pair, count in phases]
 
 
 def _read(
@@ -410,453 +359,202 @@ def _read(
     reach: float,
     within: float,
 ) -> Interval:
-    """The interval that bounds of ln delta give; epsilons are looked for between the points of ``grid``."""
-    if item.question.testing:
-        interval, epsilon = item.question.bound_test(lower_at, upper_at, item.position, reach)
-        item.saddle = replace(item.saddle, epsilon=epsilon)
+    """The interval from bounds of ln delta; an epsilon is searched between the points of ``grid``."""
+    value, saddle = item.question.value, item.saddle
+    if item.question.kind in TESTS:
+        interval, epsilon = bound_test(item.question, lower_at, upper_at, saddle.epsilon, reach)
+        item.saddle = replace(saddle, epsilon=epsilon)
         return interval
-    if item.question.log_delta is None:
-        low = math.exp(min(0.0, lower_at(item.position))) * (1.0 - 4.0 * EPS)
-        high = math.exp(upper_at(item.position)) * (1.0 + 4.0 * EPS) + 5e-324
+    if item.question.kind == "delta":
+        low = math.exp(min(0.0, lower_at(value))) * (1.0 - 4.0 * EPS)
+        high = math.exp(upper_at(value)) * (1.0 + 4.0 * EPS) + 5e-324
         return Interval(low, min(1.0, high))
-    rounding = 4.0 * EPS * abs(item.question.log_delta)
-    if item.enough > 0.0 and upper_at(item.enough) <= item.question.log_delta - rounding:
+    rounding = 4.0 * EPS * abs(value)
+
+    def above(epsilon: float) -> float:
+        """Not negative if the epsilon is certainly at most this one."""
+        return value - rounding - upper_at(epsilon)
+
+    def below(epsilon: float) -> float:
+        """Not negative if the epsilon is certainly at least this one."""
+        return lower_at(epsilon) - (value + rounding)
+
+    if item.enough > 0.0 and above(item.enough) >= 0.0:
         return Interval(0.0, item.enough)
-    low = _largest_epsilon(lower_at, item.question.log_delta + rounding, grid, within)
-    return Interval(low, _least_epsilon(upper_at, item.question.log_delta - rounding, grid, within))
-
-
-def _least_epsilon(upper_at: LogProfile, log_delta: float, grid: Sequence[float], within: float) -> float:
-    """The least epsilon whose upper bound of delta is within the target, at most ``within`` of itself too large;
-    infinite if there is none.
-    """
-    passed = next((i for i, epsilon in enumerate(grid) if upper_at(epsilon) <= log_delta), None)
-    if passed is None:
-        return math.inf
-    over = grid[max(0, passed - 1)]
-    return crossing(lambda epsilon: log_delta - upper_at(epsilon), grid[passed], over, within=within * over)[0]
-
-
-def _largest_epsilon(lower_at: LogProfile, log_delta: float, grid: Sequence[float], within: float) -> float:
-    """The largest epsilon whose lower bound of delta reaches the target, at most ``within`` of itself too small; 0 if
-    there is none.
-    """
-    passed = next((i for i in reversed(range(len(grid))) if lower_at(grid[i]) >= log_delta), None)
-    if passed is None:
-        return 0.0
-    under = grid[min(passed + 1, len(grid) - 1)]
-    return crossing(lambda epsilon: lower_at(epsilon) - log_delta, grid[passed], under, within=within * grid[passed])[0]
-
-
-#: How answers say that they come from the formula of a plain Gaussian pair: that of the steps, or one that dominates.
-CLOSED, DOMINATED = "closed form", "closed form of a dominating pair"
-
-
-#: How an epsilon says that no loss is larger.
-LARGEST = "largest loss"
-
-
-#: How answers say that they come from the exact profile of the only step that there is.
-ONE_STEP = "exact profile of one step"
-
-
-#: Effects (sensitivity over sigma) above this are not discretised: losses would leave the range of any grid.
-_STEEPEST = 1e6
-
-
-#: A function from epsilon to lower and upper bound of ln delta.
-_Bounds = Callable[[float], tuple[float, float]]
-
-
-def answer_in_closed_form(question: Question, phases: Sequence[tuple[Pair, int]]) -> Interval | None:
-    """The answer where every step is a plain Gaussian one or leaks nothing; None elsewhere."""
-    effects = [(pair.effect, steps) for pair, steps in phases]
-    squares = [steps * effect * effect for effect, steps in effects if effect is not None]
-    return _gaussian(question, math.sqrt(math.fsum(squares))).by(CLOSED) if len(squares) == len(effects) else None
-
-
-def is_beyond_grids(phases: Sequence[tuple[Pair, int]]) -> bool:
-    """Whether a Gaussian step's losses are beyond any grid, so that ``bound_without_grid`` has to do."""
-    return any(_STEEPEST < pair.dominating_effect < math.inf for pair, _ in phases)
-
-
-def bound_without_grid(question: Question, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction]) -> Interval:
-    """What holds anyway: by the closed form of Gaussian pairs that dominate, and by the largest loss."""
-    mu = math.sqrt(math.fsum(steps * pair.dominating_effect * pair.dominating_effect for pair, steps in phases))
-    dominating = _gaussian(question, mu) if math.isfinite(mu) else None
-    if question.log_power is not None:  # a test needs no lower level than of the dominating pair
-        return Interval(0.0 if dominating is None else dominating.lower, question.trivial.upper).by(DOMINATED)
-    found = Interval(0.0, math.inf if question.log_delta is not None else 1.0).by(DOMINATED)
-    if dominating is not None:
-        found = Interval(0.0, dominating.upper).by(DOMINATED)
-    if question.log_delta is not None and all(infinite_mass(phases, side).upper == 0.0 for side in sides):
-        largest = max(largest_loss(phases, side) for side in sides)
-        found = found.intersect(Interval(0.0, largest).by(LARGEST))
-    return found
-
-
-def cut_without_grid(
-    found: Sequence[Interval],
-    questions: Sequence[Question],
-    phases: Sequence[tuple[Pair, int]],
-    sides: Sequence[Direction],
-) -> list[Interval]:
-    """What was ``found``, cut by ``bound_without_grid`` where that is below: mostly it is not, as one value tells."""
-    surely = _are_below_without_grid(found, questions, phases, sides)
-    return [
-        interval if below else _cut(interval, bound_without_grid(question, phases, sides))
-        for interval, question, below in zip(found, questions, surely, strict=True)
-    ]
-
-
-def _cut(found: Interval, loose: Interval) -> Interval:
-    if found.upper <= loose.upper:
-        return found
-    return Interval(min(found.lower, loose.upper), loose.upper, loose.method, found.lower_method)
-
-
-def _are_below_without_grid(
-    found: Sequence[Interval],
-    questions: Sequence[Question],
-    phases: Sequence[tuple[Pair, int]],
-    sides: Sequence[Direction],
-) -> list[bool]:
-    """Whether each upper end of epsilon is surely below all that holds without a grid; False also where that is not
-    plain.
-    """
-    mu = math.sqrt(math.fsum(steps * pair.dominating_effect * pair.dominating_effect for pair, steps in phases))
-    if not 0.0 < mu < math.inf:
-        return [False] * len(questions)
-    largest = max(largest_loss(phases, side) for side in sides)
-    told = [
-        (question.log_delta, interval.upper)
-        if question.log_delta is not None and interval.upper <= largest and interval.upper < math.inf
-        else (0.0, 0.0)
-        for question, interval in zip(questions, found, strict=True)
-    ]
-    logs, epsilons = np.array(told, dtype=np.float64).T
-    # More than both roundings above the delta asked: the closed form's bisection ends beyond.
-    room = np.array([4.0 * gaussian.relative_error(float(epsilon), mu) for epsilon in epsilons])
-    room += 16.0 * EPS * np.abs(logs)
-    below = (logs < 0.0) & (room < 1.0)
-    below[below] = gaussian.log_delta(epsilons[below], mu) > (logs + room)[below]
-    return [bool(one) for one in below]
-
-
-def _gaussian(question: Question, mu: float) -> Interval:
-    """One Gaussian pair of effect ``mu``; 0 for no mechanism at all."""
-    if question.log_delta is not None:
-        return gaussian.epsilon_interval(question.log_delta, mu) if mu > 0.0 else Interval(0.0, 0.0)
-    if question.testing:
-        return _gaussian_test(question, mu)
-    assert question.epsilon is not None
-    if mu > 0.0:
-        return gaussian.delta_interval(question.epsilon, mu)
-    value = max(0.0, -math.expm1(min(question.epsilon, 0.0)))
-    return Interval(value, value)
-
-
-def _gaussian_test(question: Question, mu: float) -> Interval:
-    """Of tests of N(0, 1) against N(mu, 1), through the profile and its rounding error."""
-    log = question.log_level if question.log_level is not None else question.log_power
-    assert log is not None
-    if mu == 0.0:
-        return Interval(math.exp(log) * (1.0 - 4.0 * EPS), min(1.0, math.exp(log) * (1.0 + 4.0 * EPS)))
-    # the threshold z of the best test, at the epsilon mu (z - mu / 2)
-    threshold = -float(ndtri_exp(log)) + (0.0 if question.log_level is not None else mu)
-
-    def bounds(epsilon: float) -> tuple[float, float]:
-        value, error = float(gaussian.log_delta(epsilon, mu)), 2.0 * gaussian.relative_error(epsilon, mu)
-        return value - error, min(0.0, value + error)
-
-    start = mu * (threshold - 0.5 * mu)
-    interval, _ = question.bound_test(lambda e: bounds(e)[0], lambda e: bounds(e)[1], start, min(mu, 1.0))
-    return interval.intersect(question.trivial)
-
-
-def answer_one_step(pair: Pair, sides: Sequence[Direction], question: Question) -> Interval | None:
-    """What is asked of a single step; None where the pair has no exact profile. Of two directions the worse counts."""
-    if pair.log_delta_bounds(0.0, sides[0]) is None:
-        return None
-
-    @functools.cache
-    def bounds(epsilon: float) -> tuple[float, float]:
-        both = [pair.log_delta_bounds(epsilon, side) or (-math.inf, 0.0) for side in sides]
-        return max(low for low, _ in both), max(high for _, high in both)
-
-    if question.epsilon is not None:
-        low, high = bounds(question.epsilon)
-        return Interval(math.exp(low), min(1.0, math.exp(high) + 5e-324))
-    if question.testing:
-        interval, _ = question.bound_test(lambda e: bounds(e)[0], lambda e: bounds(e)[1], 0.0, 1.0)
-        return interval.intersect(question.trivial)
-    assert question.log_delta is not None
-    rounding = 4.0 * EPS * abs(question.log_delta)
-    return Interval(
-        _cross(bounds, question.log_delta + rounding, end=0), _cross(bounds, question.log_delta - rounding, end=1)
-    )
-
-
-def _cross(bounds: _Bounds, log_delta: float, end: int) -> float:
-    """Where a bound of ln delta falls to ``log_delta``: the last epsilon over it (0), or the first not over it (1)."""
-    if bounds(0.0)[end] <= log_delta:
-        return 0.0
-    low, high = 0.0, 1.0
-    while bounds(high)[end] > log_delta:
-        low, high = high, 2.0 * high
-        if high == math.inf:  # outcomes that the second distribution never produces
-            return math.inf
-    within = 2.0 * EPS * high
-    if end == 0:
-        return crossing(lambda epsilon: bounds(epsilon)[0] - log_delta, low, high, within=within)[0]
-    return crossing(lambda epsilon: log_delta - bounds(epsilon)[1], high, low, within=within)[0]
-
-
-#: How answers say that they come from composed grids.
-GRID = "pld/connect-the-dots"
-
-
-#: Questions whose epsilons lie within so many tilted standard deviations share a composition: the first, and all.
-_SHARED_COARSE, _SHARED = 8.0, 4.0
-
-
-#: Within this difference besides: a composition loses a factor e^(difference / 2) of precision, unless it is so spread
-#: out that its sums are taken without cancelling.
-_DIFFERENCE, _LONG = 16.0, 64.0
-
-
-#: Tables for first estimates are made for every so many units of ln delta.
-_SHELF = 12.0
-
-
-#: An epsilon estimated below this many standard deviations may well be zero.
-_NEAR_ZERO = 0.1
-
-
-#: The least slope of ln delta at which powers are looked for.
-_FLATTEST = 1e-5
-
-
-#: ln of a delta that may be so near one that a test's power is.
-_NEAR_ONE = -0.05
-
-
-#: Share of delta that the cut tails may hold in an estimate, ln.
-_SHARE = math.log(1e-6)
+    low, high, last = 0.0, math.inf, len(grid) - 1
+    for i in range(last, -1, -1):
+        if below(grid[i]) >= 0.0:
+            low = crossing(below, grid[i], grid[min(i + 1, last)], within=within * grid[i])[0]
+            break
+    for i in range(last + 1):
+        if above(grid[i]) >= 0.0:
+            under = grid[max(0, i - 1)]
+            high = crossing(above, grid[i], under, within=within * under)[0]
+            break
+    return Interval(low, high)
 
 
 def solve(
     phases: Sequence[tuple[Pair, int]],
-    direction: Direction,
-    questions: Sequence[Question],
-    widths: Sequence[float],
-    beside: Sequence[Interval | None] | None = None,
-) -> list[Interval]:
-    """Certified answers for the composition of ``phases`` (pair, steps) in one direction, in the order asked.
-
-    widths: the relative width wanted of each answer; where the grid limits do not allow it, intervals come out wider.
-    beside: for each question the other direction's answer, where only the larger of both counts, or None. An epsilon
-    that is certainly no larger is not narrowed then: what it is below that is nobody's question, unless the other one
-    is wider than asked: then this one's lower end may be the best there is.
-    """
-    if beside is None:
-        return _solve(phases, (direction,), questions, widths)
-    enough = [
-        known.upper if known is not None and known.relative_width <= width else -math.inf
-        for known, width in zip(beside, widths, strict=True)
-    ]
-    # Where one direction's epsilon is 0 so is the other's: delta at 0, the total variation distance, is one number.
-    found = {
-        i: known
-        for i, (known, question) in enumerate(zip(beside, questions, strict=True))
-        if known is not None and known.upper == 0.0 and question.log_delta is not None
-    }
-    rest = [i for i in range(len(questions)) if i not in found]
-    asked, of_each, least = [questions[i] for i in rest], [widths[i] for i in rest], [enough[i] for i in rest]
-    found.update(zip(rest, _solve(phases, (direction,), asked, of_each, least), strict=True))
-    return [found[i] for i in range(len(questions))]
-
-
-def solve_larger(
-    phases: Sequence[tuple[Pair, int]], questions: Sequence[Question], widths: Sequence[float]
-) -> list[Interval]:
-    """The larger of both directions' answers about epsilon or delta, each about one direction's profile."""
-    first = solve(phases, DIRECTIONS[0], questions, widths)
-    second = solve(phases, DIRECTIONS[1], questions, widths, first)
-    return [one.worse(other) for one, other in zip(first, second, strict=True)]
-
-
-def solve_worst(
-    phases: Sequence[tuple[Pair, int]], questions: Sequence[Question], widths: Sequence[float]
-) -> list[Interval]:
-    """The same for powers where at each epsilon the worse of both directions' profiles counts."""
-    return _solve(phases, DIRECTIONS, questions, widths)
-
-
-def _solve(
-    phases: Sequence[tuple[Pair, int]],
     sides: Sequence[Direction],
     questions: Sequence[Question],
     widths: Sequence[float],
-    enough: Sequence[float] | None = None,
+    other: Sequence[Interval | None] | None = None,
 ) -> list[Interval]:
-    """``enough``: for each question a value; of answers that are certainly no larger no more is asked."""
+    """Certified answers for a composition, in the order of the questions.
+
+    Args:
+        phases: the pair and the number of steps of each phase.
+        sides: the directions. Of two, the answer is the larger of both, or, if one of the questions is about a test,
+            an answer about the worse of the two profiles at each epsilon.
+        questions: the questions.
+        widths: the relative width wanted of each answer; intervals are wider if the grid limits do not allow it.
+        other: for one direction and each question, the other direction's answer or None, if only the larger of both
+            counts. An epsilon that is certainly no larger is not narrowed, unless the other one is wider than requested
+            and the lower end of this one may be better.
+    """
+    if len(sides) > 1 and not set(TESTS) & set(map(attrgetter("kind"), questions)):
+        first = solve(phases, sides[:1], questions, widths)
+        second = solve(phases, sides[1:], questions, widths, first)
+        return list(map(Interval.worse, first, second))
+    found: dict[int, Interval] = {}
+    enough = [-math.inf] * len(questions)
+    for i, known in enumerate(other or ()):
+        if known is None:
+            continue
+        if known.upper == 0.0 and questions[i].kind == "epsilon":
+            found[i] = known  # delta at 0, the total variation distance, is the same in both directions
+        elif known.relative_width <= widths[i]:
+            enough[i] = known.upper
+    rest = [i for i in range(len(questions)) if i not in found]
     if len(phases) == 1 and phases[0][1] == 1:
-        exact = [answer_one_step(phases[0][0], sides, question) for question in questions]
-        if all(interval is not None for interval in exact):
-            return [interval.by(ONE_STEP) for interval in exact if interval is not None]
-    opened = _open(phases, sides, questions)
-    for item, value in zip(opened, enough or (), strict=enough is not None):
-        item.enough = value
-    unanswered = [
-        (item, width)
-        for item, width in zip(opened, widths, strict=True)
-        if not (item.is_needless or _settled(item, width))
-    ]
-    groups = [
-        GridRefinement(phases, sides, shared) for shared in _neighbours([item for item, _ in unanswered], wide=True)
-    ]
-    for group in groups:
-        group.begin()
-    # Coarsest first: an answer lies inside those that it would have if no other were asked for more finely than that.
-    for width in sorted({width for _, width in unanswered}, reverse=True):
-        wanted = {id(item) for item, of_item in unanswered if of_item <= width}
+        for i in rest:
+            exact = one_step_answer(phases[0][0], sides, questions[i])
+            if exact is not None:
+                found[i] = exact.by(ONE_STEP)
+        rest = [i for i in rest if i not in found]
+    items = _open(phases, sides, [questions[i] for i in rest])
+    wanted: dict[int, float] = {}  # by the identity of the item
+    for item, i in zip(items, rest, strict=True):
+        item.enough = enough[i]
+        settled = item.question.kind in TESTS and (item.is_within(widths[i]) or item.saddle.tilt < _FLATTEST)
+        if not (item.is_needless or item.answer.width == 0.0 or settled):
+            wanted[id(item)] = widths[i]
+    groups = []
+    for shared in _neighbours([item for item in items if id(item) in wanted], wide=True):
+        groups.append(GridRefinement(phases, sides, shared))
+        groups[-1].begin()
+    # Coarsest first: an answer is inside the answer that it would have without the questions of finer widths.
+    for width in sorted(set(wanted.values()), reverse=True):
         for group in groups:
-            for near in _neighbours([item for item in group.items if id(item) in wanted]):
-                if not all(item.is_within(width) for item in near):
-                    group.part(near).refine(width)
-    return [item.answer.by(GRID) for item in opened]
+            for near in _neighbours([item for item in group.items if wanted[id(item)] <= width]):
+                part = group if len(near) == len(group.items) else group.part(near)
+                part.refine(width)
+    for item, i in zip(items, rest, strict=True):
+        found[i] = item.answer.by(GRID)
+    return [found[i] for i in range(len(questions))]
 
 
 def _neighbours(items: Sequence[PendingAnswer], *, wide: bool = False) -> list[list[PendingAnswer]]:
     """The items by position, in groups that share a composition each; ``wide``: a coarse one."""
     groups: list[list[PendingAnswer]] = []
     reach = -math.inf
-    for item in sorted(items, key=lambda item: item.position):
-        if item.position > reach:
+    for item in sorted(items, key=attrgetter("saddle.epsilon")):
+        if item.saddle.epsilon > reach:
             groups.append([])
             spread = item.saddle.spread
             reach = (_SHARED_COARSE if wide else _SHARED) * spread
-            reach = item.position + (min(reach, _DIFFERENCE) if spread < _LONG else reach)
+            reach = item.saddle.epsilon + (min(reach, _DIFFERENCE) if spread < _LONG else reach)
         groups[-1].append(item)
     return groups
-
-
-def _settled(item: PendingAnswer, width: float) -> bool:
-    """Whether it is a point, or a test known well enough or where the profile is so flat that no grid tells of it."""
-    if item.answer.width == 0.0:
-        return True
-    return item.question.testing and (item.is_within(width) or item.saddle.tilt < _FLATTEST)
 
 
 def _open(
     phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], questions: Sequence[Question]
 ) -> list[PendingAnswer]:
-    """What is known of answers beforehand, and where they lie at first estimate."""
-    epsilons = [question for question in questions if question.log_delta is not None]
-    opened = iter(_open_epsilons(phases, sides[0], epsilons) if epsilons else ())
-    return [
-        _open_test(phases, sides, question)
-        if question.testing
-        else _open_delta(phases, sides[0], question)
-        if question.log_delta is None
-        else next(opened)
-        for question in questions
-    ]
-
-
-def _open_epsilons(
-    phases: Sequence[tuple[Pair, int]], direction: Direction, questions: Sequence[Question]
-) -> list[PendingAnswer]:
-    """Of epsilons at deltas; those of similar size are looked for in one table."""
-    certain = infinite_mass(phases, direction)
-    finite = []
+    """Answers with their trivial intervals and first estimates."""
+    opened = []
+    epsilons: list[tuple[PendingAnswer, float]] = []
     for question in questions:
-        assert question.log_delta is not None
-        log_delta = question.log_delta
-        if certain.upper > 0.0:  # what finite losses may add
-            log_delta += math.log(max(-math.expm1(min(math.log(certain.upper) - log_delta, 0.0)), 1e-300))
-        finite.append(log_delta)
-    shelves: dict[int, list[int]] = {}
-    for i, log_delta in enumerate(finite):
-        shelves.setdefault(math.floor(log_delta / _SHELF) if len(finite) > 1 else 0, []).append(i)
-    opened: dict[int, PendingAnswer] = {}
-    at_zero = functools.cache(lambda: solve(phases, direction, [Question(epsilon=0.0)], [1e-3])[0])
-    for chosen in shelves.values():
-        logs = [finite[i] for i in chosen]
-        cumulants = Cumulants.of(truncate_phases(phases, direction, min(logs), _SHARE))
-        for i, saddle in zip(chosen, cumulants.for_deltas(logs), strict=True):
-            opened[i] = _open_epsilon(phases, direction, questions[i], finite[i], cumulants, saddle, at_zero)
-    return [opened[i] for i in range(len(questions))]
-
-
-def _open_epsilon(
-    phases: Sequence[tuple[Pair, int]],
-    direction: Direction,
-    question: Question,
-    log_delta: float,
-    cumulants: Cumulants,
-    saddle: SaddlePoint,
-    at_zero: Callable[[], Interval],
-) -> PendingAnswer:
-    """``log_delta``: what finite losses may add to it; ``saddle``: the estimate for that; ``at_zero``: delta there."""
-    assert question.log_delta is not None
-    certain, bounds = infinite_mass(phases, direction), Interval(0.0, largest_loss(phases, direction))
-    if certain.upper > 0.0 and question.log_delta <= math.log(certain.upper) + 4.0 * EPS * abs(question.log_delta):
-        surely = question.log_delta < math.log(certain.lower) - 4.0 * EPS * abs(question.log_delta)
-        answer = Interval(math.inf if surely else 0.0, math.inf)
-        return PendingAnswer(question, cumulants.for_epsilon(0.0), answer, log_delta)
-    if saddle.epsilon > _NEAR_ZERO * saddle.spread:
-        return PendingAnswer(question, saddle, bounds, log_delta)
-    # A delta so large that epsilon is 0 or little more: decided by delta at 0.
-    there, saddle = at_zero(), cumulants.for_epsilon(0.0)
-    if math.log(there.upper) <= question.log_delta:
-        return PendingAnswer(question, saddle, Interval(0.0, 0.0), log_delta)
-    gap = math.log(0.5 * (there.lower + there.upper)) - question.log_delta
-    return PendingAnswer(question, cumulants.for_epsilon(max(gap / saddle.tilt, TINY)), bounds, log_delta)
+        if question.kind in TESTS:
+            opened.append(_open_test(phases, sides, question))
+        elif question.kind == "delta":
+            opened.append(_open_delta(phases, sides[0], question))
+        else:
+            largest, infinite = loss_extremes(phases, sides[0])
+            log_delta = question.value
+            if infinite.upper > 0.0:  # the part that finite losses may contribute
+                log_delta += math.log(max(-math.expm1(min(math.log(infinite.upper) - log_delta, 0.0)), 1e-300))
+            opened.append(PendingAnswer(question, _NOWHERE, Interval(0.0, largest), log_delta))
+            epsilons.append((opened[-1], log_delta))
+    at_zero = functools.cache(lambda: solve(phases, sides[:1], [Question("delta", 0.0)], [1e-3])[0])
+    shelves: dict[int, list[PendingAnswer]] = {}
+    for item, log_delta in epsilons:  # deltas of similar size share a table
+        shelves.setdefault(math.floor(log_delta / _SHELF) if len(epsilons) > 1 else 0, []).append(item)
+    for items in shelves.values():
+        logs = list(map(_log_delta_of, items))
+        cumulants = Cumulants(truncate_phases(phases, sides[0], min(logs), _SHARE))
+        for item, saddle in zip(items, cumulants.for_deltas(logs), strict=True):
+            item.saddle, value, rounding = saddle, item.question.value, 4.0 * EPS * abs(item.question.value)
+            if infinite.upper > 0.0 and value <= math.log(infinite.upper) + rounding:
+                surely = value < math.log(infinite.lower) - rounding
+                item.answer, item.saddle = Interval(math.inf if surely else 0.0, math.inf), cumulants.find(epsilon=0.0)
+            elif saddle.epsilon <= _NEAR_ZERO * saddle.spread:
+                # A large delta, where epsilon is 0 or little more: delta at 0 decides.
+                there, item.saddle = at_zero(), cumulants.find(epsilon=0.0)
+                if math.log(there.upper) <= value:
+                    item.answer = Interval(0.0, 0.0)
+                else:
+                    gap = math.log(0.5 * (there.lower + there.upper)) - value
+                    item.saddle = cumulants.find(epsilon=max(gap / item.saddle.tilt, _TINY))
+    return opened
 
 
 def _open_delta(phases: Sequence[tuple[Pair, int]], direction: Direction, question: Question) -> PendingAnswer:
-    epsilon = question.epsilon
-    assert epsilon is not None
-    certain = infinite_mass(phases, direction)
-    bounds = Interval(max(certain.lower, -math.expm1(min(epsilon, 0.0))), 1.0)
-    if epsilon >= largest_loss(phases, direction):
+    largest, certain = loss_extremes(phases, direction)
+    bounds = Interval(max(certain.lower, -math.expm1(min(question.value, 0.0))), 1.0)
+    if question.value >= largest:
         bounds = certain  # no finite loss is that large
-    saddle = _deep_enough(phases, direction, lambda cumulants: cumulants.for_epsilon(epsilon))
+    saddle = _deep_enough(phases, direction, question)
     return PendingAnswer(question, saddle, bounds, saddle.log_delta)
 
 
 def _open_test(phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], question: Question) -> PendingAnswer:
-    def find(cumulants: Cumulants) -> SaddlePoint:
-        if question.log_level is not None:
-            return cumulants.for_level(question.log_level)
-        assert question.log_power is not None
-        return cumulants.for_power(question.log_power)
-
-    saddles = [_deep_enough(phases, side, find) for side in sides]
+    saddles = [_deep_enough(phases, side, question) for side in sides]
     if len(sides) > 1:  # each direction's own line may be worse for the other: the two meet at 0 at the latest
-        tables = [
-            Cumulants.of(truncate_phases(phases, side, min(s.log_delta for s in saddles), _SHARE)) for side in sides
-        ]
+        smallest = min(map(_log_delta_of, saddles))
+        tables = [Cumulants(truncate_phases(phases, side, smallest, _SHARE)) for side in sides]
         places = {*(saddle.epsilon for saddle in saddles), 0.0}
-        worst = [pick_worst([table.for_epsilon(place) for table in tables]) for place in places]
-        saddles = [min(worst, key=lambda saddle: question.line(saddle.log_delta, saddle.epsilon))]
+        worst = [max((table.find(epsilon=place) for table in tables), key=_log_delta_of) for place in places]
+        saddles = [min(worst, key=lambda saddle: _test_line(question, saddle))]
     bounds = question.trivial
-    if question.log_level is not None and saddles[0].log_delta > _NEAR_ONE:
-        # outcomes of loss over -ln(level) have a level below it, and so much power
-        sure = Question(epsilon=-question.log_level)
-        bounds = Interval(max([bounds.lower, *(solve(phases, side, [sure], [1e-3])[0].lower for side in sides)]), 1.0)
+    if question.kind == "power" and saddles[0].log_delta > _NEAR_ONE:
+        # outcomes of loss over -ln(level) have a level below it, and the power is their probability at least
+        sure = Question("delta", -question.value)
+        lower = max(solve(phases, (side,), [sure], [1e-3])[0].lower for side in sides)
+        bounds = Interval(max(bounds.lower, lower), 1.0)
     return PendingAnswer(question, saddles[0], bounds, saddles[0].log_delta)
 
 
-def _deep_enough(
-    phases: Sequence[tuple[Pair, int]], direction: Direction, find: Callable[[Cumulants], SaddlePoint]
-) -> SaddlePoint:
+def _test_line(question: Question, saddle: SaddlePoint) -> float:
+    """A number that is minimal for the line that decides a test: ln of its power, or minus ln of its level."""
+    if question.kind == "power":
+        return float(np.logaddexp(saddle.log_delta, saddle.epsilon + question.value))
+    gap = -math.expm1(min(0.0, saddle.log_delta - question.value))
+    return saddle.epsilon - math.log(max(gap, 1e-300))
+
+
+def _deep_enough(phases: Sequence[tuple[Pair, int]], direction: Direction, question: Question) -> SaddlePoint:
     """A saddle point from tables whose cut tails are far below its delta."""
-    log_delta = -30.0
+    log_delta, value = -30.0, question.value
     while True:
-        saddle = find(Cumulants.of(truncate_phases(phases, direction, log_delta, _SHARE)))
+        cumulants = Cumulants(truncate_phases(phases, direction, log_delta, _SHARE))
+        if question.kind == "delta":
+            saddle = cumulants.find(epsilon=value)
+        elif question.kind == "power":
+            saddle = cumulants.find(log_level=value)
+        else:
+            saddle = cumulants.find(log_power=value)
         if saddle.log_delta >= log_delta or log_delta < -1e4:
             return saddle
         log_delta = saddle.log_delta - 5.0

@@ -1,4 +1,4 @@
-"""Trade-off functions: the least type-II error of a test, at each level of type-I error (f-DP).
+"""Trade-off functions: the smallest type-II error of a test, at each level of type-I error (f-DP).
 
 f(alpha) = inf {1 - P(S) : Q(S) <= alpha} for tests S of "the output comes from Q" against P (Dong, Roth and Su 2022,
 Definition 2.1): convex, falling, 0 <= f(alpha) <= 1 - alpha. It carries the same information as the privacy profile of
@@ -7,14 +7,11 @@ P against Q at all real epsilon, through convex duality (their Proposition 2.12,
     f(alpha) = max over epsilon of 1 - delta(epsilon) - e^epsilon alpha,
     delta(epsilon) = max over alpha of 1 - f(alpha) - e^epsilon alpha.
 
-Of a pair seen in direction d, the curve has as P that direction's first distribution. So the present-first curve is
-the one that tests "absent" and looks for "present", and ``rero`` belongs to it. Values are proved formulas in float64.
+P is the first distribution of the pair's direction. So the present-first curve tests "absent" against "present", and
+``rero`` belongs to it. Values are proved formulas in float64.
 
-Piecewise linear trade-off functions: envelopes of lines and of (epsilon, delta) pairs.
-
-``fit_gdp`` makes one number of a curve: the least mu with G_mu below it, and how much saying only that gives away.
-G_mu <= f means that the mechanism is mu-GDP (Dong, Roth and Su 2022). The regret is how much stronger f is than G_mu
-(Kaissis et al. 2024): the least k with f(alpha + k) - k <= G_mu(alpha) for all alpha, at most 1/2.
+``fit_gdp`` summarizes a curve as mu-GDP, G_mu <= f, with its regret (Kaissis et al. 2024): the smallest k with
+f(alpha + k) - k <= G_mu(alpha) for all alpha, at most 1/2.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from scipy.special import ndtr, ndtri
 from dpspec.accounting import gaussian
 from dpspec.accounting.numerics import EPS, Floats, bisect, bisect_each, finite, inside
 
-#: The largest epsilon that is looked for: e^700 is the last that float64 holds comfortably.
+#: The largest epsilon: e^700 is comfortably in float64.
 _LAST = 700.0
 
 
@@ -41,11 +38,11 @@ class TradeOff(ABC):
 
     @abstractmethod
     def __call__(self, alpha: npt.ArrayLike) -> Floats:
-        """The least type-II error beta at type-I error ``alpha``."""
+        """The smallest type-II error beta at type-I error ``alpha``."""
 
     @abstractmethod
     def tpr(self, fpr: npt.ArrayLike) -> Floats:
-        """1 - f(``fpr``), the most power at that level, with its own relative precision where it is small."""
+        """1 - f(``fpr``), the largest power at that level, with relative precision if it is small."""
 
     @abstractmethod
     def delta(self, epsilon: npt.ArrayLike) -> Floats:
@@ -56,7 +53,7 @@ class TradeOff(ABC):
         """The same pair with its roles exchanged: alpha as a function of beta."""
 
     def epsilon(self, delta: float) -> float:
-        """The least epsilon >= 0 with ``self.delta(epsilon) <= delta``, a bisection's safe end; infinite if none."""
+        """The smallest epsilon >= 0 with ``self.delta(epsilon) <= delta``, a bisection's safe end; infinite if none."""
         target = inside("delta", delta)
         if float(self.delta(0.0)) <= target:
             return 0.0
@@ -69,7 +66,7 @@ class TradeOff(ABC):
         return float(self.delta(0.0))
 
     def rero(self, kappa: float) -> float:
-        """The most that a reconstruction attack can succeed whose baseline success is ``kappa``, 0 < kappa <= 1.
+        """The largest success probability of a reconstruction attack with baseline success ``kappa``, 0 < kappa <= 1.
 
         1 - f(kappa) (Hayes, Mahloujifar and Balle 2023; Kaissis et al. 2023, Theorem 1), of the present-first curve.
         """
@@ -166,7 +163,7 @@ def _log(values: Floats) -> Floats:
 class Lines:
     """Lines beta >= b - t alpha, i.e. tpr <= d + t fpr, with t = e^epsilon, d = delta and b = 1 - d; (n,) each.
 
-    d and b are both kept, since each loses the digits of the other where it is near one.
+    d and b are both kept, since each loses the digits of the other near one.
     """
 
     t: Floats
@@ -175,7 +172,7 @@ class Lines:
 
     @classmethod
     def of(cls, epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Lines:
-        """tpr <= delta + e^epsilon fpr, any real epsilon; those above 700 say nothing in float64 and are left out."""
+        """tpr <= delta + e^epsilon fpr, any real epsilon; an epsilon above 700 is trivial in float64 and omitted."""
         eps, d = _vector(epsilon), _vector(delta)
         used = eps <= 700.0
         return cls(np.exp(eps[used]), d[used], 1.0 - d[used])
@@ -288,7 +285,7 @@ def _hull(alpha: Floats, beta: Floats, power: Floats) -> Polygon:
             continue  # the lower of the two came first
         while len(hull) > 1:
             x, y = hull[-2], hull[-1]
-            # by powers where they are small, by beta elsewhere: the same sign, with more digits
+            # by powers if they are small, else by beta: the same sign, with more digits
             rise, run = _fall(b, p, x, y) * (a[i] - a[x]), _fall(b, p, x, i) * (a[y] - a[x])
             if rise > run:
                 break
@@ -307,10 +304,10 @@ _CELLS, _ROUNDING = 16_384, 1e-14
 
 
 class GdpFit(NamedTuple):
-    """``G_mu - floor <= f`` everywhere, for the least mu; ``regret`` bounds what this overstates.
+    """``G_mu - floor <= f`` everywhere, for the smallest mu; ``regret`` bounds the overstatement.
 
-    floor is 0 for curves that start at (0, 1) and reach 0 at 1 only. A polygon from finitely many (epsilon, delta) ends
-    earlier: no mu is enough for it there, and the floor is by how much.
+    The floor is 0 for curves that start at (0, 1) and reach 0 at 1 only. A polygon from finitely many (epsilon, delta)
+    ends earlier, below any G_mu, and the floor is the difference.
     """
 
     mu: float
@@ -319,10 +316,13 @@ class GdpFit(NamedTuple):
 
 
 def fit_gdp(curve: TradeOff) -> GdpFit:
-    """The least mu for ``curve``, rounded up, and its regret. Raises ``ValueError`` for kinds of curve not known here.
+    """The smallest mu for ``curve``, rounded up, and its regret.
 
-    A polygon: the largest Phi^-1(1 - alpha) - Phi^-1(beta) over its inner vertices (G_mu is convex, so it lies below
-    the edges between them too). Laplace: at alpha = f(alpha), since u -> -Phi^-1(e^-u) is concave for u >= ln 2.
+    A polygon: the largest Phi^-1(1 - alpha) - Phi^-1(beta) over its inner vertices (G_mu is convex, so it is below the
+    edges too). Laplace: at alpha = f(alpha), since u -> -Phi^-1(e^-u) is concave for u >= ln 2.
+
+    Raises:
+        ValueError: the curve is neither Gaussian, Laplace nor a polygon.
     """
     if isinstance(curve, GaussianTradeOff):
         return GdpFit(curve.mu, 0.0, 0.0)
@@ -344,17 +344,17 @@ def fit_gdp(curve: TradeOff) -> GdpFit:
 
 
 def delta_divergence(stronger: TradeOff, weaker: TradeOff) -> float:
-    """The least k >= 0 with ``stronger``(alpha + k) - k <= ``weaker``(alpha) for all alpha, rounded up, by 1e-6 or so.
+    """The smallest k >= 0 with ``stronger``(alpha + k) - k <= ``weaker``(alpha) for all alpha, rounded up.
 
-    On the line beta - alpha = d the curves are a distance k(d) apart, the difference of two convex functions of d. On a
-    cell between grid lines the first lies below its chord and the second above its neighbours' chords, prolonged.
+    On the line beta - alpha = d the distance of the curves is k(d), the difference of two convex functions of d. On a
+    cell between grid lines the first is below its chord and the second above its neighbors' extended chords.
     """
     lines = np.linspace(-1.0, 1.0, _CELLS + 1)
     width = lines[1] - lines[0]
     far, near = stronger.on_diagonal(lines), weaker.on_diagonal(lines)
     gaps = far - near
     chords, slopes = np.diff(far), np.diff(near)
-    # the weaker curve's slopes in the cells on the left and on the right; at the ends those of the axes, -1 and 0
+    # the weaker curve's slopes in the cells on the left and on the right; at the ends the axes' slopes, -1 and 0
     before, after = np.append(-width, slopes[:-1]), np.append(slopes[1:], 0.0)
     up, down = np.maximum(chords - before, 0.0), np.minimum(chords - after, 0.0)
     # lines from the left end, rising by up, and from the right end, rising backwards by -down
@@ -365,6 +365,6 @@ def delta_divergence(stronger: TradeOff, weaker: TradeOff) -> float:
 
 
 def _quantile(value: Floats, complement: Floats) -> Floats:
-    """Phi^-1(value), from whichever of the two is smaller."""
+    """Phi^-1(value), from the smaller of the two."""
     small = value <= 0.5
     return np.asarray(np.where(small, ndtri(value), -ndtri(complement)), dtype=np.float64)

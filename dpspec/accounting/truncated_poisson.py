@@ -1,49 +1,49 @@
-"""A step that first reveals which of several mixtures of Gaussians it is, and then an output of that one.
+"""Truncated Poisson batches: if more than ``cap`` records enter, a uniformly random subset of ``cap`` is kept.
 
-The case has the same distribution with the group and without, so that only the output leaks: with weights w_i and
-profiles delta_i, delta(epsilon) = sum_i w_i delta_i(epsilon). Revealing a case that an adversary does not see gives an
-upper bound: forgetting it again is a post-processing (joint convexity of the hockey-stick divergence).
+``docs/explanation/proofs/truncated-poisson.md`` has a pair that dominates a step (Theorem 4) and one that is attained
+(Theorem 5). With the number of other records in the batch revealed:
 
-Truncated Poisson batches: Poisson ones, of which a uniformly random subset of ``cap`` records is kept if more enter.
-
-``docs/explanation/proofs/truncated-poisson.md`` has the pair that dominates a step (Theorem 4) and one that is attained
-(Theorem 5). A step reveals how full the batch is without the group:
-
-* at most cap - k others enter: nobody is displaced, and the sum moves by the j ~ Binomial(k, rate) members drawn;
+* at most cap - k others enter: no record is displaced, and the sum moves by the j ~ Binomial(k, rate) members drawn;
 * cap or more enter: i members are kept and displace as many others, so that it moves by at most 2 i;
-* between these, which is possible for k > 1 alone: by at most 2 j.
+* between these, which is possible for k > 1 only: by at most 2 j.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import betainc
 
 from dpspec.accounting.densities import log_binomial, log_hypergeometric
-from dpspec.accounting.grid import Atoms, Pair, TruncatedPair, discretise_from_above, discretise_from_below
-from dpspec.accounting.mixture import Mixture, OutputRange, TruncatedMixture, build_cells, truncate_outputs
+from dpspec.accounting.grid import Atoms, Pair, TruncatedPair, discretize_from_above, discretize_from_below
+from dpspec.accounting.mixture import Mixture, TruncatedMixture
 from dpspec.accounting.numerics import EPS, Direction, Floats, inside, one_direction, positive, whole
 
-#: How far the weights may sum from one; they are then divided by their sum.
+#: Tolerance of the sum of the weights, which are then divided by it.
 _SUM_TOLERANCE = 1e-9
 
+#: ln of the largest tail of one case that may be cut off.
+_HEAVIEST_TAIL = -0.7
 
-#: ln of the largest tail of one case that is cut off.
-_LEAST_TAIL = -0.7
-
-
-#: What rounding can have changed of a case's weight or largest loss, relatively.
+#: Relative rounding error of a case's weight or profile.
 _ROUNDED = 1e-12
 
 
 class Revealed(Pair):
-    """``cases``: (weight, mixture) each, weights above 0 and summing to one; sensitivities in units of one clip norm.
+    """A step that first reveals one of several mixtures of Gaussians, and then its output.
 
-    All cases have the same sigma. Raises ``ValueError`` naming the argument.
+    The case has the same distribution with the group and without, so that only the output leaks: with weights w_i and
+    profiles delta_i, delta(epsilon) = sum_i w_i delta_i(epsilon). Revealing a case that an adversary does not see gives
+    an upper bound: forgetting it is a post-processing (joint convexity of the hockey-stick divergence).
+
+    Args:
+        cases: (weight, mixture) each, of one sigma, weights above 0 and summing to one.
+
+    Raises:
+        ValueError: the message names the argument.
     """
 
     def __init__(self, cases: Sequence[tuple[float, Mixture]]) -> None:
@@ -55,63 +55,56 @@ class Revealed(Pair):
         if len({pair.sigma for _, pair in cases}) != 1:
             raise ValueError("all cases must have the same sigma")
         self.cases = tuple((weight / total, pair) for weight, pair in cases)
+        self.key = ("revealed", *((weight, pair.key) for weight, pair in self.cases))
+        self.dominating_effect = max(pair.dominating_effect for _, pair in self.cases)
+        self.key = ("revealed", *((weight, pair.key) for weight, pair in self.cases))
+        self.dominating_effect = max(pair.dominating_effect for _, pair in self.cases)
 
     def __repr__(self) -> str:
         return f"Revealed({', '.join(f'{weight:.3g}: {pair!r}' for weight, pair in self.cases)})"
 
-    @property
-    def key(self) -> Hashable:
-        """The weights and the mixtures' own keys."""
-        return ("revealed", *((weight, pair.key) for weight, pair in self.cases))
-
-    @property
-    def dominating_effect(self) -> float:
-        """That of the worst case."""
-        return max(pair.dominating_effect for _, pair in self.cases)
-
     def largest_loss(self, direction: Direction) -> float:
-        """That of the worst case."""
+        """The largest loss of any case."""
         return max(pair.largest_loss(direction) for _, pair in self.cases)
 
     def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
-        """The weighted sum of the cases' own profiles."""
+        """The weighted sum of the cases' profiles."""
         each = [(math.log(weight), pair.log_delta_bounds(epsilon, direction)) for weight, pair in self.cases]
         low = float(np.logaddexp.reduce([log + bounds[0] for log, bounds in each]))
         high = float(np.logaddexp.reduce([log + bounds[1] for log, bounds in each]))
         return low - _ROUNDED, min(0.0, high + _ROUNDED)
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
-        """Each case without the outcomes that, by its weight, have little mass."""
+        """Each case without the outcomes of little mass, by its weight."""
         parts = []
         for weight, pair in self.cases:
-            edge, far = (min(log - math.log(weight), _LEAST_TAIL) for log in (log_edge, log_far))
-            parts.append((weight, truncate_outputs(pair.ratio, one_direction(direction), edge, far)))
-        return _RevealedPart(tuple(parts), direction)
+            edge, far = (min(log - math.log(weight), _HEAVIEST_TAIL) for log in (log_edge, log_far))
+            parts.append((weight, pair.truncate(one_direction(direction), edge, far)))
+        return _RevealedPart(tuple(parts))
 
 
 @dataclass(frozen=True, eq=False)
 class _RevealedPart(TruncatedPair):
-    """Ranges of outputs of the cases with their weights, put on one grid."""
+    """Truncated cases with their weights, on one grid."""
 
-    cases: tuple[tuple[float, OutputRange], ...]
-    direction: Direction
+    cases: tuple[tuple[float, TruncatedMixture], ...]
 
     def table(self) -> tuple[Floats, Floats]:
-        tables = [(math.log(weight), *TruncatedMixture(area, self.direction).table()) for weight, area in self.cases]
+        tables = [(math.log(weight), *part.table()) for weight, part in self.cases]
         losses = np.concatenate([losses for _, losses, _ in tables])
         return losses, np.concatenate([logs + log for log, _, logs in tables])
 
     def atoms(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Atoms, Atoms]:
-        """The weighted measures of all cases; the grid is that of the heaviest case."""
+        """The weighted measures of all cases, on the grid of the heaviest."""
         above: list[tuple[float, Atoms]] = []
         below: list[tuple[float, Atoms]] = []
         align = None
-        for weight, area in sorted(self.cases, key=lambda case: -case[0]):
-            cells = build_cells(area, self.direction, spacing, tilts, widest, limit // len(self.cases), align)
+        for weight, part in sorted(self.cases, key=lambda case: -case[0]):
+            cells = part.cells(spacing, tilts, widest, limit // len(self.cases), align)
             if align is None:
-                align = cells[0].lowest if self.direction == "present-first" else -cells[0].lowest
-            above.append((weight * (1.0 + _ROUNDED), discretise_from_above(cells[0])))
-            below.append((weight * (1.0 - _ROUNDED), discretise_from_below(cells[1])))
+                align = cells[0].lowest if part.direction == "present-first" else -cells[0].lowest
+            above.append((weight * (1.0 + _ROUNDED), discretize_from_above(cells[0])))
+            below.append((weight * (1.0 - _ROUNDED), discretize_from_below(cells[1])))
         return _weighted(above), _weighted(below)
 
 
@@ -139,24 +132,22 @@ def _weighted(measures: Sequence[tuple[float, Atoms]]) -> Atoms:
     )
 
 
-#: What is charged for the accuracy of the incomplete beta function, relatively; it keeps 1e-12 (tested with mpmath).
+#: Relative error charged for the incomplete beta function, whose accuracy is 1e-12 (tested with mpmath).
 _BETA = 1e-9
 
-
-#: Full batches that are rarer than this are not treated apart.
+#: Full batches rarer than this are not a separate case.
 _RARELY = 1e-9
 
-
-#: A chance below this is taken to be this: what is smaller may have been lost to underflow.
-_LEAST = 1e-290
+#: A smaller probability counts as this, as underflow may have reduced it.
+_SMALLEST = 1e-290
 
 
 @dataclass(frozen=True)
 class TruncatedPoisson:
     """One step with batches of at most ``cap`` records, each entering at ``rate``, for groups of up to ``k`` records.
 
-    Adjacency add-remove. Records that are replaced, or that count for nothing but keep their place in the batch, are
-    not covered: the displaced records differ there.
+    For add-remove adjacency. Replaced records, or null records that keep their place in the batch, are not covered: the
+    displaced records differ there.
 
     Attributes:
         k: the largest group.
@@ -178,8 +169,8 @@ class TruncatedPoisson:
     fewest: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("k", 1), ("cap", 1), ("n", 0), ("fewest", 0)):
-            whole(name, getattr(self, name), least)
+        for name, smallest in (("k", 1), ("cap", 1), ("n", 0), ("fewest", 0)):
+            whole(name, getattr(self, name), smallest)
         if self.fewest > self.n:
             raise ValueError(f"fewest must be at most n, got {self.fewest!r} and {self.n!r}")
         inside("rate", self.rate, one=True)
@@ -190,7 +181,7 @@ class TruncatedPoisson:
         """P[Binomial(n, rate) > cap - k], rounded up: the probability that the group may displace others."""
         if self.n <= self.cap - self.k:
             return 0.0
-        return min(1.0, max(_LEAST, binomial_tail(self.n, self.rate, self.cap - self.k + 1) * (1.0 + _BETA)))
+        return min(1.0, max(_SMALLEST, binomial_tail(self.n, self.rate, self.cap - self.k + 1) * (1.0 + _BETA)))
 
     @property
     def full(self) -> float:
@@ -199,7 +190,7 @@ class TruncatedPoisson:
         return value if value > _RARELY else 0.0
 
     def above(self) -> Mixture | Revealed:
-        """A pair that dominates the step, for all datasets of which the smaller has ``fewest`` to ``n`` records."""
+        """A pair that dominates the step, for datasets whose smaller one has ``fewest`` to ``n`` records."""
         roomy, chance = Mixture.poisson(self.k, self.rate, self.sigma), self.displacing
         if chance == 0.0:
             return roomy
@@ -228,7 +219,7 @@ class TruncatedPoisson:
         return np.array(found)
 
     def attained(self) -> Mixture:
-        """A pair that the step has for some data of n and n + k records, the chances of members rounded down."""
+        """The pair of the step for some data of n and n + k records, with probabilities of members rounded down."""
         chances = self.kept()
         chances[1:] *= 1.0 - _BETA
         chances[0] = 1.0 - math.fsum(chances[1:])
@@ -248,19 +239,19 @@ class TruncatedPoisson:
         if full > 0.0 and self.cap <= self.n:
             alike = np.exp(log_hypergeometric(self.k, self.n, self.cap))
             chances[: len(alike)] += full * alike
-        # in a full batch of more than there are others some members are certain; here none is counted
+        # a full batch larger than n certainly holds some members; this bound ignores them
         chances[0] = max(0.0, 1.0 - math.fsum(chances[1:]))
         return chances
 
 
-def binomial_tail(n: int, rate: float, least: int) -> float:
-    """P[Binomial(n, rate) >= least], by the incomplete beta function, to a relative 1e-12."""
-    if least <= 0:
+def binomial_tail(n: int, rate: float, count: int) -> float:
+    """P[Binomial(n, rate) >= count], by the incomplete beta function, to a relative 1e-12."""
+    if count <= 0:
         return 1.0
-    return 0.0 if least > n else float(betainc(least, n - least + 1, rate))
+    return 0.0 if count > n else float(betainc(count, n - count + 1, rate))
 
 
 def _probabilities(tails: Floats) -> Floats:
-    """P[i = a], (k + 1,) for a = 0..k, from P[i >= a], (k,) for a = 1..k, each of which is rounded up."""
+    """P[i = a], (k + 1,) for a = 0..k, from P[i >= a], (k,) for a = 1..k, each rounded up."""
     ends = np.concatenate(([1.0], np.minimum.accumulate(tails), [0.0]))
     return np.asarray(ends[:-1] - ends[1:], dtype=np.float64)

@@ -130,6 +130,6 @@ def stop_at_errors(diagnostics: Sequence[Diagnostic]) -> None:
 
 def show(diagnostics: Sequence[Diagnostic], sources: Mapping[str, str]) -> None:
     """Print diagnostics on stderr."""
-    from dpspec.language.diagnostics.render import render
+    from dpspec.language.diagnostics import render
 
     note(render(diagnostics, color=wants_color(sys.stderr), sources=sources))

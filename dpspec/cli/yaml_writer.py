@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import yaml
 
 from dpspec.contract import Json, Path
-from dpspec.language.reading.yaml_syntax import read_scalar
+from dpspec.language.reading.yaml_source import read_scalar
 
 #: Commands to runners of continuous integration, obeyed anywhere in a log.
 _COMMAND = re.compile(r"##(?=\w*\[)")

@@ -37,19 +37,18 @@ SHARD_RUNS: dict[str, Json] = {
     "type": "integer",
     "minimum": 1,
     "maximum": 1_000_000,
-    "description": "At most so many runs trained together in one task, so that workers share the runs. Left out, it is "
-    "as many as memory allows, at most 64, which takes the least time on one core. It changes no seed; what is "
-    "computed together is rounded together.",
+    "description": "Maximum number of runs trained together in one task, so that workers share the runs. Default: as "
+    "many as fit into memory, at most 64, the fastest on one core. Seeds do not change; rounding does.",
 }
 
 CLIPPING: dict[str, Json] = {
     "type": "object",
-    "description": "How a record's gradient is brought to an l2 norm of at most clip_norm. Left out, it is flat.",
+    "description": "Clipping of a record's gradient to an l2 norm of at most clip_norm; default flat.",
     "properties": {
         "scheme": {
             "enum": ["flat", "per-layer", "truncated"],
             "description": "flat: the whole gradient is scaled by min(1, clip_norm / norm). per-layer: each layer's "
-            "part is scaled to a bound of its own. truncated: as flat, and then each coordinate is cut to +- "
+            "part is scaled to a separate bound. truncated: as flat, then each coordinate is cut to +- "
             "coordinate_bound.",
         },
         "bounds": {
@@ -57,7 +56,7 @@ CLIPPING: dict[str, Json] = {
             "items": {"type": "number", "exclusiveMinimum": 0},
             "minItems": 1,
             "description": "The l2 bound of each layer, first to last; their squares add up to at most clip_norm^2. "
-            "Left out, each of L layers has clip_norm / sqrt(L) (per-layer).",
+            "Default: clip_norm / sqrt(L) for each of L layers (per-layer).",
         },
         "coordinate_bound": {
             "type": "number",
@@ -96,13 +95,13 @@ _SAMPLING_OPTIONS: dict[str, Json] = {
         "type": "integer",
         "minimum": 1,
         "maximum": 10**7,
-        "description": "Number of steps of an epoch, in exactly one of which each record is",
+        "description": "Number of steps of an epoch; each record is in exactly one step",
     },
     "batches_per_epoch": {
         "type": "integer",
         "minimum": 1,
         "maximum": 10**7,
-        "description": "In how many batches of an epoch each record is, at most epoch_steps; 1 if left out",
+        "description": "Number of batches per record and epoch, at most epoch_steps; default 1",
     },
 }
 
@@ -121,8 +120,7 @@ def _scheme_condition(scheme: str, options: SchemeOptions) -> Json:
 
 SAMPLING: dict[str, Json] = {
     "type": "object",
-    "description": "How each step draws its batch: afresh and independently of other steps, unless shuffled or "
-    "allocated at random.",
+    "description": "Sampling of batches, independent across steps unless shuffled or allocated at random.",
     "properties": {
         "scheme": {
             "enum": list(SCHEMES),
@@ -131,15 +129,15 @@ SAMPLING: dict[str, Json] = {
         **{name: _scheme_option(name, schema) for name, schema in _SAMPLING_OPTIONS.items()},
         "unit": {
             "enum": ["record", "user"],
-            "description": "What is drawn, and clipped as one contribution; record if left out. user (poisson alone, "
-            "for threat_model.unit: user): every user enters with probability rate, and adds one gradient, the mean "
-            "over records_per_user of the user's records.",
+            "description": "The sampled and clipped unit; default record. user (only poisson, with threat_model.unit: "
+            "user): every user enters with probability rate and contributes one gradient, the mean over "
+            "records_per_user of the user's records.",
         },
         "records_per_user": {
             "type": "integer",
             "minimum": 1,
-            "description": "Of a user who is drawn, so many records are averaged, chosen afresh and uniformly at each "
-            "step; all where there are no more (unit: user).",
+            "description": "Maximum number of averaged records of a drawn user, chosen uniformly at each step (unit: "
+            "user).",
         },
     },
     "required": ["scheme"],
@@ -156,8 +154,8 @@ SAMPLING: dict[str, Json] = {
 
 NOISE: dict[str, Json] = {
     "enum": ["gaussian", "laplace"],
-    "description": "The law of the noise, independent for every parameter; either has the same standard deviation, so "
-    "that the scale of laplace is that divided by the square root of 2. gaussian if left out.",
+    "description": "Distribution of the noise, independent for every parameter. Both have the same standard deviation; "
+    "the scale of laplace is this divided by sqrt(2). Default gaussian.",
 }
 
 

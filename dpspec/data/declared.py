@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dpspec.contract import DataError, Dataset, Facts, FrozenMap, LoadedData
 from dpspec.data.options import CLASSES
-from dpspec.data.tables.users import RECORDS_PER_USER
+from dpspec.data.users import RECORDS_PER_USER
 
 DECLARED = Dataset(
     kind="declared",

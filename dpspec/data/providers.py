@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dpspec.contract import Dataset
-from dpspec.data import arrays, bundled, declared, images, synthetic, tokens
-from dpspec.data.tables import huggingface, table_files
+from dpspec.data import arrays, bundled, declared, huggingface, images, synthetic, table_files, tokens
 
 DATASETS: tuple[Dataset, ...] = (
     bundled.BREAST_CANCER,

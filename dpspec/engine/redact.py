@@ -1,14 +1,12 @@
-"""What leaves the house: a result without the numbers that speak of the rows rather than of the mechanism.
+"""Results without the values that reveal the rows, for reports.
 
-Findings and series marked ``data-dependent`` or ``per-record`` are removed, and whatever repeats them goes with them:
-the ends of a verdict's interval and its reason, the evidence of a quantity none of whose findings is public, and of
-each trial's evidence the part under :data:`INTERNAL`. Checks that speak of the rows are blurred. Every audit
-says in ``left_out`` how many values it lost, so that readers know and ``verify`` can compare.
+Redaction removes findings and series marked ``data-dependent`` or ``per-record``, and values that repeat them: the ends
+and the reason of a verdict, the evidence of a quantity without public findings, and the part :data:`INTERNAL` of each
+trial's evidence. ``left_out`` counts the removed values of each audit, which ``verify`` compares.
 
-A blurred check is told as coarsely as a verdict needs: whether it rejects, and roughly what it sees. A p-value keeps
-its power of ten where it is surprising and none of its digits otherwise, what was measured goes, the detectable
-deviation keeps one digit. The conformance's own words, and what findings say of the tests behind their assumptions, are
-put together anew from that."""
+A check on the rows keeps only its rejection and rough size: the power of ten of a small p-value, and one digit of the
+detectable deviation. The conformance's sentence and the assumptions of findings are rebuilt from these.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +22,15 @@ from dpspec.engine.results.joined import apart
 from dpspec.engine.results.result import AuditResult, Result, TrialRecord, Verdict
 from dpspec.stats.conformance.measurement import LEVEL
 
-#: The key of a trial's evidence under which it keeps what no report may show.
+#: The key of a trial's evidence that no report may show.
 INTERNAL = "internal"
 
-#: What stands in for a reason that may quote a number which was left out.
-LEFT_OUT_REASON = "It rests on a number that speaks of the data itself, which is left out here."
+#: The reason of a verdict that depended on a removed value.
+LEFT_OUT_REASON = "It depends on a data-dependent number, which this report omits."
 
 
 def redact(result: Result) -> Result:
-    """The result without data-dependent and per-record values; redacting twice is redacting once."""
+    """The result without data-dependent and per-record values. Redaction is idempotent."""
     if result.parts:
         return dataclasses.replace(
             result, audits=tuple(audit for part in apart(result) for audit in redact(part).audits)
@@ -42,7 +40,7 @@ def redact(result: Result) -> Result:
 
 
 def redact_audit(audit: AuditResult, family: int) -> AuditResult:
-    """One audit without its data-dependent and per-record values; ``family``: how many checks the invocation made."""
+    """One audit without its data-dependent and per-record values; ``family`` is the invocation's number of checks."""
     sharp = sum(check.privacy != "public" and check.measured is not None for check in audit.checks)
     audit = coarsened(audit, family)
     classes = [*(finding.privacy for finding in audit.findings), *(series.privacy for series in audit.series)]
@@ -76,7 +74,7 @@ def _trial(trial: TrialRecord) -> TrialRecord:
 
 
 def _verdict(verdict: Verdict, moved: Mapping[int, int]) -> Verdict:
-    """Point a verdict at the findings' new places, and drop what it repeats of findings that are gone."""
+    """Point a verdict at the findings' new places, and remove values of removed findings."""
     upper, lower = verdict.upper_finding, verdict.lower_finding
     changed = dataclasses.replace(
         verdict,
@@ -89,12 +87,12 @@ def _verdict(verdict: Verdict, moved: Mapping[int, int]) -> Verdict:
         changed = dataclasses.replace(changed, upper=None, provable=None)
     if lost_lower:
         changed = dataclasses.replace(changed, lower=None)
-    # A p-value may be that of the very counts that are gone, and tells them exactly.
+    # A p-value may reveal the removed counts exactly.
     return dataclasses.replace(changed, p_value=None, reason=LEFT_OUT_REASON) if lost_upper or lost_lower else changed
 
 
 def coarsened(audit: AuditResult, family: int) -> AuditResult:
-    """The audit with its data-dependent checks blurred; ``family`` is the number of checks of the invocation."""
+    """The audit with coarse data-dependent checks; ``family`` is the invocation's number of checks."""
     checks = tuple(_check(check) for check in audit.checks)
     if checks == audit.checks:
         return audit
@@ -119,7 +117,7 @@ def _check(check: Check) -> Check:
 
 
 def _power_of_ten(p_value: float) -> float:
-    """Rounded up; one where nothing is surprising, zero where it is zero."""
+    """The p-value rounded up to a power of ten; 1 above the level, 0 for 0."""
     if p_value > LEVEL:
         return 1.0
     return 10.0 ** math.ceil(math.log10(p_value) - 1e-9) if p_value > 0.0 else 0.0
@@ -137,6 +135,6 @@ def _known(assumptions: Sequence[Assumption], coarse: Mapping[str, Check]) -> tu
         if check is None:
             joined.append(assumption)
             continue
-        test = name if assumption.test == name else f"{name}: rejected for what ran"
+        test = name if assumption.test == name else f"{name}: rejected for the executed run"
         joined.append(dataclasses.replace(assumption, test=test, detectable=check.detectable))
     return tuple(joined)

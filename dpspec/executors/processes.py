@@ -37,7 +37,7 @@ from dpspec.executors import (
     TaskProgress,
     WorkerLost,
 )
-from dpspec.executors.inline import InlineContext, InlinePool
+from dpspec.executors.pools import InlineContext, InlinePool
 
 _VARIABLE = "PYTHONSAFEPATH"
 

@@ -34,7 +34,7 @@ from dpspec.executors import (
     TaskProgress,
     WorkerLost,
 )
-from dpspec.executors.inline import InlineContext
+from dpspec.executors.pools import InlineContext
 from dpspec.executors.processes import portable, safe_path
 
 #: Number of submitted tasks per task that can run, so that no CPU waits for the next one.

@@ -12,8 +12,18 @@ Importing this package imports neither numpy nor torch.
 
 from dpspec.contract.fragments import requires_capabilities, requires_data, requires_model
 from dpspec.kit.as_run import epsilon_as_run
-from dpspec.kit.attacked import AttackedMechanism, Releases
-from dpspec.kit.findings import ASSUMPTIONS, COINS, coins, dp_sgd_assumptions, executed_scope, lower_from, theorem_upper
+from dpspec.kit.findings import (
+    ASSUMPTIONS,
+    COINS,
+    coins,
+    columns_of,
+    dp_sgd_assumptions,
+    executed_scope,
+    lower_from,
+    series,
+    theorem_upper,
+)
+from dpspec.kit.mechanisms import AttackedMechanism, Releases, SimpleMechanism
 from dpspec.kit.recorded import (
     coins_by_size,
     fair_coins,
@@ -23,7 +33,6 @@ from dpspec.kit.recorded import (
     scored_coins,
     whole_number,
 )
-from dpspec.kit.simple import SimpleMechanism
 from dpspec.kit.specs import (
     CURVE_DELTAS,
     DEFAULT_DELTA,
@@ -42,7 +51,6 @@ from dpspec.kit.specs import (
     other_scheme,
     unsupported,
 )
-from dpspec.kit.tables import columns_of, series
 from dpspec.kit.trials import (
     chunks,
     expected_checks,
@@ -54,8 +62,7 @@ from dpspec.kit.trials import (
     training_seconds,
     twin_accuracy,
 )
-from dpspec.kit.user_rows import draws_users
-from dpspec.kit.users import UsersAsGroups
+from dpspec.kit.users import UsersAsGroups, draws_users
 
 __all__ = [
     "ASSUMPTIONS",

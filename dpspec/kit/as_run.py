@@ -27,8 +27,8 @@ _HOW = {
 _SAMPLED_GAUSSIAN = dps.Assumption(
     name="sampled-gaussian-steps",
     status="unchecked",
-    text="each step is a Poisson sample with Gaussian noise of what was measured, alike for all records, and there are "
-    "as many as declared",
+    text="each step is a Poisson sample with Gaussian noise at the measured values, equal for all records, and the "
+    "number of steps is the declared one",
 )
 
 

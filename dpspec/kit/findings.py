@@ -1,20 +1,78 @@
-"""Common findings, and assumptions of DP-SGD bounds and of attacks with inclusion bits.
+"""Common findings and series, and assumptions of DP-SGD bounds and of attacks with inclusion bits.
 
 :func:`dpspec.accounting.certified_upper` makes upper bounds from intervals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 import dpspec.contract as dps
+
+
+def series(
+    name: str,
+    title: str,
+    columns: Mapping[str, Sequence[dps.Json]],
+    *,
+    rigor: dps.findings.Rigor,
+    source: str,
+    x: str | None = None,
+    y: Sequence[str] = (),
+    by: str | None = None,
+    band: Sequence[str] = (),
+    log: Sequence[str] = (),
+    identity: bool = False,
+    kind: str | None = None,
+    units: Mapping[str, str] | None = None,
+    upper: Iterable[str] = (),
+    lower: Iterable[str] = (),
+    privacy: dps.findings.Privacy = "public",
+) -> dps.Series:
+    """Create a series of named ``columns`` of equal length. Non-finite floats become empty (None).
+
+    Drawing options are those of ``dpspec.contract.Series.plot``; without ``y`` the series is only a table. ``units``
+    maps columns to units. ``upper`` and ``lower`` are the columns with bounds, which reports round up and down.
+    """
+    plot: dict[str, dps.Json] = {"kind": kind, "x": x, "y": list(y), "by": by, "band": list(band), "log": list(log)}
+    plot["identity"] = identity
+    return dps.Series(
+        name=name,
+        title=title,
+        columns=dps.FrozenMap({column: [_finite(value) for value in values] for column, values in columns.items()}),
+        units=dps.FrozenMap(dict.fromkeys(columns, "") | dict(units or {})),
+        rigor=rigor,
+        source=source,
+        privacy=privacy,
+        plot=dps.FrozenMap({key: value for key, value in plot.items() if value} if y else {}),
+        bounds=dps.FrozenMap(dict.fromkeys(upper, "upper") | dict.fromkeys(lower, "lower")),
+    )
+
+
+def columns_of(names: Sequence[str], rows: Iterable[Sequence[dps.Json]]) -> dict[str, list[dps.Json]]:
+    """Convert rows, each with a value per name, to columns. Raises ``ValueError`` for a row of another length.
+
+    >>> columns_of(("epsilon", "delta"), [(1.0, 1e-5), (2.0, 1e-6)])
+    {'epsilon': [1.0, 2.0], 'delta': [1e-05, 1e-06]}
+    """
+    columns: dict[str, list[dps.Json]] = {name: [] for name in names}
+    for row in rows:
+        for name, value in zip(names, row, strict=True):
+            columns[name].append(value)
+    return columns
+
+
+def _finite(value: dps.Json) -> dps.Json:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
 
 _DP_SGD: Mapping[str, str] = {
     "noise-scale": "Gaussian noise of the declared scale in every step",
     "fresh-noise": "noise is independent across steps",
     "clipping": "every record's gradient is clipped to the clip norm",
     "sampling": "batches are drawn by the declared scheme, afresh each step",
-    "steps": "exactly the declared number of updates is made",
+    "steps": "the number of updates is exactly the declared one",
     "public-constants": "rate, divisor and schedule do not depend on rows",
 }
 

@@ -54,13 +54,13 @@ def coins_by_size(trial: dps.Trial, counts: Mapping[int, int]) -> dict[int, str]
     """
     rows = _rows(recorded(trial, "outcomes"), 2, "a size and its coins")
     if [size for size, _ in rows] != list(counts):
-        raise ValueError(f"outcomes must be those of the group sizes {', '.join(map(str, counts))}, in order")
+        raise ValueError(f"outcomes must have the group sizes {', '.join(map(str, counts))}, in order")
     return {size: fair_coins(coins, counts[size]) for size, coins in rows}
 
 
 def scored_coins(value: object, count: int, edges: int) -> list[tuple[int, int]]:
     """Validate ``count`` pairs of an inclusion bit and the number of ``edges`` reached. Raises ``ValueError``."""
-    pairs = _rows(value, 2, "a coin and how many edges its score reaches")
+    pairs = _rows(value, 2, "a coin and the number of edges that its score reaches")
     if len(pairs) != count:
         raise ValueError(f"scores must be {count}, got {len(pairs)}")
     return [(whole_number(c, "a coin", most=1), whole_number(s, "a score", most=edges)) for c, s in pairs]
@@ -69,7 +69,7 @@ def scored_coins(value: object, count: int, edges: int) -> list[tuple[int, int]]
 def whole_number(value: object, name: str, *, least: int = 0, most: int = 2**63 - 1) -> int:
     """Validate an integer from ``least`` to ``most``. Raises ``ValueError`` for anything else."""
     if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{name} must be a whole number from {least} to {most}, got {str(value)[:40]!r}")
+        raise ValueError(f"{name} must be an integer from {least} to {most}, got {str(value)[:40]!r}")
     return value
 
 

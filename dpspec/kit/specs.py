@@ -62,7 +62,7 @@ def array(
 def block(
     description: str | None = None, required: Sequence[str] | None = None, /, **properties: dps.Json
 ) -> dict[str, dps.Json]:
-    """Schema of a mapping with exactly these keys, of which ``required`` must be present."""
+    """Schema of a mapping with exactly these keys; ``required`` ones must be present."""
     shape: dict[str, dps.Json] = {"type": "object", "properties": properties, "required": required}
     return _fragment({**shape, "additionalProperties": False}, description)
 

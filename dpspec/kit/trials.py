@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dpspec.contract as dps
-from dpspec.kit.user_rows import by_user, drawn, draws_users
+from dpspec.kit.users import by_user, drawn, draws_users
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,7 +1,7 @@
 """Claims about users from proofs and attacks for groups of records.
 
 **Record sampling.** A user has at most k records: the data block declares it and rejects or drops additional ones
-(:mod:`dpspec.data.tables.users` proves that dropping keeps neighbors). Datasets that differ in g users differ in at
+(:mod:`dpspec.data.users` proves that dropping keeps neighbors). Datasets that differ in g users differ in at
 most g k records, and groups are nested, so a bound for groups of up to g k records bounds g users (example-level
 sampling of Charles et al. 2024, "Fine-tuning large language models with user-level differential privacy"). A lower
 bound for groups of exactly g k records applies to g users with k records each, who occur in some dataset in scope.
@@ -17,17 +17,68 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import dpspec.contract as dps
 from dpspec.contract.spec import records_per_user
 from dpspec.kit.specs import unsupported
-from dpspec.kit.user_rows import drawn, draws_users
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Maximum size of the grouped rows in bytes.
+MOST_BYTES = 1 << 33
+
+
+def draws_users(phases: Iterable[dps.FrozenMap]) -> bool:
+    """Whether any phase draws users. Phases of other mechanisms may have no sampling."""
+    return any("sampling" in phase and dps.Phase.of(phase).sampling.of_users for phase in phases)
+
+
+def drawn(phases: Sequence[dps.Phase], facts: dps.Facts) -> dps.Facts:
+    """The facts with ``records`` as the number of sampling units: users if phases draw them."""
+    if not draws_users(phases) or facts.users is None:
+        return facts
+    return replace(facts, records=facts.users)
+
+
+def by_user(data: dps.LoadedData, declared: int | None = None) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Training records as (users, k, ...) and labels as (users, k), k the maximum number of records per user.
+
+    A user's records keep their order and are padded with zeros and label -1.
+
+    Raises:
+        DataError: Owners are missing, their number differs from ``declared``, or the grouped rows would be too large.
+    """
+    import numpy as np
+
+    owners, x, y = data.owners, data.train_x, data.train_y
+    if owners is None:
+        raise dps.DataError("users are drawn, but the data does not name the users of its records")
+    if owners.shape != y.shape or owners.dtype.kind != "i":
+        raise dps.DataError(f"owners must be {len(y)} integers, one for each record")
+    counts = np.bincount(owners) if len(owners) and owners.min() >= 0 else np.zeros(1, dtype=np.int64)
+    if counts.min() < 1:
+        raise dps.DataError("owners must be users counted from 0, each with a record")
+    users, most = len(counts), int(counts.max())
+    if declared is not None and users != declared:
+        raise dps.DataError(f"the records have {users} users, but the data's facts declare {declared}")
+    if users * most * max(1, x[:1].nbytes) > MOST_BYTES:
+        message = f"{users} users with up to {most} records each exceed the memory for rows by user"
+        raise dps.DataError(f"{message}: set a smaller max_records_per_user")
+    order = np.argsort(owners, kind="stable")
+    starts = np.cumsum(counts) - counts
+    places = np.arange(len(owners)) - np.repeat(starts, counts)
+    rows = np.zeros((users, most, *x.shape[1:]), dtype=x.dtype)
+    labels = np.full((users, most), -1, dtype=np.int64)
+    rows[owners[order], places], labels[owners[order], places] = x[order], y[order]
+    return rows, labels
+
 
 _T = TypeVar("_T")
 
 #: Limit of every user column.
-_SPELT = "whoever is spelt in two ways counts as two users"
+_SPELT = "two spellings of a user count as two users"
 
 
 class UsersAsGroups(dps.Audit):
@@ -117,17 +168,17 @@ def in_units(spec: dps.Spec, outcome: _T) -> _T:
 def bounded(spec: dps.Spec) -> dps.Assumption:
     """Assumption that converts claims about users to groups: the maximum number of records, or sampling of users."""
     if draws_users(spec.phases):
-        text = f"a user who is drawn adds one vector within the clip norm, however many records there are; {_SPELT}"
+        text = f"a drawn user adds one vector within the clip norm, for any number of records; {_SPELT}"
         return dps.Assumption(name="users-drawn", status="declared", text=text)
     most = spec.records_per_unit
     bound = f"{most} record{'s' * (most != 1)}"
     status: dps.findings.AssumptionStatus = "by-construction"
     if spec.data.get("max_records_per_user") is not None:
-        text = f"of each user at most {bound} are kept, chosen by a seed and by that user's own records alone; {_SPELT}"
+        text = f"of each user at most {bound} are kept, chosen by a seed and that user's records only; {_SPELT}"
     elif spec.data.get("user") is not None:
-        text = f"no user has more than {bound}: data in which one has more is refused; {_SPELT}"
+        text = f"no user has more than {bound}: data with more is rejected; {_SPELT}"
     else:
-        status, text = "declared", f"no user has more than {bound}: the spec says so, and nothing here checked it"
+        status, text = "declared", f"no user has more than {bound}: declared by the spec, not checked"
     return dps.Assumption(name="records-per-user", status=status, text=text)
 
 
@@ -136,27 +187,27 @@ def _refused(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         return
     if records_per_user(spec.data.options) is None and not draws_users(spec.phases):
         yield unsupported(
-            "the bound for one user is that of a group of all its records, and nothing says how many there are at most",
+            "a bound for one user needs the maximum number of records per user, which the data does not declare",
             ("threat_model", "unit"),
-            "data: {user: COLUMN, records_per_user: 8} of a table, or max_records_per_user: 8 to drop what is more; "
-            "records_per_user: 8 of data that is only declared. Where users are drawn (mechanism.sampling.unit: user) "
-            "none is needed",
+            "write data: {user: COLUMN, records_per_user: 8} for a table, or max_records_per_user: 8 to drop further "
+            "records; records_per_user: 8 for declared data. Sampling of users (mechanism.sampling.unit: user) "
+            "needs none",
         )
     for i, claim in enumerate(spec.claims):
         if claim.record is not None:
-            yield unsupported("a claim about users cannot be about one record", ("claims", i, "record"), "leave it out")
+            yield unsupported("a claim about users cannot have record", ("claims", i, "record"), "remove record")
     if spec.audit is not None and "scores" in spec.audit.options:
         yield unsupported(
-            "scores from elsewhere are judged of groups of records, not of users",
+            "external scores support groups of records, not users",
             ("audit", "scores"),
-            "leave unit out, and name the records of one user as group_size",
+            "remove unit, and write the number of records of a user as group_size",
         )
 
 
 def _units(size: int, most: int) -> int:
     """Number of users for a group of records."""
     if size % most:
-        raise ValueError(f"a group of {size} records is none of users with {most} each")
+        raise ValueError(f"a group of {size} records does not consist of users with {most} each")
     return size // most
 
 

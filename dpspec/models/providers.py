@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dpspec.contract import Model
-from dpspec.models import convolutional, dense, residual, transformer
+from dpspec.models import architectures, transformer
 
 MODELS: tuple[Model, ...] = (
-    convolutional.CNN_SMALL,
-    convolutional.LENET5,
-    dense.LINEAR,
-    dense.LOGISTIC,
-    dense.MLP,
-    residual.RESNET20,
-    dense.TABULAR_MLP,
+    architectures.CNN_SMALL,
+    architectures.LENET5,
+    architectures.LINEAR,
+    architectures.LOGISTIC,
+    architectures.MLP,
+    architectures.RESNET20,
+    architectures.TABULAR_MLP,
     transformer.TRANSFORMER,
-    residual.WIDE_RESNET_16_4,
+    architectures.WIDE_RESNET_16_4,
 )

@@ -10,10 +10,10 @@ from dpspec.language.selections import CELL_BLOCKS, CLAIM_KIND, SELECTION
 from dpspec.language.validating.blocks import core
 
 _OF_A_CELL = {
-    "mechanism": "What the cell trains or releases, as a block of a spec.",
-    "model": "The cell's architecture, where it has one.",
-    "training": "Who trains the cell; the spec's own where left out.",
-    "threat_model": "The cell's own threat model, with the keys of its mechanism; the spec's own where left out.",
+    "mechanism": "The mechanism of the cell, as in a spec.",
+    "model": "The architecture of the cell.",
+    "training": "The training of the cell; default: the spec's.",
+    "threat_model": "The threat model of the cell, with the keys of its mechanism; default: the spec's.",
 }
 
 _SCHEMA: dict[str, Json] = {
@@ -23,7 +23,7 @@ _SCHEMA: dict[str, Json] = {
             "type": "array",
             "minItems": 1,
             "maxItems": 1000,
-            "description": "The runs of which the best is published, each with all that its privacy depends on.",
+            "description": "The runs whose best result is published, each with all parameters of its privacy.",
             "items": {
                 "type": "object",
                 "description": "One of the runs.",
@@ -60,7 +60,7 @@ claims:
 
 SELECTION_MECHANISM = Mechanism(
     kind=SELECTION,
-    summary="The best of several runs on the same data, chosen by what they release and published",
+    summary="The best of several runs on the same data, chosen by their releases and published",
     description="choosing the best of several trainings",
     schemas=Schemas(mechanism=_SCHEMA),
     claims=frozenset({CLAIM_KIND}),

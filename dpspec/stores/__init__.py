@@ -1,1 +1,31 @@
-"""Where trials are kept: a folder, or an object store that fsspec speaks to."""
+"""Storage of trials: a folder, or an object store through fsspec."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dpspec.errors import UsageError
+from dpspec.stores.folder import FolderStorage
+from dpspec.stores.storage import Storage
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+
+
+def open_storage(location: str | Path) -> Storage:
+    """Open the storage backend at a path or URL: a folder, ``file://``, or an fsspec protocol (``s3://``, ``gs://``).
+
+    Raises:
+        UsageError: If the location is empty, or the protocol is unknown or needs a package that is not installed.
+    """
+    text = str(location)
+    if not text.partition("://")[2 if "://" in text else 0].strip("/ \t") and not text.startswith("/"):
+        raise UsageError(f"the store {text!r} has no location: give a folder, or a URL with a path after ://")
+    scheme = _URL.match(text) if isinstance(location, str) else None
+    if scheme is None:
+        return FolderStorage(Path(location))
+    if scheme[1].lower() in ("file", "local"):
+        return FolderStorage(Path(text[scheme.end() :]))
+    from dpspec.stores.remote import RemoteStorage
+
+    return RemoteStorage.open(text)

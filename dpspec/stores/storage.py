@@ -132,7 +132,7 @@ class Storage(Protocol):
         """Store the files of a folder from :meth:`scratch`. Returns False if a record exists, which does not change."""
 
     def quarantine(self, key: str) -> None:
-        """Quarantine a record, so that it is no longer found but can be inspected."""
+        """Quarantine a record: hide it and keep it for inspection."""
 
     def remove(self, key: str) -> None:
         """Remove a record and its quarantined versions, if any."""

@@ -44,7 +44,7 @@ class SpecFile(pytest.File):
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield a test per claim and cell; raise :class:`InvalidSpec` if the file is invalid."""
-        from dpspec.language.diagnostics.render import render
+        from dpspec.language.diagnostics import render
         from dpspec.language.load import load_specs
         from dpspec.registry.loader import load_catalog
 
@@ -63,7 +63,7 @@ class SpecFile(pytest.File):
         from dpspec.engine.running.runner import run
         from dpspec.engine.storage.trial_store import Store
         from dpspec.errors import SpecError
-        from dpspec.language.diagnostics.render import render
+        from dpspec.language.diagnostics import render
         from dpspec.registry.loader import load_catalog
 
         if self._audits is None:

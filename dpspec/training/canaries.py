@@ -16,9 +16,9 @@ from torch import Tensor
 
 from dpspec.contract.attacks import Asked, Directions, Records
 from dpspec.contract.providers import Observer
+from dpspec.training.device import generator
 from dpspec.training.gradients.fetching import send
 from dpspec.training.providers import MOST_FEATURES
-from dpspec.training.seeds import generator
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

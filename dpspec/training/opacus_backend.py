@@ -25,10 +25,10 @@ from dpspec.contract.phase import Phase, Sampling
 from dpspec.contract.providers import Cancelled, TrainingJob
 from dpspec.errors import UsageError
 from dpspec.text import shortened
+from dpspec.training.device import generator
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.loop.samplers import FixedSize
-from dpspec.training.seeds import generator
 
 try:
     from opacus import PrivacyEngine

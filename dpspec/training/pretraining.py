@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from dpspec.contract import ModelFactory
-from dpspec.training.device import full_precision, tensors
-from dpspec.training.seeds import generator
+from dpspec.training.device import full_precision, generator, tensors
 
 #: Mean cross-entropy of a pass at which training stops, and the maximum number of passes.
 TARGET_LOSS, _PASSES = 0.01, 200

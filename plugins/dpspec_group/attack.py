@@ -75,7 +75,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
 
     Many runs train together per chunk, and only the first one has a canary-free run.
     """
-    from dpspec.training.gradients.contributions import reuse_last_sum
+    from dpspec.training.loop.contributions import reuse_last_sum
     from dpspec.training.loop.native import train_many
     from dpspec.training.measure.population import SharedPopulations
 

@@ -405,7 +405,7 @@ def _epsilons(
         return tuple(Interval(math.inf if delta < seen else 0.0, math.inf).by("without noise") for delta in deltas)
     if _from_below(phases, group_size, records):  # the interval combines two pairs, so refine fully
         other_direction = None
-    question = functools.partial(PrivacyLoss.epsilons, deltas=deltas, width=widths, beside=other_direction)
+    question = functools.partial(PrivacyLoss.epsilons, deltas=deltas, width=widths, other_direction=other_direction)
     return tuple(loss_intervals(phases, group_size, records, direction, question))
 
 

@@ -1,19 +1,7 @@
 """One trial: train with ModelMix and inserted canaries, and score each canary by a likelihood ratio.
 
-Each canary is included with probability 1/2, independently. The adversary sees every model and knows the data, the
-canaries and the mixing rules, but no inclusion bit, batch, weight or noise. The released models determine both mixed
-endpoints, and therefore the midpoint m and the gap of every coordinate. After subtracting the expected update of the
-real records,
-
-    o = ((m - w_k) B / eta - q sum of clipped gradients) / sigma     is N + U of width gap B / (eta sigma).
-
-A drawn canary shifts it by v = clip_norm / (sqrt(width) sigma), or by clip_norm / (width b) for Laplace noise of scale
-b. A step adds ln(1 - q + q prod_j p_v / p_0) to the score, which is the exact log-likelihood ratio. With a shared
-weight the uniform is on one line; the score projects this line out, and the remainder is Gaussian. Noise in a subspace
-is treated as independent across a canary's coordinates, which is an approximation: the score stays valid but is not the
-exact ratio.
-
-A killed trial resumes from the last saved state of its run, which includes the adversary's state.
+Score: ``docs/explanation/proofs/modelmix.md``. A killed trial resumes from the last saved state of its run and of the
+adversary.
 """
 
 from __future__ import annotations
@@ -29,15 +17,15 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec.stats.conformance.run_checks import joined
+from dpspec.training.device import generator
 from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.checkpoint import Memory, tensor, tensors
+from dpspec.training.loop.dpsgd import Schedule, ScheduledPhase
 from dpspec.training.loop.native import tensors as rows_on
-from dpspec.training.loop.schedule import Schedule, ScheduledPhase
 from dpspec.training.measure.population import population
 from dpspec.training.measure.run_evidence import WatchedRun
-from dpspec.training.seeds import generator
 from dpspec_modelmix.clipping import CANARY_CHUNK, Absolute, RowClip, TwoParts, WrittenOut, make_row_clip
 from dpspec_modelmix.density import NARROW
 from dpspec_modelmix.options import Attack, PhaseOptions, mixed_norm

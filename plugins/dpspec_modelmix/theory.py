@@ -1,24 +1,6 @@
 """Epsilon with mixing: the repaired theorem for Gaussian noise, Freedman's inequality for Laplace noise.
 
-*Gaussian* (Xiao, Wan and Devadas, Theorem 4.1 and Corollary 4.1, repaired: T steps, the denominator a - 1, the mean
-instead of the sum, gaps that may change between steps). One step of rate q with s = 1 / z, gap t and coordinates
-truncated at clip_norm / sqrt(p) has
-
-    D_a = ln( sum_k C(a, k) (1 - q)^(a - k) q^k A_k(s / sqrt(p), t)^p ) / (a - 1)   at integer orders a >= 2,
-
-divergences of steps add up, and epsilon = sum_j T_j D_a(t_j) + ln(1 / delta) / (a - 1) is minimized after summing.
-
-*Laplace* (Lemma D.2, corrected). Noise of density (lambda / 2) e^(-lambda |o|), l1 sensitivity c, e0 = lambda c, a
-uniform of width tau (all in units of the gradient). The lemma cuts ln(tau) / lambda off either end of the uniform. This
-compares tau with 1 and depends on units, which the proof does not require: any cut u > 0 with 2 u + c < tau is valid.
-With y = e^(-lambda u),
-
-    mean    e0 (e^e0 - 1) R + e_I (e^e_I - 1) (1 - W),      W = (1 - e^(-lambda tau)) / (lambda tau),
-    square  e0^2 R + e_I^2 (1 - W),                         R = W + (2 u + c) / tau,  e_I = y (e^e0 - 1) / (2 (1 - y)),
-
-which equals the lemma's bound for y = 1 / tau. Both bounds grow faster than linearly in c, so the one-hot gradient has
-the largest sum among all gradients within the clip norm, without an unproved convexity. A wider gap only decreases
-them, as for Gaussian noise, since Laplace noise is also log-concave. Sampling is ignored, which is conservative.
+Formulas and corrections: ``docs/explanation/proofs/modelmix.md``.
 """
 
 from __future__ import annotations

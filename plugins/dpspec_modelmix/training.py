@@ -1,13 +1,6 @@
-"""Training with ModelMix, and DP-SGD runs without mixing for comparison.
+"""Training with ModelMix (``docs/explanation/proofs/modelmix.md``), and DP-SGD runs without mixing for comparison.
 
-Step k, from the released w_(k-1) and the kept v_(k-2), in float64 (Xiao, Wan and Devadas, Algorithm 1):
-
-    if |w - v| < tau:   exact: both to (w + v) / 2 +- tau / 2      literal: w + s tau / 2 and v - s tau / 2
-    w_k = alpha w + (1 - alpha) v - (eta / B) (noisy sum),   alpha uniform on [0, 1], independent per coordinate
-
-with s = sign(w - v), and s = 1 for equal coordinates. The gradient is taken at the released w_(k-1); the moved model is
-kept for the next step. Given the released models this is DP-SGD with noise N + U, since both models determine the
-midpoint.
+The gradient is taken at the released model. The moved model is kept for the next step.
 """
 
 from __future__ import annotations
@@ -22,6 +15,7 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec.training.device import generator
 from dpspec.training.gradients.fetching import SyncedAttribute, TransferQueue
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import FlatModel
@@ -29,7 +23,6 @@ from dpspec.training.loop import native
 from dpspec.training.loop.checkpoint import Memory, tensor, tensors
 from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.measure.accuracy import right_answers
-from dpspec.training.seeds import generator
 from dpspec_modelmix.clipping import RowClip, WrittenOut, make_row_clip
 from dpspec_modelmix.options import (
     Mixing,

@@ -1,17 +1,7 @@
-"""One step of any update rule by sampled tuples of batches (Thudi et al., Theorem 3.6), vectorized over records.
+"""One step with noise on means: Theorem 3.6 by sampled tuples of batches, and Corollary 3.1 with strata.
 
-For an integer order a and any two datasets, let B be a batch of the second argument's dataset, B_1..B_a independent
-batches of the first, and v_i = U(B_i) - U(B). Then
-
-    D_a(first || second) <= E_B ln E exp(sum_{i<j} <v_i, v_j> / sigma^2) / (a - 1).
-
-The bound uses neither sampling amplification nor the maximum change. It depends on the variance of updates and does not
-vanish for equal datasets. It is useful for means, not for sums, whose variance grows with the batch. The paper's
-plug-in over 20 outer batches with 20 tuples each is biased downwards: an estimate, not a bound.
-
-Batches are rows of inclusion bits. One matrix product shared by all records gives their sums of clipped gradients: a
-record changes its row's sum by b g and its size by b. With rows S_i + b_i g over c_i, the theorem only needs inner
-products of rows in one tuple, of rows with the outer batch, and of rows with the records.
+Formulas: ``docs/explanation/proofs/per-instance.md``. Batches are rows of inclusion bits. One matrix product shared by
+all records gives their sums of clipped gradients: a record changes its row's sum by b g and its size by b.
 """
 
 from __future__ import annotations

@@ -1,14 +1,6 @@
 """Observers of runs: clipped norms of audited records, and an attack on one record at every iterate.
 
-**The attack.** The adversary knows all data but no inclusion bit, batch or noise. Let g be the record's clipped
-gradient at the model before a step, and a_j = <g, g_j> for every other record. Without the record, the released noisy
-sum S has mean q sum a_j and variance v = sigma^2 |g|^2 + q (1 - q) sum a_j^2 along g. A drawn record shifts it by
-|g|^2. The score of a step is the log-likelihood ratio of both hypotheses in a normal approximation,
-
-    ln(1 - q + q exp((<g, S> - q sum a_j) |g|^2 / v - |g|^4 / (2 v))),
-
-and scores add up over steps. For full batches (q = 1) it is exact. The validity of the test depends only on the
-inclusion bit: a non-normal distribution only costs power. Runs that train together are scored together.
+Score of the attack: ``docs/explanation/proofs/per-instance.md``. Runs that train together are scored together.
 """
 
 from __future__ import annotations
@@ -28,8 +20,8 @@ from dpspec.training.gradients.clipping import clipper
 from dpspec.training.gradients.fetching import Number, SyncedAttribute, TransferQueue, float_on_cpu
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
+from dpspec.training.loop.dpsgd import Schedule, ScheduledPhase
 from dpspec.training.loop.optimizers import Invertible, update_of
-from dpspec.training.loop.schedule import Phase, Schedule
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -188,7 +180,7 @@ class RecordAttack(Observer):
         self.score += added if abs(added) < 1e300 else 0.0  # ignore diverged models
 
 
-def step_score(view: RecordView, noisy: Tensor, phase: Phase) -> Number:
+def step_score(view: RecordView, noisy: Tensor, phase: ScheduledPhase) -> Number:
     """The score of one step whose noisy sum is ``noisy`` (P,)."""
     gradient = view.gradient.double()
     square = gradient.square().sum()

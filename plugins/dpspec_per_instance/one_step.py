@@ -1,16 +1,6 @@
-"""One step as (epsilon, delta) from moments of the update's change (Thudi et al., Lemma A.1 and Corollary 3.1).
+"""One step as (epsilon, delta): Thudi et al. 2024, Lemma A.1 and Corollary 3.1.
 
-For a batch B drawn from the data without the record, let Delta(B) be the change of the update by the record, and
-epsilon(B) the epsilon of the Gaussian mechanism at that distance and ``delta``. Let q be the probability that the
-record is drawn and N_p = (E exp(p epsilon(B)))^(1/p), 1 < p < inf. For every set S of outputs
-
-    P[with in S] <= q N_p P[without in S]^(1 - 1/p) + q delta + (1 - q) P[without in S]          (Lemma A.1)
-    P[with in S] <= e^epsilon' P[without in S] + q delta + delta',
-    epsilon' = ln((q N_p)^(p / (p - 1)) delta'^(-1 / (p - 1)) + 1 - q)                            (Corollary 3.1)
-
-The paper gives no reverse inequality. It uses epsilon(B) = Delta sqrt(2 ln(1.25 / delta)) / sigma, which is only valid
-if it is at most 1; the exact profile of the Gaussian mechanism is always valid.
-
+Formulas: ``docs/explanation/proofs/per-instance.md``.
 Findings and tables compare them with attacks on one step of a record: figures 8 to 11 of the paper.
 """
 

@@ -1,35 +1,7 @@
-"""Formulas for one step, for all steps, and for estimates from R runs (Thudi et al. 2024, repaired).
+"""Formulas for one step, for all steps and for estimates from R runs (``docs/explanation/proofs/per-instance.md``).
 
-**One step** (Theorem 3.2). Let q be the probability that the record is drawn and nu the change of the update by the
-record divided by the noise. Both directions of
-
-    D_a <= ln E[(1 - q + q e^(nu z - nu^2 / 2))^a] / (a - 1),   z standard normal,
-
-hold for every update rule if nu is the largest change over batches. For sums of clipped gradients nu is the record's
-clipped norm / (noise_multiplier * clip_norm) for every batch. The paper expands the power, which needs integer orders;
-all other steps of its proof hold for real orders. For absent-first, the first inequality of the proof gives
-
-    D_a <= ln E[(1 - q + q e^(nu z - nu^2 / 2))^(1 - a)] / (a - 1),
-
-which is much smaller for small q and large nu. All bounds increase with q, nu and a.
-
-**All steps** (Theorem 3.3, with the recursion of its proof; the statement prints another constant). For p > 1,
-rho = p / (p - 1), steps 1..n and theta_{t-1} the model before step t,
-
-    D_a <= D_{a_1}(theta_0) + sum_{t=2}^n (1 / l_t) ln E exp(l_t D_{a_t}(theta_{t-1})),
-    a_t = 1 + rho^(n - t) (a - 1),   l_t = p (a_t - 1).
-
-The expectation is over training on the dataset of the *first* argument: D(with || without) needs runs with the record,
-D(without || with) needs runs without it. The other expectation can be too small, and so can orders in the reverse order
-of steps. Each term is between the mean and the maximum divergence of its step. p -> inf gives ordinary composition;
-p = 3n keeps every order below 1 + e^(1/3) (a - 1) (Fact 3.4, for every n).
-
-**Runs.** The plug-in estimate of a term (1 / l) ln E exp(l D) is the entropic mean over R runs. It is at most ln(R) / l
-below the largest of them. If kappa = l D_max is much larger than ln R, the runs cannot represent a rare model with a
-large loss, and the estimate increases with R. By Hoeffding's inequality for exp(l D) in [1, e^kappa], with probability
-at least 1 - J over the runs and all s terms
-
-    E exp(l D) <= mean exp(l D) + (e^kappa - 1) sqrt(ln(s / J) / (2 R)).
+One step has sampling rate q and ratio nu = clipped norm / (noise_multiplier * clip_norm). The composition theorem with
+exponent p uses order a_t = 1 + rho^(n - t) (a - 1), rho = p / (p - 1), and weight l_t = p (a_t - 1) at step t of n.
 """
 
 from __future__ import annotations

@@ -1,16 +1,7 @@
 """Attack trials: each executes the pipeline on one of two neighbours, chosen by a fair coin, and scores the output.
 
-The adversary knows both datasets, the pipeline and all constants, but neither the coins nor the noise. Pre-processing
-is deterministic: both datasets are processed once per call, and the private mechanism runs for every coin.
-
-The neighbours are built to differ as much as possible after pre-processing. Record 0 is the canary.
-
-deduplicate   Clusters of near-duplicates at distance 2.99 eta from the canary, which is inside every center's ball of
-              radius 3 eta and outside the ball of radius eta, so that no cluster is good. The replacement is opposite.
-quantise      The same, with members 0.95 eta closer to the canary than the representative of the cluster.
-impute        Rows without values, as many as the collection allows. The canary is a unit vector or its negative.
-pca           The canary is the sum or difference of the last kept and the first dropped principal direction.
-scale         The canary is at either end of the feature with the smallest standard deviation.
+Both datasets are processed once per call, and the private mechanism runs for every coin. The neighbours differ as much
+as possible after pre-processing (``docs/explanation/proofs/preprocessing.md``). Record 0 is the canary.
 """
 
 from __future__ import annotations

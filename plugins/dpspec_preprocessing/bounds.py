@@ -1,26 +1,7 @@
 """Upper bounds over the declared collection, for all datasets, or with a test; lower bounds from explicit pairs.
 
 Repaired bounds for the declared collection have scope ``data: collection``. Group privacy for all records and bounds
-with propose-test-release hold for all datasets.
-
-*Lower bounds* are certified: the exact divergence of the outputs on two explicit datasets. The gaussian and laplace
-queries release w times the sum of processed rows, w = min(L, sensitivity / (2 r)), r the norm of processed rows. If the
-sums of two datasets in scope differ by s in the first feature, their outputs are Gaussian or Laplace with centers w s
-apart. All pairs differ in record 0, R e_1 or -R e_1, and have the same missing entries.
-
-opposite    All other records are 0, s = 2 R. Every step except scaling maps such datasets to themselves: no value is
-            missing; the zeros are duplicates, and if 3 eta < R record 0 is in no cluster; the covariance is a multiple
-            of e_1 e_1^T, so that e_1 is the first principal direction, and contains all rows and their mean.
-imputed     One step, mean or median imputation. In all other records the first feature is missing and the others are
-            0. The observed value replaces all missing ones, s = 2 n R. With w = sensitivity / (2 R) this is n
-            sensitivities: group privacy for all records is attained.
-collection  One step, mean imputation. The first feature is missing in p records, all others are 0: the mean is
-            +-R / (n - p), and s = 2 R + 2 R p / (n - p). For neighbours with the same missing entries this attains the
-            smooth bound if min_observed = n - p and w = L = sensitivity / (2 R). Most rows are 0, so that a collection
-            with other limits (spread, standard deviation, eigenvalues) may not contain the pair.
-
-No pair is known that attains the bound of the exponential mechanism. Gradients of the known losses have norm L only at
-the boundary of the parameter ball, which noisy iterates leave. Propose-test-release refuses the pairs above.
+with propose-test-release hold for all datasets. Explicit pairs: ``docs/explanation/proofs/preprocessing.md``.
 """
 
 from __future__ import annotations

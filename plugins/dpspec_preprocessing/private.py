@@ -1,21 +1,8 @@
 """The six private mechanisms: constants, noise, Renyi divergences and their composition with pre-processing.
 
-Hu, Sanyal & Schoelkopf 2024 (arXiv 2403.13041 v1), Theorems 9 to 14. ``noise`` is the paper's noise parameter, not an
-epsilon of a guarantee. Standard deviations and scales are
-
-    gaussian     sensitivity / noise                       laplace, exponential   sensitivity / noise
-    dp-gd        L sqrt(T) / (noise n)                     sgd-sampled            L sqrt(c T) / (noise n)
-    sgd-iterated 8 sqrt(2 ln n) L / (noise sqrt(n))
-
-With e the RDP of the private mechanism and e~ its smooth RDP at tau (the divergence for datasets whose rows differ by
-tau in the sum of their distances), Theorem 2 composes them: for all p, q > 1,
-
-    T1(p) = (a p - 1) / (p (a - 1)) e~(a p) + e((p a - 1) / (p - 1))
-    T2(q) = (a q - 1) / (q (a - 1)) e(a q) + e~((q a - 1) / (q - 1)).
-
-The theorem uses the maximum of T1 and T2. The auxiliary dataset between the neighbours can be built from either
-neighbour in both directions, so that each term alone is a bound, and so is their minimum. For lines e = x a and e~ = y
-a both terms have the minimum a (sqrt(x) + sqrt(y))^2. Curves are infinite at orders without a proof.
+Hu, Sanyal & Schoelkopf 2024 (arXiv 2403.13041 v1), Theorems 2 and 9 to 14; formulas:
+``docs/explanation/proofs/preprocessing.md``. ``noise`` is the paper's noise parameter, not an epsilon. Curves are
+infinite at orders without a proof.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Divergence of steps that sample one record, proved in ``docs/explanation/proofs/sampled-gradients.md``."""
+"""Divergence of steps that sample one record, proved in ``docs/explanation/proofs/preprocessing.md``."""
 
 from __future__ import annotations
 

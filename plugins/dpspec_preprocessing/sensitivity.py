@@ -1,14 +1,6 @@
 """The declared steps of a pipeline, and the proved effect of one replaced record on the other processed records.
 
-``changed`` (Delta_inf) is the number of common records that are processed differently, ``moved`` (Delta_2) the maximum
-displacement of a record, and tau = changed * moved bounds the sum of displacements. The private mechanism accounts
-for the replaced record itself. Formulas are for records of norm at most R.
-
-*Propose-test-release* holds for all datasets. J is a distance to the datasets outside the collection, 1-Lipschitz under
-replacement. The test refuses if J + Lap(1 / e) <= ln(2 / delta) / e. If one of two neighbours is inside with a margin,
-one bound covers the pair; otherwise both are released with probability at most delta / 4. The whole is therefore
-(mechanism + e, delta)-DP. (Theorem 7 of the paper gives delta e^e / 4 if one neighbour is outside: more than delta for
-e > ln 4.)
+Formulas are for records of norm at most R (``docs/explanation/proofs/preprocessing.md``).
 """
 
 from __future__ import annotations

@@ -1,28 +1,7 @@
 """Approximations of gamma and bounds other than the certified one. Tables show them; they support no verdict.
 
-*Closed forms.* gamma from one epsilon and delta, and the central limit: over many steps at small rates the loss is
-nearly normal, N(-+ m^2 / 2, m^2) with m^2 = sum of N p^2 chi^2, where chi^2 = E_null[(dP/dQ)^2] - 1 of one step that
-draws the record: e^(s^2) - 1 for Gaussian noise, (2 e^s + e^(-2s)) / 3 - 1 for Laplace noise. Then gamma is
-approximately Phi(Phi^-1(kappa) + m) (Kaissis et al. 2023, Corollary 3; Bu et al. 2020).
-
-*Loss table.* L = ln(1 - p + p e^l) with l the log-likelihood ratio of a step that draws the record. Gaussian:
-l = s z - s^2 / 2, z standard normal under the null, on an even grid, where sums of smooth functions converge
-exponentially. Laplace: l lies in [-s, s] with an atom at either end and the null density e^(-(l + s) / 2) / 4 between,
-by Gauss and Legendre.
-
-*Renyi divergences.* If D_a(present || absent) <= eps_a then gamma <= (kappa e^eps_a)^((a - 1) / a) for every order
-a > 1 (Balle, Cherubin and Hayes 2022), looser than the trade-off curve.
-
-*Edgeworth series* of the composed loss: see :func:`series`.
-
-*Contour integral*: about eleven digits for Gaussian steps. With G(s) the product over the steps of E_null[e^(s L)] and
-any tilt t > 0,
-
-    P[S > c] = (1/pi) integral over u > 0 of Re[G(a + t + iu) e^(-(t + iu) c) / (t + iu)] du,
-
-with a = 0 for the null and 1 for the alternative; a tilt t < 0 gives -P[S < c]. The level is solved for c, and gamma
-follows from the tangent of slope e^c there. The method shares no code with the certified grids, so it serves as their
-oracle. For losses with atoms (Laplace) and for very few steps it does not converge.
+Closed forms, a table of one step's loss, Renyi divergences, Edgeworth series and a contour integral
+(``docs/explanation/proofs/reconstruction.md``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Reconstruction trials: the adversary identifies a hidden target record among k candidates from released models.
 
-Each trial draws k candidates, draws the target among the candidates by the prior, trains once on the known records and
-the target, and ranks the candidates by likelihood times prior. For any candidates, the target is among the first m with
-probability at most gamma(kappa_m), where kappa_m is the sum of the m largest prior masses, independently of the other
-trials. A binomial distribution therefore dominates the number of successes. Targets in one shared run would not be
-independent trials.
+Each trial trains a separate run, so that a binomial distribution dominates the number of successes
+(``docs/explanation/proofs/reconstruction.md``).
 """
 
 from __future__ import annotations

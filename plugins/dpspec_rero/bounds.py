@@ -1,19 +1,7 @@
 """Theoretical findings: gamma at each baseline, the prior at which gamma reaches one half, and membership bounds.
 
-The bounds hold for datasets of every size, because Poisson and full batches do not depend on the number of records. A
-prior enters only through its kappa.
-
-*The membership bounds are attained.* Let one record have the gradient (or query answer) C e, where e is the first unit
-vector and C the sensitivity, its l1 and l2 norm. Let all other gradients be 0. The first coordinate of a noisy sum is
-then noise without the record and the sampled pair with it. The other coordinates are noise, and steps are independent.
-If updates can be inverted, an adversary who sees all models therefore faces exactly the composition computed here. The
-lower ends of the intervals for epsilon, the true-positive rate and the advantage are lower bounds.
-
-*gamma is not known to be attained.* Theorem 1 considers an attack whose success on one record equals the power of a
-test for that record's presence. With a prior on k candidates each candidate has its own test, at most one test can be
-right, and the best guess succeeds less often. For Gaussian candidates in orthogonal directions its success is the
-probability that one normal number exceeds k - 1 others. The lower end of gamma's interval only describes numerical
-accuracy.
+The membership bounds are attained; gamma is not known to be (``docs/explanation/proofs/reconstruction.md``). Bounds
+hold for datasets of every size. A prior enters only through its kappa.
 """
 
 from __future__ import annotations

@@ -1,16 +1,6 @@
 """gamma by every requested method at many baselines, compared with the certified interval, and Monte Carlo.
 
-*Monte Carlo* (Hayes, Mahloujifar and Balle 2023, Algorithm 1) with a valid confidence interval. Outputs are drawn from
-the null distribution (record absent); r is the likelihood ratio of each. The estimate is the sum of the ceil(kappa S)
-largest r divided by S. Its usual standard error ignores a heavy tail that the sample may have missed. For any threshold
-c, with the bounded variable X = min(r, e^c),
-
-    gamma(kappa) <= 1 + e^c kappa - E_null[X]                                                       (tangent at c)
-    gamma(kappa) >= power(c) min(1, kappa / level(c)),  power(c) = 1 - E_null[r; r <= e^c] >= e^c level(c).
-
-Thresholds come from the first half of the sample, means from the second, with empirical Bernstein limits (Maurer and
-Pontil 2009, Theorem 4) and exact binomial limits. If no draw reaches the tail at level kappa, the interval is
-correspondingly wide. Log-ratios are summed during sampling, so memory does not grow with the number of steps.
+Formulas of the Monte Carlo estimate and its confidence interval: ``docs/explanation/proofs/reconstruction.md``.
 """
 
 from __future__ import annotations

@@ -1,16 +1,4 @@
-"""Likelihood of every candidate given the released models.
-
-The adversary knows all records except the target, the candidates, and the known records of every batch. The bound also
-holds against this knowledge, because only the target's inclusion bits are secret. With all iterates the adversary
-inverts each update and subtracts the clipped gradients of the known records. The residual of a step is r = b c + noise,
-where c is the target's clipped gradient at the model before the step and b an inclusion bit of rate q. The
-log-likelihood ratio of a candidate's presence and absence is
-
-    sum over steps of ln(1 - q + q e^l),  l = (<r, c> - |c|^2 / 2) / std^2     (Gaussian noise)
-                                          l = (|r|_1 - |r - c|_1) / scale      (Laplace noise)
-
-The candidate with the largest likelihood times prior is the optimal guess. With only the final model, the adversary
-uses the mean of the candidate's gradients at the first and the last model for every step, which only reduces power.
+"""Likelihood of every candidate given the released models (``docs/explanation/proofs/reconstruction.md``).
 
 The reader processes runs during training, several runs together if they train together.
 """
@@ -30,8 +18,8 @@ from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import clipper
 from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.stacked_models import StackedModel
+from dpspec.training.loop.dpsgd import Schedule, ScheduledPhase
 from dpspec.training.loop.optimizers import Invertible, update_of
-from dpspec.training.loop.schedule import Schedule, ScheduledPhase
 from dpspec_rero.options import adds_laplace
 from dpspec_rero.training import scale_rows
 

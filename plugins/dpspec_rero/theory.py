@@ -1,12 +1,8 @@
 """Reconstruction robustness: certified intervals for gamma of any composition of declared steps.
 
-The adversary knows all records except one. It guesses this record with probability kappa before the release, and with
-probability at most gamma(kappa) after it. gamma is the power of the most powerful test of "the record is absent" (null)
-against "it is present" at level kappa (Kaissis et al. 2023, Theorem 1). With the present-first trade-off curve f,
+    gamma(kappa) = 1 - f(kappa) = min over real epsilon of delta(epsilon) + e^epsilon kappa
 
-    gamma(kappa) = 1 - f(kappa) = min over real epsilon of delta(epsilon) + e^epsilon kappa.
-
-For sampled mechanisms the absent-first curve gives a smaller value, which is not a bound on gamma.
+for the present-first trade-off curve f (Kaissis et al. 2023, Theorem 1; ``docs/explanation/proofs/reconstruction.md``).
 """
 
 from __future__ import annotations

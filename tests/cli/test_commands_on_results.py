@@ -188,7 +188,7 @@ def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkey
         audit="demo",
         what="the verdict of one",
         recorded="proved",
-        recomputed="rests on values that were left out of this result",
+        recomputed="depends on values that this result omits",
         differs=False,
         claims=("one",),
     )
@@ -196,7 +196,9 @@ def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkey
     ended = dpspec("verify", stored)
     assert ended.code == 7
     first, unverified, last = ended.out.splitlines()
-    assert first.startswith("demo: the verdict of one (proved) was not recomputed: rests on values that were left out")
+    assert first.startswith(
+        "demo: the verdict of one (proved) was not recomputed: depends on values that this result omits"
+    )
     assert unverified.startswith("not verified, because nothing in a result implies it: what 1 trial measured; ")
     assert last == f"{stored}: could not be recomputed: 1 of 1 verdict"
     wrong = dataclasses.replace(gone, what="confidence", recorded="0.9", recomputed="0.95", differs=True, claims=())

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dpspec.contract import DataError, DataSource
-from dpspec.data.tables import huggingface
+from dpspec.data import huggingface
 
 Make = Callable[..., DataSource]
 

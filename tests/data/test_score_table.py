@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from dpspec.contract import DataError
-from dpspec.data.scored import score_table
-from dpspec.data.scored.score_table import read_table, table_digest
+from dpspec.data import score_table
+from dpspec.data.score_table import read_table, table_digest
 
 COINS, SCORES = [1, 0, 1, 0], [0.5, -1.25, 3.0, float("inf")]
 NAMED = {"coin": "in", "score": "score"}

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpspec.contract import DataError, FrozenMap, LoadedData
-from dpspec.kit.user_rows import by_user
+from dpspec.kit.users import by_user
 
 OPTIONS: dict[str, Any] = {"path": "t.csv", "label": "y", "classes": 2, "user": "who"}
 
@@ -224,12 +224,12 @@ def test_users_who_train_are_counted_without_those_held_back(source: Any, tmp_pa
 @pytest.mark.parametrize(
     ("owners", "declared", "says"),
     [
-        (None, None, "does not say whose"),
-        ([0, 1], None, "3 whole numbers"),
+        (None, None, "does not name the users"),
+        ([0, 1], None, "3 integers"),
         ([0, 2, 2], None, "each with a record"),
         ([-1, 0, 1], None, "each with a record"),
-        ([0.0, 1.0, 1.0], None, "3 whole numbers"),
-        ([0, 1, 1], 3, "of 2 users, and the data's facts say 3"),
+        ([0.0, 1.0, 1.0], None, "3 integers"),
+        ([0, 1, 1], 3, "have 2 users, but the data's facts declare 3"),
     ],
 )
 def test_owners_that_make_no_sense_are_refused(owners: Any, declared: int | None, says: str) -> None:

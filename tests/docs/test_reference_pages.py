@@ -70,7 +70,7 @@ def test_every_tool_is_described_and_can_be_imported(package: str, pages: dict[s
 def test_unstable_modules_have_the_names_that_are_listed(pages: dict[str, str]) -> None:
     sections = pages["plugin-tools.md"].split("\n### `dpspec.")[1:]
     for module, text in (section.split("`\n", 1) for section in sections):
-        names = re.findall(r"^- `(\w+)", text, re.MULTILINE)
+        names = re.findall(r"`(\w+)`", text.split(" Names: ")[1])
         assert names, module
         if not module.startswith("training."):  # those import torch
             assert all(hasattr(importlib.import_module(f"dpspec.{module}"), name) for name in names), module

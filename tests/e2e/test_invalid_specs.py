@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpspec.cli.app import main
-from dpspec.language.diagnostics.codes import CODES
+from dpspec.language.diagnostics import CODES
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "specs" / "invalid").glob("*.yaml"))

@@ -14,7 +14,6 @@ from support.elsewhere import State
 from dpspec.contract import DataError, Finding, FrozenMap, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Noticed, Progressed, StageStarted
-from dpspec.engine.results.codec import encode
 from dpspec.engine.results.result import Result
 from dpspec.engine.running import bounding
 from dpspec.engine.running.run_options import RunOptions
@@ -22,6 +21,7 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError, UsageError
 from dpspec.executors import processes
+from dpspec.json_records import write
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 
@@ -77,7 +77,7 @@ def found(result: Result) -> object:
     audits = []
     for audit in result.audits:
         trials = tuple(dataclasses.replace(trial, recorded=FrozenMap()) for trial in audit.trials)
-        audits.append(encode(dataclasses.replace(audit, seconds=0.0, trials=trials)))
+        audits.append(write(dataclasses.replace(audit, seconds=0.0, trials=trials)))
     return audits
 
 

@@ -62,5 +62,5 @@ def test_data_that_changed_after_the_run_began_are_not_taken_for_those_that_it_b
     monkeypatch.setattr(counting.Nothing, "facts", lambda self: dataclasses.replace(facts, digest=next(digests)))
     first, second = (RunContext(prepare(spec, catalog), catalog, FrozenMap()) for _ in range(2))
     assert first.data is rows
-    with pytest.raises(DataError, match="the data changed during the run: a file is not what it was"):
+    with pytest.raises(DataError, match="the data changed during the run: a file differs from its state"):
         second.data  # noqa: B018

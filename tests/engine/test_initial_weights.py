@@ -19,7 +19,7 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
 from dpspec.errors import SpecError
 from dpspec.language.load import from_document, load_specs
-from dpspec.models.dense import Linear
+from dpspec.models.architectures import Linear
 from dpspec.registry.loader import load_catalog
 
 CATALOG = load_catalog()

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
+from support import counting
 
 from dpspec.contract import FrozenMap
-from dpspec.engine.results.result import TrialRecord
+from dpspec.contract.catalog import Catalog
+from dpspec.engine.results.result import Result, TrialRecord
+from dpspec.engine.running.runner import run
 from dpspec.engine.running.tasks import gpu_name
 from dpspec.engine.storage.origins import mixture_notices
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.verify import verify
+from dpspec.language.load import load_specs
 
 
 def made(**recorded: str | None) -> TrialRecord:
@@ -25,8 +35,82 @@ def test_trials_of_different_gpus_are_told_of() -> None:
     h200 = made(device="cuda:0", gpu="NVIDIA H200", dpspec="0.2.0")
     assert mixture_notices([h200, made(device="cuda:1", gpu="NVIDIA H200", dpspec="0.2.0")]) == []
     assert mixture_notices([h200, made(device="cuda:0", gpu="NVIDIA L4", dpspec="0.2.0")]) == [
-        "its trials were made with different gpu: NVIDIA H200, NVIDIA L4"
+        "its trials have different gpu: NVIDIA H200, NVIDIA L4"
     ]
     assert mixture_notices([h200, made(device="cpu", dpspec="0.2.0")]) == [
-        "its trials were made with different device: cpu, cuda"
+        "its trials have different device: cpu, cuda"
     ]
+
+
+def revised(**revisions: int) -> Catalog:
+    """The catalog with other trial revisions, by the family of what offers them."""
+    catalog = counting.catalog()
+    for family, revision in revisions.items():
+        offers = getattr(catalog, family)
+        changed = {
+            name: dataclasses.replace(one, provider=dataclasses.replace(one.provider, trial_revision=revision))
+            for name, one in offers.items()
+        }
+        catalog = dataclasses.replace(catalog, **{family: FrozenMap(changed)})
+    return catalog
+
+
+@pytest.fixture
+def made_1(tmp_path: Path) -> Callable[[Catalog], Result]:
+    path = tmp_path / "coin.yaml"
+    path.write_text(counting.EXAMPLE, encoding="utf-8")
+    return lambda catalog: run(load_specs([path], catalog).specs, catalog, store=Store(tmp_path / "store"))
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "told"),
+    [
+        ({"mechanisms": 1}, {"mechanisms": 4}, [("mechanism", "revision 1", "revision 4")]),
+        ({"mechanisms": 6}, {"mechanisms": 2}, [("mechanism", "revision 6", "revision 2")]),
+        (
+            {"mechanisms": 2, "backends": 3},
+            {"mechanisms": 3, "backends": 1},
+            [("mechanism", "revision 2", "revision 3"), ("backend", "revision 3", "revision 1")],
+        ),
+    ],
+)
+def test_a_line_for_every_plugin_that_was_revised(made_1, then, now, told) -> None:
+    found = verify(made_1(revised(**then)), revised(**now))
+    assert all(one.what.startswith("5 trials, ") and one.differs for one in found)
+    said = {(one.what.split()[2], one.recorded, one.recomputed) for one in found}
+    assert len(found) == len(told)
+    for part, before, after in told:
+        assert any(p == part and before in a and after in b for p, a, b in said)
+
+
+def test_what_no_revision_explains_is_one_line_too(made_1) -> None:
+    result = made_1(counting.catalog())
+    (audit,) = result.audits
+    odd = tuple(dataclasses.replace(one, key="0" * 64) if one.index > 1 else one for one in audit.trials)
+    edited = dataclasses.replace(result, audits=(dataclasses.replace(audit, trials=odd),))
+    (found,) = verify(edited, counting.catalog())
+    assert found.what == "trials[2].key and of 2 more"
+
+
+def test_both_kinds_at_once(made_1) -> None:
+    result = made_1(revised(mechanisms=1))
+    (audit,) = result.audits
+    odd = (*audit.trials[:-1], dataclasses.replace(audit.trials[-1], key="0" * 64))
+    edited = dataclasses.replace(result, audits=(dataclasses.replace(audit, trials=odd),))
+    assert sorted(one.what for one in verify(edited, revised(mechanisms=2))) == [
+        "4 trials, mechanism 'counting'",
+        "trials[4].key",
+    ]
+
+
+@pytest.mark.parametrize(("now", "lines"), [(1, []), (2, ["trials[0].key and of 4 more"])])
+def test_a_record_that_names_no_revision_is_compared_with_what_is_installed(made_1, now: int, lines: list[str]) -> None:
+    """As those of version 0.1.0: which revision made_1 them is not said, only that it was another one."""
+    result = made_1(counting.catalog())
+    (audit,) = result.audits
+    old = tuple(
+        dataclasses.replace(trial, recorded=FrozenMap({k: v for k, v in trial.recorded.items() if k != "by"}))
+        for trial in audit.trials
+    )
+    edited = dataclasses.replace(result, audits=(dataclasses.replace(audit, trials=old),))
+    assert [one.what for one in verify(edited, revised(mechanisms=now)) if one.differs] == lines

@@ -22,6 +22,7 @@ from dpspec.json_records import read, write
 from dpspec.language.load import load_specs
 from dpspec.registry.foreign_code import resolve
 from dpspec.registry.loader import load_catalog
+from dpspec.testing import MechanismSuite
 
 CATALOG = load_catalog()
 ROOT = Path(__file__).parents[2]
@@ -320,3 +321,8 @@ def test_cells_of_which_one_cannot_be_prepared_are_an_error(
     (spec,) = specs(SPEC.replace("{group_size: 1}", "{adjacency: replace-one}"))
     with pytest.raises(SpecError, match="cell 1"):
         run([spec], CATALOG, store=Store(tmp_path / "store"))
+
+
+class TestSelection(MechanismSuite):
+    kind = "selection"
+    overrides = ("mechanism.steps=20",)

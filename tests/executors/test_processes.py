@@ -27,7 +27,7 @@ from dpspec.executors import (
     WorkerLost,
     processes,
 )
-from dpspec.executors.inline import InlinePool
+from dpspec.executors.pools import InlinePool
 from dpspec.executors.processes import Processes
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from dpspec.contract.catalog import Catalog
-from dpspec.language.diagnostics.codes import CODES
-from dpspec.language.diagnostics.render import WIDTH, render
+from dpspec.language.diagnostics import CODES, WIDTH, render
 from dpspec.language.load import load_specs
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from dpspec.contract.catalog import Catalog
 from dpspec.language.load import load_specs
-from dpspec.language.diagnostics.render import render
+from dpspec.language.diagnostics import render
 loaded = load_specs([Path(sys.argv[1])], Catalog())
 print(render(loaded.diagnostics, sources=loaded.sources))
 heavy = {"torch", "scipy", "numpy", "sklearn", "rich", "typer", "packaging"} & set(sys.modules)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import DpspecError, PluginError, SpecError
-from dpspec.language.diagnostics.render import render
+from dpspec.language.diagnostics import render
 from dpspec.language.load import Loaded, from_document, load_specs
 from dpspec.language.reading.tree import plain
 from dpspec.language.reading.yaml_source import read_yaml

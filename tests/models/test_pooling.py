@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from dpspec.models.pooling import FastPooling, max_pool2d
+from dpspec.models.modules import FastPooling, max_pool2d
 
 #: Window, stride, padding, dilation, rounding up.
 OPTIONS = [(2,), (3, 2, 1), ((2, 3), (1, 2)), (3, 1, 1, 2, True), ([2], [2])]
@@ -48,10 +48,10 @@ def test_what_it_has_no_faster_way_for_is_left_to_torch():
 
 
 def test_a_mode_puts_it_in_place_of_torch(monkeypatch):
-    from dpspec.models import pooling
+    from dpspec.models import modules
 
     calls = []
-    monkeypatch.setattr(pooling._ChannelsLast, "apply", lambda *given: calls.append(given[1:]))
+    monkeypatch.setattr(modules._ChannelsLast, "apply", lambda *given: calls.append(given[1:]))
     x = torch.randn(1, 8, 4, 4)
     torch.nn.MaxPool2d(2)(x)
     assert not calls

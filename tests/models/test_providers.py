@@ -108,7 +108,7 @@ def test_known_sizes() -> None:
 
 
 def test_data_without_a_shape_is_flat() -> None:
-    from dpspec.models.dense import Linear
+    from dpspec.models.architectures import Linear
 
     assert Linear(FrozenMap({}), Facts(records=1, features=5, classes=2)).parameters() == 12
 
@@ -183,8 +183,8 @@ def test_residual_blocks_add_what_goes_past_them() -> None:
 
 
 def test_residual_branches_of_other_shapes_are_refused() -> None:
+    from dpspec.models.architectures import Residual
     from dpspec.models.layers import Chain, Convolution, GroupNorm
-    from dpspec.models.residual import Residual
 
     with pytest.raises(ValueError, match=r"shape \(4, 8, 8\) has a shortcut of shape \(3, 8, 8\)"):
         Residual(Chain((Convolution(4, kernel=3, padding=1),)), Chain(())).output((3, 8, 8))

@@ -160,7 +160,7 @@ def test_a_plugins_texts_are_ids(rows: list[list[float]], flaw: bool) -> None:
 
     offered = dataclasses.replace(CATALOG.datasets["tokens"], distribution="somebody's", plugin="theirs")
     if flaw:
-        with pytest.raises(PluginError, match=r"train_x holds values that are no ids in 0\.\.10"):
+        with pytest.raises(PluginError, match=r"train_x holds values that are not ids in 0\.\.10"):
             require_rows(offered, data, facts, FrozenMap({}))
     else:
         require_rows(offered, data, facts, FrozenMap({}))

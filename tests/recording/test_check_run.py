@@ -242,7 +242,7 @@ def test_noise_that_is_used_again_is_noticed(tmp_path):
             way.train(each=lambda t: t.optimizer_.generator.manual_seed(t.optimizer_.generator.initial_seed()))
     found = checked(tmp_path / "run", epsilon=100.0)
     assert found.conformance.status == "deviates"
-    assert found.conformance.reason.startswith("What ran is not what was declared: fresh-noise")
+    assert found.conformance.reason.startswith("The executed run deviates from its declaration: fresh-noise")
 
 
 def test_noise_that_is_missing_in_a_small_layer_is_noticed(tmp_path):

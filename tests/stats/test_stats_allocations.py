@@ -21,9 +21,9 @@ from dpspec.stats.conformance.expectations import Run, as_declared, foresee
 from dpspec.stats.conformance.sampling import allocations
 from dpspec.stats.conformance.sampling.allocations import most_stays, size_spread
 from dpspec.testing.backend import small_job
+from dpspec.training.device import generator
 from dpspec.training.loop.samplers import Poisson, RandomAllocation, Sampler, Shuffled
 from dpspec.training.measure.run_evidence import RunLogs, reported_evidence
-from dpspec.training.seeds import generator
 
 Array = np.ndarray[Any, Any]
 

@@ -15,7 +15,7 @@ from dpspec.contract import Context, Executor, Finding, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import UsageError
 from dpspec.executors import Message, PartialResult, PoolRequest, Resources, Task, TaskFailed, TaskFinished, WorkerLost
-from dpspec.executors.inline import InlineContext
+from dpspec.executors.pools import InlineContext
 from dpspec.executors.processes import portable
 from support import counting
 

@@ -32,10 +32,9 @@ from dpspec.contract import (
     ThreatModel,
     TrainingJob,
 )
-from dpspec.training.loop.dpsgd import Parts
+from dpspec.training.loop.dpsgd import Parts, ScheduledPhase
 from dpspec.training.loop.native import parts_of
 from dpspec.training.loop.samplers import FixedSize, Full, Poisson, Sampler
-from dpspec.training.loop.schedule import ScheduledPhase
 
 Array = np.ndarray[Any, Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from dpspec.accounting import Interval, PrivacyLoss
-from dpspec.accounting.solver import Question
+from dpspec.accounting.profiles import Question
 
 #: What asks the accountant itself.
 solve = PrivacyLoss._solve
@@ -18,15 +18,14 @@ _SOLVED: dict[object, list[Interval]] = {}
 def solved_once(
     loss: PrivacyLoss,
     questions: list[Question],
-    widths: float | Sequence[float],
-    beside: Sequence[Interval | None] | None = None,
+    widths: Sequence[float],
+    other: Sequence[Interval | None] | None = None,
 ) -> list[Interval]:
-    """As ``solve``, worked out once for the same steps, direction, questions, widths and intervals beside."""
+    """``solve``, computed once for the same steps, direction, questions, widths and answers of the other direction."""
     phases = tuple((pair.key, steps) for pair, steps in loss.phases)
-    each = tuple(widths) if isinstance(widths, Sequence) else widths
-    asked = (phases, loss.direction, tuple(questions), each, None if beside is None else tuple(beside))
+    asked = (phases, loss.direction, tuple(questions), tuple(widths), None if other is None else tuple(other))
     if asked not in _SOLVED:
-        _SOLVED[asked] = solve(loss, questions, widths, beside)
+        _SOLVED[asked] = solve(loss, questions, widths, other)
     return list(_SOLVED[asked])
 
 

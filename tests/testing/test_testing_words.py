@@ -67,7 +67,7 @@ def bounding(base: type, change: Callable[[Finding], object]) -> type:
         (lambda f: dataclasses.replace(f, source=" "), "its source is empty; name the theorem or the test"),
         (
             lambda f: dataclasses.replace(f, value=float("nan")),
-            "its value is NaN: where nothing can be computed, yield",
+            "its value is NaN: if nothing can be computed, yield",
         ),
         (lambda f: dataclasses.replace(f, quantity="epsilonn"), "asks for 'epsilonn'; did you mean 'epsilon'?"),
         (lambda f: dataclasses.replace(f, rigor="statistical"), "it is statistical and states no confidence"),
@@ -76,7 +76,7 @@ def bounding(base: type, change: Callable[[Finding], object]) -> type:
             "does not apply to it: its adjacency is 'replace-one', and the claim's 'add-remove'",
         ),
         (lambda f: dataclasses.replace(f, scope=Scope(data="some")), "its scope's data is 'some' (valid: all, coll"),
-        (lambda f: {"epsilon": f.value}, "yields a dict, which is no Finding, Series, Check or Evidence"),
+        (lambda f: {"epsilon": f.value}, "yields a dict, not a Finding, Series, Check or Evidence"),
     ],
 )
 def test_bounds_that_are_wrong(told, base, change, says):

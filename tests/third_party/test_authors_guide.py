@@ -87,7 +87,7 @@ def test_the_guide_quotes_messages_that_tests_expect() -> None:
         "all randomness must come from context.seed",
         "its source is empty; name the theorem or the test",
         "does not apply to it: its adjacency is 'replace-one'",
-        "its value is NaN: where nothing can be computed, yield",
+        "its value is NaN: if nothing can be computed, yield",
         "unknown hook 'dpspec_mechanism",
         "plugin API 2 is not supported; this dpspec supports 1",
         "check raises ZeroDivisionError: ",

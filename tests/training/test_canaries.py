@@ -9,8 +9,8 @@ import torch
 
 from dpspec.contract import GradientCanaries
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.gradients.contributions import RecordsAndCanaries
 from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.loop.contributions import RecordsAndCanaries
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.measure.logs import SamplingLog
 from dpspec.training.measure.observers import ProjectionObserver

@@ -23,8 +23,8 @@ from dpspec.training.gradients.clipping import (
     layer_of,
     squares_of,
 )
-from dpspec.training.gradients.contributions import RecordsAndCanaries
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
+from dpspec.training.loop.contributions import RecordsAndCanaries
 
 NAMES = ("a.weight", "a.bias", "b.weight")
 SHAPES = ((3, 4), (3,), (2, 3))

@@ -10,11 +10,11 @@ import torch
 from scipy.stats import chi2
 
 from dpspec.contract import Cancelled, FrozenMap, Observer
+from dpspec.training.device import generator
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
 from dpspec.training.loop.native import NativeTrainer, parts_of, train_with
 from dpspec.training.loop.samplers import Poisson
-from dpspec.training.seeds import generator
 
 
 class Everything(Observer):

@@ -11,8 +11,8 @@ import torch
 from dpspec.contract import FrozenMap, Observer
 from dpspec.stats.conformance.evidence.run import write_run
 from dpspec.training.canaries import CanaryGroups, SignBlocks
+from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog, spaced
 from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.run_evidence import RunLogs, compared_lags, reported_evidence

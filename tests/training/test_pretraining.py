@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpspec.contract import Facts, FrozenMap
-from dpspec.models.dense import Linear
+from dpspec.models.architectures import Linear
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.pretraining import TARGET_LOSS, PretrainedFactory, fit
 

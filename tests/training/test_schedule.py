@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.samplers import Full, Poisson
-from dpspec.training.loop.schedule import Schedule
 
 PHASE = {"steps": 2, "noise_multiplier": 0.5, "clip_norm": 3.0, "sampling": {"scheme": "poisson", "rate": 0.1}}
 

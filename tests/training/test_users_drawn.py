@@ -25,7 +25,7 @@ from dpspec.contract import Cancelled, FrozenMap, Observer, Resumable, TrainingJ
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import PerLayer, Truncated
 from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.loop import users
+from dpspec.training.loop import contributions
 from dpspec.training.loop.native import NativeTrainer, parts_of, run_batched
 from dpspec.training.loop.samplers import Poisson, PoissonUsers, sampler_of
 from dpspec.training.measure.population import population
@@ -111,7 +111,9 @@ def test_of_more_records_so_many_are_averaged(of_users: Any, most: int) -> None:
 def test_each_choice_is_made_as_often_and_each_user_chooses_alone(count: int, most: int) -> None:
     """chi-square at 1e-4 of 6000 pairs of users, of each one's choices and of both together."""
     there = torch.arange(5).expand(6000, 2, 5) < count
-    weights = users.random_choice_weights(there.reshape(-1, 5), most, torch.Generator().manual_seed(count))[:, 0]
+    weights = contributions.random_choice_weights(there.reshape(-1, 5), most, torch.Generator().manual_seed(count))[
+        :, 0
+    ]
     sets = [tuple(row.nonzero().flatten().tolist()) for row in weights]
     ways = sorted(itertools.combinations(range(count), most))
     alone, both = Counter(sets), Counter(zip(sets[::2], sets[1::2], strict=True))
@@ -124,7 +126,7 @@ def test_each_choice_is_made_as_often_and_each_user_chooses_alone(count: int, mo
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.integers(1, 6), st.integers(0, 2**20))
 def test_weights_are_of_so_many_records_that_are_there(counts: list[int], most: int, seed: int) -> None:
     there = torch.arange(5) < torch.tensor(counts)[:, None]
-    weights = users.random_choice_weights(there, most, torch.Generator().manual_seed(seed))[:, 0]
+    weights = contributions.random_choice_weights(there, most, torch.Generator().manual_seed(seed))[:, 0]
     assert not bool(weights[~there].any())
     for count, row in zip(counts, weights, strict=True):
         size = min(most, count)

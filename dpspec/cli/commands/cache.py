@@ -79,8 +79,7 @@ def remove_trials(
 @app.command("verify", short_help="Compare every stored trial with its digests.")
 def verify_trials(store: StorePlace = DEFAULT_STORE, store_key: StoreKey = None) -> int:
     """Read every stored trial and compare it with its digests; what does not match is set aside."""
-    from dpspec.engine.storage.seals import read_key
-    from dpspec.engine.storage.trial_store import Store
+    from dpspec.engine.storage.trial_store import Store, read_key
 
     trial_store, damaged, count = Store(store, read_key(store_key)), 0, 0
     if not trial_store.exists():

@@ -50,8 +50,8 @@ def explain(
     """Explain a diagnostic code, a key of a spec, a kind and its keys, a choice or a verdict."""
     from dpspec.cli.spec_keys import alike, choices, find, keys
     from dpspec.language.bundle import reference
-    from dpspec.language.diagnostics.codes import CODES
-    from dpspec.language.diagnostics.codes import explain as explain_code
+    from dpspec.language.diagnostics import CODES
+    from dpspec.language.diagnostics import explain as explain_code
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.labels import VERDICTS
 

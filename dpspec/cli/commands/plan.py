@@ -20,7 +20,7 @@ def plan(
     """Print the number of trials that specs need, their cost and the epsilon they could show; nothing is trained."""
     from dpspec.cli.arguments import loaded_specs, stop_at_errors
     from dpspec.engine.preparing.prepare import prepare
-    from dpspec.engine.running.estimates import foreseen
+    from dpspec.engine.running.run_options import foreseen
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.labels import count
     from dpspec.reporters.layout import Page
@@ -43,7 +43,7 @@ def plan(
 
 def _describe(page: Page, spec: Spec, its_plan: Plan) -> None:
     from dpspec.engine.results import decimals
-    from dpspec.engine.running.estimates import foreseen
+    from dpspec.engine.running.run_options import foreseen
     from dpspec.reporters import labels, phrases
 
     page.heading(spec.name)

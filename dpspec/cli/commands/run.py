@@ -94,8 +94,7 @@ def run(
     from dpspec.cli.terminal.progress import Progress
     from dpspec.engine.running import runner
     from dpspec.engine.running.run_options import RunOptions
-    from dpspec.engine.storage.seals import read_key
-    from dpspec.engine.storage.trial_store import Store
+    from dpspec.engine.storage.trial_store import Store, read_key
     from dpspec.registry.loader import load_catalog, notify
     from dpspec.reporters.read_results import read_result
     from dpspec.reporters.summary import tally

@@ -35,7 +35,7 @@ def validate(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 
         problems.extend(_problems_of(spec, catalog))
     diagnostics = tuple(dict.fromkeys(problems))
     if diagnostics:
-        from dpspec.language.diagnostics.render import render
+        from dpspec.language.diagnostics import render
 
         emit(render(diagnostics, color=wants_color(results()), sources=loaded.sources))
     if any(diagnostic.severity == "error" for diagnostic in diagnostics):

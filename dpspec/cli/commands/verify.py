@@ -41,8 +41,7 @@ def verify(
     stored = read_result(result)
     page = page_at(result)
 
-    from dpspec.engine.storage.seals import read_key
-    from dpspec.engine.storage.trial_store import Store
+    from dpspec.engine.storage.trial_store import Store, read_key
     from dpspec.engine.verification.differences import other_versions, unverified
     from dpspec.engine.verification.verify import verify as recompute
     from dpspec.registry.loader import load_catalog

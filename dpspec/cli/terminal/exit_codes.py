@@ -151,7 +151,7 @@ def tell(error: SpecError | PluginError) -> None:
     if not error.diagnostics:
         note(f"error: {_said(error)}")
         return
-    from dpspec.language.diagnostics.render import render
+    from dpspec.language.diagnostics import render
 
     note(render(error.diagnostics, color=wants_color(sys.stderr)))
 

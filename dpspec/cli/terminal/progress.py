@@ -213,7 +213,7 @@ def _amount(value: float) -> str:
 
 def planned(event: TrialsPlanned) -> str:
     """Return the planned trials in one line."""
-    from dpspec.engine.running.estimates import foreseen
+    from dpspec.engine.running.run_options import foreseen
 
     missing = event.total - event.stored
     stored = f", {event.stored} stored" if event.stored else ""

@@ -1,1 +1,1 @@
-"""How far one number of a spec may go while its claims are proved."""
+"""The extreme value of one number of a spec for which its claims are proved."""

@@ -1,16 +1,21 @@
-"""One number of a spec at many values, each value once, and whether more of it helps or hurts the claims."""
+"""Evaluation of a spec's claims at values of one number, and the integers at which the spec is valid.
+
+Some rules leave gaps: steps must be a multiple of the epoch, and the length of an epoch must divide the steps. A search
+that counts invalid values as unproved stops too early. It therefore runs over the valid values, by their index.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
-from dpspec.contract import DataError, Finding, Spec
+from dpspec.contract import DataError, Finding, Json, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Progressed, StageStarted
-from dpspec.engine.calibration.valid_integers import ValidIntegers
 from dpspec.engine.judging.evidence_weight import claim_scope, proving_findings
 from dpspec.engine.judging.inequalities import statement
 from dpspec.engine.judging.judge import judge
@@ -26,13 +31,122 @@ from dpspec.language.numeric_values import NumericKey, with_value
 from dpspec.language.reading.tree import locate
 from dpspec.text import listed
 
+#: Number of non-divisors next to the start that are tested, to distinguish divisors from a range without gaps.
+_TESTED = 4
+
+#: Largest integer of a spec that is factored.
+_LARGEST_FACTORED = 10**9
+
+#: Multiples of the last valid value that are tested for validity beyond it.
+_FACTORS = (2, 3, 5, 10, 100)
+
+
+@dataclass(frozen=True)
+class ValidIntegers:
+    """The valid values by their index: the listed ones, or the multiples of ``step``.
+
+    With ``step`` 1 an index is the value itself, which may be real.
+    """
+
+    step: int = 1
+    listed: tuple[int, ...] = ()
+
+    def value(self, index: float) -> float:
+        """The value at an index."""
+        return float(self.listed[int(index)]) if self.listed else index * self.step
+
+    def index(self, value: float) -> float:
+        """The index of a value, or of the next larger one."""
+        if self.listed:
+            return float(min(bisect_left(self.listed, value), len(self.listed) - 1))
+        return value if self.step == 1 else float(-(-value // self.step))
+
+    def limits(self, low: float, high: float) -> tuple[float, float]:
+        """The first and the last index of a range of values, both ends included."""
+        if self.listed:
+            return 0.0, float(len(self.listed) - 1)
+        return self.index(low), high if self.step == 1 else float(high // self.step)
+
+
+def valid_integers(
+    start: int, low: float, high: float, is_valid: Callable[[int], bool], document: Json
+) -> ValidIntegers:
+    """Find the gaps in the valid values around ``start``, which is valid.
+
+    Args:
+        start: A valid value.
+        low: The smallest value that is tested.
+        high: The largest one.
+        is_valid: Whether the spec is valid with a value.
+        document: The part of the spec whose integers the value may have to divide.
+
+    Returns:
+        The valid divisors of an integer of the document, if ``start`` divides it, and if the nearest integers and the
+        first multiples of ``start`` that do not are invalid. Otherwise the multiples of the smallest divisor of
+        ``start`` whose steps from ``start`` are valid.
+    """
+
+    def fits(value: int) -> bool:
+        return low <= value <= high and is_valid(value)
+
+    for number in sorted(set(_integers(document)), reverse=True):
+        if not start <= number <= _LARGEST_FACTORED or number % start:
+            continue
+        multiples = [value for value in range(2 * start, 9 * start, start) if number % value]
+        others = islice(_non_divisors(number, start, low, high), _TESTED)
+        if any(map(is_valid, others)) or any(map(fits, multiples)):
+            continue
+        found = tuple(value for value in _divisors(number) if fits(value))
+        if len(found) > 2:
+            return ValidIntegers(listed=found)
+    for step in _divisors(start):
+        for sign in (1, -1):
+            near = [start + sign * step * i for i in (1, 2, 3) if low <= start + sign * step * i <= high]
+            if near and all(map(is_valid, near)):
+                return ValidIntegers(step=step)
+    return ValidIntegers()
+
+
+def valid_beyond(last: float, high: float, is_valid: Callable[[int], bool], document: Json) -> int | None:
+    """A valid value beyond the last one that a search reached, if one is found; None otherwise."""
+    multiples = [int(last) * factor for factor in _FACTORS]
+    divisors = [d for n in set(_integers(document)) if 0 < n <= _LARGEST_FACTORED for d in _divisors(n)]
+    return next((v for v in sorted({*multiples, *divisors}) if last < v <= high and is_valid(v)), None)
+
+
+def _integers(document: Json) -> Iterator[int]:
+    """All integers of a document."""
+    if isinstance(document, dict):
+        for value in document.values():
+            yield from _integers(value)
+    elif isinstance(document, list | tuple):
+        for value in document:
+            yield from _integers(value)
+    elif isinstance(document, int) and not isinstance(document, bool):
+        yield document
+
+
+def _divisors(number: int) -> list[int]:
+    """The divisors of a positive integer, ascending."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def _non_divisors(number: int, start: int, low: float, high: float) -> Iterator[int]:
+    """The integers of a range that do not divide ``number``, nearest to ``start`` first."""
+    for distance in range(1, number + 1):
+        for value in (start - distance, start + distance):
+            if max(low, 1) <= value <= high and number % value:
+                yield value
+
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
     """The chosen claims at one value of the key.
 
-    problem: why nothing could be computed there; there are no verdicts then.
-    private: whether a verdict rests on a number that speaks of the data itself.
+    Attributes:
+        problem: Why nothing could be computed; there is no verdict then.
+        private: Whether a verdict depends on a data-dependent number.
     """
 
     value: float
@@ -69,17 +183,17 @@ class Evaluations:
 
     @property
     def judged(self) -> int:
-        """How many values were judged."""
+        """The number of judged values."""
         return len(self._points)
 
     def at(self, value: float) -> Point:
-        """The claims at one value; values that are not valid or not computable prove nothing, and say why."""
+        """The claims at one value. An invalid value proves nothing and has a problem."""
         if value not in self._points:
             self._points[value] = self._judge(value)
         return self._points[value]
 
     def wrong(self, value: float) -> str:
-        """Why the spec is not valid with this value; empty where it is."""
+        """Why the spec is not valid with this value; empty if it is."""
         try:
             self.candidate(value)
         except SpecError as error:
@@ -87,7 +201,7 @@ class Evaluations:
         return ""
 
     def candidate(self, value: float) -> Prepared:
-        """The spec with this value, ready to be bounded. Raises ``SpecError`` where it is not valid."""
+        """The prepared spec with this value. Raises ``SpecError`` if it is not valid."""
         made = from_document(
             with_value(self.spec, self.key, value),
             self._catalog,
@@ -152,16 +266,16 @@ class Evaluations:
             self._emit(event)
 
 
-#: How far from the start values are compared, nearest first.
-_FACTORS = (1.25, 0.8, 2.0, 0.5, 16.0, 1.0 / 16.0, 1e4, 1e-4)
+#: Factors of compared values relative to the start, nearest first.
+_DISTANCES = (1.25, 0.8, 2.0, 0.5, 16.0, 1.0 / 16.0, 1e4, 1e-4)
 
-#: Relative differences below this are round-off.
+#: Relative difference below which values are equal.
 _SAME = 1e-9
 
 
 @dataclass(frozen=True)
 class _Room:
-    """By how much a bound keeps an inequality: ``most`` is more where the accountant knows the bound is not tight."""
+    """The margin of a bound; ``most`` is larger than ``least`` if the accountant knows that the bound is not tight."""
 
     least: float
     most: float
@@ -169,12 +283,17 @@ class _Room:
 
 
 def trend(evaluations: Evaluations, start: float, low: float, high: float, valid: ValidIntegers) -> bool | None:
-    """Whether larger values of the key leave the chosen claims more room; None if no two tried values differ.
+    """Whether larger values of the key increase the margins of the claims; None if no two tried values differ.
 
-    low, high: the first and the last index of the valid values.
+    Args:
+        evaluations: The evaluations.
+        start: The value to begin with.
+        low: The first index of the valid values.
+        high: The last index.
+        valid: The valid values.
 
     Raises:
-        UsageError: Some claims gain what others lose.
+        UsageError: Some margins increase and others decrease.
     """
     here = evaluations.at(start)
     for index in _others(evaluations, valid.index(start), low, high):
@@ -191,14 +310,14 @@ def trend(evaluations: Evaluations, start: float, low: float, high: float, valid
 
 
 def changes(evaluations: Evaluations, one: Point, other: Point) -> tuple[list[str], list[str]]:
-    """The chosen claims that surely have more room at the larger of two values, and those that surely have less."""
+    """The chosen claims whose margin certainly increases with the value, and those for which it decreases."""
     less, more = sorted((one, other), key=lambda point: point.value)
     signs = {name: _sign(_room(less, name), _room(more, name)) for name in evaluations.claims}
     return [name for name, sign in signs.items() if sign > 0], [name for name, sign in signs.items() if sign < 0]
 
 
 def crossing(low: Point, high: Point) -> float | None:
-    """Where between two values the claims may begin or cease to be proved: bounds taken as powers of the value."""
+    """An estimate of the value between two others at which the claims change, with bounds as powers of the value."""
     a, b = _excess(low), _excess(high)
     if a is None or b is None or a * b > 0.0 or a == b or low.value <= 0.0:
         return None
@@ -206,7 +325,7 @@ def crossing(low: Point, high: Point) -> float | None:
 
 
 def _excess(point: Point) -> float | None:
-    """How far the worst of the bounds lies above its claim, on a logarithmic scale; None where that says nothing."""
+    """The largest ratio of a bound to its claim, as a logarithm; None if it is undefined."""
     logs = []
     for verdict in point.verdicts:
         if not verdict.provable or not verdict.claimed or min(verdict.provable, verdict.claimed) < 0.0:
@@ -218,7 +337,7 @@ def _excess(point: Point) -> float | None:
 def _others(evaluations: Evaluations, start: float, low: float, high: float) -> Iterator[float]:
     seen = {start}
     next_to = (start + 1.0, start - 1.0) if evaluations.key.integer else ()
-    for other in (*(start * factor for factor in _FACTORS), *next_to):
+    for other in (*(start * factor for factor in _DISTANCES), *next_to):
         rounded = float(round(other)) if evaluations.key.integer else other
         other = min(max(rounded, low), high)
         if other not in seen:
@@ -227,7 +346,7 @@ def _others(evaluations: Evaluations, start: float, low: float, high: float) -> 
 
 
 def _room(point: Point, name: str) -> list[_Room]:
-    """For each inequality of a claim, by how much its best proved bound keeps it."""
+    """For each inequality of a claim, the margin of its best proved bound."""
     if point.spec is None:
         return []
     claim = next(c for c in point.spec.claims if c.id == name)
@@ -245,10 +364,7 @@ def _room(point: Point, name: str) -> list[_Room]:
 
 
 def _sign(less: list[_Room], more: list[_Room]) -> int:
-    """1 where an inequality has surely more room at the larger value, -1 where surely less, 0 where none is clear.
-
-    Of a claim's inequalities the first clear one decides.
-    """
+    """The sign of the first clear change of a margin from ``less`` to ``more``; 0 if none is clear."""
     for a, b in zip(less, more, strict=False):
         unclear = _SAME * max(a.scale, b.scale)
         if b.least > a.most + unclear:

@@ -1,7 +1,7 @@
-"""How far one number of a spec may go: the least noise, the most steps, the largest group for which claims are proved.
+"""Search for the minimum noise, the maximum number of steps or the largest group for which claims are proved.
 
-Bounds alone are computed, nothing is trained. Every value that is tried is put into the spec, validated like a spec
-from a file, bounded by the mechanism's plugin and judged; what comes back was judged too, at both ends of the bracket.
+The search computes bounds and trains nothing. Every tried value is put into the spec, validated, bounded and judged;
+the returned values were judged, at both ends of the bracket.
 """
 
 from __future__ import annotations
@@ -14,8 +14,16 @@ from dpspec.contract import Json, Spec
 from dpspec.contract.canonical import canonical_json
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event
-from dpspec.engine.calibration.evaluations import Evaluations, Point, changes, crossing, trend
-from dpspec.engine.calibration.valid_integers import ValidIntegers, valid_beyond, valid_integers
+from dpspec.engine.calibration.evaluations import (
+    Evaluations,
+    Point,
+    ValidIntegers,
+    changes,
+    crossing,
+    trend,
+    valid_beyond,
+    valid_integers,
+)
 from dpspec.engine.judging.inequalities import statement
 from dpspec.errors import UsageError
 from dpspec.language.numeric_values import NumericKey, dotted, numeric_key, with_value
@@ -28,19 +36,23 @@ PRECISION = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What was found for one spec, one cell of its matrix.
+    """The result for one spec, or one cell of its matrix.
 
-    name: of the spec with its cell. source: the spec's file. cell: what the cell sets, as ``--set`` takes it.
-    key: the number that was varied. claims: the ids that had to be proved.
-    more_helps: whether larger values make the claims easier to prove.
-    proved: the last value at which all of them are proved; None where there is none.
-    unproved: the value next to it at which one is not (``key.integer``: the next valid integer, otherwise within the
-        precision); None where all are proved up to the limit. Without ``proved``, the limit that was tried in vain.
-    limit: why nothing beyond the range was tried, where it ended at a limit.
-    valid_beyond: a valid value beyond that limit that was not tried; None if none is known.
-    evaluations: how many values were judged.
-    contradictions: values tried that speak against a bound that only rises or only falls: beyond either end, with the
-        other end's answer; or, without ``proved``, a limit that is worse than the start.
+    Attributes:
+        name: The name of the spec with its cell.
+        source: The spec's file.
+        cell: The values of the cell, as ``--set`` takes them.
+        key: The varied number.
+        claims: The ids of the claims to prove.
+        more_helps: Whether larger values make the claims easier to prove.
+        proved: The last value at which all claims are proved; None without one.
+        unproved: The next value, at which one is not proved: the next valid integer, or a real value within the
+            precision. None if all are proved up to the limit. Without ``proved``, the limit that was tried.
+        limit: Why nothing beyond the range was tried, if it ended at a limit.
+        valid_beyond: A valid value beyond that limit that was not tried; None if none is known.
+        evaluations: The number of judged values.
+        contradictions: Tried values that contradict a monotonic bound: values beyond either end with the other end's
+            answer, or, without ``proved``, a limit that is worse than the start.
     """
 
     name: str
@@ -58,12 +70,12 @@ class Calibration:
 
     @property
     def complete(self) -> bool:
-        """Whether a value was found and no valid value is known that the search did not reach."""
+        """Whether a value was found and no known valid value was skipped."""
         return self.proved is not None and self.valid_beyond is None
 
     @property
     def private(self) -> bool:
-        """Whether the values rest on numbers that speak of the data itself."""
+        """Whether the values depend on data-dependent numbers."""
         return any(point.private for point in (self.proved, self.unproved) if point is not None)
 
 
@@ -76,7 +88,7 @@ def calibrate_specs(
     relative: float = PRECISION,
     listeners: Sequence[Callable[[Event], None]] = (),
 ) -> tuple[Calibration, ...]:
-    """:func:`calibrate_spec` for each spec; cells of a matrix that differ in the varied key alone are one."""
+    """:func:`calibrate_spec` for each spec, once for cells of a matrix that differ in the varied key only."""
 
     def emit(event: Event) -> None:
         for listener in listeners:
@@ -106,14 +118,20 @@ def calibrate_spec(
 ) -> Calibration:
     """Find the last value of the number at ``vary`` at which the chosen claims are all proved.
 
-    vary: a dotted place as ``--set`` takes it: ``mechanism.noise_multiplier``, ``claims.family.group_size``.
-    claims: ids; by default all claims about privacy that are expected to be proved.
-    relative: how close, relatively, a real value comes to the nearest one that was tried and fails.
+    The direction is found by evaluation. The audit block is ignored, because trials prove nothing.
 
-    Whether more of it helps is found by evaluating. An audit block is ignored: trials prove nothing.
+    Args:
+        spec: The spec.
+        catalog: The installed providers.
+        vary: A dotted place as for ``--set``: ``mechanism.noise_multiplier``, ``claims.family.group_size``.
+        claims: Ids; by default all privacy claims that are expected to be proved.
+        relative: Relative distance of a real value from the nearest tried value that fails.
+        emit: Receives events.
 
-    Raises ``UsageError`` for a key that does not exist, holds no number, or on which no chosen claim depends, and for
-    claims that cannot be chosen; ``SpecError`` where the spec cannot be bounded at all; ``PluginError``.
+    Raises:
+        UsageError: The key does not exist, holds no number, or does not affect the claims; or a claim is invalid.
+        SpecError: The spec cannot be bounded.
+        PluginError: A kind is not installed.
     """
     chosen = _chosen(spec, claims)
     key = numeric_key(spec, catalog, vary)
@@ -139,7 +157,7 @@ def calibrate_spec(
         unproved = evaluations.at(start)
         if unproved.proved or any(v.provable is not None for v in unproved.verdicts):
             sizes = key.place == "threat_model.group_size"
-            more = "; how large a group may be stands in each claim: claims.ID.group_size" if sizes else ""
+            more = "; each claim states its group size: claims.ID.group_size" if sizes else ""
             raise UsageError(f"what can be proved of {listed(chosen)} does not depend on {key.place}{more}")
     else:
         worst, best = limits if more_helps else limits[::-1]
@@ -193,7 +211,7 @@ def _guess(evaluations: Evaluations, valid: ValidIntegers, one: float, other: fl
 
 
 def _chosen(spec: Spec, claims: Sequence[str]) -> tuple[str, ...]:
-    """The ids of the claims that have to be proved."""
+    """The ids of the claims to prove."""
     about = {claim.id: claim for claim in spec.claims}
     for name in claims:
         if name not in about:
@@ -212,17 +230,17 @@ def _chosen(spec: Spec, claims: Sequence[str]) -> tuple[str, ...]:
 
 
 def _start(key: NumericKey) -> float:
-    """Where to begin: the value that the spec has, or 1 where it has none that a scale can be taken from."""
+    """The spec's value, or 1 if it has no positive one."""
     if key.value is not None and key.value > 0:
         return float(key.value)
     return min(max(1.0, key.low), key.high)
 
 
 def _valid_range(evaluations: Evaluations, start: float, valid: ValidIntegers) -> tuple[float, float, tuple[str, str]]:
-    """The first and the last index of the valid values around ``start``, and why nothing below and above was tried.
+    """The first and the last index of the valid values around ``start``, and why the range ends there.
 
-    The schemas limit single keys. The spec's checks, which are called here, limit combinations of keys: a batch that is
-    larger than the data, a claim about larger groups than those of the threat model.
+    Schemas limit single keys. The spec's checks limit combinations: a batch that is larger than the data, a claim about
+    larger groups than the threat model's.
     """
     key = evaluations.key
     first = valid.index(start)
@@ -250,12 +268,12 @@ def _valid_range(evaluations: Evaluations, start: float, valid: ValidIntegers) -
 
 
 def _cell(spec: Spec, key: NumericKey) -> list[tuple[str, Json]]:
-    """What the spec's cell of the matrix sets, the varied key aside."""
+    """The values of the spec's cell, without the varied key."""
     return [(place, value) for place, value in spec.cell.items() if place not in (key.place, dotted(key.path))]
 
 
 def _name(spec: Spec, key: NumericKey) -> str:
-    """The spec's name with its cell, as far as the varied key does not replace it."""
+    """The spec's name with its cell, without the varied key."""
     others = _cell(spec, key)
     if len(others) == len(spec.cell):
         return spec.name

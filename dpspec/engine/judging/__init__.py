@@ -1,1 +1,1 @@
-"""From findings and evidence to verdicts."""
+"""Verdicts from findings and evidence."""

@@ -1,29 +1,210 @@
-"""The tests of the claims of an invocation, as two families: claims about privacy, and claims about metrics.
+"""The tests of an invocation on its attacks' evidence: two families for claims, and one for proved bounds.
 
-Beside them, proved upper bounds that an attack rejects at 1e-6 over the invocation: theory, implementation or attack is
-wrong."""
+Claims about privacy and claims about metrics are two families at the stated confidence, adjusted by Holm's method.
+Proved upper bounds are a third family at level 1e-6: a rejected bound means that theory, implementation or attack is
+wrong. A privacy test covers a curve, all its (epsilon, delta) points, on one piece of evidence.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dpspec.contract import Claim, Evidence, Finding, Scope
-from dpspec.engine.judging import hypotheses
-from dpspec.engine.judging.evidence_weight import claim_scope, covers
-from dpspec.engine.judging.hypotheses import Family, Hypothesis, group_size
+from dpspec.engine.judging.evidence_weight import claim_scope, covers, is_metric, measures, proven_bound, usable
 from dpspec.engine.judging.inequalities import Part, Points, Statement, statement
 from dpspec.engine.judging.judge_input import Concluded, OtherTests, confidence_of
 from dpspec.stats.conformance.measurement import LEVEL
 
-#: The share of the family-wise level that claims about metrics get where there are claims about privacy too. Each of
-#: the two is a family of its own, so that no verdict about privacy depends on evidence that a report may leave out.
+#: The audit and place of a piece of evidence, and ``curve`` with its points, or a metric's side with the claimed value
+#: (and 0).
+Hypothesis = tuple[int, int, str, Points]
+
+
+@dataclass
+class Family:
+    """Hypotheses that are adjusted together by Holm's method, with ``others`` that are assumed true."""
+
+    others: int = 0
+    _p_values: dict[Hypothesis, float] = field(default_factory=dict)
+    _adjusted: dict[Hypothesis, float] | None = None
+
+    def add(self, hypothesis: Hypothesis, evidence: Evidence) -> None:
+        """Test a new hypothesis. Raises ``ValueError`` if no test reads the evidence."""
+        from dpspec.stats.attacks import evidence_tests
+
+        if hypothesis in self._p_values:
+            return
+        _, _, kind, points = hypothesis
+        if kind == "curve":
+            p_value = evidence_tests.curve_p_value(evidence, points)
+        elif kind == "at-least":
+            p_value = evidence_tests.metric_p_value(evidence, at_least=points[0][0])
+        else:
+            p_value = evidence_tests.metric_p_value(evidence, at_most=points[0][0])
+        self._p_values[hypothesis] = p_value
+        self._adjusted = None
+
+    def adjusted(self, hypothesis: Hypothesis) -> float | None:
+        """The p-value adjusted over the family; None for a hypothesis outside it."""
+        from dpspec.stats import holm
+
+        if self._adjusted is None:
+            adjusted = holm.adjust([*self._p_values.values(), *[1.0] * self.others])
+            self._adjusted = dict(zip(self._p_values, adjusted, strict=False))
+        return self._adjusted.get(hypothesis)
+
+    def __len__(self) -> int:
+        return len(self._p_values) + self.others
+
+
+def group_size(at: Evidence | Finding) -> int:
+    """The group size of a finding or an attack; 1 by default."""
+    return int(at.at.get("group_size", 1))
+
+
+def attacks_on(claim: Claim, scope: Scope, evidence: Sequence[Evidence]) -> list[tuple[int, Evidence]]:
+    """The privacy attacks against a claim: in its scope, on groups no larger, without doubtful assumptions."""
+    return [
+        (index, e)
+        for index, e in enumerate(evidence)
+        if e.quantity == "epsilon"
+        and covers(scope, e.scope)
+        and group_size(e) <= claim.group_size
+        and usable(e.assumptions)
+    ]
+
+
+def measurements_of(
+    part: Part, evidence: Sequence[Evidence], findings: Sequence[Finding]
+) -> list[tuple[int, Evidence]]:
+    """The measurements against a claim about a metric, of one model or of all runs as the claim states.
+
+    ``findings`` of the same audit determine whether the quantity is a metric.
+    """
+    from dpspec.stats.attacks import evidence_tests
+
+    if not is_metric(part.quantity, findings):
+        return []
+    # Counts on one model's test records cover no other model, under any conditions.
+    measured = [
+        (index, e, {**e.at, "about": evidence_tests.about(e)}) for index, e in enumerate(evidence) if measures(e)
+    ]
+    return [
+        (index, e)
+        for index, e, at in measured
+        if e.quantity == part.quantity and part.speaks_of(at) and usable(e.assumptions)
+    ]
+
+
+def counts_of(part: Part, scope: Scope, evidence: Sequence[Evidence]) -> list[tuple[int, Evidence]]:
+    """The privacy attacks in a claim's scope whose success rate a part of the claim bounds."""
+    return [
+        (index, e)
+        for index, e in enumerate(evidence)
+        if e.kind == "binomial" and e.quantity == part.quantity and part.speaks_of(e.at)
+        if covers(scope, e.scope) and usable(e.assumptions)
+    ]
+
+
+def claim_hypotheses(
+    audit: int,
+    claim: Claim,
+    said: Statement,
+    scope: Scope,
+    evidence: Sequence[Evidence],
+    findings: Sequence[Finding],
+) -> list[tuple[Hypothesis, Evidence]]:
+    """The hypotheses of a claim, one per piece of evidence that can refute it."""
+    if said.about_privacy:
+        attacks = attacks_on(claim, scope, evidence) if said.points else []
+        counted = [(part, index, e) for part in said.parts for index, e in counts_of(part, scope, evidence)]
+        return [
+            *(((audit, index, "curve", said.points), e) for index, e in attacks),
+            *(((audit, index, part.side, ((part.claimed, 0.0),)), e) for part, index, e in counted),
+        ]
+    return [
+        ((audit, index, part.side, ((part.claimed, 0.0),)), e)
+        for part in said.parts
+        for index, e in measurements_of(part, evidence, findings)
+    ]
+
+
+def bound_hypotheses(
+    audit: int, findings: Sequence[Finding], evidence: Sequence[Evidence]
+) -> list[tuple[Hypothesis, Evidence, tuple[Finding, ...]]]:
+    """The hypotheses of the proved upper bounds: per attack and scope, the curve of the best bounds.
+
+    The findings are the ones of the curve. A bound for larger groups covers an attack on smaller ones; a tighter bound
+    at the same delta replaces it.
+    """
+    hypotheses: list[tuple[Hypothesis, Evidence, tuple[Finding, ...]]] = []
+    for index, e in enumerate(evidence):
+        if e.kind == "binomial" and usable(e.assumptions):
+            hypotheses += [
+                ((audit, index, "at-most", ((bound.value, 0.0),)), e, (bound,)) for bound in _bounds_on(e, findings)
+            ]
+        if e.quantity != "epsilon" or not usable(e.assumptions):
+            continue
+        best: dict[Scope, dict[float, tuple[float, Finding]]] = {}
+        for finding in findings:
+            if not (finding.bound == "upper" and proven_bound(finding) and covers(finding.scope, e.scope)):
+                continue
+            if group_size(finding) < group_size(e):
+                continue
+            curve = best.setdefault(finding.scope, {})
+            for epsilon, delta in _points(finding):
+                if epsilon < curve.get(delta, (float("inf"), finding))[0]:
+                    curve[delta] = (epsilon, finding)
+        for curve in best.values():
+            points = tuple(sorted((epsilon, delta) for delta, (epsilon, _) in curve.items()))
+            if points:
+                made_of = tuple(dict.fromkeys(finding for _, finding in curve.values()))
+                hypotheses.append(((audit, index, "curve", points), e, made_of))
+    return hypotheses
+
+
+def _bounds_on(evidence: Evidence, findings: Sequence[Finding]) -> list[Finding]:
+    """Per scope, the best proved upper bound on the success rate of an attack."""
+    best: dict[Scope, Finding] = {}
+    counted = Part(quantity=evidence.quantity, claimed=1.0, at=evidence.at)
+    for finding in findings:
+        if finding.quantity != evidence.quantity or finding.bound != "upper" or not proven_bound(finding):
+            continue
+        if not (covers(finding.scope, evidence.scope) and counted.holds_under(finding.at)):
+            continue
+        if finding.scope not in best or finding.value < best[finding.scope].value:
+            best[finding.scope] = finding
+    return list(best.values())
+
+
+def worst_point(evidence: Evidence, points: Points) -> tuple[float, float]:
+    """The point of a curve with the smallest p-value."""
+    from dpspec.stats.attacks import evidence_tests
+
+    return min(points, key=lambda point: evidence_tests.p_value(evidence, *point))
+
+
+def _points(finding: Finding) -> list[tuple[float, float]]:
+    """The (epsilon, delta) pairs of an upper bound on the whole run."""
+    conditions = set(finding.at) - {"group_size"}
+    if finding.quantity == "epsilon" and conditions <= {"delta"}:
+        return [(max(0.0, finding.value), float(finding.at.get("delta", 0.0)))]
+    if finding.quantity == "mu" and not conditions and finding.value < float("inf"):
+        from dpspec.stats.attacks.curve_lines import gaussian
+
+        return list(gaussian(finding.value))
+    return []
+
+
+#: The share of the level for claims about metrics if there are claims about privacy too. The families are separate, so
+#: that no privacy verdict depends on evidence that a report may omit.
 METRIC_SHARE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class TestedClaim:
-    """A claim of audit ``number``, taken apart, with what is tested of it on which evidence."""
+    """A claim of audit ``number`` with its parts and hypotheses."""
 
     number: int
     claim: Claim
@@ -33,20 +214,22 @@ class TestedClaim:
 
     @property
     def about_privacy(self) -> bool:
-        """Whether the claim is about privacy: one about a metric is of the other family."""
+        """Whether the claim is about privacy and not about a metric."""
         return self.statement.about_privacy
 
 
 class ClaimTests:
-    """The two families, with all their tests made before any claim is judged.
+    """The two families of claims, with all tests made before any claim is judged.
 
-    claims: those of all audits, in their order. confidence: the family-wise one of the invocation.
+    Attributes:
+        claims: The claims of all audits, in their order.
+        confidence: The family-wise confidence of the invocation.
     """
 
     def __init__(
         self, audits: Sequence[Concluded], findings: Sequence[tuple[Finding, ...]], others: OtherTests
     ) -> None:
-        """``findings``: those of each audit, joined with its checks."""
+        """``findings``: per audit, joined with its checks."""
         self._audits, self._findings = audits, findings
         self._evidence = [audit.judged_evidence for audit in audits]
         self.confidence = max(others.confidence, confidence_of([audit.spec for audit in audits]))
@@ -73,9 +256,9 @@ class ClaimTests:
         return min(adjusted, key=lambda test: test[0], default=None)
 
     def largest_refutable(self, tested: TestedClaim, part: Part) -> float | None:
-        """The farthest claimed value of a part that the evidence could have refuted, had every guess been right.
+        """The extreme claimed value of a part that perfect evidence refutes; None without one.
 
-        Taken at the first step of Holm's procedure, the strictest one. None where there is no such value.
+        It applies the first step of Holm's procedure, which is the strictest.
         """
         if not tested.hypotheses:
             return None
@@ -83,18 +266,18 @@ class ClaimTests:
         evidence = self._evidence[tested.number]
         if not tested.about_privacy:
             findings = self._findings[tested.number]
-            measured = [e for _, e in hypotheses.measurements_of(part, evidence, findings)]
+            measured = [e for _, e in measurements_of(part, evidence, findings)]
             return _extreme_metric(part, measured, level)
-        counts = [e for _, e in hypotheses.counts_of(part, tested.scope, evidence)]
+        counts = [e for _, e in counts_of(part, tested.scope, evidence)]
         if counts:
             return _extreme_metric(part, counts, level)
         if tested.statement.curve is None:
             return None
-        attacks = [e for _, e in hypotheses.attacks_on(tested.claim, tested.scope, evidence)]
+        attacks = [e for _, e in attacks_on(tested.claim, tested.scope, evidence)]
         return _largest_refutable(tested.statement.curve, attacks, level)
 
     def waits_for_trials(self, tested: TestedClaim) -> bool:
-        """Whether there is evidence against the claim that is judged only once all trials are there."""
+        """Whether evidence against the claim is judged only once all trials exist."""
         every = self._hypotheses(tested.number, tested.claim, self._audits[tested.number].evidence)
         return len(every) > len(tested.hypotheses)
 
@@ -107,11 +290,10 @@ class ClaimTests:
 
     def _hypotheses(self, number: int, claim: Claim, evidence: Sequence[Evidence]) -> list[tuple[Hypothesis, Evidence]]:
         said, scope = statement(claim), claim_scope(self._audits[number].spec, claim)
-        return hypotheses.claim_hypotheses(number, claim, said, scope, evidence, self._findings[number])
+        return claim_hypotheses(number, claim, said, scope, evidence, self._findings[number])
 
     def _to_come(self, number: int, about_privacy: bool) -> int:
-        """How many tests may join a family once an audit's missing trials are there: the tests that are made now are
-        adjusted for them too."""
+        """The maximum number of tests that the missing trials of an audit can add to a family."""
         audit = self._audits[number]
         if not audit.incomplete:
             return 0
@@ -121,10 +303,7 @@ class ClaimTests:
 
 
 def _largest_refutable(curve: Callable[[float], Points], attacks: Sequence[Evidence], level: float) -> float | None:
-    """The largest claimed value whose curve a perfect attack rejects at ``level``; None without attacks.
-
-    Bisection, the rejected end; 0 where not even the claim of 0 could have been refuted.
-    """
+    """The largest claimed value whose curve a perfect attack rejects at ``level``; None without attacks."""
     from dpspec.stats.attacks import evidence_tests
 
     perfect = [evidence_tests.perfect(attack) for attack in attacks]
@@ -146,7 +325,7 @@ def _largest_refutable(curve: Callable[[float], Points], attacks: Sequence[Evide
 
 
 def _extreme_metric(part: Part, measurements: Sequence[Evidence], level: float) -> float | None:
-    """The least at-least (largest at-most) value of a metric that its counts could have refuted at ``level``."""
+    """The smallest at-least (largest at-most) value of a metric that its counts can refute at ``level``."""
     from dpspec.stats.attacks import evidence_tests
 
     values = [evidence_tests.metric_extreme(e, part.side, level) for e in measurements]
@@ -159,9 +338,10 @@ def _extreme_metric(part: Part, measurements: Sequence[Evidence], level: float) 
 class RejectedBound:
     """A curve of proved bounds that an attack rejects.
 
-    findings: what the curve is made of, all of one scope. points: its (epsilon, delta) pairs; of a bound on the success
-        that an attack counts, its value and 0.
-    p_value: adjusted by Holm over all tests of bounds.
+    Attributes:
+        findings: The findings of the curve, all of one scope.
+        points: Its (epsilon, delta) pairs; for a bound on a success rate, its value and 0.
+        p_value: Adjusted by Holm over all tests of bounds.
     """
 
     evidence: Evidence
@@ -170,7 +350,7 @@ class RejectedBound:
     p_value: float
 
     def hits(self, finding: Finding) -> bool:
-        """Whether a finding is rejected with it: as a part of the curve, or for implying one of its points."""
+        """Whether a finding is rejected with it, as a part of the curve or because it implies one of its points."""
         if finding.quantity != "epsilon" or finding.bound != "upper" or not set(finding.at) <= {"delta", "group_size"}:
             return finding in self.findings
         own_delta = float(finding.at.get("delta", 0.0))
@@ -182,10 +362,10 @@ class RejectedBound:
 def reject_bounds(
     findings: Sequence[Sequence[Finding]], evidence: Sequence[Sequence[Evidence]]
 ) -> list[list[RejectedBound]]:
-    """The rejected bounds of each audit of an invocation; the tests of all audits are one family."""
+    """The rejected bounds of each audit; the tests of all audits are one family."""
     family = Family()
     tests = [
-        hypotheses.bound_hypotheses(number, of_audit, attacks)
+        bound_hypotheses(number, of_audit, attacks)
         for number, (of_audit, attacks) in enumerate(zip(findings, evidence, strict=True))
     ]
     for of_audit in tests:
@@ -202,5 +382,5 @@ def reject_bounds(
 
 
 def rejection_of(finding: Finding, rejected: Sequence[RejectedBound]) -> RejectedBound | None:
-    """The first rejected bound that a finding is rejected with; None where there is none."""
+    """The first rejected bound that rejects a finding; None without one."""
     return next((bound for bound in rejected if bound.hits(finding)), None)

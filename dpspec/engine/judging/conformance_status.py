@@ -1,4 +1,4 @@
-"""Whether what ran is what was declared: all checks of an invocation, as one family at level 1e-6."""
+"""Conformance of the executed run with its declaration: one family of checks at level 1e-6."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from dpspec.engine.results.decimals import given, upper
 from dpspec.engine.results.result import Conformance, ConformanceName
 from dpspec.stats.conformance.measurement import LEVEL
 
-#: What backends say of where constants come from.
+#: Assumption of backends about the origin of constants.
 CONSTANTS = "public-constants"
 
 
 def rejected(check: Check, family: int) -> bool:
     """Whether a check rejects the declaration: p <= 1e-6 / family (Bonferroni over the ``family`` checks).
 
-    Raises ``ValueError`` if the p-value is none.
+    Raises:
+        ValueError: The p-value is outside [0, 1].
     """
     if not 0.0 <= check.p_value <= 1.0:
         raise ValueError(f"the check of {check.assumption!r} has p-value {check.p_value}")
@@ -25,25 +26,29 @@ def rejected(check: Check, family: int) -> bool:
 
 
 def looks(there: int, needed: int) -> int:
-    """Among how many looks a check's level is divided: each look at a run that is not complete has a trial more than
-    the one before, so that there are no more of them than trials; the look at all of them is one."""
+    """The number of inspections of a run that share a check's level.
+
+    Each inspection of an incomplete run has more trials than the last, so there are at most as many as trials. The
+    complete run has one.
+    """
     return needed if there < needed else 1
 
 
 def family_sizes(audits: Sequence[tuple[int, int, int]]) -> list[int]:
-    """Among how many checks each audit's level is divided: all of the invocation, times its looks.
+    """The number of checks that share the level of each audit: all of the invocation, times its inspections.
 
-    audits: of each the number of its checks, of the trials that are there, and of those that are needed.
+    Args:
+        audits: Per audit, the numbers of its checks, of its trials and of the trials that it needs.
     """
     checks = sum(made for made, _, _ in audits)
     return [checks * looks(there, needed) for _, there, needed in audits]
 
 
 def missing(promised: Sequence[Check], made: Sequence[Check]) -> tuple[Check, ...]:
-    """The checks that a plan promised and nobody made.
+    """The checks that a plan promised and the run did not make.
 
-    A check keeps a promise if assumption, ``observed`` and note are the promise's; to the note it may have added, after
-    a comma, what it found. Each keeps one promise. What abstains, and says why in its note, was made.
+    A check keeps a promise with the same assumption, ``observed`` and note, possibly extended by its result after a
+    comma. Each keeps one promise. An abstaining check keeps its promise.
     """
     left, gone = list(range(len(made))), set()
     for number in sorted(range(len(promised)), key=lambda number: -len(promised[number].note)):
@@ -70,12 +75,16 @@ def conformance_of(
 ) -> Conformance:
     """The conformance of one audit.
 
-    ``deviates`` if any check is rejected; ``checks-missing`` if one is not there that was promised; ``conforms-within``
-    the deviations that its checks would have seen; ``not-run`` without checks of the run, or where all of them
-    abstain: a step on a neighbour is none of the run's.
+    ``deviates`` if a check is rejected; ``checks-missing`` if a promised one is missing; ``conforms-within`` the
+    detectable deviations of its checks; ``not-run`` without checks of the run, or if all abstain. Steps on a
+    neighbor are not part of the run.
 
-    executed: whether all trials were made. Where they were not, promises may still be kept, and a conformance that was
-    not looked at is what ``conforms-within`` expects; where they were, it is as expected only if ``expect`` says so.
+    Args:
+        expect: The expected status.
+        checks: The checks of the audit.
+        family: The number of checks that share the level.
+        promised: The checks of its plan.
+        executed: Whether all trials exist. Otherwise a status ``not-run`` satisfies ``conforms-within``.
     """
     bad = [check for check in checks if rejected(check, family)]
     gone = missing(promised, checks) if executed else ()
@@ -91,11 +100,11 @@ def conformance_of(
 
 
 def reason(bad: Sequence[Check], checks: Sequence[Check], gone: Sequence[Check] = ()) -> str:
-    """The conformance in words: checks that reject, those promised and not made, or what the others would have seen."""
+    """A sentence on rejected checks, on missing ones, or on the detectable deviations of the others."""
     if bad:
         shown = "; ".join(_deviation(check) for check in sorted(bad, key=lambda c: c.p_value)[:3])
         more = f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
-        text = f"What ran is not what was declared: {shown}{more}."
+        text = f"The executed run deviates from its declaration: {shown}{more}."
         return f"{text} {_gone(gone)}" if gone else text
     if gone:
         why = "The backend does not deliver what its capabilities declare, or its run is not of the declared length."
@@ -104,7 +113,7 @@ def reason(bad: Sequence[Check], checks: Sequence[Check], gone: Sequence[Check] 
 
 
 def _gone(gone: Sequence[Check]) -> str:
-    """What is missing, named once for each assumption."""
+    """The missing checks, named once for each assumption."""
     named = dict.fromkeys(f"{check.assumption} ({check.observed})" for check in gone)
     number = (
         "A check that the plan promised was" if len(gone) == 1 else f"{len(gone)} checks that the plan promised were"
@@ -113,17 +122,16 @@ def _gone(gone: Sequence[Check]) -> str:
 
 
 def join_checks(findings: Sequence[Finding], checks: Sequence[Check], family: int) -> tuple[Finding, ...]:
-    """The findings, with what the checks say about the assumptions that they name.
+    """The findings, with the checks' results in their assumptions.
 
     A rejected check makes the assumption ``false`` for findings about the ``executed`` pipeline. Findings about the
-    ``declared`` mechanism keep its status and carry the rejected test beside it: conformance reports the deviation.
-    A check that is not rejected raises ``declared``, ``reported`` and ``unchecked`` to ``not-rejected`` if it was
-    measured from outside, ``unchecked`` to ``reported`` if the backend said so itself; a check that could have seen
-    nothing raises ``unchecked`` to nothing.
+    ``declared`` mechanism keep its status and carry the rejected test, because conformance reports the deviation. A
+    check that is not rejected raises ``declared``, ``reported`` and ``unchecked`` to ``not-rejected`` if it was
+    measured, and ``unchecked`` to ``reported`` if the backend reported it. A check without detectable deviation raises
+    ``unchecked`` to nothing.
 
-    What was *measured* of constants on one neighbour says more, and less: where it is rejected, the mechanism as
-    declared is not the backend's, and the assumption is ``false`` of either; where it is not, the other neighbours are
-    as unknown as before, and the status stays.
+    Constants measured on one neighbor differ: if the check is rejected, the backend is not the declared mechanism, and
+    the assumption is ``false`` for both pipelines; otherwise other neighbors are still unknown, and the status stays.
     """
     by_name: dict[str, Check] = {}
     for check in sorted(checks, key=lambda c: (not rejected(c, family), c.observed != "measured", _sharpness(c))):
@@ -144,7 +152,7 @@ def _joined(assumption: Assumption, check: Check | None, pipeline: str, family: 
             return replace(tested, status="false", text=f"{check.note}: rejected by {check.test}")
         if pipeline == "executed":
             return replace(tested, status="false")
-        return replace(tested, test=f"{check.test}: rejected for what ran, p = {upper(check.p_value)}")
+        return replace(tested, test=f"{check.test}: rejected for the executed run, p = {upper(check.p_value)}")
     if (
         constants
         or assumption.status == "by-construction"
@@ -157,7 +165,7 @@ def _joined(assumption: Assumption, check: Check | None, pipeline: str, family: 
 
 
 def _on_a_neighbour(check: Check) -> bool:
-    """Whether a check is that of constants, on other records than those of the run."""
+    """Whether a check measures constants on other records than the run's."""
     return check.assumption == CONSTANTS and check.observed == "measured"
 
 
@@ -173,7 +181,7 @@ def _deviation(check: Check) -> str:
 
 
 def _limits(checks: Iterable[Check]) -> str:
-    """The detectable deviations of each assumption: what may still be wrong without having been seen."""
+    """The detectable deviations of each assumption."""
     detectable: dict[str, list[float]] = {}
     for check in checks:
         detectable.setdefault(check.assumption, []).append(_sharpness(check))
@@ -191,6 +199,6 @@ def _finite(values: Iterable[float]) -> list[float]:
 
 
 def _range(values: Sequence[float]) -> str:
-    """``3%``, or ``3% to 120%`` where several tests look at several things; ``any`` where nothing escapes."""
+    """``3%``, or ``3% to 120%`` for several tests; ``any`` if every deviation is detected."""
     low, high = (f"{upper(100.0 * value, digits=2)}%" if value > 0.0 else "any" for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"

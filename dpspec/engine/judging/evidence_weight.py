@@ -1,7 +1,4 @@
-"""How much a finding counts for a claim: as proof, as weaker evidence, or not at all.
-
-Which number speaks of which claim at all, the orders on the parts of a scope say.
-"""
+"""The weight of a finding for a claim: a proof, weaker evidence, or none, by the orders on the parts of a scope."""
 
 from __future__ import annotations
 
@@ -15,22 +12,21 @@ from dpspec.contract import Assumption, Claim, Evidence, Finding, Scope, Spec, i
 from dpspec.engine.judging.inequalities import Part
 from dpspec.engine.results.result import Verdict
 
-#: Each order from weak to strong: what holds against, or over, the stronger holds for the weaker too.
+#: Orders from weak to strong: a result against, or over, the stronger applies to the weaker too.
 _ACCESS = {"final-model": 0, "all-iterates": 1, "transcript": 2}
 _ADVERSARY = {"none": 0, "record": 1, "gradient": 2}
 
 
 def covers(upper: Scope, claim: Scope) -> bool:
-    """Whether what holds throughout ``upper`` holds throughout ``claim``.
+    """Whether a statement about all of ``upper`` holds for all of ``claim``.
 
-    An upper bound counts for a claim if ``covers(bound, claim)``; an attack or a lower bound counts if
-    ``covers(claim, attack)``. Adjacency and unit must agree. ``both`` directions cover either one; a transcript covers
-    all iterates, which cover the final model; an adversary who chooses gradients covers one who chooses records, who
-    covers one who chooses nothing; all data sets cover a declared collection, this one, and ``planted`` ones; all
-    records cover one; data sets of any number of records cover larger ones, and all neighbours restricted ones. A
-    collection covers this data set no more than the other way round: it speaks of pairs that both lie inside, and a
-    neighbour of this one may not.
-    ``pipeline`` is not compared: conformance speaks of it. A value outside these orders covers itself alone.
+    An upper bound counts for a claim if ``covers(bound, claim)``; an attack or a lower bound counts if ``covers(claim,
+    attack)``. Adjacency and unit must agree. ``both`` directions cover either one; a transcript covers all iterates,
+    which cover the final model; an adversary who chooses gradients covers one who chooses records, who covers one who
+    chooses nothing; all datasets cover a declared collection, this one, and ``planted`` ones; all records cover one;
+    datasets of any number of records cover larger ones, and all neighbors restricted ones. A collection and this
+    dataset do not cover each other: a neighbor of this dataset may be outside the collection. ``pipeline`` is not
+    compared, because conformance covers it. Other values cover only themselves.
     """
     return (
         upper.adjacency == claim.adjacency
@@ -46,7 +42,7 @@ def covers(upper: Scope, claim: Scope) -> bool:
 
 
 def shortfall(upper: Scope, claim: Scope) -> list[str]:
-    """In what ``upper`` fails to cover a claim's scope, in words; empty where it covers it."""
+    """Why ``upper`` does not cover a claim's scope, in words; empty if it does."""
     return [
         _short(name, value, getattr(claim, name))
         for name, value in dataclasses.asdict(upper).items()
@@ -56,22 +52,22 @@ def shortfall(upper: Scope, claim: Scope) -> list[str]:
 
 def _short(name: str, value: object, claimed: object) -> str:
     if name == "min_records":
-        said = f"those of at least {claimed}" if claimed else "any"
-        needs = f"it needs data sets of at least {value} records"
-        return f"{needs}, and the claim speaks of {said}: set threat_model.min_records"
+        claims = f"datasets of at least {claimed}" if claimed else "any"
+        needs = f"it needs datasets of at least {value} records"
+        return f"{needs}, and the claim covers {claims}: set threat_model.min_records"
     if name == "neighbours":
-        said = "all" if claimed == "all" else repr(claimed)
+        claims = "all" if claimed == "all" else repr(claimed)
         holds = f"it holds between neighbours of kind {value!r}"
-        return f"{holds}, and the claim speaks of {said}: set threat_model.neighbours"
+        return f"{holds}, and the claim covers {claims}: set threat_model.neighbours"
     text = f"its {name} is {value!r}, and the claim's {claimed!r}"
     return f"{text}: set over: this in the claim" if (name, value) == ("data", "this") else text
 
 
 def claim_scope(spec: Spec, claim: Claim) -> Scope:
-    """The scope that a claim speaks of: the threat model's, narrowed by the claim's own keys.
+    """The scope of a claim: the threat model's, narrowed by the claim's own keys.
 
-    Without ``over`` a claim is about all data sets, unless its kind is per-instance: then it is about the declared
-    one. The adversary is the strongest one, where the threat model's own keys do not say otherwise.
+    Without ``over`` a claim covers all datasets; a per-instance claim covers the declared one. The adversary is the
+    strongest one by default.
     """
     return Scope(
         adjacency=claim.adjacency,
@@ -92,8 +88,8 @@ def _at_least(order: Mapping[str, int], upper: str, claimed: str) -> bool:
     return upper in order and claimed in order and order[upper] > order[claimed]
 
 
-#: From strong to weak. ``conditional``: an inequality that holds for fewer data sets than the claim speaks of, or under
-#: an assumption that nobody checked.
+#: From strong to weak. ``conditional``: an inequality for fewer datasets than the claim covers, or with an unchecked
+#: assumption.
 Strength: TypeAlias = Literal["proof", "conditional", "statistical", "approximate"]
 STRENGTHS: tuple[Strength, ...] = ("proof", "conditional", "statistical", "approximate")
 
@@ -115,9 +111,8 @@ class WeighedFinding:
 def proving_findings(part: Part, scope: Scope | None, findings: Sequence[Finding]) -> list[WeighedFinding]:
     """The findings on the proving side of a part (upper bounds for an at-most claim), strongest and tightest first.
 
-    ``scope`` is the claim's, or None for a claim about a metric: that has no scope, and only what was measured decides
-    it. Estimates count as approximate, and only where their scope covers the claim's and they speak of the declared
-    mechanism: what an attack estimates is none.
+    ``scope`` is the claim's, or None for a claim about a metric, which only measurements decide. Estimates count as
+    approximate if their scope covers the claim's and they are about the declared mechanism.
     """
     if scope is None and not is_metric(part.quantity, findings):
         return []
@@ -137,8 +132,7 @@ def proving_findings(part: Part, scope: Scope | None, findings: Sequence[Finding
 def opposing_findings(part: Part, scope: Scope | None, findings: Sequence[Finding]) -> list[WeighedFinding]:
     """The findings on the other side of a part (lower bounds for an at-most claim), strongest and farthest first.
 
-    A lower bound counts only if the claim's scope covers its own. The lower end that stands beside an upper bound says
-    how tight that is, and never comes here.
+    A lower bound counts only if the claim's scope covers its own. The lower end of an upper bound does not count.
     """
     if scope is None and not is_metric(part.quantity, findings):
         return []
@@ -158,15 +152,14 @@ def opposing_findings(part: Part, scope: Scope | None, findings: Sequence[Findin
 
 
 def proven_bound(finding: Finding) -> bool:
-    """Whether a finding is an inequality that a verdict may rest on, wherever its scope reaches."""
+    """Whether a finding is an inequality on which a verdict may depend, within its scope."""
     return finding.bound != "estimate" and _strength(finding, None) == "proof"
 
 
 def measures(of: Finding | Evidence) -> bool:
-    """Whether something is a measurement of what ran, on which a claim about a metric may rest.
+    """Whether a finding or evidence is a measurement of the executed run, which may decide a claim about a metric.
 
-    What is not known to be one is taken to speak of privacy: the names of privacy quantities, an adversary, one record,
-    or the mechanism as declared, all of which a scope says unless a plugin says otherwise.
+    Names of privacy quantities, an adversary, a single record or the declared mechanism mark privacy results.
     """
     scope = of.scope
     executed = scope.pipeline == "executed" and scope.adversary == "none" and scope.record == "all"
@@ -174,12 +167,12 @@ def measures(of: Finding | Evidence) -> bool:
 
 
 def is_metric(quantity: str, findings: Sequence[Finding]) -> bool:
-    """Whether a quantity is a metric: no name of privacy, and nothing is found of it but what was measured."""
+    """Whether a quantity is a metric: not a privacy quantity, and all its findings are measurements."""
     return not is_privacy_quantity(quantity) and all(measures(f) for f in findings if f.quantity == quantity)
 
 
 def unmeasured(verdicts: Sequence[Verdict], findings: Sequence[Finding]) -> Iterator[str]:
-    """For every open claim about a metric that nothing was found of, a sentence that names those that were measured."""
+    """Yield a sentence for every open claim about a metric without a measurement."""
     measured = sorted({finding.quantity for finding in findings if measures(finding)})
     quantities = {finding.quantity for finding in findings}
     for verdict in verdicts:
@@ -188,12 +181,12 @@ def unmeasured(verdicts: Sequence[Verdict], findings: Sequence[Finding]) -> Iter
 
 
 def scope_shortfall(part: Part, scope: Scope | None, findings: Sequence[Finding]) -> str:
-    """In what a proof falls short of a claim's scope that would do otherwise, of several the one that does in least.
+    """Why the proof that is nearest to a claim's scope does not cover it; empty without one.
 
-    Of a metric (``scope`` None): that something is found of it which was not measured.
+    For a metric (``scope`` None), that its quantity has findings that were not measured.
     """
     if scope is None:
-        return "" if is_metric(part.quantity, findings) else f"{part.quantity} is no metric: it has a scope of its own"
+        return "" if is_metric(part.quantity, findings) else f"{part.quantity} is not a metric: it has a scope"
     side = "upper" if part.side == "at-most" else "lower"
     short = [
         (f.method, shortfall(f.scope, scope))
@@ -205,7 +198,7 @@ def scope_shortfall(part: Part, scope: Scope | None, findings: Sequence[Finding]
 
 
 def enough_records(part: Part, scope: Scope | None, findings: Sequence[Finding]) -> int | None:
-    """The least ``min_records`` with which a proof in a claim's scope would be within the claim; None without one."""
+    """The smallest ``min_records`` with which a proof would be within the claim; None without one."""
     if scope is None:
         return None
     side = "upper" if part.side == "at-most" else "lower"
@@ -224,7 +217,7 @@ def enough_records(part: Part, scope: Scope | None, findings: Sequence[Finding])
 
 
 def false_assumption(part: Part, scope: Scope, findings: Sequence[Finding]) -> str:
-    """The bound that would decide a part, and the assumption of it that is known to be false; empty without."""
+    """The bound that would decide a part, and its assumption that is false; empty without one."""
     side = "upper" if part.side == "at-most" else "lower"
     for f in findings:
         false = [a for a in f.assumptions if a.status == "false"]
@@ -235,12 +228,12 @@ def false_assumption(part: Part, scope: Scope, findings: Sequence[Finding]) -> s
 
 
 def reaches(finding: Finding, scope: Scope) -> bool:
-    """Whether a finding speaks of a claim's scope, if only for fewer data sets."""
+    """Whether a finding covers a claim's scope, possibly for fewer datasets."""
     return covers(replace(finding.scope, data="all"), scope)
 
 
 def usable(assumptions: Sequence[Assumption]) -> bool:
-    """Whether no assumption is known to be false or left unchecked."""
+    """Whether no assumption is false or unchecked."""
     return all(a.status not in ("false", "unchecked") for a in assumptions)
 
 
@@ -253,7 +246,7 @@ def _strength(finding: Finding, scope: Scope | None) -> Strength | None:
     if not full and scope is not None and not reaches(finding, scope):
         return None
     if finding.bound == "estimate":
-        # What an attack estimates of the pipeline that ran is no evidence that a claim about privacy holds.
+        # An attack's estimate on the executed pipeline does not support a privacy claim.
         attacked = scope is not None and finding.scope.pipeline == "executed"
         return "approximate" if full and not attacked else None
     if finding.rigor == "approximate":

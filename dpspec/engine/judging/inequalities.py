@@ -1,6 +1,6 @@
-"""What each claim kind says: inequalities that findings are held against, and the curve that attacks test.
+"""Claim kinds: the inequalities that findings are compared with, and the curve that attacks test.
 
-A kind is one entry of the table at the end; everything else that core knows of a claim follows from it.
+A kind is one entry of the table at the end.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dpspec.text import several
 Side: TypeAlias = Literal["at-most", "at-least"]
 Points: TypeAlias = tuple[tuple[float, float], ...]
 
-#: Where a finding leaves a condition out, it means this.
+#: Values of conditions that a finding omits.
 _DEFAULTS: Mapping[str, Json] = {"group_size": 1, "delta": 0.0, "split": "test", "about": "pipeline"}
 
-#: How a condition may differ: +1, what holds at a larger value holds at a smaller one (an upper bound for groups of 8
-#: holds for groups of 4); -1, the reverse (what holds at a smaller delta holds at a larger one). Others must be equal.
+#: Orders of conditions: +1 if a bound at a larger value holds at a smaller one (group sizes), -1 for the reverse
+#: (delta). Other conditions must be equal.
 _ORDERS: Mapping[str, int] = {"delta": -1, "group_size": 1, "alpha": 1, "kappa": 1, "fpr": 1, "fraction": 1}
 
 
@@ -34,19 +34,19 @@ class Part:
     at: FrozenMap = field(default_factory=FrozenMap)
 
     def within(self, value: float) -> bool:
-        """Whether a bound on the proving side, the upper one of an at-most claim, is within the claim."""
+        """Whether a bound on the proving side is within the claim."""
         return value <= self.claimed if self.side == "at-most" else value >= self.claimed
 
     def exceeded(self, value: float) -> bool:
-        """Whether a bound on the other side lies strictly beyond the claim."""
+        """Whether a bound on the other side is strictly beyond the claim."""
         return value > self.claimed if self.side == "at-most" else value < self.claimed
 
     def holds_under(self, at: Mapping[str, Json]) -> bool:
-        """Whether a proving bound under the conditions ``at`` holds under the claim's; unknown conditions never do."""
+        """Whether a proving bound under the conditions ``at`` holds under the claim's; not for unknown conditions."""
         return self._compare(at, 1)
 
     def speaks_of(self, at: Mapping[str, Json]) -> bool:
-        """Whether a bound on the other side, or an attack, under ``at`` tells against the claim."""
+        """Whether a bound on the other side, or an attack, under ``at`` can refute the claim."""
         return self._compare(at, -1)
 
     def _compare(self, at: Mapping[str, Json], sign: int) -> bool:
@@ -63,12 +63,13 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """A claim, taken apart.
+    """A claim in parts.
 
-    text: the claim as people read it.
-    parts: all of them must be proved; one that is refuted refutes the claim.
-    points: (epsilon, delta) pairs that the claim implies, together the null for attacks; empty where none is implied.
-    curve: the same points for another claimed value, where the claim has a single one: says what could be refuted.
+    Attributes:
+        text: The claim as people read it.
+        parts: Its inequalities. All must be proved; a refuted one refutes the claim.
+        points: Its implied (epsilon, delta) pairs, together the null hypothesis of attacks.
+        curve: The same points for another claimed value, if the claim has a single one.
     """
 
     text: str
@@ -78,21 +79,23 @@ class Statement:
     about_privacy: bool = True
 
 
-#: The options of a claim: its kind's own keys.
+#: The options of a claim: the keys of its kind.
 Options: TypeAlias = Mapping[str, Json]
 
-#: One inequality: the quantity, what it is at most, and the conditions.
+#: One inequality: the quantity, its upper limit, and the conditions.
 PartOf: TypeAlias = tuple[str, float, Options]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimKind:
-    """What the claims of one kind say.
+    """A kind of claims.
 
-    says: the claim as people read it; how its scope is narrowed follows, and then whom it is ``among``.
-    parts: its inequalities, all of them at-most.
-    points: the (epsilon, delta) pairs that it implies, together the null for attacks.
-    value: the option that holds the claimed value, where a single one decides the points.
+    Attributes:
+        says: The claim as people read it, without its scope.
+        among: A suffix that follows the scope.
+        parts: Its at-most inequalities.
+        points: Its implied (epsilon, delta) pairs.
+        value: The option with the claimed value, if a single one determines the points.
     """
 
     says: Callable[[Options], str]
@@ -102,7 +105,7 @@ class ClaimKind:
     value: str = ""
 
     def statement(self, claim: Claim) -> Statement:
-        """A claim of this kind, taken apart."""
+        """A claim of this kind in parts."""
         options, size = claim.options, claim.group_size
         return Statement(
             text=f"{self.says(options)}{narrowing(claim)}{self.among(options)}",
@@ -116,7 +119,7 @@ class ClaimKind:
 
 
 def statement(claim: Claim) -> Statement:
-    """Take a claim apart. A kind that only a plugin knows states no inequality here, and so stays open."""
+    """A claim in parts. A kind that only a plugin knows has none and stays open."""
     if claim.kind == "metric":
         return _metric(claim)
     kind = _KINDS.get(claim.kind)
@@ -126,23 +129,24 @@ def statement(claim: Claim) -> Statement:
 
 
 def implied_points(kind: str, options: Options) -> Points:
-    """The (epsilon, delta) pairs that a claim with the ``options`` of its kind implies; empty where none is implied.
+    """The (epsilon, delta) pairs that a claim with the ``options`` of its kind implies.
 
-    Raises ``KeyError``, ``TypeError`` or ``ValueError`` where the options are not those of the kind.
+    Raises:
+        KeyError: A key is missing. ``TypeError`` or ``ValueError`` for an invalid value.
     """
     return _KINDS[kind].points(options) if kind in _KINDS else ()
 
 
 def about_privacy(kind: str) -> bool:
-    """Whether claims of a kind are about privacy: those about metrics are not, nor those that only a plugin knows."""
+    """Whether claims of a kind are about privacy. Claims about metrics and kinds of plugins are not."""
     return kind in _KINDS
 
 
 def for_whom(group_size: int, unit: str) -> str:
-    """Of how many units something is said; of records, nothing where it is one.
+    """The number of protected units as a suffix; empty for one record.
 
-    >>> for_whom(8, "record"), for_whom(1, "user (at most 4 records)"), for_whom(2, "user (at most 4 records)")
-    (' for groups of 8', ' for one user (at most 4 records)', ' for 2 users (at most 4 records each)')
+    >>> for_whom(8, "record"), for_whom(1, "user (at most 4 records)"), for_whom(2, "user (at most 4 records)") (' for
+    groups of 8', ' for one user (at most 4 records)', ' for 2 users (at most 4 records each)')
     """
     if unit == "record":
         return f" for groups of {group_size}" if group_size != 1 else ""
@@ -150,16 +154,16 @@ def for_whom(group_size: int, unit: str) -> str:
 
 
 def narrowing(claim: Claim) -> str:
-    """How the claim's scope is narrowed, as a suffix of its text."""
+    """The restrictions of the claim's scope, as a suffix of its text."""
     text = for_whom(claim.group_size, claim.unit)
     text += f" for record {claim.record}" if claim.record is not None else ""
     text += f" in direction {claim.direction}" if claim.direction != "both" else ""
-    text += f" in data sets of at least {claim.min_records} records" if claim.min_records else ""
+    text += f" in datasets of at least {claim.min_records} records" if claim.min_records else ""
     text += f" between neighbours with the {claim.neighbours.replace('-', ' ')}" if claim.neighbours != "all" else ""
     return text + (f" over {claim.over}" if claim.over is not None else "")
 
 
-#: How claims about metrics say what they are about: one trained model, or what training makes on average.
+#: The subject of a claim about a metric: one trained model, or the mean over trainings.
 _ABOUT = {"model": " of the first run's model", "pipeline": " on average over training"}
 
 
@@ -238,7 +242,7 @@ def _membership_parts(options: Options) -> list[PartOf]:
     return [("advantage", float(options["advantage"]), {})] if "advantage" in options else [_tpr_part(options)]
 
 
-#: The kinds of claims about privacy. A new one is an entry here, and its keys in ``claim_kinds.json``.
+#: Claims about privacy. A new kind is an entry here, with its keys in ``claim_kinds.json``.
 _KINDS: Mapping[str, ClaimKind] = {
     "approx-dp": ClaimKind(says=_say_pair, parts=_pair_parts, points=_pair, value="epsilon"),
     "pure-dp": ClaimKind(says=_say_pair, parts=_pair_parts, points=_pair, value="epsilon"),

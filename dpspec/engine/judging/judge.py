@@ -1,8 +1,8 @@
-"""Gives every claim of an invocation its verdict, and every audit its conformance: the first that applies of
+"""Verdicts of all claims of an invocation, and the conformance of its audits.
 
-contradicted, an attack rejects a proved upper bound itself at 1e-6 over the invocation; refuted, an attack rejects
-what the claim says at the stated family-wise confidence, or a certified bound lies beyond it; proved, a certified or
-theorem bound in scope is within it; supported, only weaker evidence is; open.
+The first that applies: contradicted, if an attack rejects a proved upper bound at 1e-6 over the invocation; refuted, if
+an attack rejects the claim at the stated family-wise confidence, or a certified bound is beyond it; proved, if a
+certified or theorem bound in scope is within it; supported, if only weaker evidence is; open.
 """
 
 from __future__ import annotations
@@ -12,8 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpspec.contract import Evidence, Finding, Scope
-from dpspec.engine.judging import hypotheses, reasons
-from dpspec.engine.judging.claim_tests import ClaimTests, RejectedBound, TestedClaim, reject_bounds, rejection_of
+from dpspec.engine.judging import reasons
+from dpspec.engine.judging.claim_tests import (
+    ClaimTests,
+    RejectedBound,
+    TestedClaim,
+    group_size,
+    reject_bounds,
+    rejection_of,
+    worst_point,
+)
 from dpspec.engine.judging.conformance_status import conformance_of, family_sizes, join_checks
 from dpspec.engine.judging.evidence_weight import (
     WeighedFinding,
@@ -25,26 +33,26 @@ from dpspec.engine.judging.evidence_weight import (
     reaches,
     scope_shortfall,
 )
-from dpspec.engine.judging.hypotheses import group_size
 from dpspec.engine.judging.inequalities import Part, Statement
 from dpspec.engine.judging.judge_input import NO_OTHERS, Concluded, OtherTests
 from dpspec.engine.results.result import Conformance, Verdict, VerdictName
 
 
 def as_expected(verdict: VerdictName, expect: Sequence[str]) -> bool:
-    """Whether a verdict is one of those expected; ``supported`` accepts ``proved``, ``refuted`` ``contradicted``."""
+    """Whether a verdict is expected; ``supported`` accepts ``proved``, ``refuted`` accepts ``contradicted``."""
     stronger = {"supported": "proved", "refuted": "contradicted"}
     return verdict in expect or verdict in [stronger.get(name) for name in expect]
 
 
 class PartView:
-    """What the findings say of one part of a claim.
+    """The findings for one part of a claim.
 
-    best: the strongest and tightest finding within the claim, None without one.
-    rank: 2 where that is a proof, 1 where it is weaker, 0 without one.
-    unbounded: whether a proof is in scope, but only of an infinite value; unbounded_by: what says so.
-    beyond: a certified bound on the other side that lies beyond the claim.
-    relied_on: the rejection of the bound that alone would have proved the part.
+    Attributes:
+        best: The strongest and tightest finding within the claim; None without one.
+        rank: 2 if it is a proof, 1 if it is weaker, 0 without one.
+        unbounded: Whether a proof in scope gives an infinite value; ``unbounded_by`` says why.
+        beyond: A certified bound on the other side beyond the claim.
+        relied_on: The rejection of the only bound that would have proved the part.
     """
 
     def __init__(
@@ -55,7 +63,7 @@ class PartView:
         rejected: Sequence[RejectedBound],
         is_early: Callable[[Finding], bool],
     ) -> None:
-        """``scope``: the claim's, None for a claim about a metric. ``is_early``: of findings that count only later."""
+        """``scope``: the claim's, None for a metric. ``is_early``: whether a finding does not count yet."""
         self.part = part
         in_scope = [weighed for weighed in proving_findings(part, scope, findings) if not is_early(weighed.finding)]
         finite = [weighed for weighed in in_scope if not math.isinf(weighed.value)]
@@ -79,11 +87,11 @@ class PartView:
 
     @property
     def proof(self) -> WeighedFinding | None:
-        """The best bound in scope that is a proof, within the claim or not."""
+        """The best proof in scope, within the claim or not."""
         return next((weighed for weighed in self._proving if weighed.strength == "proof"), None)
 
     def ends(self) -> tuple[WeighedFinding | None, WeighedFinding | None]:
-        """The best upper and lower bounds: the one that decides on the proving side, the farthest on the other."""
+        """The best upper and lower bounds: the deciding one on the proving side, the farthest on the other."""
         near = self.best or next(iter(self._proving), None)
         far = self.beyond or next(iter(self._opposing), None)
         return (near, far) if self.part.side == "at-most" else (far, near)
@@ -98,8 +106,10 @@ def _disproves(part: Part, weighed: WeighedFinding) -> bool:
 class ClaimEvaluator:
     """Judges the claims of one audit.
 
-    findings: the audit's, joined with its checks. rejected: its bounds that an attack rejects. tests: of the whole
-    invocation.
+    Attributes:
+        findings: The audit's findings, joined with its checks.
+        rejected: Its bounds that an attack rejects.
+        tests: The tests of the invocation.
     """
 
     audit: Concluded
@@ -178,7 +188,7 @@ class ClaimEvaluator:
         return self.audit.recording is not None and self.conformance.status != "conforms-within"
 
     def _unproved(self, tested: TestedClaim, view: PartView | None) -> str:
-        """Why nothing is proved of a recorded run: it deviates, or an assumption is open; empty for all others."""
+        """Why a recorded run proves nothing: it deviates, or an assumption is open. Empty for all others."""
         if self.audit.recording is None:
             return ""
         unbounded = view.unbounded_by if view is not None else ""
@@ -195,10 +205,10 @@ class ClaimEvaluator:
         return ""
 
     def _contradiction(self, tested: TestedClaim, views: Sequence[PartView]) -> RejectedBound | None:
-        """The rejected bound that the claim runs into, if any.
+        """The rejected bound that affects the claim, if any.
 
-        Either an attack in the claim's scope rejects a bound that reaches the claim, or the claim would be proved by a
-        rejected bound alone. A bound for another, narrower scope that an attack rejects leaves the claim as it is.
+        Either an attack in the claim's scope rejects a bound that reaches the claim, or only a rejected bound would
+        prove the claim. A rejected bound of a narrower scope does not affect it.
         """
         if not tested.about_privacy:
             return None
@@ -216,13 +226,13 @@ class ClaimEvaluator:
         attack, deviates = reasons.attack_name(rejected.evidence), self.conformance.status == "deviates"
         if rejected.evidence.kind == "binomial":
             return reasons.contradicted_count(attack, rejected.findings[0], rejected.p_value, deviates)
-        worst = hypotheses.worst_point(rejected.evidence, rejected.points)
+        worst = worst_point(rejected.evidence, rejected.points)
         return reasons.contradicted(attack, *worst, len(rejected.points), rejected.p_value, deviates)
 
     def _undecided(
         self, tested: TestedClaim, view: PartView | None, views: Sequence[PartView], refutable: float | None
     ) -> str:
-        """Why a claim is open: what the run could have proved and refuted."""
+        """Why a claim is open: the values that the run could have proved and refuted."""
         if view is None:
             return reasons.undecided(None, None, None, attacked=bool(tested.hypotheses))
         scope = tested.scope if tested.about_privacy else None
@@ -241,12 +251,12 @@ class ClaimEvaluator:
 
 
 def _beyond(views: Sequence[PartView]) -> tuple[PartView, WeighedFinding] | None:
-    """The first part that a certified bound lies beyond, with that bound."""
+    """The first part with a certified bound beyond it, and that bound."""
     return next(((view, view.beyond) for view in views if view.beyond is not None), None)
 
 
 def _finite(end: WeighedFinding | None) -> float | None:
-    """The number of an end; None for an infinite one, which JSON does not hold and no interval shows."""
+    """The value of an end; None for an infinite one, which JSON cannot hold."""
     return None if end is None or math.isinf(end.value) else end.value
 
 
@@ -257,7 +267,7 @@ def _tester(evidence: Evidence, said: Statement) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """One audit's verdicts in the order of its claims, its conformance, and its findings joined with its checks."""
+    """The verdicts of one audit in the order of its claims, its conformance, and its findings with its checks."""
 
     verdicts: tuple[Verdict, ...]
     conformance: Conformance
@@ -265,11 +275,14 @@ class Judged:
 
 
 def judge(audits: Sequence[Concluded], others: OtherTests = NO_OTHERS) -> tuple[Judged, ...]:
-    """Judge all audits of one invocation together: their tests are one family, and so are their checks.
+    """Judge all audits of one invocation: their tests are one family, and so are their checks.
 
-    others: the tests of audits of the invocation that are not here: what is refuted now is refuted among them too.
+    Args:
+        audits: The audits.
+        others: Tests of the invocation's other audits, so that a refutation holds among them too.
 
-    Raises ``ValueError`` where a p-value is none, or no test reads the evidence.
+    Raises:
+        ValueError: A p-value is invalid, or no test reads the evidence.
     """
     families = family_sizes([(len(audit.checks), audit.trials, audit.needed) for audit in audits])
     findings = [

@@ -1,4 +1,4 @@
-"""What the judge is given: the conclusions of each audit, and how many tests the audits make that are not there."""
+"""Input of the judge: the conclusions of each audit, and the number of tests of other audits."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from dpspec.contract import Check, Evidence, Finding, Power, Series, Spec
 from dpspec.engine.judging.inequalities import about_privacy
 from dpspec.engine.results.recording import Recording
 
-#: The family-wise confidence where no spec states one.
+#: The default family-wise confidence.
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
 class Concluded:
-    """The stage ``conclude`` of one audit: all that it yielded, sorted by type.
+    """The conclusions of one audit by type.
 
-    trials: how many there are, of ``needed``. Where some are missing, tests of a fixed number of trials are not judged.
-    sequential: whether the plan promises that its conclusions hold whenever trials stop.
-    tests: the most tests of claims about privacy that all ``needed`` trials can lead to; while trials are missing, they
-        count as made.
-    promised: the checks of the plan. recording: the recorded run that takes the place of trials, if any.
-    seconds: what concluding took.
+    Attributes:
+        trials: The number of existing trials, of ``needed``. Tests of a fixed number of trials wait for the last.
+        sequential: Whether the plan promises that conclusions hold after any number of trials.
+        tests: The maximum number of privacy tests of all trials. While trials are missing, they count as made.
+        promised: The checks of the plan.
+        recording: The recorded run that replaces trials, if any.
+        seconds: The duration of concluding.
     """
 
     spec: Spec
@@ -45,12 +46,12 @@ class Concluded:
 
     @property
     def executed(self) -> bool:
-        """Whether something ran and no trial is missing: then every check that was promised must be there."""
+        """Whether something ran without missing trials, so that every promised check must exist."""
         return self.recording is not None or (self.trials > 0 and not self.incomplete)
 
     @property
     def judged_evidence(self) -> tuple[Evidence, ...]:
-        """The evidence whose tests are valid with the trials that are there."""
+        """The evidence whose tests are valid with the existing trials."""
         from dpspec.stats.attacks import evidence_tests
 
         if not self.incomplete:
@@ -58,18 +59,19 @@ class Concluded:
         return tuple(e for e in self.evidence if evidence_tests.holds_whenever_stopped(e))
 
     def is_early(self, finding: Finding) -> bool:
-        """Whether a finding is true with its confidence for all trials only, and some are missing."""
+        """Whether a finding holds with its confidence only for all trials, and some are missing."""
         executed = finding.rigor == "statistical" and finding.scope.pipeline == "executed"
         return self.incomplete and not self.sequential and executed
 
 
 @dataclass(frozen=True, kw_only=True)
 class OtherTests:
-    """The tests of those audits of an invocation that are not judged here.
+    """The tests of the other audits of an invocation.
 
-    confidence: the highest that a spec of the invocation states.
-    tests: how many more tests of claims about privacy there are, at most.
-    metrics: whether the invocation has claims about metrics.
+    Attributes:
+        confidence: The highest confidence of the invocation's specs.
+        tests: The maximum number of further privacy tests.
+        metrics: Whether the invocation has claims about metrics.
     """
 
     confidence: float = 0.0
@@ -77,30 +79,33 @@ class OtherTests:
     metrics: bool = False
 
 
-#: All audits of the invocation are judged together.
+#: No other audits.
 NO_OTHERS = OtherTests()
 
 
 def confidence_of(specs: Sequence[Spec]) -> float:
-    """The family-wise confidence of an invocation: the highest that a spec states."""
+    """The family-wise confidence of an invocation: the highest of its specs."""
     return max((spec.audit.confidence for spec in specs if spec.audit is not None), default=CONFIDENCE)
 
 
 def planned_tests(claim_kinds: Iterable[str], planned_trials: int, power: Sequence[Power]) -> int:
-    """The most tests of claims about privacy that an audit can make: one for each attack of its plan and each claim.
+    """The maximum number of privacy tests of an audit: one for each attack of its plan and each claim.
 
-    power: what the plan says of each attack; a plan with trials that names none is taken to have one attack.
+    A plan with trials and without ``power`` has one attack.
     """
     attacks = max(1, len(power)) if planned_trials else 0
     return attacks * sum(map(about_privacy, claim_kinds))
 
 
 def other_tests(tests: Sequence[int], claim_kinds: Iterable[str], confidence: float) -> list[OtherTests]:
-    """For each audit of an invocation the tests of the others, before anything is known of their trials.
+    """For each audit of an invocation the tests of the others, before their trials are known.
 
-    A claim that is decided with these stays decided whatever the others show, as far as their plans name their attacks.
+    A claim that is decided with these stays decided for all results of the others.
 
-    tests: of each audit, by :func:`planned_tests`. claim_kinds: of all claims of the invocation.
+    Args:
+        tests: The number of tests of each audit, from :func:`planned_tests`.
+        claim_kinds: The kinds of all claims of the invocation.
+        confidence: The confidence of the invocation.
     """
     # A kind that only a plugin knows shares the level as metrics do.
     metrics = not all(about_privacy(kind) for kind in claim_kinds)

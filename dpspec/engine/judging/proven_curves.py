@@ -1,4 +1,4 @@
-"""The (epsilon, delta) pairs that an audit proves of its mechanism, and the trade-off curve that they make together."""
+"""The (epsilon, delta) pairs that an audit proves, and their trade-off curves."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from dpspec.contract import Finding, Scope, Series
+from dpspec.engine.judging.claim_tests import group_size
 from dpspec.engine.judging.evidence_weight import proven_bound
-from dpspec.engine.judging.hypotheses import group_size
 from dpspec.engine.results.result import AuditResult
 
 if TYPE_CHECKING:
@@ -20,9 +20,10 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True)
 class ProvenCurve:
-    """What is proved of groups of one size within one scope: (epsilon, delta) pairs, none of which implies another.
+    """The proven pairs for one group size and scope, without implied ones.
 
-    varying: the keys of the scope in which the curves of the audit differ.
+    Attributes:
+        varying: The keys of the scope in which the audit's curves differ.
     """
 
     group_size: int
@@ -37,10 +38,10 @@ class ProvenCurve:
 
 
 def proven_curves(audit: AuditResult) -> list[ProvenCurve]:
-    """Every curve of proven upper bounds that hold in both directions for all records; by group size, ascending.
+    """All curves of proven upper bounds in both directions for all records, by ascending group size.
 
-    A bound counts if a verdict may rest on it (``proven_bound``). A series that plots delta against epsilon and is
-    certified, or a theorem, adds its points where the bounds for that group size have one scope only.
+    A bound counts if a verdict may depend on it (``proven_bound``). A certified or theorem series of delta over epsilon
+    adds its points if the bounds for its group size have one scope only.
     """
     pairs: dict[tuple[int, Scope], list[Pair]] = {}
     for finding in audit.findings:
@@ -66,7 +67,7 @@ def polygon(pairs: Iterable[Pair]) -> Polygon:
 
 
 def is_profile(series: Series) -> bool:
-    """Whether a series plots delta against epsilon."""
+    """Whether a series plots delta over epsilon."""
     y = series.plot.get("y")
     return series.plot.get("x") == "epsilon" and isinstance(y, list | tuple) and tuple(y) == ("delta",)
 

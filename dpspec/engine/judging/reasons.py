@@ -14,7 +14,7 @@ from dpspec.text import several
 
 def contradicted(attack: str, epsilon: float, delta: float, points: int, p_value: float, deviates: bool) -> str:
     """The attack rejects a proved upper bound, or a proved curve at its worst of ``points`` points."""
-    what, more = ("bound", "") if points == 1 else ("curve", f", {points} points at once")
+    what, more = ("bound", "") if points == 1 else ("curve", f", all {points} points")
     bound = f"the proved {what} epsilon <= {upper(epsilon)} at delta = {exact(delta)} itself{more}"
     return _contradicted(attack, bound, p_value, deviates)
 
@@ -103,7 +103,7 @@ def open_assumption(doubted: Assumption, channels: Sequence[Channel]) -> str:
 
 
 def supported(part: Part, weighed: WeighedFinding, enough: int | None = None) -> str:
-    """Only a bound that is no proof is within the claim.
+    """Only a bound without proof is within the claim.
 
     Args:
         part: The part of the claim.
@@ -135,7 +135,7 @@ def undecided(
     unbounded: bool = False,
     shortfall: str = "",
 ) -> str:
-    """An open claim: the bound that does not prove it, and what the evidence could have refuted.
+    """An open claim: the bound that does not prove it, and the limit of the evidence.
 
     Args:
         part: The part of the claim that is not proved.

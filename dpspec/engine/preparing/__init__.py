@@ -1,1 +1,1 @@
-"""From a spec to what can run it: providers, facts, context, trial keys."""
+"""From a spec to its providers, facts, context and trial keys."""

@@ -1,8 +1,4 @@
-"""The kind of canaries and the score that a spec names: who offers them, what they make, and what rests on them.
-
-What plugins of others make is looked at where it arrives: canaries of another shape, type or number than was asked for,
-directions that are not orthonormal, scores that are no numbers end the run and are told as theirs.
-"""
+"""The canaries and the score that a spec selects, with validation of the values that plugins return."""
 
 from __future__ import annotations
 
@@ -28,12 +24,12 @@ from dpspec.registry.foreign_code import is_foreign, made, misbehaved
 if TYPE_CHECKING:
     import numpy as np
 
-#: Directions are orthonormal to this, entry by entry of their products.
+#: Maximum error of the products of orthonormal directions.
 _TOLERANCE = 1e-5
 
 
 def offers_of(spec: Spec, catalog: Catalog) -> dict[str, tuple[str, Offered]]:
-    """What the audit of a spec names of what the hook ``dpspec_attacks`` offers, as ``canary`` and ``score``."""
+    """The providers that an audit selects from the hook ``dpspec_attacks``, as ``canary`` and ``score``."""
     found: dict[str, tuple[str, Offered]] = {}
     if spec.audit is not None and spec.audit.canary is not None:
         found["canary"] = _found(spec.audit.canary.kind, catalog.canaries, "canary")
@@ -49,7 +45,7 @@ def _found(kind: str, offers: Mapping[str, Offered], what: str) -> tuple[str, Of
 
 
 def limited(spec: Spec, facts: Facts, catalog: Catalog) -> Iterator[Diagnostic]:
-    """What to say where more canaries are asked for than their kind can make."""
+    """Yield an error if the spec requests more canaries than their kind can make."""
     chosen = offers_of(spec, catalog).get("canary")
     if chosen is None or not chosen[1].provider.limit:
         return
@@ -73,12 +69,12 @@ def _limit(offered: Offered, limit: Any) -> tuple[int, str]:
 
 
 def options_of(spec: Spec) -> FrozenMap:
-    """The keys of ``audit.canary`` that are the kind's own."""
+    """The keys of ``audit.canary`` that belong to the kind."""
     return FrozenMap({key: value for key, value in _block(spec).items() if key not in CORE_KEYS["canary"]})
 
 
 def scoring_of(spec: Spec) -> FrozenMap:
-    """The keys of ``audit.scoring``, which are the score's own."""
+    """The keys of ``audit.scoring``, which belong to the score."""
     return FrozenMap((spec.audit.options.get("scoring") if spec.audit is not None else None) or {})
 
 
@@ -100,11 +96,11 @@ class ChosenAttack:
 
     @property
     def score(self) -> Score | None:
-        """How they are scored."""
+        """The score."""
         return None if self._spec.audit is None else self._spec.audit.score
 
     def records(self, count: int, seed: int) -> Records:
-        """Canary records. Raises ``PluginError`` where they are not what was asked for."""
+        """Canary records. Raises ``PluginError`` if they are invalid."""
         offered, records = self._make(count, seed)
         x = self._context.data.train_x
         if is_foreign(offered):
@@ -112,7 +108,7 @@ class ChosenAttack:
         return cast(Records, records)
 
     def directions(self, count: int, seed: int) -> Directions:
-        """The directions of gradient canaries. Raises ``PluginError`` where they are not orthonormal."""
+        """The directions of gradient canaries. Raises ``PluginError`` unless they are orthonormal."""
         import numpy as np
 
         from dpspec.training.canaries import DenseDirections
@@ -129,7 +125,7 @@ class ChosenAttack:
         return DenseDirections(rows.copy(), device=self._context.device)
 
     def scores(self, observed: Observed) -> Array:
-        """The scores (m,). Raises ``PluginError`` where they are no numbers."""
+        """The scores (m,). Raises ``PluginError`` if they are not finite numbers."""
         import numpy as np
 
         _, offered = self._offers["score"]
@@ -182,7 +178,7 @@ def _checked_records(offered: Offered, records: Any, count: int, shape: tuple[in
 
 
 def _held(offered: Offered, rows: Any, count: int, context: Context) -> Directions:
-    """What directions that hold themselves are, asked for once and all together, before anything is planted."""
+    """Directions that compute their own gradients, evaluated once before any canary is inserted."""
     from dpspec.training.canaries import InvalidDirectionsError, read_directions
 
     parameters = context.facts.parameters
@@ -196,13 +192,13 @@ def _held(offered: Offered, rows: Any, count: int, context: Context) -> Directio
 
 
 def _require_orthonormal(offered: Offered, off: float) -> None:
-    """off: how far products of directions are from those of orthonormal ones."""
+    """``off`` is the maximum error of the products of directions."""
     if not off <= _TOLERANCE:  # not a number is no good either
         raise misbehaved(offered, "make() returns directions that are not of length one, or not orthogonal")
 
 
 def _read_only(observed: Observed) -> Observed:
-    """The same in arrays that cannot be written to, and a model and rows that nobody else uses."""
+    """The observation in read-only arrays, with a copy of the model."""
     job = replace(
         observed.job, x=_sealed(observed.job.x), y=_sealed(observed.job.y), model=copy.deepcopy(observed.job.model)
     )

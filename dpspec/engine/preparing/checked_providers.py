@@ -1,4 +1,4 @@
-"""Create audits, sources, factories and trainers of providers, and check rows and trials that providers return."""
+"""Creation of audits, sources, factories and trainers, and validation of rows and trials of plugins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpspec.registry.foreign_code import made, misbehaved
 
 
 def audit_of(offered: Offered) -> Audit:
-    """A fresh audit of a mechanism."""
+    """A new audit of a mechanism."""
     audit = made(offered, offered.provider.audit, "its audit")
     if not isinstance(audit, Audit):
         raise misbehaved(offered, f"{offered.provider.audit} makes a {type(audit).__name__}, not an Audit")
@@ -26,12 +26,12 @@ def source_of(offered: Offered, options: FrozenMap, directory: object) -> DataSo
 
 
 def factory_of(offered: Offered, options: FrozenMap, facts: Facts) -> ModelFactory:
-    """The factory of a model kind. Raises ``ValueError`` if options and facts do not fit."""
+    """The factory of a model kind. Raises ``ValueError`` if options and facts are incompatible."""
     return cast(ModelFactory, made(offered, offered.provider.factory, "its factory", options, facts))
 
 
 def trainer_of(offered: Offered) -> Trainer:
-    """A fresh trainer of a backend."""
+    """A new trainer of a backend."""
     trainer = made(offered, offered.provider.trainer, "its trainer")
     if not callable(getattr(trainer, "train", None)):
         raise misbehaved(offered, f"{offered.provider.trainer} makes a {type(trainer).__name__}, which has no train()")
@@ -39,10 +39,7 @@ def trainer_of(offered: Offered) -> Trainer:
 
 
 def require_rows(offered: Offered, rows: LoadedData, facts: Facts, options: FrozenMap) -> None:
-    """Raise ``PluginError`` unless the rows of a data kind agree with its public facts.
-
-    Bounds use the facts, so that other rows would be another mechanism.
-    """
+    """Raise ``PluginError`` unless the rows of a data kind agree with its public facts, which bounds use."""
     for part, number in (("train", facts.records), ("test", facts.test_records or None)):
         flaw = _rows_flaw(rows, part, number, tuple(facts.shape), bool(options.get("missing")))
         if flaw := flaw or texts_flaw(getattr(rows, f"{part}_x"), part, facts.vocabulary):

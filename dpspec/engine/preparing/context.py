@@ -1,4 +1,4 @@
-"""What core hands to the steps of an audit: rows, model, trainer and device, each made when first asked for."""
+"""Services for the steps of an audit: rows, model, trainer and device, each created on first use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.trial_keys import trial_seed
 from dpspec.registry.foreign_code import is_foreign
 
-#: A progress event at most this often, in seconds.
+#: Minimum number of seconds between progress events.
 _EVERY = 0.1
 
 
@@ -38,7 +38,7 @@ class RunContext:
         stop: Callable[[], bool] | None = None,
         like: RunContext | None = None,
     ) -> None:
-        """``like``: a context whose rows are taken over where they are loaded and the same."""
+        """``like``: a context whose loaded rows are reused if they are the same."""
         self.prepared = prepared
         self.inputs = inputs
         self.wanted_device = device
@@ -54,7 +54,7 @@ class RunContext:
             self.__dict__["data"] = like.data
 
     def attend(self, emit: Callable[[Event], None] | None, stop: Callable[[], bool] | None) -> None:
-        """From now on, tell events to ``emit``, and ask ``stop`` whether to stop."""
+        """Send events to ``emit`` and ask ``stop`` whether to stop."""
         self._emit, self._stop = emit, stop
 
     @property
@@ -64,10 +64,10 @@ class RunContext:
 
     @cached_property
     def data(self) -> LoadedData:
-        """The rows. Raises ``DataError`` where the files do not hold what their headers promised, or not any more."""
+        """The rows. Raises ``DataError`` if the files do not match their headers or have changed."""
         rows = self.prepared.source.load()
         if self.prepared.source.facts().digest != self.prepared.facts.digest:
-            raise DataError("the data changed during the run: a file is not what it was at the start")
+            raise DataError("the data changed during the run: a file differs from its state at the start")
         offered = self.prepared.offers["data"][1]
         if is_foreign(offered):
             require_rows(offered, rows, self.prepared.facts, self.prepared.spec.data.options)
@@ -75,9 +75,10 @@ class RunContext:
 
     @cached_property
     def model(self) -> ModelFactory:
-        """Builds the spec's model, from weights that an adversary chose where the spec says so.
+        """The factory of the spec's model, with weights that the adversary chose if the spec says so.
 
-        Raises ``ValueError`` where the spec has none.
+        Raises:
+            ValueError: The spec has no model.
         """
         if self.prepared.model is None:
             raise ValueError(f"spec {self.prepared.spec.name!r} has no model")
@@ -91,29 +92,29 @@ class RunContext:
 
     @cached_property
     def trainer(self) -> Trainer:
-        """Trains, by the backend that the spec names."""
+        """The trainer of the spec's backend."""
         return self.prepared.trainer(self._catalog)
 
     @cached_property
     def attack(self) -> Attacker:
-        """Makes canaries and scores them, by what the spec names."""
+        """The canaries and the score of the spec."""
         return ChosenAttack(self.prepared.spec, self._catalog, self)
 
     @cached_property
     def device(self) -> str:
-        """The torch device; asking for it imports torch."""
+        """The torch device. The first use imports torch."""
         from dpspec.training.device import resolve_device
 
         return resolve_device(self.wanted_device)
 
     @property
     def directory(self) -> Path:
-        """What relative files of the spec are relative to."""
+        """The base folder of the spec's relative paths."""
         return Path(self.prepared.spec.directory)
 
     @property
     def device_used(self) -> str | None:
-        """The device, if anything asked for it."""
+        """The device if it was used."""
         device: str | None = self.__dict__.get("device")
         return device
 
@@ -125,21 +126,21 @@ class RunContext:
         return Path(self._folder.name)
 
     def seed(self, index: int, *purpose: str) -> int:
-        """A 63-bit seed derived from the trial's inputs but for ``split``, an index and a purpose."""
+        """A 63-bit seed derived from the trial's inputs without ``split``, an index and a purpose."""
         return trial_seed(self._seeding, index, *purpose)
 
     @cached_property
     def _seeding(self) -> FrozenMap:
-        """How a run is divided among trials changes nothing that it draws."""
+        """The inputs without the division of a run among trials, which must not change its draws."""
         return FrozenMap({key: value for key, value in self.inputs.items() if key != "split"})
 
     def resumable(self, index: int) -> Resumable | None:
-        """Where the runs of trial ``index`` may keep their state, which the store removes once it has the trial."""
+        """Storage for the state of trial ``index``, which the store removes with the finished trial."""
         folder = self.state_folder(index) if self.state_folder is not None else None
         return None if folder is None else Resumable(folder=folder)
 
     def progress(self, done: int, total: int, what: str = "", *, unit: str = "", records: float = 0.0) -> None:
-        """Emit a progress event, unless the last one was a moment ago."""
+        """Emit a progress event, unless one was emitted a moment ago."""
         now = time.monotonic()
         if self._emit is not None and (done >= total or now - self._told >= _EVERY):
             self._told = now
@@ -151,7 +152,7 @@ class RunContext:
         return self._stop is not None and self._stop()
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
-        """Apply a function to independent items, in order; raises ``Cancelled`` between items when told to stop."""
+        """Apply a function to independent items, in order. Raises ``Cancelled`` between items on request."""
         for item in items:
             if self.cancelled():
                 raise Cancelled
@@ -165,7 +166,7 @@ class RunContext:
         return other
 
     def close(self) -> None:
-        """Remove the scratch folder, and those of the contexts beside it."""
+        """Remove the scratch folders of this context and its components."""
         while self._components:
             self._components.pop().close()
         if self._folder is not None:

@@ -1,9 +1,9 @@
-"""Cache keys and seeds: what makes two trials the same trial, and who makes them.
+"""Cache keys, seeds and makers of trials.
 
-Mechanism, data, backend, model and attack make a trial, each with whoever offers it. dpspec's own providers raise their
-``trial_revision`` when trials change. Of others, the version and the code are part of what identifies a trial too,
-because nothing else tells that noise was taken out of them; a provider that says ``revision_only`` promises to raise
-its revision instead."""
+Mechanism, data, backend, model and attack make a trial. dpspec's own providers increase their ``trial_revision`` when
+trials change. For other providers, version and code are part of the key as well, unless they promise
+(``revision_only``) to increase their revision.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +30,17 @@ def trial_key(
 ) -> str:
     """The content address of one trial.
 
-    It covers the inputs that trials may read, the digests of the rows and of initial weights, the revisions of
-    mechanism, backend, dataset and model, and the place of the trial in its chunk (trials of one chunk may be computed
-    together). Claims, confidence and the number of runs are in none of these, so changing them never trains again.
+    It covers the inputs of trials, the digests of rows and initial weights, the revisions of mechanism, backend,
+    dataset and model, and the trial's place in its chunk, because a chunk may be computed together. Claims, confidence
+    and the number of runs are excluded, so changing them never trains again.
 
-    code: the versions and the code of those that are not dpspec's own (``dpspec.engine.preparing.trial_keys``).
+    Args:
+        inputs: The inputs of the trials.
+        facts: The facts of data and model.
+        revisions: The kind and revision of every part.
+        chunk: The indices of the trial's chunk.
+        index: The trial's index.
+        code: The versions and the code of providers of other distributions.
     """
     identity: dict[str, Json] = {
         "inputs": inputs,
@@ -56,18 +62,18 @@ def trial_seed(inputs: FrozenMap, index: int, *purpose: str) -> int:
 
 _OURS = "dpspec"
 
-#: Where descriptors name their code.
+#: Fields of descriptors that name code.
 _NAMED = ("audit", "source", "trainer", "factory", "make", "score")
 
-#: What stands for a digest where there is none: no trial of another run is taken for one of this one's.
+#: Prefix of a unique value that replaces an unknown digest.
 _UNKNOWN = "unknown-"
 
-#: What of a maker is part of a trial's key, besides kind and revision.
+#: Values of a maker in a trial's key, besides kind and revision.
 _KEYED = ("distribution", "version", "code", "requires")
 
 
 def maker(kind: str, offered: Offered) -> dict[str, Json]:
-    """Who offers a kind: plugin, distribution, version, revision, and for whom that counts, its code."""
+    """The provider of a kind: plugin, distribution, version, revision and, for other distributions, code."""
     record: dict[str, Json] = {
         "kind": kind,
         "revision": offered.provider.trial_revision,
@@ -82,7 +88,7 @@ def maker(kind: str, offered: Offered) -> dict[str, Json]:
 
 
 def code_of(offered: Offered) -> str:
-    """The digest of a provider's code, or a text that no other run will have."""
+    """The digest of a provider's code, or a unique text."""
     try:
         return _digest(offered)
     except UnknownCodeError:
@@ -90,7 +96,7 @@ def code_of(offered: Offered) -> str:
 
 
 def known_code(offered: Offered) -> str | None:
-    """The first digits of a provider's code; None where there is no digest, or where it counts for nothing."""
+    """The first digits of a provider's code; None if it is unknown or not part of keys."""
     try:
         return _digest(offered)[:12] if _counts(offered) else None
     except UnknownCodeError:
@@ -98,7 +104,7 @@ def known_code(offered: Offered) -> str | None:
 
 
 def unknown(offered: Offered) -> str | None:
-    """Why nothing can be said of a provider's code, in words; None where it can, or where it counts for nothing."""
+    """Why a provider's code is unknown; None if it is known or not part of keys."""
     if _counts(offered):
         try:
             _digest(offered)
@@ -108,12 +114,12 @@ def unknown(offered: Offered) -> str | None:
 
 
 def revisions_of(makers: FrozenMap) -> FrozenMap:
-    """The kind and revision of every part, as keys have them."""
+    """The kind and revision of every part, as in keys."""
     return FrozenMap({part: [each["kind"], each["revision"]] for part, each in makers.items()})
 
 
 def code_in(makers: FrozenMap) -> FrozenMap:
-    """What keys have of makers besides: that of parts whose code counts."""
+    """The values of makers in keys: of parts whose code counts."""
     return FrozenMap(
         {
             part: {name: each.get(name) for name in _KEYED}
@@ -124,16 +130,16 @@ def code_in(makers: FrozenMap) -> FrozenMap:
 
 
 def differences(then: FrozenMap, now: FrozenMap) -> Iterator[tuple[str, str, str]]:
-    """Parts whose code, or version, is not what is installed: the part, what made it, and what is installed."""
+    """Parts whose code or version differs from the installed one: the part, its maker, and the installed maker."""
     was, is_ = code_in(then), code_in(now)
     for part, each in then.items():
         if (part in was or part in is_) and was.get(part) != is_.get(part):
             here = now.get(part)
-            yield part, said(each), said(here) if here is not None else "nothing of the kind"
+            yield part, said(each), said(here) if here is not None else "no such provider"
 
 
 def said(maker: Mapping[str, Json]) -> str:
-    """A maker in a few words: ``acme 0.2, code 12ab34cd56ef``."""
+    """A maker in words: ``acme 0.2, code 12ab34cd56ef``."""
     code = str(maker.get("code") or "")
     what = ", code unknown" if code.startswith(_UNKNOWN) else f", code {code[:12]}" if code else ""
     return f"{maker.get('distribution')} {maker.get('version')}{what}"
@@ -144,7 +150,7 @@ def _reference(offered: Offered) -> str:
 
 
 def _counts(offered: Offered) -> bool:
-    """Whether a provider's version and code are part of what identifies a trial."""
+    """Whether a provider's version and code are part of trial keys."""
     return normalise(offered.distribution) != _OURS and not offered.provider.revision_only
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpspec.contract import Assumption, DataError, Evidence, FrozenMap, Scope
-from dpspec.data.scored.columns import Wanted, read_columns
+from dpspec.data.score_table import Wanted, read_columns
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import ZERO_OUT, ScheduleEpsilon
 from dpspec.errors import RecordingError

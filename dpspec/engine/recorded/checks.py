@@ -240,7 +240,7 @@ def _contributions(run: RecordedRun, internal: InternalSums | None) -> Iterator[
 
 
 def _gradients(run: RecordedRun) -> Iterator[Check]:
-    """Checks of the clipped sum: changes of it, and the parameters at which its gradients were computed."""
+    """Checks of changes of the clipped sum, and of the parameters at which its gradients were computed."""
     sums = run.counts_at_end("sums", 2)
     if sums is not None and sums[0]:
         note = f"compared {sums[0]} times, by fingerprints"

@@ -1,7 +1,7 @@
 """A recorded run as the executed mechanism of a spec: ``training: {backend: recorded, run: PATH}``.
 
 The backend makes no trials. Its reader bounds the recording's own schedule. If the spec declares the phases of a
-mechanism, further checks compare the schedule with them. The judge proves nothing of a run that deviates, or whose
+mechanism, further checks compare the schedule with them. A run that deviates has no proof, or whose
 recording leaves an assumption open. Scored canaries are evidence as in any audit.
 """
 
@@ -69,7 +69,7 @@ _SOURCE = f"{SOURCE}; Ganesh 2024, Theorem 3.1; Dong, Roth & Su 2022, Corollary 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedRun:
-    """A run, the aggregates of its internal part (None if the folder lacks it), and all checks of it."""
+    """A run, the aggregates of its internal part (None if the folder lacks it), and all its checks."""
 
     run: RecordedRun
     internal: InternalSums | None

@@ -253,7 +253,7 @@ class GradientSums:
         return math.exp(float(self.log_p(self.divisors, self.product).max()))
 
     def detectable(self) -> float | None:
-        """The smallest detectable fraction of missing noise; None if not even all of it is.
+        """The smallest detectable fraction of missing noise; None if not even the whole is.
 
         For a sum S of the observed length, V = |S|^2 + f^2 |n|^2 if the fraction f is missing.
         """

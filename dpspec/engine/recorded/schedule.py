@@ -4,7 +4,7 @@
 sum_j P[c = j] N(j, sigma^2) dominates a step, and steps compose (Ganesh 2024, Theorem 3.1), for groups that are added
 or removed and for null records (zero-out).
 
-*Batches in an order independent of the records* (shuffled or sequential). Nothing is amplified: a step with j members
+*Batches in an order independent of the records* (shuffled or sequential). Without amplification, a step with j members
 is a Gaussian of sensitivity j. If no record is in more than m batches, the numbers j_t of members at steps t satisfy
 sum_t j_t <= k m and j_t <= k, so the composition is at most a Gaussian of
 

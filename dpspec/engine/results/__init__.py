@@ -1,1 +1,1 @@
-"""A result: its values, its JSON, its validation, and how two of them differ."""
+"""Results: values, JSON, validation and differences."""

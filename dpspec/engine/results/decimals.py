@@ -1,4 +1,4 @@
-"""Numbers as people read them, rounded so that no bound looks better than it is: upper bounds up, lower bounds down.
+"""Numbers as text, rounded conservatively: upper bounds up, lower bounds down.
 
 Rounding starts from the shortest decimal that reads back as the float, so that ``float(upper(x)) >= x`` and
 ``float(lower(x)) <= x`` hold for every float, and a declared 2.1 stays 2.1.
@@ -12,23 +12,23 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decima
 #: Significant digits of a reported number.
 DIGITS = 4
 
-#: People write numbers of so many significant digits at most.
+#: Maximum number of significant digits that people write.
 _WRITTEN = 8
 
-#: A float64 is told apart from its neighbours by this many significant digits.
+#: Significant digits that identify a float64.
 _ALL_DIGITS = 17
 
-#: Numbers are written without an exponent from 1e-4 up to here.
+#: Exponent below which numbers of at least 1e-4 are written without an exponent.
 _PLAIN_BELOW = 7
 
 
 def upper(value: float, *, digits: int = DIGITS, against: float | None = None) -> str:
-    """An upper bound, rounded up. Where rounding would hide on which side of ``against`` it lies, digits are added."""
+    """An upper bound, rounded up, with more digits if rounding would hide its order relative to ``against``."""
     return _directed(value, digits, ROUND_CEILING, against)
 
 
 def lower(value: float, *, digits: int = DIGITS, against: float | None = None) -> str:
-    """A lower bound, rounded down. Where rounding would hide on which side of ``against`` it lies, digits are added."""
+    """A lower bound, rounded down, with more digits if rounding would hide its order relative to ``against``."""
     return _directed(value, digits, ROUND_FLOOR, against)
 
 
@@ -45,7 +45,7 @@ def exact(value: float) -> str:
 
 
 def given(value: float) -> str:
-    """A declared number as it was written; one that was computed and has more digits than people write, to nearest."""
+    """A declared number exactly, or to nearest if it has more digits than people write."""
     text = exact(value)
     return text if sum(map(str.isdigit, text.partition("e")[0].strip("-0."))) <= _WRITTEN else nearest(value)
 
@@ -89,7 +89,7 @@ def _directed(value: float, digits: int, rounding: str, against: float | None) -
 
 
 def _side(number: Decimal, against: float) -> int:
-    """Whether a number lies below, on or above another."""
+    """-1, 0 or 1 for a number below, equal to or above another."""
     other = Decimal(repr(float(against)))
     return (number > other) - (number < other)
 

@@ -1,39 +1,153 @@
-"""What changed between two results: claims, verdicts, bounds, conformance, and what the audits declare.
+"""Changes between two results: claims, verdicts, bounds, conformance and declarations.
 
-A bound or a verdict is better or worse only where it is of the same claim: one that was changed, its delta or its scope
-too, is told as changed, and what is said of it then is neither.
+A bound or a verdict is better or worse only for the same claim. A claim with another number or scope is a changed
+claim. Keys that an earlier version lacks have their default values.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from dpspec.engine.results.declarations import Leaves, confidence, declared, of_data, shown, statement, text, wanted
+from dpspec.contract import Json, ThreatModel, thaw
+from dpspec.contract.spec import unit_in_words
 from dpspec.engine.results.result import AuditResult, Result, Verdict
 
-#: How a change reads for somebody who wants claims to hold.
+#: Values by their dotted paths.
+Leaves: TypeAlias = dict[str, Json]
+
+#: Defaults of the threat model, and its keys that a claim may narrow.
+_DEFAULTS: Leaves = {
+    field.name: field.default for field in dataclasses.fields(ThreatModel) if field.default is not dataclasses.MISSING
+}
+_NARROWED = ("adjacency", "access", "direction", "min_records", "neighbours")
+
+#: Keys of a claim that are not part of its statement.
+_ASIDE = frozenset({"id", "expect"})
+
+#: Blocks that declare the pipeline and the attack. Every claim contains the threat model.
+_BLOCKS = ("mechanism", "data", "model", "training", "audit")
+
+#: Keys of ``audit`` that are compared separately.
+_TOLD = frozenset({"audit.expect", "audit.confidence"})
+
+_LONGEST = 80
+
+
+def statement(audit: AuditResult, verdict: Verdict) -> Leaves | None:
+    """The statement of a claim with its scope; None if the result's document lacks the claim."""
+    document = thaw(audit.document)
+    claims, threat = document.get("claims"), document.get("threat_model")
+    threat = threat if isinstance(threat, dict) else {}
+    for claim in claims if isinstance(claims, list) else ():
+        if isinstance(claim, dict) and claim.get("id") == verdict.claim:
+            # The attacked group sizes are not part of a claim, which states its group size.
+            model = {**_DEFAULTS, **{key: value for key, value in threat.items() if key != "group_size"}}
+            scope = {key: model.pop(key) for key in _NARROWED}
+            model["unit"] = unit_in_words(str(model["unit"]), document.get("data") or {})
+            own = {key: value for key, value in claim.items() if key not in _ASIDE}
+            return leaves({"group_size": 1, **scope, **own, **_spoken_of(audit, own), "threat_model": model})
+    return None
+
+
+def rows(audit: AuditResult) -> str:
+    """The audited data in a few words."""
+    digest = audit.facts.digest
+    return f"{audit.facts.records} records, {f'digest {digest[:12]}' if digest else 'declared without rows'}"
+
+
+def of_data(path: str) -> bool:
+    """Whether a path of a statement names the datasets that the claim covers."""
+    return path == "rows" or path.partition(".")[0] == "collection"
+
+
+def _spoken_of(audit: AuditResult, claim: Mapping[str, Json]) -> Leaves:
+    """The datasets that a claim covers, if not all."""
+    over, record = claim.get("over"), claim.get("record")
+    own = over == "this" or (over is None and claim.get("kind") == "per-instance-dp")
+    found: Leaves = {"rows": rows(audit)} if own or record not in (None, "all") else {}
+    if over not in (None, "all", "this"):
+        mechanism = audit.document.get("mechanism")
+        limits = mechanism.get("collection") if isinstance(mechanism, Mapping) else None
+        found |= {"collection": {"records": audit.facts.records, "limits": thaw(limits) if limits else None}}
+    return found
+
+
+def shown(verdict: Verdict) -> Leaves:
+    """The statement of a claim as its verdict shows it."""
+    return {"kind": verdict.kind, "text": verdict.text, "quantity": verdict.quantity}
+
+
+def declared(audit: AuditResult) -> Leaves:
+    """The declared pipeline and attack, without keys that are compared separately."""
+    document = thaw(audit.document)
+    found = leaves({block: document[block] for block in _BLOCKS if block in document}) | {"rows": rows(audit)}
+    if audit.facts.initial_weights is not None:
+        found["initial weights"] = f"digest {audit.facts.initial_weights[:12]}"
+    return {path: value for path, value in found.items() if path not in _TOLD}
+
+
+def wanted(said: Leaves | None, verdict: Verdict) -> int:
+    """1 if a larger value is better for a claim, -1 if a smaller one is, 0 if the claim does not say.
+
+    Smaller is better for claims about privacy and for metrics with an upper limit.
+    """
+    if verdict.kind != "metric":
+        return -1
+    sides = [side for key, side in (("at_least", 1), ("at_most", -1)) if said is not None and said.get(key) is not None]
+    return sides[0] if len(sides) == 1 else 0
+
+
+def confidence(audit: AuditResult) -> float | None:
+    """The confidence of the audit; None if its document does not state one."""
+    block = audit.document.get("audit")
+    value = block.get("confidence") if isinstance(block, Mapping) else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def leaves(value: Mapping[str, Json], above: str = "") -> Leaves:
+    """The values of nested mappings by their paths; lists are values."""
+    found: Leaves = {}
+    for key, item in value.items():
+        path = f"{above}{key}"
+        if isinstance(item, Mapping) and item:
+            found |= leaves(item, f"{path}.")
+        else:
+            found[path] = item
+    return found
+
+
+def text(value: Json) -> str:
+    """A value on one line."""
+    said = value if isinstance(value, str) else json.dumps(value)
+    return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 3]}..."
+
+
+#: The effect of a change on claims that should hold.
 Trend: TypeAlias = Literal["better", "worse", "other"]
 
 _RANK = {"contradicted": 0, "refuted": 1, "open": 2, "supported": 3, "proved": 4}
 
-#: Conformances from the worst: what deviates is known to be wrong, of what was not looked at nothing is known.
+#: Conformances from worst to best.
 _LOOKED = {"deviates": 0, "checks-missing": 1, "not-run": 2, "conforms-within": 3}
 
-#: The change that makes attacks refute less where it is raised, and statements hold less often where it is lowered.
+#: The change that, if raised, makes attacks refute less, and if lowered, makes statements hold less often.
 CONFIDENCE = "audit.confidence"
 
-#: Bounds that differ by less than this, relatively, have not changed.
+#: Relative difference up to which bounds are equal.
 _TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One difference; ``claim`` is empty where it concerns the whole audit.
+    """One difference; ``claim`` is empty for the whole audit.
 
-    of_claim: whether what is claimed, or how it is to come out, was itself changed, weakened or taken away.
+    Attributes:
+        of_claim: Whether the claim or its expectation changed, was weakened or removed.
     """
 
     audit: str
@@ -46,7 +160,7 @@ class Change:
 
 
 def diff(a: Result, b: Result) -> tuple[Change, ...]:
-    """Every change from result ``a`` to result ``b``, audits matched by name and claims by id."""
+    """All changes from result ``a`` to result ``b``, with audits matched by name and claims by id."""
     before, after = {x.name: x for x in a.audits}, {x.name: x for x in b.audits}
     changes: list[Change] = []
     for name in [*before, *(n for n in after if n not in before)]:
@@ -59,18 +173,18 @@ def diff(a: Result, b: Result) -> tuple[Change, ...]:
 
 
 def failing(changes: tuple[Change, ...], *, allow_changed_claims: bool = False) -> tuple[Change, ...]:
-    """What must not pass unseen: whatever got worse, and claims that were changed or taken away, unless allowed."""
+    """Changes that must fail a gate: regressions, and changed or removed claims unless allowed."""
     if allow_changed_claims:
         return tuple(change for change in changes if change.trend == "worse" and not change.of_claim)
     return tuple(change for change in changes if change.trend == "worse" or change.of_claim)
 
 
 def regressions(baseline: Result, result: Result, *, allow_changed_claims: bool = False) -> tuple[Change, ...]:
-    """What a gate fails on that compares with ``baseline``: verdicts and conformance that got worse or failed anew.
+    """Changes that fail a gate against ``baseline``: worse or newly failing verdicts and conformance.
 
-    So does a claim that is no longer the same, or is gone, unless ``allow_changed_claims``; also then it has to come
-    out as expected. A claim that already came out wrong in the baseline is known; a bound that moved without changing a
-    verdict is no failure. A claim or an audit that the baseline lacks fails where it does not come out as expected.
+    A changed or removed claim fails too, unless ``allow_changed_claims``; it must then still be as expected. A claim
+    that is not as expected in the baseline is known. A bound may move without changing a verdict. A new claim or audit
+    fails if it is not as expected.
     """
     changes = diff(baseline, result)
     changed = {(change.audit, change.claim) for change in changes if change.of_claim}
@@ -143,7 +257,7 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> list[Change]:
 
 
 def _declared_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
-    """What the audit says otherwise: of the pipeline, of the attack, and of how sure it is to be."""
+    """Changes of the declared pipeline, attack, confidence and expectation."""
 
     def change(what: str, before: str, after: str, weaker: bool = False) -> Change:
         trend: Trend = "worse" if weaker else "other"
@@ -164,7 +278,7 @@ def _declared_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
 
 
 def _claim_changes(old: AuditResult, was: Verdict, new: AuditResult, now: Verdict) -> Iterator[Change]:
-    """Everything that a claim says otherwise, and how it is expected to come out otherwise."""
+    """Changes of a claim's statement and expectation."""
     before, after = statement(old, was), statement(new, now)
     if before is None or after is None:
         before, after = shown(was), shown(now)
@@ -189,7 +303,7 @@ def _claim_changes(old: AuditResult, was: Verdict, new: AuditResult, now: Verdic
 
 
 def _differences(before: Leaves, after: Leaves) -> Iterator[tuple[str, str, str]]:
-    """Paths where two sets of values differ, with both as text."""
+    """Paths where two sets of values differ, with both values as text."""
     for path in [*before, *(path for path in after if path not in before)]:
         if path not in before or path not in after or before[path] != after[path]:
             was, now = ("absent" if path not in side else text(side[path]) for side in (before, after))
@@ -197,9 +311,14 @@ def _differences(before: Leaves, after: Leaves) -> Iterator[tuple[str, str, str]
 
 
 def _verdict_changes(audit: str, was: Verdict, now: Verdict, *, same: bool, towards: int) -> Iterator[Change]:
-    """``same``: whether it is the same claim; of another one, nothing is better and nothing is worse.
+    """Changes of verdict and bounds.
 
-    towards: 1 where larger bounds are better, -1 where smaller ones are, 0 where neither is.
+    Args:
+        audit: The audit's name.
+        was: The old verdict.
+        now: The new verdict.
+        same: Whether the claim is the same. Otherwise changes are neither better nor worse.
+        towards: 1 if larger bounds are better, -1 if smaller ones are, 0 if neither.
     """
     if was.verdict != now.verdict:
         trend: Trend = "better" if _RANK[now.verdict] > _RANK[was.verdict] else "worse"

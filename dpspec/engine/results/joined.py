@@ -1,7 +1,7 @@
-"""Results of several invocations as one, for one report; each is still judged as the family that it was judged as.
+"""Several results in one report. Each keeps its own family of tests.
 
-A joined result is a result with ``parts``: what each of those it was put together from holds besides its audits. They
-can be taken out of it again as they were, which is how ``verify`` recomputes them and ``redact`` counts their tests.
+A joined result has ``parts``: the values of each original result without its audits. ``verify`` and ``redact`` split it
+into the original results.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dpspec.engine.results.result import Part, Result
 
 
 def join(results: Sequence[tuple[str, Result]]) -> Result:
-    """One result of several, each with the name of its file; a single one is returned as it is.
+    """One result of several, each with the name of its file; a single one is returned unchanged.
 
-    Audits of one name are told apart by their files. The confidence is that with which the statements of all families
-    hold together: 1 less the sum of their error levels (the union bound), at least 0.
+    Files distinguish audits of equal names. The confidence is the union bound: 1 less the sum of the error levels, at
+    least 0.
     """
     if len(results) == 1:
         return results[0][1]
@@ -42,7 +42,7 @@ def join(results: Sequence[tuple[str, Result]]) -> Result:
 
 
 def split(result: Result) -> tuple[Result, ...]:
-    """The results that a joined one was put together from, as they were; of any other, itself."""
+    """The original results of a joined one; the result itself if it is not joined."""
     if not result.parts:
         return (result,)
     return tuple(
@@ -57,14 +57,14 @@ def split(result: Result) -> tuple[Result, ...]:
 
 
 def apart(result: Result) -> tuple[Result, ...]:
-    """Like :func:`split`, with the names that audits have in the joined result."""
+    """Like :func:`split`, with the audits' names in the joined result."""
     if not result.parts:
         return (result,)
     return tuple(_taken(result))
 
 
 def sources(result: Result) -> tuple[str, ...]:
-    """For every audit the file of the result that it is from; empty where all are from one."""
+    """The file of each audit's result; empty if there is only one result."""
     return tuple(part.source for part in result.parts for _ in part.names) or ("",) * len(result.audits)
 
 
@@ -82,7 +82,7 @@ def _taken(result: Result) -> Iterator[Result]:
 
 
 def _parts(source: str, result: Result) -> tuple[Part, ...]:
-    """What a result is besides its audits; of a joined one, what each of its own parts is."""
+    """The values of a result without its audits; for a joined one, of its parts."""
     if result.parts:
         return tuple(dataclasses.replace(part, source=f"{source}: {part.source}") for part in result.parts)
     return (
@@ -98,12 +98,12 @@ def _parts(source: str, result: Result) -> tuple[Part, ...]:
 
 
 def _together(parts: Sequence[Part]) -> float:
-    """In decimals, as the confidences were stated."""
+    """The joint confidence, in decimals as stated."""
     return float(max(1 - sum(1 - Decimal(repr(part.confidence)) for part in parts), Decimal(0)))
 
 
 def _shared(environments: Sequence[FrozenMap]) -> FrozenMap:
-    """What all were made with; the commands stay with the parts."""
+    """The common environment; the commands stay with the parts."""
     first, *others = environments
     return FrozenMap(
         {key: value for key, value in first.items() if key != "command" and all(e.get(key) == value for e in others)}

@@ -1,7 +1,6 @@
-"""The cells of a matrix as one thing: which axes vary, what each cell is called, and series joined across cells.
+"""The cells of a matrix: varying axes, names of cells, and series joined across cells.
 
-An axis is a dotted place in the spec. Only those that vary are named, each by the last piece of its place, or by as
-much of it as tells it from the others.
+An axis is a dotted place in the spec. Only varying axes are named, by as few last parts of their places as are unique.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import Generic, Protocol, TypeVar
 from dpspec.contract import FrozenMap, Json, Series
 from dpspec.errors import UsageError
 
-#: The column of a joined series that says which cell a row is of, where no column of its own is called so.
+#: The column of a joined series that names the cell, unless the series has such a column.
 AUDIT = "audit"
 
 
 class Cell(Protocol):
-    """What is read of an audit here. cell: by dotted places, what its matrix sets; empty for one that is no cell."""
+    """The parts of an audit that matrices need."""
 
     @property
     def name(self) -> str:
@@ -30,7 +29,7 @@ class Cell(Protocol):
 
     @property
     def cell(self) -> FrozenMap:
-        """By dotted places, what its matrix sets; empty for an audit that is no cell."""
+        """By dotted places, the values that its matrix sets; empty for other audits."""
 
     @property
     def series(self) -> tuple[Series, ...]:
@@ -42,9 +41,12 @@ A = TypeVar("A", bound=Cell)
 
 @dataclass(frozen=True)
 class Matrix(Generic[A]):
-    """Two or more cells of one spec. axes: the places that vary, with their short names; ``audits`` in their order.
+    """At least two cells of one spec.
 
-    numbers: the indices of the audits in the result.
+    Attributes:
+        axes: The varying places, with their short names.
+        audits: The cells, in their order.
+        numbers: The indices of the audits in the result.
     """
 
     name: str
@@ -53,14 +55,14 @@ class Matrix(Generic[A]):
     numbers: tuple[int, ...]
 
     def values(self, audit: Cell) -> dict[str, Json]:
-        """A cell's values by the axes' short names; None where the cell leaves what the spec says."""
+        """A cell's values by the axes' short names; None for the spec's own value."""
         return {name: audit.cell.get(place) for place, name in self.axes.items()}
 
 
 def matrices(every: Sequence[A], origins: Sequence[str]) -> tuple[Matrix[A], ...]:
-    """The matrices among audits, in the order of their first cells; a single cell is none.
+    """The matrices among audits, in the order of their first cells.
 
-    origins: for every audit the file of the result that it is from; cells of several are no matrix.
+    ``origins`` is the file of each audit's result; cells of different results form no matrix.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, (audit, origin) in enumerate(zip(every, origins, strict=True)):
@@ -75,7 +77,7 @@ def matrices(every: Sequence[A], origins: Sequence[str]) -> tuple[Matrix[A], ...
 
 
 def axes_of(every: Sequence[A], found: Sequence[Matrix[A]]) -> dict[str, dict[str, Json]]:
-    """For every audit, by its name, the values of the axes of its matrix; empty for one that is in none."""
+    """By audit name, the values of the axes of its matrix; empty for other audits."""
     of: dict[str, dict[str, Json]] = {audit.name: {} for audit in every}
     for matrix in found:
         of.update((audit.name, matrix.values(audit)) for audit in matrix.audits)
@@ -83,11 +85,13 @@ def axes_of(every: Sequence[A], found: Sequence[Matrix[A]]) -> dict[str, dict[st
 
 
 def joined_series(every: Sequence[A], found: Sequence[Matrix[A]], name: str) -> Series:
-    """The series of this name of all audits as one: a column for the audit, one for each axis, and its own.
+    """The joined series of this name: a column for the audit, one for each axis, and its own.
 
-    found: the matrices of the audits. A column that only some audits have is None in the others' rows. Its rigor is the
-    weakest of any, its privacy the strictest, and a column holds bounds where it does in all. Raises
-    ``UsageError`` where no audit has such a series, naming those that there are.
+    Missing columns are None. The joined series has the weakest rigor and the strictest privacy of its parts; a column
+    holds bounds if it does in all.
+
+    Raises:
+        UsageError: No audit has such a series.
     """
     held = [(audit, series) for audit in every for series in audit.series if series.name == name]
     if not held:
@@ -121,17 +125,17 @@ def joined_series(every: Sequence[A], found: Sequence[Matrix[A]], name: str) -> 
 
 
 def _bounds(series: Series, column: str, side: Json) -> bool:
-    """Whether a column of a series, if it has it, holds bounds of this side."""
+    """Whether a column, if the series has it, holds bounds of this side."""
     return column not in series.columns or series.bounds.get(column) == side
 
 
-#: A joined series is worth what the weakest of its parts is, and as private as the most private one.
+#: From strong to weak, and from public to secret.
 _RIGOR = ("certified", "theorem", "statistical", "approximate")
 _PRIVACY = ("public", "data-dependent", "per-record")
 
 
 def base_name(audit: Cell) -> str:
-    """The name of the spec that a cell is of: what stands before the cell's own values."""
+    """The name of a cell's spec: the cell's name without its values."""
     return audit.name.partition("[")[0] or audit.name
 
 
@@ -142,7 +146,7 @@ def _axes(audits: Sequence[Cell]) -> dict[str, str]:
 
 
 def _short(place: str, places: Sequence[str]) -> str:
-    """As many last pieces of a place as no other place ends with."""
+    """The fewest last parts of a place that no other place ends with."""
     pieces = place.split(".")
     for count in range(1, len(pieces)):
         end = pieces[-count:]

@@ -1,4 +1,4 @@
-"""What a recording shows of a training besides its numbers: the section ``recording`` of an audit in a result."""
+"""The section ``recording`` of an audit in a result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dpspec.contract.findings import Channel
 
-#: How the source of every bound on an executed schedule begins.
+#: Prefix of the source of every bound on an executed schedule.
 SOURCE = "the executed schedule"
 
 
@@ -55,9 +55,9 @@ class Recording:
         steps: The number of recorded steps.
         ended: Whether the recording has an end.
         setup: Sentences on model, optimizer, batches and canaries.
-        cautions: What a reader must know first, the worst first.
-        unrecognized: What the recorder did not recognize.
-        phases: The executed schedule, the first phases of it if there are many.
+        cautions: Limits of the result, in the order of importance.
+        unrecognized: Notes of the recorder on unknown objects.
+        phases: The executed schedule, or its first phases if there are many.
         more_phases: The number of phases that are not listed.
         accountant: The script's own accountant; None if none was recorded.
         advice: What may be wrong, for the checks that are rejected.

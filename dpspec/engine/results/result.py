@@ -1,4 +1,4 @@
-"""What a run ends with: every number, every verdict, and enough evidence to recompute both. Plain frozen values.
+"""The result of a run: all numbers and verdicts with the evidence to recompute both. Plain frozen values.
 
 ``dpspec.engine.results.codec`` writes and reads them as JSON of the published schema ``dpspec/result/v1``.
 """
@@ -23,9 +23,9 @@ ConformanceName: TypeAlias = Literal["conforms-within", "deviates", "checks-miss
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord:
-    """One stored trial as the result embeds it: its evidence, and its arrays by digest.
+    """A stored trial in a result: its evidence, and its arrays by digest.
 
-    ``recorded`` says where it was made, and by what: device, versions, seconds, date, and under ``by`` the plugins.
+    ``recorded`` contains device, versions, seconds, date, and under ``by`` the plugins.
     """
 
     index: int
@@ -39,11 +39,12 @@ class TrialRecord:
 class Verdict:
     """The judgement of one claim.
 
-    claimed: the claimed value (epsilon, mu, ...), ``quantity`` what it is a value of.
-    upper, lower: the best bounds in scope, each with its rigor, method and source (indices into the audit's findings);
-    provable, refutable: the least value that this run could have proved (the best upper bound in scope) and the
-        largest that it could have refuted with perfect guesses; None where there is no such thing.
-    p_value: the smallest, adjusted by Holm over the invocation, among the tests of the claim's own curve.
+    Attributes:
+        quantity: The quantity of the ``claimed`` value (epsilon, mu, ...).
+        upper, lower: The best bounds in scope; ``upper_finding`` and ``lower_finding`` are their indices.
+        provable: The best upper bound in scope, the smallest provable value; None without one.
+        refutable: The largest value that perfect guesses would refute; None without one.
+        p_value: The smallest p-value of the claim's tests, adjusted by Holm over the invocation.
     """
 
     claim: str
@@ -66,8 +67,10 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Conformance:
-    """Whether what ran is what was declared: rejected at 1e-6 per invocation, or not; ``checks-missing`` where the plan
-    promised a check that the run did not make, ``not-run`` where nothing was looked at."""
+    """Comparison of the executed run with its declaration, at level 1e-6 per invocation.
+
+    ``checks-missing`` if the run lacks a check that the plan promised; ``not-run`` without checks.
+    """
 
     status: ConformanceName
     expect: str
@@ -77,14 +80,15 @@ class Conformance:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditResult:
-    """One spec, one cell of its matrix, audited.
+    """The audit of one spec, or of one cell of its matrix.
 
-    settled_after: the number of trials after which every claim was decided, where the run ended before its plan did.
-    promised: the checks that the plan promised, with nothing measured in them.
-    left_out: how many values of each privacy class ``dpspec.engine.redact`` removed; empty where none was.
-    places: where each claim stands: its id to ``file``, ``line`` and ``column``; empty for a spec that is in no file.
-    stored_trials: how many of the trials were in the store before the run that the result is of.
-    recording: what a recorded training shows besides; None for all others.
+    Attributes:
+        settled_after: The number of trials after which every claim was decided, if the run ended early.
+        promised: The checks that the plan promised, without measurements.
+        left_out: The number of values of each privacy class that ``dpspec.engine.redact`` removed.
+        places: By claim id, its ``file``, ``line`` and ``column``; empty for a spec without a file.
+        stored_trials: The number of trials that the store had before the run.
+        recording: The section of a recorded training; None for all others.
     """
 
     name: str
@@ -113,30 +117,30 @@ class AuditResult:
 
     @property
     def complete(self) -> bool:
-        """Whether every trial is there that was planned, or that was needed."""
+        """Whether all needed trials exist."""
         return len(self.trials) == self.needed_trials
 
     @property
     def executed(self) -> bool:
-        """Whether something was trained, and all of it: then every check that was promised must be there."""
+        """Whether the run trained all trials, so that every promised check must exist."""
         return bool(self.trials) and self.complete
 
     @property
     def needed_trials(self) -> int:
-        """How many trials there must be."""
+        """The number of needed trials."""
         return self.planned_trials if self.settled_after is None else self.settled_after
 
     @property
     def as_expected(self) -> bool:
-        """Whether every verdict and the conformance came out as the spec expects."""
+        """Whether every verdict and the conformance are as expected."""
         return self.conformance.expected and all(v.expected for v in self.verdicts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One of the results that a joined one was put together from: its file, and all that its audits do not hold.
+    """One of the results of a joined one: its file, and its values without the audits.
 
-    names: what its audits are called there, in their order; a joined result tells audits of one name apart.
+    ``names`` are the original names of its audits, in their order.
     """
 
     source: str
@@ -147,7 +151,7 @@ class Part:
     notes: tuple[str, ...] = ()
 
 
-#: What a row of :meth:`Result.columns` says of its claim.
+#: The columns of :meth:`Result.columns` about a claim.
 _OF_CLAIM = (
     "claim", "kind", "says", "verdict", "expected", "quantity", "claimed", "lower", "upper", "p_value",
 )  # fmt: skip
@@ -157,9 +161,8 @@ _OF_CLAIM = (
 class Result:
     """One invocation: all its audits, judged together.
 
-    ``confidence`` is the family-wise one over the invocation; ``environment`` records versions and the machine.
-    ``parts``: where results of several invocations were joined (``dpspec.engine.results.joined``), each of which was
-    judged by itself, what they are besides their audits; empty for one invocation.
+    ``confidence`` is family-wise over the invocation; ``environment`` contains versions and the machine. ``parts`` are
+    the results of a joined one (``dpspec.engine.results.joined``); empty for one invocation.
     """
 
     audits: tuple[AuditResult, ...]
@@ -172,32 +175,34 @@ class Result:
 
     @property
     def complete(self) -> bool:
-        """Whether no audit misses a trial."""
+        """Whether no audit lacks a trial."""
         return all(a.complete for a in self.audits)
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 when everything came out as expected, 6 when trials are missing, 1 otherwise."""
+        """0 if all verdicts are as expected, 6 if trials are missing, 1 otherwise."""
         if not self.complete:
             return ExitCode.INCOMPLETE
         return ExitCode.OK if all(a.as_expected for a in self.audits) else ExitCode.UNEXPECTED
 
     @property
     def matrices(self) -> tuple[Matrix[AuditResult], ...]:
-        """The matrices that two or more of the audits are cells of, in the order of their first cells."""
+        """The matrices with at least two cells among the audits, in the order of their first cells."""
         origins = [part.source for part in self.parts for _ in part.names] or [""] * len(self.audits)
         return matrices(self.audits, origins)
 
     def to_frame(self) -> Any:
-        """The claims as a ``pandas.DataFrame``, one row each, numbers unrounded, a column for each axis of a matrix.
+        """The claims as a ``pandas.DataFrame``, one row each, unrounded, with a column for each axis of a matrix.
 
-        An axis whose name another column has is called by its whole place in the spec. Raises ``MissingLibraryError``,
-        a ``UsageError`` and an ``ImportError``, without pandas.
+        An axis has its whole place as a name if another column has its short name.
+
+        Raises:
+            MissingLibraryError: pandas is not installed.
         """
         return data_frame(self.columns())
 
     def columns(self) -> dict[str, list[Json]]:
-        """What :meth:`to_frame` shows, by the names of its columns."""
+        """The values of :meth:`to_frame` by column."""
         rows = [(audit, verdict) for audit in self.audits for verdict in audit.verdicts]
         of_claims: dict[str, list[Json]] = {
             name: [getattr(verdict, name if name != "says" else "text") for _, verdict in rows] for name in _OF_CLAIM
@@ -213,10 +218,12 @@ class Result:
         return {**columns, **of_claims, "conformance": [audit.conformance.status for audit, _ in rows]}
 
     def series(self, name: str) -> Series:
-        """The series of this name of all audits as one, for figures across a matrix.
+        """The joined series of this name, for figures across a matrix.
 
-        A column for the audit and one for each axis stand before its own. Raises ``UsageError`` where no audit has one,
-        naming those that there are.
+        A column for the audit and one for each axis precede its own.
+
+        Raises:
+            UsageError: No audit has such a series.
         """
         return joined_series(self.audits, self.matrices, name)
 
@@ -225,9 +232,9 @@ class Result:
 
 
 def html_frame(result: object) -> str:
-    """The HTML report of a result inside an ``iframe`` that can reach neither the notebook nor any server.
+    """The HTML report in an ``iframe`` without access to the notebook or any server.
 
-    Data-dependent and per-record values are left out, as in every report.
+    It omits data-dependent and per-record values, as every report.
     """
     from dpspec.registry.foreign_code import resolve
     from dpspec.registry.loader import load_catalog

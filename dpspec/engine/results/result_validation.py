@@ -1,35 +1,115 @@
-"""Whether a result that was read makes sense: what types alone do not say, and everything that reads it relies on.
+"""Validation of a result from a file, beyond types.
 
-A file of somebody else's may hold anything. What is looked up by name, counted, drawn or tested is checked once, where
-the file is read, and refused with its place; the rest of dpspec need not mistrust it.
+Files are untrusted: every value that later code uses as a name, index, count or statistic is checked here once and
+refused with its place. Kinds and keys of plugins that are not installed pass; ``verify`` builds a spec from the
+document and finds the rest.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from dpspec.contract import Evidence, Finding, Json, Outcome, Series
-from dpspec.engine.results.document_validation import is_count, is_number, of_document
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.errors import ResultError
 from dpspec.text import shortened
 
-#: Conditions that are numbers, wherever they stand; others may be any scalar.
-_NUMBERS = frozenset({"delta", "alpha", "kappa", "fpr", "mu", "fraction", "epsilon"})
-_COUNTS = frozenset({"group_size", "step"})
+#: The mappings of a spec, and the key of each that names its kind.
+_BLOCKS = {"mechanism": "kind", "data": "kind", "model": "kind", "training": "backend", "threat_model": "", "audit": ""}
 
-#: A record that must not be told may be named by why it was chosen: "most exposed 1".
+_TEXTS = frozenset({"adjacency", "unit", "access", "direction", "neighbours", "over", "refuted_by", "id", "kind"})
+_COUNTS = frozenset({"record", "min_records"})
+_NUMBERS = frozenset({"epsilon", "delta", "alpha", "mu", "kappa", "gamma", "fpr", "tpr", "value", "fraction"})
+
+
+def of_document(document: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    """Yield the paths of a document with an invalid value, and the rule."""
+    for key in ("name", "description", "system", "owner", "contact"):
+        if key in document and not isinstance(document[key], str):
+            yield key, f"must be a text, got {_quoted(document[key])}"
+    for key, names in _BLOCKS.items():
+        block = document.get(key)
+        if block is None and (key not in document or key in ("model", "audit", "training", "threat_model")):
+            continue
+        if not isinstance(block, Mapping):
+            yield key, f"must be a mapping, got {_quoted(block)}"
+        elif names in block and not isinstance(block[names], str):
+            yield f"{key}.{names}", f"must be a text, got {_quoted(block[names])}"
+    threat = document.get("threat_model")
+    if isinstance(threat, Mapping):
+        yield from (("threat_model." + key, wrong) for key, wrong in _of_values(threat))
+    claims = document.get("claims", ())
+    if not isinstance(claims, tuple | list):
+        yield "claims", f"must be a list, got {_quoted(claims)}"
+        return
+    for i, claim in enumerate(claims):
+        if not isinstance(claim, Mapping):
+            yield f"claims[{i}]", f"must be a mapping, got {_quoted(claim)}"
+        else:
+            yield from ((f"claims[{i}].{key}", wrong) for key, wrong in (*_of_values(claim), *_of_points(claim)))
+
+
+def _of_values(block: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    """Yield invalid values of core's keys in a claim or a threat model; null means omitted."""
+    for key, value in block.items():
+        if value is None:
+            continue
+        if key in _TEXTS and not isinstance(value, str):
+            yield key, f"must be a text, got {_quoted(value)}"
+        elif key in _NUMBERS and not is_number(value):
+            yield key, f"must be a number, got {_quoted(value)}"
+        elif key in _COUNTS and not is_count(value, 0):
+            yield key, f"must be a count, got {_quoted(value)}"
+        elif key == "group_size":
+            sizes = value if isinstance(value, tuple | list) else (value,)
+            if not sizes or not all(is_count(size, 1) for size in sizes):
+                yield key, f"must be a count or counts from 1, got {_quoted(value)}"
+        elif key == "expect":
+            expected = value if isinstance(value, tuple | list) else (value,)
+            if not all(isinstance(each, str) for each in expected):
+                yield key, f"must be verdicts, got {_quoted(value)}"
+
+
+def _of_points(claim: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    """Yield an invalid curve of a claim; points of a threat model belong to its plugin."""
+    if claim.get("points") is None:
+        return
+    points: Any = claim["points"] if isinstance(claim["points"], tuple | list) else (None,)
+    for point in points:
+        if not isinstance(point, Mapping) or next(_of_values(point), None) is not None:
+            yield "points", f"must be points of a curve, got {_quoted(point)}"
+            return
+
+
+def is_number(value: Json) -> bool:
+    """Whether a JSON value is a number, including infinity."""
+    if value in ("inf", "-inf"):  # as JSON has it
+        return True
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_count(value: Json, least: int) -> bool:
+    """Whether a JSON value is a 64-bit integer of at least ``least``."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**63
+
+
+#: Conditions that are numbers, wherever they stand; others may be any scalar.
+_NUMERIC = frozenset({"delta", "alpha", "kappa", "fpr", "mu", "fraction", "epsilon"})
+_INTEGRAL = frozenset({"group_size", "step"})
+
+#: Maximum length of the name of a record, such as "most exposed 1".
 _LONGEST_NAME = 100
 
-#: How a series may say that it is drawn: one name, or several.
+#: Keys of a series' plot with names of columns, and whether they take several.
 _NAMES = {"x": False, "by": False, "kind": False, "y": True, "log": True, "band": True}
 _COLUMNS = ("x", "by", "y", "band")
 
 
 def require_sound(result: Result) -> None:
-    """Raise ``ResultError`` with the first thing that makes no sense."""
+    """Raise ``ResultError`` for the first invalid value."""
     for wrong in _wrong(result):
         raise ResultError(wrong)
 
@@ -91,7 +171,7 @@ def _of_audit(audit: AuditResult) -> Iterator[tuple[str, str]]:
 
 
 def flaws_of(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    """What makes no sense in an outcome, as it is read from JSON: the place in it, and what must stand there."""
+    """Yield the places of invalid values in an outcome, and the rules."""
     if isinstance(outcome, Finding | Evidence):
         for key, wrong in _of_conditions(outcome.at):
             yield f"at.{key}", wrong
@@ -109,11 +189,11 @@ def _of_finding(finding: Finding) -> Iterator[tuple[str, str]]:
 
 def _of_conditions(at: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     for key, value in at.items():
-        if key in _NUMBERS and not is_number(value):
+        if key in _NUMERIC and not is_number(value):
             yield key, f"must be a number, got {_quoted(value)}"
         elif key == "delta" and not (isinstance(value, int | float) and 0.0 <= value <= 1.0):
             yield key, f"must lie between 0 and 1, got {_quoted(value)}"
-        elif key in _COUNTS and not is_count(value, 0):
+        elif key in _INTEGRAL and not is_count(value, 0):
             yield key, f"must be a count, got {_quoted(value)}"
         elif not _is_scalar(value):
             yield key, f"must be a single value, got {_quoted(value)}"

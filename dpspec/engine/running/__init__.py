@@ -1,1 +1,1 @@
-"""The stages of a run: bounds, trials (options, tasks, the queue over workers, early stopping), conclusions, result."""
+"""The stages of a run: bounds, trials, conclusions and result."""

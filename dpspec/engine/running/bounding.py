@@ -1,13 +1,11 @@
-"""The stage ``bounds`` of all audits of a run, which ends before the first trial: here, or shared out among workers.
+"""The stage ``bounds`` of all audits of a run, in this process or in the workers of the trials.
 
-An audit's bounds follow from its spec, so that it does not matter where they are computed. The caller's process begins.
-Once the first ones have shown that the rest takes a while, what is left goes to the workers that are going to make the
-trials: each audit is a task of its own.
+An audit's bounds depend on its spec only. The caller's process begins. If the first bounds show that the rest takes
+long, the remaining audits become tasks of the workers that will make the trials.
 
-*Whatever a worker cannot do is done here, in the order of the audits*: where bounds raise, where they or their plan
-cannot be pickled, where a worker has other versions, or dies. So what is wrong with a spec is told as if there were no
-workers, and it is told of the first spec that is wrong. Bounds of recorded runs and of selections are always computed
-here: they read the recording, or the bounds of all cells.
+The caller computes the rest, in the order of the audits: if bounds raise, if they or their plan cannot
+be pickled, if a worker has other versions or dies. So errors are the same as without workers, and the first invalid
+spec is reported. Bounds of recorded runs and of composed audits are always computed by the caller.
 """
 
 from __future__ import annotations
@@ -35,21 +33,21 @@ from dpspec.engine.running.tasks import AuditTask, WorkerCache
 from dpspec.engine.storage.origins import version_of
 from dpspec.errors import PluginError, SpecError, UsageError
 from dpspec.executors import Message, PartialResult, Pool, Resources, Task, TaskFailed, TaskProgress, WorkerLost
-from dpspec.executors.inline import InlinePool
+from dpspec.executors.pools import InlinePool
 from dpspec.text import clipped
 
-#: Of more audits than this, the progress through a stage is told besides that of each audit.
+#: Number of audits above which the progress through a stage is reported too.
 MANY = 8
 
-#: Bounds that take fewer seconds than this together are computed before workers have started.
+#: Seconds of remaining bounds below which workers are not started.
 _WORTHWHILE = 10.0
 
-#: What is left is reckoned by the last so many.
+#: Number of last audits from which the remaining time is estimated.
 _RECENT = 9
 
 _LIBRARIES = ("dpspec", "numpy", "scipy", "mpmath", "scikit-learn", "torch")
 
-#: After so many lost workers no more bounds are given to any.
+#: Number of lost workers after which the caller computes all bounds.
 _LOSSES = 3
 
 
@@ -80,8 +78,9 @@ def bound(
 ) -> Bounded:
     """Compute the bounds of an audit, and the plan of its trials if ``plan`` is true.
 
-    Raises ``SpecError`` where data or a recorded run cannot be read, or numbers are too large or too small to compute
-    with, and ``RecordingError`` where the folder of a recorded run is none.
+    Raises:
+        SpecError: Data or a recorded run cannot be read, or numbers are out of range.
+        RecordingError: The folder holds no recorded run.
     """
     from dpspec.training.threads import limited
 
@@ -103,16 +102,13 @@ def bound(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputeBounds(AuditTask):
-    """Bounds and plan of one audit, in another process.
-
-    plan: as of :func:`compute`. sender: the versions that the sender computes with.
-    """
+    """Bounds and plan of one audit, in another process; ``sender`` are the caller's versions."""
 
     plan: bool
     sender: Mapping[str, Json]
 
     def run(self, context: RunContext) -> Iterator[Computed]:
-        """One :class:`Computed`. Raises ``UsageError`` if the worker has other versions than the sender."""
+        """Yield one :class:`Computed`. Raises ``UsageError`` if the worker has other versions."""
         if _versions() != self.sender:
             raise UsageError("a worker has other versions of dpspec, Python or numeric libraries")
         computed = compute(context, plan=self.plan)
@@ -122,14 +118,14 @@ class ComputeBounds(AuditTask):
 
 @cache
 def _versions() -> dict[str, Json]:
-    """The versions of dpspec, Python and the numeric libraries of this process, and the kind of its processor."""
+    """The versions of dpspec, Python and numeric libraries of this process, and its kind of processor."""
     libraries: dict[str, Json] = {library: version_of(library) for library in _LIBRARIES}
     python = [platform.python_implementation(), platform.python_version(), platform.machine()]
     return {**libraries, "python": python}
 
 
 class Bounding:
-    """The bounds, and where ``plan`` is true the plans, of all audits of one run."""
+    """The bounds, and if ``plan`` is true the plans, of all audits of one run."""
 
     def __init__(
         self,
@@ -155,7 +151,7 @@ class Bounding:
         ]
 
     def run(self) -> list[Bounded]:
-        """In the order of the audits; raises as :func:`bound` of the first audit of which it does."""
+        """The bounds in the order of the audits; raises as :func:`bound` of the first audit that does."""
         shared = False
         for number in range(len(self._audits)):
             if not shared and (pool := self._pool(number)) is not None:
@@ -183,7 +179,7 @@ class Bounding:
             self._emit(Progressed(audit=f"{total} audits", what="bound", done=done, total=total, unit="audits"))
 
     def _pool(self, number: int) -> Pool | None:
-        """Workers for the bounds from this audit on, where they gain something by what the last ones took."""
+        """Workers for the bounds from this audit on, if recent durations make them worthwhile."""
         recent, left = self._recent, len(self._shareable) - bisect_left(self._shareable, number)
         if not recent or left < 2:
             return None
@@ -202,7 +198,7 @@ class Bounding:
         return None if isinstance(pool, InlinePool) else pool
 
     def _share(self, pool: Pool, number: int) -> None:
-        """Have the bounds from this audit on computed by a pool, as far as it can."""
+        """Compute the bounds from this audit on by a pool."""
         needs = Resources(memory_bytes=max(each.plan.memory_bytes for each in self._recent))
         self._waiting.extend(n for n in self._shareable if n >= number)
         while self._waiting or self._running:
@@ -234,7 +230,7 @@ class Bounding:
         number = message.task
         match message:
             case TaskProgress(value=event):
-                # While several are computed, only the progress of all of them together is shown.
+                # While several are computed, only their joint progress is shown.
                 if not (isinstance(event, Progressed) and len(self._running) > 1):
                     self._emit(event)
             case PartialResult(value=computed):

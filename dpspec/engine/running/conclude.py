@@ -1,25 +1,23 @@
-"""What follows from the bounds and the trials of an audit, sorted by type and checked for what the judge can read.
+"""Conclusions from the bounds and the trials of an audit, by type and validated for the judge.
 
-The stages of a run hand on one value for each audit.
+The stages of a run pass one value per audit.
 
 ======== ================================ =======================================
 stage    made by                          gives
 ======== ================================ =======================================
-prepare  ``preparing.prepare``            ``Prepared``: the spec and its providers
-bounds   ``running.bounding.bound``       :class:`Bounded`
-trials   ``running.train.Training.run``   :class:`Trained`
-conclude ``running.conclude.conclude``    ``Concluded``: what the judge is given
-judge    ``judging.judge.judge``          ``Judged``: verdicts and conformance
-result   ``running.runner.assemble``      ``AuditResult``
+prepare  ``preparing.prepare``            ``Prepared``: the spec and its providers bounds   ``running.bounding.bound``
+:class:`Bounded` trials   ``running.train.Training.run``   :class:`Trained` conclude ``running.conclude.conclude``
+``Concluded``: the judge's input judge    ``judging.judge.judge``          ``Judged``: verdicts and conformance result
+``running.runner.assemble``      ``AuditResult``
 ======== ================================ =======================================
 
-What a run showed speaks of certain pairs of data sets: how many records they hold, and whether they miss the same
-entries. A claim may be about data sets of at least so many records. What an attack showed tells against it only if both
-of the neighbours that it told apart were as large, and a plugin need not say how large they were: the data does.
+Evidence holds for pairs of datasets of certain sizes and missing entries. A claim may cover datasets of a minimum
+number of records. An attack refutes it only if both neighbors were as large. If a plugin does not state the sizes, core
+derives them from the data.
 
-An audit may stop before its last trial once tests that hold whenever one stops have decided its claims. The trials are
-judged from the first on, after each chunk, in the order of the plan, whatever the order in which they were made. So the
-answer is the same on every executor, and for trials that were in the store before."""
+An audit may stop before its last trial once sequential tests have decided its claims. The trials are judged after each
+chunk in the order of the plan, so the result does not depend on the executor or on stored trials.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +47,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounded:
-    """An audit with its bounds from theory, and the plan of its trials; ``seconds`` is what both took.
+    """An audit with its theoretical bounds and the plan of its trials; ``seconds`` is the duration of both.
 
-    recording: what the recorded run that the spec names says of it; None where nothing was recorded.
+    ``recording`` is the recorded run of the spec, if any.
     """
 
     prepared: Prepared
@@ -62,16 +60,18 @@ class Bounded:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Those of the plan and of the recording, and which way to choose among cells is the cheaper one."""
+        """Notes of the plan and of the audit's bounds."""
         return (*self.plan.notes, *self.prepared.audit.notes(self.bounds))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """An audit with the trials that are there, in the order of their indices.
+    """An audit with its existing trials, in the order of their indices.
 
-    stopped_after: the number of trials after which all its claims were decided, None where the plan went to its end.
-    from_store: how many of the trials were in the store before. seconds: what the others took.
+    Attributes:
+        stopped_after: The number of trials after which all claims were decided, if the run ended early.
+        from_store: The number of trials from the store.
+        seconds: The duration of the other trials.
     """
 
     bounded: Bounded
@@ -82,20 +82,20 @@ class Trained:
 
     @property
     def needed_trials(self) -> int:
-        """How many trials there must be."""
+        """The number of needed trials."""
         return self.bounded.plan.trials if self.stopped_after is None else self.stopped_after
 
 
-#: Data whose number of records is that of the declared rows, or not far from it.
+#: Data whose number of records follows from the declared rows.
 _AT_HAND = ("this", "planted", "collection")
 
 T = TypeVar("T")
 
 
 def with_extent(outcome: T, prepared: Prepared) -> T:
-    """Evidence, or a finding about the pipeline that ran, with the extent of the data that it ran on in its scope.
+    """An outcome about the executed pipeline, with the size and missing values of its data in its scope.
 
-    What a plugin says itself stands, as where it trains on fewer records than there are.
+    A plugin's own statement takes precedence.
     """
     if not isinstance(outcome, Evidence | Finding) or outcome.scope.pipeline != "executed":
         return outcome
@@ -104,11 +104,11 @@ def with_extent(outcome: T, prepared: Prepared) -> T:
 
 
 def _within(scope: Scope, leaving: int, prepared: Prepared) -> Scope:
-    """leaving: how many records the smaller of the neighbours may lack."""
+    """Complete a scope; ``leaving`` is the number of records that the smaller neighbor may lack."""
     if scope.data not in _AT_HAND:
         return scope
     if scope.min_records == 0:
-        # Planted records stand beside all others. Of this data set, the smaller neighbour lacks those who may leave.
+        # Canaries are additional records. The smaller neighbor of this dataset lacks the records that may leave.
         leaves = scope.data != "planted" and scope.adjacency == "add-remove"
         scope = replace(scope, min_records=max(0, prepared.facts.records - (leaving if leaves else 0)))
     # Where the data block does not say how missing values are written no record misses any, but one that was planted
@@ -120,11 +120,15 @@ def _within(scope: Scope, leaving: int, prepared: Prepared) -> Scope:
 
 
 def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = None) -> Concluded:
-    """The audit's bounds, and what follows from its trials.
+    """The audit's bounds, and the conclusions from its trials.
 
-    needed: how many trials there must be; None for as many as there are.
+    Args:
+        bounded: The audit with its bounds.
+        trials: The existing trials.
+        needed: The number of needed trials; by default the number of ``trials``.
 
-    Raises ``PluginError`` where the audit yields what no verdict could be based on.
+    Raises:
+        PluginError: The audit yields an outcome that the judge cannot read.
     """
     began, prepared, plan = time.monotonic(), bounded.prepared, bounded.plan
     spec = prepared.spec
@@ -155,7 +159,7 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
 
 
 def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Iterator[Outcome]:
-    """The outcomes with what is known of the constants; of a recorded run, those of its recording in addition."""
+    """The outcomes with core's assumptions; for a recorded run with its recording's."""
     if bounded.recording is None:
         constants = bounded.prepared.constants
         known = (with_constants(constants, o, spec) if isinstance(o, Finding) else o for o in outcomes)
@@ -170,13 +174,12 @@ def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Itera
 
 
 def _flaw(outcome: object, quantities: Container[str]) -> str:
-    """Why the judge could not read an outcome; empty where it can. The conformance suite (``dpspec.testing``) finds the
-    other faults.
+    """Why the judge cannot read an outcome; empty if it can. ``dpspec.testing`` finds other faults.
 
-    quantities: those that claims and bounds are of: evidence of other ones is not tested.
+    ``quantities`` of claims and bounds are tested; other evidence is not tested.
     """
     if not isinstance(outcome, Finding | Series | Check | Evidence):
-        return f"a {type(outcome).__name__}, which is no Finding, Series, Check or Evidence"
+        return f"a {type(outcome).__name__}, not a Finding, Series, Check or Evidence"
     if isinstance(outcome, Finding) and outcome.rigor not in get_args(Rigor):
         return f"a finding whose rigor is {outcome.rigor!r} (valid: {', '.join(get_args(Rigor))})"
     if isinstance(outcome, Check) and not 0.0 <= outcome.p_value <= 1.0:
@@ -203,14 +206,14 @@ def _flaw(outcome: object, quantities: Container[str]) -> str:
 
 
 def undefined_numbers(outcome: Outcome) -> Iterator[str]:
-    """A sentence for every NaN in an outcome, with its place."""
+    """Yield a sentence for every NaN in an outcome, with its place."""
     yield from _undefined({name: getattr(outcome, name) for name in outcome.__dataclass_fields__}, "")
 
 
 def _undefined(value: Any, place: str) -> Iterator[str]:
     """Every NaN, with its place."""
     if isinstance(value, float) and math.isnan(value):
-        yield f"its {place} is NaN: where nothing can be computed, yield nothing, or inf for a bound that is not there"
+        yield f"its {place} is NaN: if nothing can be computed, yield nothing, or inf for an absent bound"
     elif isinstance(value, Mapping):
         for key, part in value.items():
             yield from _undefined(part, f"{place}.{key}" if place else str(key))
@@ -223,10 +226,10 @@ _REJECTED = ("refuted", "contradicted")
 
 
 def all_decided(bounded: Bounded, trials: Sequence[Trial], others: OtherTests) -> bool:
-    """Whether these trials refute every claim about privacy that bounds do not prove, and there is one.
+    """Whether these trials refute every privacy claim that bounds do not prove, and at least one.
 
-    Where all claims are proved, trials are made to contradict the proofs, and no number of them is enough for that. So
-    too where theory alone refutes a claim: the trials are made to find out whether the attack sees it.
+    If all claims are proved, trials test the proofs, and no number suffices. Likewise if only theory refutes a
+    claim: the trials show whether the attack detects it.
     """
     bounds = [bound for bound in bounded.bounds if not (isinstance(bound, Finding) and bound.bound == "lower")]
     concluded = replace(conclude(replace(bounded, bounds=bounds), trials), checks=(), promised=())
@@ -236,7 +239,7 @@ def all_decided(bounded: Bounded, trials: Sequence[Trial], others: OtherTests) -
 
 
 def stopped_after(bounded: Bounded, trials: Mapping[int, Trial], others: OtherTests) -> int | None:
-    """After how many of these trials the audit was to stop; None where its plan goes to the end."""
+    """The number of trials after which the audit had to stop; None if its plan runs to the end."""
     if not bounded.plan.sequential:
         return None
     chunks = EarlyStop(bounded, others).chunks_needed(trials, trials.__getitem__)
@@ -254,7 +257,7 @@ class EarlyStop:
     def chunks_needed(self, available: Container[int], trial: Callable[[int], Trial]) -> int | None:
         """The number of chunks after which all claims are decided; None while they are not.
 
-        available: the indices that ``trial`` can be asked for.
+        ``available`` contains the indices for which ``trial`` returns a trial.
         """
         for chunks in self._complete(available):
             indices = sorted(index for chunk in self._chunks[:chunks] for index in chunk)
@@ -264,7 +267,7 @@ class EarlyStop:
         return None
 
     def _complete(self, available: Container[int]) -> Iterator[int]:
-        """Numbers of leading chunks that are complete and not judged yet; never that of all chunks."""
+        """Yield numbers of leading chunks that are complete and not yet judged; never of all chunks."""
         for number in range(self._judged_chunks + 1, len(self._chunks)):
             if not all(index in available for index in self._chunks[number - 1]):
                 return

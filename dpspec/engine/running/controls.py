@@ -1,4 +1,4 @@
-"""Warn about negative controls that a certified bound refutes without the attack."""
+"""Warnings about negative controls that a certified bound refutes without the attack."""
 
 from __future__ import annotations
 

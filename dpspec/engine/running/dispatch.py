@@ -1,4 +1,4 @@
-"""One queue for the chunks of all audits: each starts as soon as the pool has room, and again if its worker is lost."""
+"""A queue for the chunks of all audits: each starts once the pool has room, and again if its worker is lost."""
 
 from __future__ import annotations
 
@@ -22,16 +22,19 @@ from dpspec.executors import (
     WorkerLost,
 )
 
-#: A chunk that lost so many workers is given up: perhaps it is what kills them.
+#: Number of lost workers after which a chunk is given up.
 TRIES = 3
 
 
 @dataclass
 class QueuedChunk:
-    """What is missing of one chunk of an audit.
+    """The missing trials of a chunk of an audit.
 
-    audit: its number in the run. missing: indices of trials. task: makes the task that makes trials of these indices.
-    losses: how many workers were lost with it.
+    Attributes:
+        audit: The number of the audit in the run.
+        missing: Indices of trials.
+        task: Creates the task for given indices.
+        losses: The number of workers lost with it.
     """
 
     audit: int
@@ -43,10 +46,10 @@ class QueuedChunk:
 
 
 class Dispatcher:
-    """Runs chunks on a pool, in their order as far as there is room.
+    """Runs chunks on a pool, in their order while there is room.
 
-    on_trial: is given every trial as it arrives. on_error: is given what a chunk raised, and raises.
-    seconds_left: until the deadline, None without one. After it nothing is started; running tasks are told of it too.
+    ``on_trial`` receives every trial as it arrives. ``on_error`` receives the error of a chunk and raises.
+    ``seconds_left`` is the time until the deadline; after it nothing starts, and running tasks are stopped.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class Dispatcher:
         self._started = 0
 
     def run(self, chunks: Iterable[QueuedChunk]) -> None:
-        """Run all chunks. One whose ``missing`` is empty is not started; one that is not finished still has some."""
+        """Run all chunks that have ``missing`` trials. A chunk that does not finish keeps some."""
         self._waiting.extend(chunks)
         while self._waiting or self._running:
             self._start_waiting()
@@ -75,7 +78,7 @@ class Dispatcher:
                 self._handle(message)
 
     def _start_waiting(self) -> None:
-        """Start chunks while the pool has room and the deadline is not over."""
+        """Start chunks while the pool has room and before the deadline."""
         while self._waiting:
             left = self._seconds_left()
             if left is not None and left < 0.0:
@@ -97,7 +100,7 @@ class Dispatcher:
         chunk = self._running[message.task]
         match message:
             case TaskProgress(value=event):
-                # While several chunks run, only the progress of all of them together is shown.
+                # While several chunks run, only their joint progress is shown.
                 if not (isinstance(event, Progressed) and len(self._running) > 1):
                     self._emit(event)
             case PartialResult(value=new):

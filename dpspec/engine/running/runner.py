@@ -1,8 +1,7 @@
-"""The pipeline: load → prepare → bounds → trials → conclude → judge → result, each stage one function.
+"""The pipeline: load, prepare, bounds, trials, conclude, judge, result. Each stage is one function.
 
-``load`` is ``dpspec.language.load.load_specs``, and :func:`run` shows the others in their order. All of them compute in
-the caller's process, but for the trials, which go to an executor, and the bounds of many audits, which are shared out
-there before the first trial.
+``load`` is ``dpspec.language.load.load_specs``; :func:`run` calls the others in order. All run in the caller's process,
+except trials, which go to an executor, and the bounds of many audits, which the executor's workers may share.
 """
 
 from __future__ import annotations
@@ -45,15 +44,22 @@ def run(
     train: bool = True,
     options: RunOptions | None = None,
 ) -> Result:
-    """Audit every spec and judge all claims as one family.
+    """Audit every spec and judge all claims in one family.
 
-    device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
-    deadline: a ``time.monotonic()`` after which no training goes on; the result is then incomplete.
-    train: whether trials may be made; without, bounds are computed and claims judged by them alone.
-    options: executor, workers and limits; ``device`` and ``deadline`` are then those of the options.
+    Args:
+        specs: The specs.
+        catalog: The installed providers.
+        store: The store of trials.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
+        listeners: Receive events.
+        deadline: A ``time.monotonic()`` after which no training continues; the result is then incomplete.
+        train: Whether trials may be made. Otherwise only bounds judge the claims.
+        options: Executor, workers and limits, which replace ``device`` and ``deadline``.
 
-    Raises ``SpecError`` with every diagnostic of every spec before any work begins, ``PluginError`` when a kind is
-    not installed, ``NothingToRunError`` without specs.
+    Raises:
+        SpecError: With all diagnostics of all specs, before any work begins.
+        PluginError: A kind is not installed.
+        NothingToRunError: ``specs`` is empty.
     """
     if not specs:
         raise NothingToRunError("no spec to run")
@@ -89,7 +95,7 @@ def run(
 
 
 def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
-    """Prepare every spec; raises one ``SpecError`` with the errors of all of them."""
+    """Prepare every spec; raises one ``SpecError`` with all errors."""
     ready: list[Prepared] = []
     errors: list[Diagnostic] = []
     for spec in specs:
@@ -109,9 +115,9 @@ def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
 def conclude_all(
     trained: Sequence[Trained], names: Sequence[str], emit: Listener
 ) -> tuple[list[Concluded], dict[int, Exception]]:
-    """What follows for every audit; and by number, why nothing does for an audit with trials from the store.
+    """The conclusions of every audit, and by number the errors of audits with trials from the store.
 
-    Raises what stands in the way of an audit of which no trial was stored.
+    Raises the error of an audit without stored trials.
     """
     concluded: list[Concluded] = []
     errors: dict[int, Exception] = {}
@@ -128,7 +134,7 @@ def conclude_all(
 
 
 def conclude_trained(trained: Trained) -> Concluded:
-    """What follows from the bounds and the trials of an audit. Raises ``SpecError`` where the data cannot be read."""
+    """The conclusions of one audit. Raises ``SpecError`` if the data cannot be read."""
     from dpspec.training.threads import limited
 
     try:
@@ -141,7 +147,7 @@ def conclude_trained(trained: Trained) -> Concluded:
 def assemble(
     trained: Sequence[Trained], concluded: Sequence[Concluded], judged: Sequence[Judged], catalog: Catalog
 ) -> Result:
-    """The result of an invocation, from the stages of all its audits."""
+    """The result of an invocation from the stages of all its audits."""
     audits = tuple(audit_result(*stages) for stages in zip(trained, concluded, judged, strict=True))
     return Result(
         audits=audits,
@@ -160,7 +166,7 @@ def descriptions(catalog: Catalog, audits: Sequence[AuditResult]) -> dict[str, s
 
 
 def audit_result(trained: Trained, concluded: Concluded, judged: Judged) -> AuditResult:
-    """The result of one audit, from its stages."""
+    """The result of one audit from its stages."""
     bounded, spec = trained.bounded, concluded.spec
     return AuditResult(
         name=spec.name,
@@ -211,13 +217,13 @@ def _same_name(spec: Spec, other: Spec) -> Diagnostic:
         code="same-name",
         message=f"another audit of this run is named {spec.name!r} too{where}",
         path=("name",),
-        help="verdicts are told apart by the audit's name: rename one, or run them one by one",
+        help="the audit's name identifies verdicts: rename one, or run them one by one",
     )
     return locate(diagnostic, spec.origin)
 
 
 def _places(spec: Spec) -> FrozenMap:
-    """Where each claim stands, by its id; and under the empty id, the spec itself."""
+    """The place of each claim by its id, and of the spec under the empty id."""
     spans = {claim.id: spec.origin.get(("claims", i)) for i, claim in enumerate(spec.claims)}
     spans[""] = spec.origin.get(())
     return FrozenMap(
@@ -237,7 +243,7 @@ def _notes(audits: Sequence[AuditResult], composed: Sequence[bool]) -> tuple[str
     said = []
     if len(cells) - len(judged) > 1:
         said.append(
-            f"{len(cells) - len(judged)} cells of a matrix were audited one by one; releasing more than one of them "
+            f"{len(cells) - len(judged)} cells of a matrix were audited one by one; releasing several "
             "composes their losses, which no claim here covers."
         )
     for source, name in dict.fromkeys(judged):

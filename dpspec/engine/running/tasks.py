@@ -1,7 +1,7 @@
-"""The work that executors run: some trials of one audit, with the spec and the providers that it names.
+"""The work of executors: trials of one audit, with its spec and providers.
 
-What is not sent is made anew where the task arrives, once per process: the data source, the model, and the rows, which
-the next audit reuses where it reads the same ones.
+A worker recreates the rest once per process: data source, model and rows, which the next audit reuses if it
+reads the same rows.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from dpspec.registry.loader import mark
 
 
 class WorkerCache:
-    """What a process keeps from task to task: prepared audits, and the context of the last one with its rows."""
+    """Prepared audits, and the context of the last task with its rows, in one process."""
 
     def __init__(self, prepared: Sequence[Prepared] = ()) -> None:
-        """``prepared``: audits that need not be prepared again."""
+        """``prepared``: audits that need no preparation."""
         self._prepared = {_identity(p.spec): p for p in prepared}
         self._context: RunContext | None = None
 
@@ -48,7 +48,7 @@ class WorkerCache:
         emit: Callable[[Event], None] | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> RunContext:
-        """A context for an audit. Raises ``DataError`` where the facts of the data here are not ``facts``."""
+        """A context for an audit. Raises ``DataError`` if the facts of the local data are not ``facts``."""
         prepared = self._prepared.get(_identity(spec))
         if prepared is None:
             prepared = prepare(spec, catalog)
@@ -66,22 +66,24 @@ class WorkerCache:
         return self._context
 
     def close(self) -> None:
-        """Remove temporary files, and forget the rows."""
+        """Remove temporary files and release the rows."""
         if self._context is not None:
             self._context.close()
         self._context = None
 
 
-#: The cache of a process that works for another one.
+#: The cache of a worker process.
 _CACHE = WorkerCache()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditTask:
-    """Some work on one audit, which can be pickled.
+    """Picklable work on one audit.
 
-    threads: the CPU threads to compute with. cache: that of the caller's process, which is not sent. versions: the
-    sender's, once the task has been sent.
+    Attributes:
+        threads: The CPU threads of the computation.
+        cache: The cache of the caller's process, which is not sent.
+        versions: The sender's versions, in a task that was sent.
     """
 
     spec: Spec
@@ -92,7 +94,7 @@ class AuditTask:
     versions: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
     def __call__(self, place: TaskContext) -> Iterator[Any]:
-        """Run it. Raises ``UsageError`` where other versions are installed than the sender's."""
+        """Run the task. Raises ``UsageError`` if the sender has other versions."""
         from dpspec.training.threads import limited
 
         if self.versions and (here := _versions(self.catalog)) != self.versions:
@@ -115,11 +117,11 @@ class AuditTask:
                 raise
 
     def run(self, context: RunContext) -> Iterator[Any]:
-        """The work itself, part by part."""
+        """Yield the parts of the result."""
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is sent: no places in files, only providers that the spec names, and an absolute folder."""
+        """The sent state: without places in files, with the spec's providers only, and an absolute folder."""
         spec = dataclasses.replace(self.spec, origin={}, directory=str(Path(self.spec.directory).absolute()))
         catalog = named(self.spec, self.catalog)
         return {**self.__dict__, "spec": spec, "catalog": catalog, "cache": None, "versions": _versions(catalog)}
@@ -127,9 +129,11 @@ class AuditTask:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainTrials(AuditTask):
-    """Some trials of one chunk.
+    """Trials of one chunk.
 
-    makers: who makes them, as the caller knows. folders: where each may keep its state, by index; None for nowhere.
+    Attributes:
+        makers: The providers of the trials, as the caller knows them.
+        folders: By index, the folder of a trial's state; None if it cannot be kept.
     """
 
     indices: tuple[int, ...]
@@ -137,12 +141,12 @@ class TrainTrials(AuditTask):
     folders: Mapping[int, Path | None] = dataclasses.field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A worker may work in another folder than the caller."""
+        """A worker may have another current folder than the caller."""
         folders = {index: None if folder is None else folder.absolute() for index, folder in self.folders.items()}
         return {**super().__getstate__(), "folders": folders}
 
     def run(self, context: RunContext) -> Iterator[NewTrial]:
-        """Each trial as it ends, with a record of where it was made."""
+        """Yield each trial as it ends, with a record of its origin."""
         spec, model = context.prepared.spec, context.prepared.model
         context.state_folder = self._folder
         if model is not None:
@@ -174,13 +178,13 @@ class TrainTrials(AuditTask):
             raise misbehaved(mechanism, f"trials() ends without trial {min(missing)}")
 
     def _folder(self, index: int) -> Path | None:
-        """In another process, a folder that the caller made is there only if the disk is the same."""
+        """The folder of a trial's state; in another process only if both share a disk."""
         folder = self.folders.get(index)
         return folder if folder is None or self.cache is not None or folder.is_dir() else None
 
 
 def gpu_name(device: str | None) -> str | None:
-    """What a GPU is called by its driver, as its kernels decide a trial's last bits; None for what is no GPU."""
+    """The driver's name of a GPU, because its kernels determine a trial's last bits; None for other devices."""
     torch = sys.modules.get("torch")
     if torch is None or device is None or not device.startswith("cuda"):
         return None
@@ -201,7 +205,7 @@ def named(spec: Spec, catalog: Catalog) -> Catalog:
 
 
 def _versions(catalog: Catalog) -> dict[str, str | None]:
-    """The versions of dpspec and of whatever offers the kinds of a catalog, as they are here, and its code."""
+    """The local versions of dpspec and of the distributions in a catalog, and the digests of their code."""
     offers = (
         *(catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends),
         *(catalog.canaries, catalog.scores),

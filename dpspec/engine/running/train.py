@@ -1,7 +1,7 @@
-"""The stage ``trials`` of all audits of a run: those that the store lacks are made, by one queue over an executor.
+"""The stage ``trials`` of all audits of a run: an executor makes those that the store lacks, in one queue.
 
-The cells of a matrix and the specs of a folder share that queue, so that every worker stays busy. Audits with claims
-that bounds leave open come first, so that a time limit cuts off what matters least.
+Cells of a matrix and specs of a folder share the queue, so that every worker is busy. Audits with claims that bounds
+leave open come first, so that a time limit cuts less important trials.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dpspec.engine.running.tasks import TrainTrials, WorkerCache
 from dpspec.engine.storage.stored_trials import Listener, NewTrial, StoredTrials
 from dpspec.engine.storage.trial_store import Store
 from dpspec.executors import Resources
-from dpspec.executors.inline import InlinePool
+from dpspec.executors.pools import InlinePool
 
 
 @dataclass
@@ -42,7 +42,7 @@ class _AuditTrials:
         return self.bounded.prepared.spec.name
 
     def trained(self) -> Trained:
-        """The stage's value, once no more trials are made."""
+        """The stage's value after the last trial."""
         trials = self.trials.in_order()
         return Trained(
             bounded=self.bounded,
@@ -54,11 +54,11 @@ class _AuditTrials:
 
 
 class Training:
-    """The trials of all audits of one run: those that the store has are taken, and the others are made.
+    """The trials of all audits of one run: stored ones, and new ones.
 
-    An audit with a sequential plan stops once its claims are decided (``running.conclude.EarlyStop``). What the
-    options' limits cut off is told by a ``Noticed`` event for each audit that misses trials. All methods raise
-    ``SpecError`` where the data cannot be read, and whatever else a trial raises.
+    An audit with a sequential plan stops once its claims are decided (``running.conclude.EarlyStop``). A ``Noticed``
+    event reports each audit that lacks trials because of the limits. All methods raise ``SpecError`` if the data cannot
+    be read, and the errors of trials.
     """
 
     def __init__(
@@ -89,15 +89,15 @@ class Training:
         ]
 
     def run(self) -> list[Trained]:
-        """Take what is stored, make what is missing."""
+        """Take stored trials and make the missing ones."""
         self.look_in_store()
         self.make_missing()
         return [audit.trained() for audit in self.audits]
 
     def repeat_doubted(self, errors: Mapping[int, Exception]) -> list[Trained]:
-        """Make stored trials again that may be why nothing could be concluded from the audits of these numbers.
+        """Repeat stored trials that may have caused the errors of these audits.
 
-        Raises the error where no stored trial can be why, or where the trial comes out as it was stored.
+        Raises the error if no stored trial can be the cause, or if the repeated trial equals the stored one.
         """
         for number, error in errors.items():
             audit = self.audits[number]
@@ -107,7 +107,7 @@ class Training:
         return [audit.trained() for audit in self.audits]
 
     def look_in_store(self) -> None:
-        """Take what the store has, and say how much is missing."""
+        """Take trials from the store and report the number of missing ones."""
         for audit in self.audits:
             if audit.bounded.plan.chunks:
                 audit.trials.look()
@@ -117,10 +117,7 @@ class Training:
                 self._emit(TrialsPlanned(audit=audit.name, total=total, stored=total - missing, seconds=seconds))
 
     def make_missing(self) -> None:
-        """Make the trials that are missing, within the limits, and those that are doubted meanwhile.
-
-        The workers end then.
-        """
+        """Make missing trials within the limits, and repeat doubted ones. Then the workers end."""
         waiting = [(number, missing) for number in self._order() for missing in self.audits[number].trials.missing()]
         chosen = _first(waiting, self._options.max_trials)
         if not chosen:
@@ -165,11 +162,11 @@ class Training:
             self._say_what_is_missing(cut=len(chosen) < len(waiting))
 
     def _doubted(self) -> set[tuple[int, int]]:
-        """The stored trials that are still to be made again: the audit's number and the trial's index."""
+        """The audit's number and the index of each stored trial that must be repeated."""
         return {(number, index) for number, audit in enumerate(self.audits) for index in audit.trials.doubted}
 
     def _queued(self, number: int, missing: list[int], *, elsewhere: bool) -> QueuedChunk:
-        """What is missing of a chunk; ``elsewhere``: to be made by other processes than this one."""
+        """The missing trials of a chunk; ``elsewhere``: whether other processes make them."""
         audit = self.audits[number]
         prepared, plan = audit.bounded.prepared, audit.bounded.plan
         threads = self._options.threads_of(plan)
@@ -191,7 +188,7 @@ class Training:
         return QueuedChunk(audit=number, name=audit.name, needs=needs, missing=missing, task=task)
 
     def _stop_if_decided(self, audit: _AuditTrials) -> None:
-        """Make no more trials of an audit whose claims are decided."""
+        """Stop the trials of an audit whose claims are decided."""
         if audit.early_stop is None or audit.stopped_after is not None:
             return
         available = audit.trials.available
@@ -222,7 +219,7 @@ class Training:
         raise_located(error, self.audits[chunk.audit].bounded.prepared.spec)
 
     def _say_what_is_missing(self, *, cut: bool) -> None:
-        """Say of each audit that misses trials why; ``cut``: more trials were missing than may be made."""
+        """Report why audits lack trials; ``cut``: whether ``max_trials`` was reached."""
         why = f"stopped after {self._options.max_trials} trials" if cut else "stopped at the time limit"
         late = (self._options.seconds_left() or 0.0) < 0.0
         for audit in self.audits:
@@ -232,7 +229,7 @@ class Training:
 
 
 def _first(chunks: list[tuple[int, list[int]]], most: int | None) -> list[tuple[int, list[int]]]:
-    """The first chunks with at most so many missing trials together; chunks are not split, and one is always taken."""
+    """The first chunks with at most ``most`` missing trials; chunks are not split, and at least one is taken."""
     if most is None:
         return chunks
     taken: list[tuple[int, list[int]]] = []

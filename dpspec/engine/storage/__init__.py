@@ -1,1 +1,1 @@
-"""Trials in a store, and where they came from."""
+"""Trials in a store, and their origins."""

@@ -1,4 +1,4 @@
-"""Where numbers come from: versions and machines, the store or this run, and other revisions than those installed."""
+"""Origins of results: versions, machines, stores and provider revisions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENVIRONMENT = ("dpspec", "numpy", "scipy", "scikit-learn", "torch")
 
 
 def environment(catalog: Catalog | None) -> FrozenMap:
-    """Versions of Python and of the libraries that numbers depend on; with a catalog, of the plugins too."""
+    """Versions of Python, numeric libraries and, with a catalog, plugins."""
     values: dict[str, Json] = dict(_base())
     if catalog is not None:
         offers = (
@@ -36,33 +36,33 @@ def _base() -> FrozenMap:
 
 @cache
 def version_of(distribution: str) -> str | None:
-    """The version that is installed here, None where there is none."""
+    """The installed version; None without one."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
 
 
-#: Versions that a record has of the machine's libraries, the ones that decide what trials compute.
+#: Versions that determine the results of trials.
 _RECORDED = ("dpspec", "torch", "numpy", "scipy", "scikit-learn", "python")
 
-#: Versions of which several among the trials of one audit are worth a word.
+#: Keys of trial records that should be equal within an audit.
 _MIXED = ("device", "gpu", "dpspec", "torch")
 
 
 def mixture_notices(records: Sequence[TrialRecord]) -> list[str]:
-    """Say where the trials of one audit were made on different devices or by different versions."""
+    """Sentences on trials of one audit with different devices or versions."""
     notices = []
     for what in _MIXED:
         said = [record.recorded.get(what) for record in records]
         values = sorted({str(value).partition(":")[0] for value in said if value is not None})
         if len(values) > 1:
-            notices.append(f"its trials were made with different {what}: {', '.join(values)}")
+            notices.append(f"its trials have different {what}: {', '.join(values)}")
     return notices
 
 
 def version_notices(records: Sequence[TrialRecord], environment: Mapping[str, Json]) -> Iterator[str]:
-    """Say where trials were made by other versions than those of an environment."""
+    """Sentences on trials of other versions than an environment's."""
     for what in _RECORDED:
         here = environment.get(what)
         made = [str(r.recorded[what]) for r in records if r.recorded.get(what) not in (None, here)]
@@ -72,7 +72,7 @@ def version_notices(records: Sequence[TrialRecord], environment: Mapping[str, Js
 
 
 def origin_summary(audit: AuditResult) -> str:
-    """How many trials are from the store, who made all of them and when; empty where there are none."""
+    """The number of stored trials, with makers and dates; empty without trials."""
     if not audit.trials:
         return ""
     dates = sorted({made[:10] for t in audit.trials if isinstance(made := t.recorded.get("made"), str)})
@@ -88,7 +88,7 @@ def origin_summary(audit: AuditResult) -> str:
 
 
 def _makers(audit: AuditResult) -> Iterator[tuple[str, str]]:
-    """The parts of which the code counts, with who made them: dpspec's own go with its version."""
+    """The parts of trials whose code matters or that plugins provide, with their makers."""
     seen: dict[tuple[str, str], None] = {}
     for trial in audit.trials:
         by = trial.recorded.get("by")
@@ -99,7 +99,7 @@ def _makers(audit: AuditResult) -> Iterator[tuple[str, str]]:
 
 
 def made_by(record: TrialRecord) -> FrozenMap | None:
-    """What a record says of its makers; None where it says nothing that could be their shape, as those of 0.1.0."""
+    """The makers of a trial; None if the record, as in version 0.1.0, lacks them."""
     by = record.recorded.get("by")
     if not isinstance(by, FrozenMap) or not by:
         return None
@@ -107,20 +107,22 @@ def made_by(record: TrialRecord) -> FrozenMap | None:
     return by if whole else None
 
 
-#: What differs from what is installed, as (part, kind, revision): ``("mechanism", "group", 6)``.
+#: Parts that differ from the installed ones, as (part, kind, revision): ``("mechanism", "group", 6)``.
 Revisions = tuple[tuple[str, str, int], ...]
 
-#: A part whose code or version differs: the part, what made it, and what is installed.
+#: A part whose code or version differs: the part, its maker, and the installed one.
 OtherCode = tuple[str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OtherOrigins:
-    """The indices of the trials whose makers are not those that are installed.
+    """The indices of trials whose makers differ from the installed ones.
 
-    by_revisions: by the revisions that made them. by_code: by the part whose code or version differs.
-    unexplained: those whose address does not follow from this spec with the makers that their record names, or with
-        the installed ones where it names none.
+    Attributes:
+        by_revisions: By the revisions that made them.
+        by_code: By the part whose code or version differs.
+        unexplained: Trials whose key does not follow from the spec with their recorded makers, or with the installed
+            ones if the record names none.
     """
 
     by_revisions: dict[Revisions, list[int]] = field(default_factory=dict)
@@ -135,9 +137,14 @@ def trials_from_other_revisions(
     facts: Facts,
     installed: FrozenMap,
 ) -> OtherOrigins:
-    """The trials whose address is not the one that they would have here, by what made them.
+    """The trials whose key differs from the one that they would have here, by their makers.
 
-    chunk_of: by a trial's index, the indices of its chunk. installed: the makers that are at hand.
+    Args:
+        trials: Records of the trials.
+        chunk_of: By a trial's index, the indices of its chunk.
+        inputs: The inputs of the trials.
+        facts: The facts of the data.
+        installed: The installed makers.
     """
     origins = OtherOrigins()
     revisions = revisions_of(installed)
@@ -155,7 +162,7 @@ def trials_from_other_revisions(
 
 
 def _compare(makers: FrozenMap, installed: FrozenMap, index: int, origins: OtherOrigins) -> None:
-    """File a trial under the revisions and the code in which its makers differ from those that are installed."""
+    """File a trial under the revisions and the code in which its makers differ from the installed ones."""
     revisions = revisions_of(installed)
     others: Revisions = tuple(
         (part, str(maker["kind"]), maker["revision"])

@@ -1,4 +1,4 @@
-"""The trials of one audit: which the store has, which are still to be made, and storing those that are."""
+"""The trials of one audit in a store: existing ones, missing ones, and new ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Listener = Callable[[Event], None]
 
 @dataclass(frozen=True, kw_only=True)
 class NewTrial:
-    """A trial that has just been made, the seconds that it took, and the record of who made it where."""
+    """A new trial, its duration in seconds, and the record of its origin."""
 
     trial: Trial
     seconds: float
@@ -38,8 +38,10 @@ class NewTrial:
 class StoredTrials:
     """The planned trials of one audit in one store.
 
-    available: those that are there, by their indices. from_store: the indices of those that were there before.
-    doubted: those of them from which nothing follows, and why; they are to be made again.
+    Attributes:
+        available: Existing trials by index.
+        from_store: Indices of trials that existed before the run.
+        doubted: Stored trials without valid conclusions, with the error; they are repeated.
     """
 
     def __init__(self, prepared: Prepared, plan: Plan, store: Store, emit: Listener) -> None:
@@ -61,7 +63,7 @@ class StoredTrials:
         }
 
     def look(self) -> None:
-        """Take from the store what it has; a damaged record is told, and counts as absent."""
+        """Take existing trials from the store; a damaged record is reported and counts as missing."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             stored = pool.map(lambda item: self._store.get(item[1], self._notice, item[0]), self._keys.items())
             pairs = zip(self._keys, stored, strict=True)
@@ -75,26 +77,27 @@ class StoredTrials:
                 )
 
     def missing(self) -> Iterator[list[int]]:
-        """What is still to be made, chunk by chunk."""
+        """The missing indices, chunk by chunk."""
         for chunk in self.plan.chunks:
             if rest := [index for index in chunk if index not in self.available]:
                 yield rest
 
     @property
     def missing_trials(self) -> int:
-        """How many are still to be made."""
+        """The number of missing trials."""
         return sum(map(len, self.missing()))
 
     def computed_together(self, indices: Sequence[int]) -> tuple[int, ...]:
-        """What has to be made for the missing ``indices`` of one chunk to come out as if nothing of it were stored.
+        """The indices to compute so that the missing ``indices`` of one chunk are as in a new run.
 
-        Trials of a chunk may be computed together, and sums over fewer of them round otherwise: then it is all of them.
+        Trials of a chunk may share floating-point sums, whose rounding depends on the number of runs: then all are
+        computed.
         """
         chunk = next(chunk for chunk in self.plan.chunks if indices[0] in chunk)
         return tuple(indices) if self.plan.independent else chunk
 
     def folders(self, indices: Sequence[int], *, create: bool) -> dict[int, Path | None]:
-        """Where unfinished trials may keep their state; ``create``: make the folders, for other processes to find."""
+        """By index, the folder of an unfinished trial's state; ``create`` makes them for other processes."""
         folders = {index: self._store.unfinished(self._keys[index]) for index in indices}
         for folder in folders.values():
             if create and folder is not None:
@@ -108,10 +111,10 @@ class StoredTrials:
         return self.plan.trials
 
     def doubt(self, error: Exception, conclude: Callable[[Sequence[Trial]], object]) -> bool:
-        """Ask again for stored trials that may be why ``conclude`` raised ``error``; False where none of them can be.
+        """Repeat stored trials that may have caused ``error`` in ``conclude``; False if none can have.
 
-        A digest says only that a record was written whole, not who wrote it. One trial is asked for at first: where it
-        comes out as it was stored, no record is to blame, and ``keep`` raises ``error``.
+        A digest shows that a record is undamaged, not who wrote it. The first suspect is repeated first: if it equals
+        the stored one, no record is at fault, and ``keep`` raises ``error``.
         """
         suspects = self._suspects(conclude)
         for index in suspects if self._damage_found else suspects[:1]:
@@ -123,7 +126,7 @@ class StoredTrials:
         return bool(suspects)
 
     def _suspects(self, conclude: Callable[[Sequence[Trial]], object]) -> list[int]:
-        """Stored trials from which alone nothing follows; if there are none, those without which something does."""
+        """Stored trials without a conclusion by themselves; otherwise trials whose removal permits one."""
 
         def concludes(indices: Iterable[int]) -> bool:
             try:
@@ -142,7 +145,7 @@ class StoredTrials:
         return alone or [index for index in stored if concludes(other for other in indices if other != index)]
 
     def keep(self, new: NewTrial) -> None:
-        """Store a trial that has just been made; raises what a stored one was doubted for, where it is no other."""
+        """Store a new trial. Raises the error of a doubted one that it equals."""
         key = self._keys[new.index]
         doubted = self.doubted.pop(new.index, None)
         if doubted is not None:
@@ -156,7 +159,7 @@ class StoredTrials:
         self._emit(TrialFinished(audit=self._name, index=new.index, seconds=new.seconds))
 
     def in_order(self) -> list[StoredTrial]:
-        """All that are there and in the plan, by index; emits a notice where they were made in different ways."""
+        """The existing trials of the plan by index; emits notices on different origins."""
         planned = {index for chunk in self.plan.chunks for index in chunk}
         trials = [self.available[index] for index in sorted(self.available) if index in planned]
         records = [stored.record for stored in trials]
@@ -169,5 +172,5 @@ class StoredTrials:
 
 
 def _content(record: TrialRecord) -> str:
-    """What a trial says, to the last character: 1 and 1.0 are equal, and not the same."""
+    """The content of a trial as canonical text, which distinguishes 1 and 1.0."""
     return canonical_json({"evidence": record.evidence, "arrays": record.arrays})

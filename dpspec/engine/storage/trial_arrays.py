@@ -1,7 +1,7 @@
-"""Arrays of stored trials: read only where file, header and record say the same, and hold numbers.
+"""Arrays of stored trials, read only if file, header and record agree and contain numbers.
 
-The header of a ``.npy`` file is Python source. It is compared with the one form that dpspec writes, never evaluated,
-and nothing is allocated, mapped or digested before the file's size is that of its numbers.
+The header of a ``.npy`` file is Python source. It is compared with dpspec's own form and never evaluated, and the
+file's size is checked before anything is allocated, mapped or digested.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dpspec.regular_files import NotRegularError, open_regular
 if TYPE_CHECKING:
     import numpy as np
 
-#: What arrays of trials hold: truth values, whole numbers and floats, as numpy abbreviates them.
+#: Kinds of numpy types of trial arrays: booleans, integers and floats.
 KINDS = "biuf"
 
-#: No array of a trial takes more.
+#: Maximum size of an array.
 MOST_BYTES = 1 << 32
 
-#: Arrays of fewer bytes are read at once: mapped ones keep their file open, and systems allow so many of them.
+#: Size from which arrays are mapped. A mapped array keeps its file open, which systems limit.
 _MAPPED = 1 << 18
 
-#: Headers are shorter, with the ten or twelve bytes before them.
+#: Maximum size of a header and its prefix.
 _HEADER = 4096
 
 _FORM = re.compile(
@@ -37,13 +37,20 @@ _FORM = re.compile(
 
 
 class ArrayError(Exception):
-    """A file that is not the array that its record speaks of; the text says why."""
+    """A file that is not the array of its record; the text says why."""
 
 
 def read_array(file: Path, dtype: object, shape: object, digest: object) -> np.ndarray[Any, Any]:
-    """The array in a file, for reading only; a large one stays where it is until it is looked at.
+    """The read-only array in a file; a large one is mapped.
 
-    dtype, shape, digest: what its record says. Raises ``ArrayError`` where it is none of numbers, or another one.
+    Args:
+        file: The file.
+        dtype: The type in the record.
+        shape: The shape in the record.
+        digest: The SHA-256 in the record.
+
+    Raises:
+        ArrayError: The file is not this array.
     """
     import numpy as np
 
@@ -77,20 +84,20 @@ def file_digest(file: Path) -> str:
 
 
 def _count(shape: object) -> int:
-    """How many numbers an array of a shape holds."""
+    """The number of elements of a shape."""
     if not isinstance(shape, list) or len(shape) > 8 or not all(type(n) is int and 0 <= n <= MOST_BYTES for n in shape):
         raise ArrayError("has no shape that an array could have")
     return math.prod(shape)
 
 
 def _header(begins: bytes) -> tuple[np.dtype[Any], bool, tuple[int, ...], int]:
-    """Type, order, shape and where the numbers begin."""
+    """Type, order, shape and offset of the numbers."""
     import numpy as np
 
     lengths = {b"\x93NUMPY\x01\x00": 2, b"\x93NUMPY\x02\x00": 4, b"\x93NUMPY\x03\x00": 4}
     width = lengths.get(begins[:8])
     if width is None:
-        raise ArrayError("is no file of an array")
+        raise ArrayError("is not an array file")
     start = 8 + width + int.from_bytes(begins[8 : 8 + width], "little")
     form = _FORM.fullmatch(begins[8 + width : start]) if start <= _HEADER else None
     if form is None:

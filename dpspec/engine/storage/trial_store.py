@@ -1,12 +1,17 @@
-"""The trial store: content-addressed, write-once, checked on reading.
+"""The trial store: content-addressed, write-once, validated on reading.
 
-A record is ``record.json`` and one ``.npy`` file per array, on whatever storage the store has (``dpspec.stores``). What
-does not match its own digests is set aside and counts as absent: it is reported and made again, never believed.
+A record is ``record.json`` and one ``.npy`` file per array, on a storage backend (``dpspec.stores``). A record that
+does not match its digests is quarantined, reported, and made again.
+
+A digest detects damage, not forgery. A seal is the HMAC-SHA256 of the digest, which covers key, evidence and the
+digests of all arrays (RFC 2104): only someone with the secret can write a record with a valid seal.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import hmac
 import json
 import os
 import shutil
@@ -20,30 +25,61 @@ from typing import TYPE_CHECKING, Any
 from dpspec.contract import FrozenMap, Json, Trial, freeze, thaw
 from dpspec.contract.canonical import canonical_json, digest
 from dpspec.engine.results.result import TrialRecord
-from dpspec.engine.storage.seals import is_sealed, seal_of
 from dpspec.engine.storage.trial_arrays import KINDS, MOST_BYTES, ArrayError, file_digest, read_array
 from dpspec.errors import UsageError
 from dpspec.regular_files import NotRegularError, read_regular
-from dpspec.stores.open_storage import open_storage
+from dpspec.stores import open_storage
 from dpspec.stores.storage import RECORD
 
 if TYPE_CHECKING:
     import numpy as np
 
+#: Size limits of a secret in bytes.
+_LEAST, _MOST = 32, 4096
+
+#: Prefix of sealed digests, which separates seals from other uses of the secret.
+_PURPOSE = b"dpspec/trial/v1\0"
+
+
+def read_key(file: Path | None) -> bytes | None:
+    """The secret in a file without surrounding line ends; None without a file.
+
+    Raises ``UsageError`` if it is invalid.
+    """
+    if file is None:
+        return None
+    try:
+        key = read_regular(file, _MOST).strip(b"\r\n")
+    except OSError as error:
+        raise UsageError(f"cannot read the key of --store-key, {file}: {error.strerror or error}") from None
+    if len(key) < _LEAST:
+        raise UsageError(f"the key in {file} has {len(key)} bytes; a secret of {_LEAST} or more is needed")
+    return key
+
+
+def seal_of(key: bytes, digest: str) -> str:
+    """The seal of a record's digest, in hexadecimal."""
+    return hmac.new(key, _PURPOSE + digest.encode("ascii"), hashlib.sha256).hexdigest()
+
+
+def is_sealed(key: bytes, digest: str, seal: object) -> bool:
+    """Whether a seal belongs to the digest and the key."""
+    return isinstance(seal, str) and seal.isascii() and hmac.compare_digest(seal_of(key, digest), seal)
+
+
 SCHEMA = "dpspec/trial/v1"
 MAX_EVIDENCE_BYTES = 1 << 20
 
-#: No record is longer: evidence, and what is said of arrays and of who made them.
+#: Maximum size of a record: evidence, descriptions of arrays, and makers.
 MAX_RECORD_BYTES = 1 << 23
 
-#: Records that are asked for at once: a store may be far away.
+#: Number of concurrent requests to a store.
 AT_ONCE = 16
 
-#: What the system says of files that are not as they were left. What else it says, of rights or of too many open files,
-#: is no word on the record.
+#: Error numbers of damaged records. Other errors, such as missing permissions, are not the record's.
 _BROKEN = frozenset({None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO})
 
-#: Another process may take away as damaged what was put a moment ago; so often it is put again.
+#: Number of attempts to write a record that another process may quarantine.
 _ATTEMPTS = 3
 
 
@@ -52,16 +88,16 @@ _MAPPINGS = ("evidence", "arrays", "recorded")
 
 
 class _DamageError(Exception):
-    """A record that must not be believed; the text says why."""
+    """A record that must not be used; the text says why."""
 
 
-#: What reading a record that is not one may raise.
+#: Errors while reading an invalid record.
 _UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, _DamageError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTrial:
-    """A trial with the record that vouches for it."""
+    """A trial with its record."""
 
     trial: Trial
     record: TrialRecord
@@ -69,7 +105,7 @@ class StoredTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A record as a list shows it. ``spec``, ``kind`` and ``made`` are what it says of itself, empty where nothing."""
+    """A record in a list. ``spec``, ``kind`` and ``made`` are its own values, possibly empty."""
 
     key: str
     size: int
@@ -79,13 +115,18 @@ class Entry:
 
 
 class Store:
-    """Trials by their keys. Safe for several writers: records are never changed, only added or removed whole."""
+    """Trials by key. Safe for several writers: records never change and are added or removed as a whole."""
 
     def __init__(self, location: str | Path, key: bytes | None = None, *, only_read: bool = False) -> None:
-        """``location``: a folder, or a URL that fsspec knows. ``key``: seals records, and only those sealed are read.
-        only_read: damaged records are left where they are, as whoever has another key may not find them damaged.
+        """Open a store.
 
-        Raises ``UsageError`` where it does not, and where the place is neither a store nor empty nor absent.
+        Args:
+            location: A folder, or a URL that fsspec supports.
+            key: Seals new records; other records are ignored.
+            only_read: Whether to leave damaged records in place.
+
+        Raises:
+            UsageError: The location is invalid, or is neither a store nor empty nor absent.
         """
         self._storage = open_storage(location)
         self._key = key
@@ -94,26 +135,29 @@ class Store:
 
     @property
     def location(self) -> str:
-        """The path or URL that names it."""
+        """The path or URL."""
         return self._storage.location
 
     def exists(self) -> bool:
-        """Whether there is anything at its place yet."""
+        """Whether the location exists."""
         return self._storage.exists()
 
     def refusal(self) -> str | None:
-        """Why no trial could be kept here, in words; None where one could."""
+        """Why no trial can be stored here; None if one can."""
         return self._storage.refusal()
 
     def get(
         self, key: str, on_damage: Callable[[str], None] | None = None, index: int | None = None
     ) -> StoredTrial | None:
-        """The trial stored under ``key``, or None. A damaged record is set aside, reported, and counts as absent; of a
-        store that is only read, it counts as absent.
+        """The trial stored under ``key``, or None. A damaged record is quarantined and reported.
 
-        index: which trial of its audit it must be, where that is known.
+        Args:
+            key: The key.
+            on_damage: Receives a message about a damaged record.
+            index: The expected index of the trial in its audit.
 
-        Raises ``UsageError`` where the system does not let us read it.
+        Raises:
+            UsageError: The system denies reading it.
         """
         try:
             if not self._storage.holds(key):
@@ -133,9 +177,10 @@ class Store:
             return None
 
     def put(self, key: str, trial: Trial, recorded: FrozenMap) -> StoredTrial:
-        """Store a trial and return it as it was stored; a record that is already there stays and is returned.
+        """Store a trial and return it as stored; an existing record is returned unchanged.
 
-        Raises ``ValueError`` when the evidence is not finite JSON or larger than 1 MiB.
+        Raises:
+            ValueError: The evidence is not finite JSON or larger than 1 MiB.
         """
         try:
             evidence = canonical_json(trial.evidence)
@@ -162,14 +207,14 @@ class Store:
         raise UsageError(f"cannot keep trial {key[:12]} in {self.location}: it is damaged whenever it is read back")
 
     def quarantine(self, key: str) -> None:
-        """Take away what is stored under ``key``, as ``get`` does with what is damaged; an absent one is no error."""
+        """Quarantine the record of ``key``, if it exists."""
         with suppress(OSError, UsageError):  # where another was faster, or the store cannot be written to
             self._storage.quarantine(key)
 
     def unfinished(self, key: str) -> Path | None:
-        """A folder for the state of a trial in work, which may not exist; it is removed once the trial is stored.
+        """A folder for the state of an unfinished trial, removed once the trial is stored.
 
-        None where the store has no folder on this machine.
+        It may not exist. None if the store has no local folder.
         """
         folder = self._storage.unfinished(key)
         if folder is not None:
@@ -178,7 +223,7 @@ class Store:
         return folder
 
     def sweep(self) -> int:
-        """Remove what is no record: of trials that were not finished, and what was set aside; its bytes."""
+        """Remove state of unfinished trials and quarantined records; returns their bytes."""
         return self._storage.sweep()
 
     def keys(self) -> Iterator[str]:
@@ -186,20 +231,20 @@ class Store:
         yield from sorted(self._storage.keys())
 
     def entries(self) -> Iterator[Entry]:
-        """All stored trials by their keys, with what each says of itself; arrays are not looked at."""
+        """All stored trials by key with their own descriptions, without reading arrays."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             yield from (entry for entry in pool.map(self._entry, self.keys()) if entry is not None)
 
     def size(self, key: str) -> int:
-        """The bytes that one trial takes."""
+        """The size of a trial in bytes."""
         return self._storage.size(key)
 
     def remove(self, key: str) -> None:
-        """Remove one trial; an absent one is no error."""
+        """Remove a trial if it exists."""
         self._storage.remove(key)
 
     def _entry(self, key: str) -> Entry | None:
-        """What a list shows of a trial; None where another process has just removed it."""
+        """The entry of a trial; None if another process has just removed it."""
         try:
             size = self.size(key)
         except FileNotFoundError:
@@ -219,7 +264,7 @@ class Store:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _body(self, key: str) -> dict[str, Any]:
-        """What ``record.json`` says, once it is known to be what was written under this key."""
+        """The content of ``record.json``, if it was written under this key."""
         body: dict[str, Any] = json.loads(_read(self._storage.file(key, RECORD)))
         seal, claimed = body.pop("seal", None), body.pop("digest")
         if digest(body) != claimed or body["key"] != key or body["schema"] != SCHEMA:
@@ -289,7 +334,6 @@ def _write_array(file: Path, array: np.ndarray) -> dict[str, Json]:
 
 
 def _read(file: Path) -> bytes:
-    """A record's text."""
     try:
         return read_regular(file, MAX_RECORD_BYTES, follow=False)
     except NotRegularError as error:
@@ -297,7 +341,7 @@ def _read(file: Path) -> bytes:
 
 
 def _array_file(name: str) -> str:
-    """The file of an array; a name that is no identifier could lead out of the record."""
+    """The file of an array. Only identifiers are safe names."""
     if not name.isidentifier():
         raise ValueError(f"array name {name!r} is not an identifier")
     return f"{name}.npy"

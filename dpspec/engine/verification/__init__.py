@@ -1,1 +1,1 @@
-"""Recomputing what a result says, and comparing."""
+"""Recomputation of a result and comparison."""

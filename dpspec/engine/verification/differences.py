@@ -1,13 +1,11 @@
-"""Comparing what a result says with what was recomputed, leaf by leaf.
+"""Comparison of a result with its recomputation, leaf by leaf.
 
-Of results of other versions it says which verdicts would be other ones now. Rules and bounds change between versions,
-so what differs then may do so by a rule or by an edit, and nothing in a result tells which. A verdict that would be
-another one is what matters in either case.
+For results of other versions it reports the verdicts that would change now. Rules and bounds change between versions,
+so a difference may come from a rule or from an edit; a changed verdict matters in either case.
 
-Some of a result nothing implies, so that no recomputation can tell whether it was edited, and ``verify`` says so. None
-of it decides a verdict: it says when, where and with what an audit was made, and how it is described. But whoever
-makes up what trials measured, and everything that follows from it, makes up a result that follows from itself: only the
-store, or training again, tells.
+Some values of a result follow from nothing, so recomputation cannot detect their edits; ``verify`` lists them. None of
+them decides a verdict. A forger who invents consistent measurements of trials and everything that follows from them is
+detected only by the store or by training again.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from dpspec.engine.storage.origins import environment
 from dpspec.engine.storage.trial_store import Store
 from dpspec.text import clipped
 
-#: Numbers that differ by less than this, relatively, are equal: other machines round differently.
+#: Relative difference up to which numbers are equal, because machines round differently.
 TOLERANCE = 1e-9
 
 _NAME = re.compile(r"verdicts\[(\d+)\]\.verdict")
@@ -33,12 +31,12 @@ _NAME = re.compile(r"verdicts\[(\d+)\]\.verdict")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """One value of a result that does not follow from the rest.
+    """A value of a result that does not follow from the rest.
 
-    differs: False for a value that cannot be recomputed because what it rests on is not at hand; it may be what it says
-        or not.
-    claims: the claims whose verdicts, for that, were not recomputed either.
-    because: the reason of the verdict that was recomputed, where a verdict differs.
+    Attributes:
+        differs: False for a value that cannot be recomputed because its inputs are not available.
+        claims: The claims whose verdicts were not recomputed for that reason.
+        because: The reason of the recomputed verdict, if a verdict differs.
     """
 
     audit: str
@@ -51,7 +49,7 @@ class Mismatch:
 
 
 def compare(audit: str, what: str, recorded: Json, recomputed: Json) -> Iterator[Mismatch]:
-    """Walk two JSON values and yield a mismatch at every leaf where they differ."""
+    """Yield a mismatch at every leaf where two JSON values differ."""
     if isinstance(recorded, dict) and isinstance(recomputed, dict):
         for key in [*recorded, *(k for k in recomputed if k not in recorded)]:
             if key in recorded and key in recomputed:
@@ -67,7 +65,7 @@ def compare(audit: str, what: str, recorded: Json, recomputed: Json) -> Iterator
 
 
 def explained(mismatches: Iterable[Mismatch], reasons: Sequence[str]) -> Iterator[Mismatch]:
-    """The mismatches of verdicts, those of their names with the reason of the verdict that was recomputed."""
+    """The mismatches of verdicts, with the reasons of the recomputed verdicts."""
     for mismatch in mismatches:
         place = _NAME.fullmatch(mismatch.what)
         yield dataclasses.replace(mismatch, because=reasons[int(place[1])]) if place is not None else mismatch
@@ -82,17 +80,17 @@ def _equal(a: Json, b: Json) -> bool:
 
 
 def short(value: Json) -> str:
-    """A value as it is told, on one line."""
+    """A value on one line."""
     text = f"a list of {len(value)}" if isinstance(value, list) else str(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-#: What a verdict says besides whether its claim holds: other numbers, told in other words.
+#: Parts of a verdict besides its outcome.
 _NUMBERS = re.compile(
     r"verdicts\[\d+\]\.(text|reason|upper|lower|upper_finding|lower_finding|provable|refutable|p_value)"
 )
 
-#: What a version decides for itself.
+#: Values that the rules of a version determine.
 _OF_RULES = re.compile(
     r"(findings|series|checks|evidence|power|notes|digest|document|facts|planned_trials|settled_after|left_out|trials\[)"
     r"|conformance\.reason|\d+ trials?,"
@@ -102,7 +100,7 @@ _VERDICT = re.compile(r"verdicts\[(\d+)\]\.verdict")
 
 
 def other_versions(result: Result, catalog: Catalog) -> tuple[str, ...]:
-    """The distributions that a result names in a version that is not installed: ``dpspec 0.1.0 (here 0.2.0)``."""
+    """The distributions of a result with another installed version: ``dpspec 0.1.0 (here 0.2.0)``."""
     here = _versions(environment(catalog))
     recorded = [_versions(part.environment) for part in result.parts] or [_versions(result.environment)]
     named = (
@@ -115,14 +113,13 @@ def other_versions(result: Result, catalog: Catalog) -> tuple[str, ...]:
 
 
 def absent_packages(result: Result, catalog: Catalog) -> tuple[str, ...]:
-    """The distributions of plugins that a result was made with and that offer nothing here, with their versions."""
+    """The plugins' distributions of a result that are not installed, with their versions."""
     here, recorded = _versions(environment(catalog)), _versions(result.environment)
     return tuple(clipped(f"{name} {version}") for name, version in recorded.items() if name not in here)
 
 
 def changed(result: Result, mismatches: Sequence[Mismatch]) -> Iterator[tuple[Mismatch, str]]:
-    """The mismatches that change what a result concludes, each in one line: verdicts, whether they were expected, and
-    what no rule decides."""
+    """The mismatches that change the conclusions of a result, each in one line."""
     for mismatch in mismatches:
         if not mismatch.differs or _NUMBERS.fullmatch(mismatch.what) or _OF_RULES.match(mismatch.what):
             continue
@@ -138,7 +135,7 @@ def changed(result: Result, mismatches: Sequence[Mismatch]) -> Iterator[tuple[Mi
 
 
 def tally(mismatches: Sequence[Mismatch]) -> str:
-    """How many values differ in which part: ``findings 3, series 1``."""
+    """The number of different values per part: ``findings 3, series 1``."""
     parts = Counter(re.split(r"[.\[,:]", mismatch.what, maxsplit=1)[0] for mismatch in mismatches)
     return ", ".join(f"{part} {number}" for part, number in parts.items())
 
@@ -148,14 +145,14 @@ def _claim(result: Result, audit: str, index: int) -> str:
 
 
 def _versions(values: FrozenMap) -> dict[str, str]:
-    """The versions of what decides bounds and verdicts: dpspec, and the distributions of plugins."""
+    """The versions of dpspec and of the plugins' distributions."""
     plugins = values.get("plugins")
     named = [str(text).rpartition(" ") for text in (plugins.values() if isinstance(plugins, Mapping) else ())]
     versions = {name: version for name, _, version in named}
     return versions | ({"dpspec": str(values["dpspec"])} if values.get("dpspec") else {})
 
 
-#: Places of a result, with ``*`` for any index or key, and what stands there for people.
+#: Places of a result that nothing implies, with ``*`` for any index or key, and their meaning.
 UNVERIFIED = {
     "created": "when it was made",
     "environment.*": "by which command, with which versions, and where",
@@ -165,17 +162,17 @@ UNVERIFIED = {
     "audits.*.source": "in which files its specs were",
     "audits.*.places.*": "in which files its specs were",
     "audits.*.seconds": "how long it took",
-    "audits.*.stored_trials": "how many trials were in the store before",
+    "audits.*.stored_trials": "the number of its stored trials",
     "audits.*.document.description": "how it is described",
     "audits.*.document.system": "whose it is",
     "audits.*.document.owner": "whose it is",
     "audits.*.document.contact": "whose it is",
-    "audits.*.trials.*.recorded.*": "with which versions its trials were made",
+    "audits.*.trials.*.recorded.*": "the versions of its trials",
 }
 
 
 def unverified(result: Result, store: Store | None) -> str:
-    """One line that names all of it; of the trials, what they measured where no store vouches for it."""
+    """One line that names them, including measurements of trials that no store contains."""
     trials = sum(len(audit.trials) for audit in result.audits)
     parts = list(dict.fromkeys(UNVERIFIED.values()))
     if not result.parts:
@@ -185,5 +182,5 @@ def unverified(result: Result, store: Store | None) -> str:
         parts.remove(UNVERIFIED["audits.*.trials.*.recorded.*"])
     else:
         measured = f"what {trials} trial{'' if trials == 1 else 's'} measured"
-        parts.insert(0, measured if store is None else f"{measured}, but for those that the store has")
+        parts.insert(0, measured if store is None else f"{measured}, except stored ones")
     return f"not verified, because nothing in a result implies it: {'; '.join(parts)}"

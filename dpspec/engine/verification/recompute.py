@@ -1,8 +1,8 @@
-"""One audit of a result, recomputed from its spec and the records of its trials.
+"""Recomputation of one audit of a result, from its spec and the records of its trials.
 
-Where the arrays of trials, which only the store holds, are unavailable, fields of the stored result are reused.
-
-What an audit says of its spec is compared too: its name, the cell of a matrix that it is, where its claims stand.
+Inputs that are not available are taken from the result and reported: the arrays of trials, which only the store holds;
+a table of scores that trials read; the folder of a recorded run. The comparison includes the audit's values about its
+spec: its name, its cell of a matrix, and the places of its claims.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import dataclasses
 import re
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dpspec.contract import DataError, Finding, FrozenMap, MissingArrayError, Series, Spec, Trial, thaw
+from dpspec.contract import DataError, Finding, FrozenMap, MissingArrayError, Plan, Series, Spec, Trial, thaw
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.judging.judge_input import Concluded, OtherTests
@@ -24,29 +25,107 @@ from dpspec.engine.results.result import AuditResult, TrialRecord
 from dpspec.engine.running.conclude import Bounded, Trained, conclude, stopped_after
 from dpspec.engine.storage.origins import OtherOrigins, trials_from_other_revisions
 from dpspec.engine.storage.trial_store import Store, StoredTrial
-from dpspec.engine.verification.absent_inputs import (
-    absent_file,
-    counted_trials,
-    file_not_at_hand,
-    not_vouched,
-    recorded_plan,
-    recording_of,
-    without_its_file,
-)
 from dpspec.engine.verification.differences import Mismatch, compare, short
 from dpspec.engine.verification.verify_redacted import merged
-from dpspec.errors import SpecError
+from dpspec.errors import DpspecError, SpecError
 from dpspec.json_records import write
 from dpspec.language.composing.matrix import Cell, place_cell, suffixes
 from dpspec.language.load import from_document
 from dpspec.language.reading.tree import from_plain, plain
 
-#: What a cell adds to the name where its values do not tell it from others.
+if TYPE_CHECKING:
+    from dpspec.engine.recorded.executed_run import ExecutedRun
+
+
+def absent_file(prepared: Prepared) -> DataError | None:
+    """Why a file that trials read in addition to the data is not available; None if it is, or without one."""
+    if prepared.spec.audit is None:
+        return None
+    try:
+        prepared.audit.trial_inputs(prepared.spec)
+    except DataError as error:
+        return error
+    return None
+
+
+def without_its_file(prepared: Prepared) -> Prepared:
+    """The same without the error about the missing file."""
+    kept = tuple(d for d in prepared.diagnostics if d.code != "data-unreadable")
+    return dataclasses.replace(prepared, diagnostics=kept)
+
+
+def recorded_plan(audit: AuditResult) -> Plan:
+    """The plan of a result that depends on a missing file."""
+    return Plan(
+        chunks=(tuple(range(audit.planned_trials)),),
+        seconds=0.0,
+        memory_bytes=0,
+        power=audit.power,
+        notes=audit.notes,
+        checks=audit.promised,
+    )
+
+
+def file_not_at_hand(audit: AuditResult, error: DataError) -> Mismatch:
+    """The report that trials are taken as recorded because their file is missing."""
+    return Mismatch(
+        audit=audit.name,
+        what="the file that its trials read",
+        recorded=counted_trials(len(audit.trials)),
+        recomputed=f"taken as recorded, without the file: {error}",
+        differs=False,
+        claims=tuple(verdict.claim for verdict in audit.verdicts),
+    )
+
+
+def recording_of(audit: AuditResult, prepared: Prepared) -> tuple[ExecutedRun | None, list[Mismatch]]:
+    """Evaluate the recorded run of a spec again, or use the result's values if its folder is missing or invalid."""
+    reader = prepared.recording
+    if reader is None:
+        return None, []
+    setup = audit.recording.setup if audit.recording is not None else audit.notes
+    recorded = "; ".join(setup[-1:]) or "a recorded run"
+    try:
+        return reader.read(prepared.spec, prepared.facts), []
+    except SpecError as error:  # there is no such folder
+        differs, found = False, f"taken as recorded: {error}"
+    except DpspecError as error:
+        differs, found = True, str(error)
+    gone = Mismatch(
+        audit=audit.name,
+        what="recording",
+        recorded=recorded,
+        recomputed=found,
+        differs=differs,
+        claims=tuple(verdict.claim for verdict in audit.verdicts),
+    )
+    return reader.from_result(audit), [gone]
+
+
+def not_vouched(audit: AuditResult, stored: Sequence[StoredTrial | None]) -> Iterator[Mismatch]:
+    """Yield a report of the trials that the store lacks."""
+    if missing := [index for index, trial in enumerate(stored) if trial is None]:
+        yield Mismatch(
+            audit=audit.name,
+            what="trials",
+            recorded=counted_trials(len(missing)),
+            recomputed=f"taken as recorded: the store has no seal of {'it' if len(missing) == 1 else 'them'}",
+            differs=False,
+            claims=tuple(verdict.claim for verdict in audit.verdicts),
+        )
+
+
+def counted_trials(number: int) -> str:
+    """``2 trials``."""
+    return f"{number} trial{'' if number == 1 else 's'}"
+
+
+#: Suffix of a cell's name if its values do not distinguish it.
 _NUMBERED = re.compile(r"\[#[1-9][0-9]*\]")
 
 
 def of_spec(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Mismatch]:
-    """Every word about the spec that its document does not say."""
+    """Compare the audit's values about its spec with the document."""
     yield from compare(audit.name, "digest", audit.digest, spec.digest)
     yield from compare(audit.name, "document", write(audit.document), write(spec.document))
     cell = Cell({place: from_plain(thaw(value)) for place, value in audit.cell.items()})
@@ -62,7 +141,7 @@ def of_spec(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Mismat
 
 
 def same_names(audits: Sequence[AuditResult]) -> Iterator[Mismatch]:
-    """No two audits of one invocation may have one name: verdicts are told apart by it."""
+    """Report audits of one invocation with equal names."""
     names = [audit.name for audit in audits]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         number = f"{names.count(name)} audits"
@@ -70,7 +149,7 @@ def same_names(audits: Sequence[AuditResult]) -> Iterator[Mismatch]:
 
 
 def _is_cell(cell: Cell, spec: Spec, catalog: Catalog) -> bool:
-    """Whether the document is what it becomes with the cell's values in their places."""
+    """Whether the document already contains the cell's values in their places."""
     placed, problems = place_cell(from_plain(spec.to_json()), cell)
     try:
         return not problems and from_document(plain(placed), catalog, spec.directory).digest == spec.digest
@@ -79,7 +158,7 @@ def _is_cell(cell: Cell, spec: Spec, catalog: Catalog) -> bool:
 
 
 def _is_named(audit: AuditResult, cell: Cell) -> bool:
-    """Whether it is called after its document and its cell."""
+    """Whether the audit has the name of its document and cell."""
     name = str(audit.document.get("name", ""))
     if not audit.cell:
         return audit.name == name
@@ -90,15 +169,15 @@ def _is_named(audit: AuditResult, cell: Cell) -> bool:
     return audit.name.startswith(name) and (added in known or _NUMBERED.fullmatch(added) is not None)
 
 
-#: What of a trial's record says when it was made.
+#: Keys of a trial's record about its time.
 _WHEN = ("made", "seconds")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recomputed:
-    """An audit of a result, and its stages recomputed.
+    """An audit of a result and its recomputed stages.
 
-    taken: of which parts something was taken as recorded; None where nothing is missing.
+    ``taken`` names, per value taken from the result, its part; None if nothing is missing.
     """
 
     recorded: AuditResult
@@ -116,7 +195,7 @@ def recompute(
     *,
     vouched: bool = False,
 ) -> tuple[Recomputed, list[Mismatch]]:
-    """An audit made anew, and what was found on the way; ``vouched``: the store is to have all of its trials."""
+    """Recompute an audit; ``vouched``: whether the store must contain all of its trials."""
     folder = str(Path(audit.source).parent) if directory is None else directory
     spec = from_document(audit.document, catalog, folder, name=audit.name, cell=audit.cell)
     mismatches = list(of_spec(audit, spec, catalog))
@@ -126,7 +205,7 @@ def recompute(
     mismatches.extend(compare(audit.name, "facts", write(audit.facts), write(prepared.facts)))
     mismatches.extend(_unseen(audit, prepared))
     inputs = prepared.audit.trial_inputs(spec) if absent is None else FrozenMap()
-    # Bounds alone were asked for where no trial was planned.
+    # Without planned trials, the result has bounds only.
     asked = bool(audit.planned_trials or audit.trials)
     plan = NO_TRIALS if not asked else prepared.plan() if absent is None else recorded_plan(audit)
     chunk_of = {index: chunk for chunk in plan.chunks for index in chunk}
@@ -172,7 +251,7 @@ def recompute(
 
 
 def _bounds(prepared: Prepared, catalog: Catalog, inputs: FrozenMap) -> list[Finding | Series]:
-    """The bounds, computed anew. Raises ``SpecError`` where numbers are too large or too small to compute with."""
+    """Compute the bounds. Raises ``SpecError`` if numbers are out of range."""
     context = RunContext(prepared, catalog, inputs, device="cpu")
     try:
         return list(prepared.audit.bound(prepared.spec, context))
@@ -183,7 +262,7 @@ def _bounds(prepared: Prepared, catalog: Catalog, inputs: FrozenMap) -> list[Fin
 
 
 def _concluded(bounded: Bounded, trials: Sequence[Trial], others: OtherTests) -> tuple[Concluded, int | None]:
-    """What follows from the trials, and when they were to stop. Raises ``ValueError`` where nothing follows."""
+    """The conclusions from the trials, and the number after which they had to stop. Raises ``ValueError`` without."""
     if not trials:
         return conclude(bounded, trials), None
     try:
@@ -196,9 +275,9 @@ def _concluded(bounded: Bounded, trials: Sequence[Trial], others: OtherTests) ->
 
 
 def _as_recorded(audit: AuditResult, bounds: Concluded) -> Concluded:
-    """The bounds as they were recomputed, with what followed from the trials as the result says.
+    """The recomputed bounds, with the result's own conclusions from the trials.
 
-    A result lists what followed from the bounds first; a redacted one has lost those that speak of the data.
+    A result lists what follows from bounds first; a redacted one lacks data-dependent bounds.
     """
     every: list[Finding | Series] = [*bounds.findings, *bounds.series]
     listed = [bound for bound in every if not audit.left_out or bound.privacy == "public"]
@@ -214,8 +293,7 @@ def _as_recorded(audit: AuditResult, bounds: Concluded) -> Concluded:
 
 
 def _made_otherwise(audit: str, origins: OtherOrigins, installed: FrozenMap) -> Iterator[Mismatch]:
-    """A line for every provider whose revision or code has changed since the trials were made, and one for the trials
-    that no provider explains."""
+    """Report every provider whose revision or code has changed since the trials, and unexplained trials."""
     for revisions, indices in origins.by_revisions.items():
         for part, kind, revision in revisions:
             yield Mismatch(
@@ -242,7 +320,7 @@ def _made_otherwise(audit: str, origins: OtherOrigins, installed: FrozenMap) -> 
 
 
 def _unseen(audit: AuditResult, prepared: Prepared) -> Iterator[Mismatch]:
-    """Facts of data, or of weights, that are not at hand are taken from the result as they stand."""
+    """Report facts of data or weights that are taken from the result because the files are missing."""
     try:
         prepared.source.facts()
     except DataError as error:
@@ -253,7 +331,7 @@ def _unseen(audit: AuditResult, prepared: Prepared) -> Iterator[Mismatch]:
 
 
 def _taken_as_recorded(audit: AuditResult, what: str, recorded: str, why: str) -> Mismatch:
-    """What cannot be made again, so that every verdict rests on what is recorded of it."""
+    """A value that cannot be recomputed and affects every verdict."""
     return Mismatch(
         audit=audit.name,
         what=what,
@@ -265,18 +343,18 @@ def _taken_as_recorded(audit: AuditResult, what: str, recorded: str, why: str) -
 
 
 def _uncounted(indices: Sequence[int], planned: Container[int], audit: str) -> Iterator[Mismatch]:
-    """Every trial must be one of those planned, and be there once, in their order."""
+    """Report trials that are not planned, repeated or unordered."""
     if sorted(set(indices)) != list(indices) or not all(index in planned for index in indices):
         yield Mismatch(
             audit=audit,
             what="trials",
             recorded=short(", ".join(map(str, indices))),
-            recomputed="every trial must be one of those planned, and be there once, in their order",
+            recomputed="every trial must be planned and occur once, in order",
         )
 
 
 def _trial(record: TrialRecord, stored: StoredTrial | None) -> Trial:
-    """The trial with what the store has of it besides: arrays, and evidence that was left out."""
+    """The trial with the arrays and the internal evidence of the store."""
     if stored is None:
         return Trial(index=record.index, evidence=record.evidence)
     more = {key: stored.record.evidence[key] for key in (INTERNAL,) if key in stored.record.evidence}
@@ -284,13 +362,13 @@ def _trial(record: TrialRecord, stored: StoredTrial | None) -> Trial:
 
 
 def _altered(audit: str, record: TrialRecord, stored: StoredTrial | None) -> Iterator[Mismatch]:
-    """Where the trial is at hand, the result must say of it what was stored, but for what was left out."""
+    """Compare the result's trial with the stored one, except for removed evidence."""
     if stored is None:
         return
     ours = {key: value for key, value in stored.record.evidence.items() if key in record.evidence or key != INTERNAL}
     where = f"trials[{record.index}]"
     yield from compare(audit, f"{where}.evidence", write(record.evidence), write(ours))
     yield from compare(audit, f"{where}.arrays", write(record.arrays), write(stored.record.arrays))
-    # A trial that was made again, as others of its chunk were missing, is the same but for when it was made.
+    # A trial that was repeated with its chunk differs in its time only.
     of_result, of_store = ({k: v for k, v in r.recorded.items() if k not in _WHEN} for r in (record, stored.record))
     yield from compare(audit, f"{where}.recorded", write(of_result), write(of_store))

@@ -1,8 +1,7 @@
-"""Recompute what a result says, from the spec and the trials' evidence that it carries, and compare.
+"""Verification of a result: recompute it from its spec and its trials' evidence, and compare.
 
-Nothing is trained. Bounds are computed anew, conclusions drawn anew from the embedded evidence, and all claims
-judged anew; a number that was edited by hand no longer follows and is named. What cannot be recomputed, because it
-rests on something that is not at hand, is named too, and with it the claims whose verdicts rest on it.
+It trains nothing. Bounds, conclusions and verdicts are recomputed; a value that was edited no longer follows and is
+reported. Values that cannot be recomputed because an input is missing are reported with the affected claims.
 """
 
 from __future__ import annotations
@@ -49,16 +48,19 @@ def verify(
     store: Store | None = None,
     vouched: bool = False,
 ) -> tuple[Mismatch, ...]:
-    """Every value that does not follow, and every one that could not be recomputed; empty when all was, and follows.
+    """All values that do not follow, and all that could not be recomputed.
 
-    What nothing in a result implies is not verified (``dpspec.engine.verification.differences``).
+    Values that follow from nothing are not verified (``dpspec.engine.verification.differences``).
 
-    directory: what relative data files of the specs are relative to (bounds may read the data); by default the
-        folder of the file that each spec came from.
-    store: where arrays that conclusions need are looked up, and evidence is compared with what was stored.
-    vouched: whether a trial that the store does not have is told as one that could not be recomputed.
+    Args:
+        result: The result.
+        catalog: The installed providers.
+        directory: The base folder of the specs' data files; by default the folder of each spec's file.
+        store: Provides arrays, and evidence to compare with.
+        vouched: Whether to report trials that the store lacks.
 
-    Raises ``PluginError`` when a kind that the result names is not installed.
+    Raises:
+        PluginError: A kind of the result is not installed.
     """
     if result.parts:
         return tuple(_of_parts(result, catalog, directory, store, vouched=vouched))
@@ -110,7 +112,7 @@ def verify(
 def _of_parts(
     result: Result, catalog: Catalog, directory: str | None, store: Store | None, *, vouched: bool
 ) -> Iterator[Mismatch]:
-    """Every part by itself, as it was judged, and that the whole is no more than these."""
+    """Verify every part of a joined result, and the composition of the whole."""
     parts = split(result)
     for source, part, named in zip((recorded.source for recorded in result.parts), parts, apart(result), strict=True):
         names = {old.name: new.name for old, new in zip(part.audits, named.audits, strict=True)}
@@ -129,14 +131,14 @@ def _unjudged(audit: AuditResult) -> Mismatch:
         audit=audit.name,
         what="its verdicts",
         recorded=", ".join(dict.fromkeys(verdict.verdict for verdict in audit.verdicts)) or "none",
-        recomputed="they are one family with those of an audit that cannot be made anew",
+        recomputed="they share a family with an audit that cannot be recomputed",
         differs=False,
         claims=tuple(verdict.claim for verdict in audit.verdicts),
     )
 
 
 def _unpromised(audit: AuditResult) -> Mismatch:
-    """Results of version 0.1.0 do not say what their plans promised: conformance is held against the plan made anew."""
+    """Results of version 0.1.0 lack their plans' promises, which are taken from the new plan."""
     return Mismatch(
         audit=audit.name,
         what="promised",

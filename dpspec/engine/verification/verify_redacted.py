@@ -1,8 +1,8 @@
-"""Verifying a result that values were left out of: what can still be said of what rests on them.
+"""Verification of a redacted result.
 
-Where nothing that was left out is missing here, because the bounds are all there is or the store has the trials, the
-audit is made anew as a whole, redacted as it was, and compared; how much was left out must then come out again too.
-Otherwise what rests on left-out evidence is taken as recorded, and named.
+If the removed values can be recomputed, from bounds or from a store with the trials, the audit is recomputed, redacted
+and compared, including the number of removed values. Otherwise values that depend on removed evidence are taken from
+the result and reported.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from dpspec.engine.results.result import AuditResult
 from dpspec.engine.verification.differences import Mismatch, compare
 from dpspec.json_records import write
 
-#: What a verdict says of its claim, whatever it rests on.
+#: Parts of a verdict that follow from its claim.
 _OF_THE_CLAIM = ("kind", "text", "expect", "expected", "quantity", "claimed")
 
-#: What follows from trials.
+#: Parts of an audit that follow from trials.
 _PARTS = ("findings", "series", "checks", "evidence")
 
 
 def merged(audit: AuditResult, again: Concluded) -> tuple[Concluded, tuple[str, ...]]:
-    """The recomputed conclusions with what only the audit has in its places; of which part each of the latter is."""
+    """The recomputed conclusions with the values that only the audit has, and the part of each such value."""
     parts: dict[str, Any] = {}
     taken: list[str] = []
     for part in _PARTS:
@@ -44,11 +44,13 @@ def merged(audit: AuditResult, again: Concluded) -> tuple[Concluded, tuple[str, 
 def comparable(
     old: AuditResult, new: AuditResult, family: int, taken: Sequence[str] | None
 ) -> tuple[AuditResult, AuditResult, list[Mismatch]]:
-    """An audit that values were left out of and one made anew, both without what cannot be compared; and what does not
-    follow, or could not be made anew, in that.
+    """A redacted audit and its recomputation without incomparable values, and the mismatches.
 
-    family: how many checks the invocation made. taken: of which parts something was taken as recorded; None where
-        nothing that was left out is missing here.
+    Args:
+        old: The audit of the result.
+        new: The recomputed audit.
+        family: The number of checks of the invocation.
+        taken: The part of each value taken from the result; None if nothing is missing.
     """
     new = redact_audit(new, family)
     if taken is None or (not taken and old.left_out == new.left_out):
@@ -65,7 +67,7 @@ def comparable(
 
 
 def _merge(recorded: Sequence[Any], again: Sequence[Any]) -> tuple[list[Any], int]:
-    """``again``, and behind what each of the others followed there what ``recorded`` has besides; and how many."""
+    """``again`` with the further values of ``recorded`` in their order, and their number."""
     places: dict[Hashable, deque[int]] = defaultdict(deque)
     for i, item in enumerate(again):
         places[_key(item)].append(i)
@@ -84,7 +86,7 @@ def _merge(recorded: Sequence[Any], again: Sequence[Any]) -> tuple[list[Any], in
 
 
 def _key(item: Any) -> Hashable:
-    """What tells an outcome from others, whatever was found."""
+    """The identity of an outcome without its numbers."""
     match item:
         case Finding():
             what = (item.quantity, item.bound, item.rigor, item.method, item.source, item.privacy)
@@ -98,7 +100,7 @@ def _key(item: Any) -> Hashable:
 
 
 def _counts(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
-    """No less can have been left out than would be here, and nothing of a class that there is not."""
+    """Compare the numbers of removed values: at least the recomputed number, and only known classes."""
     for privacy, number in old.left_out.items():
         due = int(new.left_out.get(privacy, 0))
         if privacy not in get_args(Privacy) or privacy == "public" or number < due:
@@ -108,7 +110,7 @@ def _counts(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
                 audit=old.name,
                 what=f"left_out.{privacy}",
                 recorded=f"{number} values",
-                recomputed=f"{due} of them come out again; the rest needs the run's store, or its data",
+                recomputed=f"{due} recomputed; the rest needs the run's store, or its data",
                 differs=False,
             )
     for privacy, number in new.left_out.items():
@@ -117,7 +119,7 @@ def _counts(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
 
 
 def _left_out(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
-    """What can still be said of verdicts that rest on values which were left out."""
+    """Compare the known parts of verdicts that depend on removed values."""
     again = {verdict.claim: verdict for verdict in new.verdicts}
     for verdict in old.verdicts:
         if verdict.reason != LEFT_OUT_REASON:
@@ -134,22 +136,22 @@ def _left_out(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
         yield from compare(old.name, f"{what}: p_value", verdict.p_value, None)
         if verdict.upper is not None and verdict.lower is not None:
             ends = f"[{verdict.lower}, {verdict.upper}]"
-            yield Mismatch(audit=old.name, what=what, recorded=ends, recomputed="one end rests on what was left out")
-        # No value that was left out can turn what an attack rejects: the tests of privacy are a family of their own.
+            yield Mismatch(audit=old.name, what=what, recorded=ends, recomputed="one end depends on an omitted value")
+        # No omitted value can change an attack's rejection, because the privacy tests are a separate family.
         rejects = verdict.kind != "metric" and verdict_now.verdict in ("refuted", "contradicted")
         differs = rejects and verdict.verdict not in ("refuted", "contradicted")
         yield Mismatch(
             audit=old.name,
             what=what,
             recorded=verdict.verdict,
-            recomputed=verdict_now.verdict if differs else "rests on values that were left out of this result",
+            recomputed=verdict_now.verdict if differs else "depends on values that this result omits",
             differs=differs,
             claims=(verdict.claim,),
         )
 
 
 def _taken(old: AuditResult, taken: Sequence[str]) -> Iterator[Mismatch]:
-    """What was taken as recorded, and whose verdicts may rest on it."""
+    """Report the values taken from the result and the claims that depend on them."""
     everyone = tuple(verdict.claim for verdict in old.verdicts)
     executed = tuple(
         verdict.claim
@@ -162,14 +164,14 @@ def _taken(old: AuditResult, taken: Sequence[str]) -> Iterator[Mismatch]:
             audit=old.name,
             what="conformance" if part == "checks" else part,
             recorded=old.conformance.status if part == "checks" else f"a list of {len(getattr(old, part))}",
-            recomputed=f"{number} {part} rest on values that were left out of this result",
+            recomputed=f"{number} {part} depend on values that this result omits",
             differs=False,
             claims=rest[part],
         )
 
 
 def _blurred_away(old: AuditResult, new: AuditResult, family: int) -> bool:
-    """Whether what rejected the declaration may do so no more for its p-value being told as a power of ten."""
+    """Whether a rejected check may no longer reject because its p-value was rounded to a power of ten."""
     family *= looks(len(new.trials), new.needed_trials)
     near = (dataclasses.replace(check, p_value=check.p_value / 10.0) for check in new.checks if check.p_value < 1.0)
     return (old.conformance.status, new.conformance.status) == ("deviates", "conforms-within") and any(
@@ -178,7 +180,7 @@ def _blurred_away(old: AuditResult, new: AuditResult, family: int) -> bool:
 
 
 def _plainly(audit: AuditResult) -> AuditResult:
-    """Without the tests behind assumptions: which of several is told depends on digits that were left out."""
+    """The audit without the tests of assumptions, whose choice depends on removed digits."""
 
     def plainly(held: Sequence[Assumption]) -> tuple[Assumption, ...]:
         return tuple(dataclasses.replace(assumption, test=None, detectable=None) for assumption in held)

@@ -18,8 +18,8 @@ import dpspec.contract as dps
 TRAINED_AS_DECLARED = dps.Assumption(
     name="trained-as-declared",
     status="unchecked",
-    text="what made the scores is the declared mechanism, with constants that do not depend on rows: it ran elsewhere, "
-    "and dpspec saw nothing of it but the scores",
+    text="an external program trained by the declared mechanism, with constants that do not depend on rows; dpspec "
+    "observed only the scores",
 )
 
 #: Maximum p-value for a contradiction, so that a thousand audits share the conformance level 1e-6.
@@ -46,14 +46,14 @@ def assumptions(method: str, rows: int, sizes: int) -> tuple[dps.Assumption, ...
     """
     from dpspec.stats import coins
 
-    one, row = ("run", "runs") if method == "many-run" else ("canary", "canaries")
+    unit, units = ("run", "runs") if method == "many-run" else ("canary", "canaries")
     level = coins_level(sizes)
     return (
         dps.Assumption(
             name="fair-coins",
             status="declared",
-            text=f"each {one} is in or out by a fair coin of its own, thrown before training and independent of all "
-            "else; that not too many are alike, and not too many in turns, was looked at, and nothing else",
+            text=f"an independent fair coin, thrown before training, decides whether each {unit} is in or out; only "
+            "balance and alternation were tested",
             test="exact binomial tests of balance and alternation",
             level=level,
             detectable=2.0 * (coins.least_seen(rows, level) - 0.5),
@@ -61,18 +61,17 @@ def assumptions(method: str, rows: int, sizes: int) -> tuple[dps.Assumption, ...
         dps.Assumption(
             name="blind-scores",
             status="declared",
-            text=f"the score of a {one} was made by one rule for those in and those out, without looking at its coin",
+            text=f"one rule computes the score of a {unit}, in or out, without its coin",
         ),
         dps.Assumption(
             name="fixed-rows",
             status="declared",
-            text=f"how many {row} there are was fixed before training, and all of them are in the table",
+            text=f"the number of {units} was fixed before training, and the table contains all {units}",
         ),
         dps.Assumption(
             name="access",
             status="declared",
-            text="scores were made of what threat_model.access says is released, and of nothing that an adversary "
-            "does not know",
+            text="scores use only the releases that threat_model.access names and the adversary's knowledge",
         ),
     )
 
@@ -101,5 +100,5 @@ def contradiction(
             test=f"{evidence.method}: the declared mechanism's own bound",
             p_value=p_value,
             observed="measured",
-            note=f"or coins and scores are not what they are taken for{of_groups}",
+            note=f"or an assumption about coins and scores is false{of_groups}",
         )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import dpspec.contract as dps
-from dpspec.data.scored.score_table import MOST_ROWS, PLACE, ScoreTable, read_table, table_digest
+from dpspec.data.score_table import MOST_ROWS, PLACE, ScoreTable, read_table, table_digest
 from dpspec.kit.recorded import fair_coins, recorded, recorded_number, whole_number
 
 
@@ -42,7 +42,7 @@ def table_of(inputs: Mapping[str, Any], directory: str | Path) -> ScoreTable:
     sizes = {int(size) for size in inputs["threat_model"]["group_size"]}
     table = read_table(directory, options, min(sizes) if len(sizes) == 1 else None)
     if wanted is not None and table.digest != wanted:
-        raise dps.DataError("the table of scores is not the one that the run began with: it changed", f"{PLACE}.path")
+        raise dps.DataError("the table of scores changed during the run", f"{PLACE}.path")
     return table
 
 
@@ -87,10 +87,10 @@ def recorded_outcomes(spec: dps.Spec, trial: dps.Trial) -> dict[int, str]:
     outcomes = recorded(trial, "outcomes")
     found = list(outcomes) if isinstance(outcomes, list | tuple) else [outcomes]
     if not all(isinstance(one, list | tuple) and len(one) == 2 and isinstance(one[1], str) for one in found):
-        raise ValueError("outcomes must be a list, each a size and its coins")
+        raise ValueError("outcomes must be a list of sizes with coins")
     sizes = [whole_number(size, "a group size", least=1) for size, _ in found]
     if sizes != sorted(set(sizes)) or not set(sizes) <= set(spec.threat_model.group_size):
-        raise ValueError("outcomes must be those of group sizes of the threat model, in order")
+        raise ValueError("outcomes must have group sizes of the threat model, in order")
     if sum(len(coins) for _, coins in found) != rows:
-        raise ValueError(f"outcomes must be those of {rows} rows")
+        raise ValueError(f"outcomes must have {rows} rows")
     return {size: fair_coins(coins, len(coins)) for size, (_, coins) in zip(sizes, found, strict=True)}

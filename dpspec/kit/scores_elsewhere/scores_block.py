@@ -18,25 +18,23 @@ def _column(description: str) -> dict[str, dps.Json]:
 
 #: JSON Schema of the block, for the key ``scores`` of a mechanism's ``audit``.
 SCHEMA: dict[str, dps.Json] = specs.block(
-    "A table of scores that another program wrote, instead of runs that dpspec makes: a row for each canary of one "
-    "run, or for each of many runs. Nothing is trained. The bound holds if the coins were fair, independent and thrown "
-    "before training, if no score was made by looking at its coin, and if the number of rows was fixed before.",
+    "A table of scores from another program instead of training: a row for each canary of one run, or for each of many "
+    "runs. The bound holds if inclusion bits are fair, independent and drawn before training, scores do not depend on "
+    "the bits, and the number of rows is fixed before.",
     ["path", "coin", "score"],
     path={
         "type": "string",
         "minLength": 1,
         "maxLength": 4000,
-        "description": "The table: a file that ends in .csv, .npz or .parquet, of at most 128 MiB and 1,000,000 rows. "
-        "Relative to the spec's directory.",
+        "description": "The table: a .csv, .npz or .parquet file of at most 128 MiB and 1,000,000 rows. Relative to "
+        "the spec's directory.",
     },
-    coin=_column("The column that says whether the canary was in (1) or out (0): as a fair coin decided."),
-    score=_column("The column of scores: the higher, the more it looks as if the canary was in."),
-    group_size=_column(
-        "The column that says how many records the row's group has. Left out, all have threat_model.group_size."
-    ),
-    id=_column("The column that names the canaries, or runs: none may stand there twice."),
+    coin=_column("The column of fair inclusion bits: 1 if the canary was included, else 0."),
+    score=_column("The column of scores; a higher score means more likely included."),
+    group_size=_column("The column with the number of records of the row's group. Default: threat_model.group_size."),
+    id=_column("The column with the names of canaries or runs, without duplicates."),
     rows=specs.integer(
-        "How many rows the table must have: the number of canaries, or of runs, as it was fixed before training.",
+        "The number of rows, canaries or runs, as fixed before training.",
         least=1,
         most=10**6,
     ),
@@ -55,12 +53,12 @@ _LEAST = {"one-run": 8, "many-run": 16}
 
 #: Audit keys that configure dpspec's attacks, and why they do not apply.
 _OTHERS = {
-    "canary": "what was planted, the program that made the scores decided",
-    "score": "how canaries are scored, the program that made the scores decided",
-    "stop": "the table is there as a whole, and nothing is left to stop",
-    "expected_from": "no update is looked at here, so that none is estimated",
-    "twin": "nothing is trained here that could have one",
-    "shard_runs": "nothing is trained here that could be shared out",
+    "canary": "the external program chose the canaries",
+    "score": "the external program computed the scores",
+    "stop": "the table is complete",
+    "expected_from": "no update is observed",
+    "twin": "dpspec does not train",
+    "shard_runs": "dpspec does not train",
 }
 
 
@@ -71,9 +69,7 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     options = spec.audit.options["scores"]
     sizes = spec.threat_model.group_size
     if len(sizes) > 1 and "group_size" not in options:
-        yield specs.missing_key(
-            "group_size", _SCORES, "name the column that says which rows are of which size, or let there be one size"
-        )
+        yield specs.missing_key("group_size", _SCORES, "name the column of group sizes, or use a single group size")
         return
     from dpspec.kit.scores_elsewhere.score_trial import table_of
 
@@ -85,7 +81,7 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     other = [size for size in table.sizes if size not in sizes]
     if other:
         yield specs.bad_value(
-            f"the table has groups of {other[0]}, and threat_model.group_size is {', '.join(map(str, sizes))}",
+            f"the table has groups of {other[0]}, but threat_model.group_size is {', '.join(map(str, sizes))}",
             (*_SCORES, "group_size") if "group_size" in options else _SCORES,
             "list every size of the table in threat_model.group_size",
         )
@@ -107,8 +103,8 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
                 yield specs.bad_value(
                     f"the coins{of} are not fair: {test.text}, p = {test.p_value:.1g} ({test.name})",
                     (*_SCORES, "coin"),
-                    "throw an independent fair coin for every canary, or run, before training; a bound from other "
-                    "coins would be false",
+                    "throw an independent fair coin for every canary or run before training; bounds from other coins "
+                    "are false",
                 )
 
 
@@ -116,23 +112,23 @@ def _keys(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     assert spec.audit is not None
     for key, why in _OTHERS.items():
         if key in spec.audit.options:
-            yield specs.unsupported(f"{key} does not go with scores: {why}", ("audit", key), f"leave {key} out")
+            yield specs.unsupported(f"{key} cannot be combined with scores: {why}", ("audit", key), f"remove {key}")
     if spec.audit.method != "one-run" and "gaussian_curve" in spec.audit.options["scores"]:
         yield specs.unsupported(
             "gaussian_curve applies to method one-run only: many runs report no epsilon that assumes a curve",
             (*_SCORES, "gaussian_curve"),
-            "leave gaussian_curve out",
+            "remove gaussian_curve",
         )
     if spec.audit.runs != 1:
         yield specs.unsupported(
-            "runs does not go with scores: the table has a row for every run that was made",
+            "runs cannot be combined with scores: the table has one row per run",
             ("audit", "runs"),
-            "leave runs out; scores.rows holds the table to their number",
+            "remove runs; scores.rows declares their number",
         )
     if spec.audit.expect in ("conforms-within", "checks-missing"):
         yield specs.bad_value(
-            f"expect is {spec.audit.expect}, and scores from elsewhere are not-run: dpspec trained nothing, and saw "
-            "nothing of what ran",
+            f"expect is {spec.audit.expect}, but the conformance of external scores is not-run: dpspec does not "
+            "observe the training",
             ("audit", "expect"),
             "write expect: not-run, or deviates for a pipeline that is broken on purpose",
         )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dpspec.contract import Evidence, Json
-from dpspec.engine.judging.hypotheses import group_size
+from dpspec.engine.judging.claim_tests import group_size
 from dpspec.engine.judging.inequalities import implied_points
 from dpspec.engine.judging.proven_curves import polygon, proven_curves
 from dpspec.engine.results import decimals

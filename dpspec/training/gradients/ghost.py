@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
-from dpspec.models.pooling import max_pool2d
+from dpspec.models.modules import max_pool2d
 from dpspec.training.gradients.ghost_calls import Call, Convolution, Embedding, GroupNorm, LayerNorm, Linear
 from dpspec.training.gradients.ghost_parameters import Gradients, Rows
 

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dpspec.models.pooling import FastPooling
+from dpspec.models.modules import FastPooling
 from dpspec.training.device import full_precision
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clip, add_clipped, clipper, no_norms

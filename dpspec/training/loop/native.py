@@ -16,20 +16,17 @@ from torch.nn.utils.rnn import pad_sequence
 
 from dpspec.contract.phase import Phase
 from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
-from dpspec.training.device import full_precision
+from dpspec.training.device import full_precision, generator
 from dpspec.training.device import tensors as tensors  # plugins import this name
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clip, clipper
-from dpspec.training.gradients.contributions import RecordsAndCanaries
 from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import checkpoint_of
-from dpspec.training.loop.dpsgd import Parts, noise_of, run
+from dpspec.training.loop.contributions import RecordsAndCanaries, UsersAndCanaries
+from dpspec.training.loop.dpsgd import Parts, Schedule, noise_of, run
 from dpspec.training.loop.optimizers import update_of
-from dpspec.training.loop.schedule import Schedule
-from dpspec.training.loop.users import UsersAndCanaries
-from dpspec.training.seeds import generator
 
 
 def train_many(trainer: Trainer, jobs: Sequence[TrainingJob]) -> None:

@@ -17,8 +17,8 @@ from dpspec.contract.providers import TrainingJob
 from dpspec.stats.conformance.evidence.measured import GroupLuck, GroupSums, PlantedSums, StepTotals
 from dpspec.stats.independence import step_luck
 from dpspec.training.gradients.clipping import Flat, clipper
+from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.samplers import inclusion_moments
-from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.update_statistics import number, replace_non_finite
 

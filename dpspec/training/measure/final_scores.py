@@ -92,10 +92,10 @@ def shadow_log_odds(observed: Observed, models: int) -> tuple[Array, Array]:
     import torch
 
     from dpspec.training.canaries import plant
+    from dpspec.training.device import derive
     from dpspec.training.gradients import flat_model
     from dpspec.training.loop.native import NativeTrainer
     from dpspec.training.measure.observers import margins
-    from dpspec.training.seeds import derive
 
     job, first = observed.job, torch.tensor(observed.first)
     half = np.random.default_rng(derive(0, "shadow coins")).integers(0, 2, (models // 2, len(observed.copies)))

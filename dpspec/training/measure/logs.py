@@ -25,8 +25,8 @@ from dpspec.stats.conformance.evidence.steps import kept_width
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.fetching import Array, SyncedAttribute, TransferQueue
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
+from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.learning_rates import rates_of
-from dpspec.training.loop.schedule import Schedule
 
 
 class SamplingLog(Observer):

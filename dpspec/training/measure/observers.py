@@ -28,8 +28,8 @@ from dpspec.training.device import tensors
 from dpspec.training.gradients.clipping import clipper, squares_of
 from dpspec.training.gradients.fetching import Array, SyncedAttribute
 from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.loop.dpsgd import ScheduledPhase
 from dpspec.training.loop.samplers import covariance
-from dpspec.training.loop.schedule import ScheduledPhase
 from dpspec.training.measure.population import Drawn, Estimated, Population, Sample
 from dpspec.training.measure.residuals import Known, NoiseScale, Residuals
 

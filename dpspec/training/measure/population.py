@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, clipper
-from dpspec.training.gradients.contributions import clipped_sum
 from dpspec.training.gradients.fetching import Number, float_on_cpu, send
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
-from dpspec.training.loop import users
+from dpspec.training.loop.contributions import all_choice_weights, clipped_sum, clipped_user_sum
 from dpspec.training.loop.samplers import Sampler, covariance
 
 
@@ -180,9 +179,9 @@ def _of_users(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip,
     counts = (y >= 0).sum(1)
     for count in torch.unique(counts).tolist():
         at = counts == count
-        choices = users.all_choice_weights(count, most)
+        choices = all_choice_weights(count, most)
         weights = choices.expand(int(at.sum()), *choices.shape)
-        clipped = users.clipped_sum(model, state, x[at, :count], y[at, :count], weights, clip)
+        clipped = clipped_user_sum(model, state, x[at, :count], y[at, :count], weights, clip)
         total += clipped.sum / len(choices)
         square = float(clipped.norms.square().sum()) / len(choices)
         squares += square

@@ -20,9 +20,9 @@ from dpspec.training.device import tensors as rows_on
 from dpspec.training.gradients.fetching import Array, SyncedAttribute, TransferQueue
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
+from dpspec.training.loop.dpsgd import Schedule, ScheduledPhase
 from dpspec.training.loop.optimizers import Invertible, RecoveredUpdate, update_of
 from dpspec.training.loop.samplers import PoissonUsers
-from dpspec.training.loop.schedule import Schedule, ScheduledPhase
 from dpspec.training.measure.population import (
     Drawn,
     Estimated,

@@ -31,6 +31,7 @@ from dpspec.stats.conformance.evidence.reported import (
 )
 from dpspec.stats.conformance.evidence.run import RunEvidence, write_run
 from dpspec.stats.truncated_binomial import TruncatedSize
+from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.samplers import (
     RandomAllocation,
     Sampler,
@@ -39,7 +40,6 @@ from dpspec.training.loop.samplers import (
     epoch_of,
     independent,
 )
-from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.canary_signal import canary_sums
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
 from dpspec.training.measure.observers import ProjectionObserver

@@ -38,13 +38,13 @@ from dpspec.stats.conformance.evidence.measured import (
 from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, kept_width
 from dpspec.training.device import tensors
 from dpspec.training.gradients.clipping import Flat, clipper
-from dpspec.training.gradients.contributions import RecordsAndCanaries
 from dpspec.training.gradients.fetching import SyncedAttribute, TransferQueue, float_on_cpu
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Memory
+from dpspec.training.loop.contributions import RecordsAndCanaries
+from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.optimizers import RecoveredUpdate
 from dpspec.training.loop.samplers import Shuffled, epoch_of, exclusive
-from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.layer_products import LayerProducts
 from dpspec.training.measure.logs import spaced
 from dpspec.training.measure.population import Drawn, Estimated, Population

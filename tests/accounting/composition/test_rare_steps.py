@@ -9,10 +9,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpspec.accounting import Direction, Mixture, PrivacyLoss, rare_steps
-from dpspec.accounting.composition import Composition
+from dpspec.accounting import Direction, Mixture, PrivacyLoss
+from dpspec.accounting.composition import Composition, compose
 from dpspec.accounting.grid import Atoms
-from dpspec.accounting.rare_steps import SplitComposition, WorstComposition, compose_with_rare_steps
+from dpspec.accounting.rare_steps import UNSURE, SplitComposition, WorstComposition, split_rare_steps
 from dpspec_group.printed.contour import Contour
 
 PRESENT = "present-first"
@@ -55,8 +55,10 @@ def exact_log_delta(steps: int, epsilon: float) -> float:
 def test_one_rare_step_decides(epsilon: float) -> None:
     with mpmath.workdps(50):
         truth = exact_log_delta(30, epsilon)
-    found = compose_with_rare_steps([(step(), 30)], 3.0, epsilon, epsilon - 15.0, 1 << 14, truth)
-    whole = rare_steps.compose([(step(), 30)], 3.0, epsilon, epsilon - 15.0, 1 << 14)
+    whole = compose([(step(), 30)], 3.0, epsilon, epsilon - 15.0, 1 << 14)
+    value, error = whole.sum_at(epsilon)
+    assert error > UNSURE * value
+    found = split_rare_steps(whole, [(step(), 30)], epsilon - 15.0, 1 << 14, truth)
     assert found.log_lower(epsilon) <= truth <= found.log_upper(epsilon)
     assert whole.log_lower(epsilon) <= truth <= whole.log_upper(epsilon)
     assert found.log_upper(epsilon) - found.log_lower(epsilon) < 1e-6
@@ -65,20 +67,23 @@ def test_one_rare_step_decides(epsilon: float) -> None:
 
 
 def test_infinite_losses_are_counted_once() -> None:
-    found = compose_with_rare_steps([(step(infinity=1e-12), 30)], 3.0, 30.3, 20.0, 1 << 14, math.log(3e-11))
+    phases = [(step(infinity=1e-12), 30)]
+    found = split_rare_steps(compose(phases, 3.0, 30.3, 20.0, 1 << 14), phases, 20.0, 1 << 14, math.log(3e-11))
     assert math.exp(found.log_upper(30.3)) == pytest.approx(3e-11, rel=1e-3)
     assert math.exp(found.log_finite(30.3)) < 1e-12
 
 
 def test_what_a_tilt_resolves_is_left_whole() -> None:
-    assert isinstance(compose_with_rare_steps([(step(), 30)], 0.2, 2.0, -5.0, 1 << 14, -3.0), Composition)
-    plain = Atoms(-0.5, 0.5, np.array([0, 1, 2]), BULK, 0.0, 0.0)
-    assert isinstance(compose_with_rare_steps([(plain, 30)], 30.0, 5.0, 0.0, 1 << 14, -9.0), Composition)
+    value, error = compose([(step(), 30)], 0.2, 2.0, -5.0, 1 << 14).sum_at(2.0)
+    assert error <= UNSURE * value
+    plain = [(Atoms(-0.5, 0.5, np.array([0, 1, 2]), BULK, 0.0, 0.0), 30)]
+    whole = compose(plain, 30.0, 5.0, 0.0, 1 << 14)
+    assert isinstance(split_rare_steps(whole, plain, 0.0, 1 << 14, -9.0), Composition)
 
 
 def test_the_worse_of_two_is_the_larger() -> None:
-    one = rare_steps.compose([(step(), 30)], 1.0, 3.0, -5.0, 1 << 14)
-    two = rare_steps.compose([(step(), 20)], 1.0, 3.0, -5.0, 1 << 14)
+    one = compose([(step(), 30)], 1.0, 3.0, -5.0, 1 << 14)
+    two = compose([(step(), 20)], 1.0, 3.0, -5.0, 1 << 14)
     both = WorstComposition((one, two))
     assert both.log_upper(3.0) == max(one.log_upper(3.0), two.log_upper(3.0))
     assert both.log_lower(3.0) == max(one.log_lower(3.0), two.log_lower(3.0))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dpspec.accounting import DIRECTIONS, Direction, GaussianTradeOff, Interval, Laplace, Mixture, Pair, PrivacyLoss
 from dpspec.accounting import LaplaceTradeOff as LaplaceCurve
-from dpspec.accounting.duality import bound_power
+from dpspec.accounting.profiles import bound_power
 
 PRESENT, ABSENT = "present-first", "absent-first"
 

@@ -20,7 +20,7 @@ from support import scope_oracle as oracle
 
 import dpspec
 from dpspec.contract import Facts, Finding, FrozenMap, Section, Series, Spec
-from dpspec.data.tables.table_files import Csv
+from dpspec.data.table_files import Csv
 from dpspec.engine.judging.evidence_weight import claim_scope, covers
 from dpspec.engine.preparing.prepare import check
 from dpspec.kit.users import bounded, in_records
@@ -158,8 +158,7 @@ def test_who_sees_to_the_bound_is_said() -> None:
     phase = POISSON
     assert bounded(spec_of(phase, 4, 1)).status == "declared"
     assert bounded(spec_of(phase, 4, 1, user="who")).text == (
-        "no user has more than 4 records: data in which one has more is refused; whoever is spelt in two "
-        "ways counts as two users"
+        "no user has more than 4 records: data with more is rejected; two spellings of a user count as two users"
     )
     dropping = bounded(spec_of(phase, 1, 1, user="who", max_records_per_user=1))
     assert (dropping.status, "at most 1 record are" in dropping.text) == ("by-construction", True)

@@ -23,12 +23,12 @@ from support import scope_oracle as oracle
 
 import dpspec
 from dpspec.contract import FrozenMap, Section, Spec, TrainingJob
-from dpspec.data.tables.table_files import Csv
+from dpspec.data.table_files import Csv
 from dpspec.engine.preparing.prepare import check
-from dpspec.kit.user_rows import by_user
+from dpspec.kit.users import by_user
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.training.loop import native, users
+from dpspec.training.loop import contributions, native
 from dpspec.training.loop.native import parts_of
 from dpspec.training.loop.samplers import Poisson
 from dpspec_group.mechanism import GroupAudit, RecordsAudit
@@ -64,7 +64,7 @@ def executed(folder: Path, table: list[tuple[str, float, int]], most: int, *, wh
     model, rows, labels = parts.contributions._model, torch.tensor(x), torch.tensor(y)  # type: ignore[attr-defined]
     every = []
     for user in range(len(x)):
-        weights = users.all_choice_weights(int((labels[user] >= 0).sum()), most)
+        weights = contributions.all_choice_weights(int((labels[user] >= 0).sum()), most)
         count = weights.shape[1]
         here = rows[user : user + 1, :count], labels[user : user + 1, :count]
         if whole:
@@ -87,7 +87,7 @@ def executed(folder: Path, table: list[tuple[str, float, int]], most: int, *, wh
 
 
 def each(model: Any, parts: Any, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor) -> float:
-    return float(users.clipped_sum(model, parts.initial, x, y, weights[None, None], 1.0).sum)
+    return float(contributions.clipped_user_sum(model, parts.initial, x, y, weights[None, None], 1.0).sum)
 
 
 def _expanded(sampler: Any, every: list[list[float]]) -> Iterator[tuple[float, tuple[int, ...]]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from support.forger.leaves import WORDS, Edit, Path, others, put, walk
 
-LEFT_OUT = "It rests on a number that speaks of the data itself, which is left out here."
+LEFT_OUT = "It depends on a data-dependent number, which this report omits."
 
 
 def several(document: Any, what: str, changes: dict[Path, Any]) -> Edit:
@@ -32,7 +32,7 @@ def pairs(document: Any, chance: random.Random, most: int) -> Iterator[Edit]:
 
 
 def _verdicts(document: Any, audit: Any, at: Path) -> Iterator[Edit]:
-    """Another verdict with all that it would say, alone and as one that rests on what was left out."""
+    """Another verdict with all that it would say, alone and as one that depends on an omitted value."""
     for i, verdict in enumerate(audit["verdicts"]):
         here = (*at, "verdicts", i)
         for name in WORDS[0]:

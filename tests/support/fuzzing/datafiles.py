@@ -86,7 +86,7 @@ class DataFiles(Target):
 class Csv(DataFiles):
     """Comma-separated tables."""
 
-    name, source = "csv", "dpspec.data.tables.table_files:Csv"
+    name, source = "csv", "dpspec.data.table_files:Csv"
 
     def bases(self) -> list[Given]:
         numbers = b"a,b,y\n" + b"".join(b"%d,%.2f,%d\n" % (i, i / 7, i % 2) for i in range(20))
@@ -185,7 +185,7 @@ class Idx(DataFiles):
 class Parquet(DataFiles):
     """Columns by pyarrow."""
 
-    name, source = "parquet", "dpspec.data.tables.table_files:Parquet"
+    name, source = "parquet", "dpspec.data.table_files:Parquet"
 
     def bases(self) -> list[Given]:
         import pyarrow as pa

@@ -61,7 +61,7 @@ class Specs(Target):
         """Load, render what is wrong, show, check and plan, as the commands do."""
         from dpspec.engine.preparing.prepare import prepare
         from dpspec.errors import DpspecError
-        from dpspec.language.diagnostics.render import render
+        from dpspec.language.diagnostics import render
         from dpspec.language.load import load_specs
 
         write(case.files, folder)

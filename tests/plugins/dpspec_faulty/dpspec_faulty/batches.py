@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
+from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.samplers import Poisson, Sampler, Shuffled, TruncatedPoisson, epoch_of
-from dpspec.training.loop.schedule import Schedule
 
 
 class LastBatchDropped:

@@ -1,0 +1,269 @@
+"""Answers from bounds of a privacy profile: powers of tests by duality, one step, and Gaussian pairs.
+
+By duality the largest power at level a is the minimum of F(t) = delta(ln t) + a t over t > 0, delta at any real epsilon
+= ln t, and F is convex. So an upper bound of delta at any one epsilon bounds the power from above. From below: if F is
+at least F(m) at two points on either side of m, its minimum is between them and above the extended chords through m.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from scipy.special import ndtri_exp
+
+from dpspec.accounting import gaussian
+from dpspec.accounting.composition import loss_extremes
+from dpspec.accounting.grid import Pair
+from dpspec.accounting.numerics import EPS, Direction, Interval, crossing
+
+#: Methods of an answer: the closed form of the plain Gaussian steps, or of Gaussian pairs that dominate.
+CLOSED, DOMINATED = "closed form", "closed form of a dominating pair"
+
+#: Method of an epsilon: no loss is larger.
+LARGEST = "largest loss"
+
+#: Method of an answer: the exact profile of the only step.
+ONE_STEP = "exact profile of one step"
+
+#: ln of a bound of delta, as a function of epsilon.
+LogProfile: TypeAlias = Callable[[float], float]
+
+#: Kinds of questions that one line of the profile, at any epsilon, decides.
+TESTS = ("power", "level")
+
+_GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
+
+#: The maximum number of times that a level is raised until it is certainly large enough.
+_TRIES = 60
+
+#: Neighbors of the minimum are searched from ``_NEAR`` to ``_FAR`` times the scale.
+_NEAR, _FAR = 1e-8, 64.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a composition.
+
+    Attributes:
+        kind: the unknown: epsilon at a delta, delta at an epsilon, the power of the best test at a level, or its level
+            at a power.
+        value: the given number; ln of a delta, level or power.
+    """
+
+    kind: Literal["epsilon", "delta", "power", "level"]
+    value: float
+
+    @property
+    def trivial(self) -> Interval:
+        """An interval that holds for any composition; a power is never below its level."""
+        if self.kind == "power":
+            return Interval(math.exp(self.value) * (1.0 - 4.0 * EPS), 1.0)
+        if self.kind == "level":
+            return Interval(0.0, math.exp(self.value) * (1.0 + 4.0 * EPS))
+        return Interval(0.0, math.inf if self.kind == "epsilon" else 1.0)
+
+
+def bound_test(
+    question: Question, low: LogProfile, high: LogProfile, start: float, scale: float
+) -> tuple[Interval, float]:
+    """The answer about a test, and the epsilon whose line decides it.
+
+    Args:
+        question: about a power or a level.
+        low: ln of a lower bound of delta, good around ``start`` over a few times ``scale``.
+        high: ln of an upper bound of delta.
+        start: an epsilon near the deciding one.
+        scale: of epsilon.
+    """
+    bound = bound_power if question.kind == "power" else bound_level
+    return bound(question.value, low, high, start, scale)
+
+
+def bound_power(
+    log_level: float, low: LogProfile, high: LogProfile, start: float, scale: float
+) -> tuple[Interval, float]:
+    """The largest power at level e^``log_level``; its lower end is 0 if the bounds do not enclose the minimum."""
+    best = _minimize(lambda epsilon: _line(high, log_level, epsilon), start, scale)
+    top = _line(high, log_level, best)
+    above = min(1.0, math.exp(top) * (1.0 + _rounding(top)))
+    return Interval(min(_lowest_line(log_level, low, high, best, scale), above), above), best
+
+
+def bound_level(
+    log_power: float, low: LogProfile, high: LogProfile, start: float, scale: float
+) -> tuple[Interval, float]:
+    """The level at which the largest power is e^``log_power`` < 1.
+
+    It is the maximum of (power - delta(epsilon)) e^-epsilon, so any epsilon bounds it from below. A level at which the
+    power is certainly no less bounds it from above.
+    """
+    power = math.exp(log_power)
+
+    def level(epsilon: float, bound: LogProfile) -> float:
+        gap = -math.expm1(min(0.0, bound(epsilon) - log_power))
+        return log_power + math.log(gap) - epsilon if gap > 0.0 else -math.inf
+
+    best = _minimize(lambda epsilon: -level(epsilon, high), start, scale)
+    below, guess = level(best, high), level(best, low)
+    if guess == -math.inf:
+        return Interval(0.0, power * (1.0 + 4.0 * EPS)), best
+    step = 1.5 * (guess - below) + _rounding(guess) if below > -math.inf else 1.0
+    base = below if below > -math.inf else guess - 1.0
+    above = log_power
+    for _ in range(_TRIES):
+        if base + step >= log_power:
+            break
+        if _lowest_line(base + step, low, high, best, scale) >= power * (1.0 + 4.0 * EPS):
+            above = base + step
+            break
+        step *= 1.7
+    slack = _rounding(below) + 8.0 * EPS / max(-math.expm1(min(0.0, high(best) - log_power)), EPS)
+    lower = math.exp(below) * max(0.0, 1.0 - slack) if below > -math.inf else 0.0
+    upper = min(1.0, math.exp(above) * (1.0 + _rounding(above)))
+    return Interval(min(lower, upper), upper), best
+
+
+def _line(bound: LogProfile, log_level: float, epsilon: float) -> float:
+    """ln F(e^epsilon) for a bound of delta; at negative epsilon delta is at least 1 - e^epsilon."""
+    trivial = math.log(-math.expm1(epsilon)) if epsilon < 0.0 else -math.inf
+    first, second = max(bound(epsilon), trivial), epsilon + log_level
+    larger, smaller = max(first, second), min(first, second)
+    return larger if smaller == -math.inf else larger + math.log1p(math.exp(smaller - larger))
+
+
+def _lowest_line(log_level: float, low: LogProfile, high: LogProfile, centre: float, scale: float) -> float:
+    """A lower bound of F everywhere, from its values around ``centre``; 0 if none is found."""
+    top = _line(high, log_level, centre)
+    sides = []
+    for sign in (-1.0, 1.0):  # the distance at which F has certainly risen to ``top``
+        step = _NEAR * scale
+        while _line(low, log_level, centre + sign * step) < top + _rounding(top):
+            step *= 1.6
+            if step > _FAR * scale:
+                return 0.0
+        sides.append(step)
+    left, right = sides
+    base, slack = math.exp(_line(low, log_level, centre) - top), 2.0 * _rounding(top)
+    before, after = -math.expm1(-left), math.expm1(right)
+    drops = (
+        before / after * (math.exp(_line(high, log_level, centre + right) - top) - base + slack),
+        after / before * (math.exp(_line(high, log_level, centre - left) - top) - base + slack),
+    )
+    return max(0.0, math.exp(top) * (base - slack - max(drops)))
+
+
+def _minimize(function: LogProfile, start: float, scale: float) -> float:
+    """A minimum of a function that falls and then rises: a bracket by growing steps, then the golden section."""
+    step, middle = 0.25 * scale, start
+    if function(middle + step) >= function(middle):
+        step = -step
+    if function(middle + step) >= function(middle):
+        low, high = sorted((middle - step, middle + step))
+    else:
+        before = middle
+        for _ in range(60):
+            before, middle, step = middle, middle + step, 2.0 * step
+            if function(middle + step) >= function(middle):
+                break
+        low, high = sorted((before, middle + step))
+    inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
+    values = [function(x) for x in inner]
+    while high - low > 1e-10 * scale + 4.0 * EPS * abs(high):
+        if values[0] <= values[1]:
+            high, inner[1], values[1] = inner[1], inner[0], values[0]
+            inner[0] = high - _GOLDEN * (high - low)
+            values[0] = function(inner[0])
+        else:
+            low, inner[0], values[0] = inner[0], inner[1], values[1]
+            inner[1] = low + _GOLDEN * (high - low)
+            values[1] = function(inner[1])
+    return inner[0] if values[0] <= values[1] else inner[1]
+
+
+def _rounding(log: float) -> float:
+    return EPS * (16.0 + 4.0 * abs(log))
+
+
+def gaussian_answer(question: Question, mu: float) -> Interval:
+    """The answer for one Gaussian pair of effect ``mu``; with 0 nothing leaks."""
+    if question.kind in TESTS:
+        return _gaussian_test(question, mu)
+    if mu == 0.0:
+        value = 0.0 if question.kind == "epsilon" else max(0.0, -math.expm1(min(question.value, 0.0)))
+        return Interval(value, value)
+    exact = gaussian.epsilon_interval if question.kind == "epsilon" else gaussian.delta_interval
+    return exact(question.value, mu)
+
+
+def _gaussian_test(question: Question, mu: float) -> Interval:
+    """A test of N(0, 1) against N(mu, 1), through the profile and its rounding error."""
+    log = question.value
+    if mu == 0.0:
+        return Interval(math.exp(log) * (1.0 - 4.0 * EPS), min(1.0, math.exp(log) * (1.0 + 4.0 * EPS)))
+    # the threshold z of the best test, at the epsilon mu (z - mu / 2)
+    threshold = -float(ndtri_exp(log)) + (0.0 if question.kind == "power" else mu)
+
+    def bound(epsilon: float, sign: float) -> float:
+        value, error = float(gaussian.log_delta(epsilon, mu)), 2.0 * gaussian.relative_error(epsilon, mu)
+        return min(0.0, value + sign * error)
+
+    low, high = functools.partial(bound, sign=-1.0), functools.partial(bound, sign=1.0)
+    interval, _ = bound_test(question, low, high, mu * (threshold - 0.5 * mu), min(mu, 1.0))
+    return interval.intersect(question.trivial)
+
+
+def one_step_answer(pair: Pair, sides: Sequence[Direction], question: Question) -> Interval | None:
+    """The answer for a single step, the worse of two directions; None if the pair has no exact profile."""
+    if pair.log_delta_bounds(0.0, sides[0]) is None:
+        return None
+
+    @functools.cache
+    def bounds(epsilon: float) -> tuple[float, float]:
+        both = [pair.log_delta_bounds(epsilon, side) or (-math.inf, 0.0) for side in sides]
+        return max(low for low, _ in both), max(high for _, high in both)
+
+    if question.kind == "delta":
+        low, high = bounds(question.value)
+        return Interval(math.exp(low), min(1.0, math.exp(high) + 5e-324))
+    if question.kind in TESTS:
+        interval, _ = bound_test(question, lambda e: bounds(e)[0], lambda e: bounds(e)[1], 0.0, 1.0)
+        return interval.intersect(question.trivial)
+
+    def cross(end: int, log_delta: float) -> float:
+        """The last epsilon whose lower bound (0) exceeds ``log_delta``, or the first whose upper bound (1) does not."""
+        if bounds(0.0)[end] <= log_delta:
+            return 0.0
+        low, high = 0.0, 1.0
+        while bounds(high)[end] > log_delta:
+            low, high = high, 2.0 * high
+            if high == math.inf:  # outcomes that the second distribution never produces
+                return math.inf
+        within = 2.0 * EPS * high
+        if end == 0:
+            return crossing(lambda epsilon: bounds(epsilon)[0] - log_delta, low, high, within=within)[0]
+        return crossing(lambda epsilon: log_delta - bounds(epsilon)[1], high, low, within=within)[0]
+
+    rounding = 4.0 * EPS * abs(question.value)
+    return Interval(cross(0, question.value + rounding), cross(1, question.value - rounding))
+
+
+def bound_without_grid(question: Question, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction]) -> Interval:
+    """An interval for any composition: the closed form of Gaussian pairs that dominate, and the largest loss."""
+    mu = math.sqrt(math.fsum(steps * pair.dominating_effect * pair.dominating_effect for pair, steps in phases))
+    lower, upper = 0.0, question.trivial.upper
+    if math.isfinite(mu):
+        dominating = gaussian_answer(question, mu)
+        if question.kind == "level":  # a test needs no lower level than for the dominating pair
+            lower = dominating.lower
+        else:
+            upper = dominating.upper
+    found = Interval(lower, upper).by(DOMINATED)
+    if question.kind == "epsilon":
+        extremes = [loss_extremes(phases, side) for side in sides]
+        if all(infinite.upper == 0.0 for _, infinite in extremes):
+            found = found.intersect(Interval(0.0, max(largest for largest, _ in extremes)).by(LARGEST))
+    return found

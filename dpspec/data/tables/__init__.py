@@ -1,1 +1,0 @@
-"""Data kinds with named columns."""

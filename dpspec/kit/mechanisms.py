@@ -1,0 +1,376 @@
+"""Mechanisms with an upper bound on epsilon, and with an attack on releases whose inclusion bits core draws."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import dpspec.contract as dps
+from dpspec.contract.audit import NO_TRIALS
+from dpspec.kit.findings import coins, lower_from
+from dpspec.kit.specs import block, integer
+from dpspec.kit.trials import chunks
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dpspec.accounting import Interval
+
+_NO_AUDIT = "an upper bound is all that mechanism {!r} has: it attacks nothing"
+
+
+class SimpleMechanism(dps.Audit):
+    """Base class of a mechanism. Yield ``YourMechanism.offer()`` from the hook ``dpspec_mechanisms``.
+
+    Attributes:
+        kind: Name in specs.
+        schema: Schema fragment per key (``kit.number``, ...); keys without default are required.
+        assumptions: Assumptions of every bound besides the formula.
+        example: A whole spec as YAML, which the conformance suite runs.
+        source: Publication that proves the bound.
+        method: Computation method. Default: the kind.
+        rigor: ``certified`` if :meth:`epsilon` returns an interval with an outward-rounded upper end, ``theorem`` if it
+            evaluates a proved formula in float64. Core adds ``library-accuracy`` to certified bounds.
+        scope: Default: add-remove neighbors, any data, every release observed.
+        iterative: Whether specs give ``steps`` or ``phases``.
+
+    Example::
+
+        class Laplace(kit.SimpleMechanism):
+            kind = "laplace"
+            schema = {"scale": kit.number("Scale of the noise on a count.", above=0)}
+            source = "Dwork, McSherry, Nissim and Smith 2006, Theorem 1"
+            example = EXAMPLE
+
+            def epsilon(self, spec, delta, group_size):
+                return group_size / spec.mechanism["scale"]
+    """
+
+    kind: ClassVar[str]
+    schema: ClassVar[Mapping[str, dps.Json]]
+    example: ClassVar[str]
+    source: ClassVar[str]
+    summary: ClassVar[str] = ""
+    assumptions: ClassVar[tuple[dps.Assumption, ...]] = ()
+    method: ClassVar[str] = ""
+    rigor: ClassVar[dps.findings.Rigor] = "theorem"
+    scope: ClassVar[dps.Scope] = dps.Scope()
+    iterative: ClassVar[bool] = False
+    trial_revision: ClassVar[int] = 1
+    revision_only: ClassVar[bool] = False
+    audit_schema: ClassVar[Mapping[str, dps.Json]] = {}
+
+    @abstractmethod
+    def epsilon(self, spec: dps.Spec, delta: float, group_size: int) -> Interval | float:
+        """Upper bound on epsilon at ``delta`` for groups of up to ``group_size`` units, in the class's ``scope``.
+
+        For an interval, the upper end is the bound and the lower end shows its tightness. ``inf`` if there is none.
+        """
+
+    @classmethod
+    def offer(cls) -> dps.Mechanism:
+        """Descriptor for the hook."""
+        return dps.Mechanism(
+            kind=cls.kind,
+            summary=cls.summary or _first_line(cls.__doc__) or cls.kind,
+            schemas=dps.Schemas(
+                mechanism=_block(cls.schema),
+                threat_model=_block({"adjacency": _only(cls.scope.adjacency)}, optional=True),
+                audit=_block(cls.audit_schema, optional=True),
+            ),
+            claims=frozenset({"approx-dp", "pure-dp"}),
+            audit=f"{cls.__module__}:{cls.__qualname__}",
+            example=cls.example,
+            steps=cls.iterative,
+            trial_revision=cls.trial_revision,
+            revision_only=cls.revision_only,
+        )
+
+    def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
+        """Reject an ``audit`` block. Extend this for errors that the schema cannot express."""
+        if spec.audit is not None:
+            message = _NO_AUDIT.format(self.kind)
+            yield dps.Diagnostic(code="unsupported", message=message, path=("audit",), help="leave audit out")
+
+    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterable[dps.Finding]:
+        """Evaluate :meth:`epsilon` for every group size at each claimed delta and at 0."""
+        for size, delta in conditions(spec):
+            found = self.epsilon(spec, delta, size)
+            lower, upper = (None, float(found)) if isinstance(found, int | float) else (found.lower, found.upper)
+            if not math.isnan(upper):
+                yield self._upper(upper, lower, delta, size)
+
+    def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
+        """No trials."""
+        return NO_TRIALS
+
+    def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterable[dps.Trial]:
+        """No trials."""
+        return ()
+
+    def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterable[dps.Outcome]:
+        """No conclusions."""
+        return ()
+
+    def _upper(self, value: float, lower: float | None, delta: float, group_size: int) -> dps.Finding:
+        return dps.Finding(
+            quantity="epsilon",
+            value=value,
+            lower=lower,
+            bound="upper",
+            rigor=self.rigor,
+            method=self.method or self.kind,
+            source=self.source,
+            at=dps.FrozenMap({"delta": delta, "group_size": group_size}),
+            scope=self.scope,
+            assumptions=_with_accuracy(self.assumptions) if self.rigor == "certified" else self.assumptions,
+        )
+
+
+def conditions(spec: dps.Spec) -> list[tuple[int, float]]:
+    """All group sizes of the spec with each delta claimed for it and 0, in order."""
+    sizes = {(size, 0.0) for size in spec.threat_model.group_size}
+    claimed = {(c.group_size, d) for c in spec.claims for d in (0.0, float(c.options.get("delta", 0.0)))}
+    return sorted(sizes | claimed)
+
+
+def _with_accuracy(assumptions: tuple[dps.Assumption, ...]) -> tuple[dps.Assumption, ...]:
+    """Add the assumption on the accuracy of library functions, if missing."""
+    from dpspec.accounting import library_accuracy
+
+    accuracy = library_accuracy()
+    return (*(a for a in assumptions if a.name != accuracy.name), accuracy)
+
+
+def _only(value: str) -> dict[str, Any]:
+    return {"enum": [value], "default": value, "description": "The neighboring relation."}
+
+
+def _block(properties: Mapping[str, Any], *, optional: bool = False) -> dict[str, Any]:
+    required = [] if optional else [key for key, fragment in properties.items() if "default" not in fragment]
+    return block(None, required or None, **properties)
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().split("\n", 1)[0].rstrip(".")
+
+
+#: Resolution of score levels: absolute near 0, relative for large scores.
+_STEPS = 256
+
+#: Maximum level, a score of about 1e300.
+_TOP = 180_000
+
+_COINS = coins("each group is planted by an independent fair coin")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Releases:
+    """Observations of one trial for one group size: one release per inclusion bit.
+
+    Attributes:
+        scores: Evidence (n,) that the group was inserted, ideally the log-likelihood ratio. Must not depend on the
+            bits.
+        noise: Added noise (m,) in units of the declared scale, as drawn or as observed. Core tests its distribution.
+        told: Further numbers by name; :meth:`AttackedMechanism.further_checks` receives their sums over all releases.
+    """
+
+    scores: np.ndarray[Any, Any]
+    noise: np.ndarray[Any, Any]
+    told: Mapping[str, float] = field(default_factory=dict)
+
+
+class AttackedMechanism(SimpleMechanism):
+    """A :class:`SimpleMechanism` with an attack; core draws inclusion bits, tests, and bounds epsilon from below.
+
+    Attributes:
+        noise: Declared distribution of ``Releases.noise``: independent ``gaussian`` (standard normal) or ``laplace``
+            (scale 1). Every run is checked against it.
+        seconds: Seconds per release, for plans.
+        adversary: Adversary of the attack (``dps.Scope``), who knows the data except the group.
+        access: What the adversary sees.
+    """
+
+    noise: ClassVar[str]
+    seconds: ClassVar[float] = 1e-5
+    adversary: ClassVar[str] = "record"
+    access: ClassVar[str] = "final-model"
+    attack: ClassVar[str] = "scores of real releases"
+    audit_schema: ClassVar[Mapping[str, dps.Json]] = {
+        "method": {"enum": ["many-run"], "description": "Many releases, with the group or without by a fair coin."},
+        "releases": integer("The number of releases per run and group size.", least=2, most=10**6, default=2000),
+    }
+
+    @abstractmethod
+    def release(
+        self, inputs: dps.FrozenMap, context: dps.Context, index: int, group_size: int, coins: np.ndarray[Any, Any]
+    ) -> Releases:
+        """Make and score one independent release per inclusion bit.
+
+        Args:
+            inputs: ``mechanism``, ``threat_model``, ``audit``, ... of the spec.
+            context: Provides seeds; all randomness must derive from ``context.seed(index, ...)``.
+            index: The trial.
+            group_size: Size of the group.
+            coins: Inclusion bits (n,): the group is inserted at 1.
+        """
+
+    def noise_numbers(self, spec: dps.Spec, facts: dps.Facts) -> int:
+        """Number of values in ``Releases.noise`` per release, for the plan's detection limits. Default: one."""
+        return 1
+
+    def further_checks(self, spec: dps.Spec, told: Mapping[str, float] | None) -> Iterable[dps.Check]:
+        """Additional tests of the executed run from the sums of ``Releases.told`` by name. Default: none.
+
+        told: None for a plan, which must yield the same checks with p-value 1 and no measurement.
+        """
+        return ()
+
+    def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
+        """Require rows. Extend this for errors that the schema cannot express."""
+        if spec.audit is not None and facts.digest is None:
+            yield dps.Diagnostic(
+                code="data-not-at-hand",
+                message="data that is only declared can be bounded, not attacked",
+                path=("audit",),
+                help="leave audit out, or name the data",
+            )
+
+    def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
+        """One chunk per run, and the largest epsilon that perfect guesses would show."""
+        if spec.audit is None:
+            return super().plan(spec, facts)
+        from dpspec.stats.attacks import evidence_tests
+
+        made = spec.audit.runs * int(spec.audit.options["releases"])
+        sizes, power = spec.threat_model.group_size, []
+        for size in sizes:
+            best = _evidence(self, spec, size, "0" * (made - made // 2) + "1" * (made // 2))
+            for delta in _deltas(spec, size):
+                largest = evidence_tests.largest(best, delta, spec.audit.confidence)
+                at = dps.FrozenMap({"delta": delta, "group_size": size})
+                power.append(dps.Power(at=at, epsilon=largest, method=f"many-run, {made} releases"))
+        numbers = made * len(sizes) * self.noise_numbers(spec, facts)
+        return dps.Plan(
+            chunks=chunks(spec.audit.runs),
+            seconds=self.seconds * made * len(sizes),
+            memory_bytes=64 * made,
+            power=tuple(power),
+            checks=(_noise_check(self.noise, None, numbers), *self.further_checks(spec, None)),
+        )
+
+    def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterable[dps.Trial]:
+        """One run each: releases with fair inclusion bits for every group size, stored as counts per score level."""
+        import numpy as np
+
+        made = int(inputs["audit"]["releases"])
+        for index in indices:
+            groups: list[dps.Json] = []
+            for size in inputs["threat_model"]["group_size"]:
+                if context.cancelled():
+                    raise dps.Cancelled
+                coins = np.random.default_rng(context.seed(index, "coins", str(size))).integers(0, 2, made)
+                found = self.release(inputs, context, index, int(size), coins.copy())
+                scores, noise = np.asarray(found.scores, dtype=np.float64), np.asarray(found.noise, dtype=np.float64)
+                if scores.shape != coins.shape:
+                    raise ValueError(f"{self.kind}: release() gave scores of shape {scores.shape} for {made} coins")
+                sums = {"count": noise.size, "absolute": float(np.abs(noise).sum()), "squared": float((noise**2).sum())}
+                told = {"told": {name: float(value) for name, value in found.told.items()}} if found.told else {}
+                groups.append({"group_size": size, "levels": _levels(scores, coins), "noise": sums, **told})
+            yield dps.Trial(index=index, evidence=dps.FrozenMap({"groups": groups}))
+
+    def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterable[dps.Outcome]:
+        """Evidence and a lower bound per group size, and the check of the noise."""
+        assert spec.audit is not None  # trials imply an audit
+        groups = [group for trial in trials for group in trial.evidence["groups"]]
+        for size in spec.threat_model.group_size:
+            evidence = _evidence(self, spec, size, _outcomes([g for g in groups if g["group_size"] == size]))
+            yield evidence
+            for delta in _deltas(spec, size):
+                yield lower_from(evidence, spec.audit.confidence, delta=delta)
+        yield _noise_check(self.noise, [group["noise"] for group in groups])
+        yield from self.further_checks(spec, _told(groups))
+
+
+def _deltas(spec: dps.Spec, group_size: int) -> list[float]:
+    return [delta for size, delta in conditions(spec) if size == group_size]
+
+
+def _evidence(mechanism: AttackedMechanism, spec: dps.Spec, group_size: int, outcomes: str) -> dps.Evidence:
+    from dpspec.stats.attacks import thresholds
+
+    return dps.Evidence(
+        id=f"releases-{group_size}",
+        kind="many-run-ranked",
+        statistics=dps.FrozenMap({"outcomes": outcomes}),
+        at=dps.FrozenMap({"group_size": group_size}),
+        method=mechanism.attack,
+        source=thresholds.SOURCE,
+        scope=dps.Scope(
+            adjacency=spec.threat_model.adjacency,
+            access=mechanism.access,
+            adversary=mechanism.adversary,
+            data="this",
+            pipeline="executed",
+        ),
+        assumptions=(_COINS,),
+    )
+
+
+def _levels(scores: np.ndarray[Any, Any], coins: np.ndarray[Any, Any]) -> list[list[int]]:
+    """Numbers of absent and present releases per score level: [[level, absent, present], ...], ascending.
+
+    The level of s is 256 asinh(s), rounded: monotone, with absolute resolution 1/256 near 0 and relative resolution
+    1/256 for large scores. NaN scores have the lowest level.
+    """
+    import numpy as np
+
+    levels = np.nan_to_num(np.round(_STEPS * np.arcsinh(scores)), nan=-_TOP, posinf=_TOP, neginf=-_TOP)
+    known, place = np.unique(np.clip(levels, -_TOP, _TOP).astype(np.int64), return_inverse=True)
+    counts = np.zeros((len(known), 2), dtype=np.int64)
+    np.add.at(counts, (place, coins), 1)
+    return [[int(level), int(absent), int(present)] for level, (absent, present) in zip(known, counts, strict=True)]
+
+
+def _outcomes(groups: Sequence[Mapping[str, Any]]) -> str:
+    """Inclusion bits of all releases by ascending level; ties are ordered against the attack (present first)."""
+    counts: dict[int, list[int]] = {}
+    for level, absent, present in (row for group in groups for row in group["levels"]):
+        sums = counts.setdefault(level, [0, 0])
+        sums[0] += absent
+        sums[1] += present
+    return "".join("1" * present + "0" * absent for _, (absent, present) in sorted(counts.items()))
+
+
+def _told(groups: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Sums over all groups of each reported number. Raises ``ValueError`` if one is not finite."""
+    sums: dict[str, list[float]] = {}
+    for name, value in (item for group in groups for item in group.get("told", {}).items()):
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise ValueError(f"told.{name} must be a finite number, got {str(value)[:40]!r}")
+        sums.setdefault(name, []).append(float(value))
+    return {name: math.fsum(values) for name, values in sums.items()}
+
+
+def _noise_check(law: str, found: Sequence[Mapping[str, Any]] | None, planned: int = 0) -> dps.Check:
+    """Two-sided test of the noise scale; ``found`` is None for a plan, in which ``planned`` numbers are tested.
+
+    Gaussian: the sum of squares is chi-square. Laplace: twice the sum of absolute values is chi-square with two degrees
+    per number.
+    """
+    from dpspec.stats.conformance import measurement, noise_size
+
+    per_number, name = _LAWS[law]
+    count = planned if found is None else sum(int(one["count"]) for one in found)
+    total = float(per_number * count)
+    if found is not None:
+        total = math.fsum(float(one[name]) for one in found) * per_number
+    measured = noise_size.two_sided(total, 1.0, per_number * count)
+    return measurement.check("noise-scale", measured, "reported", f"{law} noise, relative to the declared scale")
+
+
+#: Degrees of freedom per number, and the name of the sum.
+_LAWS: Mapping[str, tuple[int, str]] = {"gaussian": (1, "squared"), "laplace": (2, "absolute")}

@@ -1,1 +1,0 @@
-"""Diagnostic codes and the format of diagnostics."""

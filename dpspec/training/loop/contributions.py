@@ -1,0 +1,288 @@
+"""The clipped sum of a step: over real records or users, and inserted gradient canaries.
+
+Sparse canaries are clipped and summed without materializing zeros.
+
+An adversary who knows the drawn records subtracts their clipped sum. It recomputes this sum and does not trust the
+audited step. Within :func:`reuse_last_sum` the last sum is cached together with all of its inputs; :func:`clipped_sum`
+returns it only for an equivalent model and identical parameters, rows and clipping.
+
+*Users.* For a user's gradients g_1, ..., g_n and a uniformly random set S of min(m, n) of them, drawn independently at
+each step, the user contributes clip(mean of g_i over S). Its norm is at most the clip norm for any number of records.
+Datasets that differ in all records of a user differ in one contribution, as for single records under record sampling
+(Charles et al. 2024, "Fine-tuning large language models with user-level differential privacy"). Users are rows
+(n, k, ...) with labels (n, k). A user's records come first; missing ones have label -1.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import combinations
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from dpspec.contract.providers import GradientCanaries
+from dpspec.training.device import generator
+from dpspec.training.gradients import memory
+from dpspec.training.gradients.clipping import Clip, Clipper, Flat, add_clipped, clip_factors, clipper, no_norms
+from dpspec.training.gradients.fetching import all_equal, send
+from dpspec.training.gradients.flat_model import are_alike
+from dpspec.training.gradients.persample import ClippedSum, FlatModel
+from dpspec.training.loop.checkpoint import GeneratorState, Memory
+
+
+@runtime_checkable
+class SparseCanaries(GradientCanaries, Protocol):
+    """Gradient canaries with known nonzero coordinates."""
+
+    def sparse(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Coordinates, int64, and values, float32, (b, s) each, of canary records ``indices`` (b,) before clipping."""
+
+
+#: Below this many bytes, free memory is not checked.
+_AT_ONCE = 2**20
+
+
+def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor, clip_norm: float) -> ClippedSum:
+    """Sum clipped sparse canary gradients in O(b s + P). A non-finite gradient counts as zero.
+
+    Args:
+        canaries: The canaries.
+        state: Parameters (P,).
+        indices: Canary records (b,).
+        clip_norm: Maximum l2 norm per record.
+    """
+    total = torch.zeros_like(state)
+    norms = [no_norms(state.device)]
+    width = canaries.sparse(indices[:1])[0].shape[1] if len(indices) else 1
+    few = 24 * width * len(indices) <= _AT_ONCE  # checking free memory takes longer
+    for some in torch.split(indices, len(indices) if few else memory.chunk_size(24 * width, state.device)):
+        coordinates, values = canaries.sparse(some)
+        values = values.to(state)
+        lengths = torch.linalg.vector_norm(values, dim=1, dtype=torch.float64)
+        factors = clip_factors(lengths, clip_norm).to(state)
+        clipped = torch.where(factors.unsqueeze(1) > 0, values * factors.unsqueeze(1), 0.0)
+        where, what = send(coordinates, state.device).reshape(-1), clipped.reshape(-1)
+        if state.is_cuda:  # index_put_ is deterministic on a GPU, index_add_ on a CPU
+            total.index_put_((where,), what, accumulate=True)
+        else:
+            total.index_add_(0, where, what)
+        norms.append(torch.where(lengths.isfinite(), lengths * factors, 0.0))
+    return ClippedSum(total, torch.cat(norms))
+
+
+class _LastSum:
+    """The last sum over real records of a model equivalent to ``model``, with copies of its inputs."""
+
+    def __init__(self, model: FlatModel) -> None:
+        self.model = model
+        self._asked: tuple[Clipper, Tensor, Tensor, Tensor] | None = None
+        self._found: ClippedSum | None = None
+
+    def matches(self, other: FlatModel) -> bool:
+        """Whether ``other`` is currently the same function of parameters and records."""
+        if not self.model.is_alike(other):
+            return False
+        return all_equal(list(zip(self.model.constants, other.constants, strict=True)))
+
+    def store(self, how: Clipper, state: Tensor, x: Tensor, y: Tensor, found: ClippedSum) -> None:
+        """Store copies, except of ``x`` (b, ...) and ``y`` (b,), which have no other references."""
+        self._asked = copy.deepcopy(how), state.clone(), x, y
+        self._found = ClippedSum(found.sum.clone(), found.norms.clone())
+
+    def lookup(self, how: Clipper, state: Tensor, x: Tensor, y: Tensor) -> ClippedSum | None:
+        """The stored sum if all inputs are identical (one GPU synchronization), else None."""
+        if self._asked is None or type(self._asked[0]) is not type(how):
+            return None
+        if not are_alike(vars(self._asked[0]), vars(how)):
+            return None
+        return self._found if all_equal(list(zip(self._asked[1:], (state, x, y), strict=True))) else None
+
+
+_LAST_SUM: ContextVar[_LastSum | None] = ContextVar("last", default=None)
+
+
+@contextmanager
+def reuse_last_sum(model: FlatModel) -> Iterator[None]:
+    """Cache each step's sum over real records for later calls of :func:`clipped_sum` with ``model``."""
+    token = _LAST_SUM.set(_LastSum(model))
+    try:
+        yield
+    finally:
+        _LAST_SUM.reset(token)
+
+
+def clipped_sum(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> ClippedSum:
+    """``model.clipped_sum``, from the cache of :func:`reuse_last_sum` if all inputs are identical."""
+    last = _LAST_SUM.get()
+    found = last.lookup(clipper(clip), state, x, y) if last is not None and last.model is model else None
+    return model.clipped_sum(state, x, y, clip) if found is None else found
+
+
+#: Maximum bytes of rows copied from the dataset at a time.
+_COPIED = 64 * 2**20
+
+
+class RecordsAndCanaries:
+    """Contributions of n real records, the rows of ``x``, followed by ``count`` gradient canaries. Both are clipped."""
+
+    def __init__(self, model: FlatModel, x: Tensor, y: Tensor, canaries: GradientCanaries | None = None) -> None:
+        """Store the rows and canaries.
+
+        Args:
+            model: Model with P parameters.
+            x: Records (n, ...) on the model's device.
+            y: Labels (n,) on the model's device.
+            canaries: Inserted gradient canaries.
+        """
+        if len(x) != len(y):
+            raise ValueError(f"{len(x)} records but {len(y)} labels")
+        self._model = model
+        self._x, self._y = x, y
+        self._canaries = canaries
+        self._chunk = memory.chunk_size(2 * 4 * model.size, model.device)
+        self._copied = max(1, _COPIED // max(1, x[:1].nbytes))
+
+    @property
+    def records(self) -> int:
+        """Number of real records and canaries."""
+        return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
+
+    def __call__(self, state: Tensor, indices: Tensor, clip_norm: Clip) -> ClippedSum:
+        """Clipped sum over ``indices`` (b,), ascending, on the CPU."""
+        real = int(torch.searchsorted(indices, len(self._x)))
+        records = self._real(state, send(indices[:real], self._model.device), clip_norm)
+        if self._canaries is None or real == len(indices):
+            return records
+        planted = self._planted(self._canaries, state, indices[real:] - len(self._x), clip_norm)
+        return ClippedSum(records.sum + planted.sum, torch.cat([records.norms, planted.norms]))
+
+    def _real(self, state: Tensor, rows: Tensor, clip_norm: Clip) -> ClippedSum:
+        total, norms, last = None, [], _LAST_SUM.get()
+        pieces = torch.split(rows, self._copied)
+        reusable = last is not None and len(pieces) == 1 and last.matches(self._model)
+        for some in pieces:
+            x, y = self._x[some], self._y[some]
+            found = self._model.clipped_sum(state, x, y, clip_norm)
+            if last is not None and reusable:
+                last.store(clipper(clip_norm), state, x, y, found)
+            total = found.sum if total is None else total.add_(found.sum)
+            norms.append(found.norms)
+        assert total is not None  # an empty batch is one empty piece
+        return ClippedSum(total, torch.cat(norms))
+
+    def _planted(self, canaries: GradientCanaries, state: Tensor, indices: Tensor, clip_norm: Clip) -> ClippedSum:
+        how = clipper(clip_norm)
+        if isinstance(canaries, SparseCanaries) and isinstance(how, Flat):
+            return clipped_sparse_sum(canaries, state, indices, how.clip_norm)
+        total, layout = torch.zeros_like(state), self._model.layout
+        pieces, norms = layout.unflatten(total), [no_norms(state.device)]
+        for some in torch.split(send(indices, state.device), self._chunk):
+            rows = canaries.gradients(some).to(state)
+            if rows.shape != (len(some), self._model.size):
+                raise ValueError(
+                    f"canary gradients must have shape {(len(some), self._model.size)}, got {tuple(rows.shape)}"
+                )
+            norms.append(add_clipped(pieces, layout.split(rows), how))
+        return ClippedSum(total, torch.cat(norms))
+
+
+def random_choice_weights(existing: Tensor, most: int, source: torch.Generator) -> Tensor:
+    """Draw a uniformly random subset of each user's records.
+
+    Args:
+        existing: Mask (b, k) of existing records, bool on the CPU. Every user has at least one.
+        most: Maximum number of records per user.
+        source: CPU generator.
+
+    Returns:
+        Weights (b, 1, k), float32: 1/s at s = min(most, n) of a user's n records, 0 elsewhere.
+    """
+    keys = torch.rand(existing.shape, generator=source, dtype=torch.float64).masked_fill_(~existing, 2.0)
+    taken = existing & (keys.argsort(1).argsort(1) < most)
+    return (taken / taken.sum(1, keepdim=True)).float().unsqueeze(1)
+
+
+def all_choice_weights(count: int, most: int) -> Tensor:
+    """Weights (choices, count), float32: one row per subset of min(most, count) records, 1/s at its s members."""
+    size = min(most, count)
+    chosen = torch.tensor(list(combinations(range(count), size)))
+    return torch.zeros(len(chosen), count).scatter_(1, chosen, 1.0 / size)
+
+
+def clipped_user_sum(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, weights: Tensor, clip: Clip) -> ClippedSum:
+    """Sum clipped weighted means of the users' gradients.
+
+    A mean counts as zero if the gradient of any of its records is not finite.
+
+    Args:
+        model: Model with P parameters.
+        state: Parameters (P,).
+        x: Records (b, k, ...).
+        y: Labels (b, k).
+        weights: Weights (b, s, k) of s choices per user.
+        clip: Clipper or clip norm.
+
+    Returns:
+        The sum (P,) over users and choices, and the norms (b s,), grouped by user.
+    """
+    total, norms = torch.zeros_like(state), [no_norms(model.device)]
+    pieces, (users, choices, k) = model.layout.unflatten(total), weights.shape
+    chunk = memory.chunk_size(4 * model.size * (2 * k + 3 * choices), model.device)
+    for some in torch.split(torch.arange(users, device=x.device), chunk):
+        weight = weights[some.to(weights.device)].to(model.device)
+        used = (weight > 0).any(1)
+        rows = state.new_zeros(*used.shape, model.size)
+        rows[used] = model.rows(state, x[some][used], y[some][used])
+        broken = ~rows.isfinite().all(2)
+        means = weight @ rows.masked_fill_(broken.unsqueeze(2), 0.0)
+        spoilt = ((weight > 0) & broken.unsqueeze(1)).any(2)
+        means.masked_fill_(spoilt.unsqueeze(2), torch.inf)
+        norms.append(add_clipped(pieces, model.layout.split(means.flatten(0, 1)), clip))
+    return ClippedSum(total, torch.cat(norms))
+
+
+class UsersAndCanaries(RecordsAndCanaries):
+    """Contributions of n users, followed by ``count`` gradient canaries, which are one contribution each.
+
+    A separate, resumable generator chooses the records of users.
+    """
+
+    def __init__(
+        self, model: FlatModel, x: Tensor, y: Tensor, canaries: GradientCanaries | None = None, *, most: int, seed: int
+    ) -> None:
+        """Store the users and canaries.
+
+        Args:
+            model: Model with P parameters.
+            x: Records (n, k, ...) on the model's device.
+            y: Labels (n, k) on the model's device.
+            canaries: Inserted gradient canaries.
+            most: Maximum number of records per user and step.
+            seed: Seed of the choices.
+        """
+        if y.ndim != 2 or x.shape[:2] != y.shape:
+            raise ValueError(f"users must be (users, records, ...) and (users, records), got {x.shape} and {y.shape}")
+        if not bool((y >= 0).any(1).all()):
+            raise ValueError("every user needs a record")
+        super().__init__(model, x, y, canaries)
+        self._existing = (y >= 0).cpu()
+        self._most, self._seed = most, seed
+        self.restore({})
+
+    def state(self) -> Memory:
+        """The generator's state."""
+        return GeneratorState(self._source).state()
+
+    def restore(self, state: Memory) -> None:
+        """Continue the stream of choices, or restart it."""
+        self._source = generator(self._seed, "records of users")
+        GeneratorState(self._source).restore(state)
+
+    def _real(self, state: Tensor, rows: Tensor, clip_norm: Clip) -> ClippedSum:
+        weights = random_choice_weights(self._existing[rows.cpu()], self._most, self._source)
+        return clipped_user_sum(self._model, state, self._x[rows], self._y[rows], weights, clip_norm)

@@ -1,0 +1,303 @@
+"""Pairs of other kinds than mixtures: each against itself given in another way, and against oracles."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.accounting_oracle import curve
+from support.stated_densities import Densities
+
+from dpspec.accounting import (
+    DIRECTIONS,
+    Direction,
+    Discrete,
+    Floats,
+    Interval,
+    Laplace,
+    Mixture,
+    Pair,
+    PrivacyLoss,
+)
+from dpspec.accounting.grid import discretize_from_above, discretize_from_below
+
+PRESENT, ABSENT = "present-first", "absent-first"
+ROOT = 0.5 * math.log(2.0 * math.pi)
+
+
+def normal_log(x: Floats) -> Floats:
+    return -0.5 * np.square(x) - ROOT
+
+
+def laplace_log(x: Floats) -> Floats:
+    return -np.abs(x) - math.log(2.0)
+
+
+def mixed(log: Callable[[Floats], Floats], shift: float, rate: float) -> Callable[[Floats], Floats]:
+    def density(x: Floats) -> Floats:
+        if rate == 1.0:
+            return log(x - shift)
+        return np.logaddexp(math.log1p(-rate) + log(x), math.log(rate) + log(x - shift))
+
+    return density
+
+
+def by_densities(log: Callable[[Floats], Floats], shift: float, rate: float) -> Densities:
+    return Densities(mixed(log, shift, rate), log, [-math.inf, 0.0, shift, math.inf])
+
+
+def holds(interval: Interval, value: float, digits: float = 1e-9) -> bool:
+    return interval.lower * (1.0 - digits) <= value <= interval.upper * (1.0 + digits)
+
+
+def meet(one: Interval, other: Interval) -> bool:
+    return max(one.lower, other.lower) <= min(one.upper, other.upper)
+
+
+SAMPLED = [
+    (Mixture.poisson(1, 0.1, 1.0), 1.0, 0.1, 10, 1e-5),
+    (Mixture.full(1, 1.0), 1.0, 1.0, 1, 1e-9),
+    pytest.param(Mixture.poisson(1, 0.01, 0.5), 2.0, 0.01, 300, 1e-6, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("exact", "shift", "rate", "steps", "delta"), SAMPLED)
+def test_the_gaussian_by_densities(
+    exact: Mixture, shift: float, rate: float, steps: int, delta: float, direction: Direction
+) -> None:
+    truth = PrivacyLoss.of(exact, direction).compose(steps).epsilon(delta, width=1e-5)
+    found = PrivacyLoss.of(by_densities(normal_log, shift, rate), direction).compose(steps).epsilon(delta)
+    assert meet(found, truth)
+    assert found.relative_width <= 1e-4
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("rate", "steps"), [(1.0, 5), (0.1, 100)])
+def test_the_laplace_by_densities(rate: float, steps: int, direction: Direction) -> None:
+    truth = PrivacyLoss.of(Laplace(1.0, 1.0, rate), direction).compose(steps).epsilon(1e-5, width=1e-5)
+    found = PrivacyLoss.of(by_densities(laplace_log, 1.0, rate), direction).compose(steps).epsilon(1e-5)
+    assert meet(found, truth)
+    assert found.relative_width <= 2e-4
+
+
+laplaces = st.builds(
+    Laplace,
+    st.floats(math.log(0.05), math.log(50.0)).map(math.exp),
+    st.just(1.0),
+    st.one_of(st.just(1.0), st.floats(math.log(1e-8), math.log(0.999)).map(math.exp)),
+)
+vectors = st.lists(st.floats(0.0, 1.0), min_size=3, max_size=9).filter(lambda x: sum(x) > 0.1)
+
+
+def _normalised(one: list[float], two: list[float]) -> Discrete:
+    size = min(len(one), len(two))
+    p, q = np.array(one[:size]) + 1e-9, np.array(two[:size]) + 1e-9
+    p[p < 0.05] = 0.0
+    if p.sum() == 0.0:
+        p[0] = 1.0
+    return Discrete(p / p.sum(), q / q.sum())
+
+
+discretes = st.tuples(vectors, vectors).map(lambda two: _normalised(*two))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.one_of(laplaces, discretes),
+    st.sampled_from(DIRECTIONS),
+    st.floats(math.log(1e-4), math.log(0.5)).map(math.exp),
+    st.lists(st.floats(-0.2, 1.2), min_size=6, max_size=6),
+)
+def test_discretised_curves_enclose_the_exact_one(
+    pair: Pair, direction: Direction, share: float, places: list[float]
+) -> None:
+    part = pair.truncate(direction, -50.0, -40.0)
+    losses, _ = part.table()
+    reach = float(np.ptp(losses)) or 1e-3
+    upper, lower = part.cells(share * reach, [2.0], 6.0, 1 << 19)
+    above, below = discretize_from_above(upper), discretize_from_below(lower)
+    assert above.masses.sum() + above.infinity >= 1.0 - 1e-9
+    assert below.masses.sum() + below.infinity <= 1.0 + 1e-12
+    assert np.all(below.masses >= 0.0)
+    for place in places:
+        epsilon = float(losses.min()) + place * reach
+        found = pair.log_delta_bounds(epsilon, direction)
+        assert found is not None
+        assert curve(below, epsilon + below.shift) <= math.exp(found[1]) * (1.0 + 1e-11) + 1e-15
+        assert curve(above, epsilon - above.shift) >= math.exp(found[0]) * (1.0 - 1e-11) - 1e-15
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_sliced_curves_enclose_the_exact_one(direction: Direction) -> None:
+    exact = Mixture.poisson(1, 0.2, 1.0)
+    for spacing in (0.3, 0.01):
+        part = by_densities(normal_log, 1.0, 0.2).truncate(direction, -50.0, -40.0)
+        upper, lower = part.cells(spacing, [2.0], 4.0, 1 << 19)
+        above, below = discretize_from_above(upper), discretize_from_below(lower)
+        for epsilon in np.linspace(-0.3, 4.0, 23):
+            truth = float(exact.delta(epsilon, direction))
+            assert curve(below, epsilon + below.shift) <= truth * (1.0 + 1e-10) + 1e-16
+            assert curve(above, epsilon - above.shift) >= truth * (1.0 - 1e-10)
+
+
+@given(laplaces, st.floats(-1.5, 1.5))
+def test_one_laplace_step_in_both_directions(pair: Laplace, place: float) -> None:
+    epsilon = place * pair.largest_loss(PRESENT)
+    there, back = pair.log_delta_bounds(epsilon, PRESENT), pair.log_delta_bounds(-epsilon, ABSENT)
+    with mpmath.workdps(60):
+        e, m, q = mpmath.mpf(epsilon), mpmath.mpf(pair.edge), mpmath.mpf(pair.rate)
+        inner = (mpmath.exp(e) - 1) / q + 1
+        if inner <= mpmath.exp(-m):
+            truth = 1 - mpmath.exp(e)
+        else:
+            truth = max(mpmath.mpf(0), q * (1 - mpmath.exp((mpmath.log(inner) - m) / 2)))
+        other = 1 - mpmath.exp(-e) + mpmath.exp(-e) * truth
+        for bounds, value in ((there, truth), (back, other)):
+            assert mpmath.exp(bounds[0]) * (1 - mpmath.mpf(1e-14)) <= value + mpmath.mpf(1e-30)
+            assert value <= mpmath.exp(bounds[1]) * (1 + mpmath.mpf(1e-14)) + mpmath.mpf(1e-30)
+    assert there[1] - there[0] < 1e-6 or float(truth) < 1e-6 * pair.rate
+
+
+def hockey_stick(present: list[float], absent: list[float], steps: int, epsilon: float) -> float:
+    """By summing over all sequences of outcomes."""
+    total = 0.0
+    for outcomes in itertools.product(range(len(present)), repeat=steps):
+        p = math.prod(present[i] for i in outcomes)
+        q = math.prod(absent[i] for i in outcomes)
+        total += max(p - math.exp(epsilon) * q, 0.0)
+    return total
+
+
+@pytest.mark.parametrize("epsilon", [-1.0, 0.7, 30.0, *(pytest.param(e, marks=pytest.mark.slow) for e in (0.0, 2.0))])
+@pytest.mark.parametrize(
+    ("present", "absent"),
+    [
+        ([0.75, 0.25], [0.25, 0.75]),
+        ([0.5, 0.3, 0.2], [0.2, 0.3, 0.5]),
+        ([0.6, 0.3, 0.1, 0.0], [0.1, 0.25, 0.15, 0.5]),
+        ([0.6, 0.25, 0.1, 0.05], [0.2, 0.3, 0.5, 0.0]),
+    ],
+)
+def test_finitely_many_outcomes_by_brute_force(present: list[float], absent: list[float], epsilon: float) -> None:
+    for direction, one, two in ((PRESENT, present, absent), (ABSENT, absent, present)):
+        for steps in (1, 4):
+            found = PrivacyLoss.discrete(present, absent, direction).compose(steps).delta(epsilon, width=1e-2)
+            truth = hockey_stick(one, two, steps, epsilon)
+            assert found.lower - 1e-15 <= truth <= found.upper + 1e-15
+
+
+def test_randomised_response_composed_is_binomial() -> None:
+    loss = PrivacyLoss.discrete([0.75, 0.25], [0.25, 0.75]).compose(200)
+    gap = math.log(3.0)
+    with mpmath.workdps(40):
+        for epsilon in (10.0, 100.0, 180.0):
+            truth = mpmath.mpf(0)
+            for k in range(201):
+                weight = mpmath.binomial(200, k) * mpmath.mpf(3) ** k / mpmath.mpf(4) ** 200
+                other = mpmath.binomial(200, k) * mpmath.mpf(3) ** (200 - k) / mpmath.mpf(4) ** 200
+                truth += max(weight - mpmath.exp(epsilon) * other, mpmath.mpf(0))
+            found = loss.delta(epsilon)
+            assert holds(found, float(truth), 1e-12)
+            assert found.relative_width < 1e-6  # losses are multiples of ln 3: nothing is lost to the grid
+    assert loss.epsilon(1e-300).upper <= 200 * gap * (1.0 + 1e-12)
+
+
+def test_outcomes_that_only_one_law_produces_cost_an_infinite_epsilon() -> None:
+    loss = PrivacyLoss.discrete([0.89, 0.1, 0.01], [0.9, 0.1, 0.0]).compose(10)
+    always = 1.0 - 0.99**10
+    assert holds(loss.delta(5.0), always)
+    assert loss.epsilon(0.9 * always) == Interval(math.inf, math.inf)
+    assert loss.epsilon(1.5 * always, width=0.1).upper < 1.0
+    assert loss.rero(1e-9).lower >= always
+
+
+def test_equal_laws_leak_nothing() -> None:
+    loss = PrivacyLoss.discrete([0.2, 0.8], [0.2, 0.8]).compose(7)
+    assert loss.epsilon(1e-9) == Interval(0.0, 0.0)
+    assert loss.rero(0.3).upper == pytest.approx(0.3, rel=1e-14)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_phases_of_different_kinds_compose(direction: Direction) -> None:
+    """One Gaussian and one sampled Laplace step: the first's closed form averaged over the second's loss."""
+    gauss, laplace = (
+        PrivacyLoss.gaussian(2.0, direction=direction),
+        PrivacyLoss.laplace(1.5, rate=0.3, direction=direction),
+    )
+    both = gauss + laplace
+    assert both.phases == (laplace + gauss).phases[::-1]
+    with mpmath.workdps(25):
+        m, q, mu = mpmath.mpf(1) / mpmath.mpf(1.5), mpmath.mpf(0.3), mpmath.mpf(0.5)
+
+        def profile(e: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.ncdf(mu / 2 - e / mu) - mpmath.exp(e) * mpmath.ncdf(-mu / 2 - e / mu)
+
+        def share(x: mpmath.mpf) -> mpmath.mpf:
+            return 1 - q + q * mpmath.exp(x)
+
+        sign = 1 if direction == PRESENT else -1
+        for epsilon in (0.0, 0.8, 2.0):
+
+            def term(x: mpmath.mpf, mass: mpmath.mpf, epsilon: float = epsilon) -> mpmath.mpf:
+                weight = mass * (share(x) if sign > 0 else 1)
+                return weight * profile(epsilon - sign * mpmath.log(share(x)))
+
+            truth = term(-m, mpmath.mpf(0.5)) + term(m, mpmath.exp(-m) / 2)
+            truth += mpmath.quad(lambda x: term(x, mpmath.exp(-(x + m) / 2) / 4), [-m, -m / 2, 0, m / 2, m])
+            assert holds(both.delta(epsilon), float(truth), 1e-12)
+
+
+def test_a_loss_that_goes_up_and_down() -> None:
+    """Three normal laws: the loss is not monotone, and the mirrored pair has the same."""
+    top = math.log(0.3)
+
+    def present(x: Floats) -> Floats:
+        sides = np.logaddexp(normal_log(x - 1.0), normal_log(x + 1.0)) + top
+        return np.logaddexp(sides, normal_log(x) + math.log(0.4))
+
+    loss = PrivacyLoss.of(Densities(present, normal_log, [-math.inf, -3.0, 0.0, 3.0, math.inf]))
+    for epsilon in (0.0, 0.3, 1.0):
+        with mpmath.workdps(20):
+
+            def excess(x: mpmath.mpf, epsilon: float = epsilon) -> mpmath.mpf:
+                law = mpmath.mpf(0.3) * (mpmath.npdf(x, 1) + mpmath.npdf(x, -1)) + mpmath.mpf(0.4) * mpmath.npdf(x)
+                return max(law - mpmath.exp(epsilon) * mpmath.npdf(x), mpmath.mpf(0))
+
+            # by symmetry, to the right of where the loss passes epsilon
+            z = (mpmath.exp(epsilon) - mpmath.mpf(0.4)) / mpmath.mpf(0.6) * mpmath.exp(mpmath.mpf(0.5))
+            root = mpmath.acosh(z)
+            truth = float(2 * mpmath.quad(excess, [root, root + 1, root + 3, root + 8, root + 15]))
+        found = PrivacyLoss(loss.phases, PRESENT).delta(epsilon, width=1e-3)
+        assert holds(found, truth, 1e-9)
+        assert found.relative_width < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda: PrivacyLoss.gaussian(1.0, rate=0.0), "rate"),
+        (lambda: PrivacyLoss.gaussian(1.0, rate=1.5), "rate"),
+        (lambda: PrivacyLoss.gaussian(0.0), "sigma"),
+        (lambda: PrivacyLoss.gaussian(1.0, sensitivity=-1.0), "sensitivity"),
+        (lambda: PrivacyLoss.laplace(0.0), "scale"),
+        (lambda: PrivacyLoss.laplace(1.0, sensitivity=math.nan), "sensitivity"),
+        (lambda: PrivacyLoss.laplace(1.0, rate=2.0), "rate"),
+        (lambda: PrivacyLoss.mixture([1.0], [0.9], 1.0), "probabilities"),
+        (lambda: PrivacyLoss.discrete([0.5, 0.4], [0.5, 0.5]), "present"),
+        (lambda: PrivacyLoss.discrete([0.5, 0.5], [0.5, 0.6]), "absent"),
+        (lambda: PrivacyLoss.discrete([1.5, -0.5], [0.5, 0.5]), "present"),
+        (lambda: PrivacyLoss.discrete([0.5, 0.5], [0.5, math.nan]), "absent"),
+        (lambda: PrivacyLoss.discrete([], []), "present"),
+        (lambda: PrivacyLoss.discrete([0.5, 0.5], [1.0]), "absent"),
+    ],
+)
+def test_senseless_arguments_are_named(make: Callable[[], object], argument: str) -> None:
+    with pytest.raises(ValueError, match=argument):
+        make()

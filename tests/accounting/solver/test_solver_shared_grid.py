@@ -1,0 +1,174 @@
+"""Many deltas of one loss share compositions: each answer is true, and as narrow as asked, as it is alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpspec.accounting import DIRECTIONS, Interval, Laplace, Mixture, PrivacyLoss
+from dpspec.accounting.composition import Cumulants
+from dpspec.accounting.grid import Pair
+from dpspec.accounting.numerics import Direction
+from dpspec.accounting.solver import GridRefinement, truncate_phases
+
+DELTAS = [0.3, 0.03, 1e-3, 1e-5, 1e-8, 1e-12]
+
+steps_of = st.builds(
+    Mixture.poisson,
+    st.sampled_from([1, 2, 5]),
+    st.floats(math.log(1e-3), math.log(0.5)).map(math.exp),
+    st.floats(math.log(0.6), math.log(8.0)).map(math.exp),
+) | st.builds(Laplace, st.floats(0.5, 8.0), st.just(1.0), st.floats(0.01, 1.0))
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
+    """The width that every stage asked for, and of how many answers, as they come."""
+    made: list[tuple[float, int]] = []
+    stage = GridRefinement._stage
+
+    def counted(self: GridRefinement, width: float) -> bool:
+        made.append((width, len(self.items)))
+        return stage(self, width)
+
+    monkeypatch.setattr(GridRefinement, "_stage", counted)
+    return made
+
+
+def lies_in(inner: Interval, outer: Interval) -> bool:
+    return outer.lower <= inner.lower and inner.upper <= outer.upper
+
+
+def is_within(found: Interval, width: float) -> bool:
+    """Whether it is as narrow as asked; below 1e-7 an epsilon is as good as 0."""
+    return found.width <= width * max(found.upper, 1e-7)
+
+
+@pytest.mark.parametrize(
+    ("step", "steps", "direction"),
+    [
+        (Mixture.poisson(1, 0.01, 1.2), 2000, "present-first"),
+        (Mixture.poisson(2, 0.01, 1.2), 2000, "absent-first"),
+        (Mixture.poisson(3, 0.1, 2.0), 30, "present-first"),
+        (Mixture.poisson(8, 0.118, 4.19), 1258, "absent-first"),
+        (Mixture.poisson(2, 0.1323, 0.9046), 145, "present-first"),
+    ],
+)
+def test_a_curve_holds_what_is_known_of_each_delta_alone(step: Mixture, steps: int, direction: Direction) -> None:
+    """Oracle: each delta asked alone, from other grids and other tilts."""
+    loss = PrivacyLoss.of(step, direction).compose(steps)
+    for delta, found in zip(DELTAS, loss.epsilons(DELTAS), strict=True):
+        alone = loss.epsilon(delta)
+        assert found.lower <= alone.upper
+        assert alone.lower <= found.upper
+        assert found.relative_width <= 1e-4
+
+
+def test_a_curve_of_three_digits_takes_one_stage(stages: list[tuple[float, int]]) -> None:
+    loss = PrivacyLoss.of(Mixture.poisson(1, 0.01, 1.2), "present-first").compose(2000)
+    assert all(found.relative_width <= 1e-3 for found in loss.epsilons(DELTAS[1:], width=1e-3))
+    assert [count for _, count in stages] == [5]
+
+
+def test_what_is_asked_more_finely_is_refined_by_itself(stages: list[tuple[float, int]]) -> None:
+    loss = PrivacyLoss.of(Mixture.poisson(1, 0.01, 1.2), "present-first").compose(2000)
+    found = loss.epsilons(DELTAS[1:], width=[1e-3, 1e-3, 1e-4, 1e-3, 1e-3])
+    assert found[2].relative_width <= 1e-4
+    assert [count for _, count in stages] == [5, 1]
+
+
+def test_epsilons_far_apart_share_no_fine_grid(stages: list[tuple[float, int]]) -> None:
+    """Read e^25 away from the place of the tilt, no finer grid makes an epsilon narrow."""
+    PrivacyLoss.of(Mixture.poisson(8, 0.118, 4.19), "absent-first").compose(1258).epsilons(DELTAS, width=1e-3)
+    assert all(count < len(DELTAS) for _, count in stages)
+    assert min(width for width, _ in stages) > 1e-5
+
+
+def test_a_delta_at_an_epsilon_takes_one_grid_where_the_first_is_narrow_enough(
+    stages: list[tuple[float, int]],
+) -> None:
+    found = PrivacyLoss.gaussian(1.2, rate=0.01, direction="present-first").compose(2000).advantage(width=1e-3)
+    assert found.relative_width <= 1e-3
+    assert len(stages) == 1
+
+
+@settings(max_examples=12)
+@given(steps_of, st.sampled_from([1, 30, 1000]), st.sampled_from(DIRECTIONS), st.integers(0, len(DELTAS) - 1))
+def test_a_finer_width_lies_inside(step: Pair, steps: int, direction: Direction, fine: int) -> None:
+    """Of all deltas; and of one, which leaves the others inside what they would be without it."""
+    loss = PrivacyLoss.of(step, direction).compose(steps)
+    coarse, finer = loss.epsilons(DELTAS, width=1e-2), loss.epsilons(DELTAS, width=1e-3)
+    widths = [1e-4 if i == fine else 1e-3 for i in range(len(DELTAS))]
+    mixed, finest = loss.epsilons(DELTAS, width=widths), loss.epsilons(DELTAS, width=1e-4)
+    for i, outer in enumerate(coarse):
+        assert lies_in(finer[i], outer)
+        assert lies_in(mixed[i], finer[i])
+        assert lies_in(finest[i], finer[i])
+        assert is_within(mixed[i], widths[i])
+        assert mixed[i].upper >= finest[i].lower
+        assert finest[i].upper >= mixed[i].lower
+
+
+@settings(max_examples=12)
+@given(steps_of, st.sampled_from([30, 1000]), st.sampled_from(DIRECTIONS), st.sampled_from([1e-3, 1e-4]))
+def test_beside_the_other_direction_the_worse_is_as_narrow(
+    step: Pair, steps: int, direction: Direction, width: float
+) -> None:
+    """Oracle: both directions asked by themselves."""
+    loss = PrivacyLoss.of(step, direction).compose(steps)
+    first = loss.epsilons(DELTAS, width=width)
+    other = dataclasses.replace(loss, direction=DIRECTIONS[1 - DIRECTIONS.index(direction)])
+    plain = other.epsilons(DELTAS, width=width)
+    known_first = [None if i == 3 else known for i, known in enumerate(first)]
+    spared = other.epsilons(DELTAS, width=width, other_direction=known_first)
+    assert is_within(spared[3], width)
+    for known, one, less in zip(first, plain, spared, strict=True):
+        assert less.lower <= one.upper
+        assert one.lower <= less.upper
+        both, truth = known.worse(less), known.worse(one)
+        assert both.lower <= truth.upper
+        assert truth.lower <= both.upper
+        assert is_within(both, width)
+
+
+def test_where_one_direction_is_zero_the_other_is(stages: list[tuple[float, int]]) -> None:
+    """Oracle: delta at 0 in the other direction is below the delta asked for."""
+    loss = PrivacyLoss.of(Mixture.poisson(2, 0.01, 2.0), "present-first").compose(100)
+    other = dataclasses.replace(loss, direction="absent-first")
+    (zero,) = loss.epsilons([0.3])
+    assert zero == Interval(0.0, 0.0)
+    assert other.delta(0.0).upper < 0.3
+    stages.clear()
+    assert other.epsilons([0.3], other_direction=[zero]) == [zero]
+    assert stages == []
+
+
+def test_there_is_one_width_for_all_or_one_for_each_and_the_same_beside() -> None:
+    loss = PrivacyLoss.gaussian(1.2, rate=0.01).compose(10)
+    one_way = PrivacyLoss(loss.phases, "present-first")
+    with pytest.raises(ValueError, match="width must be one number, or one for each of 1 deltas, got 2"):
+        loss.epsilons([1e-5], width=[1e-3, 1e-4])
+    with pytest.raises(ValueError, match="width must be above 0"):
+        loss.epsilons([1e-5, 1e-6], width=[1e-3, 0.0])
+    known = Interval(1.0, 1.0)
+    with pytest.raises(ValueError, match="other_direction must hold one interval"):
+        loss.epsilons([1e-5], other_direction=[known])
+    with pytest.raises(ValueError, match="other_direction must hold one interval"):
+        one_way.epsilons([1e-5], other_direction=[known, known])
+
+
+@pytest.mark.parametrize(
+    ("step", "steps"), [(Mixture.poisson(1, 0.01, 1.2), 2000), (Laplace(2.0, 1.0, 0.3), 50)], ids=["record", "laplace"]
+)
+def test_estimates_of_several_deltas_are_near_those_of_each(step: Pair, steps: int) -> None:
+    """Interpolated tilts move an estimate by a small part of the loss's deviation."""
+    logs = [math.log(delta) for delta in DELTAS[1:]]
+    cumulants = Cumulants(truncate_phases([(step, steps)], "present-first", min(logs), -14.0))
+    for log_delta, found in zip(logs, cumulants.for_deltas(logs), strict=True):
+        alone = cumulants.find(log_delta=log_delta)
+        assert found.epsilon == pytest.approx(alone.epsilon, abs=0.1 * alone.spread)
+        assert found.tilt == pytest.approx(alone.tilt, rel=0.05)

@@ -1,0 +1,401 @@
+"""Calibration of a spec: both ends were judged, validity limits the range, and directions are found by evaluating."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from support import counting as support
+
+from dpspec.contract import Diagnostic, Finding, FrozenMap, Scope
+from dpspec.contract.events import Progressed, StageStarted
+from dpspec.engine.calibration.evaluations import Evaluations
+from dpspec.engine.calibration.search import calibrate_spec, calibrate_specs
+from dpspec.errors import SpecError, UsageError
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+
+KEY = "mechanism.epsilon"
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Specs of the counting mechanism, from text that is added to its example, and overrides."""
+
+    def read(*overrides: str, more: str = ""):
+        path = tmp_path / "coin.yaml"
+        path.write_text(support.EXAMPLE + more, encoding="utf-8")
+        loaded = load_specs([path], support.catalog(), overrides)
+        assert loaded.ok, loaded.diagnostics
+        return loaded.specs
+
+    return read
+
+
+@pytest.fixture
+def bounding(monkeypatch):
+    """Replace the mechanism's bound by epsilon = ``value(factor, epsilon)``; whatever it yields besides is kept."""
+
+    def install(value, **changes):
+        def bound(self, spec, context):
+            factor, epsilon = spec.mechanism.get("factor", 1.0), spec.mechanism["epsilon"]
+            context.progress(1, 2, "thinking")
+            context.progress(2, 2, "thinking")
+            yield dataclasses.replace(
+                Finding(
+                    quantity="epsilon",
+                    value=value(factor, epsilon),
+                    bound="upper",
+                    rigor="theorem",
+                    method="made up",
+                    source="here",
+                    at=FrozenMap({"delta": 0.0}),
+                ),
+                **changes,
+            )
+
+        monkeypatch.setattr(support.CountingAudit, "bound", bound)
+
+    return install
+
+
+def test_the_largest_value_is_the_claims_own(load):
+    (spec,) = load()
+    found = calibrate_spec(spec, support.catalog(), vary=KEY)
+    assert found.claims == ("held",)  # the other claim is there to be refuted
+    assert not found.more_helps
+    assert found.proved.value <= 1.5 < found.unproved.value
+    assert found.unproved.value - found.proved.value <= 1e-3 * found.unproved.value
+    (verdict,) = found.proved.verdicts
+    assert (verdict.claim, verdict.verdict, verdict.upper) == ("held", "proved", found.proved.value)
+    (verdict,) = found.unproved.verdicts
+    assert (verdict.verdict, verdict.provable) == ("open", found.unproved.value)
+    assert found.contradictions == ()
+    assert found.evaluations <= 8
+    assert support.RAN == []
+
+
+def test_the_value_found_is_confirmed_by_the_spec_with_it_set(load):
+    found = calibrate_spec(load()[0], support.catalog(), vary=KEY, relative=1e-6)
+    for point, verdict in ((found.proved, "proved"), (found.unproved, "open")):
+        (spec,) = load(f"{KEY}={found.key.spelling(point.value)}")
+        assert dataclasses.replace(point.spec, audit=spec.audit) == spec
+        assert point.spec.digest == spec.digest
+        assert [v.verdict for v in point.verdicts] == [verdict]
+
+
+def test_more_may_help(load, bounding):
+    bounding(lambda factor, epsilon: epsilon / factor)
+    found = calibrate_spec(load("mechanism.factor=0.001")[0], support.catalog(), vary="mechanism.factor")
+    assert found.more_helps
+    assert found.unproved.value < 1 / 1.5 <= found.proved.value
+
+
+@pytest.mark.parametrize("written", [(), ("mechanism.factor=0",)])
+def test_a_value_that_gives_no_scale_is_no_obstacle(load, bounding, written):
+    bounding(lambda factor, epsilon: math.inf if factor == 0 else epsilon / factor)
+    found = calibrate_spec(load(*written)[0], support.catalog(), vary="mechanism.factor")
+    assert found.unproved.value < 1 / 1.5 <= found.proved.value
+
+
+def test_all_chosen_claims_have_to_be_proved(load):
+    (spec,) = load()
+    found = calibrate_spec(spec, support.catalog(), vary=KEY, claims=["held", "broken", "held"])
+    assert found.claims == ("held", "broken")
+    assert found.proved.value <= 0.2 < found.unproved.value
+    assert [v.verdict for v in found.unproved.verdicts] == ["proved", "open"]
+
+
+def test_a_claims_own_number(load):
+    (spec,) = load()
+    found = calibrate_spec(spec, support.catalog(), vary="claims.held.epsilon")
+    assert found.more_helps
+    assert found.unproved.value < 1.0 <= found.proved.value
+    assert found.key.place == "claims.held.epsilon"
+    by_position = calibrate_spec(spec, support.catalog(), vary="claims.0.epsilon")
+    assert by_position == found
+
+
+def test_integers(load, monkeypatch):
+    def by_size(self, spec, context):
+        for size in range(1, 10):
+            yield Finding(
+                quantity="epsilon",
+                value=0.3 * size,
+                bound="upper",
+                rigor="certified",
+                method="made up",
+                source="here",
+                at=FrozenMap({"delta": 0.0, "group_size": size}),
+            )
+
+    monkeypatch.setattr(support.CountingAudit, "bound", by_size)
+    (spec,) = load("threat_model.group_size=9")
+    found = calibrate_spec(spec, support.catalog(), vary="claims.held.group_size")
+    assert (found.proved.value, found.unproved.value) == (5, 6)
+    (spec,) = load("threat_model.group_size=3")
+    found = calibrate_spec(spec, support.catalog(), vary="claims.held.group_size")
+    assert (found.proved.value, found.unproved) == (3, None)
+    assert found.limit == "4 is not valid: the claim's group_size 4 exceeds the threat model's 3"
+
+
+GROUP = """\
+dpspec: 1
+name: gaps
+mechanism:
+  kind: group
+  noise_multiplier: 1.0
+  clip_norm: 1.0
+  sampling: SAMPLING
+  steps: STEPS
+data: {kind: declared, records: 5000}
+threat_model: {adjacency: zero-out}
+claims:
+  - {id: one, kind: approx-dp, epsilon: EPSILON, delta: 1e-5}
+"""
+ALLOCATED = "{scheme: random-allocation, epoch_steps: 12}"
+
+
+@pytest.mark.parametrize(
+    ("sampling", "steps", "epsilon", "vary", "tried"),
+    [
+        (ALLOCATED, 12, 3.0, "mechanism.steps", range(1, 85)),
+        (ALLOCATED, 60, 3.0, "mechanism.steps", range(1, 85)),
+        pytest.param(ALLOCATED, 120, 6.0, "mechanism.sampling.epoch_steps", range(1, 121), marks=pytest.mark.ci),
+        pytest.param(ALLOCATED, 12, 4.5, "mechanism.sampling.epoch_steps", range(1, 13), marks=pytest.mark.ci),
+        pytest.param(
+            "{scheme: random-allocation, epoch_steps: 12, batches_per_epoch: 2}",
+            24,
+            4.5,
+            "mechanism.sampling.batches_per_epoch",
+            range(1, 13),
+            marks=pytest.mark.ci,
+        ),
+        pytest.param("{scheme: poisson, rate: 0.05}", 10, 1.5, "mechanism.steps", range(1, 60), marks=pytest.mark.ci),
+        pytest.param("{scheme: full}", 3, 6.0, "mechanism.steps", range(1, 10), marks=pytest.mark.ci),
+    ],
+)
+def test_the_value_is_the_last_of_all_valid_ones(tmp_path, sampling, steps, epsilon, vary, tried):
+    """Brute force: every integer is validated, and each valid one is bounded and judged."""
+    path, catalog = tmp_path / "gaps.yaml", load_catalog()
+    text = GROUP.replace("SAMPLING", sampling).replace("STEPS", str(steps)).replace("EPSILON", str(epsilon))
+    path.write_text(text, encoding="utf-8")
+    (spec,) = load_specs([path], catalog).specs
+    found = calibrate_spec(spec, catalog, vary=vary)
+    evaluations = Evaluations(spec, catalog, found.key, found.claims)
+    proved = {value: evaluations.at(value).proved for value in tried if not evaluations.wrong(value)}
+    assert len(set(proved.values())) == 2
+    best = (min if found.more_helps else max)(value for value, holds in proved.items() if holds)
+    beyond = (max if found.more_helps else min)(value for value, holds in proved.items() if not holds)
+    assert (found.proved.value, found.unproved.value, found.complete) == (best, beyond, True)
+    assert found.unproved.verdicts
+
+
+def test_a_valid_value_beyond_an_invalid_one_makes_the_answer_incomplete(load, monkeypatch):
+    def check(self, spec, facts):
+        if spec.claims[0].group_size not in (1, 2, 6):
+            yield Diagnostic(code="bad-value", message="that size is not covered", path=("claims", 0))
+
+    monkeypatch.setattr(support.CountingAudit, "check", check)
+
+    def by_size(self, spec, context):
+        yield Finding(
+            quantity="epsilon",
+            value=0.1 * spec.claims[0].group_size,
+            bound="upper",
+            rigor="certified",
+            method="made up",
+            source="here",
+            at=FrozenMap({"delta": 0.0, "group_size": spec.claims[0].group_size}),
+        )
+
+    monkeypatch.setattr(support.CountingAudit, "bound", by_size)
+    found = calibrate_spec(load("threat_model.group_size=9")[0], support.catalog(), vary="claims.held.group_size")
+    assert (found.proved.value, found.unproved, found.valid_beyond, found.complete) == (2, None, 6, False)
+    assert found.limit == "3 is not valid: that size is not covered"
+
+
+def test_what_the_mechanism_refuses_limits_the_range(load, monkeypatch):
+    def check(self, spec, facts):
+        if spec.mechanism["epsilon"] > 1.25:
+            yield Diagnostic(code="bad-value", message="that is too much", path=("mechanism", "epsilon"))
+
+    monkeypatch.setattr(support.CountingAudit, "check", check)
+    found = calibrate_spec(load()[0], support.catalog(), vary=KEY)
+    assert found.proved.value == pytest.approx(1.25)
+    assert found.proved.value <= 1.25
+    assert found.unproved is None
+    assert found.limit.endswith("is not valid: that is too much")
+
+
+def test_a_spec_that_is_refused_as_it_stands(load, monkeypatch):
+    def check(self, spec, facts):
+        yield Diagnostic(code="bad-value", message="never", path=("mechanism", "epsilon"))
+
+    monkeypatch.setattr(support.CountingAudit, "check", check)
+    with pytest.raises(SpecError) as info:
+        calibrate_spec(load()[0], support.catalog(), vary=KEY)
+    (diagnostic,) = info.value.diagnostics
+    assert (diagnostic.span.line, diagnostic.span.column) == (3, 38)
+
+
+def test_no_value_proves_the_claim(load, bounding):
+    bounding(lambda factor, epsilon: 2.0 + 1.0 / factor)
+    found = calibrate_spec(load()[0], support.catalog(), vary="mechanism.factor")
+    assert found.proved is None
+    assert found.unproved.value == 1e12
+    assert found.limit == "the range ends at 1000000000000"
+    assert [v.verdict for v in found.unproved.verdicts] == ["open"]
+
+
+def test_nothing_in_scope_proves_anything(load, bounding):
+    bounding(lambda factor, epsilon: epsilon, rigor="approximate")
+    found = calibrate_spec(load()[0], support.catalog(), vary=KEY)
+    assert found.proved is None
+    assert [v.verdict for v in found.unproved.verdicts] == ["supported"]
+
+
+def test_values_that_cannot_be_computed_prove_nothing(load, bounding):
+    def value(factor, epsilon):
+        if epsilon > 1.25:
+            raise OverflowError("too large for this machine")
+        return epsilon
+
+    bounding(value)
+    found = calibrate_spec(load()[0], support.catalog(), vary=KEY)
+    assert found.proved.value <= 1.25 < found.unproved.value
+    assert found.unproved.problem == "no bound could be computed: too large for this machine"
+    assert found.unproved.verdicts == ()
+
+
+def test_a_bound_that_turns_is_told(load, bounding):
+    bounding(lambda factor, epsilon: abs(epsilon - 2.0) + 1.0)
+    found = calibrate_spec(load("mechanism.epsilon=1.6")[0], support.catalog(), vary=KEY)
+    assert found.more_helps
+    assert found.unproved.value < 1.5 <= found.proved.value
+    assert found.contradictions == pytest.approx((2 * found.proved.value,), rel=1e-3)
+
+
+def test_a_bound_that_turns_before_it_is_proved_is_told(load, bounding):
+    bounding(lambda factor, epsilon: abs(epsilon - 2.0) + 1.6)
+    found = calibrate_spec(load("mechanism.epsilon=1.4")[0], support.catalog(), vary=KEY)
+    assert found.proved is None
+    assert found.contradictions == (found.unproved.value,) == (1e12,)
+
+
+def test_a_key_without_effect(load):
+    with pytest.raises(UsageError, match=r"what can be proved of held does not depend on mechanism\.factor$"):
+        calibrate_spec(load()[0], support.catalog(), vary="mechanism.factor")
+    with pytest.raises(UsageError, match=r"each claim states its group size: claims\.ID\.group_size"):
+        calibrate_spec(load()[0], support.catalog(), vary="threat_model.group_size")
+
+
+def test_round_off_is_no_effect(load, bounding):
+    bounding(lambda factor, epsilon: 1.0 + 1e-13 * factor)
+    with pytest.raises(UsageError, match="does not depend"):
+        calibrate_spec(load()[0], support.catalog(), vary="mechanism.factor")
+
+
+def test_bounds_whose_intervals_meet_are_no_effect(load, bounding):
+    bounding(lambda factor, epsilon: 1.0 + 1e-3 * math.sin(factor), lower=0.99)
+    with pytest.raises(UsageError, match="does not depend"):
+        calibrate_spec(load()[0], support.catalog(), vary="mechanism.factor")
+
+
+def test_claims_that_pull_apart(load, monkeypatch):
+    def bound(self, spec, context):
+        epsilon = spec.mechanism["epsilon"]
+        for direction, value in (("add", epsilon), ("remove", 1.0 / epsilon)):
+            yield Finding(
+                quantity="epsilon",
+                value=value,
+                bound="upper",
+                rigor="theorem",
+                method="made up",
+                source="here",
+                at=FrozenMap({"delta": 0.0}),
+                scope=Scope(direction=direction),
+            )
+
+    monkeypatch.setattr(support.CountingAudit, "bound", bound)
+    (spec,) = load("claims.held.direction=add", "claims.broken.direction=remove")
+    with pytest.raises(UsageError, match=r"increasing mechanism\.epsilon improves broken and worsens held"):
+        calibrate_spec(spec, support.catalog(), vary=KEY, claims=["held", "broken"])
+    assert calibrate_spec(spec, support.catalog(), vary=KEY, claims=["broken"]).proved.value >= 5.0
+
+
+@pytest.mark.parametrize(
+    ("vary", "message"),
+    [
+        ("mechanism.epsilno", r"no key 'mechanism\.epsilno' in spec 'coin'; did you mean 'mechanism\.epsilon'\?"),
+        ("epsilon", r"did you mean 'mechanism\.epsilon'\?"),
+        ("claims.held.epsilno", r"did you mean 'claims\.held\.epsilon'\?"),
+        ("mechanism.kind", r"'mechanism\.kind' is not a number"),
+        ("threat_model.access", r"'threat_model\.access' is not a number"),
+        ("claims.held.expect", r"'claims\.held\.expect' is not a number"),
+        ("audit.seed", r"no key 'audit\.seed'"),
+        ("", r"no key ''"),
+    ],
+)
+def test_keys_that_cannot_be_varied(load, vary, message):
+    with pytest.raises(UsageError, match=message):
+        calibrate_spec(load()[0], support.catalog(), vary=vary)
+
+
+def test_claims_that_cannot_be_chosen(load):
+    with pytest.raises(UsageError, match=r"no claim 'hold'; did you mean 'held'\?"):
+        calibrate_spec(load()[0], support.catalog(), vary=KEY, claims=["hold"])
+    (spec,) = load("claims.held.expect=[open, refuted]")
+    with pytest.raises(UsageError, match="no claim about privacy that is expected to be proved"):
+        calibrate_spec(spec, support.catalog(), vary=KEY)
+
+
+def test_numbers_that_speak_of_the_data_are_marked(load, bounding):
+    assert not calibrate_spec(load()[0], support.catalog(), vary=KEY).private
+    bounding(lambda factor, epsilon: epsilon, privacy="per-record")
+    assert calibrate_spec(load()[0], support.catalog(), vary=KEY).private
+
+
+def test_an_audit_that_cannot_run_is_no_obstacle(load, monkeypatch):
+    def check(self, spec, facts):
+        if spec.audit is not None:
+            yield Diagnostic(code="bad-value", message="cannot attack", path=("audit",))
+
+    monkeypatch.setattr(support.CountingAudit, "check", check)
+    assert calibrate_spec(load()[0], support.catalog(), vary=KEY).proved is not None
+
+
+def test_the_data_is_described_once(load, monkeypatch):
+    described = []
+    facts = support.Nothing.facts
+    monkeypatch.setattr(support.Nothing, "facts", lambda self: described.append(1) or facts(self))
+    calibrate_spec(load()[0], support.catalog(), vary=KEY)
+    assert len(described) == 1
+
+
+def test_each_cell_of_a_matrix_is_calibrated(load):
+    specs = load(more="\nmatrix: {claims.held.epsilon: [1.5, 3.0]}\n")
+    found = calibrate_specs(specs, support.catalog(), vary=KEY)
+    assert [c.name for c in found] == ["coin[1.5]", "coin[3.0]"]
+    assert [c.cell for c in found] == [("claims.held.epsilon=1.5",), ("claims.held.epsilon=3.0",)]
+    assert [round(c.proved.value, 2) for c in found] == [1.5, 3.0]
+
+
+def test_cells_that_differ_in_the_varied_key_alone_are_one(load):
+    specs = load(more="\nmatrix: {mechanism.epsilon: [0.5, 2.0], claims.held.epsilon: [1.5, 3.0]}\n")
+    found = calibrate_specs(specs, support.catalog(), vary=KEY)
+    assert [c.name for c in found] == ["coin[epsilon=1.5]", "coin[epsilon=3.0]"]
+    specs = load(more="\nmatrix: {mechanism.epsilon: [0.5, 2.0]}\n")
+    (one,) = calibrate_specs(specs, support.catalog(), vary=KEY)
+    assert (one.name, one.cell) == ("coin", ())
+
+
+def test_progress_is_told(load, bounding):
+    bounding(lambda factor, epsilon: epsilon)
+    told = []
+    calibrate_specs(load(), support.catalog(), vary=KEY, listeners=[told.append])
+    stages = [e.stage for e in told if isinstance(e, StageStarted)]
+    assert stages[:2] == ["mechanism.epsilon = 1", "mechanism.epsilon = 1.25"]
+    assert "mechanism.epsilon = 1, thinking" in [e.what for e in told if isinstance(e, Progressed)]
+    assert {e.audit for e in told} == {"coin"}

@@ -1,0 +1,271 @@
+"""Attacks that count their successes: reconstruction claims held against exact binomial tests."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from support import audits
+from support.audits import HERE, approx, attack, bound, spec, unjudged, verdict, verdicts
+
+from dpspec.contract import Evidence, Finding, FrozenMap, Scope
+from dpspec.engine.judging.judge import judge
+from dpspec.engine.judging.judge_input import Concluded
+from dpspec.engine.results.result import Verdict
+from dpspec.stats import binomial
+from dpspec.stats.attacks import evidence_tests, one_run
+
+KAPPA = 1.0 / 16.0
+
+
+def counted(successes: int, trials: int = 400, kappa: float = KAPPA, **scope: str) -> Evidence:
+    return Evidence(
+        id=f"reconstruction/{kappa}",
+        kind="binomial",
+        quantity="gamma",
+        statistics=FrozenMap({"trials": trials, "successes": successes}),
+        scope=dataclasses.replace(audits.HERE, adversary="record", **scope),
+        at=FrozenMap({"kappa": kappa}),
+        method="reconstruction",
+        source="test",
+    )
+
+
+def gamma(value: float, kappa: float = KAPPA, **changes: object) -> Finding:
+    base = Finding(
+        quantity="gamma",
+        value=value,
+        bound="upper",
+        rigor="theorem",
+        method="test",
+        source="test",
+        at=FrozenMap({"kappa": kappa}),
+        scope=Scope(),
+    )
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+def count_verdict(claimed: float, findings: list[Finding], evidence: list[Evidence], kappa: float = KAPPA) -> Verdict:
+    spec = audits.spec(audits.claim("rero", kappa=kappa, gamma=claimed))
+    (judged,) = judge([Concluded(spec=spec, findings=tuple(findings), evidence=tuple(evidence))])
+    return judged.verdicts[0]
+
+
+def test_more_successes_than_the_claim_allows_refute_it() -> None:
+    found = count_verdict(0.2, [gamma(0.5)], [counted(120)])
+    assert found.verdict == "refuted"
+    assert found.p_value == pytest.approx(binomial.at_least(120, 400, 0.2))
+    assert count_verdict(0.29, [gamma(0.5)], [counted(120)]).verdict == "open"
+
+
+def test_successes_within_the_claim_leave_it_to_the_bound() -> None:
+    assert count_verdict(0.3, [gamma(0.25)], [counted(100)]).verdict == "proved"
+
+
+def test_more_successes_than_the_bound_allows_contradict_it() -> None:
+    found = count_verdict(0.9, [gamma(0.2)], [counted(200)])
+    assert found.verdict == "contradicted"
+    assert "gamma <= 0.2 at kappa = 0.0625" in found.reason
+    assert count_verdict(0.9, [gamma(0.2)], [counted(95)]).verdict == "proved"  # p = 0.03: not at one in a million
+
+
+def test_a_bound_at_a_larger_baseline_speaks_of_the_attack_and_one_at_a_smaller_does_not() -> None:
+    assert count_verdict(0.9, [gamma(0.2, kappa=0.1)], [counted(200)]).verdict == "contradicted"
+    assert count_verdict(0.9, [gamma(0.2, kappa=0.01)], [counted(200)]).verdict != "contradicted"
+
+
+def test_an_attack_from_a_smaller_baseline_tells_against_a_claim_at_a_larger_one() -> None:
+    assert count_verdict(0.2, [], [counted(120)], kappa=0.1).verdict == "refuted"
+    assert count_verdict(0.2, [], [counted(120)], kappa=0.01).verdict == "open"
+
+
+def test_an_estimate_is_no_bound_to_contradict() -> None:
+    assert (
+        count_verdict(0.9, [gamma(0.2, bound="estimate", rigor="approximate")], [counted(200)]).verdict == "supported"
+    )
+
+
+def test_a_narrower_attack_counts_and_a_wider_one_does_not() -> None:
+    spec = audits.spec(audits.claim("rero", kappa=KAPPA, gamma=0.2, access="final-model"))
+    for access, expected in (("final-model", "refuted"), ("all-iterates", "open")):
+        evidence = (counted(120, access=access),)
+        assert judge([Concluded(spec=spec, evidence=evidence)])[0].verdicts[0].verdict == expected
+
+
+def test_an_open_claim_says_what_could_have_been_refuted() -> None:
+    found = count_verdict(0.29, [gamma(0.5)], [counted(120)])
+    assert found.refutable == pytest.approx(binomial.lower(400, 400, 0.95))
+
+
+#: p = 0.030 against epsilon = 1 at delta = 0.
+WEAK = attack(500, 500, 385)
+PURE = {"delta": 0.0}
+
+
+def test_holm_runs_over_all_claims_of_all_specs() -> None:
+    raw = evidence_tests.p_value(WEAK, 1.0, 0.0)
+    assert 0.025 < raw < 0.05
+    alone = verdict(approx(1.0, **PURE), WEAK)
+    assert (alone.verdict, alone.p_value) == ("refuted", raw)
+    pair = judge([unjudged(spec(approx(1.0, **PURE)), WEAK), unjudged(spec(approx(5.0, **PURE)), WEAK)])
+    assert [j.verdicts[0].verdict for j in pair] == ["open", "open"]
+    assert pair[0].verdicts[0].p_value == 2 * raw
+
+
+def test_holm_steps_down_past_what_is_rejected_first() -> None:
+    found = verdicts(spec(approx(0.1, id="a", **PURE), approx(1.0, id="b", **PURE)), WEAK)
+    assert [v.verdict for v in found] == ["refuted", "refuted"]  # 0.1 is rejected first, then 1.0 at the full level
+
+
+def test_the_same_hypothesis_is_tested_once() -> None:
+    claims = [approx(1.0, id=str(i), group_size=1 + i, **PURE) for i in range(3)]
+    assert [v.verdict for v in verdicts(spec(*claims), WEAK)] == ["refuted"] * 3
+
+
+def test_two_attacks_are_two_tests_even_when_their_counts_agree() -> None:
+    assert verdict(approx(1.0, **PURE), WEAK, dataclasses.replace(WEAK, id="again")).verdict == "open"
+
+
+def test_the_strictest_confidence_holds_for_the_whole_invocation() -> None:
+    easy = unjudged(spec(approx(1.0, **PURE)), WEAK)
+    strict = unjudged(spec(confidence=0.99))
+    assert judge([easy])[0].verdicts[0].verdict == "refuted"
+    assert judge([easy, strict])[0].verdicts[0].verdict == "open"
+
+
+def test_a_spec_without_an_audit_states_no_confidence() -> None:
+    bounds_only = dataclasses.replace(spec(approx(1.0, **PURE)), audit=None)
+    judged = judge([unjudged(bounds_only, bound(0.9, 0.0))])[0]
+    assert judged.verdicts[0].verdict == "proved"
+    assert (judged.conformance.status, judged.conformance.expected) == ("not-run", True)
+
+
+def test_nothing_to_judge_is_nothing_judged() -> None:
+    assert judge([]) == ()
+    assert judge([unjudged(spec())])[0].verdicts == ()
+
+
+def test_what_could_be_refuted_shrinks_with_the_family() -> None:
+    alone = verdict(approx(3.0), WEAK).refutable
+    among = verdicts(spec(*(approx(3.0 + i, id=str(i)) for i in range(10))), WEAK)[0].refutable
+    assert alone is not None
+    assert among is not None
+    assert among < alone <= one_run.epsilon_lower(500, 500, 500, 1e-9, 0.95) < 1.0001 * alone
+
+
+def test_the_whole_curve_of_a_bound_is_tested() -> None:
+    # At delta = 0.1 the attack shows nothing; the same bound's value at 1e-9 is rejected outright.
+    curve = (bound(4.0, 0.1), bound(4.1, 1e-9))
+    assert verdict(approx(4.0, delta=0.1), curve[0], attack(1000, 1000, 1000)).verdict == "proved"
+    assert verdict(approx(4.0, delta=0.1), *curve, attack(1000, 1000, 1000)).verdict == "contradicted"
+
+
+def test_the_curve_says_more_than_its_points() -> None:
+    # No single point of the bound is rejected at 1e-6, all of them together are.
+    points = [(0.5, 0.055), (0.9, 0.011), (1.3, 1.4e-3), (1.7, 1e-4), (2.1, 4.2e-6), (2.5, 9.5e-8), (3.0, 3.6e-10)]
+    curve = [bound(epsilon, delta) for epsilon, delta in points]
+    close = attack(4000, 140, 140)
+    alone = [evidence_tests.p_value(close, epsilon, delta) for epsilon, delta in points]
+    together = evidence_tests.curve_p_value(close, points)
+    assert together < 1e-6 < min(alone)
+    found = verdict(approx(3.0, delta=9.5e-8), *curve, close)
+    assert found.verdict == "contradicted"
+    assert "rejects the proved curve epsilon <= " in found.reason
+    assert "all 7 points" in found.reason
+    assert verdict(approx(3.0, delta=9.5e-8), curve[5], close).verdict != "contradicted"
+
+
+def test_a_ladder_is_one_test() -> None:
+    ladder = attack(
+        1,
+        1,
+        1,
+        kind="one-run-ladder",
+        statistics=FrozenMap({"canaries": 500, "guesses": [100, 500], "correct": [90, 385]}),
+    )
+    found = verdict(approx(1.0, **PURE), ladder)
+    assert found.verdict == "refuted"
+    assert found.p_value == evidence_tests.p_value(ladder, 1.0, 0.0)
+    assert found.refutable is not None
+    assert verdict(approx(9.0, **PURE), ladder).verdict == "open"
+
+
+def test_bound_tests_are_adjusted_over_the_invocation() -> None:
+    close = attack(1000, 1000, 983)  # against epsilon = 3 at delta = 0
+    p = evidence_tests.p_value(close, 3.0, 0.0)
+    assert 5e-8 < p < 1e-6
+    one = unjudged(spec(approx(3.0, **PURE)), bound(3.0, 0.0), close)
+    idle = unjudged(spec(approx(9.0, **PURE)), bound(9.0, 0.0), attack(1000, 1000, 500))
+    assert judge([one])[0].verdicts[0].verdict == "contradicted"
+    many = judge([one, *([idle] * 20)])
+    assert many[0].verdicts[0].verdict == "refuted"
+    assert {j.verdicts[0].verdict for j in many[1:]} == {"proved"}
+
+
+def test_a_contradiction_reaches_every_claim_that_the_attack_speaks_of() -> None:
+    claims = (
+        approx(3.0, id="one"),
+        approx(50.0, id="family", group_size=8),
+        approx(3.0, id="final", access="final-model"),
+        audits.claim("gdp", id="gdp", mu=9.0),
+        audits.claim("metric", id="accuracy", name="accuracy", at_least=0.5),
+    )
+    found = verdicts(
+        spec(*claims),
+        bound(2.9),
+        bound(40.0, group_size=8),
+        bound(9.0, None, quantity="mu"),
+        bound(0.9, quantity="accuracy", bound="lower", at={}, scope=audits.MEASURED),
+        attack(1000, 1000, 1000),
+    )
+    by_id = {v.claim: v.verdict for v in found}
+    # The attack sees all iterates: of the final model it says nothing, but the bound it rejects proves nothing either.
+    assert by_id == {
+        "one": "contradicted",
+        "family": "contradicted",
+        "final": "contradicted",
+        "gdp": "contradicted",
+        "accuracy": "proved",
+    }
+
+
+def test_a_contradiction_of_large_groups_leaves_small_ones() -> None:
+    claims = (approx(3.0, id="one"), approx(50.0, id="family", group_size=8))
+    bounds = (bound(2.9), bound(3.5, group_size=8))
+    found = verdicts(spec(*claims), *bounds, attack(1000, 1000, 1000, group_size=8))
+    assert [v.verdict for v in found] == ["proved", "contradicted"]
+    # Without a bound of its own the small group would rest on the rejected one.
+    assert verdict(approx(6.0), bound(3.5, group_size=8), attack(1000, 1000, 1000, group_size=8)).verdict == (
+        "contradicted"
+    )
+
+
+def test_a_rejected_bound_for_a_narrower_scope_leaves_wider_claims() -> None:
+    narrow = bound(1.0, scope=Scope(access="final-model"))
+    final = attack(1000, 1000, 990, scope=dataclasses.replace(HERE, access="final-model"))
+    claims = (approx(6.0, id="all"), approx(6.0, id="final", access="final-model"))
+    found = verdicts(spec(*claims), narrow, bound(5.9), final)
+    assert [v.verdict for v in found] == ["proved", "contradicted"]
+
+
+def test_only_proved_bounds_can_be_contradicted() -> None:
+    overwhelming = attack(1000, 1000, 1000)
+    for weak in (
+        bound(2.9, rigor="approximate"),
+        bound(2.9, rigor="statistical", confidence=0.9),
+        bound(2.9, bound="estimate"),
+    ):
+        assert verdict(approx(20.0), weak, bound(19.0), overwhelming).verdict == "proved"
+
+
+def test_a_tighter_bound_that_stands_still_proves() -> None:
+    # The rejected bound holds for a wider scope; its narrower, looser sibling is not rejected.
+    loose = bound(9.0, scope=Scope(access="final-model"))
+    found = verdict(approx(10.0, access="final-model"), bound(2.9), loose, attack(1000, 1000, 1000))
+    assert (found.verdict, found.upper) == ("proved", 9.0)
+
+
+def test_an_attack_on_large_groups_does_not_test_a_bound_for_small_ones() -> None:
+    large = attack(1000, 1000, 1000, group_size=8)
+    found = verdict(approx(50.0, group_size=8), bound(2.9), bound(40.0, group_size=8), large)
+    assert (found.verdict, found.upper) == ("proved", 40.0)

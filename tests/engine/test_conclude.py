@@ -1,0 +1,217 @@
+"""What a run says of data sets of at least so many records, and of neighbours that miss the same entries."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.audits import HERE, MEASURED, approx, attack, bound, check, spec
+
+from dpspec.contract import Assumption, Audit, Check, Evidence, Facts, Finding, FrozenMap, Plan, Scope, Series, Trial
+from dpspec.engine.preparing.prepare import Prepared
+from dpspec.engine.preparing.prepare import check as problems
+from dpspec.engine.running.conclude import Bounded, conclude, with_extent
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.errors import ExitCode, PluginError
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+
+ALIKE = "same-missing-values"
+
+
+def prepared(*, missing_allowed: bool = False, records_per_unit: int = 1, **data: Any) -> Prepared:
+    import types
+
+    found = object.__new__(Prepared)
+    for name, value in {
+        "facts": Facts(records=569, features=3, classes=2),
+        "spec": types.SimpleNamespace(data=data, records_per_unit=records_per_unit),
+        "missing": missing_allowed,
+    }.items():
+        object.__setattr__(found, name, value)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scope", "group_size", "least"),
+    [
+        (HERE, 1, 568),
+        (HERE, 8, 561),
+        (dataclasses.replace(HERE, adjacency="replace-one"), 1, 569),
+        (dataclasses.replace(HERE, adjacency="zero-out"), 4, 569),
+        (dataclasses.replace(HERE, data="planted"), 8, 569),
+        (dataclasses.replace(HERE, data="collection"), 1, 568),
+        (dataclasses.replace(HERE, min_records=12), 1, 12),
+        (dataclasses.replace(HERE, data="all"), 1, 0),
+        (MEASURED, 1, 568),
+        (Scope(data="this"), 1, 0),
+    ],
+)
+def test_both_neighbours_of_an_attack_hold_so_many_records(scope: Scope, group_size: int, least: int) -> None:
+    for outcome in (
+        attack(9, 9, 9, scope=scope, group_size=group_size),
+        bound(1.0, scope=scope, group_size=group_size),
+    ):
+        found: Any = with_extent(outcome, prepared())
+        assert found.scope.min_records == least
+        assert dataclasses.replace(found, scope=outcome.scope) == outcome
+
+
+def test_a_user_may_leave_with_all_records() -> None:
+    found = with_extent(attack(9, 9, 9, scope=HERE, group_size=2), prepared(records_per_unit=4))
+    assert found.scope.min_records == 569 - 2 * 4
+
+
+def test_neighbours_miss_the_same_entries_where_nobody_misses_any() -> None:
+    planted = dataclasses.replace(HERE, data="planted")
+
+    def neighbours(scope: Scope, data: Prepared) -> str:
+        return with_extent(attack(9, 9, 9, scope=scope), data).scope.neighbours
+
+    assert neighbours(HERE, prepared()) == neighbours(planted, prepared()) == ALIKE
+    assert neighbours(HERE, prepared(missing_allowed=True)) == ALIKE
+    # A planted record may miss values where the mechanism takes such records, and any may where the data says how.
+    assert neighbours(planted, prepared(missing_allowed=True)) == "all"
+    assert neighbours(HERE, prepared(missing_allowed=True, missing=["?"])) == "all"
+    said = dataclasses.replace(planted, neighbours=ALIKE)
+    assert neighbours(said, prepared(missing_allowed=True)) == ALIKE
+
+
+def test_checks_have_no_scope() -> None:
+    assert with_extent(check(0.5), prepared()) == check(0.5)
+
+
+SPEC = """\
+dpspec: 1
+name: sized
+mechanism: {kind: group, noise_multiplier: 0.3, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.5}, steps: 5}
+data: {kind: synthetic, records: 120, features: 16, classes: 4}
+model: {kind: linear}
+claims:
+  - {id: any, kind: approx-dp, epsilon: 0.01, delta: 1e-5, expect: refuted}
+  - {id: large, kind: approx-dp, epsilon: 0.01, delta: 1e-5, min_records: 120, expect: refuted}
+  - {id: alike, kind: approx-dp, epsilon: 0.01, delta: 1e-5, neighbours: same-missing-values, expect: refuted}
+audit: {method: one-run, runs: 2, canary: {space: gradient, kind: orthogonal, count: 60}, seed: 1}
+"""
+
+
+def test_an_attack_on_a_data_set_of_that_size_refutes_a_claim_about_such_data_sets(tmp_path: Path) -> None:
+    path = tmp_path / "sized.yaml"
+    path.write_text(SPEC, encoding="utf-8")
+    loaded = load_specs([path], load_catalog())
+    assert loaded.ok, loaded.diagnostics
+    result = run(loaded.specs, load_catalog(), store=Store(tmp_path / "store"), device="cpu")
+    assert [v.verdict for v in result.audits[0].verdicts] == ["refuted"] * 3
+    (evidence,) = [e for e in result.audits[0].evidence if e.quantity == "epsilon"]
+    assert (evidence.scope.min_records, evidence.scope.neighbours) == (120, ALIKE)
+    lower = [f for f in result.audits[0].findings if f.bound == "lower"]
+    assert {f.scope.min_records for f in lower} == {120}
+
+
+def test_a_claim_about_larger_data_sets_than_this_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sized.yaml"
+    path.write_text(SPEC.replace("min_records: 120", "min_records: 121"), encoding="utf-8")
+    loaded = load_specs([path], load_catalog())
+    (found,) = problems(loaded.specs[0], load_catalog())
+    assert (found.code, found.path) == ("bad-value", ("claims", 1, "min_records"))
+    assert found.span is not None
+    assert found.span.line == 8
+
+
+def test_which_data_sets_are_spoken_of_decides_no_trial(tmp_path: Path) -> None:
+    told = "threat_model: {min_records: 64, neighbours: same-missing-values}\n"
+    inputs = []
+    for text in (SPEC, SPEC + told):
+        (tmp_path / "sized.yaml").write_text(text, encoding="utf-8")
+        loaded = load_specs([tmp_path / "sized.yaml"], load_catalog())
+        assert loaded.ok, loaded.diagnostics
+        inputs.append(Audit.trial_inputs(_Bare(), loaded.specs[0]))
+    assert inputs[0] == inputs[1]
+
+
+class _Bare(Audit):
+    def bound(self, spec: Any, context: Any) -> Any:
+        return ()
+
+
+FINDING = Finding(
+    quantity="epsilon", value=1.0, bound="upper", rigor="certified", scope=Scope(), method="m", source="s"
+)
+COUNTS = FrozenMap({"present": 3, "absent": 2, "true_positives": 3, "false_positives": 0})
+EVIDENCE = Evidence(id="a", kind="many-run", statistics=COUNTS, scope=HERE, method="m", source="s")
+TOO_MANY = FrozenMap({"trials": 3, "successes": 4})
+CHECK = Check(assumption="noise", test="t", p_value=0.5, observed="measured")
+
+
+class Yields(Audit):
+    def __init__(self, *outcomes: Any) -> None:
+        self.outcomes = outcomes
+
+    def bound(self, spec: Any, context: Any) -> Any:
+        return ()
+
+    def plan(self, spec: Any, facts: Any) -> Plan:
+        return Plan(chunks=((0,),), seconds=0.0, memory_bytes=0)
+
+    def conclude(self, spec: Any, trials: Any) -> Any:
+        return self.outcomes
+
+
+ACCURACY = dataclasses.replace(FINDING, quantity="accuracy", bound="estimate", rigor="approximate")
+
+
+def concluded(*outcomes: Any, bounds: Any = ()) -> Any:
+    prepared = object.__new__(Prepared)
+    object.__setattr__(prepared, "audit", Yields(*outcomes))
+    object.__setattr__(prepared, "spec", spec(approx()))
+    object.__setattr__(prepared, "offers", {})
+    object.__setattr__(prepared, "facts", Facts(records=100, features=1, classes=2))
+    object.__setattr__(prepared, "constants", Assumption(name="public-constants", status="by-construction"))
+    return conclude(Bounded(prepared=prepared, bounds=bounds), [Trial(index=0, evidence=FrozenMap())])
+
+
+def test_what_is_sound_is_kept() -> None:
+    series = Series(
+        name="s", title="t", columns=FrozenMap({"x": (1, 2)}), units=FrozenMap(), rigor="approximate", source="s"
+    )
+    found = concluded(EVIDENCE, series, bounds=[FINDING])
+    placed = dataclasses.replace(EVIDENCE.scope, min_records=99, neighbours="same-missing-values")
+    assert found.evidence == (dataclasses.replace(EVIDENCE, scope=placed),)
+    assert (found.findings, found.series) == ((FINDING,), (series,))
+
+
+def test_what_no_claim_and_no_bound_is_of_is_not_read() -> None:
+    note = dataclasses.replace(EVIDENCE, quantity="accuracy")
+    assert [e.statistics for e in concluded(note).evidence] == [note.statistics]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "says"),
+    [
+        (dataclasses.replace(FINDING, rigor="proven"), "yields a finding whose rigor is 'proven' (valid: certified"),  # type: ignore[arg-type]
+        (dataclasses.replace(EVIDENCE, kind="many_run"), "'many_run' tests no privacy curve (valid kinds: many-run"),
+        (dataclasses.replace(EVIDENCE, statistics=FrozenMap()), "lacks the counts present, absent"),
+        (
+            dataclasses.replace(EVIDENCE, quantity="accuracy"),
+            "of kind 'many-run' tests no metric (valid kinds: average, binomial)",
+        ),
+        (
+            dataclasses.replace(EVIDENCE, quantity="accuracy", kind="binomial", statistics=TOO_MANY),
+            "counts more than there can be",
+        ),
+        (dataclasses.replace(CHECK, p_value=1.5), "yields a check of 'noise' whose p-value is 1.5"),
+        (dataclasses.replace(CHECK, p_value=float("nan")), "whose p-value is nan"),
+        (dataclasses.replace(CHECK, measured=float("nan")), "yields a check that cannot be kept: its measured is NaN"),
+        (dataclasses.replace(FINDING, value=float("nan")), "a finding that cannot be kept: its value is NaN"),
+        ({"epsilon": 1.0}, "yields a dict, not a Finding, Series, Check or Evidence"),
+    ],
+)
+def test_what_is_not_is_the_plugins_fault(outcome: Any, says: str) -> None:
+    with pytest.raises(PluginError) as caught:
+        concluded(outcome, bounds=[ACCURACY])
+    assert caught.value.exit_code is ExitCode.PLUGIN
+    assert says in str(caught.value)
+    assert str(caught.value).startswith(f"mechanism {spec(approx()).mechanism.kind!r} yields ")

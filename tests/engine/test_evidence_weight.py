@@ -1,0 +1,249 @@
+"""Claims about accuracy: of the pipeline, whose runs are the sample, and of one model, whose test records are."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+from support import audits
+
+from dpspec.contract import Claim, Evidence, Finding, Scope, Trial
+from dpspec.contract.frozen import FrozenMap
+from dpspec.engine.judging.evidence_weight import claim_scope, covers, shortfall, unmeasured
+from dpspec.stats import utility
+
+#: Every part of a scope with its values from strong to weak, and what does not compare.
+CHAINS = {
+    "access": ("all-iterates", "final-model"),
+    "adversary": ("gradient", "record", "none"),
+}
+APART = {"adjacency": ("add-remove", "replace-one", "zero-out"), "unit": ("record", "user")}
+WHOLE = {
+    "data": ("all", "collection", "this", "planted"),
+    "direction": ("both", "add", "remove"),
+    "record": ("all", 3, 4),
+}
+
+
+def all_scopes() -> list[Scope]:
+    parts = {
+        "adjacency": APART["adjacency"][:2],
+        "unit": APART["unit"],
+        **{key: values[:2] for key, values in WHOLE.items()},
+        **CHAINS,
+        "pipeline": ("declared", "executed"),
+    }
+    return [Scope(**dict(zip(parts, values, strict=True))) for values in product(*parts.values())]
+
+
+RESTRICTED = {"min_records": (0, 64, 569), "neighbours": ("all", "same-missing-values")}
+
+
+@pytest.mark.parametrize(("part", "values"), [*CHAINS.items(), *RESTRICTED.items()])
+def test_the_stronger_value_covers_the_weaker(part: str, values: tuple[str, ...]) -> None:
+    for (i, one), (j, other) in product(enumerate(values), repeat=2):
+        assert covers(Scope(**{part: one}), Scope(**{part: other})) == (i <= j)
+
+
+@pytest.mark.parametrize(("part", "values"), APART.items())
+def test_what_does_not_compare_must_be_equal(part: str, values: tuple[str, ...]) -> None:
+    for one, other in product(values, repeat=2):
+        assert covers(Scope(**{part: one}), Scope(**{part: other})) == (one == other)
+
+
+@pytest.mark.parametrize(("part", "values"), WHOLE.items())
+def test_the_whole_covers_each_case_and_a_case_only_itself(part: str, values: tuple[str, ...]) -> None:
+    for one, other in product(values, repeat=2):
+        assert covers(Scope(**{part: one}), Scope(**{part: other})) == (one in (values[0], other))
+
+
+def test_covering_is_an_order_made_of_its_parts() -> None:
+    scopes = all_scopes()
+    parts = [f.name for f in dataclasses.fields(Scope)]
+    one_part = {
+        (part, a, b): covers(Scope(**{part: a}), Scope(**{part: b}))
+        for part in parts
+        for a, b in product({getattr(s, part) for s in scopes}, repeat=2)
+    }
+    for upper, claim in product(scopes[::3], scopes[::2]):
+        expected = all(one_part[part, getattr(upper, part), getattr(claim, part)] for part in parts)
+        assert covers(upper, claim) == expected
+    assert all(covers(s, s) for s in scopes)
+    few = scopes[::7]
+    for a, b, c in product(few, repeat=3):
+        assert not (covers(a, b) and covers(b, c)) or covers(a, c)
+
+
+def test_pipeline_is_not_compared() -> None:
+    assert covers(Scope(pipeline="executed"), Scope(pipeline="declared"))
+    assert covers(Scope(pipeline="declared"), Scope(pipeline="executed"))
+
+
+def test_a_value_outside_the_orders_covers_itself_alone() -> None:
+    assert covers(Scope(access="weekly"), Scope(access="weekly"))
+    assert not covers(Scope(access="weekly"), Scope(access="final-model"))
+    assert not covers(Scope(access="all-iterates"), Scope(access="weekly"))
+
+
+def test_a_claim_speaks_of_the_threat_model_narrowed_by_its_own_keys() -> None:
+    spec = audits.spec(unit="user", options={"adversary": "record"})
+    assert claim_scope(spec, audits.approx()) == Scope(unit="user", adversary="record")
+    narrow = audits.approx(adjacency="zero-out", access="final-model", direction="add", record=7, over="collection")
+    assert claim_scope(spec, narrow) == Scope(
+        adjacency="zero-out",
+        unit="user",
+        direction="add",
+        access="final-model",
+        adversary="record",
+        data="collection",
+        record=7,
+    )
+
+
+def test_a_per_instance_claim_speaks_of_this_data_set_unless_it_says_over() -> None:
+    one = audits.claim("per-instance-dp", epsilon=1.0, delta=1e-6, record=2)
+    assert claim_scope(audits.spec(), one) == Scope(data="this", record=2)
+    assert claim_scope(audits.spec(), dataclasses.replace(one, over="collection")).data == "collection"
+
+
+def test_a_claim_about_larger_data_sets_needs_less_and_is_told_against_by_less() -> None:
+    needs, small, large = Scope(min_records=64), Scope(data="this", min_records=63), Scope(data="this", min_records=568)
+    stated = claim_scope(audits.spec(), audits.approx(min_records=100))
+    assert stated == Scope(min_records=100)
+    assert covers(needs, stated)
+    assert not covers(needs, Scope())
+    assert covers(stated, large)
+    assert not covers(stated, small)
+    assert covers(Scope(), small)
+
+
+def test_what_a_bound_asks_of_data_sets_is_told_with_the_way_out() -> None:
+    bound = Scope(min_records=569, neighbours="same-missing-values")
+    many, alike = shortfall(bound, Scope(min_records=0))
+    assert many == "it needs datasets of at least 569 records, and the claim covers any: set threat_model.min_records"
+    assert "same-missing-values" in alike
+    assert alike.endswith("set threat_model.neighbours")
+    assert "datasets of at least 64" in shortfall(bound, Scope(min_records=64))[0]
+    assert shortfall(bound, Scope(min_records=569, neighbours="same-missing-values")) == []
+
+
+def test_claims_are_judged_by_what_they_ask_of_data_sets() -> None:
+    bound = audits.bound(0.5, scope=Scope(min_records=64, neighbours="same-missing-values"))
+    narrow = {"min_records": 64, "neighbours": "same-missing-values"}
+    assert audits.verdict(audits.approx(1.0, **narrow), bound).verdict == "proved"
+    for wide in ({}, {"min_records": 64}, {"min_records": 63, "neighbours": "same-missing-values"}):
+        found = audits.verdict(audits.approx(1.0, **wide), bound)
+        assert (found.verdict, found.provable) == ("open", None)
+        assert "set threat_model." in found.reason
+    attack = audits.attack(1000, 1000, 1000)
+    far = dataclasses.replace(attack, scope=dataclasses.replace(attack.scope, min_records=568))
+    for stated, evidence, expected in (
+        (audits.approx(1.0, min_records=568), far, "refuted"),
+        (audits.approx(1.0, min_records=569), far, "open"),
+        (audits.approx(1.0, min_records=1), attack, "open"),
+        (audits.approx(1.0), attack, "refuted"),
+        (audits.approx(1.0, neighbours="same-missing-values"), attack, "open"),
+    ):
+        assert audits.verdict(stated, evidence).verdict == expected
+
+
+PIPELINE = audits.claim("metric", name="accuracy", at_least=0.75)
+MODEL = audits.claim("metric", name="accuracy", at_least=0.75, about="model")
+
+
+def trials(right: list[int], records: int, first: int = 0) -> list[Trial]:
+    """As plugins keep them."""
+    counts = [{"accuracy": {"test": {"right": r, "records": records}}} for r in right]
+    return [Trial(index=first + i, evidence=FrozenMap({"internal": c})) for i, c in enumerate(counts)]
+
+
+def outcomes(stated: Claim, right: list[int], records: int = 1000, first: int = 0) -> list[Finding | Evidence]:
+    return list(utility.accuracies(audits.spec(stated), trials(right, records, first)))
+
+
+def judged(stated: Claim, right: list[int], records: int = 1000) -> str:
+    return audits.verdict(stated, *outcomes(stated, right, records)).verdict
+
+
+def runs(seed: int, count: int = 8, records: int = 360) -> list[int]:
+    """Runs of a pipeline whose models have 0.78 on average, and differ: 0.6 or 0.84 on fresh records."""
+    rng = np.random.default_rng(seed)
+    truth = np.where(rng.random(count) < 0.25, 0.6, 0.84)
+    return rng.binomial(records, truth).tolist()
+
+
+@pytest.mark.ci
+def test_a_true_claim_about_the_pipeline_is_not_refuted_by_one_of_its_runs() -> None:
+    times = 200
+    refuted = sum(judged(PIPELINE, runs(seed), 360) == "refuted" for seed in range(times))
+    assert stats.binom.sf(refuted - 1, times, 0.05) > 1e-4
+
+
+def test_a_true_claim_about_a_model_is_refuted_no_more_often_than_it_says() -> None:
+    rng, times = np.random.default_rng(0), 500
+    refuted = sum(judged(MODEL, [int(rng.binomial(360, 0.75))], 360) == "refuted" for _ in range(times))
+    assert stats.binom.sf(refuted - 1, times, 0.05) > 1e-4
+    assert refuted > 0  # it is a test: exact, and close to its level
+
+
+def test_what_a_model_is_claimed_to_do_speaks_of_the_first_run_alone() -> None:
+    assert judged(MODEL, [600, 900, 900]) == "refuted"
+    assert judged(MODEL, [900, 100, 100]) == "supported"
+    assert judged(PIPELINE, [900, 100, 100]) == "open"
+    assert judged(PIPELINE, [600, 900, 900]) == "supported"
+
+
+def test_false_claims_about_the_pipeline_are_refuted_by_enough_runs() -> None:
+    assert judged(PIPELINE, [400] * 8) == "refuted"
+    assert judged(PIPELINE, [600] * 30, 10_000) == "refuted"
+    assert judged(audits.claim("metric", name="accuracy", at_most=0.3), [900] * 8) == "refuted"
+
+
+def test_one_run_estimates_a_pipeline_and_refutes_nothing() -> None:
+    assert [type(o).__name__ for o in outcomes(PIPELINE, [10])] == ["Finding"]
+    found = audits.verdict(PIPELINE, *outcomes(PIPELINE, [10]))
+    assert (found.verdict, found.refutable) == ("open", None)
+    assert judged(PIPELINE, [900]) == "supported"
+
+
+def test_the_first_model_is_spoken_of_only_where_it_is_asked_for_and_there() -> None:
+    def told(stated: Claim, first: int = 0) -> list[tuple[str, str]]:
+        found = outcomes(stated, [800, 700], first=first)
+        return [(type(o).__name__, str(o.at.get("about", "pipeline"))) for o in found]
+
+    pipeline = [("Finding", "pipeline"), ("Evidence", "pipeline")]
+    assert told(PIPELINE) == pipeline
+    assert sorted(told(MODEL)) == sorted([*pipeline, ("Finding", "model"), ("Evidence", "model")])
+    assert told(MODEL, first=1) == pipeline
+    other = audits.claim("metric", name="accuracy-same-noise", at_least=0.5, about="model")
+    assert told(other) == pipeline
+
+
+def test_runs_on_other_test_records_are_not_averaged_by_a_test() -> None:
+    mixed = [*trials([80], 100), *trials([800], 1000, first=1)]
+    found = list(utility.accuracies(audits.spec(PIPELINE), mixed))
+    assert [type(o).__name__ for o in found] == ["Finding"]
+
+
+@pytest.mark.parametrize("right", [0, 1000])
+def test_the_reason_names_what_was_measured(right: int) -> None:
+    false = (
+        audits.claim("metric", name="accuracy", at_least=0.9)
+        if right == 0
+        else audits.claim("metric", name="accuracy", at_most=0.1)
+    )
+    found = audits.verdict(false, *outcomes(false, [right] * 8))
+    assert found.verdict == "refuted"
+    assert "average over 8 runs" in found.reason
+
+
+def test_an_open_claim_about_what_nobody_measured_is_told_what_was() -> None:
+    misspelt = audits.claim("metric", name="acuracy", at_least=0.75)
+    found = [one for one in outcomes(MODEL, [500]) if isinstance(one, Finding)]
+    told = list(unmeasured([audits.verdict(misspelt, *found)], found))
+    assert told == [f"claim {misspelt.id}: 'acuracy' was not measured; measured were accuracy"]
+    assert not list(unmeasured([audits.verdict(PIPELINE, *found), audits.verdict(MODEL, *found)], found))
+    assert not list(unmeasured([audits.verdict(misspelt)], []))

@@ -1,0 +1,291 @@
+"""A result that was edited so that it says something else does not verify."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.forger.bench import Bench
+from support.forger.pairs import LEFT_OUT
+
+from dpspec.engine.judging.judge import judge
+from dpspec.engine.judging.judge_input import Concluded
+from dpspec.engine.redact import LEFT_OUT_REASON, redact
+from dpspec.engine.results import codec
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.differences import unverified
+from dpspec.engine.verification.verify import verify
+from dpspec.errors import ResultError, SpecError
+from dpspec.language.load import from_document, load_specs
+from dpspec.registry.loader import load_catalog
+from dpspec.reporters import html
+from dpspec.reporters.html.page import generator
+
+SPEC = """\
+dpspec: 1
+name: edited
+mechanism: {kind: group, noise_multiplier: 0.3, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.5}, steps: 5}
+data: {kind: npz, path: rows.npz, classes: 4, split: {test: 20}, public: false}
+model: {kind: linear}
+claims:
+  - {id: one, kind: approx-dp, epsilon: 900.0, delta: 1e-5}
+  - {id: low, kind: approx-dp, epsilon: 0.01, delta: 1e-5, expect: refuted}
+  - {id: useful, kind: metric, name: accuracy, at_least: 0.01, expect: [supported, open]}
+audit: {method: one-run, runs: 2, canary: {space: gradient, kind: orthogonal, count: 60}, seed: 1}
+matrix: {mechanism.noise_multiplier: [0.3, 1]}
+"""
+
+Document = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("edited")
+    rng = np.random.default_rng(0)
+    np.savez(folder / "rows.npz", x=rng.normal(size=(120, 16)), y=rng.integers(0, 4, 120))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def document(folder: Path) -> Document:
+    (folder / "spec.yaml").write_text(SPEC, encoding="utf-8")
+    loaded = load_specs([folder / "spec.yaml"], load_catalog())
+    assert loaded.ok, loaded.diagnostics
+    result = run(loaded.specs, load_catalog(), store=Store(folder / "store"), device="cpu")
+    assert [v.verdict for v in result.audits[0].verdicts[:2]] == ["proved", "refuted"]
+    assert verify(result, load_catalog()) == ()
+    read: Document = json.loads(codec.dump(redact(result)))
+    return read
+
+
+def differing(document: Document, directory: Path | None = None) -> list[str]:
+    where = None if directory is None else str(directory)
+    found = verify(codec.load(json.dumps(document)), load_catalog(), directory=where)
+    return [mismatch.what for mismatch in found if mismatch.differs]
+
+
+@pytest.mark.ci
+def test_as_it_is_it_verifies(document: Document) -> None:
+    assert differing(document) == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (lambda a: a["trials"].append(a["trials"][0]), "trials"),
+        (lambda a: a.update(planned_trials=1), "planned_trials"),
+        (lambda a: a["power"][0].update(epsilon=9.0), "power[0].epsilon"),
+        (lambda a: a.update(notes=["all is well"]), "notes"),
+        (lambda a: a.update(cell={"mechanism.noise_multiplier": 1.0}), "cell"),
+        (lambda a: a.update(cell={"mechanism.nonsense": 1.0}), "cell"),
+        (
+            lambda a: a["verdicts"][1].update(verdict="proved", expected=False, reason=LEFT_OUT_REASON),
+            "the verdict of low",
+        ),
+        (
+            lambda a: a["verdicts"][2].update(reason=LEFT_OUT_REASON, text="accuracy >= 0.99"),
+            "the verdict of useful: text",
+        ),
+        (lambda a: a["verdicts"][2].update(reason=LEFT_OUT_REASON, expected=False), "the verdict of useful: expected"),
+        (
+            lambda a: a["verdicts"].append({**a["verdicts"][2], "claim": "more", "reason": LEFT_OUT_REASON}),
+            "the verdict of more",
+        ),
+    ],
+)
+def test_an_edited_audit_is_named(document: Document, edit: Callable[[Document], object], named: str) -> None:
+    edited = copy.deepcopy(document)
+    edit(edited["audits"][0])
+    assert named in differing(edited)
+
+
+def test_the_note_on_composition_cannot_be_dropped(document: Document) -> None:
+    assert document["notes"]
+    assert differing({**document, "notes": []}) == ["notes"]
+
+
+def test_a_trial_that_was_never_planned_is_named(document: Document) -> None:
+    edited = copy.deepcopy(document)
+    edited["audits"][0]["trials"][1]["index"] = 7
+    assert "trials" in differing(edited)
+
+
+def test_data_that_is_not_at_hand_is_said_so(document: Document, tmp_path: Path) -> None:
+    """The facts of such data are believed, and a reader must know it."""
+    found = verify(codec.load(json.dumps(document)), load_catalog(), directory=str(tmp_path))
+    assert [m.what for m in found if m.what == "facts"] == ["facts"] * 2
+    assert not any(m.differs for m in found)
+
+
+def test_a_spec_that_no_run_would_take_shows_nothing(document: Document, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its claim would be about data sets of which the declared one is none, and all of it follows from itself."""
+    (audit, *_) = copy.deepcopy(document)["audits"]
+    claims = [{**audit["document"]["claims"][0], "min_records": 10_000}]
+    plain = {key: value for key, value in audit["document"].items() if key != "audit"}
+    spec = from_document({**plain, "claims": claims}, load_catalog(), str(Path(audit["source"]).parent))
+    with pytest.raises(SpecError, match="at least 10000 records"):
+        run([spec], load_catalog(), store=Store(Path(audit["source"]).parent / "store"), train=False)
+    with monkeypatch.context() as patched:
+        patched.setattr("dpspec.engine.preparing.prepare.refusals", lambda *parts: iter(()))
+        forged = run([spec], load_catalog(), store=Store(Path(audit["source"]).parent / "store"), train=False)
+    assert [v.verdict for v in forged.audits[0].verdicts] == ["proved"]
+    (found,) = verify(forged, load_catalog(), directory=spec.directory)
+    assert found.differs
+    assert "at least 10000 records" in found.recomputed
+
+
+def test_a_result_of_nothing_is_none(document: Document) -> None:
+    with pytest.raises(ResultError, match="audits must hold"):
+        codec.load(json.dumps({**document, "audits": []}))
+
+
+def test_the_date_is_a_date(document: Document) -> None:
+    """It stands at the head of every report, and nothing implies it."""
+    with pytest.raises(ResultError, match="created must be a date"):
+        codec.load(json.dumps({**document, "created": "2026, and every claim is proved"}))
+
+
+def test_the_command_is_among_what_nothing_implies(document: Document) -> None:
+    """A page shows it under how to reproduce, and no bound tells which ``--set`` was given."""
+    told = unverified(codec.load(json.dumps(document)), None)
+    assert "by which command" in told
+    assert "the versions of its trials" in told
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    bench = Bench(tmp_path_factory.mktemp("forged"))
+    with bench.remembering():
+        yield bench
+
+
+def verdict_of(document: Any, claim: str) -> Any:
+    return next(verdict for verdict in document["audits"][0]["verdicts"] if verdict["claim"] == claim)
+
+
+def test_a_verdict_cannot_rest_on_what_bounds_do_not_leave_out(bench: Bench) -> None:
+    """Where nothing was trained, what was left out of a result is known to the last value."""
+    document = json.loads(codec.dump(bench.result("group", trained=False)))
+    verdict_of(document, "two").update(
+        verdict="proved", reason=LEFT_OUT, upper=None, upper_finding=None, p_value=None, expected=False
+    )
+    document["audits"][0]["left_out"] = {"per-record": 1}
+    ended, said = bench.ends(json.dumps(document), "nowhere")
+    assert ended == "objected"
+    assert "verdicts[1].verdict (claim two)" in said
+    assert "left_out.per-record" in said
+
+
+@pytest.mark.parametrize("left_out", [{"per-record": 1}, {"data-dependent": 99}, {"public": 1}, {"secret": 1}])
+def test_where_the_data_is_public_more_cannot_have_been_left_out_unseen(bench: Bench, left_out: Any) -> None:
+    document = json.loads(codec.dump(bench.result("group", trained=True)))
+    document["audits"][0]["left_out"] = left_out
+    verdict_of(document, "two").update(verdict="supported", reason=LEFT_OUT, upper=None, upper_finding=None)
+    ended, _ = bench.ends(json.dumps(document), str(bench.folder / "store"))
+    assert ended == "objected"
+    assert bench.ends(json.dumps(document), "nowhere")[0] in ("objected", "not recomputed")
+
+
+def test_a_metric_that_was_left_out_is_not_as_recorded(bench: Bench) -> None:
+    shown = redact(bench.result("group", trained=True, public=False))
+    document = json.loads(codec.dump(shown))
+    verdict = verdict_of(document, "useful")
+    assert verdict["reason"] == LEFT_OUT
+    other = "supported" if verdict["verdict"] == "refuted" else "refuted"
+    verdict["verdict"] = other
+    ended, said = bench.ends(json.dumps(document), "nowhere")
+    assert ended == "not recomputed"
+    assert f"the verdict of useful ({other}) was not recomputed" in said
+    assert re.search(r"could not be recomputed: 1 of 3 verdicts and \d other values\n$", said)
+    assert "every recomputed value is as recorded" not in said
+    # The store has the evidence, and with it the verdict.
+    assert bench.ends(json.dumps(document), str(bench.folder / "store"))[0] == "objected"
+    assert bench.ends(codec.dump(shown), str(bench.folder / "store"))[0] == "passed"
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_a_finding_cannot_be_added_where_the_arrays_are_missing(bench: Bench, public: bool) -> None:
+    """Not even by somebody who judges all claims anew with it."""
+    result = bench.result("per-instance", trained=True, public=public)
+    (audit,) = result.audits
+    bound = next(one for one in audit.findings if one.bound == "upper" and "delta" in one.at)
+    findings = (*audit.findings, dataclasses.replace(bound, rigor="certified", value=0.001, lower=None))
+    spec = from_document(audit.document, load_catalog())
+    (judged,) = judge([Concluded(spec=spec, findings=findings, checks=audit.checks, evidence=audit.evidence)])
+    forged = dataclasses.replace(audit, findings=judged.findings, verdicts=judged.verdicts)
+    assert 0.001 in [verdict.upper for verdict in forged.verdicts]
+    text = codec.dump(dataclasses.replace(result, audits=(forged,)))
+    ended, said = bench.ends(text, "nowhere")
+    assert ended == "not recomputed"
+    assert "what follows from the trials (2 trials) was not recomputed" in said
+    assert "could not be recomputed: 3 of 3 verdicts" in said
+    assert bench.ends(text, str(bench.folder / "store"))[0] == "objected"
+
+
+def test_evidence_that_no_audit_yields_is_no_bug(bench: Bench) -> None:
+    document = json.loads(codec.dump(bench.result("per-instance", trained=True)))
+    document["audits"][0]["evidence"][0]["kind"] = ""
+    ended, said = bench.ends(json.dumps(document), "nowhere")
+    assert ended == "objected"
+    assert "verdicts[2].p_value (claim useful)" in said
+
+
+@pytest.fixture(scope="module")
+def page(bench: Bench) -> str:
+    return html.render(bench.result("group", trained=False))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "ends"),
+    [
+        ("</style>", '.verdict.open{font-size:0}.verdict.open::after{content:"proved"}</style>', "objected"),
+        (
+            '<span class="verdict open">',
+            '<svg viewBox="0 0 60 10"><text y="8">proved</text></svg><span class="verdict open" hidden>',
+            "objected",
+        ),
+        (generator(), "dpspec 0.0.7", "not recomputed"),
+        (f'<meta name="generator" content="{generator()}">', "", "not recomputed"),
+        ("<body>", "<body><!-- proved -->", "objected"),
+    ],
+)
+def test_a_page_is_what_its_result_makes_or_it_is_said(bench: Bench, page: str, old: str, new: str, ends: str) -> None:
+    assert bench.ends(page, "nowhere")[0] == "passed"
+    assert old in page
+    ended, said = bench.ends(page.replace(old, new, 1), "nowhere")
+    assert ended == ends
+    assert "every recomputed value is as recorded" not in said
+
+
+def test_two_audits_of_one_name_and_trials_in_another_order_are_no_result(bench: Bench) -> None:
+    document = json.loads(codec.dump(bench.result("group", trained=False)))
+    ended, said = bench.ends(json.dumps({**document, "audits": document["audits"] * 2}), "nowhere")
+    assert ended == "objected"
+    assert "an invocation has one audit of a name" in said
+    trained = json.loads(codec.dump(bench.result("rero", trained=True)))
+    trained["audits"][0]["trials"].reverse()
+    assert bench.ends(json.dumps(trained), "nowhere")[0] == "objected"
+
+
+def test_what_is_not_verified_is_told_every_time(bench: Bench) -> None:
+    document = json.loads(codec.dump(bench.result("group", trained=True)))
+    document["created"] = "1999-12-31"
+    document["environment"]["numpy"] = "0.1"
+    ended, said = bench.ends(json.dumps(document), "nowhere")
+    assert ended == "passed"
+    assert "not verified, because nothing in a result implies it: what 1 trial measured; when it was made; by" in said
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path, bench: Bench) -> None:
+    text = codec.dump(bench.result("group", trained=False))
+    ended, said = bench.ends(text.replace('"verdict": "open"', '"verdict": "proved", "verdict": "open"'), "nowhere")
+    assert ended == "refused"
+    assert "the key 'verdict' stands twice in one mapping" in said

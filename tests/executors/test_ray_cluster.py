@@ -1,0 +1,132 @@
+"""The executor ``ray`` on a cluster of this machine, where Ray is installed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import counting, fragile, tasks
+
+from dpspec.contract.events import Event, Noticed
+from dpspec.engine.running.run_options import RunOptions
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.errors import UsageError
+from dpspec.executors import (
+    Message,
+    PartialResult,
+    PoolRequest,
+    Resources,
+    Task,
+    TaskFailed,
+    TaskFinished,
+    TaskProgress,
+    WorkerLost,
+)
+from dpspec.executors.ray_cluster import Cluster, open_pool
+from dpspec.json_records import write
+from dpspec.language.load import load_specs
+from dpspec.registry.builtin import EXECUTORS
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Ray, connected to a cluster of this machine that says it has two CPUs."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    patch.setenv(fragile.FOLDER, str(tmp_path_factory.mktemp("told")))
+    patch.setenv("PYTHONPATH", str(Path(tasks.__file__).parents[1]))  # workers find what they are to do
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
+    yield ray
+    ray.shutdown()
+    patch.undo()
+
+
+@pytest.fixture
+def pool(ray: Any) -> Iterator[Cluster]:
+    pool = open_pool(PoolRequest(tasks=9, seconds=1e6))
+    assert isinstance(pool, Cluster)
+    yield pool
+    pool.close()
+
+
+def until_end(pool: Cluster, *numbers: int) -> dict[int, list[Message]]:
+    told: dict[int, list[Message]] = {number: [] for number in numbers}
+    while not all(m and isinstance(m[-1], TaskFinished | TaskFailed | WorkerLost) for m in told.values()):
+        for message in pool.messages():
+            told[message.task].append(message)
+    return told
+
+
+def task(number: int, work: Any, **needs: Any) -> Task:
+    return Task(number=number, name=f"task {number}", needs=Resources(**needs), work=work)
+
+
+def test_an_address_where_nobody_listens() -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(UsageError, match=r"no Ray cluster at '127\.0\.0\.1:1'"):
+        open_pool(PoolRequest(tasks=1, seconds=1.0, address="127.0.0.1:1"))
+
+
+def test_an_address_of_another_sort() -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(UsageError, match="--ray-address is auto or HOST:PORT, got 'ray://127"):
+        open_pool(PoolRequest(tasks=1, seconds=1.0, address="ray://127.0.0.1:10001"))
+
+
+def test_what_a_task_yields_comes_back_and_what_kills_it_is_told(pool: Cluster) -> None:
+    assert pool.size == 2
+    for number, work in enumerate((tasks.Counts(3), tasks.Fails(), tasks.Kills(), tasks.Says("half"))):
+        pool.start(task(number, work))
+    assert not pool.room(Resources())
+    told = until_end(pool, 0, 1, 2, 3)
+    assert told[0] == [*(PartialResult(task=0, value=i) for i in range(3)), TaskFinished(task=0)]
+    (failed,) = told[1]
+    assert isinstance(failed, TaskFailed)
+    assert "in fail_on_purpose" in "".join(failed.error.__notes__)
+    assert isinstance(told[2][-1], WorkerLost)
+    assert "WorkerCrashedError" in told[2][-1].reason
+    assert TaskProgress(task=3, value="half") in told[3]
+    assert pool.room(Resources())
+
+
+def test_what_no_node_has_is_refused(pool: Cluster) -> None:
+    with pytest.raises(UsageError, match="task 1: no node of the Ray cluster has 64 CPUs; see --threads"):
+        pool.start(task(1, tasks.Counts(1), threads=64))
+    pool.start(task(2, tasks.Counts(1), memory_bytes=10**18))  # as much as there is
+    assert until_end(pool, 2)[2][-1] == TaskFinished(task=2)
+    with pytest.raises(UsageError, match="no node of the Ray cluster has a GPU"):
+        open_pool(PoolRequest(tasks=1, seconds=1.0, device="cuda"))
+    with pytest.raises(UsageError, match="it is auto, cpu or cuda"):
+        open_pool(PoolRequest(tasks=1, seconds=1.0, device="mps"))
+
+
+def test_a_run_on_ray_finds_what_a_run_here_finds(ray: Any, tmp_path: Path) -> None:
+    import os
+
+    catalog = fragile.catalog()
+    offered = catalog.executors["pair"]
+    catalog = dataclasses.replace(
+        catalog, executors={e.kind: dataclasses.replace(offered, provider=e) for e in EXECUTORS}
+    )
+    (tmp_path / "coin.yaml").write_text(
+        counting.EXAMPLE + "matrix: {mechanism.epsilon: [0.5, 1.0]}\n", encoding="utf-8"
+    )
+    specs = load_specs([tmp_path / "coin.yaml"], catalog).specs
+    told: list[Event] = []
+    results = []
+    for executor in (None, "ray"):
+        store = Store(tmp_path / str(executor))
+        if executor is not None:
+            (Path(os.environ[fragile.FOLDER]) / "kill-3").touch()
+        options = RunOptions(executor=executor, device="cpu")
+        results.append(run(specs, catalog, store=store, listeners=[told.append], options=options))
+    here, there = ([(write(a.findings), write(a.verdicts), write(a.evidence)) for a in r.audits] for r in results)
+    assert here == there
+    assert sum(isinstance(event, Noticed) and event.message.startswith("worker lost") for event in told) == 1

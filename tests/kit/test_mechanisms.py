@@ -1,0 +1,231 @@
+"""Mechanisms of the kit: what core derives from a bound and an attack, and what it sees of a broken one."""
+
+from __future__ import annotations
+
+import hashlib
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec.kit import mechanisms
+from dpspec.stats.attacks import evidence_tests
+
+
+class Count(kit.AttackedMechanism):
+    """A noisy count."""
+
+    kind = "count"
+    schema: ClassVar = {"scale": kit.number("Scale.", above=0)}
+    source = "textbook"
+    example = ""
+    noise = "laplace"
+    factor = 1.0
+
+    def epsilon(self, spec: dps.Spec, delta: float, group_size: int) -> float:
+        return group_size / float(spec.mechanism["scale"])
+
+    def release(self, inputs: Any, context: Any, index: int, group_size: int, coins: Any) -> kit.Releases:
+        random = np.random.default_rng(context.seed(index, "noise", str(group_size)))
+        scale = inputs["mechanism"]["scale"]
+        noise = random.laplace(0.0, 1.0, len(coins))
+        released = group_size * coins + self.factor * scale * noise
+        ratio = np.abs(released) - np.abs(released - group_size)
+        return kit.Releases(scores=ratio, noise=self.factor * noise)
+
+
+class Quiet(Count):
+    """A tenth of the noise."""
+
+    factor = 0.1
+
+
+def inputs(releases: int = 2000, sizes: tuple[int, ...] = (1,), scale: float = 2.0) -> Any:
+    return dps.freeze(
+        {"mechanism": {"scale": scale}, "audit": {"releases": releases}, "threat_model": {"group_size": list(sizes)}}
+    )
+
+
+def spec(releases: int = 2000, runs: int = 2, sizes: tuple[int, ...] = (1,), scale: float = 2.0) -> Any:
+    return SimpleNamespace(
+        audit=SimpleNamespace(runs=runs, confidence=0.95, options={"releases": releases}),
+        threat_model=SimpleNamespace(group_size=sizes, adjacency="add-remove"),
+        claims=(),
+        mechanism={"scale": scale},
+    )
+
+
+def context(seed: int = 0) -> Any:
+    def seeded(index: int, *purpose: str) -> int:
+        return int.from_bytes(hashlib.sha256(repr((seed, index, purpose)).encode()).digest()[:7], "big")
+
+    return SimpleNamespace(cancelled=lambda: False, seed=seeded)
+
+
+def outcomes(mechanism: kit.AttackedMechanism, *, runs: int = 2, seed: int = 0, scale: float = 2.0) -> list[Any]:
+    trials = list(mechanism.trials(inputs(scale=scale), context(seed), range(runs)))
+    return list(mechanism.conclude(spec(runs=runs, scale=scale), trials))
+
+
+def test_a_lower_bound_stands_below_the_truth_and_the_noise_conforms() -> None:
+    evidence, lower, check = outcomes(Count())
+    assert 0.2 < lower.value <= 0.5
+    assert evidence_tests.p_value(evidence, 0.5, 0.0) > 0.05
+    assert evidence_tests.p_value(evidence, 0.1, 0.0) < 1e-4
+    assert check.p_value > 1e-3
+    assert 0.9 < check.measured < 1.1
+
+
+def test_a_tenth_of_the_noise_is_seen_by_the_attack_and_by_the_check() -> None:
+    evidence, lower, check = outcomes(Quiet())
+    assert lower.value > 2.0
+    assert evidence_tests.p_value(evidence, 0.5, 0.0) < 1e-6
+    assert check.p_value < 1e-6
+
+
+@pytest.mark.parametrize("runs", [40])
+def test_lower_bounds_exceed_the_truth_no_more_often_than_they_say(runs: int) -> None:
+    above = sum(outcomes(Count(), runs=1, seed=seed)[1].value > 0.5 for seed in range(runs))
+    assert above <= stats.binom.ppf(0.9999, runs, 0.05)
+
+
+def test_coins_decide_nothing_where_scores_are_no_numbers() -> None:
+    scores = np.array([np.nan, 1.0, np.nan, -np.inf, np.inf, 0.0])
+    coins = np.array([1, 1, 0, 1, 0, 0])
+    levels = mechanisms._levels(scores, coins)
+    assert levels[0] == [-mechanisms._TOP, 1, 2]
+    assert levels[-1] == [mechanisms._TOP, 1, 0]
+    assert mechanisms._outcomes([{"levels": levels}]) == "110010"
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 0.01), (1.0, 1.01), (-5.0, -4.9), (1e6, 1.01e6), (-1e-2, 0.0)])
+def test_levels_rise_with_scores(low: float, high: float) -> None:
+    (first, *_), (second, *_) = mechanisms._levels(np.array([low, high]), np.array([0, 1]))
+    assert first < second
+
+
+def test_equal_levels_are_ordered_against_the_attack() -> None:
+    levels = mechanisms._levels(np.zeros(5), np.array([0, 1, 0, 1, 0]))
+    assert levels == [[0, 3, 2]]
+    assert mechanisms._outcomes([{"levels": levels}]) == "11000"
+
+
+@pytest.mark.parametrize(("law", "draw"), [("laplace", stats.laplace), ("gaussian", stats.norm)])
+def test_the_check_of_the_noise_is_as_rare_as_it_says(law: str, draw: Any) -> None:
+    random = np.random.default_rng(5)
+    p_values = []
+    for _ in range(400):
+        x = draw.rvs(size=200, random_state=random)
+        sums = {"count": 200, "absolute": float(np.abs(x).sum()), "squared": float((x**2).sum())}
+        p_values.append(mechanisms._noise_check(law, [sums]).p_value)
+    assert stats.kstest(p_values, "uniform").pvalue > 1e-3
+
+
+def test_scores_of_another_number_than_coins_are_the_plugins_error() -> None:
+    class Short(Count):
+        def release(self, *given: Any) -> kit.Releases:
+            return kit.Releases(scores=np.zeros(3), noise=np.zeros(3))
+
+    with pytest.raises(ValueError, match=r"count: release\(\) gave scores of shape \(3,\) for 2000 coins"):
+        list(Short().trials(inputs(), context(), [0]))
+
+
+def test_without_an_audit_block_there_is_a_bound_and_nothing_to_run() -> None:
+    class Bounded(kit.SimpleMechanism):
+        """Half the group size."""
+
+        kind = "half"
+        schema: ClassVar = {"scale": kit.number("Scale.", above=0, default=1.0), "mode": kit.choice("Mode.", "a", "b")}
+        source = "textbook"
+        example = ""
+
+        def epsilon(self, spec: dps.Spec, delta: float, group_size: int) -> float:
+            return group_size / 2
+
+    offered = Bounded.offer()
+    assert (offered.kind, offered.summary, offered.steps) == ("half", "Half the group size", False)
+    assert offered.schemas.mechanism["required"] == ["mode"]
+    asked = SimpleNamespace(
+        threat_model=SimpleNamespace(group_size=(1, 4)),
+        claims=(SimpleNamespace(group_size=4, options={"delta": 0.1}),),
+        mechanism={},
+    )
+    found = list(Bounded().bound(asked, None))  # type: ignore[arg-type]
+    assert [(f.value, f.at["group_size"], f.at["delta"]) for f in found] == [
+        (0.5, 1, 0.0),
+        (2.0, 4, 0.0),
+        (2.0, 4, 0.1),
+    ]
+    assert {(f.rigor, f.method) for f in found} == {("theorem", "half")}
+    refused = list(Bounded().check(SimpleNamespace(audit=object()), None))  # type: ignore[arg-type]
+    assert [d.path for d in refused] == [("audit",)]
+
+
+class Telling(Count):
+    """A count whose releases tell how many there were, tested to be no odd number."""
+
+    def release(self, inputs: Any, context: Any, index: int, group_size: int, coins: Any) -> kit.Releases:
+        made = super().release(inputs, context, index, group_size, coins)
+        return kit.Releases(scores=made.scores, noise=made.noise, told={"made": len(coins), "half": 0.5})
+
+    def noise_numbers(self, spec: dps.Spec, facts: dps.Facts) -> int:
+        return 100
+
+    def further_checks(self, spec: dps.Spec, told: Any) -> Any:
+        seen = None if told is None else told["made"]
+        odd = seen is not None and seen % 2
+        yield dps.Check(
+            assumption="even", test="parity", p_value=0.0 if odd else 1.0, observed="reported", measured=seen
+        )
+
+
+def test_what_releases_tell_is_summed_over_trials_and_group_sizes_for_checks_of_ones_own() -> None:
+    trials = list(Telling().trials(inputs(101, (1, 2)), context(), range(3)))
+    assert trials[0].evidence["groups"][0]["told"] == {"made": 101.0, "half": 0.5}
+    found = list(Telling().conclude(spec(101, 3, (1, 2)), trials))
+    assert (found[-1].assumption, found[-1].measured, found[-1].p_value) == ("even", 606.0, 1.0)
+    one = list(Telling().conclude(spec(101, 1, (1,)), list(Telling().trials(inputs(101), context(), range(1)))))
+    assert one[-1].p_value == 0.0
+
+
+def test_a_plan_promises_these_checks_and_knows_how_much_noise_is_told() -> None:
+    plan, usual = Telling().plan(spec(), None), Count().plan(spec(), None)  # type: ignore[arg-type]
+    assert [check.assumption for check in plan.checks] == ["noise-scale", "even"]
+    assert plan.checks[1].measured is None
+    assert [check.assumption for check in usual.checks] == ["noise-scale"]
+    assert 5 < usual.checks[0].detectable / plan.checks[0].detectable < 20  # a tenth, for a hundred times as much
+
+
+@pytest.mark.parametrize("value", ["1", None, float("inf"), True])
+def test_told_numbers_that_no_run_writes_are_refused(value: Any) -> None:
+    (trial,) = Telling().trials(inputs(10), context(), range(1))
+    group = {**trial.evidence["groups"][0], "told": {"made": value}}
+    changed = SimpleNamespace(evidence={"groups": [group]})
+    with pytest.raises(ValueError, match=r"told\.made must be a finite number"):
+        list(Telling().conclude(spec(10, 1), [changed]))  # type: ignore[list-item]
+
+
+def test_releases_that_tell_nothing_leave_trials_as_they_were() -> None:
+    (trial,) = Count().trials(inputs(10), context(), range(1))
+    assert set(trial.evidence["groups"][0]) == {"group_size", "levels", "noise"}
+
+
+def test_a_certified_bound_rests_on_the_accuracy_of_libraries_too() -> None:
+    from dpspec.accounting import Interval
+
+    class Certified(Count):
+        rigor = "certified"
+        assumptions: ClassVar = (dps.Assumption(name="noise-scale", status="declared"),)
+
+        def epsilon(self, spec: dps.Spec, delta: float, group_size: int) -> Interval:
+            return Interval(0.4, 0.5)
+
+    (found,) = Certified().bound(spec(), None)  # type: ignore[arg-type]
+    assert [assumption.name for assumption in found.assumptions] == ["noise-scale", "library-accuracy"]
+    assert (found.lower, found.value) == (0.4, 0.5)
+    (theorem,) = Count().bound(spec(), None)  # type: ignore[arg-type]
+    assert theorem.assumptions == ()

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpspec.contract import Diagnostic, Span
+from dpspec.language.diagnostics import WIDTH, render
+
+
+def diagnostic(line: int = 1, column: int = 1, end: int = 2, **more: object) -> Diagnostic:
+    span = Span("f.yaml", line, column, line, end)
+    return Diagnostic(code="unknown-key", message="a message", span=span, **more)  # type: ignore[arg-type]
+
+
+def test_the_form() -> None:
+    text = "mechanism:\n  nosie: 1.0\n"
+    shown = render([diagnostic(2, 3, 8, help="what to do")], sources={"f.yaml": text})
+    assert shown == (
+        "f.yaml:2:3: error[unknown-key]: a message\n"
+        " 2 |   nosie: 1.0\n"
+        "   |   ^^^^^\n"
+        "   = help: what to do\n"
+    )  # fmt: skip
+
+
+def test_several_are_separated() -> None:
+    shown = render([diagnostic(), diagnostic(severity="warning")], sources={"f.yaml": "a"})
+    first, second = shown.split("\n\n")
+    assert first.startswith("f.yaml:1:1: error[")
+    assert second.startswith("f.yaml:1:1: warning[")
+    assert render([]) == ""
+
+
+def test_long_help_is_folded() -> None:
+    shown = render([diagnostic(help="word " * 60)], sources={"f.yaml": "a"})
+    lines = shown.splitlines()
+    assert len(lines) > 5
+    assert all(len(line) <= WIDTH for line in lines)
+    assert {line[:12] for line in lines[4:]} == {" " * 11 + "w"}
+
+
+def test_files_are_read_when_no_text_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("f.yaml").write_bytes(b"\xef\xbb\xbfkey: 1\r\nother: \xff\r\n")
+    assert " 1 | key: 1\n   | ^^^\n" in render([diagnostic(1, 1, 4)])
+    assert " 2 | other: \\xff\n" in render([diagnostic(2, 8, 9)])
+
+
+def test_without_a_text_there_is_no_excerpt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert render([diagnostic()]) == "f.yaml:1:1: error[unknown-key]: a message\n"
+    Path("f.yaml").write_bytes(b"x" * 200_000)
+    assert render([diagnostic()]) == "f.yaml:1:1: error[unknown-key]: a message\n"
+
+
+def test_without_a_span_the_path_stands_first() -> None:
+    shown = render([Diagnostic(code="bad-value", message="no", path=("claims", 0, "delta"), help="more")])
+    assert shown == "claims[0].delta: error[bad-value]: no\n   = help: more\n"
+    assert render([Diagnostic(code="bad-value", message="no")]).startswith("the spec: error")
+
+
+@pytest.mark.parametrize("column", [1, 40, 150, 290])
+def test_long_lines_show_a_window_around_the_fault(column: int) -> None:
+    line = "".join(f"{i:04d}," for i in range(60))
+    shown = render([diagnostic(1, column, column + 4)], sources={"f.yaml": line}).splitlines()
+    assert all(len(part) <= WIDTH for part in shown[1:])
+    start = shown[2].index("^")
+    assert shown[1][start : start + 4] == line[column - 1 : column + 3]
+
+
+def test_wide_and_combining_characters_keep_the_caret_in_place() -> None:
+    shown = render([diagnostic(1, 4, 7)], sources={"f.yaml": "漢e\u0301abc"}).splitlines()
+    assert shown[2] == "   |    ^^^"
+
+
+def test_tabs_and_control_characters_are_shown() -> None:
+    shown = render([diagnostic(1, 3, 4)], sources={"f.yaml": "\t\x07x\x1b[31m"}).splitlines()
+    assert shown[1] == " 1 |     \\x07x\\x1b[31m"
+    assert shown[2] == "   |         ^"
+
+
+def test_nothing_hostile_reaches_the_terminal() -> None:
+    bad = "\x1b]0;title\x07"
+    shown = render(
+        [Diagnostic(code="x", message=bad, help=bad, path=(bad,), span=Span(bad, 1, 1, 1, 2))], sources={bad: bad}
+    )
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+
+
+def test_spans_beyond_the_text_do_no_harm() -> None:
+    for span in (Span("f.yaml", 9, 1, 9, 2), Span("f.yaml", 1, 99, 1, 100), Span("f.yaml", 1, 2, 3, 1)):
+        assert render([Diagnostic(code="x", message="m", span=span)], sources={"f.yaml": "abc"})
+
+
+def test_a_value_of_several_lines_is_marked_to_the_end_of_its_first() -> None:
+    shown = render(
+        [Diagnostic(code="x", message="m", span=Span("f.yaml", 1, 4, 3, 1))], sources={"f.yaml": "a: |  \n b\n"}
+    )
+    assert shown.splitlines()[2] == "   |    ^"
+
+
+def test_colours_are_asked_for() -> None:
+    assert "\x1b[" not in render([diagnostic()], sources={"f.yaml": "a"})
+    shown = render([diagnostic(help="x")], color=True, sources={"f.yaml": "a"})
+    assert "\x1b[31;1merror[unknown-key]\x1b[0m" in shown
+    assert shown.count("\x1b[0m") * 2 == shown.count("\x1b[")

@@ -1,0 +1,535 @@
+"""Epsilon with mixing for Gaussian and Laplace noise."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import mpmath as mp
+import numpy as np
+import pytest
+import torch
+from scipy import integrate
+from support import specs
+from support.modelmix_densities import log_density_of_sum
+from support.stated_densities import Densities
+
+from dpspec.accounting import PrivacyLoss
+from dpspec.contract import Finding, FrozenMap, Series, TrainingJob
+from dpspec.engine.preparing.prepare import check
+from dpspec.engine.results.result import AuditResult
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+from dpspec.training.gradients import flat_model
+from dpspec_modelmix import density, pair, published, theory
+from dpspec_modelmix.attack import CanaryCoordinates, PlantedCanaries, Reader, log_laplace_density
+from dpspec_modelmix.clipping import Absolute
+from dpspec_modelmix.options import Attack, Segment
+from dpspec_modelmix.training import rules_of, train
+
+
+def mixed(rate: float, steps: int, noise: float, ratio: float, batch: float, clip: float, p: int = 1) -> Segment:
+    return Segment(steps, rate, 1.0 / noise, ratio * batch / (noise * clip), p)
+
+
+FIGURE = {(r, p): mixed(0.02, 5000, 0.3675, r, 1000, 20, p) for r in (0.075, 0.15, 0.3) for p in (1, 25, 100)}
+
+
+@pytest.mark.parametrize(
+    ("order", "shift", "width", "value"),
+    [
+        (2, 1.0, 2.0, 0.77612347),
+        (3, 1.0, 2.0, 2.4372117),
+        (2, 1.0, 10.0, 0.24122883),
+        (8, 0.5, 10.0, 4.4359362),
+        (4, 0.25, 3.0, 0.22377017),
+    ],
+)
+def test_moments(order: int, shift: float, width: float, value: float) -> None:
+    assert density.log_moment(order, shift, width) == pytest.approx(value, rel=6e-8)
+    assert density.log_moments(10, shift, width)[order] == pytest.approx(value, rel=6e-8)
+
+
+def test_fisher_information() -> None:
+    assert published.fisher_information(3.0) == pytest.approx(0.57815897, rel=1e-8)
+    assert published.fisher_information(10.0) == pytest.approx(0.18063946, rel=1e-7)
+    assert published.fisher_information(1e3) * 1e3 == pytest.approx(1.806394571137, rel=1e-11)
+    for t in (0.0, 0.3, 2.0, 30.0):
+        assert published.fisher_information(t) >= 1.0 / (1.0 + t * t / 12.0)
+
+
+@pytest.mark.parametrize(("order", "value", "gaussian"), [(2, 0.0027244080, 0.017036863), (8, 0.90829877, 1.3783614)])
+def test_one_step(order: int, value: float, gaussian: float) -> None:
+    (found,) = theory.step_rdp([order], Segment(1, 0.1, 1.0, 10.0))
+    (real,) = published.real_step_rdp([float(order)], Segment(1, 0.1, 1.0, 10.0))
+    (narrow,) = theory.step_rdp([order], Segment(1, 0.1, 1.0, 0.0))
+    assert found == pytest.approx(value, rel=6e-8)
+    assert real == pytest.approx(float(found), rel=1e-11)
+    assert narrow == pytest.approx(gaussian, rel=6e-8)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "p", "order", "epsilon"),
+    [
+        (0.075, 1, 2, 252.71147),
+        (0.075, 25, 2, 17.858909),
+        (0.075, 100, 3, 15.311976),
+        (0.15, 1, 2, 133.56647),
+        (0.15, 25, 4, 8.9818935),
+        (0.15, 100, 4, 7.9183521),
+        (0.3, 1, 2, 72.912117),
+        (0.3, 25, 5, 5.4347000),
+        (0.3, 100, 6, 4.8208127),
+    ],
+)
+def test_figure_3_at_integer_orders(ratio: float, p: int, order: int, epsilon: float) -> None:
+    found = theory.mixed_epsilon([FIGURE[ratio, p]], 1e-5)
+    assert found.epsilon == pytest.approx(epsilon, rel=6e-8)
+    assert found.order == order
+    assert found.at_edge == (order == 2)
+
+
+@pytest.mark.parametrize(("ratio", "epsilon"), [(0.075, 57.781126), (0.15, 40.418588), (0.3, 31.726001)])
+def test_figure_3_at_fractional_orders(ratio: float, epsilon: float) -> None:
+    found = published.real_epsilon([FIGURE[ratio, 1]], 1e-5)
+    assert found.epsilon == pytest.approx(epsilon, rel=6e-8)
+    assert found.order == 1.5
+
+
+def test_panels_d_to_f_as_predicted() -> None:
+    wanted = [[42.34, 30.96, 23.16], [15.34, 9.36, 6.07], [14.59, 8.92, 5.82]]
+    for p, row in zip((1, 25, 100), wanted, strict=True):
+        for ratio, value in zip((0.075, 0.15, 0.3), row, strict=True):
+            segment = mixed(0.04, 5000, 0.456371, ratio, 2000, 20, p)
+            found = published.real_epsilon([segment], 1e-5) if p == 1 else theory.mixed_epsilon([segment], 1e-5)
+            assert found.epsilon == pytest.approx(value, abs=0.0101)
+
+
+def test_baselines() -> None:
+    segment = FIGURE[0.3, 100]
+    assert theory.gaussian_epsilon([segment], 1e-5).epsilon == pytest.approx(2536.0387, rel=6e-8)
+    assert published.real_gaussian_epsilon([segment], 1e-5).epsilon == pytest.approx(198.76623, rel=6e-8)
+    assert theory.gaussian_epsilon(published.limit([segment]), 1e-5).epsilon == pytest.approx(4.7121562, rel=6e-8)
+    matched = [
+        theory.gaussian_epsilon(theory.variance_matched([FIGURE[r, 1]]), 1e-5).epsilon for r in (0.075, 0.15, 0.3)
+    ]
+    assert matched == pytest.approx([8.74, 3.54, 1.65], abs=0.005)
+
+
+def test_other_settings_of_the_paper() -> None:
+    cifar = mixed(0.03, 3500, 0.421, 0.15, 1500, 20, 100)
+    assert theory.mixed_epsilon([cifar], 1e-5).epsilon == pytest.approx(6.8536063, rel=6e-8)
+    assert theory.gaussian_epsilon([cifar], 1e-5).epsilon == pytest.approx(800.71695, rel=6e-8)
+    assert published.real_gaussian_epsilon([cifar], 1e-5).epsilon == pytest.approx(145.78381, rel=6e-8)
+    svhn = mixed(1830 / 73260, 4000, 0.4092, 0.15, 1830, 20, 100)
+    assert theory.mixed_epsilon([svhn], 1e-5).epsilon == pytest.approx(5.3797877, rel=6e-8)
+    assert theory.gaussian_epsilon([svhn], 1e-5).epsilon == pytest.approx(885.43773, rel=6e-8)
+    assert published.real_gaussian_epsilon([svhn], 1e-5).epsilon == pytest.approx(144.51996, rel=6e-8)
+
+
+def test_gaps_that_change_are_added_up_before_the_order_is_chosen() -> None:
+    transfer = [mixed(1024 / 5e4, 500, 2.3733, r, 1024, 0.1) for r in (0.0075, 0.005, 0.0025)]
+    found = theory.mixed_epsilon(transfer, 1e-5)
+    assert (found.epsilon, found.order) == (pytest.approx(0.57894337, rel=6e-8), 38)
+    assert theory.gaussian_epsilon(transfer, 1e-5).epsilon == pytest.approx(1.7867622, rel=6e-8)
+    scatter = [mixed(8192 / 5e4, 350, 4.0, r, 8192, 1.0) for r in (0.05, 0.025)]
+    assert theory.mixed_epsilon(scatter, 1e-5).epsilon == pytest.approx(1.0227255, rel=6e-8)
+    assert theory.gaussian_epsilon(scatter, 1e-5).epsilon == pytest.approx(5.9891894, rel=6e-8)
+    divergences = [float(theory.step_rdp([38], s)[0]) for s in transfer]
+    assert divergences == pytest.approx([9.7590747e-5, 1.4625429e-4, 2.9172140e-4], rel=6e-8)
+
+
+def test_on_the_scale_of_the_sum_nothing_is_amplified() -> None:
+    found = theory.mixed_epsilon([mixed(0.02, 5000, 0.3675, 0.3, 1.0, 20)], 1e-5)
+    assert found.epsilon == pytest.approx(2534.0022, rel=6e-8)
+
+
+def test_two_dimensions_by_direct_integration() -> None:
+    q, s, t, order = 0.3, 1.5, 4.0, 3
+    (formula,) = theory.step_rdp([order], Segment(1, q, s, t, 2))
+    (one_hot,) = theory.step_rdp([order], Segment(1, q, s, t))
+    assert formula == pytest.approx(0.631979676, rel=2e-9)
+    assert one_hot == pytest.approx(0.900941555, rel=2e-9)
+    o, w = density.nodes(s, t, 3.0)
+    p0 = np.exp(density.log_density(o, t)) * w
+    worst = []
+    for degrees in (0, 9, 18, 27, 36, 45):
+        angle = math.radians(degrees)
+        first, second = (np.exp(density.log_ratio(o, s * f(angle), t)) for f in (math.cos, math.sin))
+        ratio = (1 - q) + q * first[:, None] * second[None, :]
+        worst.append(math.log(float(p0 @ ratio**order @ p0)) / (order - 1))
+    wanted = [0.9009415553, 0.8721110095, 0.7993310949, 0.7156942567, 0.6539987116, 0.6319796762]
+    assert worst == pytest.approx(wanted, rel=2e-9)
+    assert worst[0] == max(worst)
+
+
+@pytest.mark.parametrize(("q", "s", "t", "order"), [(0.02, 2.72, 10.2, 2), (0.3, 0.5, 3.0, 1.5), (1.0, 1.0, 60.0, 4)])
+def test_one_step_against_mpmath(q: float, s: float, t: float, order: float) -> None:
+    with mp.workdps(30):
+
+        def p0(o: mp.mpf) -> mp.mpf:
+            return (mp.erfc((abs(o) - t / 2) / mp.sqrt(2)) - mp.erfc((abs(o) + t / 2) / mp.sqrt(2))) / (2 * t)
+
+        def integrand(o: mp.mpf) -> mp.mpf:
+            return p0(o) * ((1 - q) + q * p0(o - s) / p0(o)) ** order
+
+        ends = [
+            -t / 2 - 11,
+            -t / 2 - 4,
+            -t / 2,
+            -t / 2 + 4,
+            t / 2 - 4,
+            t / 2,
+            t / 2 + 4,
+            t / 2 + 11,
+            t / 2 + 11 + order * s,
+        ]
+        exact = float(mp.log(mp.quad(integrand, sorted(ends))) / (order - 1))
+    (found,) = published.real_step_rdp([order], Segment(1, q, s, t))
+    assert found == pytest.approx(exact, rel=1e-9)
+    if order == int(order):
+        assert theory.step_rdp([int(order)], Segment(1, q, s, t))[0] == pytest.approx(exact, rel=1e-9)
+
+
+def test_a_wider_gap_and_more_sparsity_never_hurt() -> None:
+    values = [
+        theory.mixed_epsilon([Segment(100, 0.1, 1.0, t)], 1e-5).epsilon for t in (0.0, 0.01, 1.0, 2.0, 5.0, 10.0, 100.0)
+    ]
+    assert values == sorted(values, reverse=True)
+    values = [theory.mixed_epsilon([Segment(100, 0.1, 1.0, 10.0, p)], 1e-5).epsilon for p in (1, 2, 5, 25, 400)]
+    assert values == sorted(values, reverse=True)
+    limit = theory.gaussian_epsilon(published.limit([Segment(100, 0.1, 1.0, 10.0)]), 1e-5).epsilon
+    assert limit <= values[-1]
+
+
+def test_the_one_hot_gradient_is_the_worst_of_those_looked_at() -> None:
+    for shift, width in itertools.product((0.1, 1.0, 2.7), (0.5, 10.0, 400.0)):
+        assert density.star_shape([2, 3, 8], shift, width) <= 1.0 + 1e-9
+
+
+@pytest.mark.parametrize("width", [0.0, 1e-3, 1.0, 47.0, 200.0, 1e6])
+def test_densities_integrate_to_one(width: float) -> None:
+    o, w = density.nodes(1.0, width, 1.0)
+    mass = float(w @ np.exp(density.log_density(o, width)))
+    dropped = max(0.0, width - 1.0 - 24.0) / width if width > 50.0 else 0.0
+    assert mass + dropped == pytest.approx(1.0, abs=1e-8)
+
+
+def test_large_orders_do_not_overflow() -> None:
+    found = theory.step_rdp([256], Segment(1, 0.02, 5.0, 10.0))
+    assert np.isfinite(found).all()
+    assert found[0] <= theory.step_rdp([256], Segment(1, 0.02, 5.0, 0.0))[0]
+
+
+def test_what_means_nothing_is_refused() -> None:
+    for wrong in ((0, 0.1, 1.0, 1.0), (1, 0.0, 1.0, 1.0), (1, 0.1, -1.0, 1.0), (1, 0.1, 1.0, math.nan)):
+        with pytest.raises(ValueError, match="must be"):
+            Segment(*wrong)
+    with pytest.raises(ValueError, match="p = 1"):
+        published.real_step_rdp([1.5], Segment(1, 0.1, 1.0, 1.0, 4))
+
+
+ROOT_2 = math.sqrt(2.0)
+
+
+def segment(steps: int, loss: float, width: float, rate: float = 1.0) -> Segment:
+    """epsilon_0 and the width of the uniform, in scales of the noise."""
+    return Segment(steps, rate, loss / ROOT_2, width / ROOT_2, noise="laplace")
+
+
+def certified(steps: int, loss: float, width: float, rate: float = 1.0) -> PrivacyLoss:
+    """The pair's privacy loss, by another accountant."""
+
+    def absent(o: np.ndarray) -> np.ndarray:
+        return log_density_of_sum(o, 1.0, width)
+
+    def present(o: np.ndarray) -> np.ndarray:
+        shifted = log_density_of_sum(o - loss, 1.0, width)
+        return shifted if rate == 1.0 else np.logaddexp(math.log1p(-rate) + absent(o), math.log(rate) + shifted)
+
+    knots = sorted({-45.0, 0.0, loss, width, width + loss, width + loss + 45.0})
+    return PrivacyLoss.of(Densities(present, absent, knots)).compose(steps)
+
+
+def test_laplace() -> None:
+    one, as_printed = published.lemma_moments(1.0, 0.05, 200.0), published.lemma_moments(1.0, 0.05, 200.0, printed=True)
+    assert as_printed.mean == pytest.approx(1.4930004e-4, rel=6e-8)
+    assert one.mean == pytest.approx(1.4930045e-4, rel=6e-8)
+    assert one.second == pytest.approx(1.4559945e-4, rel=6e-8)
+    assert theory.freedman_total([(1000, one)], 1e-5) == pytest.approx(2.1822067, rel=6e-8)
+    assert published.advanced_composition(1000, 0.05, 1e-5) == pytest.approx(10.150690, rel=2e-7)
+    large = published.lemma_moments(1.0, 1.0, 100.0)
+    assert (large.mean, large.second) == (pytest.approx(0.19270012, rel=6e-8), pytest.approx(0.11217796, rel=6e-8))
+    assert published.lemma_moments(1.0, 1.0, 100.0, printed=True).mean == pytest.approx(0.19266874, rel=6e-8)
+    with pytest.raises(ValueError, match="the lemma needs"):
+        published.lemma_moments(1.0, 1.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("shift", "width", "mean", "second"),
+    [(0.05, 200.0, 8.6635660e-6, 1.7330149e-5), (1.0, 100.0, 0.0067839925, 0.014447134)],
+)
+def test_the_moments_of_laplace_lie_below_their_bounds(shift: float, width: float, mean: float, second: float) -> None:
+    def loss(o: float) -> tuple[float, float]:
+        there, here = (float(log_density_of_sum(np.array([x]), 1.0, width)[0]) for x in (o, o - shift))
+        return math.exp(there), there - here
+
+    knots = [-40.0, -5.0, 0.0, shift, 8.0, width - 8.0, width, width + shift, width + 8.0, width + 40.0]
+    for power, value in ((1, mean), (2, second)):
+        parts = [
+            integrate.quad(lambda o, n=power: loss(o)[0] * loss(o)[1] ** n, a, b, epsabs=1e-13, limit=200)[0]
+            for a, b in itertools.pairwise(knots)
+        ]
+        assert math.fsum(parts) == pytest.approx(value, rel=1e-6)
+        assert math.fsum(parts) <= published.lemma_moments(1.0, shift, width)[power - 1]
+
+
+@pytest.mark.parametrize("cut", [0.3, 1.0, 3.0, 10.0, 24.0])
+@pytest.mark.parametrize(("loss", "width"), [(0.05, 50.0), (1.0, 50.0), (3.0, 60.0)])
+def test_any_cut_bounds_the_moments(loss: float, width: float, cut: float) -> None:
+    if 2.0 * cut + loss >= width:
+        with pytest.raises(ValueError, match="below the width"):
+            theory.cut_moments(loss, width, cut)
+        return
+    bound = theory.cut_moments(loss, width, cut)
+
+    def density(o: float) -> float:
+        return float(log_density_of_sum(np.array([o]), 1.0, width)[0])
+
+    knots = [-40.0, 0.0, loss, 8.0, width - 8.0, width, width + loss, width + 40.0]
+    for power in (1, 2):
+        parts = [
+            integrate.quad(
+                lambda o, n=power: math.exp(density(o)) * (density(o) - density(o - loss)) ** n, a, b, limit=200
+            )[0]
+            for a, b in itertools.pairwise(knots)
+        ]
+        assert math.fsum(parts) <= bound[power - 1]
+
+
+def test_the_lemma_has_one_of_the_cuts() -> None:
+    own = published.lemma_moments(2.0, 0.5, 30.0)
+    assert theory.cut_moments(0.25, 15.0, math.log(30.0)) == pytest.approx(own, rel=1e-12)
+
+
+def test_bounds_rise_relative_to_the_shift() -> None:
+    """So that a gradient of l1 norm c has no larger sum of them than the one-hot one: what the total rests on."""
+    for width, cut in itertools.product((5.0, 50.0, 500.0), (0.2, 1.0)):
+        rows = [theory.cut_moments(v, width, cut) for v in np.linspace(0.01, 2.0, 100)]
+        for which in (0, 1):
+            relative = [row[which] / row.largest for row in rows]
+            assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(relative))
+
+
+@pytest.mark.parametrize(
+    ("steps", "loss", "width"),
+    [(1000, 0.05, 200.0), (100, 0.3, 40.0), (20, 1.0, 100.0), (500, 0.5, 1e4), (3, 2.0, 5.0)],
+)
+def test_the_total_lies_above_what_is_certified_of_the_pair(steps: int, loss: float, width: float) -> None:
+    bound = theory.freedman_epsilon([segment(steps, loss, width)], 1e-5)
+    exact = certified(steps, loss, width).epsilon(1e-5)
+    assert exact.upper <= bound
+    assert bound <= steps * loss * (1 + 1e-12)
+    assert pair.epsilon([segment(steps, loss, width)], 1e-5) == pytest.approx(exact.upper, rel=2e-3)
+
+
+def test_the_truth_of_the_reference() -> None:
+    assert pair.epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(0.4838, abs=5e-5)
+    sampled = segment(200, 0.5, 20.0, rate=0.1)
+    exact = certified(200, 0.5, 20.0, 0.1).epsilon(1e-5)
+    assert pair.epsilon([sampled], 1e-5) == pytest.approx(exact.upper, rel=5e-3)
+    assert exact.upper <= theory.freedman_epsilon([sampled], 1e-5)
+
+
+def test_a_better_cut_and_the_printed_total() -> None:
+    one = published.lemma_moments(1.0, 0.05, 200.0)
+    assert theory.freedman_epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(1.62768, abs=5e-6)
+    assert theory.freedman_total([(1000, one)], 1e-5) == pytest.approx(2.18221, abs=5e-6)
+    # Freedman's linear term has epsilon_0, the printed one its square: too little where that is below 1.
+    assert published.printed_total(1000, one, 1e-5) == pytest.approx(1.99164, abs=5e-6)
+    assert certified(1000, 0.05, 200.0).epsilon(1e-5).upper == pytest.approx(0.4838, abs=5e-5)
+
+
+def test_segments_add_up_and_units_do_not_matter() -> None:
+    halves = [segment(500, 0.05, 200.0), segment(500, 0.05, 200.0)]
+    whole = theory.freedman_epsilon([segment(1000, 0.05, 200.0)], 1e-5)
+    assert theory.freedman_epsilon(halves, 1e-5) == pytest.approx(whole, rel=1e-12)
+    wider = [segment(500, 0.05, 200.0), segment(500, 0.05, 400.0)]
+    assert theory.freedman_epsilon(wider, 1e-5) < whole
+    # No cut: what is left is epsilon_0 of every step.
+    assert theory.freedman_epsilon([segment(10, 0.5, 0.4)], 1e-5) == pytest.approx(5.0)
+
+
+def test_gaussian_moments_refuse_laplace_noise() -> None:
+    with pytest.raises(ValueError, match="Gaussian"):
+        theory.step_rdp([2], segment(1, 1.0, 5.0))
+
+
+def test_the_density_that_scores() -> None:
+    o = np.linspace(-30.0, 30.0, 301)
+    for width in (0.5, 7.0, 20.0):
+        ours = log_laplace_density(torch.tensor(o), torch.full((301,), width, dtype=torch.float64)).numpy()
+        assert ours == pytest.approx(log_density_of_sum(o + width / 2.0, 1.0, width), rel=1e-9, abs=1e-9)
+    plain = log_laplace_density(torch.tensor(o), torch.zeros(301, dtype=torch.float64)).numpy()
+    assert plain == pytest.approx(-np.abs(o) - math.log(2.0), rel=1e-12)
+
+
+def test_clipping_to_an_l1_norm() -> None:
+    rows = torch.randn(50, 40, generator=torch.Generator().manual_seed(0))
+    rows[3, 5] = math.inf
+    clipped, lengths = Absolute()(rows, 20.0)
+    norms = rows.double().abs().sum(1)
+    assert torch.allclose(clipped[0].double(), rows[0].double() * min(1.0, 20.0 / float(norms[0])), rtol=1e-5)
+    assert float(clipped.double().abs().sum(1).max()) <= 20.0
+    assert float(lengths.max()) <= 20.0
+    assert float(lengths[3]) == 0.0
+    assert torch.all(clipped[3] == 0.0)
+    assert int((norms > 20.0).sum()) > 10
+
+
+@pytest.mark.parametrize("kind", ["one-hot", "spread"])
+def test_scores_are_likelihood_ratios(kind: str) -> None:
+    model = torch.nn.Linear(60, 10, bias=False)
+    phase = FrozenMap(
+        {
+            "steps": 6,
+            "noise": "laplace",
+            "noise_multiplier": 2.0,
+            "clip_norm": 1.0,
+            "sampling": {"scheme": "poisson", "rate": 0.5},
+            "mixing": {"threshold": 6.0},
+            "reduction": "sum",
+        }
+    )
+    options = FrozenMap({"learning_rate": 0.3, "reduction": "sum"})
+    scores, coins = [], []
+    for seed in range(6):
+        job = TrainingJob(
+            x=np.zeros((1, 60), dtype=np.float32),
+            y=np.zeros(1, dtype=np.int64),
+            model=model,
+            phases=(phase,),
+            options=options,
+            expected_batch_size=1.0,
+            device="cpu",
+            seed=seed,
+        )
+        rules = rules_of(job.phases, options, 1.0, flat_model.Layout.of(model), "cpu")
+        owned = CanaryCoordinates(Attack(kind=kind, count=100), 1, torch.arange(600), seed, "cpu")
+        coin = np.random.default_rng(seed).integers(0, 2, 100)
+        everyone = PlantedCanaries(owned, torch.ones(100, dtype=torch.bool), 600, 10.0)
+        reader = Reader(job, rules, owned, everyone, Absolute())
+        planted = PlantedCanaries(owned, torch.from_numpy(coin == 1), 600, 10.0)
+        train(replace(job, canaries=planted, observers=(reader,)), Absolute(), rules)
+        scores.append(reader.scores.numpy())
+        coins.append(coin)
+    score, coin = np.concatenate(scores), np.concatenate(coins)
+    for ratio in (np.exp(score[coin == 0]), np.exp(-score[coin == 1])):
+        assert ratio.mean() == pytest.approx(1.0, abs=5.0 * ratio.std() / math.sqrt(len(ratio)))
+    if kind == "one-hot":
+        assert score[coin == 1].mean() > score[coin == 0].mean() + 0.1
+
+
+TEXT = """\
+dpspec: 1
+name: laplace
+mechanism:
+  kind: modelmix
+  noise: laplace
+  noise_multiplier: 14.142135623730951
+  clip_norm: 0.1
+  mixing: {threshold: 2.0}
+  sampling: {scheme: full}
+  steps: 20
+data: {kind: synthetic, records: 60, features: 10, classes: 4, seed: 2, split: {test: 0.2}}
+model: {kind: linear}
+training: {learning_rate: 0.5}
+claims:
+  - {id: mixed, kind: approx-dp, epsilon: 1.5, delta: 1e-5, min_records: 48}
+  - {id: any-size, kind: approx-dp, epsilon: 1.5, delta: 1e-5, expect: supported}
+  - {id: this, kind: approx-dp, epsilon: 1.5, delta: 1e-5, over: this}
+audit: {method: one-run, canary: {space: gradient, kind: one-hot, count: 40}, twins: {}, seed: 3}
+"""
+
+
+def audit_of(tmp_path: Path, *overrides: str) -> AuditResult:
+    return specs.audited(tmp_path, TEXT, *overrides)
+
+
+def test_an_audit_with_laplace_noise(tmp_path: Path) -> None:
+    audit = audit_of(tmp_path)
+    findings = [f for f in audit.findings if isinstance(f, Finding)]
+    uppers = {f.method: f for f in findings if f.quantity == "epsilon" and f.bound == "upper" and f.at["delta"] == 1e-5}
+    mixed = uppers["Freedman, corrected Lemma D.2, any cut"]
+    # 48 records at 2.0 learning rates: a gap of 96 scales, which are 1; epsilon_0 is 0.1.
+    assert mixed.value == pytest.approx(theory.freedman_epsilon([segment(20, 0.1, 96.0)], 1e-5), rel=1e-12)
+    assert not {a.status for a in mixed.assumptions} & {"unchecked", "false"}
+    assert uppers["without mixing, pld/connect-the-dots"].value > mixed.value
+    # A data set of 24 records has half the divisor, and so half the gap.
+    assert [v.verdict for v in audit.verdicts] == ["proved", "supported", "proved"]
+    scopes = {(f.scope.data, f.scope.min_records) for f in findings if f.method == mixed.method}
+    assert scopes == {("all", 48), ("this", 0)}
+    (lower,) = [f for f in findings if f.quantity == "epsilon" and f.bound == "lower"]
+    assert lower.value <= mixed.value
+    assert {f.quantity for f in findings} >= {"amplification", "epsilon-without-mixing", "epsilon-of-the-pair"}
+    printed = [f for f in findings if f.printed is not None]
+    assert [f.method for f in printed] == ["Lemma D.2 and its total, in units of the spec"]
+    assert all(f.printed is not None and f.printed.refuted for f in printed)
+    assert {s.name for s in audit.series if isinstance(s, Series)} >= {"epsilon-by-threshold", "epsilon-by-steps"}
+    assert audit.conformance.status == "conforms-within"
+
+
+def test_what_laplace_noise_loses_falls_back_to_plain_noise(tmp_path: Path) -> None:
+    audit = audit_of(tmp_path, "mechanism.mixing={threshold: 2.0, weights: shared}", "claims.mixed.expect=open")
+    methods = {f.method for f in audit.findings if f.bound == "upper" and f.quantity == "epsilon"}
+    assert all(method.startswith("without mixing, pld") for method in methods)
+    (claimed,) = [f for f in audit.findings if f.method == "Lemma D.2 as if all conditions held"]
+    assert claimed.printed is not None
+    assert claimed.printed.refuted
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "path", "severity"),
+    [
+        (["mechanism.linf_truncation=4"], "unsupported", "mechanism.linf_truncation", "error"),
+        (["mechanism.mixing.threshold=0.001"], "bad-value", "mechanism.mixing.threshold", "error"),
+        (["mechanism.mixing.threshold=0.01"], "bad-value", "mechanism.mixing.threshold", "warning"),
+        (["mechanism.mixing.threshold=0"], "unsupported", "mechanism.mixing.threshold", "warning"),
+        (
+            ["mechanism.embedding={form: residual-only, dimension: 2, clip_norm: 1, noise_multiplier: 1}"],
+            "unsupported",
+            "mechanism.embedding",
+            "error",
+        ),
+        (["mechanism.noise=cauchy"], "bad-choice", "mechanism.noise", "error"),
+        (["mechanism.utility={smoothness: 1, distance: 1}"], "unsupported", "mechanism.utility", "error"),
+        (
+            ["mechanism.steps=null", "mechanism.phases=[{steps: 2}, {steps: 3, noise: gaussian}]"],
+            "unsupported",
+            "mechanism.phases.1.noise",
+            "error",
+        ),
+    ],
+)
+def test_refusals(tmp_path: Path, overrides: list[str], code: str, path: str, severity: str) -> None:
+    file = tmp_path / "laplace.yaml"
+    file.write_text(TEXT, encoding="utf-8")
+    loaded = load_specs([file], load_catalog(), overrides)
+    found = [*loaded.diagnostics, *(d for spec in loaded.specs for d in check(spec, load_catalog()))]
+    assert (code, path, severity) in [(d.code, ".".join(map(str, d.path)), d.severity) for d in found]
+    assert all(d.span is not None for d in found)
+
+
+def test_a_step_that_loses_out_of_range_adds_up() -> None:
+    for effect in (10.0, 250.0, 1e6):
+        segments = [Segment(3, 1.0, effect, 4.0 * effect, noise="laplace")]
+        total = 3 * math.sqrt(2.0) * effect
+        assert theory.freedman_epsilon(segments, 1e-5) == pytest.approx(total)
+        (interval,) = theory.plain_epsilons(segments, [1e-5])
+        assert 0.9 * total <= interval.upper <= 1.01 * total
+    # The printed formula has a value where the corrected exponent is out of range.
+    printed, corrected = (published.lemma_moments(1.0 / 12.0, 1.0, 2.0, printed=p) for p in (True, False))
+    assert math.isfinite(printed.mean)
+    assert corrected.mean > printed.mean > 0.0

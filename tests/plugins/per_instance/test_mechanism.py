@@ -1,0 +1,310 @@
+"""Whole audits by the per-instance plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import solved_once
+
+from dpspec.contract import Finding, Series, Spec, Trial
+from dpspec.engine.redact import redact
+from dpspec.engine.results.codec import dump, load, reread
+from dpspec.engine.results.result import AuditResult, Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.verify import verify
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+from dpspec.reporters.formats.terminal import render
+from dpspec.testing import MechanismSuite, decreasing, increasing
+
+TEXT = """\
+dpspec: 1
+name: small
+mechanism:
+  kind: per-instance
+  noise_multiplier: 1.5
+  clip_norm: 1.0
+  sampling: {scheme: poisson, rate: 0.2}
+  steps: 12
+  orders: [2, 4, 8, 16]
+  composition: {observe_every: 1}
+data: {kind: synthetic, pattern: blobs, records: 100, features: 8, classes: 2, split: {test: 20}, public: false}
+model: {kind: linear}
+training: {learning_rate: 0.5}
+threat_model: {points: [1, 5, 9, 30], direction: both}
+claims:
+  - {id: everyone, kind: approx-dp, epsilon: 6.0, delta: 1e-4}
+  - {id: five, kind: per-instance-dp, epsilon: 6.0, delta: 1e-4, record: 5}
+audit:
+  method: many-run
+  runs: 3
+  seed: 4
+  attack: {most: 1, least: 1, records: [5], runs: 12}
+  mean_rule: {batches: [4, 16], orders: [2], points: 3, outer: 6, inner: 10}
+"""
+
+
+def audited(folder: Path, *overrides: str, store: Store | None = None) -> tuple[Result, Store]:
+    path = folder / "small.yaml"
+    path.write_text(TEXT, encoding="utf-8")
+    catalog = load_catalog()
+    loaded = load_specs([path], catalog, overrides)
+    assert loaded.ok, loaded.diagnostics
+    store = store or Store(folder / "store")
+    return run(loaded.specs, catalog, store=store, device="cpu"), store
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_accountant() -> Iterator[None]:
+    """Most results here are of one mechanism."""
+    with pytest.MonkeyPatch.context() as patch:
+        solved_once.patch(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[AuditResult, Store, Result]:
+    result, store = audited(tmp_path_factory.mktemp("both"))
+    return result.audits[0], store, result
+
+
+def table(audit: AuditResult, name: str) -> Series:
+    return next(series for series in audit.series if series.name == name)
+
+
+def per_record(audit: AuditResult, record: int, side: str) -> list[Finding]:
+    return [f for f in audit.findings if f.scope.record == record and f.bound == side and f.quantity == "epsilon"]
+
+
+@pytest.mark.ci
+def test_verdicts_and_conformance(both) -> None:
+    audit, _, result = both
+    assert result.complete
+    assert [(v.claim, v.verdict) for v in audit.verdicts] == [("everyone", "proved"), ("five", "proved")]
+    assert audit.conformance.status == "conforms-within"
+
+
+def test_estimates_are_no_bounds_and_say_what_would_make_them_some(both) -> None:
+    """With three runs the plug-in is approximate; the confidence bound is statistical and has its confidence."""
+    audit, _, _ = both
+    own = [f for f in audit.findings if f.scope.record == 5 and f.scope.data == "this" and f.bound != "lower"]
+    assert {(f.bound, f.rigor) for f in own} == {("estimate", "approximate"), ("upper", "statistical")}
+    assert all(f.privacy == "per-record" for f in own)
+    assert {f.confidence for f in own if f.bound == "upper"} == {0.95}
+    assert any(f.quantity == "runs_needed" and f.value > 3 for f in audit.findings)
+    index = next(f for f in audit.findings if f.quantity == "estimability_index")
+    assert "ln(runs)" in index.method
+
+
+def test_no_value_exceeds_the_data_independent_one(both) -> None:
+    audit, _, _ = both
+    records = table(audit, "records").columns
+    tight = next(
+        f.value
+        for f in audit.findings
+        if (f.bound, f.rigor, f.scope.direction) == ("upper", "certified", "both") and f.at.get("delta") == 1e-4
+    )
+    assert set(records["data_independent"]) == {tight}
+    for estimate, epsilon, source in zip(
+        np.maximum(records["estimate_remove"], records["estimate_add"]),
+        records["epsilon"],
+        records["from"],
+        strict=True,
+    ):
+        assert epsilon == pytest.approx(min(estimate, tight), rel=1e-5)
+        assert source == ("data set" if estimate >= tight else "record")
+    assert all(c >= e for c, e in zip(records["confidence_upper_remove"], records["estimate_remove"], strict=True))
+
+
+def test_a_record_that_is_saturated_throughout_is_told_what_holds_for_all(tmp_path: Path) -> None:
+    """A clip norm below every gradient: each record's epsilon is the data-independent one, to the last digit."""
+    only = ["mechanism.clip_norm=0.001", "audit.attack=null", "audit.mean_rule=null"]
+    audit = audited(tmp_path, *only, "training.learning_rate=0.001")[0].audits[0]
+    records = table(audit, "records").columns
+    assert set(records["saturated"]) == {1.0}
+    assert records["epsilon"] == records["data_independent"]
+    assert set(records["from"]) == {"data set"}
+    told = [f.value for f in per_record(audit, 5, "upper") + per_record(audit, 5, "estimate") if f.at["delta"] == 1e-4]
+    bounds = {
+        f.scope.direction: f.value
+        for f in audit.findings
+        if (f.bound, f.rigor) == ("upper", "certified") and f.at == {"delta": 1e-4}
+    }
+    assert len(told) == 6
+    assert sorted(set(told)) == sorted(set(bounds.values()))
+
+
+def test_lower_bounds_stay_below_upper_values(both) -> None:
+    audit, _, _ = both
+    records = table(audit, "records").columns
+    attacked = {f.scope.record: f.value for f in audit.findings if f.bound == "lower" and f.privacy == "per-record"}
+    attacked[5] = max(f.value for f in per_record(audit, 5, "lower"))
+    assert 2 <= len(attacked) <= 3
+    for record, value in attacked.items():
+        assert value <= records["epsilon"][records["record"].index(record)]
+
+
+def test_norms_are_those_of_the_gradients_before_each_step(both) -> None:
+    """The first row of every run is the first model's, by plain autograd; own runs start from the same model."""
+    audit, store, _ = both
+    first = store.get(audit.trials[0].key).trial
+    second = store.get(audit.trials[1].key).trial
+    assert np.array_equal(first.arrays["ratios"][0], second.arrays["ratios"][0])
+    assert np.array_equal(first.arrays["ratios"][0], first.arrays["own"][0])
+    assert not np.array_equal(first.arrays["ratios"][1:], second.arrays["ratios"][1:])
+    assert not np.array_equal(first.arrays["ratios"][1:], first.arrays["own"][1:])
+    assert first.arrays["ratios"].shape == (12, 4)
+    assert first.arrays["ratios"].max() <= 1.0
+
+
+def test_reports_without_internal_hold_no_record(both, tmp_path: Path) -> None:
+    """Redacting takes tables of records and numbers about them; what is left verifies without the arrays."""
+    audit, store, result = both
+    public = redact(result).audits[0]
+    theory = {"divergence-by-order", "one-step", "attack-limits", "unlearning"}
+    assert {s.name for s in public.series} == theory
+    assert {s.name for s in audit.series} > theory
+    assert all(s.privacy != "public" for s in audit.series if s.name not in theory)
+    assert all(f.privacy == "public" for f in public.findings)
+    assert "internal" not in public.trials[0].evidence
+    texts = repr(public.findings) + repr(public.evidence)
+    chosen = dict(audit.trials[0].evidence["internal"]["targets"])
+    assert set(chosen) == {"record 5", "most exposed 1", "least exposed 1"}
+    assert "most exposed 1" in texts
+    assert not any(e.scope.record in set(chosen.values()) - {5} for e in public.evidence)
+    catalog = load_catalog()
+    assert verify(result, catalog, directory=str(tmp_path), store=store) == ()
+    assert [m for m in verify(redact(result), catalog, directory=str(tmp_path)) if m.differs] == []
+    (missing,) = verify(result, catalog, directory=str(tmp_path))
+    assert "the array 'ratios' of trial 0" in missing.recomputed
+
+
+def test_a_result_that_names_records_by_why_they_were_chosen_is_read_back(both) -> None:
+    audit, _, result = both
+    assert any(str(finding.scope.record).startswith("most exposed") for finding in audit.findings)
+    read = load(dump(result))
+    assert read == reread(result)
+    assert "the record 'most exposed 1'" in " ".join(render(read, internal=True).split())
+
+
+def test_quantiles_of_few_records_are_as_sensitive_as_records(both, tmp_path: Path) -> None:
+    """Four records by name: nothing about them is an aggregate, even where the data is public. Of ten it is."""
+    audit, store, _ = both
+    assert {f.privacy for f in audit.findings if "population" in f.at and f.rigor != "certified"} == {"per-record"}
+    assert {f.at["population"] for f in audit.findings if "population" in f.at} == {"chosen"}
+    public, only = ["data.public=true"], ["audit.attack=null", "audit.mean_rule=null", "mechanism.steps=3"]
+    only += ["threat_model.direction=remove", "audit.runs=2"]
+    few, _ = audited(tmp_path, *public, *only, store=store)
+    assert all(f.privacy == "per-record" for f in few.audits[0].findings if f.at.get("population") == "chosen")
+    assert {s.privacy for s in few.audits[0].series if s.name.startswith("ratio")} == {"per-record"}
+    ten, _ = audited(tmp_path, *public, *only, f"threat_model.points={list(range(10))}", store=store)
+    assert all(f.privacy == "public" for f in ten.audits[0].findings if f.at.get("population") == "chosen")
+    assert table(ten.audits[0], "records").privacy == "per-record"
+
+
+def test_a_fraction_of_chosen_records_can_be_claimed(tmp_path: Path) -> None:
+    only = ["audit.attack=null", "audit.mean_rule=null", "threat_model.direction=remove", "claims.five.record=null"]
+    only += [f"threat_model.points={list(range(12))}", "mechanism.steps=20", "training.learning_rate=2"]
+    claim = "claims.five={kind: per-instance-dp, epsilon: %s, delta: 1e-4, fraction: 0.5, population: chosen}"
+    result, store = audited(tmp_path, *only, claim % 9)
+    (median,) = [
+        f.value
+        for f in result.audits[0].findings
+        if f.bound == "estimate" and f.quantity == "epsilon" and f.at.get("fraction") == 0.5
+    ]
+    values = np.sort(table(result.audits[0], "records").columns["epsilon"])
+    assert median == pytest.approx(values[5], rel=1e-5)  # half of twelve do not exceed the sixth
+    result, _ = audited(tmp_path, *only, claim % (median * 1.001), store=store)
+    assert result.audits[0].verdicts[1].verdict == ("supported" if median < 0.99 * values[-1] else "proved")
+
+
+def test_the_table_of_records_is_a_file_of_its_own(both) -> None:
+    import csv
+    import io
+
+    from dpspec_per_instance.mechanism import LEFT_OUT, render_records
+
+    audit, _, result = both
+    assert render_records(result) == LEFT_OUT
+    rows = list(csv.DictReader(io.StringIO(render_records(result, internal=True))))
+    assert [int(row["record"]) for row in rows] == [1, 5, 9, 30]
+    assert tuple(float(row["epsilon"]) for row in rows) == table(audit, "records").columns["epsilon"]
+    assert {row["audit"] for row in rows} == {"small"}
+
+
+@pytest.mark.ci
+def test_orders_and_rules_of_composition_train_nothing_again(both, tmp_path: Path) -> None:
+    audit, store, _ = both
+    for change in ("mechanism.orders=[3]", "mechanism.step_bound=theorem", "mechanism.composition.exponent=50"):
+        result, _ = audited(tmp_path, change, store=store)
+        assert [t.key for t in result.audits[0].trials] == [t.key for t in audit.trials]
+
+
+def test_one_direction_for_all_records(tmp_path: Path) -> None:
+    """All records share their runs; a fraction claim is supported by the estimate, never proved by it."""
+    fraction = "claims.five={kind: per-instance-dp, epsilon: %s, delta: 1e-4, fraction: 0.1, population: train}"
+    only = ["threat_model={points: all, direction: remove}", "audit.attack=null", "audit.mean_rule=null"]
+    only += ["mechanism.noise_multiplier=2", "mechanism.steps=30", "training.learning_rate=2", "data.features=16"]
+    result, store = audited(tmp_path, *only, "claims.five.record=null", fraction % "6")
+    first = result.audits[0]
+    assert first.verdicts[1].verdict == "proved"
+    estimates = [f for f in first.findings if f.bound == "estimate" and f.quantity == "epsilon"]
+    tenth = next(f.value for f in estimates if f.at.get("fraction") == 0.1)
+    assert tenth < first.verdicts[1].upper
+    result, _ = audited(tmp_path, *only, "claims.five.record=null", fraction % (tenth * 1.01), store=store)
+    assert result.audits[0].verdicts[1].verdict == "supported"
+    records = table(result.audits[0], "records")
+    assert len(records.columns["record"]) == 80
+    assert records.privacy == "per-record"
+    ratio = table(result.audits[0], "ratio-over-training")
+    assert ratio.privacy == "data-dependent"
+    assert ratio.columns["mean"][0] > 1.0 or ratio.columns["mean"][-1] < ratio.columns["mean"][0]
+
+
+def test_without_an_audit_there_are_bounds_alone(tmp_path: Path) -> None:
+    result, _ = audited(tmp_path, "audit=null", "data={kind: declared, records: 60000, features: 784}")
+    assert result.complete
+    assert [v.verdict for v in result.audits[0].verdicts] == ["proved", "proved"]
+    assert result.audits[0].trials == ()
+
+
+def test_test_records_share_runs_without_them(tmp_path: Path) -> None:
+    only = ["threat_model={population: test, points: {count: 7, seed: 1}, direction: add}", "audit.attack=null"]
+    metric = "claims.five={kind: metric, name: accuracy, at_least: 0.1, expect: [supported, proved]}"
+    gone = [f"claims.five.{key}=null" for key in ("record", "epsilon", "delta")]
+    result, store = audited(tmp_path, *only, *gone, metric)
+    audit = result.audits[0]
+    trial = store.get(audit.trials[0].key).trial
+    assert trial.arrays["ratios"].shape == (12, 7)
+    assert "own" not in trial.arrays
+    assert trial.arrays["mean_rule"].shape == (3, 2, 1, 3, 3)
+    assert {"estimate_add"} == {n for n in table(audit, "records").columns if n.startswith("estimate")}
+
+
+def test_conclusions_need_the_arrays(both, tmp_path: Path) -> None:
+    from dpspec_per_instance.analysis import Analysis
+
+    audit, _, _ = both
+    bare = [Trial(index=t.index, evidence=t.evidence) for t in audit.trials]
+    with pytest.raises(ValueError, match="'ratios' of trial 0"):
+        Analysis(_spec(tmp_path), bare)
+
+
+def _spec(folder: Path) -> Spec:
+    path = folder / "small.yaml"
+    path.write_text(TEXT, encoding="utf-8")
+    return load_specs([path], load_catalog()).specs[0]
+
+
+class TestPerInstance(MechanismSuite):
+    kind = "per-instance"
+    quantities = ("epsilon",)  # one step is the same however many there are
+    monotone = {  # noqa: RUF012
+        "mechanism.noise_multiplier": decreasing(0.8, 1.0, 2.0),
+        "mechanism.steps": increasing(5, 20, 60),
+        "mechanism.sampling.rate": increasing(0.02, 0.1, 0.4),
+    }

@@ -1,0 +1,331 @@
+"""Published statements that explicit data exceed in the executed code; proved bounds hold on the same data."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from support import preprocessing_paper as paper
+from support.preprocessing_steps import count_in_balls
+
+from dpspec_preprocessing import collection, sensitivity, steps
+from dpspec_preprocessing.engines import LinearEngine
+from dpspec_preprocessing.private import PrivateMechanism, repaired_divergence, repaired_rdp
+from dpspec_preprocessing.published import (
+    clusters_printed,
+    largest_sampled_order,
+    mean_printed,
+    printed_rdp,
+    table_2_divergence,
+)
+from dpspec_preprocessing.sensitivity import read_step, refusal_probability, threshold
+
+Rows = npt.NDArray[np.float64]
+ETA = 0.01
+
+
+def around(centre: Sequence[float], directions: Rows, copies: int, reach: float = 2.99) -> Rows:
+    """Clusters of copies at ``reach`` eta from a centre."""
+    return np.repeat(np.asarray(centre) + reach * ETA * directions, copies, axis=0)
+
+
+def circle() -> Rows:
+    angles = 2.0 * np.pi * np.arange(5) / 5.0
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def icosahedron() -> Rows:
+    golden = (1.0 + math.sqrt(5.0)) / 2.0
+    corners = [
+        np.roll([0.0, a, b * golden], shift) for shift in range(3) for a, b in itertools.product((1.0, -1.0), repeat=2)
+    ]
+    return np.array(corners) / math.sqrt(1.0 + golden**2)
+
+
+def sphere_code() -> Rows:
+    """69 directions in eight dimensions, more than 60.22 degrees apart: vectors of -1, 0 and 1, taken as they come."""
+    waiting = np.array([v for v in itertools.product((-1.0, 0.0, 1.0), repeat=8) if any(v)])
+    waiting /= np.linalg.norm(waiting, axis=1)[:, None]
+    found: list[Rows] = []
+    nearest = math.cos(2.0 * math.asin(3.0 / (2.0 * 2.99))) - 1e-6
+    while len(waiting):
+        found.append(waiting[0])
+        waiting = waiting[waiting @ waiting[0] < nearest]
+    return np.array(found)
+
+
+def both(common: Rows, one: Sequence[float], other: Sequence[float]) -> tuple[Rows, Rows]:
+    return np.concatenate([[one], common]), np.concatenate([[other], common])
+
+
+def ball(pair: Sequence[Rows], eta: float = ETA) -> int:
+    return max(int(count_in_balls(x, 8.0 * eta).max()) for x in pair)
+
+
+def largest_cluster(pair: Sequence[Rows], eta: float = ETA) -> int:
+    return max(steps.find_good_clusters(x, eta).largest for x in pair)
+
+
+def line_case(copies: int) -> tuple[Rows, Rows]:
+    common = np.concatenate([around([at], np.array([[-1.0], [1.0]]), copies, 2.9) for at in (0.2, 0.7)])
+    return both(common, [0.2], [0.7])
+
+
+def case(directions: Rows, copies: int, far: float = 0.95) -> tuple[Rows, Rows]:
+    d = directions.shape[1]
+    one, other = np.zeros(d), np.zeros(d)
+    one[0], other[0] = far, -far
+    common = np.concatenate([around(at, directions, copies) for at in (one, other)])
+    return both(common, one.tolist(), other.tolist())
+
+
+@pytest.mark.parametrize(
+    ("pair", "copies", "changed"),
+    [
+        (line_case(10), 10, 36),
+        (case(circle(), 10), 10, 90),
+        (case(icosahedron(), 10), 10, 216),
+        (case(circle(), 5), 5, 40),
+    ],
+)
+def test_v1_one_record_destroys_many_clusters(pair: tuple[Rows, Rows], copies: int, changed: int) -> None:
+    processed = [steps.deduplicate(x, ETA)[1:] for x in pair]
+    found = steps.moved_distance(*processed)
+    assert largest_cluster(pair) == copies
+    assert found[0] == changed
+    assert found[0] > clusters_printed(copies)
+    assert found[0] <= sensitivity.clusters(ball(pair))
+    assert found[1] <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("common", "one", "other", "moved"),
+    [
+        ([[0.6 * ETA, 0.0], [-0.6 * ETA, 0.0]], [0.0, 0.79 * ETA], [0.0, -0.79 * ETA], 1.58),
+        ([[0.0, 0.0]], [0.0, 0.999 * ETA], [0.0, -0.999 * ETA], 1.998),
+    ],
+)
+def test_v2_quantised_records_move_by_up_to_two_eta(
+    common: list[list[float]], one: list[float], other: list[float], moved: float
+) -> None:
+    processed = [steps.quantise(x, ETA)[1:] for x in both(np.array(common), one, other)]
+    found = steps.moved_distance(*processed)[1]
+    assert found == pytest.approx(moved * ETA)
+    assert ETA < found <= 2.0 * ETA
+
+
+def test_v1_in_eight_dimensions_one_record_destroys_45_clusters() -> None:
+    directions = sphere_code()
+    assert len(directions) >= 45
+    pair = both(around([0.9, *[0.0] * 7], directions[:45], 5), [0.9, *[0.0] * 7], [-0.9, *[0.0] * 7])
+    processed = [steps.deduplicate(x, ETA)[1:] for x in pair]
+    assert largest_cluster(pair) == 5
+    assert (steps.moved_distance(*processed)[0], clusters_printed(5)) == (180, 10)
+    assert sensitivity.clusters(ball(pair)) >= 180
+
+
+def test_v2_means_of_clusters_move_records_just_as_far() -> None:
+    """Clusters by the real code, each replaced by its mean: a member opposite all others moves by almost two eta."""
+    common = ETA * np.array([[1.0, 0.0], *[[-1.0, 0.0]] * 36])
+    moved = []
+    for x in both(common, [0.0, 0.0], [0.9, 0.0]):
+        keeper = steps.find_good_clusters(x, ETA * (1.0 + 1e-12)).representative
+        moved.append(np.array([x[keeper == k].mean(axis=0) for k in keeper])[1:])
+    found = steps.moved_distance(*moved)[1]
+    assert found == pytest.approx(1.92 * ETA, rel=1e-3)
+    assert ETA < found <= 2.0 * ETA
+
+
+def half_sum(x: Rows) -> float:
+    return float(0.5 * x[:, 0].sum())
+
+
+@pytest.mark.parametrize(("copies", "exact", "printed"), [(3, 6.0061375, 4.2735), (10, 105.03295, 46.3155)])
+def test_v3_gaussian_after_deduplication(copies: int, exact: float, printed: float) -> None:
+    pair = case(circle(), copies)
+    m = PrivateMechanism(kind="gaussian", noise=0.1, records=len(pair[0]))
+    one, other = (half_sum(steps.deduplicate(x, ETA)) for x in pair)
+    divergence = repaired_rdp(m.with_noise_times(abs(one - other)), 11.0)
+    claimed = table_2_divergence(m, 11.0, clusters_printed(largest_cluster(pair)), 0.0)
+    assert (divergence, claimed) == (pytest.approx(exact, rel=1e-8), pytest.approx(printed, rel=1e-8))
+    changed = sensitivity.clusters(ball(pair))
+    assert claimed < divergence <= repaired_divergence(m, 11.0, changed, changed)
+
+
+def quantised_line(copies: int, eta: float, centre: float) -> tuple[Rows, Rows]:
+    """Two clusters at each of +-centre: first the record that represents, then members 0.95 eta further from zero."""
+    parts = []
+    for side in (1.0, -1.0):
+        for first in (-2.95, 2.0):
+            members = np.full((copies, 1), side * (centre + (first + 0.95) * eta))
+            members[0] = side * (centre + first * eta)
+            parts.append(members)
+    return both(np.concatenate(parts), [centre], [-centre])
+
+
+def test_v4_gaussian_after_quantisation() -> None:
+    pair = quantised_line(10, 0.05, 0.3)
+    assert len(pair[0]) == 41
+    one, other = (float(np.clip(steps.quantise(x, 0.05), -0.5, 0.5).sum()) for x in pair)
+    assert abs(one - other) == pytest.approx(2.31)
+    m = PrivateMechanism(kind="gaussian", noise=0.5, records=41)
+    divergence = repaired_rdp(m.with_noise_times(abs(one - other)), 12.0)
+    claimed = table_2_divergence(m, 12.0, 0.05 * clusters_printed(largest_cluster(pair, 0.05)), 0.0)
+    assert (divergence, claimed) == (pytest.approx(8.00415, rel=1e-8), pytest.approx(6.3, rel=1e-8))
+    changed = min(41.0, sensitivity.clusters(ball(pair, 0.05)))
+    assert divergence <= repaired_divergence(m, 12.0, changed * 2.0 * 0.05, changed)
+
+
+def test_v5_laplace_after_deduplication_and_quantisation() -> None:
+    pair = case(circle(), 4, far=1.0)
+    one, other = (half_sum(steps.deduplicate(x, ETA)) for x in pair)
+    m = PrivateMechanism(kind="laplace", noise=0.1, records=len(pair[0]))
+    divergence = repaired_rdp(m.with_noise_times(abs(one - other)), 11.0)
+    claimed = table_2_divergence(m, 11.0, clusters_printed(largest_cluster(pair)), 0.0)
+    assert (divergence, claimed) == (pytest.approx(1.5353373, rel=1e-7), pytest.approx(0.9))
+    changed = min(float(m.records), sensitivity.clusters(ball(pair)))
+    assert divergence <= repaired_divergence(m, 11.0, changed, changed)
+    pair = quantised_line(15, 0.02, 0.3)
+    one, other = (float(np.clip(steps.quantise(x, 0.02), -0.5, 0.5).sum()) for x in pair)
+    m = PrivateMechanism(kind="laplace", noise=0.5, records=len(pair[0]))
+    divergence = repaired_rdp(m.with_noise_times(abs(one - other)), 40.0)
+    claimed = table_2_divergence(m, 40.0, 0.02 * clusters_printed(largest_cluster(pair, 0.02)), 0.0)
+    assert (divergence, claimed) == (pytest.approx(0.81454953, rel=1e-8), pytest.approx(0.8))
+    changed = min(float(m.records), sensitivity.clusters(ball(pair, 0.02)))
+    assert divergence <= repaired_divergence(m, 40.0, changed * 2.0 * 0.02, changed)
+
+
+HALF = 1.0 / math.sqrt(2.0)
+
+
+@pytest.mark.parametrize(
+    ("row", "one", "other", "moved"),
+    [
+        ([1.0, 0.0], [math.nan, 1.0], [-1.0, 0.0], math.sqrt(5.0)),
+        ([HALF, HALF, 0.0], [-HALF, math.nan, HALF], [math.nan, -HALF, -HALF], math.sqrt(6.0)),
+    ],
+)
+def test_v6_imputation_where_the_replacement_misses_other_entries(
+    row: list[float], one: list[float], other: list[float], moved: float
+) -> None:
+    n = 100
+    common = np.tile(row, (n - 1, 1))
+    common[-1] = math.nan
+    pair = both(common, one, other)
+    processed = [steps.fit_imputation(x, "mean")(x)[1:] for x in pair]
+    found = steps.moved_distance(*processed)[1]
+    observed = min(int((~np.isnan(x)).sum(axis=0).min()) for x in pair)
+    assert found == pytest.approx(moved / 99.0, rel=0.002)
+    assert found > mean_printed(n, 2)
+    assert found <= sensitivity.mean_any_mask(observed, len(row), 1.0)
+    if len(row) == 2:
+        assert found == pytest.approx(0.0225865, abs=1e-7)
+
+
+@pytest.mark.parametrize(("features", "each", "ratio"), [(100, 8, 1.675), (400, 16, 2.893)])
+def test_v6_in_many_dimensions_the_excess_grows(features: int, each: int, ratio: float) -> None:
+    """Records with one value each pull all means to 1; the two replacements miss opposite halves."""
+    sparse = np.full((features * each, features), math.nan)
+    sparse[np.arange(features * each), np.arange(features * each) // each] = 1.0
+    common = np.concatenate([np.full((20, features), 1.0 / math.sqrt(features)), sparse])
+    halves = np.where(np.arange(features) < features // 2, -1.0 / math.sqrt(features // 2), math.nan)
+    pair = both(common, halves.tolist(), halves[::-1].tolist())
+    found = steps.moved_distance(*(steps.fit_imputation(x, "mean")(x)[1:] for x in pair))[1]
+    measured = [collection.measure_limits(x, read_step({"impute": "mean"})) for x in pair]
+    rows, missing = len(pair[0]), int(measured[0]["max_missing_rows"])
+    assert np.nanmax([np.linalg.norm(np.nan_to_num(x), axis=1).max() for x in pair]) <= 1.0 + 1e-12
+    assert found >= ratio * mean_printed(rows, missing)
+    observed, norm = (int(min(m["min_observed"] for m in measured)), max(m["max_mean_norm"] for m in measured))
+    assert found <= sensitivity.mean_any_mask(observed, features, norm)
+
+
+def test_v7_coordinates_along_principal_directions_turn_freely() -> None:
+    n, k = 200_000, 3
+    spread = np.sqrt([0.81, 0.25, 0.25 - 5e-7, 0.09, 0.01])  # the second eigenvalue exceeds the third by 1e-7
+    common = np.array([sign * scale * axis for scale, axis in zip(spread, np.eye(5), strict=True) for sign in (1, -1)])
+    common = np.tile(common, (n // 10, 1))[: n - 1]
+    common[-9:] = 0.0
+    pair = both(common, (0.6 * np.eye(5)[1]).tolist(), (0.6 * np.eye(5)[2]).tolist())
+    from sklearn.decomposition import PCA
+
+    models = [PCA(n_components=k, svd_solver="full").fit(x) for x in pair]
+    reduced = [abs(common[:10] @ model.components_.T) for model in models]  # signs aside, which are arbitrary as well
+    values = [collection.covariance_spectrum(x) for x in pair]
+    assert values[0][1] - values[0][2] == pytest.approx(0.36 / n + 1e-7, rel=0.1)
+    gap, first = (min(float(v[i] - v[i + 1]) for v in values) for i in (k - 1, 0))
+    claimed = 2.0 * 4.0 * (3 * n + 2) / (n * (n - 1) * min(gap, first))
+    moved = steps.moved_distance(reduced[0], reduced[1])[1]
+    assert moved > 66.0 * claimed
+    projected = steps.moved_distance(*(steps.fit_projection(x, k)(x)[1:] for x in pair))[1]
+    assert projected < 1e-14
+    assert projected <= sensitivity.pca(gap, n).moved
+
+
+def test_v8_sampled_gradients_with_the_paper_s_noise() -> None:
+    m = PrivateMechanism(kind="sgd-sampled", noise=1.0, records=1000, steps=10**6, factor=1.0)
+    assert largest_sampled_order(m) == pytest.approx(6.908, abs=1e-3)
+    assert m.sigma == 1.0
+    x = np.linspace(-12.0, 14.0, 400_001)
+    law = lambda at: np.exp(-0.5 * (x - at) ** 2) / math.sqrt(2.0 * math.pi)  # noqa: E731
+    present, absent = 0.999 * law(-1.0) + 0.001 * law(1.0), law(-1.0)
+    exact = 1e6 * math.log(np.trapezoid(present**4.0 * absent**-3.0, x)) / 3.0
+    assert exact == pytest.approx(9030.0, rel=1e-3)
+    assert printed_rdp(m, 4.0) == 8.0
+    assert exact <= repaired_rdp(m, 4.0) * (1.0 + 1e-6)
+
+
+def test_v9_batches_drawn_with_replacement() -> None:
+    counts = [math.comb(3, j) * 0.25**j * 0.75 ** (3 - j) for j in range(4)]
+    exact = math.log(sum(w * math.exp(j * j) for j, w in enumerate(counts)))
+    assert exact == pytest.approx(4.911604, abs=1e-6)
+    assert exact > paper.subsampled(1.0, 4, 3, printed=True)[0] == pytest.approx(2.0)
+    without = math.log(0.25 + 0.75 * math.e)  # the record is in three of four batches, once
+    assert without <= paper.subsampled(1.0, 4, 3)[0]
+
+
+def test_v10_truncation_costs_the_root_of_the_lost_variance() -> None:
+    """Labels stand along the lost direction: projected records no longer tell them."""
+    labels = np.tile([1.0, 1.0, -1.0, -1.0], 500)
+    x = np.stack([np.tile([0.9, -0.9], 1000), 0.1 * labels], axis=1)
+    tail = float(collection.covariance_spectrum(x)[1:].sum())
+    assert tail == pytest.approx(0.01, rel=1e-3)
+    losses = [
+        np.logaddexp(0.0, -labels * rows[:, 1]).mean() for rows in (steps.fit_projection(x, 1)(x), x)
+    ]  # at parameters (0, 1)
+    gap = float(losses[0] - losses[1])
+    assert gap == pytest.approx(0.0487505, rel=1e-5)
+    assert 2.0 * tail < gap <= paper.excess_risk(1.0, tail) / 2.0
+
+
+def test_v10_refusals_are_twice_as_likely_as_printed() -> None:
+    """An eigengap of beta + 0.1 and 1000 records at epsilon 1 and delta 1e-3, by drawing the noise."""
+    distance = paper.printed_gap_distance(0.6, 0.5, 1000)
+    assert paper.printed_refusal(distance, 1e-3, 1.0) == pytest.approx(0.13778, abs=1e-5)
+    assert refusal_probability(distance, 1.0, 1e-3) == pytest.approx(0.27556, abs=1e-5)
+    noisy = distance + np.random.default_rng(4).laplace(size=200_000)
+    refused = float(np.mean(noisy <= threshold(1.0, 1e-3)))
+    assert refused == pytest.approx(0.27556, abs=0.005)
+
+
+def test_v11_full_gradients() -> None:
+    """One step from 0 on a squared loss: records e and labels -1 and 1 give gradients of norm 1, opposite ones."""
+    m = PrivateMechanism(kind="dp-gd", noise=0.3, records=100)
+    engine = LinearEngine(private=m, radius=1.0, loss="squared")
+    x, theta, labels = np.eye(2)[[0] * 100], np.zeros(2), np.ones(100)
+    other = np.concatenate([[-1.0], labels[1:]])
+    shift = np.linalg.norm((engine.gradients(theta, x, labels) - engine.gradients(theta, x, other)).mean(axis=0))
+    exact = 12.0 * (float(shift) / m.sigma) ** 2 / 2.0
+    assert exact == pytest.approx(2.16)
+    stated = 12.0 * 0.3**2 / 2.0  # Theorem 12; its Table 1 has four times as much
+    assert stated == pytest.approx(0.54)
+    assert stated < exact <= repaired_rdp(m, 12.0) * (1.0 + 1e-12)
+
+
+def test_the_printed_trimmed_mean_would_be_negative() -> None:
+    values = np.sort(np.random.default_rng(4).uniform(-1, 1, 50))
+    printed = (values[9] - values[39]) / (50 - 20 - 5)
+    assert printed < 0.0 < sensitivity.trimmed_mean(values[39] - values[9], 45, 10)

@@ -1,0 +1,275 @@
+"""Unsupported specs are refused at their place before anything is computed, with a way out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import specs
+
+from dpspec.contract import Diagnostic
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+
+BASE = """\
+dpspec: 1
+name: refused
+mechanism:
+  kind: preprocessing
+  pipeline: [{impute: mean}]
+  private: {kind: gaussian, eps_noise: 0.3}
+  collection: {max_missing_rows: 10, min_observed: 90}
+data: {kind: synthetic, records: 200, features: 6, classes: 2}
+threat_model: {adjacency: replace-one}
+claims:
+  - {id: one, kind: approx-dp, epsilon: 9.0, delta: 1e-5, over: collection}
+"""
+NET = "{kind: dp-gd, eps_noise: 0.3, steps: 5, loss: cross-entropy, lipschitz: 1.0}"
+MODEL = "model={kind: mlp, hidden: [4]}"
+GD = "mechanism.private={kind: dp-gd, eps_noise: 0.3, steps: 5, loss: logistic}"
+
+
+def diagnostics(tmp_path: Path, *overrides: str) -> list[Diagnostic]:
+    return specs.diagnostics(tmp_path, BASE, *overrides)
+
+
+def test_the_base_is_fine(tmp_path: Path) -> None:
+    assert diagnostics(tmp_path) == []
+    assert diagnostics(tmp_path, GD) == []
+
+
+def step(text: str) -> str:
+    return f"mechanism.pipeline=[{text}]"
+
+
+AUDIT = "audit={method: many-run, runs: 20}"
+AT, BATCH = "mechanism.pipeline.0", "mechanism.private.batch_size"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "severity", "path"),
+    [
+        (["threat_model.adjacency=add-remove"], "error", "threat_model.adjacency"),
+        (["threat_model.group_size=[1, 2]"], "error", "threat_model.group_size"),
+        (["threat_model.released=[output, fitted]"], "error", "threat_model.released"),
+        (["threat_model.released=[output, removed-count]"], "error", "threat_model.released"),
+        ([step("{impute: trimmed}")], "error", AT),
+        ([step("{impute: trimmed, trim: 45}"), "mechanism.collection.max_spread=0.5"], "error", f"{AT}.trim"),
+        ([step("{impute: mean, pca: 2}")], "error", AT),
+        ([step("{impute: mean, affine: true}")], "error", f"{AT}.affine"),
+        ([step("{deduplicate: 0.1, mask: same}")], "error", f"{AT}.mask"),
+        ([step("{pca: 6}")], "error", f"{AT}.pca"),
+        ([step("{scale: standard}")], "error", AT),
+        ([step("{impute: mean}, {pca: 2}")], "warning", "mechanism.pipeline"),
+        ([step("{pca: 2}")], "warning", "mechanism.collection"),
+        ([step("{pca: 2}"), "mechanism.collection.min_eigengap=0.04"], "warning", "mechanism.collection.min_eigengap"),
+        ([step("{deduplicate: 0.1}"), "mechanism.collection.max_ball=100"], "warning", "mechanism.collection.max_ball"),
+        (["mechanism.collection.max_missing_rows=200"], "error", "mechanism.collection.max_missing_rows"),
+        (["mechanism.collection.min_observed=1"], "error", "mechanism.collection.min_observed"),
+        (
+            [
+                step("{impute: regression}"),
+                "mechanism.collection={max_missing_rows: 9, min_eigenvalue: 1.0, max_eigenvalue: 9.0}",
+            ],
+            "error",
+            "mechanism.collection.min_eigenvalue",
+        ),
+        (["mechanism.private.loss=logistic"], "error", "mechanism.private.loss"),
+        (["mechanism.private.sensitivity=3.0"], "warning", "mechanism.private.sensitivity"),
+        (["mechanism.private.kind=dp-gd"], "error", "mechanism.private"),
+        ([GD, "mechanism.private.lipschitz=0.5"], "error", "mechanism.private.lipschitz"),
+        ([GD, "mechanism.radius=2.0"], "error", "mechanism.radius"),
+        ([GD, "data.classes=3"], "error", "mechanism.private.loss"),
+        ([GD, "mechanism.private.loss=null", "mechanism.private.lipschitz=1.0"], "warning", "mechanism.private"),
+        (
+            [GD, "mechanism.private.kind=sgd-sampled", "mechanism.private.factor=1.0", "mechanism.accounting=theorem2"],
+            "error",
+            "mechanism.private.factor",
+        ),
+        (
+            ["mechanism.private={kind: sgd-iterated, eps_noise: 0.1, loss: logistic}"],
+            "error",
+            "threat_model.access",
+        ),
+        (
+            [
+                "mechanism.private={kind: sgd-iterated, eps_noise: 0.1, loss: logistic, learning_rate: 3.0}",
+                "threat_model.access=final-model",
+            ],
+            "error",
+            "mechanism.private.learning_rate",
+        ),
+        ([f"mechanism.private={NET}"], "error", "mechanism.private.loss"),
+        ([MODEL], "error", "model"),
+        ([GD, MODEL], "error", "model"),
+        ([f"mechanism.private={NET}", MODEL], "warning", "mechanism.private"),
+        ([f"mechanism.private={NET.replace(', lipschitz: 1.0', '')}", MODEL], "error", "mechanism.private"),
+        (
+            [f"mechanism.private={NET.replace('}', ', learning_rate: 0.5}')}", MODEL],
+            "error",
+            "mechanism.private.learning_rate",
+        ),
+        (
+            [f"mechanism.private={NET.replace('}', ', theta_radius: 2.0}')}", MODEL],
+            "error",
+            "mechanism.private.theta_radius",
+        ),
+        (
+            [
+                "mechanism.private={kind: sgd-iterated, eps_noise: 0.1, loss: cross-entropy, lipschitz: 1.0}",
+                "threat_model.access=final-model",
+                MODEL,
+            ],
+            "error",
+            "mechanism.private.loss",
+        ),
+        (
+            [
+                "mechanism.private={kind: sgd-iterated, eps_noise: 0.1, lipschitz: 1.0, smooth: 1.0}",
+                "threat_model.access=final-model",
+            ],
+            "error",
+            "mechanism.private",
+        ),
+        (
+            [
+                "mechanism.accounting=printed",
+                "mechanism.private={kind: sgd-iterated, eps_noise: 0.2, loss: logistic, lipschitz: 1.0, smooth: 1.0}",
+                "threat_model.access=final-model",
+                "claims.one={id: one, kind: renyi-dp, alpha: 16.0, epsilon: 1.0, over: collection}",
+            ],
+            "error",
+            "claims.0.alpha",
+        ),
+        (["mechanism.accounting=printed"], "warning", "mechanism.accounting"),
+        (["mechanism.accounting=printed", "mechanism.private.lipschitz=0.7"], "error", "mechanism.accounting"),
+        (
+            ["mechanism.accounting=printed", "claims.one={id: one, kind: renyi-dp, alpha: 4.0, epsilon: 1.0}"],
+            "error",
+            "claims.0.alpha",
+        ),
+        (
+            [
+                "mechanism.accounting=printed",
+                step("{pca: 2}"),
+                "mechanism.collection.min_eigengap=0.5",
+                "data.records=90",
+                "mechanism.collection.min_observed=80",
+            ],
+            "error",
+            "mechanism.accounting",
+        ),
+        (["mechanism.ptr={epsilon: 0.1, delta: 1e-6}", step("{scale: standard, clip: 1.0}")], "error", "mechanism.ptr"),
+        (
+            [
+                "mechanism.ptr={epsilon: 0.1, delta: 1e-6}",
+                step("{pca: 2}"),
+                "mechanism.collection.min_eigengap=0.03",
+            ],
+            "error",
+            "mechanism.collection.min_eigengap",
+        ),
+        (["mechanism.ptr={epsilon: 0.1, delta: 1e-4}", "claims.one.over=null"], "warning", "claims.0.delta"),
+        (["audit={method: one-run}"], "error", "audit.method"),
+        ([AUDIT, "audit.canary={space: input}"], "error", "audit.canary"),
+        ([AUDIT, "audit.clusters=3"], "error", "audit.clusters"),
+        ([AUDIT, "audit.runs=2"], "error", "audit.runs"),
+        ([AUDIT, step("{quantise: 0.1}"), "audit.clusters=7"], "error", "audit.clusters"),
+        ([AUDIT, step("{quantise: 0.1}"), "audit.members=60"], "error", "audit"),
+        ([AUDIT, "data={kind: declared, records: 200, features: 6}"], "error", "audit"),
+        ([AUDIT, GD, "mechanism.private.loss=null", "mechanism.private.lipschitz=1.0"], "error", "mechanism.private"),
+    ],
+)
+def test_what_cannot_be_audited_is_said_and_located(
+    tmp_path: Path, overrides: list[str], severity: str, path: str
+) -> None:
+    found = diagnostics(tmp_path, *overrides)
+    assert (severity, path) in [(d.severity, ".".join(map(str, d.path))) for d in found], found
+    assert all(d.span is not None for d in found)
+    assert all(d.help for d in found if d.severity == "error")  # what to do instead
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "mechanism.private.eps_noise=0",
+        "mechanism.pipeline=[{deduplicate: -0.1}]",
+        "claims.one.delta=1.0",
+        "mechanism.ptr={epsilon: 0, delta: 0.1}",
+        "mechanism.pipeline=[{mask: any}]",
+        "mechanism.orders=[1.0]",
+        "claims.one={id: one, kind: renyi-dp, alpha: 1.0, epsilon: 1.0}",
+        "mechanism.collection.min_eigengap=0",
+    ],
+)
+def test_impossible_values_are_errors_of_the_schema(tmp_path: Path, override: str) -> None:
+    path = tmp_path / "refused.yaml"
+    path.write_text(BASE, encoding="utf-8")
+    loaded = load_specs([path], load_catalog(), [override])
+    assert not loaded.ok
+    assert all(d.path for d in loaded.diagnostics)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "valid"),
+    [
+        ([step("{impute: knn}")], f"{AT}.impute", "regression"),
+        ([step("{impute: iterative}")], f"{AT}.impute", "regression"),
+        ([step("{impute: mean, fit: all}")], f"{AT}.fit", "mask"),
+        ([step("{deduplicate: 0.1, similarity: minhash}")], f"{AT}.similarity", "deduplicate"),
+        ([step("{quantise: 0.1, similarity: embedding}")], f"{AT}.similarity", "quantise"),
+        ([step("{pca: 2, output: reduced}")], f"{AT}.output", "affine"),
+        ([step("{pca: 2, whiten: true}")], f"{AT}.whiten", "affine"),
+        ([step("{pca: 2, solver: randomised}")], f"{AT}.solver", "affine"),
+        (["mechanism.private.norm=frobenius"], "mechanism.private.norm", "lipschitz"),
+        ([GD, "mechanism.private.kind=sgd-sampled", "mechanism.private.batch_size=5"], BATCH, "steps"),
+    ],
+)
+def test_what_nothing_is_proved_of_is_no_key_or_choice(
+    tmp_path: Path, overrides: list[str], path: str, valid: str
+) -> None:
+    """The schema refuses it where it stands, and names the keys or choices that there are."""
+    file = tmp_path / "refused.yaml"
+    file.write_text(BASE, encoding="utf-8")
+    (error,) = load_specs([file], load_catalog(), overrides).diagnostics
+    assert (error.code, ".".join(map(str, error.path))) in {("unknown-key", path), ("bad-choice", path)}
+    assert error.span is not None
+    assert valid in str(error.help)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "limits", "unread"),
+    [
+        ("[{impute: mean}]", "{max_missing_rows: 10, min_observed: 90, max_eigenvalue: 1e-4}", "max_eigenvalue"),
+        ("[{impute: mean}]", "{max_missing_rows: 10, min_observed: 90, max_spread: 0.1}", "max_spread"),
+        ("[{impute: median}]", "{max_missing_rows: 10, max_spread: 0.1, max_mean_norm: 0.1}", "max_mean_norm"),
+        ("[{deduplicate: 0.01}]", "{max_ball: 4, min_std: 0.1}", "min_std"),
+        ("[{pca: 2}]", "{min_eigengap: 0.5, max_ball: 4}", "max_ball"),
+        ("[{scale: standard, clip: 1.0}]", "{min_std: 0.1, min_observed: 150}", "min_observed"),
+    ],
+)
+def test_a_limit_that_nothing_holds_data_to_is_refused(tmp_path: Path, pipeline: str, limits: str, unread: str) -> None:
+    overrides = f"mechanism.pipeline={pipeline}", f"mechanism.collection={limits}"
+    errors = [d for d in diagnostics(tmp_path, *overrides) if d.severity == "error"]
+    assert [(d.code, d.path) for d in errors] == [("unsupported", ("mechanism", "collection", unread))]
+
+
+@pytest.mark.parametrize(
+    ("private", "key"),
+    [
+        ("{kind: gaussian, eps_noise: 1e-200}", "eps_noise"),
+        ("{kind: gaussian, eps_noise: 1.3, sensitivity: 1.5e-323}", "sensitivity"),
+        ("{kind: laplace, eps_noise: 0.3, lipschitz: 1e300}", "lipschitz"),
+    ],
+)
+def test_numbers_that_rounding_takes_are_refused(tmp_path: Path, private: str, key: str) -> None:
+    errors = [d for d in diagnostics(tmp_path, f"mechanism.private={private}") if d.severity == "error"]
+    assert [(d.code, d.path) for d in errors] == [("bad-value", ("mechanism", "private", key))]
+
+
+def test_what_is_said_before_anything_runs_loads_no_numerics() -> None:
+    heavy = "{'torch', 'scipy', 'numpy', 'sklearn'} & set(sys.modules)"
+    code = f"import sys, dpspec_preprocessing, dpspec_preprocessing.refusals; sys.exit(str({heavy} or ''))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).stderr.strip() == b""

@@ -1,0 +1,448 @@
+"""The reconstruction attack for Gaussian and Laplace noise, and its candidates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.rero_attacks import (
+    LAPLACE,
+    SCALED,
+    Alone,
+    Changed,
+    Kept,
+    clipped_gradient,
+    context_of,
+    judged,
+    quiet,
+    spec_of,
+    trials_of,
+)
+
+from dpspec.contract import Check, DataError, Evidence, Finding, FrozenMap, Series, TrainingJob, Trial, phases_of
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.registry.loader import load_catalog
+from dpspec.stats import binomial
+from dpspec.training.gradients.persample import FlatModel, per_example_gradients
+from dpspec.training.loop import native
+from dpspec.training.loop.native import parts_of
+from dpspec_rero import training
+from dpspec_rero.attack import hide_target, make_records
+from dpspec_rero.mechanism import ReroAudit
+from dpspec_rero.options import Candidates, declared_steps, trained_phases
+from dpspec_rero.reader import Reader
+from dpspec_rero.theory import Leakage
+from dpspec_rero.training import AbsoluteSum, make_job, train_all
+
+
+class Twice(torch.nn.Module):
+    """One layer used twice, its weight once more by another name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.inner = torch.nn.Linear(12, 12)
+        self.again = self.inner
+        self.tied = torch.nn.Linear(12, 12, bias=False)
+        self.tied.weight = self.inner.weight
+        self.head = torch.nn.Linear(12, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.tied(torch.tanh(self.again(torch.tanh(self.inner(x)))))))
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "scaled", "laplace"])
+@pytest.mark.parametrize("sampling", ["{scheme: poisson, rate: 0.3}", "{scheme: full}"])
+@pytest.mark.parametrize("module", [None, Twice])
+def test_likelihoods_are_those_of_a_slow_loop(
+    tmp_path: Path, sampling: str, noise: str, module: type[Twice] | None
+) -> None:
+    """With noise of either law, and where parameters are tied."""
+    given = {"gaussian": (), "scaled": SCALED, "laplace": LAPLACE}[noise]
+    spec = spec_of(tmp_path, f"mechanism.sampling={sampling}", "mechanism.steps=4", *given)
+    context, inputs = context_of(spec)
+    data = context.data
+    hidden = hide_target(Candidates(count=8), data.train_x, data.train_y, 4, seed=5)
+    places, rows = hidden.places, hidden.rows
+    job = make_job(inputs, context, 0, (data.train_x[rows], data.train_y[rows]))
+    job = job if module is None else replace(job, model=module())
+    x, y = torch.tensor(data.train_x), torch.tensor(data.train_y)
+    reader = Reader([job], [torch.from_numpy(rows)], torch.from_numpy(places)[None], x, y, iterates=True)
+    kept = Kept()
+    train_all(context, [replace(job, observers=(*reader.observers(), kept))])
+    q = 0.3 if "poisson" in sampling else 1.0
+    scale, clip, rate, ord = (0.3, 0.5, 0.2, 1) if noise == "laplace" else (0.4, 0.5, 0.2, 2)
+    divisor = job.expected_batch_size if spec.training["reduction"] == "mean" else 1.0
+    expected, seen = np.zeros(8), 0.0
+    for step in range(4):
+        before, after = kept.states[step], kept.states[step + 1]
+        rest = (before - after).double() * divisor / rate
+        for i in kept.batches[step].tolist():
+            if i < len(rows) - 1:
+                at = rows[i]
+                rest -= clipped_gradient(job.model, before, data.train_x[at], int(data.train_y[at]), clip, ord)
+        for c, at in enumerate(places):
+            g = clipped_gradient(job.model, before, data.train_x[at], int(data.train_y[at]), clip, ord)
+            if noise == "laplace":
+                loss = float(rest.abs().sum() - (rest - g).abs().sum()) / scale
+            else:
+                loss = float(rest @ g - g @ g / 2) / scale**2
+            expected[c] += math.log(1.0 - q + q * math.exp(loss))
+        there = len(rows) - 1 in kept.batches[step].tolist()
+        own = clipped_gradient(job.model, before, data.train_x[rows[-1]], int(data.train_y[rows[-1]]), clip, ord)
+        left = (rest - own if there else rest) / scale
+        seen += float(2.0 * left.abs().sum() if noise == "laplace" else left.square().sum())
+    assert reader.scores[0].numpy() == pytest.approx(expected, abs=2e-3)
+    assert float(reader.noise[0]) == pytest.approx(seen, rel=1e-4)
+    assert reader.degrees == 4 * len(left) * (2 if noise == "laplace" else 1)
+
+
+def named(trials: Sequence[Trial]) -> int:
+    """How many trials rank the target first."""
+    return sum(trial.evidence["rank"] == 0 for trial in trials)
+
+
+def test_runs_together_and_alone_rank_alike(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path)
+    together, alone = trials_of(spec, 6), trials_of(spec, 6, Alone())
+    assert [t.evidence["rank"] for t in together] == [t.evidence["rank"] for t in alone]
+    assert [t.evidence["internal"]["target"] for t in together] == [t.evidence["internal"]["target"] for t in alone]
+
+
+@pytest.mark.parametrize("noise", [0.5, 0.8, 1.5])
+def test_success_stays_below_the_bound_and_well_above_guessing(tmp_path: Path, noise: float) -> None:
+    """64 trials at each of three noise levels. A correct attack fails either test once in 10^4 seeds at most."""
+    spec = spec_of(tmp_path, f"mechanism.noise_multiplier={noise}")
+    trials = trials_of(spec, 64)
+    right = named(trials)
+    (gamma,) = Leakage(declared_steps(spec.phases)).gammas([0.125])
+    assert binomial.at_least(right, 64, gamma.upper) > 1e-4
+    if noise < 1.0:
+        assert binomial.at_least(right, 64, 0.125) < 1e-4
+    checks = [o for o in ReroAudit().conclude(spec, trials) if isinstance(o, Check)]
+    assert {c.assumption for c in checks} >= {
+        "steps",
+        "noise-scale",
+        "noise-isotropy",
+        "fresh-noise",
+        "sampling",
+        "clipping",
+    }
+    assert all(c.p_value > 1e-6 for c in checks)
+
+
+def test_without_its_noise_the_pipeline_is_contradicted(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "mechanism.noise_multiplier=2.0", "claims.c.gamma=0.5")
+    found = judged(spec, trials_of(spec, 48, Changed(quiet)))
+    assert found.verdicts[0].verdict == "contradicted"
+    assert found.conformance.status == "deviates"
+
+
+def test_the_final_model_alone_shows_less_and_not_nothing(tmp_path: Path) -> None:
+    quiet = "mechanism.noise_multiplier=0.05"
+    final = trials_of(spec_of(tmp_path, quiet, "threat_model.access=final-model"), 48)
+    right = named(final)
+    assert binomial.at_least(right, 48, 0.125) < 1e-4
+    assert right < named(trials_of(spec_of(tmp_path, quiet), 48))
+    assert final[0].evidence["noise"]["degrees"] == 0
+
+
+def test_evidence_speaks_of_kappa_and_counts_the_first_m(tmp_path: Path) -> None:
+    prior = "threat_model.prior={candidates: 4, probabilities: [0.4, 0.3, 0.2, 0.1], top: 2}"
+    spec = spec_of(tmp_path, prior)
+    ranks = [0, 1, 2, 3, 1, 0, 3, 1]
+    trials = [
+        Trial(
+            index=i,
+            evidence=FrozenMap(
+                {
+                    "rank": rank,
+                    "records": 77,
+                    "steps": 12,
+                    "included": [277],
+                    "noise": {"statistic": 600.0, "degrees": 600},
+                }
+            ),
+        )
+        for i, rank in enumerate(ranks)
+    ]
+    outcomes = list(ReroAudit().conclude(spec, trials))
+    (evidence,) = [o for o in outcomes if isinstance(o, Evidence)]
+    assert evidence.at["kappa"] == pytest.approx(0.7)
+    assert dict(evidence.statistics) == {"trials": 8, "successes": 5}
+    (bound,) = [o for o in outcomes if isinstance(o, Finding)]
+    assert bound.value == pytest.approx(binomial.lower(5, 8, 0.95))
+    (table,) = [o for o in outcomes if isinstance(o, Series)]
+    assert table.columns["success"] == (0.25, 0.625)
+    assert table.columns["kappa"] == pytest.approx((0.4, 0.7))
+
+
+def test_targets_are_hidden_by_the_prior_and_candidates_are_of_one_class_where_asked() -> None:
+    labels = np.repeat([0, 1, 2], [5, 30, 40]).astype(np.int64)
+    masses = (0.5, 0.25, 0.125, 0.125)
+    x = np.zeros((75, 2), dtype=np.float32)
+    positions = np.zeros(4)
+    for seed in range(2000):
+        hidden = hide_target(Candidates(count=4, masses=masses), x, labels, 3, seed)
+        assert len(set(hidden.places.tolist())) == 4
+        assert hidden.rows.tolist() == [
+            *sorted(set(range(75)) - set(hidden.places.tolist())),
+            hidden.places[hidden.target],
+        ]
+        positions[hidden.target] += 1
+    assert np.abs(positions / 2000 - masses).max() < 0.05  # 4.4 standard deviations
+    for seed in range(50):
+        places = hide_target(Candidates(count=20, source="same-class"), x, labels, 3, seed).places
+        assert len(set(labels[places].tolist())) == 1
+        assert labels[places[0]] > 0
+    with pytest.raises(DataError, match="no class has 41"):
+        hide_target(Candidates(count=41, source="same-class"), x, labels, 3, 0)
+
+
+def test_a_likelier_candidate_is_named_where_nothing_is_seen(tmp_path: Path) -> None:
+    """Under noise that drowns everything the prior decides: success is its largest mass."""
+    prior = "threat_model.prior={candidates: 4, probabilities: [0.7, 0.1, 0.1, 0.1]}"
+    spec = spec_of(tmp_path, prior, "mechanism.noise_multiplier=1000", "mechanism.steps=2")
+    right = named(trials_of(spec, 64))
+    assert 0.45 < right / 64 < 0.92
+
+
+@pytest.mark.parametrize("factor", [math.nan, math.inf])
+def test_a_model_that_diverges_leaves_finite_evidence(tmp_path: Path, factor: float) -> None:
+    spec = spec_of(tmp_path, "mechanism.steps=3")
+
+    class Diverging:
+        def train(self, job: TrainingJob) -> None:
+            parts = parts_of(job)
+            native.train_with(job, replace(parts, update=lambda state, noisy: (state - noisy) * factor))
+
+    (trial,) = trials_of(spec, 1, Diverging())
+    assert math.isfinite(trial.evidence["noise"]["statistic"])
+    assert 0 <= trial.evidence["rank"] < 8
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "path"),
+    [
+        ("audit.method=one-run", "unsupported", "audit.method"),
+        ("audit.canary={count: 3}", "unsupported", "audit.canary"),
+        ("threat_model.prior={kappa: 0.1}", "missing-key", "threat_model.prior"),
+        ("threat_model.prior=null", "missing-key", "threat_model"),
+        ("training.optimizer={kind: adam}", "unsupported", "training.optimizer"),
+        ("data={kind: declared, records: 80, features: 12, classes: 4}", "data-not-at-hand", "audit"),
+        ("model=null", "no-model", "audit"),
+    ],
+)
+def test_what_cannot_be_attacked_is_said_and_located(tmp_path: Path, override: str, code: str, path: str) -> None:
+    found = prepare(spec_of(tmp_path, override), load_catalog()).diagnostics
+    assert (code, path) in [(d.code, ".".join(map(str, d.path))) for d in found]
+
+
+#: Fixed before anything was run.
+SEEDS = range(1, 11)
+
+
+def lower_ends(tmp_path: Path, runs: int, *overrides: str) -> tuple[list[float], float]:
+    """The attack's lower end at 95% for each seed, and that of all runs together."""
+    ends, right = [], 0
+    for seed in SEEDS:
+        spec = spec_of(tmp_path, *overrides, f"audit.seed={seed}")
+        context, inputs = context_of(spec)
+        found = named(list(ReroAudit().trials(inputs, context, range(runs))))
+        ends.append(binomial.lower(found, runs, 0.95))
+        right += found
+    return ends, binomial.lower(right, runs * len(SEEDS), 0.95)
+
+
+def exceed(ends: list[float], gamma: float) -> float:
+    """The probability that so many lower ends of a confidence of 95% lie above the truth, or more."""
+    return binomial.at_least(sum(end > gamma for end in ends), len(ends), 0.05)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("prior", ["{candidates: 8}", "{candidates: 8, from: planted}"])
+def test_seeds_fixed_in_advance(tmp_path: Path, prior: str) -> None:
+    spec = spec_of(tmp_path)
+    (gamma,) = Leakage(declared_steps(spec.phases)).gammas([0.125])
+    ends, pooled = lower_ends(tmp_path, 16, f"threat_model.prior={prior}")
+    assert exceed(ends, gamma.lower) > 1e-3
+    assert pooled > gamma.upper / 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["planted", "all"])
+@pytest.mark.parametrize("noise", [0.4, 0.5, 0.7])
+@pytest.mark.parametrize("candidates", [16, 256])
+def test_digits_at_three_noise_levels(tmp_path: Path, candidates: int, noise: float, source: str) -> None:
+    """Lower ends are below gamma but for chance; all runs together come within a factor of 1.5 of it where candidates
+    can be told apart, and do better than guessing where they are real digits."""
+    changes = (
+        "data={kind: digits, split: {test: 0.2}}",
+        "mechanism.clip_norm=0.1",
+        "mechanism.steps=30",
+        "mechanism.sampling.rate=0.2",
+        f"mechanism.noise_multiplier={noise}",
+        f"threat_model.prior={{candidates: {candidates}, from: {source}}}",
+        f"claims.c.kappa={1.0 / candidates}",
+        "training.learning_rate=0.02",
+    )
+    spec = spec_of(tmp_path, *changes)
+    (gamma,) = Leakage(declared_steps(spec.phases)).gammas([1.0 / candidates])
+    ends, pooled = lower_ends(tmp_path, 64, *changes)
+    assert exceed(ends, gamma.lower) > 1e-3
+    assert pooled > (1.2 / candidates if source == "all" else gamma.upper / 1.5)
+
+
+PLANTED = "threat_model.prior={candidates: 8, from: planted}"
+
+
+def test_gradients_are_scaled_to_an_l1_norm() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Linear(5, 3)
+    x, y = torch.randn(7, 5), torch.randint(0, 3, (7,))
+    x[3] = 1e30  # its gradient is longer than any float: it counts as nothing
+    x[3, 0] = float("nan")
+    model = FlatModel(module)
+    state = model.initial()
+    found = AbsoluteSum(model, x, y)(state, torch.arange(7), 0.5)
+    expected = torch.zeros(len(state), dtype=torch.float64)
+    norms = []
+    for i in range(7):
+        module.zero_grad()
+        torch.nn.functional.cross_entropy(module(x[i : i + 1]), y[i : i + 1]).backward()
+        g = torch.cat([p.grad.reshape(-1) for p in module.parameters() if p.grad is not None]).double()
+        g = torch.zeros_like(g) if i == 3 else g * min(1.0, 0.5 / float(g.abs().sum()))
+        norms.append(float(g.abs().sum()))
+        expected += g
+    assert found.sum.double() == pytest.approx(expected, abs=1e-6)
+    assert found.norms.tolist() == pytest.approx(norms, abs=1e-6)
+    assert float(found.norms.max()) <= 0.5 * (1.0 + 1e-6)
+    assert AbsoluteSum(model, x, y)(state, torch.arange(0), 0.5).norms.shape == (0,)
+
+
+@pytest.mark.ci
+def test_success_stays_below_the_bound_and_well_above_guessing_with_laplace_noise(tmp_path: Path) -> None:
+    """A correct attack fails either test once in 10^4 seeds at most."""
+    spec = spec_of(tmp_path, *LAPLACE, PLANTED, "mechanism.scale=0.2")
+    trials = trials_of(spec, 32)
+    right = sum(trial.evidence["rank"] == 0 for trial in trials)
+    (gamma,) = Leakage(declared_steps(spec.phases)).gammas([0.125])
+    assert binomial.at_least(right, 32, gamma.upper) > 1e-4
+    assert binomial.at_least(right, 32, 0.125) < 1e-4
+    checks = {o.assumption: o for o in ReroAudit().conclude(spec, trials) if isinstance(o, Check)}
+    assert set(checks) == {"steps", "noise-scale", "sampling", "clipping"}
+    assert all(check.p_value > 1e-6 for check in checks.values())
+    assert checks["noise-scale"].measured == pytest.approx(1.0, abs=0.02)
+    assert checks["noise-scale"].detectable is not None
+    assert checks["noise-scale"].detectable < 0.06
+
+
+@pytest.fixture
+def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = training._train_laplace
+    monkeypatch.setattr(training, "_train_laplace", lambda job: train(quiet(job)))
+
+
+@pytest.mark.usefixtures("without_noise")
+def test_without_its_noise_the_pipeline_is_contradicted_with_laplace_noise(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, *LAPLACE, PLANTED, "mechanism.scale=2.0", "claims.c.gamma=0.5")
+    found = judged(spec, trials_of(spec, 24))
+    assert found.verdicts[0].verdict == "contradicted"
+    assert found.conformance.status == "deviates"
+
+
+def test_runs_are_trained_one_by_one(tmp_path: Path) -> None:
+    plan = prepare(spec_of(tmp_path, *LAPLACE), load_catalog()).plan()
+    assert [len(chunk) for chunk in plan.chunks] == [1] * 64
+
+
+def test_the_deviation_is_that_of_the_declared_scale(tmp_path: Path) -> None:
+    context, inputs = context_of(spec_of(tmp_path, *LAPLACE))
+    (phase,) = trained_phases(phases_of(inputs["mechanism"]))
+    assert phase["clip_norm"] == 0.5
+    assert phase["noise_multiplier"] * phase["clip_norm"] == pytest.approx(0.3 * 2**0.5)
+    context.close()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "path"),
+    [
+        (["training.backend=opacus"], "missing-capability", "training.backend"),
+        (
+            [
+                "mechanism.steps=null",
+                "mechanism.phases=[{steps: 3}, {steps: 3, noise: gaussian, sensitivity: {l2: 0.5}}]",
+            ],
+            "unsupported",
+            "mechanism.phases.1.noise",
+        ),
+    ],
+)
+def test_what_cannot_be_attacked_is_said_and_located_with_laplace_noise(
+    tmp_path: Path, overrides: list[str], code: str, path: str
+) -> None:
+    """And can be bounded all the same."""
+    spec = spec_of(tmp_path, *LAPLACE, *overrides)
+    found = prepare(spec, load_catalog()).diagnostics
+    assert [(d.code, ".".join(map(str, d.path))) for d in found] == [(code, path)]
+    assert prepare(replace(spec, audit=None), load_catalog()).diagnostics == ()
+
+
+def data(records: int = 50, features: tuple[int, ...] = (1, 4, 5), classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    source = np.random.default_rng(0)
+    x = source.normal(size=(records, *features)).astype(np.float32)
+    return x, source.integers(0, classes, size=records)
+
+
+def test_planted_records_differ_in_feature_or_label_and_are_as_long_as_the_longest() -> None:
+    x, y = data()
+    made, labels = make_records(60, x, y, 3, np.random.default_rng(1))
+    assert made.shape == (60, 1, 4, 5)
+    assert made.dtype == np.float32
+    flat = made.reshape(60, -1)
+    assert ((flat != 0).sum(1) == 1).all()
+    assert np.linalg.norm(flat, axis=1) == pytest.approx(np.linalg.norm(x.reshape(50, -1), axis=1).max())
+    assert len(set(zip(flat.argmax(1).tolist(), labels.tolist(), strict=True))) == 60
+    with pytest.raises(DataError, match="20 features and 3 classes tell 60 records apart"):
+        make_records(61, x, y, 3, np.random.default_rng(1))
+
+
+def test_gradients_of_planted_records_are_orthogonal_or_opposed() -> None:
+    """In a linear model that is indifferent between labels; those of natural records of one class are not."""
+    x, y = data()
+    made, labels = make_records(40, x, y, 3, np.random.default_rng(2))
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(20, 3, bias=False))
+    torch.nn.init.zeros_(model[1].weight)
+    g = per_example_gradients(model, torch.tensor(made), torch.tensor(labels)).numpy()
+    g /= np.linalg.norm(g, axis=1, keepdims=True)
+    cosines = g @ g.T - np.eye(40)
+    assert cosines.max() < 1e-6
+    assert cosines.min() == pytest.approx(-0.5)
+
+
+def test_planted_records_join_all_others_and_the_seed_decides_which() -> None:
+    x, y = data()
+    one, again, other = (hide_target(Candidates(count=8, source="planted"), x, y, 3, seed) for seed in (4, 4, 5))
+    assert one.places.tolist() == list(range(50, 58))
+    assert one.rows.tolist() == [*range(50), 50 + one.target]
+    assert (one.x == again.x).all()
+    assert one.target == again.target
+    assert not (one.x == other.x).all()
+
+
+@pytest.mark.parametrize("noise", [0.6, 1.0])
+def test_the_attack_comes_close_to_the_bound_and_stays_below(tmp_path: Path, noise: float) -> None:
+    """A correct attack fails either test once in 10^4 seeds at most; natural records leave a wider gap."""
+    prior = "threat_model.prior={candidates: 32, from: planted}"
+    spec = spec_of(tmp_path, prior, f"mechanism.noise_multiplier={noise}", "claims.c.kappa=0.03125")
+    trials = trials_of(spec, 96)
+    right = sum(trial.evidence["rank"] == 0 for trial in trials)
+    (gamma,) = Leakage(declared_steps(spec.phases)).gammas([1 / 32])
+    assert binomial.at_least(right, 96, gamma.upper) > 1e-4
+    assert binomial.at_most(right, 96, gamma.lower / 1.5) > 0.5
+    assert all(len(trial.evidence["internal"]["named"]) == 5 for trial in trials)

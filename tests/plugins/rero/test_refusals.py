@@ -1,0 +1,90 @@
+"""Unsupported specs are refused at their place before anything is computed, with a way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import specs
+
+from dpspec.contract import Diagnostic
+
+BASE = """\
+dpspec: 1
+name: refused
+mechanism:
+  kind: rero
+  noise_multiplier: 1.0
+  clip_norm: 1.0
+  sampling: {scheme: poisson, rate: 0.1}
+  steps: 10
+data: {kind: declared, records: 100, features: 16, classes: 4}
+threat_model: {prior: {kappa: [1e-3, 0.1]}}
+claims:
+  - {id: one, kind: rero, kappa: 0.1, gamma: 0.9}
+"""
+
+LAPLACE = [
+    "mechanism.noise=laplace",
+    "mechanism.noise_multiplier=null",
+    "mechanism.clip_norm=null",
+    "mechanism.scale=2.0",
+    "mechanism.sensitivity={l1: 1.0}",
+]
+
+
+def diagnostics(tmp_path: Path, *overrides: str) -> list[Diagnostic]:
+    return specs.diagnostics(tmp_path, BASE, *overrides)
+
+
+def test_the_base_is_fine_with_either_noise(tmp_path: Path) -> None:
+    assert diagnostics(tmp_path) == []
+    assert diagnostics(tmp_path, *LAPLACE, "mechanism.baselines=[clt]") == []
+
+
+PRIOR = "threat_model.prior"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "path"),
+    [
+        ([f"{PRIOR}.kappa=[0.1, 1.5]"], "out-of-range", f"{PRIOR}.kappa.1"),
+        ([f"{PRIOR}.kappa=0"], "out-of-range", f"{PRIOR}.kappa"),
+        (["claims.one.kappa=1.2"], "out-of-range", "claims.0.kappa"),
+        (["claims.one.gamma=0.05"], "bad-value", "claims.0.gamma"),
+        ([f"{PRIOR}={{candidates: 101}}"], "bad-value", f"{PRIOR}.candidates"),
+        ([f"{PRIOR}={{candidates: 26, from: same-class}}"], "bad-value", f"{PRIOR}.candidates"),
+        ([f"{PRIOR}={{candidates: 2, top: 2}}"], "bad-value", f"{PRIOR}.top"),
+        ([f"{PRIOR}={{candidates: 3, probabilities: [0.5, 0.5]}}"], "bad-value", f"{PRIOR}.probabilities"),
+        ([f"{PRIOR}={{candidates: 2, probabilities: [0.5, 0.6]}}"], "bad-value", f"{PRIOR}.probabilities"),
+        ([f"{PRIOR}={{kappa: 0.1, top: 3}}"], "missing-key", PRIOR),
+        (["threat_model.adjacency=replace-one"], "unsupported", "threat_model.adjacency"),
+        (["threat_model.group_size=[1, 4]"], "unsupported", "threat_model.group_size"),
+        (["mechanism.sampling={scheme: fixed, batch_size: 10}"], "unsupported", "mechanism.sampling.scheme"),
+        (["mechanism.sampling={scheme: shuffled, batch_size: 10}"], "unsupported", "mechanism.sampling.scheme"),
+        ([f"{PRIOR}={{candidates: 65, from: planted}}"], "bad-value", f"{PRIOR}.candidates"),
+        ([*LAPLACE[:4], "mechanism.sensitivity={l2: 1.0}"], "unsupported", "mechanism.sensitivity.l2"),
+        (["mechanism.noise=laplace"], "unsupported", "mechanism.clip_norm"),
+        ([*LAPLACE, "mechanism.noise=gaussian"], "unsupported", "mechanism.sensitivity.l1"),
+        ([*LAPLACE, "mechanism.baselines=[clt-printed]"], "unsupported", "mechanism.baselines.0"),
+        ([*LAPLACE, "mechanism.scale=0"], "no-noise", "mechanism.scale"),
+        (["mechanism.scale=2.0"], "conflicting-key", "mechanism.noise_multiplier"),
+        (["mechanism.noise_multiplier=0"], "no-noise", "mechanism.noise_multiplier"),
+        (
+            ["mechanism.monte_carlo={samples: 100000000}", "mechanism.steps=50"],
+            "bad-value",
+            "mechanism.monte_carlo.samples",
+        ),
+        (["claims=[{id: pure, kind: pure-dp, epsilon: 1.0}]"], "unsupported", "claims.0.kind"),
+    ],
+)
+def test_what_cannot_be_audited_is_said_and_located(tmp_path: Path, overrides: list[str], code: str, path: str) -> None:
+    found = diagnostics(tmp_path, *overrides)
+    assert (code, path) in [(d.code, ".".join(map(str, d.path))) for d in found], found
+    assert all(d.span is not None for d in found)
+
+
+def test_phases_are_told_apart(tmp_path: Path) -> None:
+    phases = "[{steps: 4}, {steps: 6, sampling: {scheme: fixed, batch_size: 10}}]"
+    found = diagnostics(tmp_path, "mechanism.steps=null", f"mechanism.phases={phases}")
+    assert [".".join(map(str, d.path)) for d in found] == ["mechanism.phases.1.sampling.scheme"]

@@ -1,0 +1,285 @@
+"""The same number has the same rigor in every plugin, its method names what ran, and its lower end may refute."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import scope_oracle as oracle
+from support import solved_once
+
+from dpspec.accounting import Interval, Laplace, Mixture, PrivacyLoss, certified_upper, findings, solver
+from dpspec.contract import Audit, Claim, Finding, FrozenMap, Scope
+from dpspec.engine.judging.judge import judge
+from dpspec.engine.judging.judge_input import Concluded
+from dpspec.engine.results.result import Verdict
+from dpspec.training.loop.learning_rates import iterates_reveal_sums
+from dpspec_group import theory as group_theory
+from dpspec_group.mechanism import GroupAudit
+from dpspec_modelmix import bounds as modelmix_bounds
+from dpspec_modelmix.mechanism import ModelMixAudit
+from dpspec_per_instance.mechanism import PerInstanceAudit
+from dpspec_rero import tables, theory
+from dpspec_rero.mechanism import ReroAudit
+
+DPSGD: dict[str, Any] = {
+    "noise_multiplier": 1.0,
+    "clip_norm": 1.0,
+    "sampling": {"scheme": "poisson", "rate": 0.1},
+    "steps": 20,
+    "baselines": (),
+}
+
+#: The same DP-SGD as each plugin declares it; ModelMix's mixing amplifies nothing without a gap.
+SAME: dict[str, tuple[Callable[[], Audit], dict[str, Any]]] = {
+    "group": (GroupAudit, DPSGD),
+    "per-instance": (PerInstanceAudit, {**DPSGD, "orders": (2.0, 8.0, 32.0)}),
+    "rero": (ReroAudit, DPSGD),
+    "modelmix": (ModelMixAudit, {**DPSGD, "mixing": {"threshold": 0.0}}),
+}
+
+#: Where the dominating pair is attained by a real one.
+ATTAINED = ("group", "per-instance", "rero")
+
+DELTA = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "CURVE", ())
+    monkeypatch.setattr(theory, "WIDTH", 1e-4)
+    solved_once.patch(monkeypatch)  # claims that differ in the number they allow ask the accountant the same
+
+
+def stated(kind: str, claim: Claim | None = None, training: dict[str, Any] | None = None, **more: Any) -> list[Finding]:
+    make, mechanism = SAME[kind]
+    asked = oracle.claim_of("approx-dp", epsilon=1.0, delta=DELTA) if claim is None else claim
+    spec = oracle.spec_of(kind, {**mechanism, **more}, [asked], training)
+    return oracle.findings_of(make(), spec, 100)
+
+
+def accountant(findings: list[Finding], bound: str = "upper") -> list[Finding]:
+    return [
+        f
+        for f in findings
+        if (f.quantity, f.bound) == ("epsilon", bound) and "pld/connect-the-dots" in f.method and f.at["delta"] == DELTA
+    ]
+
+
+@pytest.mark.parametrize("kind", SAME)
+def test_the_accountants_number_is_certified_everywhere(kind: str) -> None:
+    truth = PrivacyLoss(((Mixture.poisson(1, 0.1, 1.0), 20),)).epsilon(DELTA)
+    found = [f for f in accountant(stated(kind)) if f.scope.direction == "both"]
+    assert found
+    for finding in found:
+        assert finding.rigor == "certified"
+        assert finding.value == pytest.approx(truth.upper, rel=2e-4)
+        assert [a.status for a in finding.assumptions if a.name == "library-accuracy"] == ["not-rejected"]
+
+
+def test_a_library_that_is_off_proves_nothing_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "find_inaccurate_functions", lambda: ("exp",))
+    for kind in SAME:
+        for finding in accountant(stated(kind)):
+            assert [a.status for a in finding.assumptions if a.name == "library-accuracy"] == ["false"]
+
+
+#: What ran, by mechanism: three kinds of computation, and none of them under another's name.
+WAYS = {
+    "full batches": ({"sampling": {"scheme": "full"}}, "closed form"),
+    "one sampled step": ({"steps": 1}, "exact profile of one step"),
+    "many sampled steps": ({}, "pld/connect-the-dots"),
+}
+
+
+@pytest.mark.parametrize("kind", SAME)
+@pytest.mark.parametrize("way", WAYS)
+def test_methods_name_what_ran(monkeypatch: pytest.MonkeyPatch, kind: str, way: str) -> None:
+    changes, method = WAYS[way]
+    monkeypatch.setattr(PrivacyLoss, "_solve", solved_once.solve)
+    modelmix_bounds._plain.cache_clear()
+    group_theory._epsilons.cache_clear()
+    refined = []
+    refine = solver.GridRefinement.refine
+    monkeypatch.setattr(
+        solver.GridRefinement, "refine", lambda self, width: refined.append(self) or refine(self, width)
+    )
+    found = [f for f in stated(kind, **changes) if f.rigor == "certified" and f.bound != "estimate"]
+    names = {m for _, m in WAYS.values()}
+    said = {name for f in found for name in names if name in f.method}
+    assert said == {method}
+    assert bool(refined) == (method == "pld/connect-the-dots")
+    assert all(any(name in f.method for name in names) for f in found)
+
+
+def test_one_laplace_step_is_told_as_it_was_computed() -> None:
+    """Its closed form, e^s kappa, stands in the paper; the number comes from the exact profile of the step."""
+    laplace = {
+        "noise": "laplace",
+        "scale": 1.0,
+        "sensitivity": {"l1": 1.0},
+        "sampling": {"scheme": "full"},
+        "steps": 1,
+        "baselines": (),
+    }
+    claim = oracle.claim_of("rero", kappa=0.01, gamma=0.5)
+    found = oracle.findings_of(ReroAudit(), oracle.spec_of("rero", laplace, [claim]), 100)
+    gammas = [f for f in found if f.quantity == "gamma"]
+    assert {f.method for f in gammas} == {"exact profile of one step"}
+    assert all("profile" in f.source for f in gammas)
+    loss = PrivacyLoss.of(Laplace(1.0, 1.0, 1.0))
+    assert loss.rero(0.01).method == "exact profile of one step"
+    assert loss.epsilon(1e-5).method == "exact profile of one step"
+    assert loss.compose(3).epsilon(1e-5).method == "pld/connect-the-dots"
+
+
+def test_both_ends_keep_their_methods() -> None:
+    one, other = Interval(1.0, 4.0).by("a"), Interval(2.0, 3.0).by("b")
+    assert (one.worse(other).method, one.worse(other).lower_method) == ("a", "b")
+    assert (one.intersect(other).method, one.intersect(other).lower_method) == ("b", "b")
+    assert (one.mirrored(), one.worse(other).mirrored().method) == (Interval(-3.0, 0.0), "b")
+    with pytest.raises(ValueError, match="needs a method"):
+        certified_upper("epsilon", Interval(1.0, 2.0), scope=Scope(), source="")
+
+
+def verdict(kind: str, claim: Claim, **changes: Any) -> Verdict:
+    make, mechanism = SAME[kind]
+    training = changes.pop("training", None)
+    spec = oracle.spec_of(kind, {**mechanism, **changes}, [claim], training)
+    findings = tuple(oracle.findings_of(make(), spec, 100))
+    return judge([Concluded(spec=spec, findings=findings)])[0].verdicts[0]
+
+
+def claiming(claim: Claim, **numbers: float) -> Claim:
+    return dataclasses.replace(claim, options=FrozenMap({**claim.options, **numbers}))
+
+
+def claims_below(kind: str, **changes: Any) -> Iterator[tuple[Claim, Finding]]:
+    """A claim just below the accountant's lower end, and the bound whose lower end it is."""
+    for direction in ("add", "remove", "both"):
+        asked = oracle.claim_of("approx-dp", direction, epsilon=1.0, delta=DELTA)
+        found = [f for f in accountant(stated(kind, asked, **changes)) if f.scope.direction == direction]
+        for finding in found[:1]:
+            assert finding.lower is not None
+            yield oracle.claim_of("approx-dp", direction, epsilon=0.999 * finding.lower, delta=DELTA), finding
+
+
+@pytest.mark.parametrize("kind", ATTAINED)
+def test_what_is_attained_refutes_without_a_run(kind: str) -> None:
+    told = list(claims_below(kind))
+    assert len(told) == 3
+    for claim, finding in told:
+        found = verdict(kind, claim)
+        assert found.verdict == "refuted"
+        assert found.lower == finding.lower
+        assert found.p_value is None
+        fine = claiming(claim, epsilon=finding.value)
+        assert verdict(kind, fine).verdict == "proved"
+        between = claiming(claim, epsilon=finding.lower)
+        assert verdict(kind, between).verdict in ("open", "proved")
+
+
+def test_mixing_attains_nothing() -> None:
+    for claim, _ in claims_below("modelmix"):
+        assert verdict("modelmix", claim).verdict == "open"
+
+
+@pytest.mark.parametrize("kind", ATTAINED)
+@pytest.mark.parametrize(
+    "narrowed",
+    [
+        {"access": "final-model"},
+        {"over": "this"},
+        {"record": 3},
+        {"neighbours": "same-missing-values"},
+    ],
+)
+def test_it_says_nothing_of_less_than_all(kind: str, narrowed: dict[str, Any]) -> None:
+    for claim, _ in claims_below(kind):
+        assert verdict(kind, dataclasses.replace(claim, **narrowed)).verdict == "open"
+
+
+@pytest.mark.parametrize("kind", ATTAINED)
+def test_adams_models_keep_some_of_it_back(kind: str) -> None:
+    for claim, _ in claims_below(kind):
+        assert verdict(kind, claim, training={"optimizer": {"kind": "adam"}}).verdict == "open"
+        assert verdict(kind, claim, training={"optimizer": {"kind": "momentum"}}).verdict == "refuted"
+        gone = {"schedule": {"kind": "step", "every": 1, "factor": 1e-30}}  # 0 after eleven steps
+        assert verdict(kind, claim, training=gone).verdict == "open"
+
+
+def test_which_updates_show_every_sum() -> None:
+    assert iterates_reveal_sums({}, 1000)
+    assert iterates_reveal_sums({"schedule": {"kind": "cosine", "warmup": 10}, "optimizer": {"kind": "sgd"}}, 1000)
+    assert not iterates_reveal_sums({"optimizer": {"kind": "adam"}}, 1)
+    assert not iterates_reveal_sums({"optimizer": {"kind": "some-other"}}, 1)
+
+
+@pytest.mark.parametrize("kind", ATTAINED)
+def test_data_sets_of_any_size_attain_it(kind: str) -> None:
+    for claim, _ in claims_below(kind):
+        assert verdict(kind, dataclasses.replace(claim, min_records=10**6)).verdict == "refuted"
+
+
+def test_a_smaller_group_and_a_larger_delta_tell_against_a_claim() -> None:
+    four = oracle.claim_of("approx-dp", group_size=4, epsilon=1.0, delta=DELTA)
+    (bound,) = [f for f in accountant(stated("group", four)) if f.scope.direction == "both" and f.at["group_size"] == 4]
+    below = claiming(four, epsilon=0.999 * bound.value)
+    assert verdict("group", below).verdict == "refuted"
+    (lower,) = [f for f in accountant(stated("group", four), "lower") if f.at["group_size"] == 4]
+    spec = oracle.spec_of("group", DPSGD, [])
+    for changes, expected in (
+        ({"group_size": 8}, "refuted"),
+        ({"group_size": 3}, "open"),
+        ({"options": FrozenMap({**below.options, "delta": 1e-9})}, "refuted"),
+        ({"options": FrozenMap({**below.options, "delta": 1e-3})}, "open"),
+        ({"direction": "add"}, "open"),
+    ):
+        asked = dataclasses.replace(spec, claims=(dataclasses.replace(below, **changes),))
+        (judged,) = judge([Concluded(spec=asked, findings=(lower,))])
+        assert judged.verdicts[0].verdict == expected, changes
+
+
+def test_fixed_size_batches_speak_of_data_sets_large_enough() -> None:
+    """Theorem 3.3 is about data sets of at least the records that are left without the group, and is attained there."""
+    fixed = {"sampling": {"scheme": "fixed", "batch_size": 10}}
+    asked = oracle.claim_of("approx-dp", group_size=4, epsilon=1.0, delta=DELTA)
+    uppers = accountant([f for f in stated("group", asked, **fixed) if f.at.get("group_size") == 4])
+    both = [f for f in uppers if f.scope.direction == "both"]
+    assert {(f.scope.data, f.scope.min_records) for f in both} == {("all", 96), ("this", 0)}
+    within = claiming(asked, epsilon=both[0].value)
+    assert verdict("group", within, **fixed).verdict == "supported"
+    assert verdict("group", dataclasses.replace(within, over="this"), **fixed).verdict == "proved"
+    for least, expected in ((95, "supported"), (96, "proved"), (100, "proved")):
+        assert verdict("group", dataclasses.replace(within, min_records=least), **fixed).verdict == expected
+    below = claiming(asked, epsilon=0.999 * both[0].value)
+    for least, expected in ((0, "refuted"), (96, "refuted"), (97, "open")):
+        assert verdict("group", dataclasses.replace(below, min_records=least), **fixed).verdict == expected
+
+
+def test_poisson_and_fixed_batches_in_turn_attain_nothing() -> None:
+    """The records beside the group would have to point another way in either."""
+    turns = [{"sampling": {"scheme": "fixed", "batch_size": 10}, "steps": 2}, {"steps": 2}]
+    claim = oracle.claim_of("approx-dp", epsilon=0.01, delta=DELTA)
+    for phases, lower in ((turns, 0), (turns[:1], 1), (turns[1:], 1)):
+        assert len([f for f in stated("group", claim, phases=phases) if f.bound == "lower"]) == lower
+
+
+def test_without_noise_nothing_is_refuted_by_a_number_that_is_none() -> None:
+    for direction in ("add", "remove", "both"):
+        claim = oracle.claim_of("approx-dp", direction, epsilon=1.0, delta=DELTA)
+        assert not accountant(stated("group", claim, noise_multiplier=0.0), "lower")
+        assert verdict("group", claim, noise_multiplier=0.0).verdict == "open"
+
+
+def test_reconstruction_is_bounded_and_not_attained() -> None:
+    claim = oracle.claim_of("rero", kappa=0.1, gamma=0.11)
+    found = stated("rero", claim)
+    (gamma,) = [f for f in found if f.quantity == "gamma" and f.at["kappa"] == 0.1 and f.rigor == "certified"]
+    assert gamma.lower is not None
+    assert gamma.lower > 0.11
+    assert verdict("rero", claim).verdict == "open"
+    member = oracle.claim_of("membership", tpr=0.11, fpr=0.1)
+    assert verdict("rero", member).verdict == "refuted"

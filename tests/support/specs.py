@@ -1,0 +1,50 @@
+"""Specs from text with overrides: loaded, checked or audited in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpspec.contract import Diagnostic, Spec
+from dpspec.engine.preparing.prepare import check
+from dpspec.engine.results.result import AuditResult
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+
+
+def written(folder: Path, text: str) -> Path:
+    """The file of a spec in ``folder``."""
+    path = folder / "spec.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def loaded(path: Path, *overrides: str) -> tuple[Spec, ...]:
+    """The specs of a file, which has no errors."""
+    found = load_specs([path], load_catalog(), overrides)
+    assert found.ok, found.diagnostics
+    return found.specs
+
+
+def spec_of(folder: Path, text: str, *overrides: str) -> Spec:
+    """The first spec of ``text``."""
+    return loaded(written(folder, text), *overrides)[0]
+
+
+def audit_of(path: Path, store: Path, *overrides: str) -> AuditResult:
+    """The first audit of a file, on the CPU, with trials in the folder ``store``."""
+    return run(loaded(path, *overrides), load_catalog(), store=Store(store), device="cpu").audits[0]
+
+
+def audited(folder: Path, text: str, *overrides: str) -> AuditResult:
+    """The first audit of ``text``, with trials in ``folder``."""
+    return audit_of(written(folder, text), folder / "store", *overrides)
+
+
+def diagnostics(folder: Path, text: str, *overrides: str) -> list[Diagnostic]:
+    """Errors and warnings of the language, or of the mechanism if the language has none."""
+    found = load_specs([written(folder, text)], load_catalog(), overrides)
+    if not found.ok:
+        return list(found.diagnostics)
+    return [d for spec in found.specs for d in check(spec, load_catalog())]
