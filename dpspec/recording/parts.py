@@ -114,9 +114,7 @@ class Parts:
         return rates.pop() if len(rates) == 1 else float("nan")
 
     def private_options(self) -> dict[str, Any]:
-        """The options of Opacus' private sum and of its sampler, by name; none for a custom loop."""
-        if self.clipping is None:
-            return {}
+        """The options of Opacus' private sum and of its sampler, by name."""
         optimizer = self.optimizer
         norms = [optimizer.max_grad_norm, getattr(optimizer, "max_grad_norms", None)]
         norms.append(vars(self.model).get("max_grad_norm"))

@@ -150,7 +150,10 @@ def sampler_of(loader: Any) -> Sampler:
         kind = type(loader).__name__
         return Sampler("unknown", kind, note=f"loader {kind} draws no batches of indices: who is drawn is not seen")
     refuse_distributed("loader", batches)
-    records = _length(getattr(loader, "dataset", None))
+    try:
+        records = max(1, len(loader.dataset))
+    except (AttributeError, TypeError):
+        records = None
     if is_opacus(batches, "UniformWithReplacementSampler"):
         rate = float(batches.sample_rate)
         return Sampler("poisson", _name(type(batches)), rate, int(batches.num_samples), batches=batches)
@@ -246,13 +249,6 @@ def _resolved(dataset: Any, indices: Any, sources: dict[Any, int], depth: int) -
     if type(dataset) is TensorDataset:
         identity = tuple((one.data_ptr(), tuple(one.shape), one.stride()) for one in dataset.tensors)
     return np.stack([np.full(len(indices), sources.setdefault(identity, len(sources))), indices])
-
-
-def _length(dataset: Any) -> int | None:
-    try:
-        return max(1, len(dataset))
-    except TypeError:
-        return None
 
 
 def _name(kind: type) -> str:

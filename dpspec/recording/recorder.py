@@ -139,7 +139,7 @@ class Recorder:
             raise UsageError(
                 "noised was called twice in one step: call it once, and run.stepped() at the end of each step"
             )
-        training.report_noise(noise)
+        training.own.sketch, training.own.noised = training.sketched("noise", noise), True
 
     def summed(self, total: Tensor | Iterable[Tensor]) -> None:
         """Report the sum of clipped gradients, before noise and any division, in the form of :meth:`noised`.
@@ -151,7 +151,7 @@ class Recorder:
             raise UsageError(
                 "summed was called twice in one step: call it once, and run.stepped() at the end of each step"
             )
-        training.report_sum(total)
+        training.own.summed = training.sketched("the sum", total)
 
     def stepped(self) -> None:
         """Report that the parameters moved, which ends the step."""
@@ -184,7 +184,7 @@ class Recorder:
 
         Args:
             model: The trained model, None for canaries of kind ``gradients``. It is put in evaluation mode.
-            loss: ``loss(model, batch)`` returns the loss of each record, (b,), of a batch by the loader's ``collate_fn``.
+            loss: ``loss(model, batch)`` returns the loss of each record, (b,), with the loader's ``collate_fn``.
                 None for canaries of kind ``gradients``, whose score is the inner product of the canary's direction with
                 all gradients that the optimizer stepped with.
             batch_size: The number of canaries in a batch.

@@ -139,15 +139,15 @@ def _problem(key: str, value: Any) -> str | None:
             None if isinstance(value, list) and len(value) <= 100 and all(map(_is_name, value)) else "a list of texts"
         )
     if key == "layers":
-        fits = isinstance(value, list) and len(value) <= MOST_LAYERS and all(map(_is_layer, value))
+        fits = (
+            isinstance(value, list)
+            and len(value) <= MOST_LAYERS
+            and all(type(pair) is list and len(pair) == 2 for pair in value)
+        )
+        fits = fits and all(_is_name(name) and type(size) is int and 0 <= size < 2**48 for name, size in value)
         return None if fits else f"a list of at most {MOST_LAYERS} names with sizes"
     return None if _is_name(value) else f"a text of at most {_LONGEST} characters"
 
 
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= _LONGEST
-
-
-def _is_layer(value: Any) -> bool:
-    pair = isinstance(value, list) and len(value) == 2
-    return pair and _is_name(value[0]) and type(value[1]) is int and 0 <= value[1] < 2**48

@@ -222,14 +222,11 @@ class RunFolder:
     def _require_end(self, name: str, length: int, cut: int | None = None) -> None:
         """Raise ``RecordingError`` if an ended file is longer than its frames, except by a frame of kind ``cut``."""
         more = os.path.getsize(self.path / name) - length
-        if more > 0 and (cut is None or self._kind_at(name, length) != cut):
-            raise RecordingError(f"{self.path / name}: {more} bytes follow the end of the recording, at byte {length}")
-
-    def _kind_at(self, name: str, offset: int) -> int | None:
         with (self.path / name).open("rb") as file:
-            file.seek(offset)
+            file.seek(length)
             head = file.read(5)
-        return head[4] if len(head) == 5 else None
+        if more > 0 and (cut is None or len(head) < 5 or head[4] != cut):
+            raise RecordingError(f"{self.path / name}: {more} bytes follow the end of the recording, at byte {length}")
 
     def _frames(self, name: str) -> Iterator[Frame]:
         if not (self.path / name).exists():

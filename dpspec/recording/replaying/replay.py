@@ -178,8 +178,11 @@ class _Comparison:
 
     def _prepared(self, other: _SetUp, neighbor: Neighbor) -> None:
         for one, given in ((self._first, self._records), (other, len(neighbor.dataset))):
-            if reason := _unlike(one.made, given):
-                self.unseen[f"{PREPARED}: {reason}"] = None
+            if one.made.dataset is None:
+                self.unseen[f"{PREPARED}: make returns no loader, and no dataset"] = None
+                return
+            if (kept := length(one.made.dataset)) != given:
+                self.unseen[f"{PREPARED}: make keeps {kept} of {given} records"] = None
                 return
         for index in _spread(list(neighbor.place)):
             seed = self._first.seed + index
@@ -197,14 +200,6 @@ class _Comparison:
         self.compared[name] = None
         if whole != other:
             self.differences.append(Difference(name=name, neighbour=neighbor, whole=whole, other=other))
-
-
-def _unlike(made: Made, given: int) -> str:
-    """The reason why prepared records cannot be matched with the given ones; empty if they can."""
-    if made.dataset is None:
-        return "make returns no loader, and no dataset"
-    kept = length(made.dataset)
-    return "" if kept == given else f"make keeps {kept} of {given} records"
 
 
 def _spread(indices: Sequence[int]) -> Sequence[int]:

@@ -205,7 +205,10 @@ class NoiseWatch:
             self._read_steps()
         if precise:
             every = [values] if len(values) <= _SQUARES else [part[: _SQUARES // len(parts)] for part in parts]
-            self._add_squares(every, std, unit * (largest / std + 16.0))
+            self._squares = self._squares or [torch.zeros_like(part) for part in every]
+            for squares, part in zip(self._squares, every, strict=True):
+                squares.addcmul_(part, part, value=std**-2)
+            self._rounding = max(self._rounding, unit * (largest / std + 16.0))
             if sampled or len(self._rows) < _KEPT:
                 _keep(self._rows, (_array(values[self._kept]) / std).astype(np.float32))
             if sampled:
@@ -246,15 +249,6 @@ class NoiseWatch:
             self._successive[0] += 1
             self._successive[1] += float(self._scores[-1] * scores[-1])
         self._scores = scores
-
-    def _add_squares(self, noise: Sequence[Tensor], std: float, rounding: float) -> None:
-        """Add the squares of each coordinate, to find one that gets less noise than the others over all steps."""
-        parts = [part[: _SQUARES // len(noise)] for part in noise]
-        if not self._squares:
-            self._squares = [torch.zeros_like(part) for part in parts]
-        for total, part in zip(self._squares, parts, strict=True):
-            total.addcmul_(part, part, value=std**-2)
-        self._rounding = max(self._rounding, rounding)
 
     def _add_sampled(self, noise: Tensor, total: Tensor | None, std: float, unit: float) -> None:
         self._sampled += 1

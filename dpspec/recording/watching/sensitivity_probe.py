@@ -226,15 +226,11 @@ class _Copy:
 def _strip(module: nn.Module) -> None:
     for one in module.modules():
         for hooks in (one._forward_hooks, one._backward_hooks, one._forward_pre_hooks, one._backward_pre_hooks):
-            for key in [key for key, hook in hooks.items() if _is_of_opacus(hook)]:
-                del hooks[key]
+            for key, hook in list(hooks.items()):
+                if str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith("opacus."):
+                    del hooks[key]
         for name in ("autograd_grad_sample_hooks", "activations", "max_batch_len", "ft_compute_sample_grad"):
             vars(one).pop(name, None)
-
-
-def _is_of_opacus(hook: Any) -> bool:
-    function = getattr(hook, "func", hook)
-    return str(getattr(function, "__module__", "")).startswith("opacus.")
 
 
 @contextlib.contextmanager
