@@ -13,7 +13,7 @@ if __name__ == "__main__" and not sys.flags.safe_path and len(sys.path) > 1:
     if sys.path[0] not in map(os.path.dirname, dpspec.__path__):
         del sys.path[0]
 
-from dpspec.cli.terminal import interrupt
+from dpspec.cli import interrupt
 
 
 def main() -> int:

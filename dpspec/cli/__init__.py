@@ -1,1 +1,1 @@
-"""The command line: one file per command, each importing what it needs when it runs."""
+"""The command line: one file per command; commands import their dependencies when they run."""

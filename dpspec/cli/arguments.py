@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, so that each means the same everywhere, and the specs named."""
+"""Arguments and options of several commands, and the loading of specs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from dpspec.cli.terminal.output import note, wants_color
+from dpspec.cli.output import note, wants_color
 from dpspec.contract import Diagnostic
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from dpspec.language.load import Loaded
 
 SpecFiles: TypeAlias = Annotated[
-    list[Path], typer.Argument(metavar="SPEC", help="Spec files (YAML), or folders of them.", show_default=False)
+    list[Path], typer.Argument(metavar="SPEC", help="Spec files (YAML), or folders of specs.", show_default=False)
 ]
 
 ResultFiles: TypeAlias = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RESULT", help="Results (JSON or HTML); several are shown as one report.", show_default=False
+        metavar="RESULT", help="Results (JSON or HTML); several are joined to a report.", show_default=False
     ),
 ]
 
@@ -49,7 +49,7 @@ StorePlace: TypeAlias = Annotated[
     typer.Option(
         "--store",
         metavar="PATH|URL",
-        help="Where trials are kept between runs: a folder, or s3://, gs://, ... (any that fsspec knows).",
+        help="The store of trials: a folder, or s3://, gs://, ... (any protocol of fsspec).",
         show_default=True,
     ),
 ]
@@ -59,7 +59,7 @@ StoreKey: TypeAlias = Annotated[
     typer.Option(
         "--store-key",
         metavar="FILE",
-        help="Seal trials with the secret in a file, of 32 bytes or more, and believe only those that are.",
+        help="Seal trials with the secret in a file of at least 32 bytes, and accept sealed trials only.",
         show_default=False,
     ),
 ]
@@ -68,7 +68,7 @@ AllowChangedClaims: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--allow-changed-claims",
-        help="Accept claims that were changed, are expected to come out worse, or were removed.",
+        help="Accept claims that were changed, removed, or expect a worse verdict.",
     ),
 ]
 
@@ -76,23 +76,22 @@ Internal: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--internal",
-        help="Keep values that depend on the data or on single records; without it they are left out and counted.",
+        help="Keep values that depend on the data or on single records; otherwise they are omitted and counted.",
     ),
 ]
 
 DEFAULT_STORE = ".dpspec/store"
 
-
-#: So many files that are left out are named.
+#: The maximum number of skipped files that are named.
 _NAMED = 3
 
 
 @contextmanager
 def loaded_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]) -> Iterator[Loaded]:
-    """The specs of some files and folders, at least one, for as long as they are worked with.
+    """Provide the specs of files and folders, at least one.
 
-    Diagnostics go to stderr, with the lines that they speak of, whether loading finds them or the work does. Errors
-    end the command with their exit code, warnings do not.
+    Diagnostics of loading and of the body go to stderr with their source lines. Errors end the command with their exit
+    code.
     """
     from dpspec.language.load import load_specs
 
@@ -114,7 +113,7 @@ def loaded_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[st
 
 
 def report_skipped_files(loaded: Loaded) -> None:
-    """Say which YAML files of a folder were left out, so that nobody takes a spec without its first key for audited."""
+    """Report the YAML files of a folder that are not specs."""
     if not loaded.others:
         return
     named = ", ".join(plain(str(path)) for path in loaded.others[:_NAMED])
@@ -123,7 +122,7 @@ def report_skipped_files(loaded: Loaded) -> None:
 
 
 def stop_at_errors(diagnostics: Sequence[Diagnostic]) -> None:
-    """Raise ``SpecError`` with all diagnostics where any of them is an error."""
+    """Raise ``SpecError`` with all diagnostics if one is an error."""
     if any(diagnostic.severity == "error" for diagnostic in diagnostics):
         raise SpecError(diagnostics)
 

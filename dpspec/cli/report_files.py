@@ -1,4 +1,4 @@
-"""Writing reports: which format goes where is settled before anything is trained."""
+"""Report files: their formats and paths are checked before training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from dpspec.cli.terminal.output import emit, note, page_width, results, wants_color
+from dpspec.cli.output import emit, note, page_width, results, wants_color
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import UsageError
 from dpspec.text import closest, did_you_mean, listed, quoted
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from dpspec.engine.results.result import Result
     from dpspec.language.load import Loaded
 
-#: What a disk says that has no room.
+#: Errors of a full disk.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
-#: The format whose lines are meant to be obeyed.
+#: The format with commands to a runner.
 COMMANDS = "github"
 
-#: Parts of a spec that name no files: a report may be called as an audit is.
+#: Parts of a spec without file names.
 _NO_FILES = ("name", "description", "claims")
 
 #: The path that means stdout.
@@ -34,7 +34,7 @@ STDOUT = "-"
 
 @dataclass(frozen=True)
 class RequestedReport:
-    """One report to write: its format, and where it goes."""
+    """The format and the path of a report."""
 
     format: str
     render: Callable[..., str]
@@ -42,12 +42,12 @@ class RequestedReport:
 
     @property
     def to_stdout(self) -> bool:
-        """Whether it takes the place of the report on the terminal."""
+        """Whether it replaces the report on the terminal."""
         return self.path == STDOUT
 
 
 def parse_reports(options: Sequence[str], catalog: Catalog) -> tuple[RequestedReport, ...]:
-    """Read ``FORMAT=PATH`` options; raises ``UsageError`` where a format is unknown or a path cannot be written."""
+    """Read ``FORMAT=PATH`` options; raises ``UsageError`` for an unknown format or a path that cannot be written."""
     reports = []
     for option in options:
         name, equals, path = option.partition("=")
@@ -59,32 +59,32 @@ def parse_reports(options: Sequence[str], catalog: Catalog) -> tuple[RequestedRe
     places = [report.path if report.to_stdout else os.path.realpath(report.path) for report in reports]
     for report, place in zip(reports, places, strict=True):
         if places.count(place) > 1:
-            raise UsageError(f"two reports have the path {report.path}; give each a path of its own")
+            raise UsageError(f"two reports have the path {report.path}; choose different paths")
     return tuple(reports)
 
 
 def require_apart(reports: Sequence[RequestedReport], loaded: Loaded, key: Path | None) -> None:
-    """Raise ``UsageError`` where a report would replace what the run reads.
+    """Raise ``UsageError`` if a report would replace an input of the run.
 
-    What it reads: the specs and whatever they extend, the secret in ``key``, and every file that a value of a spec
-    names. A baseline is read before, and may be replaced.
+    Inputs are the specs and the files that they extend, the secret in ``key``, and files that a value of a spec names.
+    The result of ``--baseline`` is read before and may be replaced.
     """
     for report in reports:
         if not report.to_stdout and os.path.lexists(report.path):
-            target = os.lstat(report.path)  # a link is replaced, and what it leads to stays
+            target = os.lstat(report.path)  # a link is replaced, not its target
             if any(_is(target, file) for file in _files_read(loaded, key)):
-                raise UsageError(f"a report to {report.path} would replace what the run reads; give it another path")
+                raise UsageError(f"a report to {report.path} would replace an input of the run; choose another path")
 
 
 def _files_read(loaded: Loaded, key: Path | None) -> set[str]:
-    """Paths, some of which are files; and texts that are no paths."""
+    """Paths, and other texts of the specs."""
     found = {*map(os.fspath, loaded.files), *loaded.sources}
     if key is not None:
         found.add(os.fspath(key))
     for spec in loaded.specs:
         values = {part: value for part, value in spec.to_json().items() if part not in _NO_FILES}
         found |= {os.path.join(spec.directory, text) for text in _texts(values)}
-        found |= {span.file for span in spec.origin.values()}  # a table of phases, which the values do not name
+        found |= {span.file for span in spec.origin.values()}  # a table of phases is not among the values
     return found
 
 
@@ -104,7 +104,7 @@ def _is(target: os.stat_result, path: str) -> bool:
 
 
 def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
-    """The function that renders a format; raises ``UsageError`` with a suggestion where there is none."""
+    """Return the renderer of a format; raises ``UsageError`` with a suggestion for an unknown format."""
     from dpspec.registry.loader import resolve
 
     if name not in catalog.reporters:
@@ -115,7 +115,7 @@ def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
 
 
 def show_on_terminal(result: Result, *, internal: bool, brief: bool = False) -> None:
-    """Print the report for people, as wide and as colourful as stdout allows; ``brief``: what is wrong, and no more."""
+    """Print the text report, brief or whole, in the width and the colors of stdout."""
     from dpspec.reporters.formats import terminal
 
     render = terminal.render_brief if brief else terminal.render
@@ -123,7 +123,7 @@ def show_on_terminal(result: Result, *, internal: bool, brief: bool = False) -> 
 
 
 def write_reports(reports: Sequence[RequestedReport], result: Result, *, internal: bool) -> None:
-    """Render and write every report; a file is replaced as a whole or not at all."""
+    """Render and write every report."""
     for report in reports:
         text = report.render(result, internal=internal)
         if report.to_stdout:
@@ -134,16 +134,13 @@ def write_reports(reports: Sequence[RequestedReport], result: Result, *, interna
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a text file in UTF-8, as a whole or not at all where the system allows it.
-
-    Raises ``UsageError`` where the file cannot be written.
-    """
+    """Write a text file in UTF-8, atomically if the system allows it; raises ``UsageError`` if it cannot be written."""
     content = text if text.endswith("\n") else f"{text}\n"
     if path.is_file() or path.is_symlink() or not path.exists():  # a device or a pipe cannot be replaced
         try:
             _replace(path, content)
             return
-        except OSError as error:  # nor can a file that is mounted by itself; but where there is no room, there is none
+        except OSError as error:  # a mounted file cannot be replaced either
             if error.errno in _FULL or path.is_symlink():
                 raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
     try:
@@ -173,13 +170,13 @@ def _umask() -> int:
 
 
 def _require_writable(path: Path) -> None:
-    """Fail now rather than after hours of training."""
+    """Fail before training."""
     try:
         if path.is_dir():
             raise UsageError(f"cannot write a report to {path}: it is a folder")
         if not path.parent.is_dir():
-            raise UsageError(f"cannot write a report to {path}: there is no folder {path.parent}")
-        os.lstat(path)  # says where a name is too long, or goes in circles
+            raise UsageError(f"cannot write a report to {path}: the folder {path.parent} does not exist")
+        os.lstat(path)  # fails for long names and circular links
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path

@@ -1,7 +1,4 @@
-"""The keys of a spec, read from its JSON Schema: dotted path, type, description, and when a key exists.
-
-For which kinds a key exists is said in as few words as will do: one text in place of one key for every pair of kinds.
-"""
+"""The keys of a spec from its JSON Schema: dotted path, type, description, and the conditions of a key."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ _LIMITS = {
     "pattern": "matching {}",
 }
 
-#: The largest whole number that any spec may hold: no limit of a key's own.
+#: The largest integer of any spec, which is not a limit of a key.
 _ANY = 2**63 - 1
 
 _NAMES = {"string": "text", "object": "map", "array": "list", "boolean": "true | false", "integer": "whole number"}
@@ -36,7 +33,7 @@ _NAMES = {"string": "text", "object": "map", "array": "list", "boolean": "true |
 
 @dataclass(frozen=True)
 class Condition:
-    """That the value at a key's path is one of several; ``str()`` says so: ``mechanism.kind is group or rero``."""
+    """A condition on the value at a path; as text ``mechanism.kind is group or rero``."""
 
     path: str
     values: tuple[str, ...]
@@ -47,7 +44,7 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """One key: ``conditions`` say for which kinds it exists, empty when always. Lists are passed through silently."""
+    """One key; it exists if all ``conditions`` hold. Paths do not contain list indices."""
 
     path: str
     type: str
@@ -56,7 +53,7 @@ class Key:
 
 
 def keys(schema: Node) -> Iterator[Key]:
-    """Every key that a spec can have, parents first, each once; a case that says nothing new of a key is left out."""
+    """Yield the distinct keys of a spec, parents first, without conditional repetitions of an unconditional key."""
     seen: set[Key] = set()
     always: dict[str, str] = {}
     for key in _walk(schema, schema, "", (), ()):
@@ -70,19 +67,19 @@ def keys(schema: Node) -> Iterator[Key]:
 
 
 def find(name: str, known: Sequence[Key]) -> list[Key]:
-    """The keys at exactly the path ``name``, or else those whose path ends with it."""
+    """Return the keys with the path ``name``, else those whose path ends with it."""
     exact = [key for key in known if key.path == name]
     return exact or [key for key in known if key.path.endswith(f".{name}")]
 
 
 def choices(key: Key) -> tuple[str, ...]:
-    """The values among which a key's value is chosen; none where it is no choice."""
+    """Return the allowed values of a key; empty if they are not enumerated."""
     first = key.type.partition(";")[0]
     return tuple(first.split(" | ")) if " | " in first else ()
 
 
 def _walk(root: Node, node: Node, path: str, conditions: Conditions, open_: tuple[int, ...]) -> Iterator[Key]:
-    """All keys below ``node``; ``open_`` holds the nodes on the way here, so that a recursive schema ends."""
+    """All keys below ``node``; ``open_`` has the parents, to end recursive schemas."""
     node = _resolved(root, node)
     if id(node) in open_:
         return
@@ -140,7 +137,7 @@ def _description(outer: Node, inner: Node) -> str:
 
 
 def type_of(root: Node, node: Node, *, required: bool = False) -> str:
-    """What a value must be, in words: ``number, above 0, at most 1; required``."""
+    """Return the type and the limits of a value: ``number, above 0, at most 1; required``."""
     parts = [_shape(root, node)]
     parts += [_limit(words, node[keyword]) for keyword, words in _LIMITS.items() if node.get(keyword, _ANY) != _ANY]
     text = ", ".join(parts)
@@ -150,7 +147,7 @@ def type_of(root: Node, node: Node, *, required: bool = False) -> str:
 
 
 def _limit(words: str, number: Any) -> str:
-    """A limit in words; ``at least 1 items`` is ``not empty``."""
+    """A limit as text; ``at least 1 items`` is ``not empty``."""
     if number == 1 and words.endswith((" characters", " items")):
         return "not empty" if words.startswith("at least") else words.format(1).removesuffix("s")
     return words.format(value(number))
@@ -171,12 +168,12 @@ def _shape(root: Node, node: Node) -> str:
     return name
 
 
-#: The values that conditions on the same paths ask for, in the order of these paths.
+#: The values of conditions on the same paths, in the order of the paths.
 _Case = tuple[tuple[str, ...], ...]
 
 
 def alike(keys: Iterable[Key]) -> list[list[Key]]:
-    """Keys that say the same under the same path, together; in the order of their first ones."""
+    """Return groups of keys with equal path, type and description, in the order of their first keys."""
     groups: dict[tuple[str, str, str], list[Key]] = {}
     for key in keys:
         groups.setdefault((key.path, key.type, key.description), []).append(key)
@@ -184,9 +181,11 @@ def alike(keys: Iterable[Key]) -> list[list[Key]]:
 
 
 def when(keys: Sequence[Key], known: Sequence[Key]) -> list[tuple[Condition, ...]]:
-    """When one of ``keys`` exists: alternatives, each a tuple of conditions that hold together, empty for always.
+    """Return alternatives of conditions under which one of ``keys`` exists; an empty tuple for always.
 
-    known: every key of every kind. A choice that makes no difference among them is not mentioned.
+    Args:
+        keys: Keys of one path.
+        known: The keys of all kinds; conditions that hold for all of them are dropped.
     """
     alternatives: list[tuple[Condition, ...]] = []
     for paths in dict.fromkeys(_paths(key) for key in keys):
@@ -197,7 +196,7 @@ def when(keys: Sequence[Key], known: Sequence[Key]) -> list[tuple[Condition, ...
 
 
 def _factored(paths: tuple[str, ...], cases: list[_Case], every: set[_Case]) -> list[tuple[Condition, ...]]:
-    """The conditions of cases, less those that hold for each of them whatever the kind."""
+    """The conditions of cases, without those that hold for every kind."""
     for place in range(len(paths)):
         others = dict.fromkeys(_without(case, place) for case in cases)
         if {case for case in every if _without(case, place) in others} == set(cases):

@@ -1,4 +1,4 @@
-"""Write JSON values as YAML that dpspec reads back to the same values."""
+"""Write JSON values as YAML that dpspec reads as the same values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 from dpspec.contract import Json, Path
 from dpspec.language.reading.yaml_source import read_scalar
 
-#: Commands to runners of continuous integration, obeyed anywhere in a log.
+#: Commands to runners of continuous integration, at any place of a log.
 _COMMAND = re.compile(r"##(?=\w*\[)")
 
 #: The column at which comments begin if the line leaves room.

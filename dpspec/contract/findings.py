@@ -165,7 +165,8 @@ class Series:
             x; ``band``: two columns with the edges of an area around each line. ``kind``: ``lines``, or ``dots`` (``x``
             holds names, ``y`` values are dots), or ``sorted`` (no ``x``: ascending values of ``y``, of all rows and per
             value of ``by``), or ``pictures`` (cells of ``y`` are base64 bytes of ``shape`` [height, width, 1 or 3]; the
-            column ``frame`` gives the index, from 0, of the framed picture). A certified or theorem series of ``delta``
+            column ``frame`` gives the index, from 0, of the framed picture), or ``constants`` (a table; brief reports
+            list the names in ``x`` with the values in ``y``). A certified or theorem series of ``delta``
             against ``epsilon`` holds upper bounds on the declared mechanism in its findings' directions.
         bounds: Columns with bounds, each ``upper`` or ``lower``, for directed rounding in reports.
     """

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from dpspec.contract import Assumption, Check, FrozenMap
-from dpspec.engine.judging.conformance_status import looks, missing, reason, rejected
+from dpspec.engine.judging.conformance_status import inspections, missing, reason, rejected
 from dpspec.engine.results import decimals
 from dpspec.engine.results.joined import apart
 from dpspec.engine.results.result import AuditResult, Result, TrialRecord, Verdict
@@ -96,14 +96,14 @@ def coarsened(audit: AuditResult, family: int) -> AuditResult:
     checks = tuple(_check(check) for check in audit.checks)
     if checks == audit.checks:
         return audit
-    family *= looks(len(audit.trials), audit.needed_trials)
+    family *= inspections(len(audit.trials), audit.needed_trials)
     bad = [new for old, new in zip(audit.checks, checks, strict=True) if rejected(old, family)]
-    gone = missing(audit.promised, checks) if audit.executed else ()
+    absent = missing(audit.promised, checks) if audit.executed else ()
     coarse = {old.test: new for old, new in zip(audit.checks, checks, strict=True) if old.privacy != "public"}
     return dataclasses.replace(
         audit,
         checks=checks,
-        conformance=dataclasses.replace(audit.conformance, reason=reason(bad, checks, gone)),
+        conformance=dataclasses.replace(audit.conformance, reason=reason(bad, checks, absent)),
         findings=tuple(dataclasses.replace(f, assumptions=_known(f.assumptions, coarse)) for f in audit.findings),
         evidence=tuple(dataclasses.replace(e, assumptions=_known(e.assumptions, coarse)) for e in audit.evidence),
     )

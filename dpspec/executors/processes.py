@@ -59,7 +59,7 @@ def safe_path() -> Iterator[None]:
         restore(before)
 
 
-def asked() -> str | None:
+def safe_path_value() -> str | None:
     """The environment's value for safe paths, for :func:`restore` in a worker."""
     return os.environ.get(_VARIABLE)
 
@@ -189,7 +189,7 @@ class Processes:
 
     def _hire(self) -> _Worker:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs, asked()), name="dpspec-worker")
+        process = self._context.Process(target=_serve, args=(theirs, safe_path_value()), name="dpspec-worker")
         with safe_path():
             process.start()
         theirs.close()  # the worker's death then closes the pipe

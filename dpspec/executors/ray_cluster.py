@@ -69,8 +69,8 @@ def open_pool(demand: PoolRequest) -> Pool:
     ours = not ray.is_initialized()
     if ours:
         try:
-            _knock(demand.address)
-            with _elsewhere(), safe_path():
+            _check_head(demand.address)
+            with _empty_folder(), safe_path():
                 ray.init(
                     address=demand.address,
                     log_to_driver=False,
@@ -89,7 +89,7 @@ def open_pool(demand: PoolRequest) -> Pool:
 
 
 @contextmanager
-def _elsewhere() -> Iterator[None]:
+def _empty_folder() -> Iterator[None]:
     """Context with an empty current folder, which Ray puts on its workers' module path."""
     empty = tempfile.mkdtemp(prefix="dpspec-ray-")
     atexit.register(shutil.rmtree, empty, ignore_errors=True)  # a local cluster keeps using it
@@ -101,7 +101,7 @@ def _elsewhere() -> Iterator[None]:
         os.chdir(before)
 
 
-def _knock(address: str | None) -> None:
+def _check_head(address: str | None) -> None:
     """Raise ``OSError`` if ``HOST:PORT`` does not answer. Ray would try for minutes and then end the process."""
     found = _HOST_PORT.fullmatch(address or "")
     if found:
@@ -116,7 +116,7 @@ def _watch(head: str, over: threading.Event) -> None:
     missed = 0
     while not over.wait(_KNOCK):
         try:
-            _knock(head)
+            _check_head(head)
             missed = 0
         except OSError:
             missed += 1

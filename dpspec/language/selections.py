@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-
-from dpspec.contract import Json
 
 #: Kind of the mechanism that publishes the best cell, and kind of the claims about it.
 SELECTION, CLAIM_KIND = "selection", "approx-dp"
@@ -19,12 +16,6 @@ CELL_BLOCKS = ("mechanism", "model", "training", "threat_model")
 #: Maximum length of a spec name, and the suffix of a selection's name.
 _LONGEST_NAME = 80
 _NAMED = re.compile(r" best of [0-9]+$")
-
-
-def is_selection(document: Mapping[str, Json]) -> bool:
-    """Return True if a resolved document is a selection spec."""
-    mechanism = document.get("mechanism")
-    return isinstance(mechanism, Mapping) and mechanism.get("kind") == SELECTION
 
 
 def best_of(name: str) -> str:

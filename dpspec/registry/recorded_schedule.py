@@ -47,7 +47,7 @@ class RecordedSchedule(Audit):
 RECORDED_MECHANISM = Mechanism(
     kind=KIND,
     summary="What a recorded training executed: its own schedule, compared with no declared one",
-    description="the training that a recording shows",
+    description="the executed schedule of batches and noise",
     schemas=Schemas(
         mechanism={
             "type": "object",

@@ -1,1 +1,1 @@
-"""One small file per report format, each a pure function of a result; none of them computes a number of its own."""
+"""Report formats: pure functions of a result, which compute no privacy bounds."""

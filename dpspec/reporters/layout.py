@@ -116,6 +116,16 @@ def pictures(series: Series) -> tuple[str, ...]:
     return tuple(str(name) for name in names if name in series.columns)
 
 
+def constants(series: Series) -> str:
+    """Return ``noise std sigma 0.0379, smoothness mu 1.381`` for a series of constants; empty for others."""
+    names, values = str(series.plot.get("x", "")), series.plot.get("y")
+    column = str(values[0]) if isinstance(values, tuple) and values else ""
+    if series.plot.get("kind") != "constants" or names not in series.columns or column not in series.columns:
+        return ""
+    pairs = zip(series.columns[names], series.columns[column], strict=True)
+    return ", ".join(f"{labels.value(name)} {series_cell(series, column, value)}" for name, value in pairs)
+
+
 def series_table(series: Series, room: int) -> tuple[str, ...]:
     """Return the lines of a short series, bounds rounded in their direction; empty if it is long or too wide."""
     head = tuple(column for column in series.columns if column not in pictures(series))

@@ -6,6 +6,7 @@ Text from specs and plugins is returned unescaped: each format escapes it.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dpspec.contract import Assumption, FrozenMap, Json
@@ -102,7 +103,8 @@ def outcomes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[s
         of = "" if len(audits) == 1 else f" in {title}"
         reason = f": {worst.reason[:1].lower()}{worst.reason[1:].rstrip('.')}" if worst.reason else ""
         verb = _PREDICATES[labels.verdict_label(audit, worst)].partition(":")[0].replace("{is}", "is")
-        yield f"The claim {worst.claim} ({worst.text}){of} {verb}{reason}."
+        subject = "The claim" if worst.claim == "claim" else f"The claim {worst.claim}"
+        yield f"{subject} ({worst.text}){of} {verb}{reason}."
     if len(private) > 1:
         yield _counted("privacy claim", [(audit, one) for audit, _, one in private])
     metrics = [(audit, one) for audit, _, one in claims if one.kind == "metric"]
@@ -239,7 +241,7 @@ def _untested(audits: Sequence[AuditResult]) -> Iterator[str]:
 def _plainly(of: Assumption) -> str:
     """``scores are normal (gaussian-scores)``: the text to its first semicolon or stop, and the name."""
     text = re.split(r";|\. ", of.text, maxsplit=1)[0].strip()
-    return f"{shortened(text, 160)} ({of.name})" if text else of.name
+    return f"{textwrap.shorten(text, 120, placeholder='...')} ({of.name})" if text else of.name
 
 
 def _named(names: Sequence[str]) -> str:

@@ -276,6 +276,9 @@ def constants_series(declared: Declaration, pipeline: Pipeline) -> dps.Series:
         kit.columns_of(("constant", "value", "from"), rows),
         rigor=RIGOR,
         source=PAPER,
+        x="constant",
+        y=["value"],
+        kind="constants",
     )
 
 

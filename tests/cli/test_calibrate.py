@@ -46,7 +46,7 @@ def test_the_text(dpspec, counting):
         in text
     )
     assert "does not: - held (epsilon <= 1.5 at delta = 1e-6): only epsilon <= 1.51" in text
-    assert "This speaks of the mechanism as declared." in text
+    assert "This applies to the declared mechanism." in text
     assert all(len(line) <= 80 for line in ended.out.split("\n"))
     assert support.RAN == []
 
@@ -186,7 +186,7 @@ def test_values_that_rest_on_the_data_stay_inside(dpspec, counting, monkeypatch)
 
 
 def test_progress_is_shown_where_it_takes_long(dpspec, counting, monkeypatch):
-    from dpspec.cli.terminal import progress
+    from dpspec.cli import progress
 
     def bound(self, spec, context):
         context.progress(2, 2, "thinking")

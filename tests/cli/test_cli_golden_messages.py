@@ -105,9 +105,9 @@ add "" for missing values
 child.yaml:4:123: error[unsupported]: 'group' takes no records with missing values
  4 | ...columns: [age], missing: ['']}
    |                             ^^^^
-   = help: leave missing out and write a public constant into the empty cells
-           beforehand, which costs nothing, or take a mechanism that imputes and
-           accounts for it
+   = help: remove missing and write a public constant into the empty cells
+           beforehand, which costs no privacy, or use a mechanism that imputes
+           and accounts for it
 """,
         ),
     ],

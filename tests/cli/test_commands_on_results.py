@@ -49,7 +49,7 @@ def test_no_report_replaces_the_result_that_it_is_of(dpspec, stored, tmp_path):
     for output in (stored, tmp_path / "link.json"):
         ended = dpspec("report", stored, "--format", "markdown", "-o", output)
         assert ended.code == 2
-        assert "is the result that is read" in ended.err
+        assert "would replace the result" in ended.err
     assert stored.read_bytes() == before
 
 
@@ -206,7 +206,7 @@ def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkey
     ended = dpspec("verify", stored)
     assert ended.code == 1
     assert "recomputed: 0.95\n" in ended.out
-    assert ended.out.endswith(f"\n1 value of {stored} did not come out again\n")
+    assert ended.out.endswith(f"\n1 value of {stored} differs from the recomputation\n")
 
 
 class TestSeveralResults:

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from dpspec.cli.app import main
-from dpspec.cli.terminal.exit_codes import run_to_exit_code
+from dpspec.cli.exit_codes import run_to_exit_code
 from dpspec.contract import Diagnostic
 from dpspec.errors import (
     ExitCode,
@@ -133,8 +133,8 @@ def run_python(code: str, **options) -> subprocess.Popen:
 
 def test_a_reader_that_goes_away_changes_nothing_about_the_outcome():
     code = (
-        "import sys\nfrom dpspec.cli.terminal.exit_codes import run_to_exit_code\n"
-        "from dpspec.cli.terminal.output import emit\n"
+        "import sys\nfrom dpspec.cli.exit_codes import run_to_exit_code\n"
+        "from dpspec.cli.output import emit\n"
         "def command():\n    sys.stdin.readline()\n    [emit('x' * 10000) for _ in range(100)]\n    return 1\n"
         "sys.exit(run_to_exit_code(command, []))"
     )
@@ -159,7 +159,7 @@ def test_a_help_text_without_a_reader_is_no_failure():
 
 
 def test_characters_that_stdout_cannot_hold_are_written_out():
-    code = "from dpspec.cli.terminal.output import *\ntolerate_any_character()\nemit('\\u6f22 \\udc80')"
+    code = "from dpspec.cli.output import *\ntolerate_any_character()\nemit('\\u6f22 \\udc80')"
     process = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

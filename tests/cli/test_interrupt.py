@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from dpspec.cli.terminal import interrupt
-from dpspec.cli.terminal.exit_codes import run_to_exit_code
+from dpspec.cli import interrupt
+from dpspec.cli.exit_codes import run_to_exit_code
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def test_results_have_a_descriptor_of_their_own(tmp_path: Path) -> None:
     script = tmp_path / "printing.py"
     script.write_text(
         "import os, sys\n"
-        "from dpspec.cli.terminal.output import emit, results_apart\n"
+        "from dpspec.cli.output import emit, results_apart\n"
         "from dpspec.registry.foreign_code import attempt\n"
         "with results_apart():\n"
         "    def foreign():\n"

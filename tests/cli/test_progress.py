@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from dpspec.cli.terminal import progress
-from dpspec.cli.terminal.progress import Progress
+from dpspec.cli import progress
+from dpspec.cli.progress import Progress
 from dpspec.contract.events import (
     Noticed,
     Progressed,

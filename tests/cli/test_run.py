@@ -131,9 +131,9 @@ def test_the_command_to_reproduce_holds_what_numbers_depend_on(dpspec, counting)
     [
         (["--report", "json"], "--report expects FORMAT=PATH, got 'json'"),
         (["--report", "jsno=x"], "unknown report format 'jsno'; did you mean 'json'?"),
-        (["--report", "json=no/such/folder/x.json"], "there is no folder no/such/folder"),
+        (["--report", "json=no/such/folder/x.json"], "the folder no/such/folder does not exist"),
         (["--report", "json=."], "it is a folder"),
-        (["--report", "json=x", "--report", "text=x"], "two reports have the path x; give each a path of its own"),
+        (["--report", "json=x", "--report", "text=x"], "two reports have the path x; choose different paths"),
         (["--device", "gpu"], "--device must be auto, cpu, cuda or cuda:N, got 'gpu'"),
         (["--ray-address", "auto"], "--ray-address requires --executor ray"),
         (["--max-minutes", "-1"], "--max-minutes"),
@@ -159,7 +159,7 @@ def test_verify_accepts_what_run_wrote_and_names_what_was_edited(dpspec, countin
     assert ended.code == 1
     assert "coin: findings[0].value (epsilon <= 0.9, delta 0, closed form)\n" in ended.out
     assert "    recorded:   0.9\n    recomputed: 1.0\n" in ended.out
-    assert "1 value of edited.json did not come out again" in ended.out
+    assert "1 value of edited.json differs from the recomputation" in ended.out
 
 
 def test_plan_says_what_a_run_costs_and_trains_nothing(dpspec, counting):
@@ -273,7 +273,7 @@ def test_a_confidence_that_was_raised_is_told_against_a_baseline_and_fails_nothi
     assert ended.code == 0
     told = " ".join(ended.err.split())
     assert "audit.confidence 0.95 -> 0.99, at which attacks refute less" in told
-    assert "Nothing got worse than in the baseline." in told
+    assert "No regression from the earlier result." in told
 
 
 @pytest.fixture
@@ -295,7 +295,7 @@ def test_a_regression_names_its_cause_and_the_bound(dpspec, known):
     assert cause.endswith("mechanism.noise_multiplier 1.0 -> 0.5")
     assert re.search(r"The certified lower bound [\d.]+ \(.*\) exceeds the claimed [\d.]+\.", ended.err)
     assert any(line.startswith("- mine / ") and ": upper " in line for line in lines)
-    assert lines[-1] == "Worse than the baseline."
+    assert lines[-1] == "Worse than the earlier result."
 
 
 def test_the_reason_of_a_regression_is_not_printed_twice(dpspec, known):
@@ -306,4 +306,4 @@ def test_the_reason_of_a_regression_is_not_printed_twice(dpspec, known):
 
 def test_changes_without_a_regression_are_not_printed(dpspec, known):
     ended = dpspec(*known, "--set", "mechanism.noise_multiplier=1.1", "-q")
-    assert (ended.code, ended.err) == (0, "Nothing got worse than in the baseline.\n")
+    assert (ended.code, ended.err) == (0, "No regression from the earlier result.\n")

@@ -126,7 +126,7 @@ def test_explain_what_attacks_are_made_of(dpspec):
     said = dpspec("explain", "likelihood-ratio").out
     assert said.startswith("score likelihood-ratio, by dpspec ")
     assert "It learns from half of the canaries" in said
-    assert "It trains 32 models of its own for each run" in dpspec("explain", "shadow").out
+    assert "It trains 32 additional models per run" in dpspec("explain", "shadow").out
     assert "did you mean 'orthogonal'?" in dpspec("explain", "ortogonal").err
 
 

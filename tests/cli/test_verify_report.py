@@ -42,7 +42,7 @@ def test_verify_names_what_was_edited_in_a_report(dpspec, tmp_path):
     path.write_text(page.replace(shown, "[none, 0.5]"), encoding="utf-8")
     ended = dpspec("verify", path)
     assert ended.code == 1
-    assert "the page shows what its result does not say, under 'Every claim with its verdict'" in ended.out
+    assert "the page differs from its result, under 'Every claim with its verdict'" in ended.out
     assert f"shown:       [none, 0.5]\n    its result:  {shown}" in ended.out
 
     inside = json.loads(extract(page))

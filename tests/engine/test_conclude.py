@@ -12,7 +12,7 @@ from support.audits import HERE, MEASURED, approx, attack, bound, check, spec
 from dpspec.contract import Assumption, Audit, Check, Evidence, Facts, Finding, FrozenMap, Plan, Scope, Series, Trial
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.prepare import check as problems
-from dpspec.engine.running.conclude import Bounded, conclude, with_extent
+from dpspec.engine.running.conclude import Bounded, conclude, with_data_size
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, PluginError
@@ -55,13 +55,13 @@ def test_both_neighbours_of_an_attack_hold_so_many_records(scope: Scope, group_s
         attack(9, 9, 9, scope=scope, group_size=group_size),
         bound(1.0, scope=scope, group_size=group_size),
     ):
-        found: Any = with_extent(outcome, prepared())
+        found: Any = with_data_size(outcome, prepared())
         assert found.scope.min_records == least
         assert dataclasses.replace(found, scope=outcome.scope) == outcome
 
 
 def test_a_user_may_leave_with_all_records() -> None:
-    found = with_extent(attack(9, 9, 9, scope=HERE, group_size=2), prepared(records_per_unit=4))
+    found = with_data_size(attack(9, 9, 9, scope=HERE, group_size=2), prepared(records_per_unit=4))
     assert found.scope.min_records == 569 - 2 * 4
 
 
@@ -69,7 +69,7 @@ def test_neighbours_miss_the_same_entries_where_nobody_misses_any() -> None:
     planted = dataclasses.replace(HERE, data="planted")
 
     def neighbours(scope: Scope, data: Prepared) -> str:
-        return with_extent(attack(9, 9, 9, scope=scope), data).scope.neighbours
+        return with_data_size(attack(9, 9, 9, scope=scope), data).scope.neighbours
 
     assert neighbours(HERE, prepared()) == neighbours(planted, prepared()) == ALIKE
     assert neighbours(HERE, prepared(missing_allowed=True)) == ALIKE
@@ -81,7 +81,7 @@ def test_neighbours_miss_the_same_entries_where_nobody_misses_any() -> None:
 
 
 def test_checks_have_no_scope() -> None:
-    assert with_extent(check(0.5), prepared()) == check(0.5)
+    assert with_data_size(check(0.5), prepared()) == check(0.5)
 
 
 SPEC = """\

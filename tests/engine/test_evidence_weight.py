@@ -12,7 +12,7 @@ from support import audits
 
 from dpspec.contract import Claim, Evidence, Finding, Scope, Trial
 from dpspec.contract.frozen import FrozenMap
-from dpspec.engine.judging.evidence_weight import claim_scope, covers, shortfall, unmeasured
+from dpspec.engine.judging.evidence_weight import claim_scope, covers, missing_measurements, shortfall
 from dpspec.stats import utility
 
 #: Every part of a scope with its values from strong to weak, and what does not compare.
@@ -243,7 +243,7 @@ def test_the_reason_names_what_was_measured(right: int) -> None:
 def test_an_open_claim_about_what_nobody_measured_is_told_what_was() -> None:
     misspelt = audits.claim("metric", name="acuracy", at_least=0.75)
     found = [one for one in outcomes(MODEL, [500]) if isinstance(one, Finding)]
-    told = list(unmeasured([audits.verdict(misspelt, *found)], found))
+    told = list(missing_measurements([audits.verdict(misspelt, *found)], found))
     assert told == [f"claim {misspelt.id}: 'acuracy' was not measured; measured were accuracy"]
-    assert not list(unmeasured([audits.verdict(PIPELINE, *found), audits.verdict(MODEL, *found)], found))
-    assert not list(unmeasured([audits.verdict(misspelt)], []))
+    assert not list(missing_measurements([audits.verdict(PIPELINE, *found), audits.verdict(MODEL, *found)], found))
+    assert not list(missing_measurements([audits.verdict(misspelt)], []))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpspec.engine.running.run_options import foreseen, span
+from dpspec.engine.running.run_options import format_time_range, span
 
 #: By spec: the plan's seconds, and the processor's for all trials, on one core.
 TOOK = {
@@ -39,4 +39,4 @@ def test_the_plan_lies_within(seconds: float) -> None:
 
 
 def test_in_words() -> None:
-    assert foreseen(3.0) == "1.0 s to 17 s"
+    assert format_time_range(3.0) == "1.0 s to 17 s"

@@ -13,7 +13,8 @@ from support.opacus_training import Training
 from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import Channel
-from dpspec.engine.recorded.channels import CHANNELS, UNKNOWN, assumes, channel_of, channels, complete
+from dpspec.engine.recorded.channels import CHANNELS, assumes, channel_of, channels, complete
+from dpspec.engine.results.recording import UNKNOWN
 from dpspec.errors import UsageError
 
 

@@ -71,7 +71,7 @@ def test_what_has_no_bound_of_its_own_has_no_spec(tmp_path, monkeypatch, capsys)
 def test_a_mechanism_beside_a_run_makes_no_sense(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["new", "spec", "a", "--from", "run", "--mechanism", "group"]) == 2
-    assert "leave out --mechanism" in capsys.readouterr().err
+    assert "remove --mechanism" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore")

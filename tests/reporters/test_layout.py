@@ -14,7 +14,7 @@ from dpspec.engine.results.result import Result
 from dpspec.errors import ResultError
 from dpspec.reporters import html
 from dpspec.reporters.formats import terminal
-from dpspec.reporters.layout import findings_table, rounding, series_cell, series_table, text_table
+from dpspec.reporters.layout import constants, findings_table, rounding, series_cell, series_table, text_table
 
 ROWS = [("short", "a summary that is long enough to be folded at forty columns", "x 1"), ("longer-name", "", "y 2")]
 
@@ -129,3 +129,18 @@ def test_wrong_bounds_of_series_are_refused() -> None:
     document = json.loads(codec.dump(result()))
     del document["audits"][0]["series"][0]["bounds"]
     assert codec.load(json.dumps(document)).audits[0].series[0].bounds == {}
+
+
+def test_a_series_of_constants_is_in_the_brief_report() -> None:
+    held = Series(
+        name="constants",
+        title="Constants",
+        columns=FrozenMap({"constant": ["noise std sigma", "L"], "value": [0.037912, 2]}),
+        units=FrozenMap(),
+        rigor="theorem",
+        source="",
+        plot=FrozenMap({"kind": "constants", "x": "constant", "y": ["value"]}),
+    )
+    assert "- Constants: noise std sigma 0.03791, L 2" in terminal.render_brief(result(held), width=200)
+    gone = dataclasses.replace(held, plot=FrozenMap({"kind": "constants", "x": "gone", "y": ["value"]}))
+    assert constants(gone) == constants(SERIES) == ""

@@ -11,12 +11,11 @@ from dpspec.contract import Assumption, Check, Facts
 from dpspec.contract.findings import Channel
 from dpspec.engine.recorded import check
 from dpspec.engine.recorded.canary_bound import CanaryBound, canary_bound
-from dpspec.engine.recorded.channels import UNKNOWN
 from dpspec.engine.recorded.check import RunClaim as Question
 from dpspec.engine.recorded.executed_run import ObservedRun, RecordedRuns, observe
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.recorded.schedule import ZERO_OUT, ScheduleEpsilon, epsilon_of
-from dpspec.engine.results.recording import AccountantReport, RecordedPhase
+from dpspec.engine.results.recording import UNKNOWN, AccountantReport, RecordedPhase
 from dpspec.engine.results.result import AuditResult, Conformance, Result
 from dpspec.errors import ExitCode
 from dpspec.language.load import from_document

@@ -1,4 +1,4 @@
-"""``dpspec cache``: the trials that are kept between runs."""
+"""``dpspec cache``: the stored trials."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpspec.cli.arguments import DEFAULT_STORE, StoreKey, StorePlace
-from dpspec.cli.terminal.output import emit, page_width
+from dpspec.cli.output import emit, page_width
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import quoted
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from dpspec.engine.storage.trial_store import Entry
 
-app = typer.Typer(help="List, check and remove the trials that are kept between runs.", no_args_is_help=True)
+app = typer.Typer(help="List, check and remove stored trials.", no_args_is_help=True)
 
 
-@app.command("ls", short_help="List stored trials by the spec that asked for them.")
+@app.command("ls", short_help="List stored trials by spec.")
 def list_trials(
     store: StorePlace = DEFAULT_STORE,
     keys: Annotated[bool, typer.Option("--keys", help="One line per trial, with its key.")] = False,
 ) -> int:
-    """List stored trials: by the spec that first asked for them, with kind, number, size and date."""
+    """List stored trials by the spec that first used them, with kind, number, size and date."""
     from dpspec.engine.results.decimals import size
     from dpspec.engine.storage.trial_store import Store
     from dpspec.reporters.layout import text_table
@@ -83,7 +83,7 @@ def verify_trials(store: StorePlace = DEFAULT_STORE, store_key: StoreKey = None)
 
     trial_store, damaged, count = Store(store, read_key(store_key)), 0, 0
     if not trial_store.exists():
-        raise UsageError(f"there is no store at {trial_store.location}: nothing was compared")
+        raise UsageError(f"no store at {trial_store.location}: nothing was compared")
     for key in list(trial_store.keys()):
         damages: list[str] = []
         count += 1

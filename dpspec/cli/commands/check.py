@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from dpspec.cli.arguments import Internal
-from dpspec.cli.terminal.output import emit
+from dpspec.cli.output import emit
 from dpspec.errors import UsageError
 
 
 class Adjacency(StrEnum):
-    """Who is compared with whom."""
+    """The neighboring datasets."""
 
     ZERO_OUT = "zero-out"
     ADD_REMOVE = "add-remove"
@@ -24,12 +24,12 @@ def check(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="The folder that dpspec.record wrote.", show_default=False)
     ],
-    delta: Annotated[float, typer.Option(metavar="D", help="At which delta, above 0 and below 1.")] = 1e-5,
+    delta: Annotated[float, typer.Option(metavar="D", help="The delta of the claim, above 0 and below 1.")] = 1e-5,
     epsilon: Annotated[
         float | None,
         typer.Option(
             metavar="E",
-            help="What is claimed; without it nothing is proved, and the command never ends with 0.",
+            help="The claimed epsilon; without a claim the command never ends with 0.",
             show_default=False,
         ),
     ] = None,
@@ -38,7 +38,7 @@ def check(
         typer.Option(
             "--group-size",
             metavar="K",
-            help="For groups of so many records; the claim is about the first. Repeatable; 1 by default.",
+            help="The number of records of a group; the first is that of the claim. Repeatable; 1 by default.",
             show_default=False,
         ),
     ] = [],  # noqa: B006 - typer copies it
@@ -46,7 +46,8 @@ def check(
         Adjacency,
         typer.Option(
             "--adjacency",
-            help="zero-out: records are put to nothing, their number is public. add-remove: it is not.",
+            help="zero-out: a null record replaces a record, and the number of records is public. add-remove: the "
+            "number is private.",
         ),
     ] = Adjacency.ZERO_OUT,
     public_constants: Annotated[
@@ -69,7 +70,7 @@ def check(
         list[str],
         typer.Option(
             metavar="NAME",
-            help="Assume a channel, or an assumption, that the recording leaves open. A proof names it. Repeatable.",
+            help="Assume an open channel or assumption of the recording. A proof names it. Repeatable.",
             show_default=False,
         ),
     ] = [],  # noqa: B006
@@ -91,12 +92,12 @@ def check(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON: --report json=-.")] = False,
 ) -> int:
-    """Compare a recorded training with a claim: what was executed, its epsilon, its accountant's figure.
+    """Compare a recorded training with a claim: the executed schedule, its epsilon, its accountant's figure.
 
     Scored canaries (dpspec.plant) are evidence: they may refute the claim, or contradict the recording.
 
-    Ends with 0 if the claim is proved of the executed schedule and the run conforms, with 1 if not, with 5 if nothing
-    is claimed and the run conforms, or no step was recorded, and with 3 if the folder holds no recorded run, or was
+    Ends with 0 if the claim is proved for the executed schedule and the run conforms, with 1 if not, with 5 if there is
+    no claim and the run conforms, or no step was recorded, and with 3 if the folder has no recorded run, or was
     changed. `dpspec run` of a spec that names the folder gives the same verdict.
     """
     if not 0.0 < delta < 1.0:

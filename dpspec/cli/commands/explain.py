@@ -1,4 +1,4 @@
-"""``dpspec explain``: what a diagnostic code, a key of a spec, a kind, a choice or a verdict means."""
+"""``dpspec explain``: the meaning of a diagnostic code, a key of a spec, a kind, a choice or a verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpspec.cli.terminal.output import emit, page_width
+from dpspec.cli.output import emit, page_width
 from dpspec.contract.attacks import Canary, Score
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import close_matches, joined, plain, quoted
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 _FAMILIES = (("mechanisms", "mechanism"), ("datasets", "data"), ("models", "model"), ("backends", "backend"))
 
-#: What attacks are made of: chosen by a key of the audit.
+#: The providers of attacks, with the key of the audit that selects them.
 _ATTACKS = (("canaries", "canary", "audit.canary.kind"), ("scores", "score", "audit.score"))
 
-#: The key whose value chooses among a family's kinds, or among the kinds of claims.
+#: The key that selects a kind of a family or of claims.
 _CHOOSER = {
     "mechanism": "mechanism.kind",
     "data": "data.kind",
@@ -32,7 +32,7 @@ _CHOOSER = {
     "claim": "claims.kind",
 }
 
-#: Shorter words than this stand in every description.
+#: Shorter words are not searched in descriptions.
 _SHORTEST = 4
 
 
@@ -71,8 +71,8 @@ def explain(
     ]
     if what in catalog.reporters:
         blocks.append(_kind("report format", what, catalog.reporters[what], ()))
-    told = VERDICTS if what in ("verdict", "verdicts") else {what: VERDICTS[what]} if what in VERDICTS else {}
-    blocks += [f"verdict {verdict}\n{_folded(text)}" for verdict, text in told.items()]
+    verdicts = [verdict for verdict in VERDICTS if what in ("verdict", "verdicts", verdict)]
+    blocks += [f"verdict {verdict}\n{_folded(VERDICTS[verdict])}" for verdict in verdicts]
     claims = _of_kind("claim", what, all_keys)
     if claims:
         blocks.append(f"claim kind {what}\n\n{_listed(claims)}")
@@ -94,7 +94,7 @@ def _has(catalog: Catalog, family: str, kind: str) -> bool:
 
 
 def _code(text: str) -> str:
-    """An explanation with its paragraphs folded; examples, which are indented, stay as they are."""
+    """An explanation with folded paragraphs and unchanged examples, which are indented."""
     import textwrap
 
     width = page_width()
@@ -117,7 +117,7 @@ def _kind(family: str, kind: str, offered: Offered, known: Sequence[Key]) -> str
 
 
 def _attack(family: str, chooser: str, offered: Offered) -> str:
-    """A kind of canary or a score: what it is, what it needs, and its own keys."""
+    """A kind of canary or a score, its requirements and its keys."""
     provider = offered.provider
     lines = [f"{family} {provider.kind}, by {offered.distribution} {offered.version}", _folded(provider.summary)]
     lines += [_folded(text) for text in _needs(provider)]
@@ -129,26 +129,26 @@ def _attack(family: str, chooser: str, offered: Offered) -> str:
 
 
 def _needs(provider: Canary | Score) -> Iterator[str]:
-    """What it takes to plant such a canary, or to score by it."""
+    """The requirements of a canary or a score."""
     if isinstance(provider, Score):
-        yield "It sees the first and the last model and knows the data; it is given no coin that is guessed."
+        yield "It uses the first and the last model and the data, and no inclusion bit that it guesses."
         if provider.learns:
-            yield "It learns from half of the canaries, whose coins it is told; those are not guessed."
+            yield "It learns from half of the canaries and their inclusion bits; it guesses the other half."
         if provider.gradients:
-            yield "It needs an optimizer whose updates can be undone, and room for the gradients of all canaries."
+            yield "It needs an optimizer with invertible updates, and memory for the gradients of all canaries."
         if provider.models:
-            yield f"It trains {provider.models} models of its own for each run, and is for one run, not many."
+            yield f"It trains {provider.models} additional models per run, and supports one-run attacks only."
         return
     if provider.space == "gradient":
-        yield "Space gradient: it needs a backend that plants gradients (capability gradient-canaries)."
+        yield "Space gradient: it needs a backend with the capability gradient-canaries."
     else:
         yield "Space input: records among the training records, with any backend."
-    looks = "It looks at the training records" if provider.reads_data else "It does not see the training records"
-    yield f"{looks}; no coin is given to it."
+    reads = "It reads the training records" if provider.reads_data else "It does not read the training records"
+    yield f"{reads}, and no inclusion bit."
 
 
 def _of_kind(family: str, kind: str, known: Sequence[Key]) -> list[Key]:
-    """The keys that one kind brings to its own block, each once."""
+    """The distinct keys that a kind adds to its block."""
     from dpspec.cli.spec_keys import Condition
 
     chooser = _CHOOSER.get(family, "")
@@ -159,7 +159,7 @@ def _of_kind(family: str, kind: str, known: Sequence[Key]) -> list[Key]:
 
 
 def _choosing(value: str, known: Sequence[Key]) -> list[Key]:
-    """The keys that take a value among a few, each path once, whatever the kinds."""
+    """The distinct keys with a choice that includes the value."""
     from dpspec.cli.spec_keys import choices
 
     taking = {key.path: dataclasses.replace(key, conditions=()) for key in known if value in choices(key)}
@@ -167,7 +167,7 @@ def _choosing(value: str, known: Sequence[Key]) -> list[Key]:
 
 
 def _mentioning(value: str, known: Sequence[Key]) -> list[Key]:
-    """The keys of free text whose description names a value, each path once."""
+    """The distinct text keys whose description names the value."""
     if len(value) < _SHORTEST:
         return []
     word = re.compile(rf"(?<![\w-]){re.escape(value)}(?![\w-])")
@@ -180,7 +180,7 @@ def _mentioning(value: str, known: Sequence[Key]) -> list[Key]:
 
 
 def _listed(keys: Sequence[Key]) -> str:
-    """Keys with their types and descriptions, one below the other; those of maps in a list are left to the list."""
+    """Keys with their types and descriptions, without the keys of maps in a list."""
     lists = tuple(f"{key.path}." for key in keys if key.type.startswith("list of map"))
     lines = []
     for key in keys:
@@ -190,7 +190,7 @@ def _listed(keys: Sequence[Key]) -> str:
 
 
 def _key(cases: Sequence[Key], known: Sequence[Key]) -> str:
-    """A key, in all the cases in which it says the same, and what stands below it."""
+    """A key with its conditions, and the keys below it."""
     from dpspec.cli.spec_keys import when
 
     key = cases[0]
@@ -205,7 +205,7 @@ def _key(cases: Sequence[Key], known: Sequence[Key]) -> str:
 
 
 def _along(key: Key, below: Key) -> bool:
-    """Whether a key below another exists without a choice inside that other: ``data.kind``, but not ``data.path``."""
+    """Whether a key below another exists for all choices inside the other: ``data.kind``, not ``data.path``."""
     further = set(below.conditions) - set(key.conditions)
     return set(key.conditions) <= set(below.conditions) and not any(c.path.startswith(f"{key.path}.") for c in further)
 

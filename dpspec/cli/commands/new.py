@@ -13,11 +13,10 @@ from typing import Annotated
 
 import typer
 
-from dpspec.cli.starter_spec import starter_spec
-from dpspec.cli.terminal.output import emit
+from dpspec.cli.output import emit
 from dpspec.errors import ExitCode, UsageError
 
-#: Where each template goes. The suffix ``.tmpl`` keeps tools from taking templates for code.
+#: The place of each template. The suffix ``.tmpl`` hides templates from tools for Python code.
 _FILES = {
     "README.md.tmpl": "README.md",
     "pyproject.toml.tmpl": "pyproject.toml",
@@ -29,23 +28,29 @@ _ATTACKED = {"attacked.py.tmpl": "$package/__init__.py", "attacked.yaml.tmpl": "
 
 _ATTACK_RULES = """
 * `release` reads its inputs and the context, nothing else; all randomness comes from `context.seed(...)`.
-* Stored releases are made again whenever the version or a file of the package changes. Once they are dear, set
-  `revision_only = True` in the class and raise `trial_revision` when releases change. The suite makes its own."""
+* Stored releases are recomputed if the version or a file of the package changes. If they are expensive, set
+  `revision_only = True` in the class and raise `trial_revision` when releases change. The suite does not use them."""
 
 _PLUGIN_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST_NAME = 40
 
-#: The entry point of what comes with dpspec.
+#: The entry point of dpspec's own providers.
 _TAKEN = "builtin"
 
 
 def write_plugin(name: str, directory: Path, *, bounds_only: bool = False) -> list[Path]:
-    """Write the distribution ``dpspec-NAME`` into the new folder ``directory/dpspec-NAME``; returns its files.
+    """Write the distribution ``dpspec-NAME`` into the new folder ``directory/dpspec-NAME``.
 
-    ``name`` becomes the mechanism kind, ``dpspec_NAME`` the package. Nothing is overwritten. bounds_only: write a
-    mechanism without an attack.
+    Args:
+        name: The mechanism kind; the package is ``dpspec_NAME``.
+        directory: The parent of the new folder.
+        bounds_only: Whether to write a mechanism without an attack.
 
-    Raises ``UsageError`` for a name that will not do, a folder that exists, or one that cannot be written.
+    Returns:
+        The written files.
+
+    Raises:
+        UsageError: The name is invalid, the folder exists, or it cannot be written.
     """
     words = _words(name) | {"attack_part": "", "attack_rules": ""}
     if not bounds_only:
@@ -72,16 +77,16 @@ def write_plugin(name: str, directory: Path, *, bounds_only: bool = False) -> li
 
 
 def _words(name: str) -> dict[str, str]:
-    """What the placeholders stand for; raises ``UsageError`` for a name that will not do."""
+    """The values of the placeholders; raises ``UsageError`` for an invalid name."""
     if name.startswith("dpspec-"):
         raise UsageError(f"leave out the prefix: the plugin {name.removeprefix('dpspec-')!r} is packaged as {name!r}")
     if not _PLUGIN_NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
         raise UsageError(
-            f"{name!r} is no name for a plugin: lower case letters, digits and single hyphens, "
-            f"a letter first, at most {_LONGEST_NAME} characters"
+            f"invalid plugin name {name!r}: use lower case letters, digits and single hyphens, a letter first, at most "
+            f"{_LONGEST_NAME} characters"
         )
     if name == _TAKEN:
-        raise UsageError(f"{name!r} is the name of what comes with dpspec; choose another one")
+        raise UsageError(f"the name {name!r} is reserved for dpspec; choose another one")
     package = "dpspec_" + name.replace("-", "_")
     if importlib.util.find_spec(package) is not None:
         raise UsageError(f"a package {package!r} is already installed; choose another name")
@@ -89,10 +94,10 @@ def _words(name: str) -> dict[str, str]:
     return {"kind": name, "package": package, "distribution": f"dpspec-{name}", "title": title}
 
 
-#: Where the schema lies in an initialised folder.
+#: The schema's place in an initialized folder.
 SCHEMA = Path(".dpspec/spec.schema.json")
 
-#: What keeps the trial store out of version control; the schema stays in.
+#: Excludes the trial store from version control, and not the schema.
 _IGNORED = "store/\n"
 
 
@@ -100,11 +105,12 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The project's folder.")] = Path(),
     mechanism: Annotated[
         str | None,
-        typer.Option("--mechanism", metavar="KIND", help="Whose example to start from.", show_default=False),
+        typer.Option("--mechanism", metavar="KIND", help="The mechanism of the example.", show_default=False),
     ] = None,
 ) -> int:
-    """Write a first spec and the schema for editors; what is already there is never overwritten."""
+    """Write a first spec and the schema for editors, without overwriting files."""
     from dpspec.cli.commands.specs import spec_schema
+    from dpspec.cli.starter_specs import starter_spec
     from dpspec.registry.loader import load_catalog
 
     spec = starter_spec(load_catalog(), mechanism, schema=Path("..") / SCHEMA, name="first")
@@ -117,7 +123,7 @@ def init(
 
 
 def write_new(path: Path, text: str) -> bool:
-    """Write a file that does not exist yet and say so; say that it was kept where it does."""
+    """Write a new file, or keep an existing one; report either."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8", newline="\n") as out:
@@ -139,15 +145,16 @@ def new_spec(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The spec's name; its file is NAME.yaml.")],
     mechanism: Annotated[
         str | None,
-        typer.Option("--mechanism", metavar="KIND", help="Whose example to start from.", show_default=False),
+        typer.Option("--mechanism", metavar="KIND", help="The mechanism of the example.", show_default=False),
     ] = None,
-    folder: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="Where to write it.")] = Path(),
+    folder: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="The folder of the new file.")] = Path(),
     run: Annotated[
         Path | None,
         typer.Option("--from", metavar="RUN", help="The folder of a recorded run to declare.", show_default=False),
     ] = None,
 ) -> int:
-    """Write NAME.yaml from a mechanism's own example, or what a recorded run amounts to; no file is overwritten."""
+    """Write NAME.yaml from a mechanism's example or a recorded run, without overwriting files."""
+    from dpspec.cli.starter_specs import starter_spec
     from dpspec.registry.loader import load_catalog
 
     place = folder / f"{name}.yaml"
@@ -155,9 +162,9 @@ def new_spec(
         raise UsageError(f"{place} already exists; choose another name or folder")
     schema = Path(os.path.relpath(_root_of(folder) / SCHEMA, folder.resolve()))
     if run is not None and mechanism is not None:
-        raise UsageError("--from says which mechanism it is: leave out --mechanism")
+        raise UsageError("--from determines the mechanism: remove --mechanism")
     if run is not None:
-        from dpspec.cli.spec_of_run import spec_of_run
+        from dpspec.cli.starter_specs import spec_of_run
 
         text = spec_of_run(run, schema=schema, name=name, place=folder)
     else:
@@ -170,10 +177,8 @@ def new_spec(
 @app.command("plugin", short_help="Write a plugin whose own tests pass, to change.")
 def new_plugin(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The mechanism kind; the package is dpspec-NAME.")],
-    folder: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="Where to write it.")] = Path(),
-    bounds_only: Annotated[
-        bool, typer.Option("--bounds-only", help="An upper bound alone, without an attack.")
-    ] = False,
+    folder: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="The folder of the new package.")] = Path(),
+    bounds_only: Annotated[bool, typer.Option("--bounds-only", help="An upper bound, without an attack.")] = False,
 ) -> int:
     """Write the package dpspec-NAME: a small mechanism whose own tests pass once it is installed."""
     written = write_plugin(name, folder, bounds_only=bounds_only)
@@ -190,6 +195,6 @@ def new_plugin(
 
 
 def _root_of(folder: Path) -> Path:
-    """The nearest folder from here upwards that was initialised, or this one."""
+    """The nearest initialized folder among this one and its parents, or this one."""
     here = folder.resolve()
     return next((place for place in (here, *here.parents) if (place / SCHEMA).is_file()), here)

@@ -1,7 +1,4 @@
-"""``dpspec plugins``: what is installed, what it offers, and what is broken and why.
-
-With ``--check NAME``, whether a plugin keeps the promises of the contract, told one by one.
-"""
+"""``dpspec plugins``: installed providers and broken plugins, and with ``--check`` a test of a plugin's contract."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpspec.cli.terminal.output import emit, page_width
+from dpspec.cli.output import emit, page_width
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.errors import ExitCode, UsageError
 from dpspec.registry.descriptors import FAMILIES
@@ -27,12 +24,12 @@ def plugins(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Try whether a plugin keeps the promises of the contract; a mechanism's example is run three times.",
+            help="Test the contract of a plugin; a mechanism's example runs three times.",
             show_default=False,
         ),
     ] = None,
 ) -> int:
-    """List what the installed plugins offer, broken ones with the reason; or try one of them."""
+    """List the providers of installed plugins, and broken plugins with the reason; or test a plugin."""
     if check is not None:
         return check_promises(check)
     from dpspec.registry.loader import load_catalog
@@ -99,7 +96,7 @@ def _as_text(catalog: Catalog) -> str:
 
 
 def check_promises(name: str) -> ExitCode:
-    """Try everything that the plugin ``name`` offers; ``name`` is the plugin's, its distribution's or a kind of it."""
+    """Test all providers of a plugin; ``name`` is a plugin, a distribution or a kind."""
     from dpspec.registry.loader import load_registry
     from dpspec.testing.inspection import inspect
 
@@ -116,7 +113,7 @@ def check_promises(name: str) -> ExitCode:
         emit(f"{distribution}: plugin {plugin}")
         promises = []
         for promise in inspect(registry, distribution, plugin, None if name in (distribution, plugin) else name):
-            emit(_told(promise))
+            emit(_result(promise))
             promises.append(promise)
         failed, left_out = sum(bool(p.broken) for p in promises), sum(bool(p.left_out) for p in promises)
         emit(_counted(len(promises) - failed - left_out, failed, left_out))
@@ -125,7 +122,7 @@ def check_promises(name: str) -> ExitCode:
 
 
 def _by_distribution(catalog: Catalog) -> dict[tuple[str, str], set[str]]:
-    """Every usable plugin, as (distribution, name), with the names by which it can be asked for."""
+    """Each usable plugin, as (distribution, name), with the names that select it."""
     plugins: dict[tuple[str, str], set[str]] = {}
     for family in FAMILIES:
         for kind, offered in getattr(catalog, family.field).items():
@@ -135,7 +132,7 @@ def _by_distribution(catalog: Catalog) -> dict[tuple[str, str], set[str]]:
 
 
 def _show_broken(broken: list[BrokenPlugin]) -> bool:
-    """Print why plugins cannot be used; whether there is none."""
+    """Print the reasons of broken plugins; return whether the list is empty."""
     for plugin in broken:
         emit(f"{plugin.distribution} {plugin.version}: plugin {plugin.plugin or '?'} cannot be used")
         emit("\n".join(_indented(plugin.reason)))
@@ -143,12 +140,12 @@ def _show_broken(broken: list[BrokenPlugin]) -> bool:
 
 
 def _counted(kept: int, failed: int, left_out: int) -> str:
-    """How many promises came out how, in one line."""
+    """The number of promises per outcome."""
     return f"{kept} kept" + f", {failed} broken" * bool(failed) + f", {left_out} not tried" * bool(left_out)
 
 
-def _told(promise: Promise) -> str:
-    """A line that says what was demanded and whether it holds, and what was found where it does not."""
+def _result(promise: Promise) -> str:
+    """A line with the demand and its outcome, and the finding if it fails."""
     word = "FAILS" if promise.broken else "-" if promise.left_out else "ok"
     lines = textwrap.wrap(
         f"{promise.provider}: {promise.demand}",
@@ -160,7 +157,7 @@ def _told(promise: Promise) -> str:
 
 
 def _indented(text: str) -> Iterator[str]:
-    """What was found, line by line, with nothing invisible in it."""
+    """The lines of a finding, escaped and folded."""
     for line in text.splitlines():
         yield from textwrap.wrap(
             plain(line), page_width(), initial_indent=" " * 10, subsequent_indent=" " * 10, drop_whitespace=True

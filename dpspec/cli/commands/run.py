@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpspec.cli.arguments import DEFAULT_STORE, AllowChangedClaims, Internal, Overrides, SpecFiles, StoreKey, StorePlace
-from dpspec.cli.terminal.output import emit, note
+from dpspec.cli.output import emit, note
 from dpspec.contract.events import Event, TrialsPlanned
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import plain
@@ -40,7 +40,7 @@ def run(
         typer.Option(
             min=1,
             metavar="N",
-            help="Train about N trials at most, those of open claims first; a re-run resumes.",
+            help="Train at most about N trials, for open claims first; a re-run resumes.",
             show_default=False,
         ),
     ] = None,
@@ -50,14 +50,12 @@ def run(
     workers: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="Run N tasks at once; as many as cores, GPUs and memory allow.", show_default=False
+            min=1, metavar="N", help="Parallel tasks; by default limited by cores, GPUs and memory.", show_default=False
         ),
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(
-            min=1, metavar="N", help="CPU threads of each trial; one where trials are short.", show_default=False
-        ),
+        typer.Option(min=1, metavar="N", help="CPU threads of each trial; one for short trials.", show_default=False),
     ] = None,
     address: Annotated[
         str | None,
@@ -66,7 +64,7 @@ def run(
         ),
     ] = None,
     bounds_only: Annotated[
-        bool, typer.Option("--bounds-only", help="Train nothing: judge the claims by theory alone.")
+        bool, typer.Option("--bounds-only", help="Do not train: judge the claims by theory only.")
     ] = False,
     reports: Annotated[
         list[str],
@@ -79,19 +77,19 @@ def run(
     ] = [],  # noqa: B006
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="RESULT", help="Fail only on what got worse than in this result.", show_default=False),
+        typer.Option(metavar="RESULT", help="Fail only on regressions from this earlier result.", show_default=False),
     ] = None,
     allow_changed_claims: AllowChangedClaims = False,
     internal: Internal = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print the whole report: findings, checks, assumptions, limits.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the last line alone, and no progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the last line, and no progress.")] = False,
 ) -> int:
     """Audit specs: bounds from theory, training, attacks, and a verdict for every claim."""
     from dpspec.cli.arguments import loaded_specs
+    from dpspec.cli.progress import Progress
     from dpspec.cli.report_files import parse_reports, require_apart, show_on_terminal, write_reports
-    from dpspec.cli.terminal.progress import Progress
     from dpspec.engine.running import runner
     from dpspec.engine.running.run_options import RunOptions
     from dpspec.engine.storage.trial_store import Store, read_key
@@ -108,7 +106,7 @@ def run(
     if executor not in catalog.executors:
         raise UsageError(f"--executor must be one of {', '.join(sorted(catalog.executors))}, got {executor!r}")
     if verbose and quiet:
-        raise UsageError("--verbose and --quiet exclude each other: give one of them")
+        raise UsageError("--verbose and --quiet exclude each other: remove one")
     if address is not None and executor == "local":
         raise UsageError("--ray-address requires --executor ray")
     if allow_changed_claims and baseline is None:
@@ -152,10 +150,10 @@ def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, re
     """Print regressions against ``baseline`` and claims whose statement changed; either fails the run.
 
     For an audit that got worse, print its other changes as well, because they may be the cause. A raised confidence is
-    reported without failing: a claim that is no longer refuted at a stricter level has not improved.
+    reported without failing: a claim that only a stricter level does not refute has not improved.
 
     Args:
-        baseline: The earlier result.
+        baseline: The earlier result (``--baseline``).
         result: The result of this run.
         allow_changed_claims: Whether changed statements are accepted.
         reasons: Whether to print why each failing claim fails, which the report of a run that is not quiet shows.
@@ -178,30 +176,30 @@ def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, re
         if reasons and (name, verdict.claim) in claims and not verdict.expected:
             note(plain(f"{name} / {verdict.claim}: {verdict.reason}"))
     if any(change.of_claim for change in worse):
-        note("Claims differ from those of the baseline; --allow-changed-claims accepts that.")
+        note("Claims differ from the earlier result; --allow-changed-claims accepts that.")
     if any(not change.of_claim for change in worse):
-        note("Worse than the baseline.")
+        note("Worse than the earlier result.")
     if not worse:
-        note("Nothing got worse than in the baseline.")
+        note("No regression from the earlier result.")
     return ExitCode.UNEXPECTED if worse else ExitCode.OK
 
 
 def _store_check(store: Store) -> Callable[[Event], None]:
-    """A listener that refuses to train what could not be kept: better now than after the first trial."""
+    """A listener that stops a run before its first trial if the store cannot be written."""
 
-    def heard(event: Event) -> None:
+    def check(event: Event) -> None:
         if not isinstance(event, TrialsPlanned) or event.total == event.stored:
             return
         if (refusal := store.refusal()) is not None:
             raise UsageError(f"cannot keep trials in {store.location}: {refusal}")
 
-    return heard
+    return check
 
 
 def _with_command(
     result: Result, specs: list[Path], overrides: list[str], device: str, threads: int | None, bounds_only: bool
 ) -> Result:
-    """Record the options that numbers depend on, for those who want to reproduce them."""
+    """Record the options that numbers depend on."""
     command = ["dpspec", "run", *(str(path) for path in specs)]
     for override in overrides:
         command += ["--set", override]

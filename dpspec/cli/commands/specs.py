@@ -1,4 +1,4 @@
-"""``dpspec validate``, ``show`` and ``schema``: what is wrong with specs, what they say, and what they may say."""
+"""``dpspec validate``, ``show`` and ``schema``: problems of specs, resolved specs, and the schema."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpspec.cli.arguments import Overrides, SpecFiles
-from dpspec.cli.terminal.output import emit, note, results, wants_color
+from dpspec.cli.output import emit, note, results, wants_color
 from dpspec.contract import Diagnostic
 from dpspec.contract import Path as Place
 from dpspec.errors import ExitCode
@@ -68,7 +68,7 @@ def _problems_of(spec: Spec, catalog: Catalog) -> Iterator[Diagnostic]:
 def show(
     specs: SpecFiles,
     overrides: Overrides = [],  # noqa: B006 - typer copies it
-    origin: Annotated[bool, typer.Option("--origin", help="Say behind each value where it was written.")] = False,
+    origin: Annotated[bool, typer.Option("--origin", help="Add the source of each value as a comment.")] = False,
 ) -> int:
     """Print specs resolved, as YAML: one document for each cell of a matrix."""
     from dpspec.cli.arguments import loaded_specs
@@ -95,7 +95,7 @@ def schema(
     ] = None,
     result: Annotated[bool, typer.Option("--result", help="The schema of results instead of specs.")] = False,
 ) -> int:
-    """Print the JSON Schema of specs with all installed plugins: editors complete and check specs by it."""
+    """Print the JSON Schema of specs with all installed plugins, for editors."""
     text = _result_schema() if result else spec_schema()
     if output is None:
         emit(text)
@@ -108,7 +108,7 @@ def schema(
 
 
 def spec_schema() -> str:
-    """The schema of specs as JSON text."""
+    """Return the schema of specs as JSON text."""
     import json
 
     from dpspec.language.bundle import bundle

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from dpspec.contract import Claim, Evidence, Finding, Scope
 from dpspec.engine.judging.evidence_weight import claim_scope, covers, is_metric, measures, proven_bound, usable
 from dpspec.engine.judging.inequalities import Part, Points, Statement, statement
-from dpspec.engine.judging.judge_input import Concluded, OtherTests, confidence_of
+from dpspec.engine.judging.judge_input import Concluded, PendingTests, confidence_of
 from dpspec.stats.conformance.measurement import LEVEL
 
 #: The audit and place of a piece of evidence, and ``curve`` with its points, or a metric's side with the claimed value
@@ -110,22 +110,22 @@ def counts_of(part: Part, scope: Scope, evidence: Sequence[Evidence]) -> list[tu
 def claim_hypotheses(
     audit: int,
     claim: Claim,
-    said: Statement,
+    stated: Statement,
     scope: Scope,
     evidence: Sequence[Evidence],
     findings: Sequence[Finding],
 ) -> list[tuple[Hypothesis, Evidence]]:
     """The hypotheses of a claim, one per piece of evidence that can refute it."""
-    if said.about_privacy:
-        attacks = attacks_on(claim, scope, evidence) if said.points else []
-        counted = [(part, index, e) for part in said.parts for index, e in counts_of(part, scope, evidence)]
+    if stated.about_privacy:
+        attacks = attacks_on(claim, scope, evidence) if stated.points else []
+        counted = [(part, index, e) for part in stated.parts for index, e in counts_of(part, scope, evidence)]
         return [
-            *(((audit, index, "curve", said.points), e) for index, e in attacks),
+            *(((audit, index, "curve", stated.points), e) for index, e in attacks),
             *(((audit, index, part.side, ((part.claimed, 0.0),)), e) for part, index, e in counted),
         ]
     return [
         ((audit, index, part.side, ((part.claimed, 0.0),)), e)
-        for part in said.parts
+        for part in stated.parts
         for index, e in measurements_of(part, evidence, findings)
     ]
 
@@ -227,7 +227,7 @@ class ClaimTests:
     """
 
     def __init__(
-        self, audits: Sequence[Concluded], findings: Sequence[tuple[Finding, ...]], others: OtherTests
+        self, audits: Sequence[Concluded], findings: Sequence[tuple[Finding, ...]], others: PendingTests
     ) -> None:
         """``findings``: per audit, joined with its checks."""
         self._audits, self._findings = audits, findings
@@ -282,15 +282,15 @@ class ClaimTests:
         return len(every) > len(tested.hypotheses)
 
     def _test(self, number: int, claim: Claim) -> TestedClaim:
-        said, scope = statement(claim), claim_scope(self._audits[number].spec, claim)
+        stated, scope = statement(claim), claim_scope(self._audits[number].spec, claim)
         tested = self._hypotheses(number, claim, self._evidence[number])
         for hypothesis, evidence in tested:
-            self._families[said.about_privacy].add(hypothesis, evidence)
-        return TestedClaim(number=number, claim=claim, statement=said, scope=scope, hypotheses=tested)
+            self._families[stated.about_privacy].add(hypothesis, evidence)
+        return TestedClaim(number=number, claim=claim, statement=stated, scope=scope, hypotheses=tested)
 
     def _hypotheses(self, number: int, claim: Claim, evidence: Sequence[Evidence]) -> list[tuple[Hypothesis, Evidence]]:
-        said, scope = statement(claim), claim_scope(self._audits[number].spec, claim)
-        return claim_hypotheses(number, claim, said, scope, evidence, self._findings[number])
+        stated, scope = statement(claim), claim_scope(self._audits[number].spec, claim)
+        return claim_hypotheses(number, claim, stated, scope, evidence, self._findings[number])
 
     def _to_come(self, number: int, about_privacy: bool) -> int:
         """The maximum number of tests that the missing trials of an audit can add to a family."""
@@ -363,6 +363,8 @@ def reject_bounds(
     findings: Sequence[Sequence[Finding]], evidence: Sequence[Sequence[Evidence]]
 ) -> list[list[RejectedBound]]:
     """The rejected bounds of each audit; the tests of all audits are one family."""
+    if not any(evidence):
+        return [[] for _ in findings]
     family = Family()
     tests = [
         bound_hypotheses(number, of_audit, attacks)

@@ -25,7 +25,7 @@ def rejected(check: Check, family: int) -> bool:
     return check.p_value * family <= LEVEL
 
 
-def looks(there: int, needed: int) -> int:
+def inspections(there: int, needed: int) -> int:
     """The number of inspections of a run that share a check's level.
 
     Each inspection of an incomplete run has more trials than the last, so there are at most as many as trials. The
@@ -41,7 +41,7 @@ def family_sizes(audits: Sequence[tuple[int, int, int]]) -> list[int]:
         audits: Per audit, the numbers of its checks, of its trials and of the trials that it needs.
     """
     checks = sum(made for made, _, _ in audits)
-    return [checks * looks(there, needed) for _, there, needed in audits]
+    return [checks * inspections(there, needed) for _, there, needed in audits]
 
 
 def missing(promised: Sequence[Check], made: Sequence[Check]) -> tuple[Check, ...]:
@@ -50,14 +50,14 @@ def missing(promised: Sequence[Check], made: Sequence[Check]) -> tuple[Check, ..
     A check keeps a promise with the same assumption, ``observed`` and note, possibly extended by its result after a
     comma. Each keeps one promise. An abstaining check keeps its promise.
     """
-    left, gone = list(range(len(made))), set()
+    left, absent = list(range(len(made))), set()
     for number in sorted(range(len(promised)), key=lambda number: -len(promised[number].note)):
         keeping = next((index for index in left if _keeps(made[index], promised[number])), None)
         if keeping is None:
-            gone.add(number)
+            absent.add(number)
         else:
             left.remove(keeping)
-    return tuple(promise for number, promise in enumerate(promised) if number in gone)
+    return tuple(promise for number, promise in enumerate(promised) if number in absent)
 
 
 def _keeps(made: Check, promise: Check) -> bool:
@@ -87,36 +87,38 @@ def conformance_of(
         executed: Whether all trials exist. Otherwise a status ``not-run`` satisfies ``conforms-within``.
     """
     bad = [check for check in checks if rejected(check, family)]
-    gone = missing(promised, checks) if executed else ()
-    of_the_run = [check for check in checks if not _on_a_neighbour(check)]
-    looked = any(check.detectable is not None or check.p_value < 1.0 for check in of_the_run)
+    absent = missing(promised, checks) if executed else ()
+    own_checks = [check for check in checks if not _on_a_neighbour(check)]
+    looked = any(check.detectable is not None or check.p_value < 1.0 for check in own_checks)
     status: ConformanceName = (
-        "deviates" if bad else "checks-missing" if gone else "conforms-within" if looked else "not-run"
+        "deviates" if bad else "checks-missing" if absent else "conforms-within" if looked else "not-run"
     )
     waiting = expect == "conforms-within" and status == "not-run" and not executed
     return Conformance(
-        status=status, expect=expect, expected=status == expect or waiting, reason=reason(bad, checks, gone)
+        status=status, expect=expect, expected=status == expect or waiting, reason=reason(bad, checks, absent)
     )
 
 
-def reason(bad: Sequence[Check], checks: Sequence[Check], gone: Sequence[Check] = ()) -> str:
+def reason(bad: Sequence[Check], checks: Sequence[Check], absent: Sequence[Check] = ()) -> str:
     """A sentence on rejected checks, on missing ones, or on the detectable deviations of the others."""
     if bad:
         shown = "; ".join(_deviation(check) for check in sorted(bad, key=lambda c: c.p_value)[:3])
         more = f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
         text = f"The executed run deviates from its declaration: {shown}{more}."
-        return f"{text} {_gone(gone)}" if gone else text
-    if gone:
+        return f"{text} {_absent(absent)}" if absent else text
+    if absent:
         why = "The backend does not deliver what its capabilities declare, or its run is not of the declared length."
-        return f"{_gone(gone)} {why}"
+        return f"{_absent(absent)} {why}"
     return _limits(checks) if checks else "No check of an executed pipeline was made."
 
 
-def _gone(gone: Sequence[Check]) -> str:
+def _absent(absent: Sequence[Check]) -> str:
     """The missing checks, named once for each assumption."""
-    named = dict.fromkeys(f"{check.assumption} ({check.observed})" for check in gone)
+    named = dict.fromkeys(f"{check.assumption} ({check.observed})" for check in absent)
     number = (
-        "A check that the plan promised was" if len(gone) == 1 else f"{len(gone)} checks that the plan promised were"
+        "A check that the plan promised was"
+        if len(absent) == 1
+        else f"{len(absent)} checks that the plan promised were"
     )
     return f"{number} not made: {', '.join(named)}."
 
@@ -133,6 +135,8 @@ def join_checks(findings: Sequence[Finding], checks: Sequence[Check], family: in
     Constants measured on one neighbor differ: if the check is rejected, the backend is not the declared mechanism, and
     the assumption is ``false`` for both pipelines; otherwise other neighbors are still unknown, and the status stays.
     """
+    if not checks:
+        return tuple(findings)
     by_name: dict[str, Check] = {}
     for check in sorted(checks, key=lambda c: (not rejected(c, family), c.observed != "measured", _sharpness(c))):
         by_name.setdefault(check.assumption, check)

@@ -171,7 +171,7 @@ def is_metric(quantity: str, findings: Sequence[Finding]) -> bool:
     return not is_privacy_quantity(quantity) and all(measures(f) for f in findings if f.quantity == quantity)
 
 
-def unmeasured(verdicts: Sequence[Verdict], findings: Sequence[Finding]) -> Iterator[str]:
+def missing_measurements(verdicts: Sequence[Verdict], findings: Sequence[Finding]) -> Iterator[str]:
     """Yield a sentence for every open claim about a metric without a measurement."""
     measured = sorted({finding.quantity for finding in findings if measures(finding)})
     quantities = {finding.quantity for finding in findings}

@@ -34,7 +34,7 @@ from dpspec.engine.judging.evidence_weight import (
     scope_shortfall,
 )
 from dpspec.engine.judging.inequalities import Part, Statement
-from dpspec.engine.judging.judge_input import NO_OTHERS, Concluded, OtherTests
+from dpspec.engine.judging.judge_input import NO_PENDING, Concluded, PendingTests
 from dpspec.engine.results.result import Conformance, Verdict, VerdictName
 
 
@@ -51,8 +51,8 @@ class PartView:
         best: The strongest and tightest finding within the claim; None without one.
         rank: 2 if it is a proof, 1 if it is weaker, 0 without one.
         unbounded: Whether a proof in scope gives an infinite value; ``unbounded_by`` says why.
-        beyond: A certified bound on the other side beyond the claim.
-        relied_on: The rejection of the only bound that would have proved the part.
+        refuting: A certified bound on the other side beyond the claim.
+        rejected_support: The rejection of the only bound that would have proved the part.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class PartView:
         ]
         self.best: WeighedFinding | None = next((w for w in self._proving if part.within(w.value)), None)
         self.rank = 0 if self.best is None else 2 if self.best.strength == "proof" else 1
-        self.beyond: WeighedFinding | None = next((w for w in self._opposing if _disproves(part, w)), None)
-        self.relied_on: RejectedBound | None = None
+        self.refuting: WeighedFinding | None = next((w for w in self._opposing if _disproves(part, w)), None)
+        self.rejected_support: RejectedBound | None = None
         if self.rank < 2:
             proofs = (w.finding for w in finite if w.strength == "proof" and part.within(w.value))
             rejections = (rejection_of(finding, rejected) for finding in proofs)
-            self.relied_on = next((rejection for rejection in rejections if rejection is not None), None)
+            self.rejected_support = next((rejection for rejection in rejections if rejection is not None), None)
 
     @property
     def proof(self) -> WeighedFinding | None:
@@ -93,7 +93,7 @@ class PartView:
     def ends(self) -> tuple[WeighedFinding | None, WeighedFinding | None]:
         """The best upper and lower bounds: the deciding one on the proving side, the farthest on the other."""
         near = self.best or next(iter(self._proving), None)
-        far = self.beyond or next(iter(self._opposing), None)
+        far = self.refuting or next(iter(self._opposing), None)
         return (near, far) if self.part.side == "at-most" else (far, near)
 
 
@@ -120,20 +120,20 @@ class ClaimEvaluator:
 
     def verdict(self, tested: TestedClaim) -> Verdict:
         """Judge one claim."""
-        claim, said = tested.claim, tested.statement
+        claim, stated = tested.claim, tested.statement
         views = self._views(tested)
         name, reason, view = self._decide(tested, views)
         refutable = self.tests.largest_refutable(tested, view.part) if view is not None else None
         if name == "open" and not reason:
             reason = self._undecided(tested, view, views, refutable)
-        if self.audit.incomplete and said.parts and name not in ("contradicted", "refuted"):
+        if self.audit.incomplete and stated.parts and name not in ("contradicted", "refuted"):
             reason += reasons.missing(self.audit.trials, self.audit.needed, self.tests.waits_for_trials(tested))
         smallest = self.tests.smallest(tested)
         upper, lower = view.ends() if view is not None else (None, None)
         return Verdict(
             claim=claim.id,
             kind=claim.kind,
-            text=said.text,
+            text=stated.text,
             verdict=name,
             expect=claim.expect,
             expected=as_expected(name, claim.expect),
@@ -157,20 +157,22 @@ class ClaimEvaluator:
 
     def _decide(self, tested: TestedClaim, views: Sequence[PartView]) -> tuple[VerdictName, str, PartView | None]:
         """The verdict, its reason (empty for ``open``), and the part that it shows: the weakest, or a refuted one."""
-        said = tested.statement
+        stated = tested.statement
         weakest = min(views, key=lambda view: view.rank, default=None)
         if (rejected := self._contradiction(tested, views)) is not None:
             return "contradicted", self._contradicted(rejected), weakest
         smallest = self.tests.smallest(tested)
         if smallest is not None and smallest[0] <= self.tests.level(tested):
             clash = weakest is not None and weakest.rank == 2
-            reason = reasons.refuted(_tester(smallest[1], said), smallest[0], self.tests.confidence, clash)
+            reason = reasons.refuted(_tester(smallest[1], stated), smallest[0], self.tests.confidence, clash)
             return "refuted", reason, weakest
         unproved = self._unproved(tested, weakest) if tested.claim.kind != "metric" else ""
-        beyond = _beyond(views) if tested.claim.refuted_by != "attack" and not self._deviating_recording() else None
+        beyond = (
+            _refuting_bound(views) if tested.claim.refuted_by != "attack" and not self._deviating_recording() else None
+        )
         if beyond is not None:
             view, bound = beyond
-            unrejected = None if smallest is None else (_tester(smallest[1], said), smallest[0])
+            unrejected = None if smallest is None else (_tester(smallest[1], stated), smallest[0])
             return "refuted", reasons.refuted_by_bound(view.part, bound, unrejected), view
         if unproved:
             return "open", unproved, weakest
@@ -219,7 +221,7 @@ class ClaimEvaluator:
             and group_size(rejected.evidence) <= tested.claim.group_size
             and reaches(rejected.findings[0], tested.scope)
         ]
-        met += [view.relied_on for view in views if view.relied_on is not None]
+        met += [view.rejected_support for view in views if view.rejected_support is not None]
         return min(met, key=lambda rejected: rejected.p_value, default=None)
 
     def _contradicted(self, rejected: RejectedBound) -> str:
@@ -246,13 +248,13 @@ class ClaimEvaluator:
             unbounded=view.unbounded,
             shortfall=short,
         )
-        beyond = _beyond(views)
+        beyond = _refuting_bound(views)
         return reason if beyond is None else reason + reasons.only_attack_may_refute(beyond[0].part, beyond[1])
 
 
-def _beyond(views: Sequence[PartView]) -> tuple[PartView, WeighedFinding] | None:
+def _refuting_bound(views: Sequence[PartView]) -> tuple[PartView, WeighedFinding] | None:
     """The first part with a certified bound beyond it, and that bound."""
-    return next(((view, view.beyond) for view in views if view.beyond is not None), None)
+    return next(((view, view.refuting) for view in views if view.refuting is not None), None)
 
 
 def _finite(end: WeighedFinding | None) -> float | None:
@@ -260,9 +262,9 @@ def _finite(end: WeighedFinding | None) -> float | None:
     return None if end is None or math.isinf(end.value) else end.value
 
 
-def _tester(evidence: Evidence, said: Statement) -> str:
+def _tester(evidence: Evidence, stated: Statement) -> str:
     name = reasons.attack_name(evidence)
-    return f"The attack ({name})" if said.about_privacy else f"The measurement ({name})"
+    return f"The attack ({name})" if stated.about_privacy else f"The measurement ({name})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +276,7 @@ class Judged:
     findings: tuple[Finding, ...]
 
 
-def judge(audits: Sequence[Concluded], others: OtherTests = NO_OTHERS) -> tuple[Judged, ...]:
+def judge(audits: Sequence[Concluded], others: PendingTests = NO_PENDING) -> tuple[Judged, ...]:
     """Judge all audits of one invocation: their tests are one family, and so are their checks.
 
     Args:

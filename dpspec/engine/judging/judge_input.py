@@ -65,7 +65,7 @@ class Concluded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OtherTests:
+class PendingTests:
     """The tests of the other audits of an invocation.
 
     Attributes:
@@ -80,7 +80,7 @@ class OtherTests:
 
 
 #: No other audits.
-NO_OTHERS = OtherTests()
+NO_PENDING = PendingTests()
 
 
 def confidence_of(specs: Sequence[Spec]) -> float:
@@ -97,7 +97,7 @@ def planned_tests(claim_kinds: Iterable[str], planned_trials: int, power: Sequen
     return attacks * sum(map(about_privacy, claim_kinds))
 
 
-def other_tests(tests: Sequence[int], claim_kinds: Iterable[str], confidence: float) -> list[OtherTests]:
+def pending_tests(tests: Sequence[int], claim_kinds: Iterable[str], confidence: float) -> list[PendingTests]:
     """For each audit of an invocation the tests of the others, before their trials are known.
 
     A claim that is decided with these stays decided for all results of the others.
@@ -109,4 +109,4 @@ def other_tests(tests: Sequence[int], claim_kinds: Iterable[str], confidence: fl
     """
     # A kind that only a plugin knows shares the level as metrics do.
     metrics = not all(about_privacy(kind) for kind in claim_kinds)
-    return [OtherTests(confidence=confidence, tests=sum(tests) - own, metrics=metrics) for own in tests]
+    return [PendingTests(confidence=confidence, tests=sum(tests) - own, metrics=metrics) for own in tests]

@@ -149,7 +149,7 @@ class ChosenAttack:
         rows = (context.data.train_x, context.data.train_y) if provider.reads_data else (None, None)
         if is_foreign(offered) and rows[0] is not None:
             rows = _sealed(rows[0]), _sealed(rows[1])
-        asked = Asked(
+        request = Asked(
             count=count,
             seed=seed,
             facts=context.facts,
@@ -158,7 +158,7 @@ class ChosenAttack:
             y=rows[1],
             device=context.device,
         )
-        return offered, made(offered, provider.make, "make()", asked)
+        return offered, made(offered, provider.make, "make()", request)
 
 
 def _checked_records(offered: Offered, records: Any, count: int, shape: tuple[int, ...], facts: Facts) -> Records:

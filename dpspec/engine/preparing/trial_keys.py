@@ -135,10 +135,10 @@ def differences(then: FrozenMap, now: FrozenMap) -> Iterator[tuple[str, str, str
     for part, each in then.items():
         if (part in was or part in is_) and was.get(part) != is_.get(part):
             here = now.get(part)
-            yield part, said(each), said(here) if here is not None else "no such provider"
+            yield part, describe_maker(each), describe_maker(here) if here is not None else "no such provider"
 
 
-def said(maker: Mapping[str, Json]) -> str:
+def describe_maker(maker: Mapping[str, Json]) -> str:
     """A maker in words: ``acme 0.2, code 12ab34cd56ef``."""
     code = str(maker.get("code") or "")
     what = ", code unknown" if code.startswith(_UNKNOWN) else f", code {code[:12]}" if code else ""

@@ -116,26 +116,26 @@ def _difference(
     run: RecordedRun, mechanism: str, history: History, epsilon: float, delta: float, cost: ScheduleEpsilon
 ) -> str:
     others = _other_schedule(run, history)
-    told = pld_epsilon(history, delta)
+    own = pld_epsilon(history, delta)
     by = NAMES.get(mechanism, mechanism)
     if not others:
-        apart = epsilon - told
+        excess = epsilon - own
         if mechanism == "prv":
             return (
-                f"The accountant covers the same phases. Its value is {apart:.2g} higher because it adds {PRV_ERROR:g} "
-                f"to its {by} value as an error margin."
+                f"The accountant covers the same phases. Its value is {excess:.2g} higher because it adds "
+                f"{PRV_ERROR:g} to its {by} value as an error margin."
             )
-        if abs(apart) < 5e-3 * max(told, 1e-3):
+        if abs(excess) < 5e-3 * max(own, 1e-3):
             return "The accountant covers the same phases."
-        more = "higher" if apart > 0.0 else "lower"
+        more = "higher" if excess > 0.0 else "lower"
         return (
-            f"The accountant covers the same phases. Its value is {abs(apart):.3g} {more} because it composes by {by}, "
-            "not by PLD."
+            f"The accountant covers the same phases. Its value is {abs(excess):.3g} {more} because it composes by "
+            f"{by}, not by PLD."
         )
     text = f"The accountant covers another schedule: {'; '.join(others)}."
     executed = None if cost.interval is None else cost.interval.upper
     if executed is not None and math.isfinite(executed):
-        text += f" By PLD, its schedule has epsilon {told:.4g} and the executed schedule {executed:.4g}."
+        text += f" By PLD, its schedule has epsilon {own:.4g} and the executed schedule {executed:.4g}."
     return text
 
 
@@ -149,32 +149,32 @@ def _other_schedule(run: RecordedRun, history: History) -> list[str]:
         found.append(f"it counted {steps} steps{earlier}, the run has {run.steps}")
     rates, noise = poisson_rates(run), configured_multipliers(run)
     drawn = sorted({rate for rate in rates if rate is not None})
-    told = sorted({rate for _, rate, _ in history})
+    counted_rates = sorted({rate for _, rate, _ in history})
     if len(drawn) == 0:
         scheme = run.header.scheme
         how = "the batches were not observed" if scheme in ("none", "poisson") else f"the batches are {scheme}"
         found.append(f"it assumes Poisson samples, but {how}")
-    elif not _alike(drawn, told):
-        found.append(f"its sampling rate is {_shown(told)}, the run's is {_shown(drawn)}")
-    asked = sorted({sigma for sigma in noise if sigma is not None})
-    reported = sorted({sigma for sigma, _, _ in history})
-    if asked and not _alike(asked, reported):
-        found.append(f"its noise multiplier is {_shown(reported)}, the run's is {_shown(asked)}")
+    elif not _equal(drawn, counted_rates):
+        found.append(f"its sampling rate is {_range_text(counted_rates)}, the run's is {_range_text(drawn)}")
+    configured = sorted({sigma for sigma in noise if sigma is not None})
+    multipliers = sorted({sigma for sigma, _, _ in history})
+    if configured and not _equal(configured, multipliers):
+        found.append(f"its noise multiplier is {_range_text(multipliers)}, the run's is {_range_text(configured)}")
     if not found and None not in noise and len(drawn) and None not in rates:
-        ran = composed([sigma or 0.0 for sigma in noise], rates) if len(asked) < 20 else {}
-        said: dict[tuple[float, float | None], int] = {}
+        executed = composed([sigma or 0.0 for sigma in noise], rates) if len(configured) < 20 else {}
+        counted: dict[tuple[float, float | None], int] = {}
         for sigma, rate, count in history:
-            said[sigma, rate] = said.get((sigma, rate), 0) + count
-        if ran and ran != said:
+            counted[sigma, rate] = counted.get((sigma, rate), 0) + count
+        if executed and executed != counted:
             found.append("its number of steps at each noise multiplier differs from the run's")
     return found
 
 
-def _alike(one: list[float], other: list[float]) -> bool:
+def _equal(one: list[float], other: list[float]) -> bool:
     return len(one) == len(other) and all(math.isclose(a, b, rel_tol=1e-9) for a, b in zip(one, other, strict=True))
 
 
-def _shown(values: list[float]) -> str:
+def _range_text(values: list[float]) -> str:
     if not values:
         return "nothing"
     return f"{values[0]:.4g}" if len(values) == 1 else f"{values[0]:.4g} to {values[-1]:.4g}"

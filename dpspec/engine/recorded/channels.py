@@ -15,11 +15,9 @@ from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import AssumptionStatus, Channel, ChannelStatus
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.results.decimals import upper
+from dpspec.engine.results.recording import UNKNOWN
 from dpspec.errors import UsageError
 from dpspec.text import closest, did_you_mean, listed
-
-#: Suffix of the names of assumptions that the recording leaves open, in the result of a spec.
-UNKNOWN = "-unknown"
 
 
 @dataclass(frozen=True, kw_only=True)

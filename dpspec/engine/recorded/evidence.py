@@ -111,8 +111,8 @@ class BatchLog:
             above=above,
             most=self.most_often(),
             sizes=step_tests.summary(sizes, law) if self._random and len(sizes) else None,
-            again=tuple(CommonAtStep(lag, *told) for lag, told in self._again.items() if told[1]),
-            overlaps=tuple(Common(lag, *told) for lag, told in self._overlaps.items() if told[1]),
+            again=tuple(CommonAtStep(lag, *reported) for lag, reported in self._again.items() if reported[1]),
+            overlaps=tuple(Common(lag, *reported) for lag, reported in self._overlaps.items() if reported[1]),
             together=None if self._together is None else self._together.sums(0),
         )
 

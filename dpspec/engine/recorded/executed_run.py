@@ -24,7 +24,6 @@ from dpspec.contract import (
     Facts,
     Finding,
     FrozenMap,
-    Outcome,
     Phase,
     Scope,
     Spec,
@@ -32,7 +31,7 @@ from dpspec.contract import (
 )
 from dpspec.engine.recorded.assumptions import assumptions, computed_from_records, maybe_computed
 from dpspec.engine.recorded.canary_bound import CONFIDENCE, CanaryBound, canary_bound, evidence_of
-from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, UNKNOWN, complete, require_known
+from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, complete, require_known
 from dpspec.engine.recorded.checks import along_directions, own_checks
 from dpspec.engine.recorded.evidence import InternalSums, evidence, internal_sums
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, read_run
@@ -48,7 +47,7 @@ from dpspec.engine.recorded.schedule import (
 )
 from dpspec.engine.recorded.section import section
 from dpspec.engine.results.decimals import lower, upper
-from dpspec.engine.results.recording import SOURCE, Recording
+from dpspec.engine.results.recording import SOURCE, UNKNOWN, ExecutedRun, Recording
 from dpspec.engine.results.result import AuditResult
 from dpspec.errors import NothingToRunError, SpecError, UsageError
 from dpspec.kit.findings import lower_from
@@ -91,44 +90,6 @@ def observe(path: Path) -> ObservedRun:
     poisson = all(rate is not None for rate in poisson_rates(run))
     found = run_checks.of_runs(phases, [evidence(run, internal, poisson=poisson)])
     return ObservedRun(run=run, internal=internal, checks=(*map(along_directions, found), *own_checks(run, internal)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExecutedRun:
-    """Contribution of a recorded run to the audit of its spec.
-
-    Attributes:
-        checks: The run against its own options, its accountant and the spec.
-        assumptions: Additional assumptions of the bounds of a declared mechanism.
-        findings: Bounds on the executed schedule, and the lower bound from canaries.
-        evidence: The guesses of canaries; empty if none were scored.
-        section: The section of the result.
-    """
-
-    checks: tuple[Check, ...]
-    assumptions: tuple[Assumption, ...]
-    findings: tuple[Finding, ...]
-    evidence: tuple[Evidence, ...]
-    section: Recording
-
-    def outcomes(self) -> Iterator[Outcome]:
-        """Checks, bounds on the executed schedule, and evidence."""
-        yield from self.checks
-        yield from self.findings
-        yield from self.evidence
-
-    def with_assumptions(self, finding: Finding) -> Finding | None:
-        """A bound of the declared mechanism with the assumptions of the recording.
-
-        None for lower bounds, and for bounds that the recording states itself: whether the worst case is attained
-        depends on the executed updates.
-        """
-        own = {(f.quantity, f.at, f.scope.adjacency) for f in self.findings if f.bound == "upper"}
-        if finding.bound == "lower" or (finding.quantity, finding.at, finding.scope.adjacency) in own:
-            return None
-        names = {assumption.name.removesuffix(UNKNOWN) for assumption in self.assumptions}
-        kept = [assumption for assumption in finding.assumptions if assumption.name not in names]
-        return replace(finding, assumptions=(*kept, *self.assumptions))
 
 
 class RecordedRuns:

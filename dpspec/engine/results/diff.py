@@ -91,14 +91,16 @@ def declared(audit: AuditResult) -> Leaves:
     return {path: value for path, value in found.items() if path not in _TOLD}
 
 
-def wanted(said: Leaves | None, verdict: Verdict) -> int:
+def wanted(stated: Leaves | None, verdict: Verdict) -> int:
     """1 if a larger value is better for a claim, -1 if a smaller one is, 0 if the claim does not say.
 
     Smaller is better for claims about privacy and for metrics with an upper limit.
     """
     if verdict.kind != "metric":
         return -1
-    sides = [side for key, side in (("at_least", 1), ("at_most", -1)) if said is not None and said.get(key) is not None]
+    sides = [
+        side for key, side in (("at_least", 1), ("at_most", -1)) if stated is not None and stated.get(key) is not None
+    ]
     return sides[0] if len(sides) == 1 else 0
 
 
@@ -123,8 +125,8 @@ def leaves(value: Mapping[str, Json], above: str = "") -> Leaves:
 
 def text(value: Json) -> str:
     """A value on one line."""
-    said = value if isinstance(value, str) else json.dumps(value)
-    return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 3]}..."
+    stated = value if isinstance(value, str) else json.dumps(value)
+    return stated if len(stated) <= _LONGEST else f"{stated[: _LONGEST - 3]}..."
 
 
 #: The effect of a change on claims that should hold.
@@ -197,11 +199,11 @@ def regressions(baseline: Result, result: Result, *, allow_changed_claims: bool 
         for change in failing(changes, allow_changed_claims=allow_changed_claims)
         if change.of_claim or change.what in ("verdict", "conformance")
     ]
-    told = {(change.audit, change.claim) for change in worse if change.what in ("verdict", "conformance")}
+    reported = {(change.audit, change.claim) for change in worse if change.what in ("verdict", "conformance")}
     for audit in result.audits:
         for verdict in audit.verdicts:
             place = (audit.name, verdict.claim)
-            if not verdict.expected and (place not in known or place in changed) and place not in told:
+            if not verdict.expected and (place not in known or place in changed) and place not in reported:
                 before = "as expected" if place in seen - known else "not as expected" if place in seen else "absent"
                 worse.append(
                     Change(
@@ -214,7 +216,7 @@ def regressions(baseline: Result, result: Result, *, allow_changed_claims: bool 
                     )
                 )
         wrong = {a.name for a in baseline.audits if not a.conformance.expected}
-        if not audit.conformance.expected and audit.name not in wrong and (audit.name, "") not in told:
+        if not audit.conformance.expected and audit.name not in wrong and (audit.name, "") not in reported:
             worse.append(
                 Change(
                     audit=audit.name,
@@ -268,8 +270,8 @@ def _declared_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
     found = [change(path, before, after) for path, before, after in _differences(declared(old), declared(new))]
     if was is not None and was != now:
         raised = now is not None and now > was
-        told = f"{_number(now)}, at which attacks refute less" if raised else _number(now)
-        found.append(change(CONFIDENCE, _number(was), told, weaker=not raised))
+        after = f"{_number(now)}, at which attacks refute less" if raised else _number(now)
+        found.append(change(CONFIDENCE, _number(was), after, weaker=not raised))
     if expected != expects:
         found.append(change("audit.expect", expected, expects, weaker=expects != "conforms-within"))
     yield from found

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
+from dpspec.contract import Assumption, Check, Evidence, Finding, Outcome
 from dpspec.contract.findings import Channel
 
 #: Prefix of the source of every bound on an executed schedule.
 SOURCE = "the executed schedule"
+
+#: Suffix of the names of assumptions that the recording leaves open, in the result of a spec.
+UNKNOWN = "-unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,3 +85,41 @@ class Recording:
     assumes: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutedRun:
+    """Contribution of a recorded run to the audit of its spec.
+
+    Attributes:
+        checks: The run against its own options, its accountant and the spec.
+        assumptions: Additional assumptions of the bounds of a declared mechanism.
+        findings: Bounds on the executed schedule, and the lower bound from canaries.
+        evidence: The guesses of canaries; empty if none were scored.
+        section: The section of the result.
+    """
+
+    checks: tuple[Check, ...]
+    assumptions: tuple[Assumption, ...]
+    findings: tuple[Finding, ...]
+    evidence: tuple[Evidence, ...]
+    section: Recording
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Checks, bounds on the executed schedule, and evidence."""
+        yield from self.checks
+        yield from self.findings
+        yield from self.evidence
+
+    def with_assumptions(self, finding: Finding) -> Finding | None:
+        """A bound of the declared mechanism with the assumptions of the recording.
+
+        None for lower bounds, and for bounds that the recording states itself: whether the worst case is attained
+        depends on the executed updates.
+        """
+        own = {(f.quantity, f.at, f.scope.adjacency) for f in self.findings if f.bound == "upper"}
+        if finding.bound == "lower" or (finding.quantity, finding.at, finding.scope.adjacency) in own:
+            return None
+        names = {assumption.name.removesuffix(UNKNOWN) for assumption in self.assumptions}
+        kept = [assumption for assumption in finding.assumptions if assumption.name not in names]
+        return replace(finding, assumptions=(*kept, *self.assumptions))

@@ -193,7 +193,7 @@ class Bounding:
                 seconds=seconds + of_all * sum(each.plan.seconds for each in recent),
                 device=self._options.device if self._plan else "cpu",
             )
-        except (UsageError, PluginError):  # said where trials need it; perhaps all of them are stored
+        except (UsageError, PluginError):  # reported if trials need the pool
             return None
         return None if isinstance(pool, InlinePool) else pool
 

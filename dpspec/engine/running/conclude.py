@@ -26,23 +26,22 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from dpspec.contract import Check, Evidence, Finding, Outcome, Plan, Scope, Series, Spec, Trial
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.findings import Rigor
 from dpspec.engine.judging.inequalities import about_privacy, statement
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import Concluded, OtherTests, planned_tests
+from dpspec.engine.judging.judge_input import Concluded, PendingTests, planned_tests
 from dpspec.engine.preparing.outcome_assumptions import with_attack_code, with_constants, with_initial_weights
 from dpspec.engine.preparing.prepare import Prepared
+from dpspec.engine.results.recording import ExecutedRun
 from dpspec.engine.results.result_validation import flaws_of
 from dpspec.engine.storage.trial_store import StoredTrial
 from dpspec.errors import PluginError
 from dpspec.json_records import read, write
-
-if TYPE_CHECKING:
-    from dpspec.engine.recorded.executed_run import ExecutedRun
+from dpspec.registry.foreign_code import is_foreign
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +91,7 @@ _AT_HAND = ("this", "planted", "collection")
 T = TypeVar("T")
 
 
-def with_extent(outcome: T, prepared: Prepared) -> T:
+def with_data_size(outcome: T, prepared: Prepared) -> T:
     """An outcome about the executed pipeline, with the size and missing values of its data in its scope.
 
     A plugin's own statement takes precedence.
@@ -135,10 +134,11 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
     quantities = {part.quantity for claim in spec.claims for part in statement(claim).parts}
     quantities |= {bound.quantity for bound in bounded.bounds if isinstance(bound, Finding)}
     from_trials = prepared.audit.conclude(spec, trials) if trials else ()
-    yielded = chain(bounded.bounds, (with_extent(outcome, prepared) for outcome in from_trials))
+    yielded = chain(bounded.bounds, (with_data_size(outcome, prepared) for outcome in from_trials))
+    foreign = bool(trials) or bounded.recording is not None or is_foreign(prepared.offers["mechanism"][1])
     outcomes: list[Outcome] = []
     for outcome in with_initial_weights(_assumed(bounded, yielded, spec), spec):
-        if flaw := _flaw(outcome, quantities):
+        if flaw := _flaw(outcome, quantities, stored=foreign):
             kind = spec.mechanism.kind
             raise PluginError(f"mechanism {kind!r} yields {flaw}: tell its authors, or see `dpspec plugins --check`")
         outcomes.append(outcome)
@@ -173,10 +173,13 @@ def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Itera
     yield from bounded.recording.outcomes()
 
 
-def _flaw(outcome: object, quantities: Container[str]) -> str:
+def _flaw(outcome: object, quantities: Container[str], *, stored: bool) -> str:
     """Why the judge cannot read an outcome; empty if it can. ``dpspec.testing`` finds other faults.
 
-    ``quantities`` of claims and bounds are tested; other evidence is not tested.
+    Args:
+        outcome: The outcome.
+        quantities: Quantities of claims and bounds. Evidence of other quantities is not tested.
+        stored: Whether to test also that JSON can hold the outcome, as of plugins, stored trials and recordings.
     """
     if not isinstance(outcome, Finding | Series | Check | Evidence):
         return f"a {type(outcome).__name__}, not a Finding, Series, Check or Evidence"
@@ -195,6 +198,10 @@ def _flaw(outcome: object, quantities: Container[str]) -> str:
                 evidence_tests.require_metric(outcome)
         except ValueError as error:
             return str(error)
+    if not stored:
+        return (
+            next(undefined_numbers(outcome), "") if isinstance(outcome, Finding) and math.isnan(outcome.value) else ""
+        )
     named = f"a {type(outcome).__name__.lower()} that cannot be kept"
     if isinstance(outcome, Series):
         named = f"the series {outcome.name!r}, which cannot be kept"
@@ -225,7 +232,7 @@ def _undefined(value: Any, place: str) -> Iterator[str]:
 _REJECTED = ("refuted", "contradicted")
 
 
-def all_decided(bounded: Bounded, trials: Sequence[Trial], others: OtherTests) -> bool:
+def all_decided(bounded: Bounded, trials: Sequence[Trial], others: PendingTests) -> bool:
     """Whether these trials refute every privacy claim that bounds do not prove, and at least one.
 
     If all claims are proved, trials test the proofs, and no number suffices. Likewise if only theory refutes a
@@ -238,7 +245,7 @@ def all_decided(bounded: Bounded, trials: Sequence[Trial], others: OtherTests) -
     return any(name in _REJECTED for name in names) and all(name in ("proved", *_REJECTED) for name in names)
 
 
-def stopped_after(bounded: Bounded, trials: Mapping[int, Trial], others: OtherTests) -> int | None:
+def stopped_after(bounded: Bounded, trials: Mapping[int, Trial], others: PendingTests) -> int | None:
     """The number of trials after which the audit had to stop; None if its plan runs to the end."""
     if not bounded.plan.sequential:
         return None
@@ -249,7 +256,7 @@ def stopped_after(bounded: Bounded, trials: Mapping[int, Trial], others: OtherTe
 class EarlyStop:
     """Judges the trials of one audit as they arrive."""
 
-    def __init__(self, bounded: Bounded, others: OtherTests) -> None:
+    def __init__(self, bounded: Bounded, others: PendingTests) -> None:
         self._bounded, self._others = bounded, others
         self._chunks = bounded.plan.chunks
         self._judged_chunks = 0

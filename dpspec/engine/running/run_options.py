@@ -62,11 +62,11 @@ class RunOptions:
 class Workers:
     """The worker processes of a run, started for the first stage that needs them and kept for the next one.
 
-    ``on_said`` receives progress reports of tasks in this process.
+    ``on_progress`` receives progress reports of tasks in this process.
     """
 
-    def __init__(self, options: RunOptions, catalog: Catalog, on_said: Callable[[TaskProgress], None]) -> None:
-        self._options, self._catalog, self._on_said = options, catalog, on_said
+    def __init__(self, options: RunOptions, catalog: Catalog, on_progress: Callable[[TaskProgress], None]) -> None:
+        self._options, self._catalog, self._on_said = options, catalog, on_progress
         self._pool: Pool | None = None
 
     def pool(self, *, tasks: int, seconds: float, device: str) -> Pool:
@@ -74,7 +74,7 @@ class Workers:
         if self._pool is not None:
             return self._pool
         pool = open_pool(
-            self._options, self._catalog, tasks=tasks, seconds=seconds, device=device, on_said=self._on_said
+            self._options, self._catalog, tasks=tasks, seconds=seconds, device=device, on_progress=self._on_said
         )
         if not isinstance(pool, InlinePool):  # which gives way to processes once there is more to do
             self._pool = pool
@@ -94,7 +94,7 @@ def open_pool(
     tasks: int,
     seconds: float,
     device: str,
-    on_said: Callable[[TaskProgress], None],
+    on_progress: Callable[[TaskProgress], None],
 ) -> Pool:
     """The pool of the options' executor, or this process.
 
@@ -104,13 +104,13 @@ def open_pool(
         tasks: The expected number of tasks.
         seconds: Their total sequential duration.
         device: The device of tasks that need one.
-        on_said: Receives progress reports of tasks in this process.
+        on_progress: Receives progress reports of tasks in this process.
 
     Raises:
         PluginError: No plugin offers the executor.
     """
     if options.executor is None:
-        return InlinePool(on_said)
+        return InlinePool(on_progress)
     if options.executor not in catalog.executors:
         valid = ", ".join(sorted(catalog.executors))
         raise PluginError(f"no installed plugin offers executor {options.executor!r} (installed: {valid})")
@@ -119,7 +119,7 @@ def open_pool(
     pool = cast(Pool, made(offered, offered.provider.pool, "its pool", demand))
     if not all(callable(getattr(pool, name, None)) for name in ("room", "start", "messages", "close")):
         raise misbehaved(offered, f"{offered.provider.pool} makes a {type(pool).__name__}, not a Pool")
-    return InlinePool(on_said) if isinstance(pool, InlinePool) else pool
+    return InlinePool(on_progress) if isinstance(pool, InlinePool) else pool
 
 
 #: Factors and seconds that bound the time of a trial relative to its plan on one idle core. Plans count operations;
@@ -132,7 +132,7 @@ def span(seconds: float) -> tuple[float, float]:
     return LEAST * seconds, MOST * seconds + BESIDE
 
 
-def foreseen(seconds: float) -> str:
+def format_time_range(seconds: float) -> str:
     """The range in words: ``1.1 s to 18 s``."""
     low, high = span(seconds)
     return f"{duration(low)} to {duration(high)}"

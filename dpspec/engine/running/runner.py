@@ -13,7 +13,7 @@ from typing import TypeVar
 from dpspec.contract import DataError, Diagnostic, FrozenMap, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Noticed, Progressed, RunFinished, RunStarted, StageStarted
-from dpspec.engine.judging.evidence_weight import unmeasured
+from dpspec.engine.judging.evidence_weight import missing_measurements
 from dpspec.engine.judging.judge import Judged, judge
 from dpspec.engine.judging.judge_input import Concluded, confidence_of
 from dpspec.engine.preparing.prepare import Prepared, data_unreadable, prepare
@@ -73,10 +73,11 @@ def run(
     names = tuple(audit.spec.name for audit in prepared)
     emit(RunStarted(audits=names))
     _emit_warnings(prepared, emit)
-    cache, workers = WorkerCache(prepared), Workers(options, catalog, on_said=lambda said: emit(said.value))
+    cache, workers = WorkerCache(prepared), Workers(options, catalog, on_progress=lambda report: emit(report.value))
     try:
         bounded = Bounding(prepared, catalog, options, cache, workers, emit, plan=train).run()
-        training = Training(bounded, catalog, store, options, cache, workers, emit) if train else None
+        planned = train and any(audit.plan.chunks for audit in bounded)
+        training = Training(bounded, catalog, store, options, cache, workers, emit) if planned else None
         trained = training.run() if training is not None else [Trained(bounded=audit) for audit in bounded]
         concluded, errors = conclude_all(trained, names, emit)
         while errors and training is not None:  # a stored trial may be no trial that could have been made
@@ -88,7 +89,7 @@ def run(
     judged = judge(concluded)
     result = assemble(trained, concluded, judged, catalog)
     for audit in result.audits:
-        for message in unmeasured(audit.verdicts, audit.findings):
+        for message in missing_measurements(audit.verdicts, audit.findings):
             emit(Noticed(audit=audit.name, message=message))
     emit(RunFinished(complete=result.complete))
     return result
@@ -240,15 +241,15 @@ def _notes(audits: Sequence[AuditResult], composed: Sequence[bool]) -> tuple[str
     }
     cells = [(a.source, str(a.document["name"])) for a in audits if a.cell]
     judged = [cell for cell in cells if cell in chosen]
-    said = []
+    notes = []
     if len(cells) - len(judged) > 1:
-        said.append(
+        notes.append(
             f"{len(cells) - len(judged)} cells of a matrix were audited one by one; releasing several "
             "composes their losses, which no claim here covers."
         )
     for source, name in dict.fromkeys(judged):
-        said.append(
+        notes.append(
             f"{judged.count((source, name))} cells of a matrix were audited one by one; what publishing the best of "
             f"them loses is judged under {chosen[source, name]!r}."
         )
-    return tuple(said)
+    return tuple(notes)

@@ -14,7 +14,7 @@ from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Noticed, Progressed, TrialsPlanned
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import confidence_of, other_tests, planned_tests
+from dpspec.engine.judging.judge_input import confidence_of, pending_tests, planned_tests
 from dpspec.engine.preparing.prepare import raise_located
 from dpspec.engine.running.conclude import Bounded, EarlyStop, Trained, conclude
 from dpspec.engine.running.dispatch import Dispatcher, QueuedChunk
@@ -78,7 +78,7 @@ class Training:
             planned_tests((claim.kind for claim in spec.claims), bounded.plan.trials, bounded.plan.power)
             for spec, bounded in zip(specs, audits, strict=True)
         ]
-        others = other_tests(tests, (claim.kind for spec in specs for claim in spec.claims), confidence_of(specs))
+        others = pending_tests(tests, (claim.kind for spec in specs for claim in spec.claims), confidence_of(specs))
         self.audits = [
             _AuditTrials(
                 bounded=bounded,
@@ -142,8 +142,8 @@ class Training:
                 self._emit(Progressed(audit=everything, what="trials", done=done, total=total, unit="trials"))
 
         try:
-            elsewhere = not isinstance(pool, InlinePool)
-            queue = [self._queued(number, missing, elsewhere=elsewhere) for number, missing in chosen]
+            other_processes = not isinstance(pool, InlinePool)
+            queue = [self._queued(number, missing, other_processes=other_processes) for number, missing in chosen]
             for chunk in queue:
                 self.audits[chunk.audit].queued.append(chunk)
             dispatcher = Dispatcher(
@@ -159,14 +159,14 @@ class Training:
         if self._doubted() - doubted:
             self.make_missing()
         else:
-            self._say_what_is_missing(cut=len(chosen) < len(waiting))
+            self._report_missing(cut=len(chosen) < len(waiting))
 
     def _doubted(self) -> set[tuple[int, int]]:
         """The audit's number and the index of each stored trial that must be repeated."""
         return {(number, index) for number, audit in enumerate(self.audits) for index in audit.trials.doubted}
 
-    def _queued(self, number: int, missing: list[int], *, elsewhere: bool) -> QueuedChunk:
-        """The missing trials of a chunk; ``elsewhere``: whether other processes make them."""
+    def _queued(self, number: int, missing: list[int], *, other_processes: bool) -> QueuedChunk:
+        """The missing trials of a chunk; ``other_processes``: whether other processes make them."""
         audit = self.audits[number]
         prepared, plan = audit.bounded.prepared, audit.bounded.plan
         threads = self._options.threads_of(plan)
@@ -181,7 +181,7 @@ class Training:
                 cache=self._cache,
                 indices=together,
                 makers=prepared.makers,
-                folders=audit.trials.folders(together, create=elsewhere),
+                folders=audit.trials.folders(together, create=other_processes),
             )
 
         needs = Resources(threads=threads, memory_bytes=plan.memory_bytes, device=self._options.device)
@@ -218,7 +218,7 @@ class Training:
     def _raise(self, chunk: QueuedChunk, error: BaseException) -> None:
         raise_located(error, self.audits[chunk.audit].bounded.prepared.spec)
 
-    def _say_what_is_missing(self, *, cut: bool) -> None:
+    def _report_missing(self, *, cut: bool) -> None:
         """Report why audits lack trials; ``cut``: whether ``max_trials`` was reached."""
         why = f"stopped after {self._options.max_trials} trials" if cut else "stopped at the time limit"
         late = (self._options.seconds_left() or 0.0) < 0.0

@@ -10,7 +10,7 @@ from importlib import metadata
 
 from dpspec.contract import Facts, FrozenMap, Json
 from dpspec.contract.catalog import Catalog
-from dpspec.engine.preparing.trial_keys import code_in, differences, revisions_of, said, trial_key
+from dpspec.engine.preparing.trial_keys import code_in, describe_maker, differences, revisions_of, trial_key
 from dpspec.engine.results.result import AuditResult, TrialRecord
 
 _ENVIRONMENT = ("dpspec", "numpy", "scipy", "scikit-learn", "torch")
@@ -54,8 +54,8 @@ def mixture_notices(records: Sequence[TrialRecord]) -> list[str]:
     """Sentences on trials of one audit with different devices or versions."""
     notices = []
     for what in _MIXED:
-        said = [record.recorded.get(what) for record in records]
-        values = sorted({str(value).partition(":")[0] for value in said if value is not None})
+        describe_maker = [record.recorded.get(what) for record in records]
+        values = sorted({str(value).partition(":")[0] for value in describe_maker if value is not None})
         if len(values) > 1:
             notices.append(f"its trials have different {what}: {', '.join(values)}")
     return notices
@@ -94,7 +94,7 @@ def _makers(audit: AuditResult) -> Iterator[tuple[str, str]]:
         by = trial.recorded.get("by")
         for part, each in by.items() if isinstance(by, Mapping) else ():
             if isinstance(each, Mapping) and ("code" in each or each.get("distribution") != "dpspec"):
-                seen[part, said(each)] = None
+                seen[part, describe_maker(each)] = None
     yield from seen
 
 

@@ -11,16 +11,16 @@ import dataclasses
 import re
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dpspec.contract import DataError, Finding, FrozenMap, MissingArrayError, Plan, Series, Spec, Trial, thaw
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
-from dpspec.engine.judging.judge_input import Concluded, OtherTests
+from dpspec.engine.judging.judge_input import Concluded, PendingTests
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.initial_weights import from_file, path_of
 from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, require_auditable
 from dpspec.engine.redact import INTERNAL
+from dpspec.engine.results.recording import ExecutedRun
 from dpspec.engine.results.result import AuditResult, TrialRecord
 from dpspec.engine.running.conclude import Bounded, Trained, conclude, stopped_after
 from dpspec.engine.storage.origins import OtherOrigins, trials_from_other_revisions
@@ -32,9 +32,6 @@ from dpspec.json_records import write
 from dpspec.language.composing.matrix import Cell, place_cell, suffixes
 from dpspec.language.load import from_document
 from dpspec.language.reading.tree import from_plain, plain
-
-if TYPE_CHECKING:
-    from dpspec.engine.recorded.executed_run import ExecutedRun
 
 
 def absent_file(prepared: Prepared) -> DataError | None:
@@ -191,7 +188,7 @@ def recompute(
     catalog: Catalog,
     directory: str | None,
     store: Store | None,
-    others: OtherTests,
+    others: PendingTests,
     *,
     vouched: bool = False,
 ) -> tuple[Recomputed, list[Mismatch]]:
@@ -261,7 +258,7 @@ def _bounds(prepared: Prepared, catalog: Catalog, inputs: FrozenMap) -> list[Fin
         context.close()
 
 
-def _concluded(bounded: Bounded, trials: Sequence[Trial], others: OtherTests) -> tuple[Concluded, int | None]:
+def _concluded(bounded: Bounded, trials: Sequence[Trial], others: PendingTests) -> tuple[Concluded, int | None]:
     """The conclusions from the trials, and the number after which they had to stop. Raises ``ValueError`` without."""
     if not trials:
         return conclude(bounded, trials), None

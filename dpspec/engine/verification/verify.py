@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import other_tests, planned_tests
+from dpspec.engine.judging.judge_input import pending_tests, planned_tests
 from dpspec.engine.results.joined import apart, join, split
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.runner import assemble
@@ -68,7 +68,7 @@ def verify(
     recomputed_audits: list[Recomputed] = []
     tests = [planned_tests((v.kind for v in a.verdicts), a.planned_trials, a.power) for a in result.audits]
     kinds = [verdict.kind for audit in result.audits for verdict in audit.verdicts]
-    for audit, others in zip(result.audits, other_tests(tests, kinds, result.confidence), strict=True):
+    for audit, others in zip(result.audits, pending_tests(tests, kinds, result.confidence), strict=True):
         try:
             again, differences = recompute(audit, catalog, directory, store, others, vouched=vouched)
         except PluginError as error:

@@ -15,7 +15,7 @@ from typing import Any, get_args
 from dpspec.contract import Assumption, Check, Evidence, Finding
 from dpspec.contract.canonical import canonical_json
 from dpspec.contract.findings import Privacy
-from dpspec.engine.judging.conformance_status import looks, rejected
+from dpspec.engine.judging.conformance_status import inspections, rejected
 from dpspec.engine.judging.judge import as_expected
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.redact import LEFT_OUT_REASON, redact_audit
@@ -172,7 +172,7 @@ def _taken(old: AuditResult, taken: Sequence[str]) -> Iterator[Mismatch]:
 
 def _blurred_away(old: AuditResult, new: AuditResult, family: int) -> bool:
     """Whether a rejected check may no longer reject because its p-value was rounded to a power of ten."""
-    family *= looks(len(new.trials), new.needed_trials)
+    family *= inspections(len(new.trials), new.needed_trials)
     near = (dataclasses.replace(check, p_value=check.p_value / 10.0) for check in new.checks if check.p_value < 1.0)
     return (old.conformance.status, new.conformance.status) == ("deviates", "conforms-within") and any(
         rejected(check, family) for check in near

@@ -16,7 +16,7 @@ from dpspec.engine.results.joined import apart, sources
 from dpspec.engine.results.matrices import Matrix
 from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters import labels, matrices, phrases
-from dpspec.reporters.layout import Page, findings_table, pictures, rounding, series_table, text_table
+from dpspec.reporters.layout import Page, constants, findings_table, pictures, rounding, series_table, text_table
 from dpspec.reporters.limits import limits, recipes, stored_trials
 from dpspec.reporters.summary import adversary, tally
 
@@ -203,6 +203,9 @@ def _expected(page: Page, audit: AuditResult) -> None:
             _row(page, labels.headline(audit, verdict), (verdict.claim, "bold"), text)
     if audit.conformance.expected or labels.untested(audit):
         _conformance(page, audit)
+    for series in audit.series:
+        if text := constants(series):
+            page.item(f"{series.title}: {text}")
     for note in audit.notes:
         page.item(note)
 

@@ -1,4 +1,4 @@
-"""A result as one self-contained HTML page: verdicts, intervals, figures with their tables, and the result itself."""
+"""A result as a self-contained HTML page."""
 
 from __future__ import annotations
 

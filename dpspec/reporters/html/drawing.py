@@ -46,25 +46,11 @@ _SPACING = 0.5
 #: The largest number that is drawn.
 _LARGEST = 1e300
 
-#: Corners of a point about (0, 0), by its code: circle, square, diamond, triangles, cross, star, tilted cross.
+#: Corners of a point around (0, 0), by its code: square, diamond, triangle.
 _CORNERS: dict[str, tuple[tuple[float, float], ...]] = {
     "s": ((-3, -3), (3, -3), (3, 3), (-3, 3)),
     "D": ((0, -4.8), (4.8, 0), (0, 4.8), (-4.8, 0)),
     "^": ((0, -3.4), (3.4, 3), (-3.4, 3)),
-    "v": ((0, 3.4), (3.4, -3), (-3.4, -3)),
-    "P": (
-        *((-1, -3.2), (1, -3.2), (1, -1), (3.2, -1), (3.2, 1), (1, 1)),
-        *((1, 3.2), (-1, 3.2), (-1, 1), (-3.2, 1), (-3.2, -1), (-1, -1)),
-    ),
-    "*": tuple(
-        (r * math.sin(i * math.pi / 5), -r * math.cos(i * math.pi / 5))
-        for i in range(10)
-        for r in (4.0 - 2.4 * (i % 2),)
-    ),
-    "X": (
-        *((-3.2, -1.8), (-1.8, -3.2), (0, -1.4), (1.8, -3.2), (3.2, -1.8), (1.4, 0)),
-        *((3.2, 1.8), (1.8, 3.2), (0, 1.4), (-1.8, 3.2), (-3.2, 1.8), (-1.4, 0)),
-    ),
 }
 
 #: Radii of a round marker, and of a point on a line.

@@ -10,8 +10,8 @@ import hashlib
 import re
 import shlex
 from base64 import b64encode
-from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from dpspec.contract import Check, Finding
@@ -24,7 +24,7 @@ from dpspec.engine.results.recording import Recording
 from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters import labels, matrices, phrases
 from dpspec.reporters.html import detectable, matrix_views
-from dpspec.reporters.html.figures import Bar, Figure, bar, figures
+from dpspec.reporters.html.figures import bar, figures
 from dpspec.reporters.limits import limits, recipes
 from dpspec.reporters.read_results import ELEMENT, embedded
 from dpspec.reporters.risk import Rate, rates, risk, weakest
@@ -58,86 +58,6 @@ _LINKED = {
     "canary": "canary",
 }
 _TERM = re.compile(rf"\b({'|'.join(sorted(_LINKED, key=len, reverse=True))})\b")
-
-
-@dataclass(frozen=True)
-class ClaimView:
-    """One claim on the page; ``style`` is the CSS class of its label."""
-
-    verdict: Verdict
-    label: str
-    style: str
-    interval: str
-    claimed: str
-    value: str
-    outcome: str
-    control: bool
-    bar: Bar | None
-
-
-@dataclass(frozen=True)
-class FindingView:
-    """One row of the table of findings."""
-
-    number: str
-    tight: str
-    at: str
-    of: str
-    rigor: str
-    method: str
-    source: str
-    printed: str
-    refuted: bool
-
-
-@dataclass(frozen=True)
-class RecordingView:
-    """A recorded training on the page."""
-
-    executed: tuple[str, ...]
-    channels: tuple[tuple[str, str, str], ...]
-    accountant: str
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class AuditView:
-    """One audit on the page.
-
-    Attributes:
-        name: An id that is unique on the page.
-        origin: The file of a joined result.
-        drawn: Whether figures and findings are on the page.
-        cell: The title in its matrix; empty without one.
-        title: The name, with the title of the cell.
-    """
-
-    audit: AuditResult
-    name: str
-    origin: str
-    description: str
-    details: tuple[tuple[str, str], ...]
-    outcomes: tuple[str, ...]
-    risk: tuple[str, ...]
-    claims: tuple[ClaimView, ...]
-    status: str
-    conformance: str
-    reason: str
-    tests: str
-    checks: tuple[tuple[bool, tuple[str, ...]], ...]
-    detectable: detectable.Limits | None
-    made_to_deviate: bool
-    as_run: tuple[str, ...]
-    power: tuple[str, ...]
-    figures: tuple[Figure, ...]
-    drawn: bool
-    cell: str
-    title: str
-    numbers: str
-    findings: tuple[FindingView, ...]
-    assumptions: tuple[tuple[str, str, str], ...]
-    notes: tuple[str, ...]
-    recording: RecordingView | None
 
 
 def render(result: Result, *, internal: bool = False) -> str:
@@ -294,12 +214,22 @@ def _asset(name: str) -> str:
     return (files("dpspec.reporters.html") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, drawn: bool) -> AuditView:
+def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, drawn: bool) -> SimpleNamespace:
+    """The values of one audit for the template.
+
+    Args:
+        audit: The audit.
+        name: An id that is unique on the page.
+        origin: The file of a joined result.
+        family: The number of checks that its own were judged among.
+        cell: The title in its matrix; empty without one.
+        drawn: Whether figures and findings are on the page.
+    """
     conformance = audit.conformance
     # Unexpected claims first, then privacy, controls and utility.
     ordered = sorted(audit.verdicts, key=lambda one: (one.expected, one.kind == "metric", labels.is_control(one)))
     listed = phrases.findings(audit)
-    return AuditView(
+    return SimpleNamespace(
         audit=audit,
         name=name,
         origin=origin,
@@ -333,8 +263,8 @@ def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, d
     )
 
 
-def _recording(found: Recording) -> RecordingView:
-    return RecordingView(
+def _recording(found: Recording) -> SimpleNamespace:
+    return SimpleNamespace(
         executed=tuple(phrases.executed(found)),
         channels=tuple(phrases.channel_rows(found)),
         accountant=phrases.accountant(found.accountant),
@@ -342,11 +272,12 @@ def _recording(found: Recording) -> RecordingView:
     )
 
 
-def _claim(audit: AuditResult, verdict: Verdict) -> ClaimView:
+def _claim(audit: AuditResult, verdict: Verdict) -> SimpleNamespace:
     label = labels.verdict_label(audit, verdict)
-    return ClaimView(
+    return SimpleNamespace(
         verdict=verdict,
-        label=labels.headline(audit, verdict),
+        label=label,
+        given=labels.headline(audit, verdict).removeprefix(label).removeprefix(", "),
         style="as-declared" if label == labels.AS_DECLARED else verdict.verdict,
         interval=labels.interval(audit, verdict),
         claimed=labels.claimed(verdict),
@@ -366,13 +297,13 @@ def _check(check: Check) -> tuple[str, ...]:
     return name, check.test, decimals.upper(check.p_value, digits=2), declared, found, check.observed, limit
 
 
-def _finding(finding: Finding) -> FindingView:
+def _finding(finding: Finding) -> SimpleNamespace:
     printed, refuted = "", False
     if finding.printed is not None:
         refuted = finding.printed.refuted
         state = "known to be wrong, backs no verdict" if refuted else "not known to be wrong"
         printed = f"the formula as printed, {state}. {finding.printed.reason}"
-    return FindingView(
+    return SimpleNamespace(
         number=labels.statement(finding),
         tight="" if finding.lower is None else f"true value at least {decimals.lower(finding.lower)}",
         at=labels.conditions(finding.at),

@@ -106,7 +106,7 @@ def _dots(series: Series, x: str, ys: Sequence[str]) -> Drawing:
                     values,
                     places,
                     colour=len(lines),
-                    marker="osD^vP*X"[len(lines) % 8],
+                    marker="osD^"[len(lines) % 4],
                 )
             )
     return Drawing(

@@ -1,10 +1,9 @@
-"""Where text goes: results to stdout, everything else to stderr, and no trace when nobody reads any more.
+"""Write results to stdout and everything else to stderr, escaped for terminals and logs.
 
-A reader that goes away (``dpspec show spec.yaml | head``) changes nothing about what the command found out. A stdout
-that cannot take it (a full disk) is an error: the result is lost.
+A closed pipe (``dpspec show spec.yaml | head``) is not an error. A write error of stdout (a full disk) is one: the
+result is lost.
 
-Results have a descriptor of their own: what plugins, or processes of theirs, print or write to file descriptor 1
-goes to stderr. And whatever goes to a terminal or a log passes one door here, where nothing stays that either obeys.
+Results use a separate descriptor: output of plugins and their processes to file descriptor 1 goes to stderr.
 """
 
 from __future__ import annotations
@@ -20,19 +19,15 @@ from dpspec.errors import UsageError
 from dpspec.registry import foreign_code
 from dpspec.text import harmless
 
-#: Without a terminal to ask, and nothing in COLUMNS, a page is this wide.
-_DEFAULT_WIDTH = 80
+#: The width without a terminal and without COLUMNS, and the maximum width.
+_DEFAULT_WIDTH, _WIDEST = 80, 120
 
-#: Beyond this, lines become hard to read.
-_WIDEST = 120
-
-
-#: Where results go; None for ``sys.stdout``.
+#: The stream of results; None for ``sys.stdout``.
 _results: IO[str] | None = None
 
 
 def emit(text: str, *, commands: bool = False) -> None:
-    """Write a result to stdout, with a line end. ``commands``: what runners of continuous integration obey stays."""
+    """Write a result to stdout, with a line end; ``commands`` keeps commands to runners of continuous integration."""
     stream = results()
     _write(stream, "stdout", harmless(text, styled=wants_color(stream), commands=commands))
 
@@ -43,13 +38,13 @@ def note(text: str) -> None:
 
 
 def results() -> IO[str]:
-    """The stream of results."""
+    """Return the stream of results."""
     return sys.stdout if _results is None else _results
 
 
 @contextmanager
 def results_apart() -> Iterator[None]:
-    """Within it, results alone reach stdout: once a plugin is about to run, what is printed goes to stderr."""
+    """Redirect the output of plugins to stderr, so that stdout has results only."""
     global _results
     before, outer = sys.stdout, _results
     _results = _moved(before)
@@ -72,7 +67,7 @@ def results_apart() -> Iterator[None]:
 
 
 def _moved(stream: IO[str]) -> IO[str]:
-    """The stream on another descriptor, and stderr in the place of stdout; as it is where that cannot be."""
+    """The stream on another descriptor, with stderr on that of stdout; unchanged if that is impossible."""
     try:
         if stream.fileno() != 1:
             return stream
@@ -86,7 +81,7 @@ def _moved(stream: IO[str]) -> IO[str]:
 
 
 def page_width() -> int:
-    """The columns that a page on stdout may take."""
+    """Return the number of columns of a page on stdout."""
     columns = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns
     if _results is not None and not os.environ.get("COLUMNS"):
         try:
@@ -97,14 +92,14 @@ def page_width() -> int:
 
 
 def wants_color(stream: IO[str]) -> bool:
-    """Whether a stream is a terminal whose owner has not asked for plain text (https://no-color.org)."""
+    """Return whether a stream is a terminal with colors (https://no-color.org)."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return stream.isatty()
 
 
 def tolerate_any_character() -> None:
-    """Let a stream that cannot encode a character write it out as an escape, and one that is closed take anything."""
+    """Let streams escape characters that they cannot encode, and closed streams accept all text."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the shell's >&-
             silence(name)
@@ -114,18 +109,18 @@ def tolerate_any_character() -> None:
 
 
 def flush() -> None:
-    """Flush both streams here, where a reader that has gone can still be forgiven."""
+    """Flush both streams; ignore closed pipes."""
     for name, stream in (("stdout", results()), ("stderr", sys.stderr)):
         try:
             stream.flush()
-        except (OSError, ValueError):  # what could not be written has been told of by whoever wrote it
+        except (OSError, ValueError):  # the writer has reported the error
             silence(name)
 
 
 def silence(name: str) -> None:
-    """Point ``stdout`` or ``stderr`` nowhere, down to the file descriptor, so that the exit is quiet too."""
+    """Point ``stdout`` or ``stderr`` and its descriptor to the null device, so that the exit is silent."""
     global _results
-    nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - it takes the stream's place until the end
+    nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - it replaces the stream until the end
     try:
         stream = results() if name == "stdout" else sys.stderr
         os.dup2(nowhere.fileno(), stream.fileno())

@@ -1,11 +1,11 @@
-"""Ctrl-C, from the first line of the program to its last: one way to end, whatever the signal fell into.
+"""Handle Ctrl-C from the first line of the program to its last.
 
-Python raises ``KeyboardInterrupt`` wherever the program happens to be. In the middle of an import that may come out as
-another error, of a C extension for instance; so the signal is remembered, and whatever ends the program after it is an
-interruption, never a bug. Where it falls into the clean-up of an object, Python prints it and goes on: it is pressed
-again then, and raised a moment later. A signal that was ignored from the start (``nohup``) stays ignored.
+Python raises ``KeyboardInterrupt`` at any point. During an import it may become another error, for example of a C
+extension; the signal is recorded, so that any later error is an interruption, not a bug. During the clean-up of an
+object Python prints the exception and continues; the signal is then sent again. A signal that is ignored from the start
+(``nohup``) stays ignored.
 
-Imports nothing that takes time: it is what the program begins with.
+The program imports this module first, so it has no slow imports.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _heard = False
 
 
 def listen() -> None:
-    """From now on remember Ctrl-C, and raise ``KeyboardInterrupt`` as Python does."""
+    """Install the handler, which records Ctrl-C and raises ``KeyboardInterrupt``."""
     global _heard
     _heard = False
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -33,12 +33,12 @@ def listen() -> None:
 
 
 def heard() -> bool:
-    """Whether Ctrl-C was pressed since :func:`listen`."""
+    """Return whether Ctrl-C was pressed since :func:`listen`."""
     return _heard
 
 
 def leave() -> None:
-    """Nothing is left to be told or kept: from now on Ctrl-C ends the process at once; a shell shows 130 for it too."""
+    """Restore the default handler: Ctrl-C then ends the process immediately, also with 130 in a shell."""
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -50,7 +50,7 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def _swallowed(lost: Any) -> None:
-    """What Python does with an exception that it cannot raise, unless it is Ctrl-C."""
+    """Handle an exception that Python cannot raise: send Ctrl-C again, print others."""
     if _heard and isinstance(lost.exc_value, KeyboardInterrupt):
         _thread.start_new_thread(_press_again, (_thread.get_ident(),))
     else:
@@ -59,7 +59,7 @@ def _swallowed(lost: Any) -> None:
 
 def _press_again(main: int) -> None:
     time.sleep(0.01)  # until the clean-up is over
-    if hasattr(signal, "pthread_kill"):  # wakes it from whatever it waits for
+    if hasattr(signal, "pthread_kill"):  # also ends a blocking call
         signal.pthread_kill(main, signal.SIGINT)
     else:
         _thread.interrupt_main()

@@ -213,9 +213,9 @@ def _amount(value: float) -> str:
 
 def planned(event: TrialsPlanned) -> str:
     """Return the planned trials in one line."""
-    from dpspec.engine.running.run_options import foreseen
+    from dpspec.engine.running.run_options import format_time_range
 
     missing = event.total - event.stored
     stored = f", {event.stored} stored" if event.stored else ""
-    about = f" ({foreseen(event.seconds)} for all of them)" if event.seconds > 0 else ""
+    about = f" ({format_time_range(event.seconds)} for all of them)" if event.seconds > 0 else ""
     return f"{event.audit}: {missing} of {event.total} trials to train{stored}{about}"

@@ -1,6 +1,6 @@
-"""How a command ends: every way out has its own exit code, and a finding never shares one with a crash.
+"""Map the end of a command to an exit code, and write a report of a bug.
 
-A bug leaves a report that can be sent as it is, with what ran, where and the traceback, and no environment variables.
+The report has versions, command and traceback, and no environment variables.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import typer
 
-from dpspec.cli.terminal import interrupt
-from dpspec.cli.terminal.output import flush, note, silence, wants_color
+from dpspec.cli import interrupt
+from dpspec.cli.output import flush, note, silence, wants_color
 from dpspec.errors import DpspecError, ExitCode, PluginError, SpecError, UsageError
 from dpspec.text import plain_lines
 
@@ -26,7 +26,7 @@ TRACKER = "the dpspec issue tracker"
 
 
 def bug_report(error: BaseException, arguments: Sequence[str]) -> str:
-    """The text of a bug report, in Markdown."""
+    """Return a bug report in Markdown."""
     from dpspec.stores.storage import shown
     from dpspec.text import harmless
     from dpspec.version import VERSION
@@ -48,9 +48,9 @@ def bug_report(error: BaseException, arguments: Sequence[str]) -> str:
 
 
 def leave_report(error: BaseException, arguments: Sequence[str]) -> tuple[str, ExitCode]:
-    """Write the bug report to a file; the short text for stderr, and what the program ends with.
+    """Write a bug report to a file; return a text for stderr and the exit code.
 
-    Where no file can be written the text holds the whole report.
+    If no file can be written, the text contains the report.
     """
     from dpspec.registry.foreign_code import one_line
     from dpspec.registry.loader import raised_by
@@ -65,7 +65,7 @@ def leave_report(error: BaseException, arguments: Sequence[str]) -> tuple[str, E
     except OSError:
         return f"{message}\n\n{report}", code
     readers = f"the authors of {plugin}" if plugin else TRACKER
-    return f"{message}\nA report is in {place}: please look it over and send it to {readers}.", code
+    return f"{message}\nA report is in {place}: please review it and send it to {readers}.", code
 
 
 def _write(report: str) -> Path:
@@ -75,12 +75,12 @@ def _write(report: str) -> Path:
     return Path(name)
 
 
-#: What the system refuses for reasons of its own: rights, and room on a disk.
+#: Errors of permissions and of a full disk.
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def run_to_exit_code(command: Callable[[], object], arguments: Sequence[str]) -> int:
-    """Run a command to its exit code; only an exception that nobody foresaw is a bug (70)."""
+    """Run a command and return its exit code; an unexpected exception is a bug (70)."""
     try:
         code = _outcome(command, arguments)
     except KeyboardInterrupt:
@@ -104,8 +104,7 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
         _show_usage(error)
         return ExitCode.USAGE
     except SystemExit as end:
-        # typer leaves this way when a reader has gone. For a help text that is fine; what our commands write forgives
-        # it by itself, so that anything else must not pass for a good end.
+        # typer raises this if the reader of a help text has closed the pipe. Other commands handle that themselves.
         gone = isinstance(end.__context__, OSError) and end.__context__.errno == errno.EPIPE
         if gone and {"--help", "-h"} & set(arguments):
             silence("stdout")
@@ -130,7 +129,7 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
 
 
 def _run_interruptible(command: Callable[[], object]) -> object:
-    """Run a command; whatever it raises once Ctrl-C was pressed is an interruption."""
+    """Run a command; after Ctrl-C any exception is an interruption."""
     try:
         return command()
     except BaseException as error:
@@ -140,14 +139,14 @@ def _run_interruptible(command: Callable[[], object]) -> object:
 
 
 def _report_bug(error: BaseException, arguments: Sequence[str]) -> ExitCode:
-    """Say that an error is a bug, and whose."""
+    """Print a bug report."""
     text, code = leave_report(error, arguments)
     note(text)
     return code
 
 
 def tell(error: SpecError | PluginError) -> None:
-    """Print the diagnostics of an error on stderr, or its text where it has none."""
+    """Print the diagnostics of an error on stderr, or its text without diagnostics."""
     if not error.diagnostics:
         note(f"error: {_said(error)}")
         return
@@ -162,7 +161,7 @@ def _interrupted() -> int:
 
 
 def _is_adrift() -> bool:
-    """Whether the folder that the program works in was deleted."""
+    """Whether the working directory was deleted."""
     try:
         os.getcwd()
     except OSError:
@@ -171,7 +170,7 @@ def _is_adrift() -> bool:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that there is not enough memory, of this machine or of a GPU."""
+    """Whether the machine or a GPU lacks memory."""
     if isinstance(error, MemoryError):
         return True
     if "torch" not in sys.modules:
@@ -192,7 +191,7 @@ def _report_out_of_memory(error: Exception) -> ExitCode:
 
 
 def _show_usage(error: typer.TyperException) -> None:
-    """What is wrong with a command line, then how it is written; a group without a command shows its help."""
+    """The error of a command line and its usage; a group without a command shows its help."""
     text = error.format_message()
     if text.startswith("Usage: "):
         note(text)
@@ -204,5 +203,5 @@ def _show_usage(error: typer.TyperException) -> None:
 
 
 def _said(error: Exception) -> str:
-    """An error's text with everything invisible written out, line by line; its type where it has none."""
+    """An error's text, escaped; its type if it has no text."""
     return plain_lines(str(error)) or type(error).__name__

@@ -1,4 +1,4 @@
-"""``dpspec calibrate``: how far one number of a spec may go with its claims still proved."""
+"""``dpspec plan`` and ``calibrate``: cost and power of a run, and values for which claims are proved."""
 
 from __future__ import annotations
 
@@ -9,18 +9,73 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpspec.cli.arguments import Overrides, SpecFiles
-from dpspec.cli.terminal.output import emit, page_width
+from dpspec.cli.output import emit, page_width
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import json_text
 
 if TYPE_CHECKING:
-    from dpspec.contract import Json
+    from dpspec.contract import Json, Plan, Spec
     from dpspec.engine.calibration.evaluations import Point
     from dpspec.engine.calibration.search import Calibration
     from dpspec.reporters.layout import Page
 
-#: What is written of a verdict; ``provable`` is the best bound that a proof may rest on.
-_TOLD = ("claim", "kind", "text", "verdict", "reason", "quantity", "claimed", "provable")
+
+def plan(
+    specs: SpecFiles,
+    overrides: Overrides = [],  # noqa: B006 - typer copies it
+) -> int:
+    """Print the number of trials that specs need, their cost and the epsilon that they could show, without training."""
+    from dpspec.cli.arguments import loaded_specs, stop_at_errors
+    from dpspec.engine.preparing.prepare import prepare
+    from dpspec.engine.running.run_options import format_time_range
+    from dpspec.registry.loader import load_catalog
+    from dpspec.reporters.labels import count
+    from dpspec.reporters.layout import Page
+
+    catalog = load_catalog()
+    page = Page(page_width())
+    with loaded_specs(specs, catalog, overrides) as loaded:
+        prepared = [prepare(spec, catalog) for spec in loaded.specs]
+        for audit in prepared:
+            stop_at_errors(audit.diagnostics)
+        plans = [audit.plan() for audit in prepared]
+        for spec, its_plan in zip(loaded.specs, plans, strict=True):
+            _describe_plan(page, spec, its_plan)
+    if len(plans) > 1:
+        trials = count(sum(p.trials for p in plans), "trial")
+        page.heading(f"Together: {trials}, {format_time_range(sum(p.seconds for p in plans))}")
+    emit(page.text())
+    return ExitCode.OK
+
+
+def _describe_plan(page: Page, spec: Spec, its_plan: Plan) -> None:
+    from dpspec.engine.results import decimals
+    from dpspec.engine.running.run_options import format_time_range
+    from dpspec.reporters import labels, phrases
+
+    page.heading(spec.name)
+    claims = labels.count(len(spec.claims), "claim")
+    if not its_plan.trials:
+        page.line(f"{claims}; no training, bounds from theory only", indent=2, hang=2)
+    else:
+        page.line(
+            f"{claims}; {labels.count(its_plan.trials, 'trial')} in {labels.count(len(its_plan.chunks), 'chunk')}, "
+            f"{format_time_range(its_plan.seconds)} of one core, {decimals.size(its_plan.memory_bytes)} of memory",
+            indent=2,
+            hang=2,
+        )
+    for power in its_plan.power:
+        at = f" at {labels.conditions(power.at)}" if power.at else ""
+        remark = f"; {power.note}" if power.note else ""
+        page.item(f"could show epsilon up to {decimals.lower(power.epsilon)}{at} ({power.method}{remark})")
+    for check in its_plan.checks:
+        page.item(phrases.foreseen(check))
+    for remark in its_plan.notes:
+        page.item(remark)
+
+
+#: The fields of a verdict in the JSON; ``provable`` is the best bound for a proof.
+_FIELDS = ("claim", "kind", "text", "verdict", "reason", "quantity", "claimed", "provable")
 
 
 def calibrate(
@@ -34,26 +89,26 @@ def calibrate(
         typer.Option(
             "--claim",
             metavar="ID",
-            help="A claim that has to be proved; repeatable. By default every claim that expects to be.",
+            help="A claim to prove; repeatable. By default every claim with the expectation proved.",
             show_default=False,
         ),
     ] = [],  # noqa: B006 - typer copies it
     overrides: Overrides = [],  # noqa: B006
     precision: Annotated[
-        float, typer.Option(metavar="P", help="How close, relatively, the nearest failing value has to be.")
+        float, typer.Option(metavar="P", help="The maximum relative distance to the nearest failing value.")
     ] = 1e-3,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     internal: Annotated[
-        bool, typer.Option("--internal", help="Allow bounds that speak of the data itself to decide the value.")
+        bool, typer.Option("--internal", help="Allow data-dependent bounds to decide the value.")
     ] = False,
 ) -> int:
-    """Find the least noise, the most steps, the largest rate or group, ... for which claims are proved.
+    """Find the minimum noise, the maximum steps, rate or group size, ... for which claims are proved.
 
-    Nothing is trained. The value found was itself judged, and so was the nearest one beyond it. Ends with 1 if no
-    value proves the claims, or if the search stopped at an invalid value with valid ones beyond it.
+    The command trains no model. It judges the value that it finds and the nearest failing one. Ends with 1 if no value
+    proves the claims, or if the search stopped at an invalid value with valid ones beyond it.
     """
     from dpspec.cli.arguments import loaded_specs
-    from dpspec.cli.terminal.progress import Progress
+    from dpspec.cli.progress import Progress
     from dpspec.engine.calibration.search import calibrate_specs
     from dpspec.registry.loader import load_catalog, notify
 
@@ -80,7 +135,7 @@ def calibrate(
         for calibration in calibrations:
             _describe(page, calibration, overrides)
         page.blank()
-        page.line("This speaks of the mechanism as declared. Whether what runs is that, `dpspec run` tests.")
+        page.line("This applies to the declared mechanism. `dpspec run` tests the executed run.")
         emit(page.text())
     return ExitCode.OK if all(c.complete for c in calibrations) else ExitCode.UNEXPECTED
 
@@ -152,7 +207,7 @@ def _plain(calibration: Calibration) -> Json:
     def point(at: Point | None) -> Json:
         if at is None:
             return None
-        claims = [{name: getattr(verdict, name) for name in _TOLD} for verdict in at.verdicts]
+        claims = [{name: getattr(verdict, name) for name in _FIELDS} for verdict in at.verdicts]
         return {"value": at.value, "problem": at.problem or None, "verdicts": claims}
 
     return {
