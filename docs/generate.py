@@ -27,13 +27,13 @@ EXIT_CODES = {
     "not proved for the executed run, the run deviates, its canaries contradict the claim or the recording, or an "
     "epsilon is infinite.",
     ExitCode.USAGE: "An invalid command line, a file that is not a result, or a file or folder other than a spec that "
-    "cannot be used: it does not exist, permission is missing, or the disk is full. For `check`: RUN does not exist "
+    "cannot be used: absent, without permission, or on a full disk. For `check`: RUN does not exist "
     "or is not a folder.",
     ExitCode.INVALID_SPEC: "A spec is invalid or does not exist; every error has file, line and column. For `check`: "
     "the folder is not a recording (it has no `run.json`), or it was changed after the recording.",
     ExitCode.PLUGIN: "A plugin that a spec needs is missing, broken, in conflict or too old; or a plugin failed or "
     "violated the contract. The message names it.",
-    ExitCode.NOTHING_TO_RUN: "There is nothing to run. For `check`: nothing is claimed and the run conforms, or no "
+    ExitCode.NOTHING_TO_RUN: "No specs or trials to run. For `check`: no claim is given and the run conforms, or no "
     "step was recorded.",
     ExitCode.INCOMPLETE: "Trials are missing (`--max-minutes`). The same command continues.",
     ExitCode.NOT_RECOMPUTED: "For `verify`: no recomputed value differs, but some values could not be recomputed: "

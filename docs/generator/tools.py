@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -95,6 +96,7 @@ def _called(node: ast.FunctionDef) -> str:
 
 
 def _summary(node: ast.Module | ast.FunctionDef | ast.ClassDef) -> str:
-    """The first paragraph of a docstring."""
+    """The first sentence of a docstring."""
     lines = prose((ast.get_docstring(node) or "").split("\n\n")[0])
-    return cell(" ".join(line for line in lines if line)).replace("&amp;lt;", "&lt;")
+    text = cell(" ".join(line for line in lines if line)).replace("&amp;lt;", "&lt;")
+    return re.split(r"(?<=[a-z0-9`)][.]) (?=[A-Z`])", text)[0]

@@ -196,9 +196,9 @@ class SchedulerWatch:
     ) -> None:
         """Begin to observe.
 
-        begin: called before a scheduler changes anything. end: called after it, with its class and the options that it
-        sets as far as known: none if it is not one of torch or Opacus, reads a metric, or was changed between two of its
-        steps. guarded: runs each observation.
+        begin: called before a scheduler changes anything. end: called after it, with its class and the options that
+        it sets: none if it is not one of torch or Opacus, reads a metric, or was changed between two of its steps.
+        guarded: runs each observation.
         """
         self._begin, self._end, self._guarded = begin, end, guarded
         self._left: WeakKeyDictionary[Any, str] = WeakKeyDictionary()

@@ -82,8 +82,8 @@ def _bits(value: Tensor) -> Tensor:
 class GradientParameters:
     """Counts the passes that compute gradients at other parameters than the last step left.
 
-    After the first forward and backward pass of a step it compares version counters and addresses, and values again if
-    any of these changed or at one of eight further passes at random.
+    It compares values at the first forward and the first backward pass of a step. At further passes it compares version
+    counters and addresses, and values again if any of these changed or at one of eight passes at random.
     """
 
     def __init__(self, watch: ParameterWatch, parameters: Sequence[nn.Parameter]) -> None:
