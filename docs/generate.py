@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from generator import commands, python, spec, tools
+from generator import checks, commands, python, spec, tools
 from generator.markdown import table, tidy
 
 from dpspec.contract.catalog import Catalog
@@ -53,6 +53,7 @@ def pages() -> dict[str, str]:
         "python.md": python.public_page(),
         "plugins.md": python.plugin_page(),
         "plugin-tools.md": tools.page(),
+        "checks.md": checks.page(),
     }
     return {name: NOTE + text for name, text in written.items()}
 
@@ -74,12 +75,10 @@ def own(catalog: Catalog) -> Catalog:
 
 
 def diagnostics_page() -> str:
-    """Every diagnostic code with its meaning and fix."""
-    lines = ["# Diagnostics\n", "`dpspec explain CODE` also prints an example.\n"]
-    for code in sorted(CODES.values(), key=lambda c: c.name):
-        fix = code.fix.strip()
-        lines.append(f"- `{code.name}`: {code.meaning.strip()} {fix[:1].upper()}{fix[1:]}")
-    return tidy("\n".join(lines))
+    """Every diagnostic code with its summary."""
+    lines = [f"- `{code.name}`: {code.summary.strip()}" for code in sorted(CODES.values(), key=lambda c: c.name)]
+    head = ["# Diagnostics\n", "`dpspec explain CODE` prints the meaning, an example and the fix.\n"]
+    return tidy("\n".join([*head, *lines]))
 
 
 def exit_codes_page() -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import dpspec
+from dpspec.registry.loader import load_catalog
 
 ROOT = Path(__file__).parents[1]
 
@@ -83,3 +84,23 @@ def test_a_plugin_has_few_modules() -> None:
     for plugin in plugins:
         modules = [path for path in plugin.rglob("*.py") if path.name != "__init__.py"]
         assert len(modules) <= 17, f"{plugin.name} has {len(modules)} modules"
+
+
+#: Modules of the mechanism ``selection``.
+OWN_MECHANISMS = {"dpspec/language/selections.py"}
+#: Kinds with another meaning: a claim kind and a status of values.
+OTHER_MEANINGS = {"rero", "recorded"}
+
+
+def test_core_names_no_mechanism() -> None:
+    """Core reads the descriptor of a mechanism and does not compare its kind."""
+    kinds = set(load_catalog().mechanisms) - OTHER_MEANINGS
+    assert len(kinds) >= 5
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for package in ("engine", "cli", "reporters", "language", "stores", "executors")
+        for path in (ROOT / "dpspec" / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in kinds
+    ]
+    assert [place for place in found if place.partition(":")[0] not in OWN_MECHANISMS] == []

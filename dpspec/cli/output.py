@@ -67,7 +67,7 @@ def results_apart() -> Iterator[None]:
 
 
 def _moved(stream: IO[str]) -> IO[str]:
-    """The stream on another descriptor, with stderr on that of stdout; unchanged if that is impossible."""
+    """The stream on another descriptor, with stderr in its place; unchanged if that is impossible."""
     try:
         if stream.fileno() != 1:
             return stream

@@ -217,5 +217,5 @@ def planned(event: TrialsPlanned) -> str:
 
     missing = event.total - event.stored
     stored = f", {event.stored} stored" if event.stored else ""
-    about = f" ({format_time_range(event.seconds)} for all of them)" if event.seconds > 0 else ""
+    about = f" ({format_time_range(event.seconds)} in total)" if event.seconds > 0 else ""
     return f"{event.audit}: {missing} of {event.total} trials to train{stored}{about}"

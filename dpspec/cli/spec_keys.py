@@ -185,7 +185,7 @@ def when(keys: Sequence[Key], known: Sequence[Key]) -> list[tuple[Condition, ...
 
     Args:
         keys: Keys of one path.
-        known: The keys of all kinds; conditions that hold for all of them are dropped.
+        known: The keys of all kinds; conditions that hold for each kind are dropped.
     """
     alternatives: list[tuple[Condition, ...]] = []
     for paths in dict.fromkeys(_paths(key) for key in keys):

@@ -72,14 +72,9 @@ def text_table(
 
 
 def findings_table(findings: Sequence[Finding], room: int) -> tuple[str, tuple[str, ...]] | None:
-    """Return the shared conditions of findings and the lines of a table, a row per finding.
+    """Return the shared conditions of findings and the lines of a table with at most ``room`` columns.
 
-    Args:
-        findings: Findings of one method and scope.
-        room: The maximum number of columns.
-
-    Returns:
-        None if the findings are few, of different quantities or privacy classes, or too wide.
+    None if the findings are few, of different quantities or privacy classes, or too wide.
     """
     first = findings[0]
     kind = (first.quantity, first.bound, first.privacy, set(first.at))
@@ -155,12 +150,7 @@ def rounding(series: Series) -> str:
 
 
 class Page:
-    """A page of lines. All text is escaped; styles are rich's style names.
-
-    Args:
-        width: The number of columns.
-        color: Whether to keep styles.
-    """
+    """A page of lines. All text is escaped; styles are rich's style names."""
 
     def __init__(self, width: int = 80, *, color: bool = False) -> None:
         self.width = max(width, _LEAST_WIDTH)

@@ -33,12 +33,7 @@ def by_status(held: Iterable[Assumption]) -> list[Assumption]:
 
 
 def assumption(of: Assumption, *, tested_above: bool = False) -> str:
-    """Return the text of an assumption and its test.
-
-    Args:
-        of: The assumption.
-        tested_above: Whether the report already lists its test.
-    """
+    """Return the text of an assumption and its test, in short if the report lists the test above."""
     text = of.text or of.name
     details = ["tested above" if tested_above else of.test or ""]
     if of.level is not None:
@@ -61,11 +56,8 @@ def families(result: Result) -> list[int]:
 def ranked(checks: Sequence[Check], family: int) -> list[tuple[Check, bool]]:
     """Return each check and whether it is rejected: rejected ones first by p-value, the others in their order.
 
-    A check whose p-value is not a probability counts as rejected: the result was edited.
-
-    Args:
-        checks: The checks of one audit.
-        family: The number of checks that they were judged among, from :func:`families`.
+    A check whose p-value is not a probability counts as rejected: the result was edited. ``family`` is the number of
+    checks that they were judged among.
     """
     judged = [(one, not 0.0 <= one.p_value <= 1.0 or rejected(one, family)) for one in checks]
     bad = sorted((one for one, is_rejected in judged if is_rejected), key=lambda one: one.p_value)

@@ -50,6 +50,9 @@ _PREDICATES = {
     "proved": "{is} proved",
 }
 
+#: The beginning of the reason of an open claim.
+_NOT_PROVED = "Not proved: "
+
 #: Keys of a spec that name its owner, with the terms that reports show.
 SIGNED = {"system": "System", "owner": "Owner", "contact": "Contact"}
 
@@ -101,8 +104,11 @@ def outcomes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[s
     if private:
         audit, title, worst = min(private, key=lambda each: _rank(each[0], each[2]))
         of = "" if len(audits) == 1 else f" in {title}"
-        reason = f": {worst.reason[:1].lower()}{worst.reason[1:].rstrip('.')}" if worst.reason else ""
         verb = _PREDICATES[labels.verdict_label(audit, worst)].partition(":")[0].replace("{is}", "is")
+        reason = worst.reason.rstrip(".")
+        if reason.startswith(_NOT_PROVED):
+            verb, reason = "is not proved", reason.removeprefix(_NOT_PROVED)
+        reason = f": {reason[:1].lower()}{reason[1:]}" if reason else ""
         subject = "The claim" if worst.claim == "claim" else f"The claim {worst.claim}"
         yield f"{subject} ({worst.text}){of} {verb}{reason}."
     if len(private) > 1:
@@ -122,11 +128,14 @@ def _counted(noun: str, claims: Sequence[tuple[AuditResult, Verdict]]) -> str:
     """``Both privacy claims are proved.``, or the number for each verdict, the worst first."""
     held = [labels.verdict_label(audit, one) for audit, one in claims]
     found = {name: held.count(name) for name in _PREDICATES if name in held}
+    assumed = {name for audit, _ in claims if audit.recording is not None for name in audit.recording.assumes}
+    under = f" under {labels.count(len(assumed), 'assumption')}" if assumed else ""
+    predicates = {**_PREDICATES, "proved": _PREDICATES["proved"] + under}
     if len(found) == 1:
         (name,), number = found, len(held)
         subject = {1: f"The {noun}", 2: f"Both {noun}s"}.get(number, f"All {number} {noun}s")
-        return f"{subject} {_PREDICATES[name].replace('{is}', 'is' if number == 1 else 'are')}."
-    parts = [f"{n} {_PREDICATES[name].replace('{is}', 'is' if n == 1 else 'are')}" for name, n in found.items()]
+        return f"{subject} {predicates[name].replace('{is}', 'is' if number == 1 else 'are')}."
+    parts = [f"{n} {predicates[name].replace('{is}', 'is' if n == 1 else 'are')}" for name, n in found.items()]
     return f"Of {len(held)} {noun}s {joined(parts)}."
 
 
@@ -273,7 +282,7 @@ def _block(block: Json, kind: str, omit: tuple[str, ...] = ()) -> str:
     if not isinstance(block, Mapping):
         return ""
     name = labels.value(block.get(kind)) if block.get(kind) is not None else ""
-    rest = {key: _listed(key, value) for key, value in block.items() if key not in (kind, *omit)}
+    rest = {key: _listed(key, value) for key, value in block.items() if key not in (kind, *omit) and value != ()}
     return shortened(": ".join(part for part in (name, labels.conditions(rest)) if part), _LONGEST)
 
 

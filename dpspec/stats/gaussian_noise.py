@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy import special
 
-from dpspec.stats.conformance import noise_size
+from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
@@ -197,7 +197,7 @@ def log_chi_square(value: float, degrees: int) -> float:
         return 0.0
     above = float(special.gammaincc(0.5 * degrees, 0.5 * value))
     log_above = math.log(above) if above > 0.0 else 0.5 * (degrees - value + degrees * math.log(value / degrees))
-    return min(0.0, math.log(2.0) + min(noise_size.log_lower_tail(value, degrees), log_above))
+    return min(0.0, math.log(2.0) + min(noise_tests.log_lower_tail(value, degrees), log_above))
 
 
 def scores(squares: Array, degrees: Array) -> Array:
@@ -212,7 +212,7 @@ def spread(squares: float, terms: int, test: str, tried: int = 1) -> Measurement
 
     tried: the number of such tests, if this is the most surprising one.
     """
-    found = noise_size.two_sided(squares, 1.0, terms)
+    found = noise_tests.two_sided(squares, 1.0, terms)
     return replace(found, test=test, p_value=min(1.0, tried * found.p_value))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -108,20 +107,6 @@ class TruncatedSize:
     def detectable(self, most: float, steps: int, level: float) -> float | None:
         """Relative deviation of the mean size over ``steps`` that is rejected at ``level``, in both directions."""
         return _detectable(self.records, self.rate, self.cap, steps, level)
-
-    def log_ratios(self, values: Array) -> Iterator[tuple[float, Array]]:
-        """Yield relative rates with shifted log-odds, and the log-likelihood ratios of ``values``."""
-        first = 0.5 / math.sqrt(self.records * self.rate * (1.0 - self.rate))
-        apart = first * 2.0 ** np.arange(max(1, math.ceil(math.log2(max(2.0, 8.0 / first)))))
-        full = math.log(max(binomial.at_least(min(self.cap, self.records), self.records, self.rate), 1e-300))
-        for s in np.concatenate([-apart, apart]).tolist():
-            log_mean = math.log1p(self.rate * math.expm1(s))
-            other = self.rate * math.exp(s - log_mean)
-            often = math.log(max(binomial.at_least(min(self.cap, self.records), self.records, min(other, 1.0)), 1e-300))
-            yield (
-                math.exp(s - log_mean),
-                np.where(values >= self.cap, min(often - full, 600.0), s * values - self.records * log_mean),
-            )
 
     def _tail(self, terms: Array, total: float, steps: int, sign: float) -> float:
         """Chernoff bound on P[sign * (a sum of ``terms`` of ``steps`` batches) >= sign * ``total``]."""

@@ -92,9 +92,8 @@ def read_directions(
 class SignBlocks(StoredDirections):
     """``count`` exactly orthonormal directions in ``parameters`` dimensions, in O(parameters) memory.
 
-    A random permutation of the coordinates is cut into ``count`` blocks of s = floor(parameters / count). Direction i
-    has random signs on block i, divided by sqrt(s). The seed determines everything, on every device. Remaining
-    coordinates belong to no direction.
+    Direction i has random signs, divided by sqrt(s), on block i of s = floor(parameters / count) randomly permuted
+    coordinates. The seed determines everything, on every device.
     """
 
     def __init__(self, parameters: int, count: int, *, seed: int, device: str | torch.device = "cpu") -> None:
@@ -132,12 +131,10 @@ class DenseDirections:
 
 
 class CanaryGroups:
-    """Inserted canaries with gradient ``norm`` * (unit vector) at every step.
+    """Inserted canaries with gradient ``norm`` * (unit vector) at every step; ``norm`` is well above the clip norm.
 
     Canaries that own the same direction form a group. Their unit vectors are the direction rotated by the angle
-    ``spread``, each member differently: identical at 0, nearly identical at small angles. They stay within the
-    direction's support, so a group has no component along another one's direction. ``norm`` is well above the clip
-    norm, so that correct clipping leaves exactly the clip norm.
+    ``spread``, each member differently, within the direction's support.
 
     Attributes:
         silent: All gradients are zero while this is true (:class:`Intermittent`).

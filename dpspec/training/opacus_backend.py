@@ -1,10 +1,8 @@
 """The backend ``opacus``: Opacus's PrivacyEngine as a user calls it, with observers. Requires the extra.
 
-``make_private`` gets a model, an optimizer and a data loader; its results are used unmodified. Canary gradients are
-written between the backward pass and the optimizer's step, into the ``grad_sample`` rows of inserted records. Opacus
-clips, sums, noises and divides them like all others.
-
-Batch sizes and rates follow from the public number of records, without canaries.
+The results of ``make_private`` are used unmodified. Canary gradients are written into the ``grad_sample`` rows of
+inserted records between the backward pass and the optimizer's step. Batch sizes and rates follow from the public number
+of records, without canaries.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Adversarial initial weights: fitted to the real records.
+"""Adversarial initial weights: fitted to the real records (Annamalai and De Cristofaro 2024).
 
-Annamalai and De Cristofaro 2024 ("Nearly tight black-box auditing of differentially private machine learning") start
-training near convergence. Gradients of real records are small there, so a canary's clipped gradient dominates. The
-weights depend only on the real records, not on canaries or inclusion bits, and are the same for all compared runs.
+Gradients of real records are small near convergence, so a canary's clipped gradient dominates. The weights depend only
+on the real records and are the same for all compared runs.
 """
 
 from __future__ import annotations

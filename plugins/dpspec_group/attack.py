@@ -113,7 +113,7 @@ def _prepare_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, in
 
 
 def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run: _Run) -> dps.Trial:
-    from dpspec.stats.conformance.run_checks import joined
+    from dpspec.stats.conformance.evidence import joined
     from dpspec.training.measure.run_evidence import RunLogs
 
     planted, twin_logs = run.planted, None
@@ -142,7 +142,7 @@ def _replayed(inputs: dps.FrozenMap, context: dps.Context) -> dict[str, dps.Json
 
     Only for backends that show iterates, whose steps are sums of gradients.
     """
-    from dpspec.stats.conformance.evidence.run import RunEvidence, write_run
+    from dpspec.stats.conformance.evidence import RunEvidence, write_run
     from dpspec.training.measure.replayed_step import replayed_step
 
     job = kit.training_job(inputs, context, 0, "replay", resumable=False)

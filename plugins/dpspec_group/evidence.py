@@ -16,11 +16,11 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval
 from dpspec.stats.attacks import gaussian_fit, guess_counts, many_run, one_run_curve, sequential, thresholds
-from dpspec.stats.conformance import run_checks
-from dpspec.stats.conformance.evidence.run import layers_share, luck_of_size
+from dpspec.stats.conformance import table
+from dpspec.stats.conformance.evidence import dependence_of_size, layers_share
 from dpspec.stats.independence import order_statistics
 from dpspec.stats.independence.independent_bounds import independent_bounds
-from dpspec.stats.independence.step_luck import Luck
+from dpspec.stats.independence.step_dependence import Dependence
 from dpspec_group import scores, theory
 from dpspec_group.design import attack_delta, many_run_design, one_run_design
 from dpspec_group.options import EDGES, Attack
@@ -93,7 +93,7 @@ def one_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.
     layers = layers_share(ran)
     for size in attack.sizes:
         ordered = [by_size[size] for by_size in coins]
-        yield from one_run_outcomes(spec, records, size, ordered, luck=luck_of_size(ran, size), layers=layers)
+        yield from one_run_outcomes(spec, records, size, ordered, luck=dependence_of_size(ran, size), layers=layers)
 
 
 def one_run_outcomes(
@@ -104,7 +104,7 @@ def one_run_outcomes(
     *,
     coins: Sequence[dps.Assumption] = (kit.COINS,),
     rests_on: Sequence[dps.Assumption] = (),
-    luck: Sequence[Luck] = (),
+    luck: Sequence[Dependence] = (),
     layers: float | None = None,
 ) -> Iterator[dps.Evidence | dps.Finding]:
     """Outcomes of :func:`one_run_bounds` for one group size.
@@ -364,7 +364,7 @@ def _many_run_outcomes(
 def checks(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
     """One check per declared property over all trials."""
     evidence = [trial.evidence for trial in trials]
-    return run_checks.checks(spec.phases, evidence, privacy=spec.data_privacy)
+    return table.checks(spec.phases, evidence, privacy=spec.data_privacy)
 
 
 def epsilon_as_run(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Finding]:

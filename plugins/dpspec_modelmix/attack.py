@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import dpspec.contract as dps
-from dpspec.stats.conformance.run_checks import joined
+from dpspec.stats.conformance.evidence import joined
 from dpspec.training.device import generator
 from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.flat_model import Layout
@@ -51,7 +51,7 @@ class CanaryCoordinates:
     """
 
     def __init__(self, attack: Attack, sparsity: int, pool: Tensor, seed: int, device: str) -> None:
-        """Assign coordinates of ``pool``, shape (n,). Raises ``ValueError`` if the pool is too small."""
+        """Assign coordinates of ``pool``, shape (n,)."""
         width = sparsity if attack.kind == "one-hot" else len(pool) // attack.count
         if width < 1 or attack.count * width > len(pool):
             raise ValueError(f"{attack.count} canaries of {width} coordinates do not fit into {len(pool)}")
@@ -121,7 +121,7 @@ class Reader(dps.Observer):
         self.scores = torch.zeros(len(owned.coordinates), dtype=torch.float64, device=job.device)
 
     def released(self, step: int, state: Tensor) -> None:
-        """Score the step that produced ``state`` (P,). Raises ``ValueError`` if a step is missing."""
+        """Score the step that produced ``state`` (P,)."""
         if step != (0 if self._current is None else self.steps + 1):
             raise ValueError(f"models must be released step by step: step {step} came after step {self.steps}")
         previous, self._current = self._current, state.double().clone()

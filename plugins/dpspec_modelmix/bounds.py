@@ -66,13 +66,28 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
     base = BASE if embedding_of(spec.phases[0]) is None else (*BASE, SUBSPACE)
     reasons = [reason for _, reason in unmet_conditions(spec)]
     curve = kit.CURVE_DELTAS if spec.audit is not None else ()
-    plain = _without_mixing(segments, tuple(sorted({*deltas, *curve})))
+    wanted = tuple(sorted({*deltas, *curve}))
+    # DP-SGD with the same noise also bounds ModelMix. No pair attains it: mixing adds noise to the output of DP-SGD.
+    plain = dict(zip(wanted, _plain(tuple(theory.without_mixing(segments)), wanted), strict=True))
     why = f" ({'; '.join(reasons)})" if reasons else ""
     for delta, interval in plain.items():
-        yield _plain_upper(delta, interval, why, base)
+        method = f"without mixing, {interval.method}{why}"
+        yield certified_upper(
+            "epsilon",
+            interval,
+            at={"delta": delta},
+            scope=SCOPE,
+            source="Ganesh 2024",
+            assumptions=base,
+            method=method,
+        )
     by_mean = any(PhaseOptions.of(phase).by_mean for phase in spec.phases)
-    counted = by_mean and "expected_batch_size" not in spec.training.options
-    scopes = _mixed_scopes(context.facts.records if counted else 0)
+    scopes: tuple[dps.Scope, ...] = (SCOPE,)
+    if by_mean and "expected_batch_size" not in spec.training.options:
+        # The divisor of an update is public and equal for both neighbors. Datasets with at least the declared number of
+        # records have an equal or larger divisor, an equal or wider gap, and equal or smaller divergences (the noise
+        # has a log-concave density). The bound does not cover smaller datasets.
+        scopes = replace(SCOPE, min_records=context.facts.records), replace(SCOPE, data="this")
     for done, delta in enumerate(deltas):
         context.progress(done, len(deltas), "accounting")
         if segments[0].noise == "laplace":
@@ -107,11 +122,6 @@ def curves(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Series]:
     yield _curve("steps", "steps", steps, delta, lambda n: _first_steps(segments, int(n)))
 
 
-def _without_mixing(segments: Sequence[Segment], deltas: tuple[float, ...]) -> dict[float, Interval]:
-    """Epsilon of DP-SGD with the same noise, which also bounds ModelMix."""
-    return dict(zip(deltas, _plain(tuple(theory.without_mixing(segments)), deltas), strict=True))
-
-
 @lru_cache(maxsize=8)
 def _plain(segments: tuple[Segment, ...], deltas: tuple[float, ...]) -> list[Interval]:
     """Epsilon of DP-SGD at each delta, cached for the cells of a matrix."""
@@ -136,7 +146,13 @@ def _gaussian(
     inflated, worst = theory.inflate_one_hot(segments, theory.mixed_epsilon(segments, delta).order)
     best = theory.mixed_epsilon(inflated, delta)
     improved = theory.mixed_epsilon(inflated, delta, "improved")
-    assumptions = (*base, *MIXED, _one_hot(worst))
+    one_hot = dps.Assumption(
+        name="one-hot-worst",
+        status="unchecked",
+        text="the paper asserts without proof that the one-hot gradient is the worst. A numerical check of 16 smaller "
+        f"shifts is not a proof: their largest ratio to it is {worst:.6f}",
+    )
+    assumptions = (*base, *MIXED, one_hot)
     method, source = "rdp/integer-orders, improved conversion", f"{SOURCE}; Canonne, Kamath & Steinke 2020"
     for scope in scopes:
         yield _theorem(delta, best.epsilon, "rdp/integer-orders", SOURCE, assumptions, scope)
@@ -170,16 +186,6 @@ def _laplace(
     yield from laplace_findings(segments, clip_norms, delta, set(spec.mechanism["baselines"]))
 
 
-def _one_hot(worst: float) -> dps.Assumption:
-    """Assumption that the one-hot gradient is the worst case, which the paper asserts without proof."""
-    return dps.Assumption(
-        name="one-hot-worst",
-        status="unchecked",
-        text="the paper asserts without proof that the one-hot gradient is the worst. A numerical check of 16 smaller "
-        f"shifts is not a proof: their largest ratio to it is {worst:.6f}",
-    )
-
-
 def _theorem(
     delta: float,
     value: float,
@@ -192,34 +198,6 @@ def _theorem(
     return kit.theorem_upper(
         "epsilon", value, at=at, scope=scope, method=method, source=source, assumptions=assumptions
     )
-
-
-def _plain_upper(delta: float, interval: Interval, why: str, assumptions: tuple[dps.Assumption, ...]) -> dps.Finding:
-    """The accountant's bound on epsilon of DP-SGD without mixing.
-
-    No pair attains it: mixing adds further noise to the output of DP-SGD, so its lower end is not a lower bound.
-    """
-    return certified_upper(
-        "epsilon",
-        interval,
-        at={"delta": delta},
-        scope=SCOPE,
-        source="Ganesh 2024",
-        assumptions=assumptions,
-        method=f"without mixing, {interval.method}{why}",
-    )
-
-
-def _mixed_scopes(gap_by_records: int) -> tuple[dps.Scope, ...]:
-    """Scopes of a bound with amplification.
-
-    The divisor of an update is public and equal for both neighbors. If it is the expected batch size, datasets with at
-    least the declared number of records have an equal or larger divisor, an equal or wider gap, and equal or smaller
-    divergences (the noise has a log-concave density). The bound does not cover smaller datasets.
-    """
-    if gap_by_records == 0:
-        return (SCOPE,)
-    return replace(SCOPE, min_records=gap_by_records), replace(SCOPE, data="this")
 
 
 def _first_steps(segments: Sequence[Segment], steps: int) -> list[Segment]:

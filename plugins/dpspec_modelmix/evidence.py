@@ -10,7 +10,7 @@ from dpspec import kit
 from dpspec.json_records import AboveZero, Amount, Count, Positive, Record, Row, read
 from dpspec.stats import utility
 from dpspec.stats.attacks import guess_counts
-from dpspec.stats.conformance import run_checks
+from dpspec.stats.conformance import table
 from dpspec_modelmix.options import Attack, unmet_conditions
 
 #: Smallest number of guesses per side. Each further number is three times the previous one.
@@ -117,7 +117,7 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
         )
     yield from _accuracies(spec, trials)
     evidence = [trial.evidence for trial in trials]
-    yield from run_checks.checks(spec.phases, evidence, privacy=spec.data_privacy)
+    yield from table.checks(spec.phases, evidence, privacy=spec.data_privacy)
     if not unmet_conditions(spec):
         gaps = _least_gaps(trials)
         below, known = sum(gap.below for gap in gaps), [gap.least for gap in gaps if gap.least is not None]
@@ -161,7 +161,7 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
 
 
 def _least_gaps(trials: Sequence[dps.Trial]) -> list[LeastGap]:
-    """Minimum gaps of all runs; empty if they were redacted. Raises ``ValueError`` if only some runs have one."""
+    """Minimum gaps of all runs; empty if they were redacted."""
     told = [trial.evidence.get("internal", {}).get("gap") for trial in trials]
     if all(gap is None for gap in told):
         return []

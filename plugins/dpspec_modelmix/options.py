@@ -72,8 +72,6 @@ class PhaseOptions(kit.Options):
     """Options of a phase in addition to the options of DP-SGD.
 
     Attributes:
-        mixing: The mixing rule.
-        embedding: The gradient embedding; None without one.
         sparsity: ``linf_truncation``, the minimum number of non-zero coordinates of a gradient of maximum norm.
         by_mean: Whether updates use the mean over a batch.
         learning_rate: Learning rate of the phase; None for that of the training block.

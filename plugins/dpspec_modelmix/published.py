@@ -1,8 +1,7 @@
 """Formulas as printed in the paper, with their errors, and other comparisons. They support no verdict.
 
-Two baselines for Gaussian noise: *fractional orders*, because the paper's printed values use Renyi orders that its
-proof does not cover, and *the limit* of large linf_truncation, a Gaussian whose precision is the Fisher information of
-the mixed noise.
+*Fractional orders* are not covered by the paper's proof. *The limit* of large linf_truncation is a Gaussian whose
+precision is the Fisher information of the mixed noise.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 
 import dpspec.contract as dps
 from dpspec.accounting import Floats, gaussian_rdp, inside, positive, sampled_gaussian_rdp
-from dpspec_modelmix import density, pair
+from dpspec_modelmix import density
 from dpspec_modelmix.options import Segment
 from dpspec_modelmix.theory import (
     LARGEST_LOSS,
@@ -90,8 +89,6 @@ def lemma_applies(scale: float, sensitivity: float, width: float) -> bool:
 def lemma_moments(scale: float, sensitivity: float, width: float, *, printed: bool = False) -> Moments:
     """Lemma D.2 with its original cut and a corrected second summand.
 
-    Raises ``ValueError`` if the lemma does not apply.
-
     Args:
         scale: 1 / lambda.
         sensitivity: l1 sensitivity.
@@ -139,8 +136,7 @@ def real_gaussian_epsilon(segments: Sequence[Segment], delta: float) -> OrderEps
 def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
     """D_a of one step at real ``orders`` > 1, shape (n,), for the one-hot pair.
 
-    Only numerical evidence supports that the one-hot gradient is the worst at fractional orders. Raises ``ValueError``
-    unless p = 1 and there is no embedding.
+    Only numerical evidence supports that the one-hot gradient is the worst at fractional orders.
     """
     if not segment.one_dimensional:
         raise ValueError("fractional orders are defined for p = 1 only")
@@ -304,4 +300,4 @@ def _variance_matched(segments: Sequence[Segment], delta: float, what: str, sour
 def _pair(segments: Sequence[Segment], delta: float) -> dps.Finding:
     method = "fft: tightness of the bound; neither an upper nor a lower bound"
     source = "one-hot pair, all steps at the enforced gap"
-    return compared("epsilon-of-the-pair", pair.epsilon(segments, delta), method, source, delta=delta)
+    return compared("epsilon-of-the-pair", density.pair_epsilon(segments, delta), method, source, delta=delta)

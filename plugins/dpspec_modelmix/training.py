@@ -208,7 +208,11 @@ def twin_accuracies(
     phases = _phases(inputs)
     train(job, make_row_clip(job, context, index), rules_of_job(job))
     counts: dict[str, dps.Json] = {"modelmix": right_answers(job.model, context.data, context.device)}
-    factor, epsilon = _equal_epsilon(phases, inputs["training"], context.facts, twins.delta)
+    factor, epsilon = 1.0, float("inf")
+    segments = segments_of(phases, inputs["training"], context.facts.records, context.facts.parameters)
+    if segments is not None:
+        amplified = not unmet_in(phases, inputs["training"])
+        factor, epsilon = equal_epsilon_noise(segments, twins.delta, amplified=amplified)
     rate = twins.learning_rate
     if rate is None:
         rate = 2.0 / 3.0 * learning_rate(phases[0], job.options)
@@ -260,7 +264,7 @@ def rules_of(
 
 
 def _mask(rule: Mixing, layout: Layout, device: str) -> Tensor | None:
-    """Mask of the mixed coordinates, None for all. Raises ``ValueError`` for an unknown parameter name."""
+    """Mask of the mixed coordinates, None for all."""
     if not rule.unmixed:
         return None
     left = set(rule.unmixed)
@@ -275,14 +279,12 @@ def _mask(rule: Mixing, layout: Layout, device: str) -> Tensor | None:
 
 
 def _phases(inputs: dps.FrozenMap) -> tuple[dps.Phase, ...]:
-    return tuple(_with_truncation(phase) for phase in dps.Phase.all_of(inputs["mechanism"]))
-
-
-def _with_truncation(phase: dps.Phase) -> dps.Phase:
-    sparsity = PhaseOptions.of(phase).sparsity
-    if sparsity == 1:
-        return phase
-    return phase.replace(clipping={"scheme": "truncated", "coordinate_bound": mixed_norm(phase) / sparsity**0.5})
+    phases = []
+    for phase in dps.Phase.all_of(inputs["mechanism"]):
+        sparsity = PhaseOptions.of(phase).sparsity
+        bound = {"scheme": "truncated", "coordinate_bound": mixed_norm(phase) / sparsity**0.5}
+        phases.append(phase if sparsity == 1 else phase.replace(clipping=bound))
+    return tuple(phases)
 
 
 def _with_noise_times(phase: dps.Phase, factor: float) -> dps.Phase:
@@ -292,13 +294,3 @@ def _with_noise_times(phase: dps.Phase, factor: float) -> dps.Phase:
     if embedding is None:
         return louder
     return louder.replace(embedding={**phase["embedding"], "noise_multiplier": factor * embedding.noise_multiplier})
-
-
-def _equal_epsilon(
-    phases: Sequence[dps.Phase], training: dps.FrozenMap, facts: dps.Facts, delta: float
-) -> tuple[float, float]:
-    """Factor on the noise of DP-SGD, at least 1, that gives the epsilon of ModelMix; and that epsilon."""
-    segments = segments_of(phases, training, facts.records, facts.parameters)
-    if segments is None:
-        return 1.0, float("inf")
-    return equal_epsilon_noise(segments, delta, amplified=not unmet_in(phases, training))

@@ -45,7 +45,14 @@ def whole_runs(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Sequence[dps.Tria
         run, shard = shards.run_and_shard(trial.index)
         runs.setdefault(run, {})[shard] = trial
     whole = [list(parts.values()) for parts in runs.values() if len(parts) == shards.count]
-    return [replace(parts[0], arrays=_joined_arrays(parts)) for parts in whole]
+    joined = []
+    for parts in whole:
+        arrays = dict(parts[0].arrays)
+        for name in PER_RECORD:
+            if any(name in part.arrays for part in parts):
+                arrays[name] = np.concatenate([read_array(part, name) for part in parts], axis=-1)
+        joined.append(replace(parts[0], arrays=arrays))
+    return joined
 
 
 def first_shards(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Sequence[dps.Trial]:
@@ -60,10 +67,7 @@ def has_arrays(trials: Sequence[dps.Trial]) -> bool:
 
 
 def read_sizes(trials: Sequence[dps.Trial]) -> dps.Facts:
-    """Numbers of records, the only property of the data that conclusions need.
-
-    Raises ``ValueError`` if the trials report different numbers.
-    """
+    """Numbers of records, the only property of the data that conclusions need."""
     sizes = kit.recorded(trials[0], "sizes")
     if any(kit.recorded(trial, "sizes") != sizes for trial in trials):
         raise ValueError("trials report different numbers of records")
@@ -77,7 +81,7 @@ def read_sizes(trials: Sequence[dps.Trial]) -> dps.Facts:
 
 
 def read_array(trial: dps.Trial, name: str) -> Array:
-    """An array of a trial. Raises ``MissingArrayError`` if it is absent."""
+    """An array of a trial."""
     arrays: Mapping[str, Array] = trial.arrays
     if name not in arrays:
         raise dps.MissingArrayError(
@@ -89,14 +93,6 @@ def read_array(trial: dps.Trial, name: str) -> Array:
 def _shards(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Shards:
     assert spec.audit is not None
     return AuditBlock.of(spec.audit.options).shards(len(audited_records(spec, read_sizes(trials)).points))
-
-
-def _joined_arrays(parts: Sequence[dps.Trial]) -> dict[str, Array]:
-    arrays = dict(parts[0].arrays)
-    for name in PER_RECORD:
-        if any(name in part.arrays for part in parts):
-            arrays[name] = np.concatenate([read_array(part, name) for part in parts], axis=-1)
-    return arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +145,7 @@ class Analysis:
     """Per-record analysis in all audited directions."""
 
     def __init__(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> None:
-        """``trials``: one per run. Raises ``ValueError`` if a trial lacks its norms."""
+        """``trials``: one per run."""
         assert spec.audit is not None
         self.spec, self.trials = spec, trials
         self.audited: Audited = audited_records(spec, read_sizes(trials))
@@ -207,7 +203,7 @@ class Analysis:
     @cached_property
     def best_order(self) -> float:
         """Best order of the data-independent bound at the largest claimed delta."""
-        return self.shown_side.composer.best_order(bounds.claimed_deltas(self.spec)[-1])
+        return self.shown_side.composer.best_order(kit.claimed_deltas(self.spec)[-1])
 
     @cached_property
     def shown_orders(self) -> tuple[float, ...]:
@@ -252,7 +248,7 @@ def record_table(records: Analysis) -> dps.Series:
     The column ratio is the estimate divided by the data-independent epsilon of the same method and may exceed 1. The
     column advantage bounds the membership advantage, see ``advantage``.
     """
-    delta, audited, ratios = bounds.claimed_deltas(records.spec)[-1], records.audited, records.shown_side.ratios
+    delta, audited, ratios = kit.claimed_deltas(records.spec)[-1], records.audited, records.shown_side.ratios
     whole = records.epsilons(delta, audited.widest_direction)
     norms = np.mean([run.mean(axis=0, dtype=np.float64) for run in ratios], axis=0)
     columns: dict[str, Sequence[dps.Json]] = {

@@ -186,11 +186,6 @@ class Composer:
         return theory.entropic_mean(row[places], float(weight))
 
 
-def claimed_deltas(spec: dps.Spec) -> list[float]:
-    """The claimed deltas in ascending order, or a default."""
-    return kit.claimed_deltas(spec)
-
-
 def spoken_directions(spec: dps.Spec) -> list[str]:
     """Directions of the claims and the threat model: single directions first, then both."""
     directions = {c.direction for c in spec.claims} | {spec.threat_model.direction}
@@ -208,17 +203,15 @@ def tight_epsilons(spec: dps.Spec, direction: str) -> dict[float, Interval]:
     Computed at the claimed deltas, and in the widest direction along the curve.
     """
     curve = kit.CURVE_DELTAS if direction == spoken_directions(spec)[-1] else ()
-    deltas = sorted({*claimed_deltas(spec), *curve})
-    pairs = [(_step_pair(phase), phase.steps) for phase in spec.phases]
+    deltas = sorted({*kit.claimed_deltas(spec), *curve})
+    pairs = []
+    for phase in spec.phases:
+        sampled = phase.sampling.scheme == "poisson"
+        noise = phase.noise_multiplier
+        pairs.append((Mixture.poisson(1, phase.rate(), noise) if sampled else Mixture.full(1, noise), phase.steps))
     curves = [group_curve(pairs, deltas, DIRECTIONS[side]) for side in one_sided(direction)]
     worst = [ends[0] if len(ends) == 1 else ends[0].worse(ends[1]) for ends in zip(*curves, strict=True)]
     return dict(zip(deltas, worst, strict=True))
-
-
-def _step_pair(phase: dps.Phase) -> Mixture:
-    if phase.sampling.scheme == "poisson":
-        return Mixture.poisson(1, phase.rate(), phase.noise_multiplier)
-    return Mixture.full(1, phase.noise_multiplier)
 
 
 def renyi_epsilon(mechanism: dps.FrozenMap, delta: float, direction: str) -> float:
@@ -231,7 +224,7 @@ def upper_bounds(spec: dps.Spec) -> Iterator[dps.Finding]:
 
     Includes lower bounds at the claimed deltas, for the worst record of the worst dataset.
     """
-    claimed, attained = claimed_deltas(spec), iterates_reveal_sums(spec.training.options, spec.steps)
+    claimed, attained = kit.claimed_deltas(spec), iterates_reveal_sums(spec.training.options, spec.steps)
     largest = max((claim.min_records for claim in spec.claims), default=0)
     populations = sorted({str(c["population"]) for c in spec.claims if "population" in c.options})
     for direction in spoken_directions(spec):

@@ -12,7 +12,7 @@ import numpy as np
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats
-from dpspec_per_instance import bounds, theory
+from dpspec_per_instance import theory
 from dpspec_per_instance.analysis import Analysis, Array
 from dpspec_per_instance.bounds import DIRECTIONS, Composer
 from dpspec_per_instance.options import Composition
@@ -186,7 +186,7 @@ def reference_table(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
     step_bound = Composition.of(spec.mechanism.options).step_bound
     if not reference or reference.get("step_bound", step_bound) != step_bound:
         return
-    epsilons = records.epsilons(bounds.claimed_deltas(spec)[-1], records.audited.widest_direction)
+    epsilons = records.epsilons(kit.claimed_deltas(spec)[-1], records.audited.widest_direction)
 
     def rows() -> Iterator[Sequence[dps.Json]]:
         for ratios in reference.get("ratios", ()):

@@ -33,7 +33,7 @@ def record_findings(spec: dps.Spec, records: Analysis) -> Iterator[dps.Finding]:
     for direction in bounds.spoken_directions(spec):
         if not set(bounds.one_sided(direction)) <= set(records.audited.directions):
             continue
-        for delta in bounds.claimed_deltas(spec):
+        for delta in kit.claimed_deltas(spec):
             epsilons = records.epsilons(delta, direction)
             claimed = {c.record for c in spec.claims if c.record is not None and c.kind == "per-instance-dp"}
             for record in sorted(claimed):
@@ -66,10 +66,7 @@ def _quantiles(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> Iterato
 
 
 def quantile_place(fraction: float, audited: int, population: int, failure: float | None) -> int | None:
-    """Index of the sorted values of ``audited`` records that bounds a ``fraction`` of the population.
-
-    Raises ``ValueError`` if ``audited`` exceeds ``population``.
-    """
+    """Index of the sorted values of ``audited`` records that bounds a ``fraction`` of the population."""
     if audited > population:
         raise ValueError(f"{audited} records cannot be a sample of {population}")
     wanted = int(np.ceil(fraction * population - 1e-9))
@@ -165,7 +162,7 @@ def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
     shared = audited.shared_direction
     direction = shared if shared in audited.directions else audited.directions[0]
     composer = bounds.Composer(spec.mechanism.options, bounds.DIRECTIONS[direction])
-    order = composer.best_order(bounds.claimed_deltas(spec)[-1])
+    order = composer.best_order(kit.claimed_deltas(spec)[-1])
     last, second = composer.kappa(order)
     side = "above" if last > math.log(runs) else "below"
     return dps.Finding(
@@ -236,12 +233,6 @@ def runs_needed(
     return math.ceil(math.exp(high)) if high < 30.0 else math.exp(high)
 
 
-def _targets(trial: dps.Trial) -> dict[str, int]:
-    """Indices of the attacked records by name; empty if redacted."""
-    pairs = trial.evidence.get("internal", {}).get("targets", ())
-    return {str(name): kit.whole_number(place, "the index of a target") for name, place in pairs}
-
-
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
     """Evidence and lower bound per attacked record; none if all inclusion bits are equal or there are no scores.
 
@@ -249,10 +240,16 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
     choice, except for records that a claim names.
     """
     assert spec.audit is not None
-    delta, confidence = bounds.claimed_deltas(spec)[-1], spec.audit.confidence
+    delta, confidence = kit.claimed_deltas(spec)[-1], spec.audit.confidence
     claimed = {c.record for c in spec.claims if c.record is not None}
     fewest = min((read_sizes([trial]).records for trial in trials), default=1) - 1  # the dataset without the record
-    targets = [_targets(trial) for trial in trials]
+    targets = [
+        {
+            str(n): kit.whole_number(i, "the index of a target")
+            for n, i in trial.evidence.get("internal", {}).get("targets", ())
+        }
+        for trial in trials
+    ]
 
     def scope(record: str | int) -> dps.Scope:
         return kit.executed_scope(spec, adversary="none", access="all-iterates", record=record, records=fewest)

@@ -18,7 +18,7 @@ from scipy.special import logsumexp
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats, whole
-from dpspec_per_instance import bounds, theory
+from dpspec_per_instance import theory
 from dpspec_per_instance.analysis import Analysis
 from dpspec_per_instance.one_step import (
     SOURCE as COROLLARY_SOURCE,
@@ -249,7 +249,7 @@ def _moment_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.
     depends on the record's norm, for all sizes; data_independent holds for every record; printed is the latter with the
     paper's constant.
     """
-    delta = bounds.claimed_deltas(spec)[-1]
+    delta = kit.claimed_deltas(spec)[-1]
     inside = records.audited.population == "train"
     norms: Array = trial.arrays["mean_norms"]
 

@@ -167,7 +167,7 @@ class PerInstanceAudit(dps.Audit):
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
         """Epsilon per record and its distribution, lower bounds with their evidence, accuracy and checks."""
         from dpspec.stats import utility
-        from dpspec.stats.conformance import run_checks
+        from dpspec.stats.conformance import table
         from dpspec_per_instance import analysis, figures, findings, mean_rule, statements
 
         # A redacted result has no arrays. The public part does not need them.
@@ -186,7 +186,7 @@ class PerInstanceAudit(dps.Audit):
         yield from findings.lower_bounds(spec, first_shards)
         yield from utility.accuracies(spec, first_shards, "run on the declared data")
         evidence = [trial.evidence for trial in first_shards]
-        yield from run_checks.checks(spec.phases, evidence, privacy=spec.data_privacy)
+        yield from table.checks(spec.phases, evidence, privacy=spec.data_privacy)
 
 
 def plan_runs(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:

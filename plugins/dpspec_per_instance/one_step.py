@@ -93,7 +93,7 @@ def split(rate: float, delta: float, *, whole: bool = False) -> tuple[float, flo
 
 
 def corollary(rate: float, log_norm: float, delta: float, slack: float, p: float) -> OneSided:
-    """Corollary 3.1 with delta' = ``slack``; ``log_norm`` is ln N_p. Raises ``ValueError`` if it does not apply."""
+    """Corollary 3.1 with delta' = ``slack``; ``log_norm`` is ln N_p."""
     q = inside("rate", rate, one=True)
     total = q * inside("delta", delta) + inside("slack", slack)
     if total >= 1.0:

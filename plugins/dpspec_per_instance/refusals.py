@@ -74,24 +74,22 @@ def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 def _refuse_exponent(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     path: dps.Path = ("mechanism", "composition", "exponent")
-    exponent = Composition.of(spec.mechanism.options).exponent
-    if isinstance(exponent, str) and exponent != "auto":
-        yield dps.Diagnostic(
-            code="bad-choice", message=f"exponent must be auto or a number above 1, got {exponent!r}", path=path
-        )
-    elif not isinstance(exponent, str) and (first_order := _first_order(spec, exponent)) > MOST_ORDER:
+    composition = Composition.of(spec.mechanism.options)
+    exponent = composition.exponent
+    if isinstance(exponent, str):
+        if exponent != "auto":
+            message = f"exponent must be auto or a number above 1, got {exponent!r}"
+            yield dps.Diagnostic(code="bad-choice", message=message, path=path)
+        return
+    p = min(exponent) if isinstance(exponent, tuple) else exponent
+    growth = min(700.0, -math.log1p(-1.0 / p) * (spec.steps - 1))
+    first_order = 1.0 + (composition.orders[-1] - 1.0) * math.exp(growth)  # the largest order of the recursion
+    if first_order > MOST_ORDER:
         yield kit.bad_value(
             f"exponent needs order {first_order:.2g} at the first of {spec.steps} steps: at most {MOST_ORDER}",
             path,
             "auto uses three times the number of steps, which keeps orders within 1.4 times the requested ones",
         )
-
-
-def _first_order(spec: dps.Spec, exponent: float | tuple[float, ...]) -> float:
-    """Largest order of the recursion; for several exponents, an upper limit from the smallest one."""
-    p = min(exponent) if isinstance(exponent, tuple) else exponent
-    growth = min(700.0, -math.log1p(-1.0 / p) * (spec.steps - 1))
-    return 1.0 + (Composition.of(spec.mechanism.options).orders[-1] - 1.0) * math.exp(growth)
 
 
 def _refuse_points(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:

@@ -159,7 +159,7 @@ FACT_PRINTED = dps.Printed(refuted=True, reason="wrong sign in the exponent, the
 
 def statements(spec: dps.Spec) -> Iterator[dps.Finding | dps.Series]:
     """All statements at the largest claimed delta and the best order of the run."""
-    delta = bounds.claimed_deltas(spec)[-1]
+    delta = kit.claimed_deltas(spec)[-1]
     side = bounds.one_sided(bounds.spoken_directions(spec)[0])[0]
     composer = bounds.Composer(spec.mechanism.options, bounds.DIRECTIONS[side])
     order = composer.best_order(delta)
@@ -167,18 +167,11 @@ def statements(spec: dps.Spec) -> Iterator[dps.Finding | dps.Series]:
     yield from one_step.step_findings(steps, delta)
     yield one_step.step_series(steps, delta)
     yield one_step.attack_series(spec, steps, delta)
-    yield from _first_order_findings(composer, order, side)
-    if spec.audit is not None:
-        yield from _runs_findings(composer, order, side, 1.0 - spec.audit.confidence)
-    yield from findings_and_series(spec, order)
-
-
-def _first_order_findings(composer: bounds.Composer, order: float, side: str) -> Iterator[dps.Finding]:
-    repaired = float(theory.recursion(order, composer.count, composer.p).orders[0])
-    forms: list[tuple[float, dps.Printed | None]] = [(repaired, None)]
+    first = float(theory.recursion(order, composer.count, composer.p).orders[0])
+    orders: list[tuple[float, dps.Printed | None]] = [(first, None)]
     if isinstance(composer.p, int | float):
-        forms.append((printed_order(order, composer.p, composer.count - 1), MISPRINT))
-    for value, printed in forms:
+        orders.append((printed_order(order, composer.p, composer.count - 1), MISPRINT))
+    for value, printed in orders:
         yield kit.theorem_upper(
             "first_order",
             value,
@@ -188,6 +181,22 @@ def _first_order_findings(composer: bounds.Composer, order: float, side: str) ->
             source=theory.RUN_SOURCE,
             printed=printed,
         )
+    if spec.audit is not None:
+        failure = 1.0 - spec.audit.confidence
+        counts = fact_3_5(order, composer.baseline(order), composer.baseline(2.0 * order), ACCURACY, failure)
+        repaired = max(1.0, counts.hoeffding), "Hoeffding 1963, for Thudi et al. 2024, Fact 3.5", None
+        for value, source, printed in (repaired, (counts.printed, "Thudi et al. 2024, Fact 3.5", FACT_PRINTED)):
+            yield kit.theorem_upper(
+                "runs_enough",
+                value,
+                at={"alpha": order},
+                scope=dps.Scope(direction=side, data="this"),
+                method=f"number of runs that estimate one step's expectation to {ACCURACY:g} of its distance from the "
+                f"data-independent value, except with probability {failure:.2g}",
+                source=source,
+                printed=printed,
+            )
+    yield from findings_and_series(spec, order)
 
 
 def printed_order(order: float, p: float, turns: int) -> float:
@@ -196,25 +205,6 @@ def printed_order(order: float, p: float, turns: int) -> float:
     for _ in range(turns):
         a = theory.checked_exponent(p) / (p - 1.0) * a - 1.0 / p
     return a
-
-
-def _runs_findings(composer: bounds.Composer, order: float, side: str, failure: float) -> Iterator[dps.Finding]:
-    counts = fact_3_5(order, composer.baseline(order), composer.baseline(2.0 * order), ACCURACY, failure)
-    forms = [
-        (max(1.0, counts.hoeffding), "Hoeffding 1963, for Thudi et al. 2024, Fact 3.5", None),
-        (counts.printed, "Thudi et al. 2024, Fact 3.5", FACT_PRINTED),
-    ]
-    for value, source, printed in forms:
-        yield kit.theorem_upper(
-            "runs_enough",
-            value,
-            at={"alpha": order},
-            scope=dps.Scope(direction=side, data="this"),
-            method=f"number of runs that estimate one step's expectation to {ACCURACY:g} of its distance from the "
-            f"data-independent value, except with probability {failure:.2g}",
-            source=source,
-            printed=printed,
-        )
 
 
 class Counts(NamedTuple):

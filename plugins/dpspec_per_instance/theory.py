@@ -202,7 +202,7 @@ def recursion(order: float, steps: int, p: float | Sequence[float]) -> Exponents
 
 
 def checked_exponent(p: float) -> float:
-    """``p``, which must be finite and above 1. Raises ``ValueError`` otherwise."""
+    """``p``, which must be finite and above 1."""
     value = float(p)
     if not 1.0 < value < math.inf:
         raise ValueError(f"the exponent p must be finite and above 1, got {p!r}")

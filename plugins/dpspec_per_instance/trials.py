@@ -20,7 +20,7 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.stats.conformance.run_checks import joined
+from dpspec.stats.conformance.evidence import joined
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec.training.loop.native import tensors, train_many

@@ -15,7 +15,7 @@ import numpy as np
 import dpspec.contract as dps
 from dpspec_preprocessing import collection, sensitivity, steps
 from dpspec_preprocessing.engines import Engine, LinearEngine, NoiseTally, bin_score, score_output
-from dpspec_preprocessing.options import AuditBlock, Declaration, Pipeline, Test
+from dpspec_preprocessing.options import AuditBlock, Declaration, Pipeline
 from dpspec_preprocessing.sensitivity import Imputation, Merging, Projection, Step
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -25,7 +25,7 @@ _REACH, _MEMBER_OFFSET, _JITTER = 2.99, 0.95, 0.002
 
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    """Execute the repeats of every trial. Raises ``DataError`` if the pipeline cannot run on the records."""
+    """Execute the repeats of every trial."""
     declared, options = Declaration.of(inputs["mechanism"]), AuditBlock.of(inputs["audit"])
     pipeline = declared.pipeline(context.facts.records, context.facts.features)
     x, y = collection.flat_rows(context, declared), _labels(context.data.train_y, declared)
@@ -50,7 +50,10 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
         coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=options.repeats)
         tests = np.random.default_rng(context.seed(index, "tests"))
         sides = (1 - coins).tolist()
-        refused = [_refuses(distances[side], declared.ptr, tests) for side in sides]
+        refused = [False] * len(sides)
+        if declared.ptr is not None:
+            epsilon, least = declared.ptr.epsilon, sensitivity.threshold(declared.ptr.epsilon, declared.ptr.delta)
+            refused = [bool(distances[side] + tests.laplace(0.0, 1.0 / epsilon) <= least) for side in sides]
         executed = [side for side, refusal in zip(sides, refused, strict=True) if not refusal]
         tally = NoiseTally()
         outputs = engine.execute(processed, y, executed, np.random.default_rng(context.seed(index, "noise")), tally)
@@ -81,13 +84,6 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
                 "blind": any(state["blind"] for state in states),
             }
         yield dps.Trial(index=index, evidence=dps.FrozenMap(evidence))
-
-
-def _refuses(distance: float, test: Test | None, random: np.random.Generator) -> bool:
-    if test is None:
-        return False
-    noisy = distance + random.laplace(0.0, 1.0 / test.epsilon)
-    return bool(noisy <= sensitivity.threshold(test.epsilon, test.delta))
 
 
 def _engine(pipeline: Pipeline, declared: Declaration, training: dps.FrozenMap, context: dps.Context) -> Engine:
@@ -135,7 +131,7 @@ def build_neighbours(
     clusters: int = 5,
     members: int = 3,
 ) -> Neighbours:
-    """Build both neighbours from real rows. Raises ``ValueError`` if the construction does not fit the rows.
+    """Build both neighbours from real rows.
 
     Args:
         x: Real rows, shape (n, d); NaN if a value is missing.
@@ -165,8 +161,6 @@ def build_neighbours(
 
 def directions(count: int, features: int) -> Array:
     """Unit vectors with pairwise angles of at least 72 degrees: positive and negative axes, or five on a circle.
-
-    Raises ``ValueError`` if ``count`` vectors do not fit.
 
     Returns:
         Vectors, shape (count, features).

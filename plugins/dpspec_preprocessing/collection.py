@@ -33,10 +33,7 @@ _ROUNDING = 1e-6
 
 
 def flat_rows(context: dps.Context, declared: Declaration, *, test: bool = False) -> Array:
-    """Flatten training (or test) rows to float64, shape (n, d), and clip them to the ball if ``clip_rows`` is set.
-
-    Raises ``DataError`` if rows are outside the declared ball and are not clipped.
-    """
+    """Flatten training (or test) rows to float64, shape (n, d), and clip them to the ball if ``clip_rows`` is set."""
     data = context.data
     rows = data.test_x if test else data.train_x
     flat = rows.reshape(len(rows), math.prod(rows.shape[1:])).astype(np.float64)
@@ -67,8 +64,6 @@ def search_device(context: dps.Context, pipeline: Pipeline) -> str:
 
 def require_in_collection(x: Array, pipeline: Pipeline, *, tested: bool, device: str = "cpu") -> dict[str, float]:
     """Measure the limits of the collection and refuse rows outside.
-
-    Raises ``DataError`` if the rows are outside the declared collection.
 
     Args:
         x: Rows, shape (n, d).

@@ -10,7 +10,7 @@ from dpspec import kit
 from dpspec.json_records import Amount, Count, Record, read
 from dpspec.stats import utility
 from dpspec.stats.attacks import thresholds
-from dpspec.stats.conformance import noise_size, run_checks
+from dpspec.stats.conformance import noise_tests, table
 from dpspec.stats.conformance.measurement import Measurement, Observed, check
 from dpspec_preprocessing.bounds import proved_epsilon, tested_epsilon
 from dpspec_preprocessing.engines import BINS
@@ -99,10 +99,7 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
 
 
 def ranked_coins(trials: Sequence[dps.Trial], repeats: int) -> str:
-    """Coins of all executions, in ascending order of score.
-
-    Raises ``ValueError`` if the number of coins and the number of scores differ.
-    """
+    """Coins of all executions, in ascending order of score."""
     coins = "".join(kit.fair_coins(kit.recorded(trial, "coins"), repeats) for trial in trials)
     bins = [kit.whole_number(b, "a bin", most=BINS - 1) for trial in trials for b in kit.recorded(trial, "bins")]
     if len(bins) != len(coins):
@@ -147,13 +144,13 @@ def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ch
     runs = [read(Executions, trial.evidence, f"evidence of trial {trial.index}") for trial in trials]
     evidence = [dps.FrozenMap({"steps": number}) for run in runs for number in run.steps]
     states = [dps.FrozenMap({"states": t.evidence["states"]}) for t in trials if "states" in t.evidence]
-    yield from run_checks.counted((dps.Phase({"steps": private.step_count}),), [*evidence, *states])
+    yield from table.counted((dps.Phase({"steps": private.step_count}),), [*evidence, *states])
     if runs and not any(run.executed for run in runs):
         notes: list[tuple[str, Observed, str]] = []
         if private.kind != "exponential":
             notes.append(("noise-scale", observed, _NOTE))
         if private.network:
-            notes += [("steps", "measured", note) for note in run_checks.RELEASED]
+            notes.append(("steps", "measured", table.TABLE[0].compares))
         for assumption, how, note in notes:
             why = f"{note}, not tested: every execution was refused"
             yield dps.Check(assumption=assumption, test="executions", p_value=1.0, observed=how, note=why)
@@ -170,7 +167,7 @@ def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterato
     network, steps, kind = private.network, private.step_count, private.kind
     if network and "iterates" in facts.capabilities:
         as_declared = dps.FrozenMap({"steps": steps, "states": {"still": 0, "apart": 0, "blind": False}})
-        for released in run_checks.counted((dps.Phase({"steps": steps}),), [as_declared]):
+        for released in table.counted((dps.Phase({"steps": steps}),), [as_declared]):
             yield replace(released, test=released.test.partition(", ")[0], declared=None, measured=None)
     width = (facts.parameters or 0) if network else facts.features
     draws = {
@@ -193,7 +190,7 @@ def _measure_scale(kind: str, total: float, count: int) -> Measurement:
 
     For Laplace noise, 2 |x| / scale is chi-squared with two degrees of freedom; the result is then the ratio of scales.
     """
-    measurement = noise_size.two_sided(total, 1.0, count)
+    measurement = noise_tests.two_sided(total, 1.0, count)
     if kind != "laplace":
         return measurement
     detectable = None if measurement.detectable is None else (1.0 + measurement.detectable) ** 2 - 1.0

@@ -64,15 +64,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearEngine:
-    """Executes queries and trains linear models.
-
-    Attributes:
-        private: The mechanism.
-        radius: Maximum norm of processed rows.
-        loss: Loss of the linear model.
-        theta_radius: Maximum norm of the parameters.
-        learning_rate: Learning rate.
-    """
+    """Executes queries on rows of norm at most ``radius``, and trains linear models with theta in a ball."""
 
     private: PrivateMechanism
     radius: float
@@ -181,8 +173,7 @@ class LinearEngine:
 def require_declared_count(m: PrivateMechanism, x: Array) -> None:
     """Refuse another number of records than the declared one, which noise and bounds assume.
 
-    The number is public, and neighbours have equal numbers, so that a refusal reveals nothing. Raises ``ValueError`` if
-    the numbers differ.
+    The number is public, and neighbours have equal numbers, so that a refusal reveals nothing.
     """
     if len(x) != m.records:
         raise ValueError(f"the mechanism is declared for {m.records} records, got {len(x)}: declare the actual number")

@@ -75,13 +75,7 @@ class PrivateMechanism:
 
 @dataclass(frozen=True, kw_only=True)
 class Private(kit.Options):
-    """The declared block ``private``; None for values that are not declared.
-
-    Attributes:
-        loss: The loss of gradient mechanisms.
-        theta_radius: Maximum parameter norm of a linear model.
-        learning_rate: Learning rate of a linear model.
-    """
+    """The declared block ``private``; None for values that are not declared."""
 
     kind: str
     eps_noise: float = math.nan
@@ -282,10 +276,7 @@ def repaired_divergence(m: PrivateMechanism, order: float, tau: float | None, ch
 
 
 def compose(rdp: Curve, srdp: Curve, order: float) -> float:
-    """The minimum of T1 and T2 over p and q; infinite if no required order is proved.
-
-    Raises ``ValueError`` if the order is at most 1.
-    """
+    """The minimum of T1 and T2 over p and q; infinite if no required order is proved."""
     if not order > 1.0:
         raise ValueError(f"order must exceed 1, got {order!r}")
     return min(_minimum(lambda p: _term(srdp, rdp, order, p)), _minimum(lambda q: _term(rdp, srdp, order, q)))

@@ -173,16 +173,13 @@ def regression(smallest: float, largest: float, missing_in_row: int = 1) -> floa
     """2 sqrt(q) times :func:`one_record_of_regression`, because a replacement removes one record and adds one.
 
     The eigenvalues are those of all n records. Without the replaced record, of norm at most 1, the smallest eigenvalue
-    decreases by at most 1. Raises ``ValueError`` unless 1 < smallest <= largest + 1.
+    decreases by at most 1.
     """
     return 2.0 * math.sqrt(missing_in_row) * one_record_of_regression(smallest - 1.0, largest)
 
 
 def one_record_of_regression(smallest: float, largest: float) -> float:
-    """largest^2 / ((largest + 1) smallest^2) + 1 / smallest, from the extreme eigenvalues of X^T X: one record added.
-
-    Raises ``ValueError`` unless 0 < smallest <= largest.
-    """
+    """largest^2 / ((largest + 1) smallest^2) + 1 / smallest, from the eigenvalues of X^T X: one record added."""
     if not 0.0 < smallest <= largest:
         raise ValueError("eigenvalues must be positive and in ascending order")
     return largest**2 / ((largest + 1.0) * smallest**2) + 1.0 / smallest

@@ -285,8 +285,6 @@ def run_steps(
 ) -> tuple[Array, Array]:
     """Fit all steps to ``x`` in order, and apply them to ``x`` and ``test``.
 
-    Raises ``ValueError`` if missing or infinite values remain.
-
     Args:
         x: Rows, shape (n, d).
         pipeline: The steps.

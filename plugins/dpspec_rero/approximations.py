@@ -32,7 +32,7 @@ def gamma_from_epsilon_delta(kappa: float, epsilon: float, delta: float, *, both
     """min(1, e^epsilon kappa + delta), for an (epsilon, delta)-DP mechanism (Theorem 1c as printed).
 
     both: (epsilon, delta) holds in both directions, which also gives 1 - e^-epsilon (1 - delta - kappa): the whole
-    trade-off function of (epsilon, delta)-DP. epsilon >= 0, delta in [0, 1). Raises ``ValueError`` naming the argument.
+    trade-off function of (epsilon, delta)-DP. epsilon >= 0, delta in [0, 1).
     """
     level = inside("kappa", kappa, one=True)
     if epsilon < 0.0 or math.isnan(epsilon):
@@ -112,7 +112,7 @@ class LossTable:
 
 @lru_cache(maxsize=32)
 def tabulate_loss(step: Steps) -> LossTable:
-    """The table of one of ``step``'s steps. Raises ``ArithmeticError`` if the effect is too large for a grid."""
+    """The table of one of ``step``'s steps."""
     if step.noise == "gaussian":
         return _gaussian(step)
     return _laplace(step)
@@ -162,8 +162,7 @@ _FIRST, _ZOOMS, _ZOOM = np.geomspace(1e-4, 1e4, 193), 3, 33
 def gammas_rdp(kappas: Sequence[float], phases: Sequence[Steps]) -> list[tuple[float, float]]:
     """(gamma, best order) at each kappa: the minimum over orders a of (kappa e^eps_a)^((a - 1) / a).
 
-    The formula is a bound at every order, so an inexact search only costs tightness. Raises ``ValueError`` if a kappa
-    is not in (0, 1].
+    The formula is a bound at every order, so an inexact search only costs tightness.
     """
     first = _divergences(1.0 + _FIRST, phases)
     return [_least(math.log(inside("kappa", kappa, one=True)), phases, first) for kappa in kappas]
@@ -236,11 +235,7 @@ class Series:
 
 
 def gammas_edgeworth(kappas: Sequence[float], phases: Sequence[Steps], order: int = ORDER) -> list[float | None]:
-    """gamma at each kappa; None if the series has no root near the normal quantile or leaves [kappa, 1].
-
-    Raises ``ValueError`` if an argument is out of range. Raises ``ArithmeticError`` if an effect is too large to be
-    tabulated.
-    """
+    """gamma at each kappa; None if the series has no root near the normal quantile or leaves [kappa, 1]."""
     if whole("order", order, 0) > ORDER:
         raise ValueError(f"order must be at most {ORDER}, got {order}")
     levels = [inside("kappa", kappa, one=True) for kappa in kappas]
@@ -310,11 +305,7 @@ _ROUNDS, _NEAR = 20, 1e-5
 
 
 def gammas_contour(kappas: Sequence[float], phases: Sequence[Steps]) -> list[float]:
-    """gamma at each kappa for Gaussian steps.
-
-    Raises ``ValueError`` if a kappa is not in (0, 1]. Raises ``ArithmeticError`` if the noise is not Gaussian or the
-    integral does not converge.
-    """
+    """gamma at each kappa for Gaussian steps."""
     if any(phase.noise != "gaussian" for phase in phases):
         raise ArithmeticError("the contour integral does not converge for noise whose loss has atoms")
     moving = [phase for phase in phases if phase.effect > 0.0]

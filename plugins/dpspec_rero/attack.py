@@ -14,16 +14,15 @@ import numpy as np
 import torch
 
 import dpspec.contract as dps
-from dpspec.stats.conformance.run_checks import joined
+from dpspec.stats.conformance.evidence import joined
 from dpspec.training.loop.native import tensors
 from dpspec.training.measure.accuracy import right_answers
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import WatchedRun
 from dpspec_rero.evidence import LOGGED, LOOKS, sums_are_tested
 from dpspec_rero.options import Candidates, adds_laplace, read_candidates
-from dpspec_rero.reader import Reader
+from dpspec_rero.reader import Array, Reader, make_job, train_all
 from dpspec_rero.tables import PICTURED_GUESSES, PICTURED_TRIALS, encode_pictures
-from dpspec_rero.training import Array, make_job, train_all
 
 #: Number of best candidates that a trial stores.
 KEPT_GUESSES = 5
@@ -67,17 +66,7 @@ class HiddenTarget:
 
 
 def hide_target(candidates: Candidates, x: Array, y: Array, classes: int, seed: int) -> HiddenTarget:
-    """Draw the candidates and the target of one trial.
-
-    Raises ``DataError`` if no class has enough records, or there are too few distinct synthetic records.
-
-    Args:
-        candidates: The declared candidates.
-        x: Records, shape (n, ...).
-        y: Labels, shape (n,).
-        classes: Number of classes.
-        seed: Seed of all random choices.
-    """
+    """Draw the candidates and the target of one trial, from records ``x`` (n, ...) and labels ``y`` (n,)."""
     source = np.random.default_rng(seed)
     made_x, made_y = x[:0], y[:0]
     if candidates.source == "planted":

@@ -72,7 +72,11 @@ def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Findin
     directions = _directions(spec)
     yield from _pure(leakage.phases, directions)
     if iterates_reveal_sums(spec.training.options, spec.steps):
-        bounds += _pure_intervals(leakage.phases, directions)
+        for direction in directions if pure_epsilon(leakage.phases) < math.inf else ():
+            epsilon = pure_epsilon(leakage.phases, direction)
+            low, high = epsilon * (1.0 - _SUM_ROUNDING), epsilon * (1.0 + _SUM_ROUNDING)
+            room = Interval(low, high).by("sum over steps")
+            bounds.append((_certified("epsilon", room, at={"delta": 0.0}, direction=direction), room))
         largest = max((claim.min_records for claim in spec.claims), default=0)
         for finding, interval in bounds:
             lower = certified_lower(finding, interval, source=_ATTAINED, min_records=largest)
@@ -122,16 +126,6 @@ def _pure_upper(
         assumptions=ASSUMPTIONS,
         printed=printed,
     )
-
-
-def _pure_intervals(phases: Sequence[Steps], directions: Sequence[str]) -> list[tuple[dps.Finding, Interval]]:
-    """The same sums with room for their rounding: outputs on the far side of one of the two centers have this loss."""
-    found = []
-    for direction in directions if pure_epsilon(phases) < math.inf else ():
-        epsilon = pure_epsilon(phases, direction)
-        interval = Interval(epsilon * (1.0 - _SUM_ROUNDING), epsilon * (1.0 + _SUM_ROUNDING)).by("sum over steps")
-        found.append((_certified("epsilon", interval, at={"delta": 0.0}, direction=direction), interval))
-    return found
 
 
 def _certified(

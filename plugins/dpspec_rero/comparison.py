@@ -42,10 +42,7 @@ class Estimate:
 def gammas_monte_carlo(
     kappas: Sequence[float], phases: Sequence[Steps], samples: int, seed: int, confidence: float = 0.95
 ) -> list[Estimate]:
-    """Estimates at each kappa from one sample of outputs; the intervals hold jointly with ``confidence``.
-
-    Raises ``ValueError`` if an argument is out of range.
-    """
+    """Estimates at each kappa from one sample of outputs; the intervals hold jointly with ``confidence``."""
     levels = [inside("kappa", kappa, one=True) for kappa in kappas]
     logs = log_ratios(phases, whole("samples", samples, 100), seed)
     miss = (1.0 - inside("confidence", confidence)) / max(1, len(levels))
@@ -174,14 +171,11 @@ _MONTE_CARLO = _Method("estimate", "approximate", MONTE_CARLO_SOURCE)
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """gamma at each of ``kappas``.
+    """gamma at each of ``kappas``, with the joint ``confidence`` of the Monte Carlo intervals.
 
     Attributes:
-        kappas: The baselines.
-        certified: Certified intervals.
         others: Values by other methods; None if a method has no value.
         drawn: Monte Carlo estimates; empty without any.
-        confidence: Joint confidence of the Monte Carlo intervals; None without any.
     """
 
     kappas: tuple[float, ...]

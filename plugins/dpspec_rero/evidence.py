@@ -9,7 +9,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.json_records import Amount, Count, Positive, Record, read
 from dpspec.stats import utility
-from dpspec.stats.conformance import noise_size, run_checks, sampling
+from dpspec.stats.conformance import noise_tests, sampling, table
 from dpspec.stats.conformance.measurement import check
 from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec_rero.options import Candidates, adds_laplace, read_candidates, trained_phases
@@ -55,11 +55,7 @@ class AttackedRun(Record):
 
 
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-    """Evidence and findings of the attack.
-
-    The success count, the exact lower bound on gamma from it, a table by rank, pictures of the candidates, and the
-    accuracy of a model trained on all records.
-    """
+    """Evidence and findings of the attack: the success count, its lower bound, ranks, pictures and accuracy."""
     assert spec.audit is not None
     candidates = read_candidates(spec.threat_model.options)
     assert candidates is not None
@@ -88,14 +84,14 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
 
 
 def read_ranks(trials: Sequence[dps.Trial], candidates: Candidates) -> list[int]:
-    """Rank of the target in each trial, from 0. Raises ``ValueError`` if a stored rank is not in [0, count)."""
+    """Rank of the target in each trial, from 0."""
     return [kit.recorded_number(trial, "rank", least=0, most=candidates.count - 1) for trial in trials]
 
 
 def checks(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
     """Compare steps, noise and sampling over all trials with the declaration."""
     evidence = [trial.evidence for trial in trials]
-    yield from run_checks.checks(trained_phases(spec.phases), evidence, privacy=spec.data_privacy)
+    yield from table.checks(trained_phases(spec.phases), evidence, privacy=spec.data_privacy)
     yield from _attack_checks(spec, evidence)
 
 
@@ -130,7 +126,7 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
     runs = _attacked_runs(evidence, len(spec.phases))
     degrees = sum(run.noise.degrees for run in runs)
     if degrees:
-        measured = noise_size.two_sided(sum(run.noise.statistic for run in runs), 1.0, degrees)
+        measured = noise_tests.two_sided(sum(run.noise.statistic for run in runs), 1.0, degrees)
         if adds_laplace(spec.phases):
             # Laplace noise: squares become absolute values.
             detectable = measured.detectable

@@ -24,11 +24,9 @@ class Steps(kit.Options):
     """A phase as the theory describes it: ``count`` queries of one effect size, each on a Poisson sample.
 
     Attributes:
-        noise: Distribution of the noise.
         effect: Sensitivity divided by scale, >= 0, infinite without noise. Gaussian: l2 sensitivity over standard
             deviation. Laplace: l1 sensitivity over the scale b.
         rate: Probability that the record enters a step, in (0, 1].
-        count: Number of steps.
     """
 
     noise: Noise
@@ -54,13 +52,11 @@ class Steps(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """The candidate records of the adversary.
+    """The candidate records of the adversary, who wins if the target is among the ``top`` best candidates.
 
     Attributes:
-        count: Number of candidates.
         source: ``all`` training records, records of the ``same-class``, or synthetic, distinct ``planted`` records.
         masses: Prior probabilities, shape (count,); None for a uniform prior.
-        top: The adversary wins if the target is among its ``top`` best candidates.
     """
 
     count: int
@@ -78,12 +74,7 @@ class Candidates:
 
 @dataclass(frozen=True, kw_only=True)
 class Prior(kit.Options):
-    """The adversary's prior in the block ``threat_model``.
-
-    Attributes:
-        candidates: The declared candidates; None without any.
-        kappas: Baselines that the threat model names.
-    """
+    """The declared candidates and the baselines that the threat model names."""
 
     candidates: Candidates | None
     kappas: tuple[float, ...]
@@ -116,15 +107,7 @@ class MonteCarlo(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparisons(kit.Options):
-    """Comparisons with the certified bound in the block ``mechanism``. They change no bound and no verdict.
-
-    Attributes:
-        baselines: Methods to compare.
-        edgeworth_order: Order of the Edgeworth series; None for the default.
-        monte_carlo: Options of the Monte Carlo estimate; None without one.
-        noise_factors: Factors on the noise of an additional table; empty for none.
-        rates: Sampling rates of an additional table; empty for none.
-    """
+    """Comparisons with the certified bound in the block ``mechanism``. They change no bound and no verdict."""
 
     baselines: tuple[str, ...] = ()
     edgeworth_order: int | None = None

@@ -205,10 +205,7 @@ _LEAST, _MOST = 1e-6, 1e9
 
 
 def least_noise(phases: Sequence[Steps], holds: Callable[[Leakage], bool], *, relative: float = 1e-3) -> Boundary:
-    """Find the smallest factor on the noise of all ``phases`` for which ``holds`` accepts their leakage.
-
-    Raises ``NeverHoldsError`` if the largest factor does not suffice.
-    """
+    """Find the smallest factor on the noise of all ``phases`` for which ``holds`` accepts their leakage."""
     return find_boundary(
         lambda factor: holds(Leakage(scale_noise(phases, factor))),
         _LEAST,

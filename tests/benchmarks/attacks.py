@@ -33,7 +33,7 @@ from peer_bounds import Array
 from support.guess_design import gaussian_design
 
 from dpspec.stats.attacks import curve_lines, gaussian_fit, guess_counts, one_run_curve
-from dpspec.stats.independence import curve_shape, order_statistics, shared_luck, told_luck
+from dpspec.stats.independence import curve_shape, independent_bounds, order_statistics
 
 CONFIDENCE = 0.95
 
@@ -134,7 +134,7 @@ WITH_LUCK = Counted(
 @lru_cache(maxsize=1 << 16)
 def _given_luck(canaries: int, correct: int) -> float:
     run = order_statistics.design(canaries)
-    return told_luck.epsilon_lower([run], [correct], DELTA, CONFIDENCE) if correct >= 0 else 0.0
+    return independent_bounds.epsilon_lower([run], [correct], DELTA, CONFIDENCE) if correct >= 0 else 0.0
 
 
 _remembered: dict[tuple[object, ...], float] = {}
@@ -254,7 +254,7 @@ def _five_runs(cases: Sequence[Case], made: Sequence[list[tuple[Array, Array]]])
             told = [ranked(x, b) for x, b in drawn[first : first + 5]]
             runs = [order_statistics.design(len(coins)) for coins in told]
             right = [order_statistics.right(coins, run) for coins, run in zip(told, runs, strict=True)]
-            agree, shape = shared_luck.runs_agree(runs, right), curve_shape.gaussian_shape(told)
+            agree, shape = independent_bounds.runs_agree(runs, right), curve_shape.gaussian_shape(told)
             if agree is None or shape is None or min(agree, shape.p_value) <= 0.05:
                 continue
             wrong += order_statistics.p_value(runs, sum(right), mu_of(case.epsilon)) <= 1.0 - CONFIDENCE

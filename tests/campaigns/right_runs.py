@@ -23,7 +23,7 @@ from torch import nn
 
 from dpspec.contract import Check, FrozenMap, TrainingJob
 from dpspec.engine.judging.conformance_status import rejected
-from dpspec.stats.conformance import run_checks
+from dpspec.stats.conformance import table
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.measure.observers import ProjectionObserver
@@ -87,7 +87,7 @@ def checks_of(seed: int) -> list[Check]:
         job = _job(case, 1000 * seed + 2 * trial)
         evidence.append(_evidence(case, job, replace(job, seed=job.seed + 1)))
     phases = [FrozenMap(phase) for phase in case["phases"]]
-    return list(run_checks.checks(phases, evidence))
+    return list(table.checks(phases, evidence))
 
 
 def _job(case: dict[str, Any], seed: int) -> TrainingJob:

@@ -47,7 +47,7 @@ def play(stream: io.StringIO, pause: float = 0.0) -> str:
 
 def test_a_log_gets_plain_lines():
     text = play(io.StringIO())
-    assert "digits: 2 of 3 trials to train, 1 stored (1 min 07 s to 16 min 42 s for all of them)\n" in text
+    assert "digits: 2 of 3 trials to train, 1 stored (1 min 07 s to 16 min 42 s in total)\n" in text
     assert "digits: evil \\x1b[31m[red]notice\n" in text
     assert "\x1b" not in text
     assert text.count("\n") == 2
@@ -147,7 +147,7 @@ def test_what_many_audits_train_is_one_line() -> None:
         for name in names:
             progress(StageStarted(audit=name, stage="trials"))
     (line,) = stream.getvalue().splitlines()
-    assert line.endswith("20 audits: 40 of 60 trials to train, 20 stored (3 min 20 s to 50 min 02 s for all of them)")
+    assert line.endswith("20 audits: 40 of 60 trials to train, 20 stored (3 min 20 s to 50 min 02 s in total)")
 
 
 class Clock:

@@ -12,6 +12,7 @@ from support import counting as support
 from dpspec.contract.catalog import BrokenPlugin
 from dpspec.language.load import load_specs
 from dpspec.registry import loader
+from dpspec.reporters.labels import VERDICTS
 
 SPECS = Path(__file__).parents[2] / "specs"
 
@@ -100,97 +101,60 @@ def test_show_says_where_values_come_from(dpspec, counting):
     assert any(line.startswith("  backend: native ") and line.endswith("# default") for line in lines)
 
 
-def test_explain_a_code(dpspec):
-    ended = dpspec("explain", "unknown-key")
+@pytest.mark.parametrize(
+    ("word", "begin", "within", "absent"),
+    [
+        ("unknown-key", "unknown-key: ", (), ()),
+        ("threat_model.adjacency", "threat_model.adjacency\n    add-remove | replace-one | zero-out", (), ()),
+        ("digits", "data kind digits, by dpspec ", (), ()),
+        ("json", "report format json, by dpspec ", (), ()),
+        ("orthogonal", "canary orthogonal, by dpspec ", ("Space gradient",), ()),
+        ("likelihood-ratio", "score likelihood-ratio, by dpspec ", ("It learns from half of the canaries",), ()),
+        ("shadow", "", ("It trains 32 additional models per run",), ()),
+        ("safetensors", "model.initial.path\n", (), ()),
+        ("csv", "", ("    data.label: text, not empty; required\n        The column of labels.\n",), ()),
+        (
+            "group",
+            "",
+            ("    mechanism.sampling.rate: number, above 0, at most 1\n", "    mechanism.phases: list of map"),
+            ("mechanism.phases.steps",),
+        ),
+        ("approx-dp", "claim kind approx-dp\n\n    claims.id: ", ("    claims.epsilon: ",), ()),
+        (
+            "audit",
+            "audit\n",
+            (
+                "The attack on the pipeline.",
+                "    audit.method: one-run | many-run; required\n",
+                "    audit.canary: map\n",
+            ),
+            ("audit.canary.space",),
+        ),
+        ("claims", "", (), ("any value",)),
+        ("data", "", (), ("data.path",)),
+        ("replace-one", "", ("threat_model.adjacency\n", "claims.adjacency\n"), ()),
+        ("mechanism.noise_multiplier", "", ("where mechanism.kind is group",), ()),
+        *((verdict, f"verdict {verdict}\n    ", (), ()) for verdict in VERDICTS),
+    ],
+)
+def test_explain(dpspec, word, begin, within, absent):
+    ended = dpspec("explain", word)
     assert ended.code == 0
-    assert ended.out.startswith("unknown-key: ")
+    assert ended.out.startswith(begin)
+    assert all(ended.out.count(text) == 1 for text in within)
+    assert not any(text in ended.out for text in absent)
     assert all(len(line) <= 80 for line in ended.out.split("\n"))
 
 
-def test_explain_a_key(dpspec):
-    ended = dpspec("explain", "threat_model.adjacency")
-    assert ended.code == 0
-    assert ended.out.startswith("threat_model.adjacency\n    add-remove | replace-one | zero-out")
-
-
-def test_explain_a_kind(dpspec):
-    ended = dpspec("explain", "digits")
-    assert ended.out.startswith("data kind digits, by dpspec ")
-    assert dpspec("explain", "json").out.startswith("report format json, by dpspec ")
-
-
-def test_explain_what_attacks_are_made_of(dpspec):
-    said = dpspec("explain", "orthogonal").out
-    assert said.startswith("canary orthogonal, by dpspec ")
-    assert "Space gradient" in said
-    said = dpspec("explain", "likelihood-ratio").out
-    assert said.startswith("score likelihood-ratio, by dpspec ")
-    assert "It learns from half of the canaries" in said
-    assert "It trains 32 additional models per run" in dpspec("explain", "shadow").out
-    assert "did you mean 'orthogonal'?" in dpspec("explain", "ortogonal").err
-
-
-def test_explain_what_only_a_description_names(dpspec):
-    ended = dpspec("explain", "safetensors")
-    assert (ended.code, ended.out.partition("\n")[0]) == (0, "model.initial.path")
-    assert dpspec("explain", "a").code == 2
-
-
-def test_explain_all_verdicts(dpspec):
+def test_explain_all_verdicts_and_unknown_words(dpspec):
     out = dpspec("explain", "verdicts").out
-    assert [line for line in out.splitlines() if line.startswith("verdict ")][:3] == [
-        "verdict contradicted",
-        "verdict refuted",
-        "verdict proved",
-    ]
-
-
-def test_explain_a_kind_lists_its_keys(dpspec):
-    lines = dpspec("explain", "csv").out.split("\n")
-    assert "    data.label: text, not empty; required" in lines
-    assert "        The column of labels." in lines
-    group = dpspec("explain", "group").out
-    assert "    mechanism.sampling.rate: number, above 0, at most 1\n" in group
-    assert "    mechanism.phases: list of map" in group
-    assert "mechanism.phases.steps" not in group
-
-
-def test_explain_a_kind_of_claim(dpspec):
-    ended = dpspec("explain", "approx-dp")
-    assert ended.out.startswith("claim kind approx-dp\n\n    claims.id: ")
-    assert ended.out.count("    claims.epsilon: ") == 1
-
-
-def test_explain_a_map_lists_what_is_in_it(dpspec):
-    audit = dpspec("explain", "audit").out
-    assert audit.count("The attack on the pipeline.") == 1
-    assert "    audit.method: one-run | many-run; required\n" in audit
-    assert "    audit.canary: map\n" in audit
-    assert "audit.canary.space" not in audit
-    assert "any value" not in dpspec("explain", "claims").out
-    assert "data.path" not in dpspec("explain", "data").out
-
-
-def test_explain_a_choice(dpspec):
-    ended = dpspec("explain", "replace-one")
-    assert ended.out.count("threat_model.adjacency\n") == 1
-    assert ended.out.count("claims.adjacency\n") == 1
-
-
-@pytest.mark.parametrize("verdict", ["contradicted", "refuted", "proved", "supported", "open"])
-def test_explain_a_verdict(dpspec, verdict):
-    assert dpspec("explain", verdict).out.startswith(f"verdict {verdict}\n    ")
-
-
-def test_explain_what_nobody_knows(dpspec):
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("verdict ")] == list(VERDICTS)
     ended = dpspec("explain", "unknwon-key")
     assert (ended.code, ended.out) == (2, "")
-    said = "unknown diagnostic code, key, kind, choice or verdict 'unknwon-key'; did you mean 'unknown-key'"
-    assert said in ended.err
-
-
-def test_every_shipped_key_can_be_explained(dpspec):
-    assert "where mechanism.kind is group" in dpspec("explain", "mechanism.noise_multiplier").out
+    message = "unknown diagnostic code, key, kind, choice or verdict 'unknwon-key'; did you mean 'unknown-key'"
+    assert message in ended.err
+    assert "did you mean 'orthogonal'?" in dpspec("explain", "ortogonal").err
+    assert dpspec("explain", "a").code == 2
 
 
 def test_schema(dpspec, tmp_path):

@@ -25,6 +25,10 @@ def test_the_quickstart_gives_verdicts_with_upper_and_lower_bounds(dpspec: Run, 
     for claim in ("one-record", "family"):
         assert 0.0 < verdicts[claim]["lower"] < verdicts[claim]["upper"] < verdicts[claim]["claimed"]
     assert audit["conformance"]["status"] == "conforms-within"
+    assert len(audit["checks"]) <= 20
+    for check in audit["checks"]:
+        exact = check["test"].endswith(", exact")
+        assert exact or check["detectable"] < 1.0, check
 
     again = dpspec("verify", "result.json")
     assert again.returncode == 0, again.stdout + again.stderr

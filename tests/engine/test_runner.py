@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +8,11 @@ import pytest
 from support import counting
 
 from dpspec.contract import FrozenMap, Spec
-from dpspec.contract.events import Event, Noticed, TrialFinished, TrialsPlanned
-from dpspec.engine.results import codec
+from dpspec.contract.events import Event, TrialFinished, TrialsPlanned
 from dpspec.engine.results.diff import diff
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
 from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError
 from dpspec.language.load import load_specs
 
@@ -89,37 +86,6 @@ def test_changing_what_trials_read_trains_anew(load: Load, store: Store, overrid
     assert counting.RAN == [0, 1, 2, 3, 4]
 
 
-def test_a_killed_run_goes_on_where_it_stopped(load: Load, store: Store, tmp_path: Path) -> None:
-    def die(index: int) -> None:
-        if index == 3:
-            raise KeyboardInterrupt
-
-    counting.HOOKS.append(die)
-    with pytest.raises(KeyboardInterrupt):
-        audited(load(), store)
-    assert counting.RAN == [0, 1, 2]
-    counting.HOOKS.clear()
-    counting.RAN.clear()
-    resumed = audited(load(), store)
-    assert counting.RAN == [3, 4]
-    uninterrupted = audited(load(), Store(tmp_path / "elsewhere"))
-    assert [t.evidence for t in resumed.audits[0].trials] == [t.evidence for t in uninterrupted.audits[0].trials]
-    assert resumed.audits[0].verdicts == uninterrupted.audits[0].verdicts
-
-
-def test_a_damaged_trial_is_told_and_made_again(load: Load, store: Store) -> None:
-    first = audited(load(), store)
-    key = first.audits[0].trials[2].key
-    record = Path(store.location) / "trials" / key[:2] / key / "record.json"
-    record.write_text(record.read_text().replace('"hits":', '"hits":1'))
-    counting.RAN.clear()
-    events: list[Event] = []
-    again = audited(load(), store, listeners=[events.append])
-    assert counting.RAN == [2]
-    assert any(isinstance(e, Noticed) and "damaged" in e.message for e in events)
-    assert again.audits[0].trials[2].evidence == first.audits[0].trials[2].evidence
-
-
 def test_events_tell_the_plan_and_every_trial(load: Load, store: Store) -> None:
     events: list[Event] = []
     audited(load(), store, listeners=[events.append])
@@ -182,44 +148,6 @@ def test_audits_of_one_run_have_names_of_their_own(load: Load, store: Store) -> 
     with pytest.raises(SpecError) as caught:
         audited(load() + load(), store)
     assert [d.code for d in caught.value.diagnostics] == ["same-name"]
-
-
-class TestVerify:
-    def test_a_result_follows_from_itself(self, load: Load, store: Store) -> None:
-        result = codec.load(codec.dump(audited(load(), store)))
-        counting.RAN.clear()
-        assert verify(result, counting.catalog()) == ()
-        assert counting.RAN == []
-
-    @pytest.mark.parametrize(
-        ("edit", "named"),
-        [
-            (lambda a: a["verdicts"][1].update(verdict="proved"), "verdicts[1].verdict"),
-            (lambda a: a["verdicts"][0].update(upper=0.5), "verdicts[0].upper"),
-            (lambda a: a["findings"][0].update(value=0.9), "findings[0].value"),
-            (
-                lambda a: a["evidence"][0]["statistics"].update(true_positives=3),
-                "evidence[0].statistics.true_positives",
-            ),
-            (lambda a: a["trials"][1]["evidence"].update(hits=0), "evidence[0].statistics.true_positives"),
-            (lambda a: a["document"]["mechanism"].update(epsilon=0.5), "digest"),
-            (lambda a: a.update(digest="0" * 64), "digest"),
-            (lambda a: a["trials"][1].update(key="0" * 64), "trials[1].key"),
-            (lambda a: a["facts"].update(records=11), "facts.records"),
-            (lambda a: a["conformance"].update(status="deviates"), "conformance.status"),
-        ],
-    )
-    def test_an_edited_number_is_named(self, load: Load, store: Store, edit: Callable[..., None], named: str) -> None:
-        data = json.loads(codec.dump(audited(load(), store)))
-        edit(data["audits"][0])
-        mismatches = verify(codec.load(json.dumps(data)), counting.catalog())
-        assert named in [m.what for m in mismatches]
-
-    def test_a_document_that_is_no_spec_is_named(self, load: Load, store: Store) -> None:
-        data = json.loads(codec.dump(audited(load(), store)))
-        data["audits"][0]["document"]["claims"][0].pop("epsilon")
-        (mismatch,) = verify(codec.load(json.dumps(data)), counting.catalog())
-        assert "epsilon" in mismatch.recomputed
 
 
 def test_a_trial_sees_its_inputs_and_nothing_of_the_claims(load: Load) -> None:

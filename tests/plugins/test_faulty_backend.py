@@ -17,7 +17,7 @@ from scipy.stats import binom
 from torch import nn
 
 from dpspec.contract import FrozenMap, TrainingJob
-from dpspec.stats.conformance import run_checks
+from dpspec.stats.conformance import table
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.measure.observers import ProjectionObserver
@@ -118,7 +118,7 @@ def audited(trainer, seed=5, sampling=USUAL):
     trainer.train(replace(job, observers=(watcher, *logs.observers)))
     trainer.train(replace(twin, observers=twin_logs.observers))
     evidence = evidence_of(logs, twin_logs, watcher, job, np.full(60, 2), coins)
-    return list(run_checks.checks(job.phases, [FrozenMap(evidence)]))
+    return list(table.checks(job.phases, [FrozenMap(evidence)]))
 
 
 def rejected(checks):

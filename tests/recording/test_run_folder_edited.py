@@ -20,7 +20,7 @@ from dpspec.errors import RecordingError
 from dpspec.recording.folder.journal import JournalWriter, read_frames
 from dpspec.recording.folder.run_folder import END, INTERNAL, MARK, STEPS, RunFolder, _require_sane
 from dpspec.recording.folder.step_record import InternalStep, PublicStep
-from dpspec.stats.conformance.noise_size import log_lower_tail
+from dpspec.stats.conformance.noise_tests import log_lower_tail
 
 
 def train(folder: Path, norm: float = 0.5, size: float = 0.5) -> Path:

@@ -116,11 +116,11 @@ def test_markdown_says_what_each_number_is_of(result):
 
 
 def test_markdown_repeats_no_claimed_value(result):
-    assert "| Says | Claimed | Interval |" in markdown.render(result)
+    assert "| Statement | Claimed | Interval |" in markdown.render(result)
     audit = result.audits[0]
     said = tuple(v for v in audit.verdicts if v.text.startswith("epsilon "))
     text = markdown.render(dataclasses.replace(result, audits=(dataclasses.replace(audit, verdicts=said),)))
-    assert "| Says | Interval |" in text
+    assert "| Statement | Interval |" in text
 
 
 def test_markdown_is_redacted(result):

@@ -10,6 +10,7 @@ from support import results as factory
 
 from dpspec.contract import Assumption, Finding, FrozenMap
 from dpspec.engine.redact import LEFT_OUT_REASON
+from dpspec.engine.results.recording import Recording
 from dpspec.engine.results.result import AuditResult, Conformance, Result, Verdict
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.summary import details, outcomes, summary, tally, verdict_sentence
@@ -79,6 +80,12 @@ def test_each_verdict_has_its_sentence(verdict: str, sentence: str) -> None:
     first = next(outcomes([audit(verdicts=(one,))], ["demo"]))
     assert first.startswith("The claim c (epsilon <= 3 at delta = 1e-06) is ")
     assert first.endswith(": the bound 2.5 is known.")
+    unproved = dataclasses.replace(
+        one, verdict="open", reason="Not proved: the certified bound 3.4 exceeds the claimed 3."
+    )
+    assert said(audit(verdicts=(unproved,))).startswith(
+        "The claim c (epsilon <= 3 at delta = 1e-06) is not proved: the certified bound 3.4 exceeds the claimed 3."
+    )
 
 
 def test_the_most_important_claim_is_first_and_never_the_accuracy() -> None:
@@ -91,6 +98,12 @@ def test_the_most_important_claim_is_first_and_never_the_accuracy() -> None:
     result = factory.result(audit(verdicts=(accuracy, proved, factory.verdict("also"))))
     assert verdict_sentence(result) == "Both privacy claims are proved."
     assert verdict_sentence(factory.result(audit(verdicts=()))) == "No claim was made."
+
+
+def test_a_proof_on_a_recording_counts_its_assumptions() -> None:
+    recording = Recording(steps=1, ended=True, setup=(), assumes=("one-record", "released-model"))
+    one = factory.result(audit(recording=recording))
+    assert verdict_sentence(one) == "The privacy claim is proved under 2 assumptions."
 
 
 def control(**changes: object) -> Verdict:

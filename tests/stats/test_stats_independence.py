@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.independence import curve_shape, order_statistics, shared_luck
+from dpspec.stats.independence import curve_shape, independent_bounds, order_statistics
 from dpspec.stats.independence.order_statistics import Guesses
 
 Source = np.random.Generator
@@ -219,7 +219,7 @@ def test_runs_that_share_luck_do_not_agree() -> None:
         source = np.random.default_rng(seed)
         lucky = source.integers(0, 2, 4)
         correct = [order_statistics.right(gaussian(float(luck), 1000, source), run) for luck in lucky]
-        p = shared_luck.runs_agree([run] * 4, correct)
+        p = independent_bounds.runs_agree([run] * 4, correct)
         assert p is not None
         if 0 < lucky.sum() < 4:
             assert p < 1e-6
@@ -232,10 +232,10 @@ def test_runs_that_share_luck_do_not_agree() -> None:
 
 def test_one_run_shows_no_luck_and_equal_runs_agree() -> None:
     run = order_statistics.design(2000)
-    assert shared_luck.runs_agree([run], [700]) is None
-    assert shared_luck.runs_agree([run] * 3, [700, 700, 700]) == pytest.approx(1.0)
+    assert independent_bounds.runs_agree([run], [700]) is None
+    assert independent_bounds.runs_agree([run] * 3, [700, 700, 700]) == pytest.approx(1.0)
     with pytest.raises(ValueError, match="2 runs"):
-        shared_luck.runs_agree([run] * 2, [700])
+        independent_bounds.runs_agree([run] * 2, [700])
 
 
 @pytest.mark.parametrize(("a", "b"), [(2, 3), (2, 50_000), (33, 69), (3201, 6800), (50_000, 2)])

@@ -16,10 +16,11 @@ from dpspec.contract import Finding, FrozenMap, Scope
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.conformance.evidence.run import layers_share, luck_of_size
+from dpspec.stats.conformance import layer_noise
+from dpspec.stats.conformance.evidence import dependence_of_size, layers_share
 from dpspec.stats.independence import independent_bounds as independent
-from dpspec.stats.independence import layer_noise, order_statistics, told_luck
-from dpspec.stats.independence.step_luck import Luck
+from dpspec.stats.independence import order_statistics
+from dpspec.stats.independence.step_dependence import Dependence
 
 AT = FrozenMap({"delta": 1e-5, "group_size": 1})
 
@@ -64,7 +65,7 @@ def test_one_run_bounds_mu_and_epsilon_under_an_assumption_that_nobody_checked()
     assert status(epsilon, "gaussian-curve") == status(with_luck, "gaussian-curve") == "declared"
     assert status(epsilon, "no-shared-luck") == "unchecked"
     assert (with_luck.quantity, with_luck.at) == ("epsilon-if-conditionally-independent", AT)
-    assert with_luck.value == told_luck.epsilon_lower([run], [order_statistics.right(coins, run)], 1e-5, 0.95)
+    assert with_luck.value == independent.epsilon_lower([run], [order_statistics.right(coins, run)], 1e-5, 0.95)
     assert 1.0 < with_luck.value < epsilon.value
     assert with_luck.method.endswith("whatever luck they share for the run, on a Gaussian curve (declared)")
 
@@ -80,7 +81,7 @@ def test_several_runs_are_tested_for_luck_that_canaries_share() -> None:
 def test_what_steps_show_of_shared_luck_is_the_status_of_the_assumption() -> None:
     """Statistics of 99 degrees: 99 is what is expected, 160 comes by chance once in ten thousand."""
     coins = ranked(1.0, 1000, 0)
-    quiet, loud = Luck(500, 99, 99.0, 90.0), Luck(500, 99, 99.0, 160.0)
+    quiet, loud = Dependence(500, 99, 99.0, 90.0), Dependence(500, 99, 99.0, 160.0)
     seen = list(independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), [quiet], curve="declared"))
     assert [status(one, "independent-canaries") for one in seen] == ["not-rejected"] * 3
     assert "a correlation of 0.00" in seen[0].assumptions[0].text
@@ -96,7 +97,7 @@ def test_layers_that_share_noise_make_canaries_dependent() -> None:
     assert "layers share their noise" in alone.assumptions[0].text
     first, *_ = independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), (), 0.002)
     assert status(first, "independent-canaries") == "unchecked"
-    quiet = Luck(500, 99, 99.0, 90.0)
+    quiet = Dependence(500, 99, 99.0, 90.0)
     first, *_ = independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), [quiet], 1.0)
     assert status(first, "independent-canaries") == "not-rejected"
     assert first.assumptions[0].test == "chi-square tests of means and spreads over the steps; " + layer_noise.TEST
@@ -107,10 +108,10 @@ def test_a_trial_keeps_what_its_canaries_share_within_steps_and_old_trials_do_no
     spec = attacked(tmp_path, *small)
     (trial,) = trials_of(spec, 0)
     coins = dict(trial.evidence["outcomes"])[1]
-    kept = luck_of_size([trial.evidence], 1)
+    kept = dependence_of_size([trial.evidence], 1)
     large = [count for count in (coins.count("0"), coins.count("1")) if count >= 100]
     assert [(one.count, one.degrees) for one in kept] == [(count, 9) for count in large]
-    assert luck_of_size([trial.evidence], 4) == []
+    assert dependence_of_size([trial.evidence], 4) == []
     (first, *_) = (one for one in outcomes_of(spec, [trial]) if getattr(one, "quantity", "") == independent.MU)
     assert status(first, "independent-canaries") == "not-rejected"
     internal = dict(trial.evidence["internal"])
@@ -124,7 +125,7 @@ def test_a_trial_keeps_what_its_canaries_share_within_steps_and_old_trials_do_no
     for wrong in ([1, 0, 7, 9, 1.0, 1.0], [2, 0, kept[0].count, 9, 1.0, 1.0], [1, 0, kept[0].count, 0, 1.0, 1.0]):
         internal["signal"] = FrozenMap({**internal["signal"], "luck": (tuple(wrong),)})
         with pytest.raises(ValueError, match=r"internal\.signal"):
-            luck_of_size([FrozenMap({**trial.evidence, "internal": FrozenMap(internal)})], 1)
+            dependence_of_size([FrozenMap({**trial.evidence, "internal": FrozenMap(internal)})], 1)
     private = attacked(tmp_path, *small, "data.public=false")
     (first, *_) = (one for one in outcomes_of(private, [trial]) if getattr(one, "quantity", "") == independent.MU)
     assert status(first, "independent-canaries") == "unchecked"

@@ -8,6 +8,18 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
 
+def one_by_one(model, x, y):
+    """Gradients (b, P) of all records from one backward pass each; zeros for unused parameters."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    found = []
+    for i in range(len(x)):
+        loss = functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        flat = (torch.zeros_like(p) if g is None else g for g, p in zip(gradients, parameters, strict=True))
+        found.append(torch.cat([g.flatten() for g in flat]))
+    return torch.stack(found)
+
+
 class Net(nn.Module):
     """Layers by name, and any function of them and the records."""
 

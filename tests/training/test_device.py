@@ -1,12 +1,19 @@
-"""Devices are named, and refused in words."""
+"""Device selection and full float32 precision."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
+from dpspec.contract import Observer
 from dpspec.errors import UsageError
-from dpspec.training.device import resolve_device
+from dpspec.training.device import full_precision, resolve_device
+from dpspec.training.gradients import flat_model
+from dpspec.training.gradients.clipping import Truncated, clipper
+from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.gradients.stacked_models import StackedModel
+from dpspec.training.loop.native import NativeTrainer, run_batched
 
 
 def pretend(monkeypatch, count):
@@ -49,3 +56,162 @@ def test_anything_else_is_no_device(name):
 def test_did_you_mean():
     with pytest.raises(UsageError, match="did you mean 'cuda'"):
         resolve_device("cud")
+
+
+CPU = torch.device("cpu")
+
+#: What has an ``fp32_precision`` of its own, by its place in ``torch.backends``; the first is everything.
+PLACES = ("", "cudnn", "mkldnn", "cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
+
+needs_new_settings = pytest.mark.skipif(
+    not hasattr(torch.backends, "fp32_precision"), reason="this torch has the old settings alone"
+)
+
+
+def settings():
+    return (
+        torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cudnn.deterministic,
+        torch.backends.cudnn.benchmark,
+        torch.is_autocast_enabled("cpu"),
+    )
+
+
+def place_of(name):
+    place = torch.backends
+    for part in filter(None, name.split(".")):
+        place = getattr(place, part)
+    return place
+
+
+def new_settings():
+    return {name: place_of(name).fp32_precision for name in PLACES}
+
+
+@pytest.fixture
+def careless():
+    """A process that allows everything."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.fixture
+def setting():
+    """Changes one of the new settings; all are as they were at the end."""
+    with full_precision(CPU):  # which puts back whatever is changed within it
+        for name in reversed(PLACES):
+            place_of(name).fp32_precision = "none"
+        yield lambda name, value: setattr(place_of(name), "fp32_precision", value)
+
+
+@pytest.mark.usefixtures("careless")
+def test_nothing_is_rounded_inside_and_all_comes_back():
+    before = settings()
+    with full_precision(CPU):
+        assert settings() == ("highest", False, True, False, False)
+    assert settings() == before
+    with pytest.raises(KeyError), full_precision(CPU):
+        raise KeyError
+    assert settings() == before
+
+
+@needs_new_settings
+@pytest.mark.parametrize("value", ["tf32", "ieee"])
+@pytest.mark.parametrize("name", PLACES)
+def test_the_newer_settings_allow_nothing_inside_and_come_back(setting, name, value):
+    """What is above decides where nothing is said below: that comes back as well, not what followed from it."""
+    setting(name, value)
+    before = new_settings()
+    with full_precision(CPU), full_precision(CPU):
+        assert set(new_settings().values()) == {"ieee"}
+    assert new_settings() == before
+    setting("", "none")
+    below = {"cudnn": ("cudnn", "cuda."), "mkldnn": ()}.get(name, (name,))  # mkldnn's as a whole is that of everything
+    assert new_settings() == {place: value if name and place.startswith(below) else "none" for place in PLACES}
+
+
+@needs_new_settings
+def test_the_old_settings_need_not_be_readable(setting):
+    setting("", "tf32")
+    with pytest.raises(RuntimeError, match="mix of the legacy and new APIs"):
+        torch.get_float32_matmul_precision()
+    with full_precision(CPU):
+        assert set(new_settings().values()) == {"ieee"}
+    assert set(new_settings().values()) == {"tf32"}
+
+
+@pytest.mark.usefixtures("careless")
+def test_gradients_are_float32_whatever_the_process_allows(make_model, rows):
+    x, y = rows("mlp", 5)
+    model = make_model("mlp")
+    flat = FlatModel(model)
+    before = settings()
+    got = flat.rows(flat.initial(), x, y)
+    clipped = flat.clipped_sum(flat.initial(), x, y, 1.0)
+    assert flat.logits(flat.initial(), x).dtype == got.dtype == clipped.sum.dtype == torch.float32
+    assert settings() == before
+    with torch.autocast("cpu", enabled=False):
+        loss = nn.functional.cross_entropy(model(x[:1]), y[:1])
+        expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+    assert torch.allclose(got[0], expected, rtol=1e-5, atol=1e-6)  # bfloat16 has three digits
+
+
+@pytest.mark.parametrize("how", [clipper(0.1), Truncated(0.1, 0.02)], ids=["l2", "truncated"])
+@pytest.mark.parametrize("kind", ["linear", "mlp", "cnn"])
+@pytest.mark.usefixtures("careless")
+def test_what_models_at_once_add_is_as_long_as_it_is_said_to_be(make_model, rows, kind, how):
+    """One record for each of several models: its sum is its contribution, and sensitivity is the longest of them."""
+    runs = 4
+    x, y = rows(kind, runs)
+    model = make_model(kind)
+    states = torch.stack([flat_model.flatten(make_model(kind, seed=run)) for run in range(runs)])
+    stacked, sums = StackedModel(model, x, y), torch.zeros_like(states)
+    inside = torch.ones(runs, 1, dtype=torch.bool)
+    norms = stacked.add_clipped(sums, states, x[:, None], y[:, None], inside, how)[:, 0]
+    added = torch.linalg.vector_norm(sums, dim=1, dtype=torch.float64)
+    assert torch.allclose(added, norms, rtol=1e-6)
+    assert float(added.max()) <= 0.1 * (1.0 + 1e-6)
+    products, squares = stacked.along(states, sums, x[:, None], y[:, None])
+    flat = FlatModel(model)
+    for run in range(runs):
+        (row,) = flat.rows(states[run], x[run : run + 1], y[run : run + 1]).double()
+        assert float(squares[run, 0]) == pytest.approx(float(row.square().sum()), rel=1e-5)
+        assert float(products[run, 0]) == pytest.approx(float(row @ sums[run].double()), rel=1e-5)
+
+
+class _Computes(Observer):
+    """Keeps every model, and what a product of each is that the process may round."""
+
+    def __init__(self):
+        self.seen = []
+
+    def released(self, step, state):
+        self.seen += [state.clone(), state[None] @ state[:, None]]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_run_is_the_same_whatever_the_process_allows(make_job, make_model, together):
+    """Its models, and what observers make of them, to the last bit."""
+
+    def seen():
+        watchers = [_Computes() for _ in range(3)]
+        jobs = [
+            make_job(model=make_model("mlp", seed=seed), seed=seed, observers=(watcher,))
+            for seed, watcher in enumerate(watchers)
+        ]
+        if together:
+            run_batched(jobs)
+        else:
+            for job in jobs:
+                NativeTrainer().train(job)
+        return [tensor for watcher in watchers for tensor in watcher.seen]
+
+    plain = seen()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = seen()
+    assert all(torch.equal(one, other) for one, other in zip(plain, rounded, strict=True))
+    assert {tensor.dtype for tensor in rounded} == {torch.float32}

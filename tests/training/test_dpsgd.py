@@ -1,4 +1,4 @@
-"""The loop and the native backend: what it computes, shows, and leaves alone. Statistical tests reject at 1e-6."""
+"""The DP-SGD loop, its noise and its schedule."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chi2
+from scipy.stats import chi2, kstest, laplace, norm
 
 from dpspec.contract import Cancelled, FrozenMap, Observer
 from dpspec.training.device import generator
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
+from dpspec.training.loop.dpsgd import GaussianNoise, LaplaceNoise, Schedule, noise_of
 from dpspec.training.loop.native import NativeTrainer, parts_of, train_with
-from dpspec.training.loop.samplers import Poisson
+from dpspec.training.loop.samplers import Full, Poisson
 
 
 class Everything(Observer):
@@ -255,3 +256,75 @@ def test_phases_share_the_law_of_their_noise(make_job):
 def test_jobs_that_are_off(make_job, changes, message):
     with pytest.raises(ValueError, match=message):
         NativeTrainer().train(make_job(**changes))
+
+
+LAWS = {"gaussian": norm(), "laplace": laplace(scale=0.5**0.5)}
+COUNT = 40_000
+
+
+def drawn(kind, deviation=1.0, seed=3):
+    return noise_of(kind)(torch.zeros(COUNT), deviation, generator(seed, "noise"))
+
+
+@pytest.mark.parametrize("kind", LAWS)
+def test_the_law_is_the_one_named(kind):
+    sample = drawn(kind, 2.5).double().numpy() / 2.5
+    assert kstest(sample, LAWS[kind].cdf).pvalue > 1e-6
+    (other,) = set(LAWS) - {kind}
+    assert kstest(sample, LAWS[other].cdf).pvalue < 1e-12
+
+
+@pytest.mark.parametrize("kind", LAWS)
+def test_the_deviation_is_the_one_named(kind):
+    """The mean of squares over the variance is one within 4.9 standard errors, sqrt((kurtosis - 1) / n)."""
+    sample = drawn(kind, 0.3).double() / 0.3
+    error = ((5.0 if kind == "laplace" else 2.0) / COUNT) ** 0.5
+    assert abs(float(sample.square().mean()) - 1.0) < 4.9 * error
+    assert abs(float((1.04 * sample).square().mean()) - 1.0) > 4.9 * error
+    assert abs(float(sample.mean())) < 4.9 / COUNT**0.5
+    assert abs(float((sample[1:] * sample[:-1]).mean())) < 4.9 / COUNT**0.5
+
+
+@pytest.mark.parametrize("kind", LAWS)
+def test_the_generator_alone_decides(kind):
+    torch.manual_seed(1)
+    first = drawn(kind)
+    torch.manual_seed(2)
+    assert torch.equal(first, drawn(kind))
+    assert not torch.equal(first, drawn(kind, seed=4))
+    assert bool(first.isfinite().all())
+
+
+@pytest.mark.parametrize("noise", [GaussianNoise(), LaplaceNoise()])
+def test_noise_of_no_deviation_is_nothing(noise):
+    assert not noise(torch.zeros(50), 0.0, generator(0, "noise")).any()
+
+
+def test_other_laws_are_refused():
+    with pytest.raises(ValueError, match="gaussian or laplace, got 'cauchy'"):
+        noise_of("cauchy")
+
+
+PHASE = {"steps": 2, "noise_multiplier": 0.5, "clip_norm": 3.0, "sampling": {"scheme": "poisson", "rate": 0.1}}
+
+
+def test_phases_follow_each_other():
+    schedule = Schedule.of([PHASE, {**PHASE, "steps": 1, "sampling": {"scheme": "full"}}], 7)
+    assert schedule.total == 3
+    assert [phase.sampler for phase in schedule] == [Poisson(7, 0.1), Poisson(7, 0.1), Full(7)]
+    assert schedule.phases[0].deviation == 1.5
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("steps", 0),
+        ("noise_multiplier", -1.0),
+        ("noise_multiplier", float("nan")),
+        ("clip_norm", 0.0),
+        ("clip_norm", float("inf")),
+    ],
+)
+def test_refused(key, value):
+    with pytest.raises(ValueError, match=key):
+        Schedule.of([{**PHASE, key: value}], 7)

@@ -1,33 +1,32 @@
-"""Per-example gradients, norms and clipped sums of all sorts of structures against one backward pass per record.
-
-In float64, where a rule that is right agrees to ten digits and more, and records near a kink of ReLU do not matter.
-"""
+"""Per-example gradients by rules, compared with written-out gradients."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from support.layers import CASES, made
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.layers import CASES, made, one_by_one
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from dpspec.training.gradients import ghost_calls
 from dpspec.training.gradients.clipping import Flat, PerLayer
 from dpspec.training.gradients.flat_model import load
 from dpspec.training.gradients.ghost import PerExample
-from dpspec.training.gradients.ghost_parameters import Lookup, Outer, Rows
+from dpspec.training.gradients.ghost_calls import Convolution, Embedding, GroupNorm, LayerNorm, Linear
+from dpspec.training.gradients.ghost_parameters import (
+    Lookup,
+    Outer,
+    Rows,
+    convolved_pays,
+    convolved_squares,
+    gram_pays,
+    gram_squares,
+    squares_of,
+)
 from dpspec.training.gradients.persample import FlatModel
-
-
-def one_by_one(model, x, y):
-    """The slow obvious way."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    found = []
-    for i in range(len(x)):
-        loss = functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        flat = (torch.zeros_like(p) if g is None else g for g, p in zip(gradients, parameters, strict=True))
-        found.append(torch.cat([g.flatten() for g in flat]))
-    return torch.stack(found)
 
 
 def close(a, b, digits=10):
@@ -205,3 +204,281 @@ def test_the_trial_pass_takes_one_record():
     examples = PerExample(forward, functional.cross_entropy, parameters, x[:1], y[:1], together=True)
     examples.gradients(parameters, x, y)
     assert seen == [1, 7]
+
+
+SIZES = st.integers(1, 5)
+quick = settings(max_examples=40, deadline=None)
+
+
+def check(call, x, function, parameters, seed=0):
+    """The call on x (b, k, ...) agrees with ``function(row, *parameters)``, one row (k, ...) after the other."""
+    source = torch.Generator().manual_seed(seed)
+    y, kept = call.forward(x)
+    gradient = torch.randn(y.shape, generator=source, dtype=torch.float64)
+    before, found = call.backward(x, kept, gradient, x.is_floating_point())
+    weights = torch.rand(len(x), generator=source)
+    for i, row in enumerate(x):
+        row = row.clone().requires_grad_(x.is_floating_point())
+        ours = [p.detach().clone().requires_grad_() for p in parameters.values()]
+        out = function(row, *ours)
+        assert torch.allclose(out, y[i], atol=1e-10)
+        inputs = [row, *ours] if x.is_floating_point() else ours
+        gradients = list(torch.autograd.grad(out, inputs, gradient[i]))
+        if x.is_floating_point():
+            assert torch.allclose(gradients.pop(0), before[i], atol=1e-9)
+        for name, expected in zip(parameters, gradients, strict=True):
+            rows = found[name].rows()
+            assert rows.shape == (len(x), *expected.shape)
+            assert torch.allclose(rows[i], expected, atol=1e-9)
+            assert float(found[name].squares()[i]) == pytest.approx(float(expected.square().sum()), rel=1e-11, abs=1e-9)
+    for name, gradients in found.items():
+        total = torch.ones_like(parameters[name])
+        gradients.add(total, weights)
+        rows = gradients.rows()
+        assert torch.allclose(total, 1.0 + torch.einsum("b...,b->...", rows, weights.double()), atol=1e-8)
+        kept_rows = gradients.only(weights > 0.5).rows()
+        assert torch.allclose(kept_rows, rows[weights > 0.5], rtol=1e-12, atol=1e-12)
+    return found
+
+
+def random(*shape, seed):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@quick
+@given(st.lists(SIZES, min_size=0, max_size=2), SIZES, st.integers(1, 30), st.integers(1, 30), st.booleans(), SIZES)
+def test_linear(axes, b, inputs, outputs, bias, seed):
+    weight, shift = random(outputs, inputs, seed=seed), random(outputs, seed=seed + 1) if bias else None
+    parameters = {"w": weight} | ({"b": shift} if bias else {})
+    call = Linear(weight, shift, ("w", "b" if bias else None))
+    found = check(call, random(b, 1, *axes, inputs, seed=seed + 2), functional.linear, parameters)
+    positions = int(torch.tensor([1, *axes]).prod())
+    assert isinstance(found["w"], Outer if gram_pays(positions, outputs, inputs) else Rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.integers(0, 9))
+def test_convolution(data, spatial, b, k, seed):
+    groups = data.draw(st.integers(1, 2))
+    width, depth = groups * data.draw(st.integers(1, 3)), data.draw(st.sampled_from([1, 2, 9]))
+    three = st.tuples(*[st.integers(1, 3)] * spatial)
+    kernel, stride, dilation = data.draw(three), data.draw(three), data.draw(three)
+    padding = data.draw(st.tuples(*[st.integers(0, 2)] * spatial))
+    more = data.draw(st.tuples(*[st.integers(0, 4)] * spatial))
+    sides = [max(1, d * (s - 1) + 1 - 2 * p) + m for s, d, p, m in zip(kernel, dilation, padding, more, strict=True)]
+    weight, shift = random(width, depth, *kernel, seed=seed), random(width, seed=seed + 1)
+    convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[spatial - 1]
+    call = Convolution(weight, shift, ("w", "b"), stride, padding, dilation, groups)
+
+    def function(row, w, b):
+        return convolve(row, w, b, stride, padding, dilation, groups)
+
+    check(call, random(b, k, groups * depth, *sides, seed=seed + 2), function, {"w": weight, "b": shift})
+
+
+def test_convolution_by_factors():
+    weight = random(30, 20, 3, 3, seed=0)
+    call = Convolution(weight, None, ("w", None), (2, 2), (1, 1), (1, 1), 1)
+    found = check(
+        call, random(4, 1, 20, 3, 4, seed=1), lambda row, w: functional.conv2d(row, w, None, 2, 1), {"w": weight}
+    )
+    assert isinstance(found["w"], Outer)
+
+
+@quick
+@given(st.lists(SIZES, min_size=0, max_size=2), SIZES, st.integers(1, 6), SIZES, st.sampled_from([None, 0, -1]), SIZES)
+def test_embedding(axes, b, count, width, padding, seed):
+    """Few tokens, so that they come more than once in a record."""
+    table = random(count, width, seed=seed)
+    x = torch.randint(0, count, (b, 1, *axes), generator=torch.Generator().manual_seed(seed))
+    call = Embedding(table, "w", padding)
+    found = check(call, x, lambda row, w: functional.embedding(row, w, padding), {"w": table})
+    assert isinstance(found["w"], Lookup)
+
+
+@quick
+@given(st.lists(SIZES, min_size=0, max_size=3), SIZES, st.integers(1, 2), st.integers(1, 3), st.integers(1, 3), SIZES)
+def test_group_norm(sides, b, k, groups, each, seed):
+    if each * int(torch.tensor([1, *sides]).prod()) == 1:
+        each = 2  # one value has no spread, and torch refuses
+    weight, shift = random(groups * each, seed=seed), random(groups * each, seed=seed + 1)
+    call = GroupNorm(weight, shift, ("w", "b"), groups, 1e-3)
+    x = random(b, k, groups * each, *sides, seed=seed + 2)
+    check(call, x, lambda row, w, s: functional.group_norm(row, groups, w, s, 1e-3), {"w": weight, "b": shift})
+
+
+@quick
+@given(st.lists(SIZES, min_size=0, max_size=2), st.lists(SIZES, min_size=1, max_size=2), SIZES, st.booleans(), SIZES)
+def test_layer_norm(axes, shape, b, bias, seed):
+    weight, shift = random(*shape, seed=seed), random(*shape, seed=seed + 1) if bias else None
+    parameters = {"w": weight} | ({"b": shift} if bias else {})
+    call = LayerNorm(weight, shift, ("w", "b" if bias else None), tuple(shape), 1e-3)
+    x = random(b, 1, *axes, *shape, seed=seed + 2)
+    check(call, x, lambda row, w, s=None: functional.layer_norm(row, shape, w, s, 1e-3), parameters)
+
+
+@quick
+@given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 40), st.integers(0, 99), st.floats(0.0, 8.0))
+def test_norms_by_inner_products_are_never_below_the_truth(positions, depth, width, seed, cancelled):
+    """Even where positions cancel to 10^-8 of their length, which leaves float64 without a digit of the square."""
+    a, b = random(2, positions, depth, seed=seed).float(), random(2, positions, width, seed=seed + 1).float()
+    a = torch.cat([a, a], dim=1)
+    b = torch.cat([b, -b * (1.0 - 10.0**-cancelled)], dim=1)
+    exact = torch.bmm(b.double().transpose(1, 2), a.double())
+    lengths = (a.double().norm(dim=2) * b.double().norm(dim=2)).sum(1)
+    squares = gram_squares(a, b)
+    truth = exact.square().sum((1, 2))
+    assert bool((squares >= truth - 1e-30).all())
+    assert bool((squares.sqrt() <= truth.sqrt() + 2e-6 * lengths).all())
+
+
+def test_one_position_needs_no_margin():
+    a, b = random(50, 1, 30, seed=0).float(), random(50, 1, 20, seed=1).float()
+    exact = torch.bmm(b.double().transpose(1, 2), a.double()).square().sum((1, 2))
+    assert torch.allclose(Outer(a, b, (20, 30)).squares(), exact, rtol=1e-14)
+
+
+def test_float32_factors_beyond_float32():
+    """The squared norm of an outer product that float32 cannot hold is finite, and right."""
+    a, b = torch.full((1, 1, 2), 1e30), torch.full((1, 1, 3), 1e20)
+    expected = squares_of(a[0]) * squares_of(b[0])
+    assert torch.equal(Outer(a, b, (3, 2)).squares(), expected)
+    assert float(expected) == pytest.approx(6e100, rel=1e-6)
+
+
+def test_many_records_are_squared_in_pieces():
+    rows = random(300, 1000, seed=0).float()
+    assert torch.allclose(squares_of(rows), rows.double().square().sum(1), rtol=1e-13)
+
+
+class Grids(TorchDispatchMode):
+    """Notes how many groups each backward pass of a group norm is of."""
+
+    def __init__(self):
+        super().__init__()
+        self.groups = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.native_group_norm_backward.default:
+            self.groups.append(args[8])
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_group_norm_starts_more_blocks_than_a_gpu_has_room_for():
+    x, weight, shift = random(70, 1, 1000, 2, seed=1), random(1000, seed=2), random(1000, seed=3)
+    call = GroupNorm(weight, shift, ("w", "b"), 1000, 1e-3)
+    with Grids() as grids:
+        y, kept = call.forward(x)
+        call.backward(x, kept, y, True)
+    assert grids.groups == [65_000, 5_000]
+    check(call, x, lambda row, w, s: functional.group_norm(row, 1000, w, s, 1e-3), {"w": weight, "b": shift})
+
+
+@pytest.mark.parametrize("trained", [("w", "b"), ("w", None), (None, "b"), (None, None)])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_group_norm_in_pieces_is_the_whole(monkeypatch, trained, wanted):
+    """To the last bit: chunks follow the memory of a machine, and no number may."""
+    x, weight, shift = random(7, 2, 6, 4, seed=1), random(6, seed=2), random(6, seed=3)
+    call = GroupNorm(weight, shift, trained, 3, 1e-3)
+    y, kept = call.forward(x)
+    whole, of_whole = call.backward(x, kept, torch.sin(y), wanted)
+    for most in (1, 9, 40):
+        monkeypatch.setattr(ghost_calls, "_MOST_GROUPS", most)
+        pieces, of_pieces = call.backward(x, kept, torch.sin(y), wanted)
+        assert (pieces is None and whole is None) or torch.equal(pieces, whole)
+        assert of_pieces.keys() == of_whole.keys() == {name for name in trained if name}
+        assert all(torch.equal(of_pieces[name].rows(), of_whole[name].rows()) for name in of_whole)
+
+
+def test_inputs_are_unfolded_a_few_records_at_a_time_and_gradients_stay_the_same(monkeypatch):
+    """Each record's gradient is a product of its own, whatever stands beside it."""
+    source = torch.Generator().manual_seed(0)
+    weight = torch.randn(6, 2, 3, 3, generator=source)
+    x, gradient = torch.randn(7, 1, 2, 8, 8, generator=source), torch.randn(7, 1, 6, 8, 8, generator=source)
+    call = Convolution(weight, None, ("weight", None), (1, 1), (1, 1), (1, 1), 1)
+    whole = call.backward(x, (), gradient, False)[1]["weight"].rows()
+    seen = []
+    unfold = Convolution._columns
+    monkeypatch.setattr(Convolution, "_columns", lambda self, x: seen.append(len(x)) or unfold(self, x))
+    monkeypatch.setattr(ghost_calls, "_UNFOLDED", 3 * 4 * 18 * 64)
+    found = call.backward(x, (), gradient, False)[1]["weight"].rows()
+    assert seen == [3, 3, 1]
+    assert torch.allclose(found, whole, rtol=1e-5, atol=1e-5)
+    monkeypatch.setattr(ghost_calls, "_UNFOLDED", 1)
+    squares = call.backward(x, (), gradient, False)[1]["weight"].squares()
+    assert seen == [3, 3, 1] + [1] * 7
+    assert torch.allclose(squares, squares_of(whole), rtol=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(1, 3), st.integers(1, 3), st.integers(0, 9))
+def test_norms_by_inner_products_of_pixels(data, spatial, b, seed):
+    """Gradients written out and the bound, for kernels, strides, sides and gaps of all sorts, paying or not."""
+    width, channels = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
+    three = st.tuples(*[st.integers(1, 3)] * spatial)
+    kernel, stride, gaps = data.draw(three), data.draw(three), data.draw(three)
+    padding = data.draw(st.tuples(*[st.integers(0, 2)] * spatial))
+    more = data.draw(st.tuples(*[st.integers(0, 3)] * spatial))
+    sides = [max(1, d * (s - 1) + 1 - 2 * p) + m for s, d, p, m in zip(kernel, gaps, padding, more, strict=True)]
+    call = Convolution(random(width, channels, *kernel, seed=seed), None, ("w", None), stride, padding, gaps, 1)
+    x = random(b, 1, channels, *sides, seed=seed + 1)
+    gradient = random(*call.forward(x)[0].shape, seed=seed + 2)
+    found = convolved_squares(x[:, 0], gradient[:, 0], kernel, stride, padding, gaps)
+    truth, columns = squares_of(call._grouped(x, gradient)), call._columns(x[:, 0])
+    lengths = (columns.norm(dim=1) * gradient[:, 0].flatten(2).norm(dim=1)).sum(1)
+    room = (columns.shape[1] + width + columns.shape[2] ** 2) * 2.0**-52 * lengths.square()
+    assert bool(((found - truth - room).abs() <= room + 1e-12 * truth).all())
+
+
+@quick
+@given(st.integers(1, 5), st.integers(1, 9), st.integers(1, 9), st.integers(0, 99), st.floats(0.0, 8.0))
+def test_norms_by_inner_products_of_pixels_are_never_below_the_truth(side, channels, width, seed, cancelled):
+    """The image and the gradient of one half undo those of the other, but for 10^-cancelled of them."""
+    x, gradient = (
+        random(2, channels, side, side, seed=seed).float(),
+        random(2, width, side, side, seed=seed + 1).float(),
+    )
+    gap = torch.zeros(2, channels, side, 2)
+    x = torch.cat([gap, x, gap, x, gap], dim=3)
+    left = torch.cat([torch.zeros(2, width, side, 2), gradient], dim=3)
+    right = torch.cat([torch.zeros(2, width, side, 2), -gradient * (1.0 - 10.0**-cancelled)], dim=3)
+    gradient = torch.cat([left, right, torch.zeros(2, width, side, 2)], dim=3)
+    call = Convolution(torch.zeros(width, channels, 3, 3).double(), None, ("w", None), (1, 1), (1, 1), (1, 1), 1)
+    columns = call._columns(x.double()).transpose(1, 2)
+    rows = torch.bmm(gradient.double().flatten(2), columns)
+    lengths = (columns.norm(dim=2) * gradient.double().flatten(2).norm(dim=1)).sum(1)
+    squares, truth = convolved_squares(x, gradient, *((n, n) for n in (3, 1, 1, 1))), rows.square().sum((1, 2))
+    assert bool((squares >= truth - 1e-30).all())
+    assert bool((squares.sqrt() <= truth.sqrt() + 2e-6 * lengths).all())
+
+
+def test_norms_do_without_gradients_where_inner_products_of_pixels_are_cheaper(monkeypatch):
+    """Sums get the gradients all the same, of a wide layer one record after the other."""
+    source = torch.Generator().manual_seed(0)
+    weight = torch.randn(40, 40, 3, 3, generator=source)
+    x, gradient = torch.randn(3, 1, 40, 4, 4, generator=source), torch.randn(3, 1, 40, 4, 4, generator=source)
+    call = Convolution(weight, None, ("w", None), (1, 1), (1, 1), (1, 1), 1)
+    assert convolved_pays(16, 16, 40, 360, 40)
+    assert not gram_pays(16, 40, 360)
+    seen, grouped = [], Convolution._grouped
+    monkeypatch.setattr(Convolution, "_grouped", lambda self, x, g: seen.append(len(x)) or grouped(self, x, g))
+    found = call.backward(x, (), gradient, False)[1]["w"]
+    squares = found.squares()
+    assert seen == []
+    rows = found.settled().values
+    assert seen == [3]
+    assert torch.allclose(squares, squares_of(rows), rtol=1e-5)
+    monkeypatch.setattr(ghost_calls, "_WIDE", weight.nbytes)
+    assert torch.allclose(call.backward(x, (), gradient, False)[1]["w"].rows(), rows, rtol=1e-4, atol=1e-4)
+    assert seen == [3, 1, 1, 1]
+    monkeypatch.setattr(ghost_calls, "_UNFOLDED", 8 * 16**2)
+    assert torch.allclose(call.backward(x, (), gradient, False)[1]["w"].squares(), squares, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "channels", "pays"),
+    [(64, 64, True), (64, 256, True), (256, 32, False), (256, 128, False), (256, 256, True)],
+)
+def test_which_layers_of_residual_networks_do(pixels, channels, pays):
+    """As their times were measured."""
+    assert convolved_pays(pixels, pixels, channels, 9 * channels, channels) is pays

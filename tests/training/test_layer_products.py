@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dpspec.stats.independence import layer_noise
+from dpspec.stats.conformance import layer_noise
 from dpspec.training.measure.layer_products import LayerProducts
 
 PARTS = [("a", 7), ("b", 3), ("c", 40), ("d", 12)]

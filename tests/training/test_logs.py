@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dpspec.contract import FrozenMap, Observer
-from dpspec.stats.conformance.evidence.run import write_run
+from dpspec.stats.conformance.evidence import write_run
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.native import NativeTrainer
@@ -86,13 +86,10 @@ def test_noise_is_kept_in_a_few_places_and_in_all_moments(two_phases):
     noise = np.stack(whole.noise).astype(np.float64) / np.repeat([1.0, 1.0], [12, 9])[:, None]
     assert found["degrees"] == 21 * 63
     assert found["statistic"] == pytest.approx((noise**2).sum(), rel=1e-5)
-    assert found["products"] == pytest.approx((noise[1:] * noise[:-1]).sum(), rel=1e-4)
-    assert found["quietest"] == pytest.approx((noise**2).sum(0).min(), rel=1e-4)
     gram = np.triu(noise @ noise.T, 1)
     assert abs(found["pair"]) == pytest.approx(np.abs(gram).max(), rel=1e-5)
     lag = found["lag"]["lag"]
     assert found["lag"]["products"] == pytest.approx(np.trace(noise @ noise.T, lag), rel=1e-5)
-    assert found["first"] == pytest.approx(noise[0], abs=1e-3)
 
 
 def test_laplace_noise_is_not_held_against_a_gaussian(make_job):
@@ -126,7 +123,7 @@ def test_the_residual_log_measures_noise_alone(make_job):
     assert log.seen == 200
     for name, parameter in job.model.named_parameters():
         part = (noise[:, start : start + parameter.numel()] ** 2).sum(1) / 1.5**2
-        assert layers[name] == pytest.approx((part.sum(), part.min(), parameter.numel()), rel=1e-2)
+        assert layers[name] == pytest.approx((part.sum(), parameter.numel()), rel=1e-2)
         start += parameter.numel()
     assert np.array(log.variances) == pytest.approx(1.5**2)
     basis = directions.directions(torch.arange(20)).numpy().astype(np.float64)

@@ -17,7 +17,7 @@ from dpspec.contract import FrozenMap, Observer  # noqa: E402
 from dpspec.errors import UsageError  # noqa: E402
 from dpspec.registry.loader import Candidate, build  # noqa: E402
 from dpspec.stats.conformance import sampling  # noqa: E402
-from dpspec.stats.conformance.evidence.run import write_run  # noqa: E402
+from dpspec.stats.conformance.evidence import write_run  # noqa: E402
 from dpspec.testing import BackendSuite  # noqa: E402
 from dpspec.training.canaries import CanaryGroups, SignBlocks  # noqa: E402
 from dpspec.training.loop.native import NativeTrainer  # noqa: E402

@@ -15,8 +15,8 @@ from torch import nn
 
 from dpspec.contract import FrozenMap, TrainingJob
 from dpspec.contract.providers import Cancelled
-from dpspec.stats.conformance import run_checks
-from dpspec.stats.conformance.evidence.run import RunEvidence, write_run
+from dpspec.stats.conformance import table
+from dpspec.stats.conformance.evidence import RunEvidence, write_run
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.measure.replayed_step import replayed_step
@@ -43,7 +43,7 @@ def job(records: int = 90, seed: int = 0, **changes: Any) -> TrainingJob:
 
 
 def checks(found: Any) -> list[Any]:
-    made = run_checks.checks([FrozenMap(PHASE)], [FrozenMap(write_run(RunEvidence(replayed=found)))])
+    made = table.checks([FrozenMap(PHASE)], [FrozenMap(write_run(RunEvidence(replayed=found)))])
     return [one for one in made if one.assumption == "public-constants"]
 
 

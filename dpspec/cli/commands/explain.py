@@ -42,7 +42,7 @@ def explain(
         typer.Argument(
             metavar="CODE|KEY|KIND",
             help="A diagnostic code (unknown-key), a key (mechanism.noise_multiplier), a kind (group, csv, approx-dp), "
-            "a choice (all-iterates), a verdict (open), or verdicts for all of them.",
+            "a choice (all-iterates), a verdict (open), or all verdicts (verdicts).",
             show_default=False,
         ),
     ],

@@ -145,8 +145,8 @@ def about_privacy(kind: str) -> bool:
 def for_whom(group_size: int, unit: str) -> str:
     """The number of protected units as a suffix; empty for one record.
 
-    >>> for_whom(8, "record"), for_whom(1, "user (at most 4 records)"), for_whom(2, "user (at most 4 records)") (' for
-    groups of 8', ' for one user (at most 4 records)', ' for 2 users (at most 4 records each)')
+    >>> for_whom(8, "record"), for_whom(1, "user (at most 4 records)"), for_whom(2, "user (at most 4 records)")
+    (' for groups of 8', ' for one user (at most 4 records)', ' for 2 users (at most 4 records each)')
     """
     if unit == "record":
         return f" for groups of {group_size}" if group_size != 1 else ""

@@ -2,14 +2,8 @@
 
 Bounds cover what training reveals of the records. Weights that were trained on these records reveal them from the
 start, and a file does not show its training data. So every proof of a spec with ``model.initial`` assumes that its
-weights do not depend on the private records.
-
-``worst-case`` is for attacks. The proofs of DP-SGD hold for each initial state w: M_w(D) and M_w(D') are close for all
-neighbors D, D'. An adversary may therefore choose w, if w is the same for all compared datasets. Here w = f(R) with R
-the real records without a canary. An attack compares R and the included canaries, R + {z_i: b_i = 1}, for all inclusion
-bits b: each run is M_w of its data with one w, so distinguishing them refutes "M_w is private for each w". A w fitted
-to the inserted canaries would depend on b, and the attack would not apply to M_w. A pipeline that computes its weights
-from private records is w = f(D) for each D: not M_w, and neither bounded, trained nor attacked here.
+weights do not depend on the private records. ``worst-case`` is for attacks: Theorem R5 of
+``docs/explanation/proofs/recorded-runs.md``.
 """
 
 from __future__ import annotations

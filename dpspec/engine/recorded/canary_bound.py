@@ -1,15 +1,8 @@
 """The lower bound on epsilon of one record from the canaries of a run, and its contradiction of the schedule.
 
-Each canary's inclusion bit changes the training to a neighbor in which one more, or one fewer, record contributes to
-the batches that draw its place. If the executed run is (epsilon, delta)-DP for a null record (zero-out), the one-run
-theorem covers the guesses of all bits (:mod:`dpspec.stats.attacks.one_run`). The same pair is one of add-remove if no
-constant follows from the number of records. Gradient canaries (:mod:`dpspec.recording.planting.gradients`) are
-contributions of an adversary who chooses gradients; their scores use the gradients of all steps, which the final model
-does not reveal. The number of guesses depends on the number of canaries only, and equal scores keep the order of
-places, which is independent of the bits.
-
-The file of scores is untrusted. It is read only if its digest follows the end of the recording. Its bits must follow
-from the bytes whose digest the header contains, which the recorder writes before the first step.
+Theorem R4 of ``docs/explanation/proofs/recorded-runs.md``. The file of scores is untrusted. It is read only if its
+digest follows the end of the recording. Its bits must follow from the bytes whose digest the header contains, which the
+recorder writes before the first step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The eight channels through which records can reach a released model, as a view of checks and assumptions.
 
 A recorded run is private if its data reaches the released model only through the noisy sums. Each check and each
-assumption belongs to one channel by its name, as listed in ``_KINDS``. Checks of ``accounting``, ``canaries`` and
+assumption belongs to one channel by its name, as listed in ``KINDS``. Checks of ``accounting``, ``canaries`` and
 ``bounded`` belong to no channel: they compare the run with its accountant, its attack and its spec.
 """
 
@@ -29,7 +29,7 @@ class _Kind:
     missing: str
 
 
-_KINDS = {
+KINDS = {
     "sensitivity": _Kind(
         text="each record changes the sum of a step by at most one clip norm",
         names=(
@@ -84,10 +84,10 @@ _KINDS = {
 }
 
 #: The names of the channels, in the order of the table.
-CHANNELS = tuple(_KINDS)
+CHANNELS = tuple(KINDS)
 
 #: The channel of each check and assumption.
-_NAMES = {name: channel for channel, kind in _KINDS.items() for name in (channel, *kind.names)}
+_NAMES = {name: channel for channel, kind in KINDS.items() for name in (channel, *kind.names)}
 
 #: All names that ``--public`` accepts: hyperparameters of the private sum, and options of torch's optimizers.
 HYPERPARAMETERS = (
@@ -135,7 +135,7 @@ def complete(
     """
     known = {channel_of(one.assumption) for one in checks} | {channel_of(one.name) for one in assumptions}
     found = list(assumptions)
-    for name, kind in _KINDS.items():
+    for name, kind in KINDS.items():
         if name not in known:
             status: AssumptionStatus = "declared" if name in _ASSUMED_IF_MISSING else "unchecked"
             found.append(Assumption(name=name, status=status, text=kind.missing))
@@ -172,7 +172,7 @@ def assumes(found: Sequence[Channel]) -> tuple[str, ...]:
 
 
 def _channel(name: str, checks: Sequence[Check], assumptions: Sequence[Assumption], family: int) -> Channel:
-    text = _KINDS[name].text
+    text = KINDS[name].text
     bad = [one for one in checks if rejected(one, family)]
     false = [one for one in assumptions if one.status == "false"]
     doubted = [one for one in assumptions if one.status == "unchecked"]
@@ -184,7 +184,7 @@ def _channel(name: str, checks: Sequence[Check], assumptions: Sequence[Assumptio
         why = [*(_measured(one) for one in bad), *(one.text for one in false)]
         return Channel(name=name, status="violated", text=f"{text}: {why[0]}", sources=_once(sources))
     if doubted or not (checks or assumptions):
-        why = [one.text for one in doubted] or [_KINDS[name].missing]
+        why = [one.text for one in doubted] or [KINDS[name].missing]
         return Channel(name=name, status="open", text=f"{text}: {why[0]}", sources=_names(doubted))
     tests = [one.detectable for one in checks if one.detectable is not None and 0.0 < one.detectable < math.inf]
     statistical = [one for one in checks if not one.test.endswith(", exact")]

@@ -15,9 +15,9 @@ from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import poisson_rates
 from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.step_record import ROUNDING
-from dpspec.stats.conformance import noise_size
-from dpspec.stats.conformance.measurement import check, exact, worst
-from dpspec.stats.conformance.run_checks import CLIP_TOLERANCE
+from dpspec.stats.conformance import noise_tests
+from dpspec.stats.conformance.measurement import check, exact
+from dpspec.stats.conformance.table import CLIP_TOLERANCE
 
 #: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
 _DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
@@ -94,12 +94,6 @@ _POISSON = "draw each record independently, as torch.rand(records) < rate does, 
 #: A dotted name of a method.
 _NAME = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 
-#: Notes of checks of coordinates, and their notes for a recording, which has projections.
-_ALONG = {
-    "in each parameter that was looked at": "along each of the directions",
-    "independent across parameters": "independent across the directions",
-}
-
 
 def advice(found: Check, rejected: Collection[Check] = ()) -> str:
     """A likely cause of a rejected check and its fix; empty if the name suffices.
@@ -122,16 +116,11 @@ def advice(found: Check, rejected: Collection[Check] = ()) -> str:
                 )
             if found.test.startswith(_SCALED):
                 return ""
-    if found.test.startswith("batch-size variance") and found.measured == 0:
+    if found.test.startswith("variance of batch sizes") and found.measured == 0:
         return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
     if found.test.startswith("variance of inclusions per record") and found.measured == 0:
         return f"All records were drawn equally often, as from a shuffled epoch: {_POISSON}"
     return next((words for name, words in _ADVICE.items() if found.test.startswith(name)), "")
-
-
-def along_directions(found: Check) -> Check:
-    """A check of the noise log with a note that names the recorder's directions."""
-    return replace(found, note=_ALONG.get(found.note, found.note))
 
 
 def own_checks(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
@@ -168,7 +157,7 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
     }
     if scaled_squares(run) is None or not parts:
         return
-    name, quiet = noise_size.quietest(parts)
+    name, quiet = noise_tests.quietest(parts)
     yield check("noise-isotropy", quiet, "reported", f"in each layer, least in {name}")
     least = {
         name: (float(value), size)
@@ -176,8 +165,9 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
         if size and np.isfinite(value)
     }
     if least:
-        measured = [noise_size.quietest_step(least, run.steps)]
-        yield worst("noise-isotropy", measured, "reported", "in each layer, each step")
+        name, quiet = noise_tests.quietest(least, run.steps)
+        quiet = replace(quiet, test=f"{quiet.test} at a step, in {name}")
+        yield check("noise-isotropy", quiet, "reported", "in each layer, each step")
 
 
 def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:

@@ -15,19 +15,17 @@ from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.errors import RecordingError
 from dpspec.recording.folder.run_folder import INTERNAL
 from dpspec.recording.folder.step_record import InternalStep
-from dpspec.stats.conformance import freshness, noise_size, sampling, step_tests
-from dpspec.stats.conformance.evidence.reported import (
+from dpspec.stats.conformance import noise_tests, sampling, step_tests
+from dpspec.stats.conformance.evidence import (
     BatchSums,
     Common,
-    CommonAtStep,
     LagProducts,
     NoiseSums,
     NormSums,
+    ReportedSteps,
+    RunEvidence,
     SamplingSums,
-    Told,
 )
-from dpspec.stats.conformance.evidence.run import RunEvidence
-from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -60,11 +58,6 @@ class BatchLog:
         self._lags = self._compared(phase.steps)
         self._earlier: deque[Array] = deque(maxlen=max(self._lags, default=1))
         self._overlaps = dict.fromkeys(self._lags, (0, 0))
-        self._again = dict.fromkeys(self._lags, (0, 0, 0))
-        self._surprise = dict.fromkeys(self._lags, 0.0)
-        compared = self._random and self._counts is not None
-        self._numbered = sampling.Numbered(records, places) if compared and places != records else None
-        self._together = sampling.RememberedBatches(records, [phase.steps], among) if compared else None
 
     def add(self, members: Array) -> None:
         """Add the sorted records of a step."""
@@ -77,12 +70,6 @@ class BatchLog:
             if lag <= len(self._earlier):
                 self._compare(lag, self._earlier[-lag], once)
         self._earlier.append(once)
-        if self._together is not None:
-            numbers = once if self._numbered is None else self._numbered.of(once)
-            if numbers is None:  # other checks report records that do not exist
-                self._together = None
-            else:
-                self._together.add(numbers)
 
     def _compare(self, lag: int, earlier: Array, once: Array) -> None:
         """Count the records that a batch shares with an earlier one; both are sorted and distinct."""
@@ -90,17 +77,10 @@ class BatchLog:
         common, chances = (int((once[places] == earlier).sum()) if len(once) else 0), len(earlier)
         total, of = self._overlaps[lag]
         self._overlaps[lag] = total + common, of + chances
-        surprise = float(sampling.common_divergence(common, chances, self._rate))
-        most, tried = self._surprise[lag], self._again[lag][2] + 1
-        if surprise > most:
-            self._surprise[lag], self._again[lag] = surprise, (common, chances, tried)
-        else:
-            self._again[lag] = (*self._again[lag][:2], tried)
 
     def sums(self) -> BatchSums:
         """The aggregates that the checks read."""
         sizes = np.array(self._sizes, dtype=np.int64)
-        law = sampling.BatchSize(self._records, self._rate)
         spread = None if self._counts is None else int((self._counts.astype(np.int64) ** 2).sum())
         above = None if self._counts is None else sampling.excess(self._counts, len(sizes) * self._rate)
         return BatchSums(
@@ -109,11 +89,8 @@ class BatchLog:
             squares=int((sizes**2).sum()),
             spread=spread,
             above=above,
-            most=self.most_often(),
-            sizes=step_tests.summary(sizes, law) if self._random and len(sizes) else None,
-            again=tuple(CommonAtStep(lag, *reported) for lag, reported in self._again.items() if reported[1]),
-            overlaps=tuple(Common(lag, *reported) for lag, reported in self._overlaps.items() if reported[1]),
-            together=None if self._together is None else self._together.sums(0),
+            sizes=step_tests.summary(sizes) if self._random and len(sizes) else None,
+            overlaps=tuple(Common(lag, *told) for lag, told in self._overlaps.items() if told[1]),
         )
 
     def most_often(self) -> int | None:
@@ -219,7 +196,7 @@ def evidence(run: RecordedRun, internal: InternalSums | None, *, poisson: bool) 
         "norms": int(np.isfinite(run["rows"]).sum()),
     }
     return RunEvidence(
-        told=Told(**{name: count for name, count in seen.items() if count}),
+        told=ReportedSteps(**{name: count for name, count in seen.items() if count}),
         sampling_log=internal.sampling if internal is not None and poisson else None,
         noise_log=_noise(run),
         norm_log=_norms(run, internal),
@@ -249,22 +226,16 @@ def _noise(run: RecordedRun) -> NoiseSums | None:
         return None
     rows = run.rows
     steps, width = rows.shape
-    products = freshness.products(rows)
-    lag = freshness.worst_lag(products.lags)
-    half = width // 2
+    products = noise_tests.products(rows)
+    lag = noise_tests.worst_lag(products.lags)
     return NoiseSums(
         statistic=float(scaled.sum()),
         degrees=count * len(scaled),
-        products=0.0,
-        pairs=0,
-        each=step_tests.summary(scaled, noise_size.StepNoise(count, both=True), count=count),
+        each=step_tests.summary(scaled, count=count),
         steps=steps,
         width=width,
-        quietest=float((rows**2).sum(axis=0).min()),
-        halves=float((rows[:, :half] * rows[:, half : 2 * half]).sum()),
         lag=LagProducts(lag=lag, products=float(products.lags[lag])),
         pair=products.largest,
-        first=tuple(rows[0, :FIRST_COORDINATES].tolist()),
     )
 
 

@@ -32,7 +32,7 @@ from dpspec.contract import (
 from dpspec.engine.recorded.assumptions import assumptions, computed_from_records, maybe_computed
 from dpspec.engine.recorded.canary_bound import CONFIDENCE, CanaryBound, canary_bound, evidence_of
 from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, complete, require_known
-from dpspec.engine.recorded.checks import along_directions, own_checks
+from dpspec.engine.recorded.checks import own_checks
 from dpspec.engine.recorded.evidence import InternalSums, evidence, internal_sums
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, read_run
 from dpspec.engine.recorded.schedule import (
@@ -54,7 +54,7 @@ from dpspec.kit.findings import lower_from
 from dpspec.kit.specs import DEFAULT_DELTA, claimed_deltas
 from dpspec.language.reading.tree import locate
 from dpspec.recording.folder.run_folder import FILES
-from dpspec.stats.conformance import run_checks
+from dpspec.stats.conformance import table
 from dpspec.stats.conformance.measurement import exact
 
 #: Relative difference up to which multipliers, rates and norms are equal.
@@ -88,8 +88,8 @@ def observe(path: Path) -> ObservedRun:
     phases = sampling_phases(run)
     internal = internal_sums(run, phases)
     poisson = all(rate is not None for rate in poisson_rates(run))
-    found = run_checks.of_runs(phases, [evidence(run, internal, poisson=poisson)])
-    return ObservedRun(run=run, internal=internal, checks=(*map(along_directions, found), *own_checks(run, internal)))
+    found = table.of_runs(phases, [evidence(run, internal, poisson=poisson)])
+    return ObservedRun(run=run, internal=internal, checks=(*found, *own_checks(run, internal)))
 
 
 class RecordedRuns:

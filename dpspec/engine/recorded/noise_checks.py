@@ -1,20 +1,8 @@
 """Checks of a run's noise: independent, Gaussian, and contained in the gradients of the optimizer.
 
 The recorder writes the statistics into the end record (:mod:`dpspec.recording.watching.noise_watch`). The file is
-untrusted: statistics with impossible values give no check.
-
-A custom loop reports the noise n, and possibly the sum S, of each step, with gradient g = (S + n) / D. If it reports S,
-the recorder fits D, and any residual D g - S - n beyond rounding is missing or additional noise. S is fixed before n is
-drawn, so it must be independent of n. In units of the noise's standard deviation, along the recorder's directions,
-
-    M = sum (D g - n) . n,   V = sum |D g - n|^2
-
-are a martingale and its conditional variance, and P[M^2 >= 2 (V + c) ln(sqrt((V + c) / c) / p)] <= p for any c fixed in
-advance, by the mixture of exp(l M - l^2 V / 2) over normal l (Robbins 1970, section 3; c is the number of coordinates).
-If a fraction f of the noise is missing, M is about -f sum |n|^2, which determines the detectable f.
-
-If the loop does not report S, the check tries divisors up to twice the median limit of D and uses the largest p-value.
-It then detects only noise that is missing entirely: with a part of it, the gradient corresponds to another divisor.
+untrusted: statistics with impossible values give no check. Theorem R3 of ``docs/explanation/proofs/recorded-runs.md``
+tests reported noise.
 """
 
 from __future__ import annotations
@@ -29,7 +17,7 @@ import numpy as np
 from dpspec.contract import Check
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.stats import gaussian_noise, step_correlations
-from dpspec.stats.conformance import noise_size
+from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import Measurement, check, exact, worst
 
 #: Names of the tests.
@@ -139,7 +127,7 @@ def _quiet(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
     least, steps, count, rounding = given
     # Rounding can bring each value of a coordinate closer to 0.
     least = (math.sqrt(least) + math.sqrt(steps) * rounding) ** 2
-    measured = replace(noise_size.least_coordinate(least, int(steps), int(count)), test=QUIET)
+    measured = replace(noise_tests.least_coordinate(least, int(steps), int(count)), test=QUIET)
     yield check("noise-isotropy", measured, "reported", f"of {int(count)} coordinates")
 
 

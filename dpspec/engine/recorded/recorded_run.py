@@ -186,12 +186,9 @@ class RecordedRun:
 
     @property
     def norm_excess(self) -> float:
-        """Relative amount by which half precision lets a contribution exceed the clip norm; 0 in full precision.
+        """Relative amount by which half precision lets a contribution exceed the clip norm.
 
-        Under autocast, Opacus computes the layers' norms, the total norm, the addition of 1e-6 and the quotient with a
-        unit roundoff u. A contribution, scaled in float32, is then at most 1 / (1 - u)^4 <= 1 + 5 u clip norms long,
-        so a noise multiplier s counts as s / (1 + 5 u). Half precision parameters also round sums and noise, and
-        nothing bounds the effect on a neighbor's sum.
+        Lemma R2 of ``docs/explanation/proofs/recorded-runs.md``; 0 in full precision.
         """
         return 5.0 * _UNIT.get(str(self.at_end("norm_type")), 0.0)
 

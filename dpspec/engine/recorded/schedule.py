@@ -1,17 +1,4 @@
-"""The executed schedule of a recorded run and its certified epsilon.
-
-*Poisson samples.* If c ~ Binomial(k, rate) of a group's k members are in a batch, the pair N(0, sigma^2) and
-sum_j P[c = j] N(j, sigma^2) dominates a step, and steps compose (Ganesh 2024, Theorem 3.1), for groups that are added
-or removed and for null records (zero-out).
-
-*Batches in an order independent of the records* (shuffled or sequential). Without amplification, a step with j members
-is a Gaussian of sensitivity j. If no record is in more than m batches, the numbers j_t of members at steps t satisfy
-sum_t j_t <= k m and j_t <= k, so the composition is at most a Gaussian of
-
-    mu^2 = sum_t (j_t / sigma_t)^2 <= k^2 * (sum of the m largest sigma_t^-2)
-
-(Dong, Roth and Su 2022, Corollary 3.3). This holds for zero-out only: an added record shifts all batches.
-"""
+"""The executed schedule of a recorded run and its certified epsilon (``docs/explanation/proofs/recorded-runs.md``)."""
 
 from __future__ import annotations
 
@@ -28,7 +15,7 @@ from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.recorded.evidence import InternalSums, layers_without_noise, scaled_squares
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.results.recording import RecordedPhase
-from dpspec.stats.conformance import run_checks
+from dpspec.stats.conformance import table
 
 ZERO_OUT, ADD_REMOVE = "zero-out", "add-remove"
 
@@ -140,7 +127,7 @@ def measured_epsilon(
     scaled, configured = scaled_squares(run), configured_multipliers(run)
     known = [sigma for sigma in configured if sigma is not None]
     count = run.header.parameters
-    longer = longest > (1.0 + run_checks.CLIP_TOLERANCE) * (1.0 + run.norm_excess)
+    longer = longest > (1.0 + table.CLIP_TOLERANCE) * (1.0 + run.norm_excess)
     if not (noise_off or longer) or scaled is None or len(known) < len(configured) or not count:
         return None
     sizes = [math.sqrt(float(squares) / count) for squares in scaled]

@@ -5,10 +5,12 @@ The stages of a run pass one value per audit.
 ======== ================================ =======================================
 stage    made by                          gives
 ======== ================================ =======================================
-prepare  ``preparing.prepare``            ``Prepared``: the spec and its providers bounds   ``running.bounding.bound``
-:class:`Bounded` trials   ``running.train.Training.run``   :class:`Trained` conclude ``running.conclude.conclude``
-``Concluded``: the judge's input judge    ``judging.judge.judge``          ``Judged``: verdicts and conformance result
-``running.runner.assemble``      ``AuditResult``
+prepare  ``preparing.prepare``            ``Prepared``: the spec and its providers
+bounds   ``running.bounding.bound``       :class:`Bounded`
+trials   ``running.train.Training.run``   :class:`Trained`
+conclude ``running.conclude.conclude``    ``Concluded``: the judge's input
+judge    ``judging.judge.judge``          ``Judged``: verdicts and conformance
+result   ``running.runner.assemble``      ``AuditResult``
 ======== ================================ =======================================
 
 Evidence holds for pairs of datasets of certain sizes and missing entries. A claim may cover datasets of a minimum

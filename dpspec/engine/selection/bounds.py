@@ -1,16 +1,10 @@
 """Two bounds on the choice of the best of n cells, all trained on the same data.
 
-*All cells composed.* The choice depends on the cells' releases only, so the published cell leaks at most their
-composition. If every cell has a dominating pair, the epsilon of the composed pairs is certified. Otherwise the bound is
-the sum of the cells' own epsilons, each at delta / n (Dwork et al. 2006, basic composition). It holds for the pairs of
-datasets that every cell's bound covers.
-
-*A random number of tries.* Papernot and Steinke 2022, with the cell of each try drawn uniformly:
-``dpspec.accounting.selection_rdp``. It needs the Renyi divergences of the cells' dominating pairs. A pair that is not a
-mixture of Gaussian or Laplace distributions is replaced by a dominating Gaussian pair.
-
-These are two procedures, because a random number of tries may repeat a cell: each has its own upper bound. The choice
-has no lower bound: it may leak much less than all cells do.
+*All cells composed*: the choice depends on the cells' releases only. If every cell has dominating pairs, the epsilon of
+their composition is certified; otherwise the cells' own epsilons, each at delta / n, are added (Dwork et al. 2006). *A
+random number of tries*: Papernot and Steinke 2022, with the cell of each try drawn uniformly. A pair that is not a
+mixture of Gaussian or Laplace distributions is replaced by a dominating Gaussian pair. These are two procedures with
+separate upper bounds, because a random number of tries may repeat a cell. The choice has no lower bound.
 """
 
 from __future__ import annotations

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 def render_github(result: Result, *, internal: bool = False) -> str:
     """Return GitHub workflow commands: an annotation at the line of each unexpected claim.
 
-    Args:
-        result: The result.
-        internal: Whether to keep data-dependent and per-record values.
+    ``internal`` keeps data-dependent and per-record values.
     """
     if not internal:
         result = redact(result)
@@ -73,9 +71,7 @@ def render_junit(result: Result, *, internal: bool = False) -> str:
 
     An unexpected claim or conformance is a failure, missing trials are an error, and undecided claims are skipped.
 
-    Args:
-        result: The result.
-        internal: Whether to keep data-dependent and per-record values.
+    ``internal`` keeps data-dependent and per-record values.
     """
     from junitparser import JUnitXml, TestSuite
 
@@ -141,9 +137,7 @@ _HELP["incomplete"] = "The same command with the same store adds the missing tri
 def render_sarif(result: Result, *, internal: bool = False) -> str:
     """Return SARIF: a result at the line of each unexpected claim.
 
-    Args:
-        result: The result.
-        internal: Whether to keep data-dependent and per-record values.
+    ``internal`` keeps data-dependent and per-record values.
     """
     if not internal:
         result = redact(result)

@@ -21,9 +21,7 @@ from dpspec.text import json_text, markdown, plain
 def render_json(result: Result, *, internal: bool = False) -> str:
     """Return JSON of the schema ``dpspec/result/v1``, which ``verify``, ``diff`` and ``report`` read.
 
-    Args:
-        result: The result.
-        internal: Whether to keep data-dependent and per-record values.
+    ``internal`` keeps data-dependent and per-record values.
     """
     return dump(result if internal else redact(result))
 
@@ -43,9 +41,7 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
 
     The column ``result`` names the file of each audit of a joined result.
 
-    Args:
-        result: The result.
-        internal: Whether to keep data-dependent and per-record values.
+    ``internal`` keeps data-dependent and per-record values.
     """
     if not internal:
         result = redact(result)

@@ -23,9 +23,7 @@ _MANY = 30
 def render(result: Result, *, internal: bool = False) -> str:
     """Return the report; unexpected claims come first, findings and recipes are folded.
 
-    Args:
-        result: The result.
-        internal: Whether to keep data-dependent and per-record values.
+    ``internal`` keeps data-dependent and per-record values.
     """
     if not internal:
         result = redact(result)
@@ -95,7 +93,7 @@ def _table(judged: Sequence[tuple[AuditResult, Verdict]], *, several: bool) -> I
     if not judged:
         return
     claimed = any(labels.claimed(verdict) for _, verdict in judged)
-    yield f"| Verdict | Claim | Says | {'Claimed | ' if claimed else ''}Interval | Outcome |"
+    yield f"| Verdict | Claim | Statement | {'Claimed | ' if claimed else ''}Interval | Outcome |"
     yield f"|---|---|---|{'---|' if claimed else ''}---|---|"
     for audit, verdict in judged:
         yield f"| {' | '.join(_row(audit, verdict, claimed=claimed, several=several))} |"

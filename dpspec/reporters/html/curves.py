@@ -31,12 +31,7 @@ Claimed = tuple[Verdict, int, tuple[tuple[float, float], ...]]
 def marks(audit: AuditResult, x: str, y: str, sizes: Sequence[int], lines: int) -> list[Line]:
     """Return a point for each claim and each lower bound by an attack whose numbers are exactly ``x`` and ``y``.
 
-    Args:
-        audit: The audit.
-        x: The quantity on the horizontal axis.
-        y: The quantity on the vertical axis.
-        sizes: The group sizes of the lines, in the order of their colors.
-        lines: The number of lines; marks of other group sizes share the next color.
+    ``sizes`` are the group sizes of the lines, in the order of their colors; marks of other sizes share the next one.
     """
 
     def colour(size: int) -> int:

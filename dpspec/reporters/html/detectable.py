@@ -100,12 +100,7 @@ class Limits:
 
 
 def limits(audit: AuditResult, family: int) -> list[Limit]:
-    """Return rejected assumptions, then those without a detection limit, then the others by descending limit.
-
-    Args:
-        audit: The audit.
-        family: The number of checks that its own were judged among.
-    """
+    """Return rejected assumptions, then those without a detection limit, then the others by descending limit."""
     by_name: dict[str, list[tuple[Check, bool]]] = {}
     for check, is_rejected in phrases.ranked(audit.checks, family):
         by_name.setdefault(check.assumption, []).append((check, is_rejected))

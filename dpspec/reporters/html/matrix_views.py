@@ -38,13 +38,7 @@ class MatrixView:
 
 
 def view(matrix: Matrix[AuditResult], number: int, ids: Sequence[str]) -> MatrixView:
-    """Return the view of a matrix.
-
-    Args:
-        matrix: The matrix.
-        number: Its number on the page.
-        ids: The ids of all audits of the result.
-    """
+    """Return the view of a matrix, by its number on the page and the ids of all audits."""
     head, rows = matrices.table(matrix)
     drawn = matrices.across(matrix)
     return MatrixView(

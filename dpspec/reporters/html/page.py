@@ -63,9 +63,7 @@ _TERM = re.compile(rf"\b({'|'.join(sorted(_LINKED, key=len, reverse=True))})\b")
 def render(result: Result, *, internal: bool = False) -> str:
     """Return the page. Its text follows from the embedded JSON for one :func:`generator`.
 
-    Args:
-        result: The result.
-        internal: Whether to keep data-dependent and per-record values.
+    ``internal`` keeps data-dependent and per-record values.
     """
     result = reread(result if internal else redact(result))
     origins = sources(result)

@@ -1,15 +1,13 @@
-"""What ran, as intervals around what was declared: noise, contribution and rate, from which an accountant gets epsilon.
+"""Intervals of noise, contribution and rate of the executed run, from which the accountant computes epsilon.
 
-Two readings, never mixed silently:
+There are two readings:
 
-* ``measured``: the noise is at most what released models hold where no canary points (what else is in there only
-  adds), a planted record's contribution is what its direction shows. Batches are drawn where nobody looks on, so that
-  the rate is the reported one, and so is the least that the noise can have been.
-* ``reported``: the noise, the largest clipped norm and the batches that the backend tells of.
+* ``measured``: the noise is at most the residual of released models in directions without canaries, and the
+  contribution follows from the canaries' directions. Rate and minimum noise are the reported ones.
+* ``reported``: noise, largest clipped norm and batches are those in the backend's logs.
 
-Each interval misses with its share of the error (a union bound): most of it goes to the contribution, which is the
-least certain, and the shares are fixed before anything is seen. A contribution along its direction is rate * clip norm,
-so that what a record adds once it is drawn is that over the rate.
+The intervals of a reading hold together by a union bound with fixed shares. Projections show rate * contribution, so
+the contribution of a drawn record is the projection over the rate.
 """
 
 from __future__ import annotations
@@ -24,25 +22,27 @@ from scipy import special
 from dpspec.contract import FrozenMap, Phase
 from dpspec.stats import binomial
 from dpspec.stats.conformance import canary_contributions
-from dpspec.stats.conformance.evidence.run import RunEvidence, read_runs
+from dpspec.stats.conformance.evidence import RunEvidence, read_runs
 
 Reading: TypeAlias = Literal["measured", "reported"]
 
-#: How the chance of an error is shared out among the intervals.
+#: Share of each interval in the error probability.
 SHARES = {"contribution": 0.8, "noise": 0.1, "rate": 0.1}
 
-#: Where noise for what a record adds is this many times less, or more, than declared, it is taken for no less, or no
-#: more: a lower end stays one, and there is no upper end, or the other way round.
+#: Largest factor between executed and declared ratio of noise to contribution. Beyond it an end is clipped or missing.
 FARTHEST = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What ran, relative to what was declared.
+    """Intervals relative to the declaration; ends without a limit are 0 or infinite.
 
-    noise, contribution: (low, high) times the declared noise, and times the clip norm, at every step. rates: (low,
-    high) of each phase, as probabilities. Infinite, or 0, where nothing limits an end. missing: what of these was not
-    measured, with the reason; the others are not to be used then.
+    Attributes:
+        reading: The source.
+        noise: Noise in units of the declared noise.
+        contribution: Contribution in clip norms.
+        rates: Sampling rate of each phase.
+        missing: Quantities that were not measured, with the reason. If there are any, no interval is valid.
     """
 
     reading: Reading
@@ -52,17 +52,17 @@ class Ran:
     missing: tuple[str, ...] = ()
 
     def least(self, phases: Sequence[Phase]) -> tuple[Phase, ...] | None:
-        """The phases at the ends that leak least; None where something has no such end."""
+        """Return the phases with the smallest privacy loss; None if an end is missing."""
         ratio = _over(self.noise[1], self.contribution[0])
         return self._at(phases, max(ratio, 1.0 / FARTHEST), [low for low, _ in self.rates])
 
     def most(self, phases: Sequence[Phase]) -> tuple[Phase, ...] | None:
-        """The phases at the ends that leak most; None where something has no such end."""
+        """Return the phases with the largest privacy loss; None if an end is missing."""
         ratio = _over(self.noise[0], self.contribution[1])
         return self._at(phases, min(ratio, FARTHEST), [high for _, high in self.rates])
 
     def _at(self, phases: Sequence[Phase], ratio: float, rates: Sequence[float]) -> tuple[Phase, ...] | None:
-        """Phases whose noise multiplier is relative to what a drawn record adds, and not to the clip norm."""
+        """Return phases whose noise multiplier is relative to the contribution of a drawn record."""
         if self.missing or not 1.0 / FARTHEST <= ratio <= FARTHEST or not all(rate > 0.0 for rate in rates):
             return None
         return tuple(
@@ -79,10 +79,15 @@ def _over(noise: float, contribution: float) -> float:
 
 
 def ran(phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap], confidence: float) -> tuple[Ran, Ran]:
-    """What the trials' evidence says of runs that were declared to have ``phases``: as measured, and as reported.
+    """Return the measured and the reported intervals.
 
-    confidence: in (0, 1), that all intervals of one reading, at both ends, hold together. Raises ``ValueError`` where
-    the evidence is not that of a run of these phases, and for a confidence that is none.
+    Args:
+        phases: The declared phases.
+        evidence: The evidence of the trials.
+        confidence: Joint confidence of all intervals of a reading, in (0, 1).
+
+    Raises:
+        ValueError: If the evidence does not fit the phases, or ``confidence`` is out of range.
     """
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
@@ -109,13 +114,13 @@ def _measured(
     )
     if not outside or planted is None or strange:
         noise = () if outside else ("noise (no released model shows it)",)
-        contribution = () if planted else ("contribution (too few planted gradients were seen, or none)",)
+        contribution = () if planted else ("contribution (too few gradient canaries, or none)",)
         return Ran(reading="measured", missing=(*noise, *contribution, *strange))
     total, degrees = sum(one.statistic for one in outside), sum(one.degrees for one in outside)
     most = math.sqrt(total / _quantile(error["noise"], degrees))
-    # A log that tells of more noise than the models hold says nothing of how little there was.
+    # A log with more noise than the models is not a lower limit.
     least = told[0] if told is not None and told[0] <= most else 0.0
-    # What lies along a direction is the rate times what a drawn record adds; of several phases the widest ends.
+    # Projections show rate * contribution; of several phases the widest ends count.
     thinnest = min(low / rate for (low, _), rate in zip(rates, declared, strict=True))
     thickest = max(high / rate for (_, high), rate in zip(rates, declared, strict=True))
     return Ran(
@@ -134,14 +139,14 @@ def _reported(
 ) -> Ran:
     norms = [run.norm_log.largest for run in runs if run.norm_log is not None]
     if told is None or not norms or strange:
-        noise = () if told else ("noise (the backend tells of none)",)
-        contribution = () if norms else ("contribution (the backend tells of no norms)",)
+        noise = () if told else ("noise (the backend reports none)",)
+        contribution = () if norms else ("contribution (the backend reports no norms)",)
         return Ran(reading="reported", missing=(*noise, *contribution, *strange))
     return Ran(reading="reported", noise=told, contribution=(max(norms), max(norms)), rates=rates)
 
 
 def _reported_noise(runs: Sequence[RunEvidence], error: float) -> tuple[float, float] | None:
-    """The scale of the noise in the backend's log: the sum of its squares is chi-square times the squared scale."""
+    """Interval of the scale of the reported noise, by chi-square quantiles."""
     logs = [run.noise_log for run in runs if run.noise_log is not None]
     if not logs:
         return None
@@ -153,18 +158,18 @@ def _reported_noise(runs: Sequence[RunEvidence], error: float) -> tuple[float, f
 def _rates(
     phases: Sequence[Phase], runs: Sequence[RunEvidence], error: float
 ) -> tuple[tuple[tuple[float, float], ...], tuple[str, ...]]:
-    """The rate of each phase by Clopper and Pearson, the error shared out over them; and what is missing."""
+    """Clopper-Pearson intervals of the rates of all phases, with equal shares of the error; and missing quantities."""
     logs = [run.sampling_log for run in runs if run.sampling_log is not None]
     found: list[tuple[float, float]] = []
     for number, phase in enumerate(phases):
         if phase.sampling.scheme not in ("poisson", "full"):
-            return (), (f"rate ({phase.sampling.scheme} batches are no Poisson samples)",)
+            return (), (f"rate ({phase.sampling.scheme} batches are not Poisson samples)",)
         if phase.noise != "gaussian" or phase.noiseless:
-            return (), ("noise (phases without Gaussian noise are no such steps)",)
+            return (), ("noise (a phase has no Gaussian noise)",)
         drawn = sum(log.batches[number].total for log in logs)
         chances = sum(log.records * log.batches[number].steps for log in logs)
         if not chances or drawn > chances:
-            return (), ("rate (the backend tells of no batches)",)
+            return (), ("rate (the backend reports no batches)",)
         one_sided = 1.0 - error / len(phases)
         limits = binomial.lower(drawn, chances, one_sided), binomial.upper(drawn, chances, one_sided)
         found.append((1.0, 1.0) if phase.rate() >= 1.0 and drawn == chances else limits)

@@ -1,51 +1,100 @@
-"""Does a planted record add what it should? What was seen along the canaries' directions, held against the declared.
+"""Test the contribution of inserted canaries by projections on their directions.
 
-A planted record's gradient is clipped to the clip norm and enters a batch with the declared rate, so that the mean of
-the projections on the directions of groups of k planted records exceeds that of groups left out by
+A canary's gradient is clipped to the clip norm and enters a batch with the declared rate. So the mean projection of
+groups of k inserted canaries exceeds the mean projection of absent groups by
 
     k * (sum over steps of the rate) clip norms.
 
-Coins decide which groups are planted, so that whatever else lies along the directions is in both alike, until a model
-has moved along what was planted. Copies of a record and gradients that escape clipping add more; records that are
-dropped, or canaries that share a clip norm or never reach the model, add less, which would make the attack blind. What
-rounding can have changed of the difference is taken off. Two tests have to find it before it is said to be another one:
+Random bits decide which groups are inserted, so everything else contributes equally to both until the model depends on
+the canaries. Copies of a record and unclipped gradients add more. Dropped records, and canaries that share a clip norm,
+add less. A bound on the rounding error is subtracted. The larger p-value of two tests counts:
 
-- Groups against groups. Each group's sum over the steps is close to normal (noise, and a binomial number of
-  inclusions), and Welch's t statistic compares the two means. No variance is taken to be below the declared one: where
-  records are drawn rarely and noise is small, no planted group may have been drawn at all, and what was seen would then
-  vary far less than it does. It takes groups to vary on their own.
-- Steps against steps, where groups may share the draw of the real records: :mod:`dpspec.stats.independence.shared_draw`
-  says how, and what that takes for granted. Nothing is shared where a step's draw leaves nothing to chance: of full
-  batches, of those that an adversary is told of, and at the first step, whose gradients knew of no coin. Evidence that
-  was kept before says nothing of steps, and is held to the first test alone.
+- Welch's t over groups: each group's sum over steps is close to normal (noise, and a binomial number of inclusions). No
+  variance is taken below the declared one, because possibly no inserted group was drawn. Assumes independent groups.
+- Student's t over steps, if groups may share the draw of the real records (:class:`SharedDraw`). They share nothing if
+  no draw is random (full batches, a known batch), and at the first step, whose gradients precede all canaries.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dpspec.contract import Check
-from dpspec.stats.conformance.evidence.measured import PlantedSums
-from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement, abstaining, check
-from dpspec.stats.independence.shared_draw import SharedDraw
+from dpspec.stats.conformance.evidence import PlantedSums
+from dpspec.stats.conformance.measurement import LEVEL, POWER, Abstention, Measurement
 
-#: Means of fewer groups than this are not compared.
+#: Minimum number of groups of each kind.
 LEAST = 12
+
+
+#: Ratio of successive points of the grid of variances.
+_RATIO = 1.25
+
+#: Share of the distance times the effect of one draw that is added to the variance.
+_RARE = 0.6
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedDraw:
+    """Student's t of a sum over steps whose terms all groups may share.
+
+    Given the past, each step's term has mean zero, so the sum is a martingale, and the squares of the terms estimate
+    its variance with everything that is shared. The level is divided over variances, and the variance is increased by
+    0.6 times the distance times the largest effect of one draw. The section "Shared draws of the contribution" of
+    ``docs/explanation/proofs/residuals.md`` derives this, and states its assumptions.
+
+    Attributes:
+        variance: Estimated variance, possibly infinite.
+        declared: Declared variance, above 0 and at most ``variance``.
+        degrees: Number of steps minus number of runs, at least 1.
+        single: Largest effect of one draw.
+    """
+
+    variance: float
+    declared: float
+    degrees: int
+    single: float
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation."""
+        return math.sqrt(self.variance)
+
+    @property
+    def among(self) -> float:
+        """Factor on the p-value for the choice of the variance, at least 2."""
+        point = max(0.0, math.log(self.variance / self.declared) / math.log(_RATIO))
+        return (point + 1.0) * (point + 2.0)
+
+    def tail(self, distance: float) -> float:
+        """Return the one-sided p-value of a sum of at least ``distance``."""
+        variance = self.variance + _RARE * self.single * distance
+        if not math.isfinite(variance):
+            return 1.0
+        return min(1.0, self.among * float(special.stdtr(self.degrees, -distance / math.sqrt(variance))))
+
+    def reach(self, error: float) -> float:
+        """Return the distance whose tail is ``error``, in (0, 0.5); infinite if it overflows."""
+        t = -float(special.stdtrit(self.degrees, error / self.among))
+        half = 0.5 * _RARE * self.single * t * t
+        found = half + math.sqrt(half**2 + t * t * self.variance)
+        return found if math.isfinite(found) else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What a run says of the sums along the directions, in clip norms.
+    """Declared moments of the sums along the directions, in clip norms.
 
-    draws: what one planted record adds on average, above 0.
-    outside: the variance without planted records. inclusion: what each planted record adds to it.
-    rounding: a bound on the length of what rounding changed, over all directions.
+    Attributes:
+        draws: Mean contribution of an inserted canary, above 0.
+        outside: Variance without canaries.
+        inclusion: Variance that each inserted canary adds.
+        rounding: Bound on the norm of the rounding error over all directions.
     """
 
     draws: float
@@ -55,7 +104,7 @@ class Declared:
 
     @classmethod
     def of(cls, runs: Sequence[PlantedSums]) -> Declared:
-        """From the evidence of trials that share their declaration, pooled."""
+        """Pool the evidence of trials with the same declaration."""
         return cls(
             draws=float(runs[0].draws),
             outside=sum(run.outside for run in runs) / len(runs),
@@ -66,9 +115,11 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True)
 class ByStep:
-    """How totals of groups vary over the steps of all trials, by size and coin.
+    """Covariance over the steps of all trials of the totals of groups, by size and inclusion bit.
 
-    degrees: steps less trials. products: (m, m) float64, what totals of any two sizes and coins vary by together.
+    Attributes:
+        degrees: Number of steps minus number of trials.
+        products: Covariance matrix (m, m), float64.
     """
 
     degrees: int
@@ -76,8 +127,7 @@ class ByStep:
 
     @classmethod
     def of(cls, runs: Sequence[PlantedSums]) -> ByStep | None:
-        """From the evidence of trials that share their sizes; those without any vary as the others do. None where none
-        has any."""
+        """Pool trials with the same sizes; trials without steps get the mean of the others. None without any step."""
         kept = [run.by_step for run in runs if run.by_step is not None]
         if not kept:
             return None
@@ -90,42 +140,35 @@ class ByStep:
         return cls(degrees=sum(one.steps - 1 for one in kept), products=products + np.tril(products, -1).T)
 
     def variance(self, weights: Sequence[float]) -> float:
-        """Of the sum of totals times ``weights`` (m,); infinite where that is beyond floating point."""
+        """Return the variance of the sum of totals times ``weights`` (m,); infinite if it overflows."""
         with np.errstate(over="ignore", invalid="ignore"):
             found = float(np.array(weights) @ self.products @ np.array(weights))
         return max(0.0, found) if math.isfinite(found) else math.inf
 
 
-def checks(runs: Sequence[PlantedSums]) -> Iterator[Check]:
-    """One check over all trials and group sizes.
+def test(runs: Sequence[PlantedSums]) -> Measurement | Abstention | None:
+    """Test the contribution over all trials and group sizes.
 
-    It abstains where too few groups were planted or left out, where rounding hides every step, and where a single one
-    was measured whose real records all groups may share.
+    Abstains if too few groups were inserted or absent, if rounding hides every step, or if a single step was measured
+    whose drawn records all groups may share.
     """
-    note, test = "of a planted record, relative to rate * clip norm", "planted groups against those left out"
     if runs and not any(run.draws > 0.0 for run in runs) and any(run.hidden for run in runs):
-        yield abstaining("contribution", test, "measured", note, "rounding hides every step")
-        return
+        return Abstention("rounding hides every step")
     pooled_runs, groups = _pooled(runs)
     if not groups:
-        return
+        return None
     if _too_few(groups):
-        reason = f"of some size fewer than {LEAST} groups were planted, or left out"
-        yield abstaining("contribution", test, "measured", note, reason)
-        return
+        return Abstention(f"of some size fewer than {LEAST} groups were inserted, or absent")
     by_step = ByStep.of(pooled_runs)
     if by_step is not None and by_step.degrees == 0:
-        reason = "groups may share the draw of the real records, of which one step tells nothing"
-        yield abstaining("contribution", test, "measured", note, reason)
-        return
-    yield check("contribution", contribution(groups, Declared.of(pooled_runs), by_step), "measured", note)
+        return Abstention("groups may share the drawn records of the only measured step")
+    return contribution(groups, Declared.of(pooled_runs), by_step)
 
 
 def interval(runs: Sequence[PlantedSums], error: float) -> tuple[float, float] | None:
-    """What a planted record adds, in units of rate * clip norm: low to high, each missing with ``error`` at most.
+    """Return an interval of the contribution, in units of rate * clip norm; None if :func:`test` abstains.
 
-    The wider of both tests' around the estimate of :func:`contribution`, widened by what rounding can have changed.
-    None where the check of it would abstain.
+    Each end errs with probability ``error`` at most. The interval is the wider one of both tests, plus rounding.
     """
     pooled_runs, groups = _pooled(runs)
     if not groups or _too_few(groups) or not any(run.draws > 0.0 for run in runs):
@@ -140,13 +183,12 @@ def interval(runs: Sequence[PlantedSums], error: float) -> tuple[float, float] |
     return max(0.0, found.estimate - reach), found.estimate + reach
 
 
-#: Per group size the moments (count, sum, sum of squares) of the groups left out and of those planted.
+#: Per group size, the moments (count, sum, sum of squares) of absent and of inserted groups.
 _Groups = list[tuple[int, list[float], list[float]]]
 
 
 def _pooled(runs: Sequence[PlantedSums]) -> tuple[list[PlantedSums], _Groups]:
-    """The runs that count, and their moments added up: trials share their declaration, but not the steps that rounding
-    hides."""
+    """Return the runs with the most measured steps, and the sums of their moments."""
     most = max((run.draws for run in runs), default=0.0)
     pooled_runs = [run for run in runs if run.draws == most]
     groups: dict[int, list[list[float]]] = {}
@@ -164,16 +206,18 @@ def _too_few(groups: _Groups) -> bool:
 def contribution(
     groups: Sequence[tuple[int, Sequence[float], Sequence[float]]], declared: Declared, by_step: ByStep | None = None
 ) -> Measurement:
-    """Test that every planted record adds 1, in units of ``declared.draws`` clip norms; two-sided.
+    """Test that each inserted canary adds 1, in units of ``declared.draws`` clip norms; two-sided.
 
-    groups: per group size k, the moments (count, sum, sum of squares) of the groups left out and of those planted.
-    by_step: how their totals vary over the steps, in the same order; None where groups share nothing.
-    The sizes' differences are weighted by k over their declared variance, which no chance moves; Welch's p is by
-    Student's t with the fewest degrees of freedom of any mean, which errs upwards. The directions are orthonormal, so
-    that rounding changes the weighted sum by at most its own length times that of the weights. ``measured`` is the
-    estimate, ``detectable`` in its unit.
+    The differences of all sizes are weighted by k over their declared variance. Welch's p uses Student's t with the
+    smallest degrees of freedom of any mean, which is conservative. The directions are orthonormal, so rounding changes
+    the weighted sum by at most its norm times the norm of the weights. ``measured`` is the estimate.
+
+    Args:
+        groups: Per group size k, the moments (count, sum, sum of squares) of absent and of inserted groups.
+        declared: Declared moments.
+        by_step: Covariance of their totals over steps; None if groups share nothing.
     """
-    test = "planted groups against those left out, Welch" + (" and Student over the steps" if by_step else "")
+    test = "inserted and absent groups, Welch" + (" and Student over the steps" if by_step else "")
     found = _difference(groups, declared, by_step)
     if found is None:
         return Measurement(test=test, declared=1.0, measured=1.0, p_value=1.0, detectable=None)
@@ -189,8 +233,7 @@ def contribution(
 
 @dataclass(frozen=True, kw_only=True)
 class _Difference:
-    """An estimate with its standard deviation, by Student's t with ``degrees``; luck: where groups may share some;
-    rounding: how far that can move it."""
+    """An estimate with its standard deviation and degrees of freedom, and a bound on its rounding error."""
 
     estimate: float
     deviation: float
@@ -200,16 +243,16 @@ class _Difference:
 
     @property
     def largest(self) -> float:
-        """The larger of the standard deviations."""
+        """The larger standard deviation of both tests."""
         return self.deviation if self.luck is None else self.luck.deviation
 
     def tail(self, distance: float) -> float:
-        """The chance that the estimate is so far above what it estimates, or below: the larger of both tests'."""
+        """Return the larger one-sided p-value of both tests for an error of ``distance``."""
         welch = float(special.stdtr(self.degrees, -distance / self.deviation))
         return welch if self.luck is None else max(welch, self.luck.tail(distance))
 
     def reach(self, error: float) -> float:
-        """The distance at which that chance is ``error``."""
+        """Return the distance whose :meth:`tail` is ``error``."""
         welch = -float(special.stdtrit(self.degrees, error)) * self.deviation
         return welch if self.luck is None else max(welch, self.luck.reach(error))
 
@@ -217,7 +260,7 @@ class _Difference:
 def _difference(
     groups: Sequence[tuple[int, Sequence[float], Sequence[float]]], declared: Declared, by_step: ByStep | None
 ) -> _Difference | None:
-    """What :func:`contribution` tests; None where nothing would show it."""
+    """Return the statistic of :func:`contribution`; None without power."""
     told = [_OfSize.of(size, absent, present, declared) for size, absent, present in groups]
     unit = sum(one.weight * one.size * declared.draws for one in told)
     if unit == 0.0:
@@ -246,8 +289,7 @@ def _difference(
 
 @dataclass(frozen=True, kw_only=True)
 class _OfSize:
-    """What groups of one size tell: by how much the means differ, the variance of that and the ``least`` it can be, how
-    many groups were left out and planted, and the size's weight, 0 where nothing varies."""
+    """Groups of one size: the difference of the means with its variance and declared variance, numbers, and weight."""
 
     size: int
     weight: float
@@ -259,7 +301,7 @@ class _OfSize:
 
     @classmethod
     def of(cls, size: int, absent: Sequence[float], present: Sequence[float], declared: Declared) -> _OfSize:
-        """From the moments (count, sum, sum of squares) of groups left out and planted."""
+        """Compute from the moments (count, sum, sum of squares) of absent and inserted groups."""
         least_out, least_in = declared.outside, declared.outside + size * declared.inclusion
         (mean_out, variance_out), (mean_in, variance_in) = _mean(absent, least_out), _mean(present, least_in)
         least = least_out / absent[0] + least_in / present[0]
@@ -275,7 +317,7 @@ class _OfSize:
 
 
 def _mean(moments: Sequence[float], least: float) -> tuple[float, float]:
-    """The mean, and the variance of it: as estimated, but not below that of numbers of variance ``least``."""
+    """Return the mean and its variance, estimated with a variance of at least ``least``."""
     count, total, squares = moments
     mean = total / count
     spread = max(0.0, squares - count * mean * mean) / (count - 1.0)

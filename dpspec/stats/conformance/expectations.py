@@ -1,4 +1,4 @@
-"""What the conformance tests of a run will be able to see, said beforehand: they are put to a run as declared."""
+"""Planned conformance checks with their detection limits: the tests of a run exactly as declared."""
 
 from __future__ import annotations
 
@@ -11,58 +11,53 @@ import numpy.typing as npt
 from scipy import special
 
 from dpspec.contract import Check, FrozenMap, Phase
-from dpspec.stats.conformance import canary_contributions, run_checks, step_tests
-from dpspec.stats.conformance.evidence.measured import (
-    Directions,
-    Drift,
-    DriftAtStep,
-    Everywhere,
-    FirstResidual,
-    GroupSums,
-    LagSum,
-    LeastCoordinate,
-    OutsideNoise,
-    PairSum,
-    PartSum,
-    PlantedSums,
-    ResidualSums,
-    States,
-    StepTotals,
-    WeakestStep,
-)
-from dpspec.stats.conformance.evidence.reported import (
+from dpspec.stats.conformance import canary_contributions, epochs, step_tests, table
+from dpspec.stats.conformance.evidence import (
     BatchSums,
     Closest,
     Common,
-    CommonAtStep,
+    Directions,
+    Drift,
     EpochSums,
+    Everywhere,
+    GroupSums,
     LagProducts,
+    LagSum,
+    LeastCoordinate,
     NoiseSums,
     NormSums,
+    OutsideNoise,
+    PlantedSums,
+    ReportedSteps,
+    ResidualSums,
+    RunEvidence,
     SamplingSums,
+    States,
+    StepTotals,
     TogetherSums,
-    Told,
     TwinProducts,
+    kept_width,
+    looked,
 )
-from dpspec.stats.conformance.evidence.run import RunEvidence
-from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, kept_width, looked
-from dpspec.stats.conformance.noise_size import StepNoise
-from dpspec.stats.conformance.sampling import BatchSize, epochs, foreseen, references
 from dpspec.stats.truncated_binomial import TruncatedSize
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is known of a run beforehand.
+    """Public facts of a planned run.
 
-    records: real and planted ones together, planted ones as they are on average.
-    groups: per group size, how many groups of gradient canaries are drawn for; empty for other canaries.
-    capabilities: of the backend.
-    trials: how many runs there are; twin: whether each has a second run beside it.
-    looks: how many steps whoever sees the released models looks at, spread evenly over the run; None for all.
-    undone: whether updates can be undone, so that anything is measured on released models but their number.
-    estimated: from how many records the expected updates are estimated; None if from all.
-    told: whether whoever sees the released models is told which real records each step drew.
+    Attributes:
+        phases: Declared phases.
+        records: Number of real records, plus the mean number of inserted canaries.
+        parameters: Number of trained parameters.
+        groups: Per group size, the number of groups of gradient canaries; empty for other canaries.
+        capabilities: Capabilities of the backend.
+        trials: Number of runs.
+        twin: Whether each run has a second run with another seed.
+        looks: Number of measured steps; None for all.
+        undone: Whether updates can be inverted.
+        estimated: Number of records that estimate the expected update; None without an estimate.
+        told: Whether the adversary knows the drawn real records.
     """
 
     phases: Sequence[FrozenMap]
@@ -79,25 +74,25 @@ class Run:
 
 
 def foresee(run: Run) -> Iterator[Check]:
-    """The checks of a run, each with the deviation that it would see; ``p_value`` is 1, and nothing is measured.
+    """Yield the checks of a run with their detection limits; ``p_value`` is 1.
 
-    Where what is seen depends on the gradients, every record's is taken to be as long as the clip norm, which is the
-    worst case; how well the update itself can be tested, and the smallest layer, is known only afterwards.
+    Limits that depend on gradients assume gradients as long as the clip norm, the worst case. The limits of the update
+    and of the smallest layer are known only afterwards.
     """
     runs = [as_declared(run)] * run.trials
-    for check in run_checks.of_runs([Phase.of(phase) for phase in run.phases], runs, privacy="public"):
+    for check in table.of_runs([Phase.of(phase) for phase in run.phases], runs, privacy="public"):
         yield Check(
             assumption=check.assumption,
             test=check.test.partition(", ")[0],
             p_value=1.0,
             observed=check.observed,
-            detectable=None if check.assumption == "update" or "layer" in check.note else check.detectable,
+            detectable=check.detectable,
             note=check.note,
         )
 
 
 def as_declared(run: Run) -> RunEvidence:
-    """The evidence of a run that is exactly as declared, each sum at its mean."""
+    """Return the evidence of a run with all sums at their means."""
     phases = [Phase.of(phase) for phase in run.phases]
     total = sum(phase.steps for phase in phases)
     parts = np.split(looked(total, run.looks), np.cumsum([phase.steps for phase in phases])[:-1])
@@ -119,18 +114,12 @@ def as_declared(run: Run) -> RunEvidence:
     if "noise-log" in run.capabilities and noisy == total:
         evidence = replace(evidence, noise_log=_noise_log(run, total, width))
     if "sampling-log" in run.capabilities:
-        epochs = [phase.sampling.epoch_steps or 1 for phase in phases]
-        looks = foreseen(run.records, [phase.steps for phase in phases], epochs)
-        sums = (_batches(run.records, part, total) for part in phase_parts)
-        batches = tuple(
-            one if part.shuffled else replace(one, together=_together(run.records, round(one.total / one.steps), *look))
-            for part, one, look in zip(phase_parts, sums, looks, strict=True)
-        )
+        batches = tuple(_batches(run.records, part, total) for part in phase_parts)
         evidence = replace(evidence, sampling_log=SamplingSums(records=run.records, batches=batches))
     if "norm-log" in run.capabilities:
         missing = 0 if "sampling-log" in run.capabilities else None
         evidence = replace(evidence, norm_log=NormSums(largest=1.0, missing=missing, astray=missing))
-    told = Told(
+    told = ReportedSteps(
         batches=None if evidence.sampling_log is None else total,
         noise=None if evidence.noise_log is None else total,
         norms=None if evidence.norm_log is None else total,
@@ -140,11 +129,20 @@ def as_declared(run: Run) -> RunEvidence:
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """The numbers of one phase: its steps, how many of them are seen, its noise, its rate, whether sizes vary, up to
-    which size where there is a cap, the size of batches that are cut from an order, and the steps of an epoch where
-    records are allocated to them, so many ``times`` each. first: how many epochs are seen at their first step, where
-    the past does not tell of the batch; else as many as ``seen``. inclusion: the variance of the number of batches that
-    are seen and that a record is in.
+    """Numbers of one phase.
+
+    Attributes:
+        steps: Number of steps.
+        seen: Number of measured steps.
+        sigma: Noise multiplier.
+        rate: Inclusion probability.
+        varies: Whether batch sizes are random.
+        first: Number of measured first steps of epochs; ``seen`` if steps are independent.
+        inclusion: Variance of the number of measured batches with a given record.
+        cap: Largest batch, if truncated.
+        shuffled: Batch size of shuffled batches.
+        epoch: Steps of an epoch of random allocation.
+        times: Batches of an epoch with a given record.
     """
 
     steps: int
@@ -161,7 +159,7 @@ class _Part:
 
     @classmethod
     def of(cls, phase: Phase, records: int, seen: npt.NDArray[np.bool_]) -> _Part:
-        """``seen`` (steps,): which of them."""
+        """Compute from the mask ``seen`` (steps,) of measured steps."""
         rate, epoch, times = phase.rate(records), phase.sampling.epoch_steps, phase.sampling.batches_per_epoch
         drawn = seen.reshape(-1, epoch or 1).sum(axis=1) * (rate / times)
         apart = 1.0 if epoch is None or times == 1 else times * (epoch - times) / (epoch - 1)
@@ -181,28 +179,25 @@ class _Part:
 
     @property
     def noisy(self) -> bool:
-        """Whether there is noise to measure: a variance that is not 0, as that of 1e-200 is in floating point."""
+        """Whether the variance of the noise is above 0 in floating point."""
         return self.sigma * self.sigma > 0.0
 
 
 def _sampled(run: Run, part: _Part) -> float:
-    """What the draw of a step's records adds in squared length, and what that of an estimate of it adds."""
+    """Mean squared norm that the draw of a step's records adds, and an estimate of it."""
     batch = part.rate * (1.0 - part.rate) * run.records
     return batch if run.estimated is None else batch + (part.rate * run.records) ** 2 / run.estimated
 
 
 def _compared(run: Run, phases: Sequence[Phase]) -> bool:
-    """Whether enough groups of gradient canaries are drawn for, and clipping leaves their gradients' directions."""
+    """Whether there are enough groups of gradient canaries, and clipping keeps their directions."""
     flat = all(phase.clipping_scheme == "flat" for phase in phases)
     enough = run.groups and all(count // 2 >= canary_contributions.LEAST for count in run.groups.values())
     return bool(flat and enough and "gradient-canaries" in run.capabilities)
 
 
 def _outside(run: Run, parts: Sequence[_Part], noisy: int) -> OutsideNoise:
-    """Every step's squares as expected: the noise's, and what sampling adds to them, which lies in all directions.
-
-    One step has as much more as the largest of so many is likely to have.
-    """
+    """Mean squares of noise and sampling at each step; one step has the expected maximum of all."""
     free = run.parameters - sum(run.groups.values())
     degrees = free * noisy
     if not degrees:
@@ -213,7 +208,7 @@ def _outside(run: Run, parts: Sequence[_Part], noisy: int) -> OutsideNoise:
     most = int(np.argmax(squares))
     deviation = math.sqrt(max(0.0, 4.0 * squares[most] - 2.0 * free))
     squares[most] += deviation * float(special.ndtri(max(0.5, 1.0 - 1.0 / len(squares))))
-    sums = step_tests.summary(squares, StepNoise(free, both=False), count=free)
+    sums = step_tests.summary(squares, count=free)
     return OutsideNoise(statistic=float(degrees), degrees=degrees, each=sums)
 
 
@@ -224,7 +219,6 @@ def _measured(run: Run, parts: Sequence[_Part], noisy: int, width: int) -> Resid
         steps=steps,
         seen=noisy,
         everywhere=Everywhere(
-            quietest={"": PartSum(float(run.parameters), run.parameters)},
             coordinates=LeastCoordinate(least=float(noisy), count=run.parameters),
         ),
         directions=_directions(run, sums, steps, width) if steps else None,
@@ -232,21 +226,17 @@ def _measured(run: Run, parts: Sequence[_Part], noisy: int, width: int) -> Resid
 
 
 def _directions(run: Run, sums: Sequence[tuple[int, float, float]], steps: int, width: int) -> Directions:
-    """``sums``: per phase the steps, the noise's deviation and the variance that sampling adds; ``steps`` in all."""
+    """``sums``: per phase, the number of steps, the noise's standard deviation and the variance of sampling."""
     least = sum(n * s * s for n, s, _ in sums)
     variance = sum(n * (s * s + sampled) for n, s, sampled in sums)
     sigma = math.sqrt(least / steps)
     again = sigma * sigma * width / math.sqrt(width * (sigma * sigma + (variance - least) / steps / run.parameters))
-    of_step, row = variance / steps, (0.0,) * min(width, FIRST_COORDINATES)
     return Directions(
         rounding=0.0,
         least=least,
         variance=variance,
         drift=Drift(total=0.0, unit=0.0),
-        step=DriftAtStep(total=0.0, variance=of_step, unit=0.0, weakest=WeakestStep(of_step, 0.0, 0.0)),
         lag=LagSum(lag=1 if steps > 1 else 0, total=0.0, unit=again * (steps - 1)),
-        pair=PairSum(total=0.0, unit=again, least=sigma * sigma, variance=of_step),
-        first=FirstResidual(row=row, least=sigma * sigma, variance=of_step),
     )
 
 
@@ -275,21 +265,15 @@ def _signal(run: Run, parts: Sequence[_Part]) -> PlantedSums:
 
 
 def _noise_log(run: Run, total: int, width: int) -> NoiseSums:
-    law = StepNoise(run.parameters, both=True)
     return NoiseSums(
         statistic=float(run.parameters * total),
         degrees=run.parameters * total,
-        products=0.0,
-        pairs=run.parameters * (total - 1),
-        each=step_tests.summary(np.full(total, float(run.parameters)), law, count=run.parameters),
+        each=step_tests.summary(np.full(total, float(run.parameters)), count=run.parameters),
         steps=total,
         width=width,
-        quietest=float(total),
-        halves=0.0,
         lag=LagProducts(lag=1 if total > 1 else 0, products=0.0),
         pair=0.0,
-        first=(0.0,) * min(width, FIRST_COORDINATES),
-        twin=TwinProducts(aligned=0.0, largest=0.0) if run.twin else None,
+        twin=TwinProducts(largest=0.0) if run.twin else None,
     )
 
 
@@ -297,7 +281,6 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
     length, rate = part.steps, part.rate
     if part.shuffled:
         return _of_epochs(records, part.shuffled, length)
-    law: BatchSize | TruncatedSize = BatchSize(records, rate)
     size, variance = round(records * rate), records * rate * (1.0 - rate) if part.varies else 0.0
     if part.cap is not None and 0.0 < rate < 1.0:
         law = TruncatedSize(records, rate, part.cap)
@@ -313,16 +296,14 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
         squares=round(length * (size * size + variance)),
         spread=max(round(spread), math.ceil(above)),
         above=above,
-        most=math.ceil(length * rate),
         overlaps=tuple(Common(lag, round((length - lag) * size * rate), (length - lag) * size) for lag in lags),
-        again=tuple(CommonAtStep(lag, round(size * rate), size, length - lag) for lag in lags),
-        sizes=step_tests.summary(np.full(length, size), law) if random else None,
+        sizes=step_tests.summary(np.full(length, size)) if random else None,
         epochs=None if part.epoch is None else _epochs(records, length // part.epoch, part.epoch, part.times),
     )
 
 
 def _of_epochs(records: int, size: int, steps: int) -> BatchSums:
-    """Batches of orders that have nothing to do with each other."""
+    """Batches of independent orders."""
     total, squares = epochs.sizes_of(records, size, steps)
     full, rest = divmod(total, records)
     pairs = epochs.pairs_of(records, size, steps)
@@ -334,22 +315,10 @@ def _of_epochs(records: int, size: int, steps: int) -> BatchSums:
         squares=squares,
         spread=records * full * full + rest * (2 * full + 1),
         above=0.0,
-        most=full + (rest > 0),
-        together=TogetherSums(looked=0, references=1, most=0, least=0, pairs=pairs, closest=closest),
+        together=TogetherSums(pairs=pairs, closest=closest),
         early=0,
     )
 
 
 def _epochs(records: int, whole: int, epoch_steps: int, times: int) -> EpochSums:
-    spread, stays = whole * records * times * (1.0 - times / epoch_steps), math.ceil((whole - 1) / epoch_steps)
-    return EpochSums(whole=whole, astray=0, spread=spread, stays=stays)
-
-
-def _together(records: int, size: int, looked: int, pairs: int) -> TogetherSums:
-    """Batches of one size, alike by chance only."""
-    others = references(records)
-    if not (pairs and 0 < size < records):
-        return TogetherSums(looked=0, references=others, most=0, least=0, pairs=0)
-    common, first = max(2 * size - records, round(size * size / records)), looked // (others + 1)
-    one = Closest(1, common, size, size)
-    return TogetherSums(looked=looked, references=others, most=first, least=first, pairs=pairs, closest=one)
+    return EpochSums(whole=whole, astray=0, spread=whole * records * times * (1.0 - times / epoch_steps))

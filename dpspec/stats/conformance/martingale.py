@@ -1,15 +1,9 @@
-"""Tests of sums that must stay near zero whatever the model does: noise and sampling along predictable directions.
+"""Test that a sum along predictable directions is centered: Freedman's inequality, for every adaptive run.
 
-Before each step a direction of length one is fixed by what was released so far. Along it the step adds Gaussian noise
-of known variance, and for each record its own centred coin times an inner product of at most 1 (clipped gradients, in
-units of the clip norm). The sum over steps is a martingale, and V, the sum of its conditional variances, is known step
-by step. For fixed x and v (Freedman 1975, with the Gaussian part joined to the exponential supermartingale)
-
-    P[sum >= x and V <= v] <= exp(-x^2 / (2 (v + x / 3))).
-
-V is random because gradients are; it is rounded up to a grid v_0 ratio^k, and the k-th point of the grid is given the
-share 1 / ((k + 1)(k + 2)) of the level, so that the test holds however the run adapted to its past. Batches of a fixed
-size are covered with V for draws with replacement (Hoeffding 1963, Theorem 4).
+A direction of norm 1 is fixed before each step. The step adds Gaussian noise of known variance along it, and for each
+record a centered inclusion bit times an inner product of at most 1, in clip norms. V is the sum of the conditional
+variances. It is random, so it is rounded up to a grid that shares the level: Theorem 10 of
+``docs/explanation/proofs/residuals.md``.
 """
 
 from __future__ import annotations
@@ -20,41 +14,15 @@ from scipy import special
 
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 
-#: V is rounded up to the next power of this, times the least that it can be.
+#: Ratio of successive points of the grid of V.
 _RATIO = 1.25
 
-#: Powers of the ratio up to here are finite.
+#: Largest finite ratio of V to its lower bound.
 _LARGEST = 1e307
 
 
-def single(
-    total: float, variance: float, unit: float, *, weakest: tuple[float, float, float], test: str, tried: int
-) -> Measurement:
-    """Test that one step's sum is centred; its V is known before the step, and no grid is needed.
-
-    total, variance, unit: as for :func:`drift`, of the most surprising of ``tried`` steps; p is
-    2 tried exp(-x^2 / (2 (V + x / 3))). weakest: variance, unit and rounding of the step that tells least of its unit,
-    the one that ``detectable`` speaks of.
-    """
-    x = abs(total)
-    exponent = x if math.isinf(x) else x * x / (2.0 * (variance + x / 3.0)) if x > 0.0 else 0.0
-    log_weight = math.log(2.0 * tried)
-    v, least_unit, rounding = weakest
-    seen = _seen(log_weight - math.log(LEVEL), v) + rounding
-    return Measurement(
-        test=test,
-        declared=1.0,
-        measured=1.0 + (total / unit if unit > 0.0 else 0.0),
-        p_value=min(1.0, math.exp(log_weight - exponent)),
-        detectable=seen / least_unit if least_unit > 0.0 else None,
-    )
-
-
 def _seen(needed: float, v: float) -> float:
-    """By how much a sum must be shifted to be rejected with probability POWER; ``needed``: ln(weight / level).
-
-    The sum at which p = LEVEL, and the one at which a shifted sum lies beyond that.
-    """
+    """Return the shift of a sum that is rejected with probability POWER; ``needed``: ln(weight / level)."""
     threshold = needed / 3.0 + math.sqrt(needed * needed / 9.0 + 2.0 * needed * v)
     return threshold + float(special.ndtri(POWER)) * math.sqrt(v)
 
@@ -62,16 +30,22 @@ def _seen(needed: float, v: float) -> float:
 def drift(
     total: float, variance: float, least: float, unit: float, *, test: str, declared: float = 0.0, tried: int = 1
 ) -> Measurement:
-    """Test that a sum along predictable directions is centred; two-sided, valid for any adaptive run.
+    """Test a sum along predictable directions; two-sided.
 
-    total: the sum. variance: V of the module's docstring. least: a lower bound on V that was known beforehand, above 0.
-    unit: what the sum would be if the quantity looked at were larger by 1: ``measured`` is declared + total / unit, and
-    ``detectable`` is in that unit too (None where the unit is 0). tried: of how many sums this one is the largest.
+    Args:
+        total: The sum.
+        variance: V.
+        least: Lower bound on V, known beforehand, above 0.
+        unit: Change of the sum if the tested quantity were larger by 1. ``measured`` is declared + total / unit, and
+            ``detectable`` has the same unit; None if ``unit`` is 0.
+        test: Name of the test.
+        declared: Declared value of the tested quantity.
+        tried: Number of sums of which this is the largest (Bonferroni).
     """
     if not (variance >= 0.0 and least > 0.0 and unit >= 0.0 and tried >= 1):
         raise ValueError(f"need variance, unit >= 0, least > 0, tried >= 1; got {variance}, {unit}, {least}, {tried}")
     ratio = max(variance, least) / least
-    if ratio > _LARGEST:  # a model that has diverged: nothing can be seen of it
+    if ratio > _LARGEST:  # the model diverged
         measured = declared + (total / unit if unit > 0.0 else 0.0)
         return Measurement(test=test, declared=declared, measured=measured, p_value=1.0, detectable=None)
     point = max(0, math.ceil(math.log(ratio) / math.log(_RATIO) - 1e-9))

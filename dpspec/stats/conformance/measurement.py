@@ -1,4 +1,4 @@
-"""What a test of the executed pipeline returns, and the check that it becomes."""
+"""Outcomes of conformance tests, and the checks that they become."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from typing import Literal, TypeAlias
 
 from dpspec.contract import Check
 
-#: ``detectable`` is computed for a test at this level, the one at which a pipeline is said to deviate, ...
+#: Level of ``detectable``, at which a pipeline deviates.
 LEVEL = 1e-6
-#: ... which must reject with at least this probability.
+
+#: Probability of rejection of the deviation ``detectable``.
 POWER = 0.99
 
-
-#: Whether a test looked at released models, or believed what the backend says of itself.
+#: Whether a test uses released models, or reports of the backend.
 Observed: TypeAlias = Literal["measured", "reported"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """The outcome of one test; its fields are those of a ``Check``.
+    """The outcome of one test.
 
-    p_value: the probability, under the declaration, of a deviation at least as large; in [0, 1], 0 where it underflows.
-    detectable: the smallest relative deviation that the test rejects at level 1e-6 with probability 0.99, or None
-        where no deviation can be seen.
+    Attributes:
+        test: Name of the test; after a comma, details of the run.
+        declared: Declared value.
+        measured: Measured value.
+        p_value: Probability of such a deviation under the declaration; 0 if it underflows.
+        detectable: Smallest relative deviation that is rejected at 1e-6 with probability 0.99; None without any.
     """
 
     test: str
@@ -33,31 +36,82 @@ class Measurement:
     p_value: float
     detectable: float | None
 
+    def check(self, assumption: str, observed: Observed, note: str, null: str = "") -> Check:
+        """Return the check of an assumption."""
+        return Check(
+            assumption=assumption,
+            test=self.test,
+            p_value=self.p_value,
+            observed=observed,
+            declared=self.declared,
+            measured=self.measured,
+            detectable=self.detectable,
+            note=note,
+        )
 
-def check(assumption: str, found: Measurement, observed: Observed, note: str) -> Check:
-    """A measurement as the check of an assumption."""
-    return Check(
-        assumption=assumption,
-        test=found.test,
-        p_value=found.p_value,
-        observed=observed,
-        declared=found.declared,
-        measured=found.measured,
-        detectable=found.detectable,
-        note=note,
+
+@dataclass(frozen=True)
+class Abstention:
+    """The reason why a planned test cannot be made. Its check rejects nothing and detects nothing."""
+
+    reason: str
+
+    def check(self, assumption: str, observed: Observed, note: str, null: str) -> Check:
+        """Return the check, with the reason after the planned ``note``, by which a plan recognizes it."""
+        return Check(
+            assumption=assumption,
+            test=null.partition(":")[0],
+            p_value=1.0,
+            observed=observed,
+            detectable=None,
+            note=f"{note}, not tested: {self.reason}",
+        )
+
+
+def the_worst(found: Sequence[Measurement]) -> Measurement | None:
+    """Return the worst of several measurements of one kind with a Bonferroni correction; None of none."""
+    if not found:
+        return None
+    worst = min(found, key=lambda m: m.p_value)
+    return replace(worst, p_value=min(1.0, len(found) * worst.p_value))
+
+
+def of_several(found: Sequence[Measurement]) -> Measurement | None:
+    """The same for measurements of different kinds: ``detectable`` is the largest limit of those that have one."""
+    worst = the_worst(found)
+    limits = [one.detectable for one in found if one.detectable is not None]
+    return None if worst is None else replace(worst, detectable=max(limits, default=None))
+
+
+def exactly(test: str, right: bool, declared: float, measured: float, detectable: float | None = 0.0) -> Measurement:
+    """Return the measurement of a property without randomness.
+
+    Args:
+        test: Name of the test.
+        right: Whether the property holds.
+        declared: Declared value.
+        measured: Measured value.
+        detectable: None for a property that covers a part of the assumption only.
+    """
+    return Measurement(
+        test=f"{test}, exact",
+        declared=float(declared),
+        measured=float(measured),
+        p_value=1.0 if right else 0.0,
+        detectable=detectable,
     )
 
 
-def worst(
-    assumption: str, found: Sequence[Measurement], observed: Observed, note: str, among: int | None = None
-) -> Check:
-    """The most surprising of several measurements of one kind, Bonferroni over their number.
+def check(assumption: str, found: Measurement, observed: Observed, note: str) -> Check:
+    """Return a measurement as the check of an assumption."""
+    return found.check(assumption, observed, note)
 
-    among: how many there are, where ``found`` holds only those that may be the most surprising.
-    """
-    worst = min(found, key=lambda m: m.p_value)
-    tried = len(found) if among is None else among
-    return check(assumption, replace(worst, p_value=min(1.0, tried * worst.p_value)), observed, note)
+
+def worst(assumption: str, found: Sequence[Measurement], observed: Observed, note: str) -> Check:
+    """Return the worst of several measurements, at least one, as the check of an assumption."""
+    measured = the_worst(found)
+    assert measured is not None
+    return measured.check(assumption, observed, note)
 
 
 def exact(
@@ -70,32 +124,5 @@ def exact(
     note: str = "",
     detectable: float | None = 0.0,
 ) -> Check:
-    """A property that holds or does not, without chance.
-
-    detectable: None for a property that is only a part of what the assumption says: that it holds says little.
-    """
-    return Check(
-        assumption=assumption,
-        test=f"{test}, exact",
-        p_value=1.0 if right else 0.0,
-        observed=observed,
-        declared=float(declared),
-        measured=float(seen),
-        detectable=detectable,
-        note=note,
-    )
-
-
-def abstaining(assumption: str, test: str, observed: Observed, note: str, reason: str) -> Check:
-    """A test that was to be made and can say nothing of this run: it rejects nothing, sees nothing, and says why.
-
-    The reason stands after the ``note`` that a plan gives the test, and a comma, so that the two are told to be one.
-    """
-    return Check(
-        assumption=assumption,
-        test=test,
-        p_value=1.0,
-        observed=observed,
-        detectable=None,
-        note=f"{note}, not tested: {reason}",
-    )
+    """Return the check of a property without randomness; see :func:`exactly`."""
+    return exactly(test, right, declared, seen, detectable).check(assumption, observed, note)

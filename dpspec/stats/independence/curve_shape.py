@@ -1,20 +1,8 @@
-"""Whether ranked coins look like those of a Gaussian curve: a smooth test of their shape, for some mu.
+"""Smooth test of whether ranked coins have the shape of a Gaussian curve, for any mu.
 
-Null: canaries are independent, and scores are a rising function of N(0, 1) where a canary is out and N(mu, 1) where it
-is in. That is what "normal scores of equal spread" says of ranks, and of nothing else. With F the law of the normal
-score x, half of either kind, a canary at quantile u of F is in with probability pi(u) = 1 / (1 + exp(mu^2 / 2 - mu x)),
-x = F^-1(u).
-
-Statistic. S_h = sum_i h(u_i) (b_i - pi(u_i)), u_i = (i - 1/2) / m for the i-th lowest score, which is to first order
-
-    S_h = sum_i [ h(U_i) (b_i - pi(U_i)) - (Psi(U_i) - E Psi) ],    Psi(t) = integral of h pi' from t to 1,
-
-U_i the true quantiles: the second part is what ranks differ from quantiles by. Terms are independent, and the two parts
-uncorrelated, so that the covariance per canary is  integral of h_j h_k pi (1 - pi) + cov(Psi_j, Psi_k). mu is where S
-vanishes for h_0 = x - mu / 2, the best direction; taking (d_j / d_0) h_0 from each h_j, d the derivatives by mu,
-removes to first order what that costs (Neyman 1959). With the Legendre polynomials of degree 2 to 5 as h the quadratic
-form is chi-square of four degrees in the limit (Neyman 1937; Rayner, Thas & Best 2009): degree 2 sees unequal spreads,
-3 a slope that ends, as that of a bounded privacy loss does.
+The null: canaries are independent, and scores rise with N(0, 1) for absent and N(mu, 1) for inserted canaries. The
+statistic is a chi-square with four degrees of freedom in the limit: "Tests of the assumptions" in
+``docs/explanation/proofs/independent-canaries.md``.
 """
 
 from __future__ import annotations
@@ -27,34 +15,34 @@ import numpy.typing as npt
 from numpy.polynomial import legendre
 from scipy import special
 
-#: What this test is called.
+#: Name of the test.
 TEST = "smooth test of four components against a Gaussian curve"
 
-#: Below so many canaries the limit is no guide.
+#: Minimum number of canaries for the limit distribution.
 LEAST_CANARIES = 500
 
 Floats = npt.NDArray[np.float64]
 
 _DEGREES = (2, 3, 4, 5)
 
-#: The largest mu that is fitted.
+#: Largest fitted mu.
 _LARGEST = 8.0
 
 _GRID = 2000
 
-#: F is tabled so many standard deviations beyond either mean, at so many points.
+#: Range of the table of F beyond the means in standard deviations, and its number of points.
 _REACH, _TABLE = 7.0, 8001
 
 
 class Shape(NamedTuple):
-    """The fitted mu and the p-value of the null, which errs a little in small samples."""
+    """The fitted mu, and the p-value, which is approximate in small samples."""
 
     mu: float
     p_value: float
 
 
 def gaussian_shape(outcomes: Sequence[str]) -> Shape | None:
-    """Test the coins of all runs together, each from the lowest score to the highest; None where they are too few."""
+    """Test the coins of all runs, each by ascending score; None if there are too few."""
     told = [np.frombuffer(coins.encode("ascii"), dtype=np.uint8) - 48.0 for coins in outcomes if coins]
     if sum(map(len, told)) < LEAST_CANARIES:
         return None
@@ -84,7 +72,7 @@ def gaussian_shape(outcomes: Sequence[str]) -> Shape | None:
 
 
 def _quantile(mu: float, u: Floats) -> Floats:
-    """F^-1(u) to about 1e-6, from a fine table."""
+    """F^-1(u) to about 1e-6."""
     x = np.linspace(-_REACH, mu + _REACH, _TABLE)
     return np.asarray(np.interp(u, 0.5 * (special.ndtr(x) + special.ndtr(x - mu)), x), dtype=np.float64)
 
@@ -99,7 +87,7 @@ def _legendre(u: Floats) -> Floats:
 
 
 def _slopes(mu: float, x: Floats, directions: Floats) -> Floats:
-    """The integral over u of each direction times the derivative of pi(u) by mu, at fixed u; x (n,) on a grid of u.
+    """Integrate each direction times the derivative of pi(u) by mu, for x (n,) on a grid of u.
 
     At fixed u, dx/dmu = phi(x - mu) / (phi(x) + phi(x - mu)) = pi, as F(x) = u stays.
     """
@@ -109,7 +97,7 @@ def _slopes(mu: float, x: Floats, directions: Floats) -> Floats:
 
 
 def _covariance(mu: float, x: Floats, directions: Floats) -> Floats:
-    """The covariance per canary of the module's docstring, (k, k)."""
+    """Covariance per canary, (k, k)."""
     present = _present(mu, x)
     coins = (directions * (present * (1.0 - present))) @ directions.T / x.size
     steps = directions * np.gradient(present)

@@ -1,19 +1,17 @@
-"""What one-run attacks show if canaries are independent: findings of names of their own, which decide no claim.
+"""Lower bounds from one-run attacks that hold if canaries are independent. They decide no claim.
 
-Every other number of an attack holds for any mechanism. These hold where, given what the release tells of the run as a
-whole, it is one part for each canary, made of that canary's coin alone, with randomness of its own:
-``independent-canaries``. DP-SGD with orthogonal gradient canaries comes close to that; a model that all canaries
-change together need not. Where the trial kept what canaries share within each step, that is tested, and whether layers
-share noise; else nobody looked, and the assumption is ``unchecked``. The bound on mu needs nothing more, whatever the
-laws of the parts.
+``independent-canaries``: given the run-level information of the release, each canary has one part, which depends on
+that canary's coin and separate randomness only. DP-SGD with orthogonal gradient canaries is close to it; a model that
+all canaries change need not be. Dependence within steps and shared noise of layers are tested if the trial has the
+evidence. The bound on mu needs no other assumption.
 
-An epsilon follows only if each canary's curve is Gaussian down to delta. No test can support that: m canaries show no
-error rate below 1 / m, and delta is smaller. Eight Laplace releases, and a Gaussian one whose output is clipped, rank
-canaries as a Gaussian one does and lose far less at delta. So the curve is declared, or the assumption is
-``unchecked``, or no epsilon is made. The shape of the ranked coins can only reject it.
+A bound on epsilon also needs a Gaussian curve of each canary down to delta. No test supports that: m canaries show no
+error rate below 1 / m. Eight Laplace releases, and a clipped Gaussian one, rank canaries as a Gaussian does and lose
+far less at delta. So the curve is declared, or the assumption is ``unchecked``, or no bound on epsilon is made. The
+shape of the ranked coins can only reject it.
 
-Of luck that lasts for the run no run shows anything. One epsilon holds whatever it is; the other, larger one if there
-is none: ``no-shared-luck``, unchecked in one run, tested by whether several agree.
+One run shows nothing of randomness that all its steps share. One bound on epsilon holds for any such randomness. The
+other, larger one assumes ``no-shared-luck``, which only several runs can test.
 """
 
 from __future__ import annotations
@@ -21,9 +19,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from scipy import special
+
 from dpspec.contract import Assumption, Finding, FrozenMap, Scope
 from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.independence import curve_shape, layer_noise, order_statistics, shared_luck, step_luck, told_luck
+from dpspec.stats.conformance import layer_noise
+from dpspec.stats.independence import curve_shape, order_statistics, step_dependence
+from dpspec.stats.independence.order_statistics import Guesses
 
 #: Begins the names of what holds given the assumptions alone: no claim is of these quantities.
 MU, EPSILON, WITH_LUCK = "mu-if-independent", "epsilon-if-independent", "epsilon-if-conditionally-independent"
@@ -35,6 +37,13 @@ LEVEL = 0.05
 LAYERS_LEVEL = 0.001
 
 
+#: Name of the test that runs agree.
+AGREEMENT = "chi-square test that runs agree"
+
+#: Share of a run's error probability for its shared randomness; near the best choice from epsilon 4 on.
+SHARED_ERROR = 0.75
+
+
 def independent_bounds(
     outcomes: Sequence[str],
     at: FrozenMap,
@@ -42,7 +51,7 @@ def independent_bounds(
     method: str,
     confidence: float,
     assumed: Sequence[Assumption],
-    luck: Sequence[step_luck.Luck] = (),
+    luck: Sequence[step_dependence.Dependence] = (),
     layers: float | None = None,
     *,
     curve: Literal["declared", "unchecked"] | None = None,
@@ -93,7 +102,7 @@ def independent_bounds(
     if curve is None or shape is None or shape.p_value <= LEVEL or independence.status == "false":
         return
     gaussian = _gaussian_curve(curve, max(map(len, told)), at["delta"])
-    value = told_luck.epsilon_lower(runs, correct, at["delta"], confidence)
+    value = epsilon_lower(runs, correct, at["delta"], confidence)
     how = f"on a Gaussian curve ({curve})"
     yield bound(WITH_LUCK, value, at, f"whatever luck they share for the run, {how}", "", gaussian)
     if no_luck.status == "false":
@@ -103,7 +112,7 @@ def independent_bounds(
     yield bound(EPSILON, value, at, f"that mu {how}", also, no_luck, gaussian)
 
 
-def _independence(luck: Sequence[step_luck.Luck], layers: float | None) -> Assumption:
+def _independence(luck: Sequence[step_dependence.Dependence], layers: float | None) -> Assumption:
     """The assumption, with what the steps of the runs and the layers of the model say of it."""
     text = (
         "given what the release tells of the run as a whole, each canary adds a part of its own to it, made without "
@@ -113,32 +122,32 @@ def _independence(luck: Sequence[step_luck.Luck], layers: float | None) -> Assum
         text += "; layers share their noise, and canaries that lie in them with it"
         name = "independent-canaries"
         return Assumption(name=name, status="false", text=text, test=layer_noise.TEST, level=LAYERS_LEVEL)
-    shared, level = step_luck.p_value(luck), LEVEL if layers is None else LEVEL - LAYERS_LEVEL
+    shared, level = step_dependence.p_value(luck), LEVEL if layers is None else LEVEL - LAYERS_LEVEL
     if shared is None:
         return Assumption(name="independent-canaries", status="unchecked", text=text)
-    seen = step_luck.least_seen(luck, level)
+    seen = step_dependence.least_seen(luck, level)
     return Assumption(
         name="independent-canaries",
         status="false" if shared <= level else "not-rejected",
         text=f"{text}; a correlation of {seen:.2g} between two canaries' parts of a step would mostly have been seen",
-        test=step_luck.TEST if layers is None else f"{step_luck.TEST}; {layer_noise.TEST}",
+        test=step_dependence.TEST if layers is None else f"{step_dependence.TEST}; {layer_noise.TEST}",
         level=LEVEL,
     )
 
 
-def _no_luck(runs: Sequence[order_statistics.Guesses], correct: Sequence[int]) -> Assumption:
+def _no_luck(runs: Sequence[Guesses], correct: Sequence[int]) -> Assumption:
     """That nothing as a whole is luck, with what the runs say of it."""
-    text = "no luck of a run is shared by all its canaries"
-    agree = shared_luck.runs_agree(runs, correct)
+    text = "the canaries of a run share no randomness"
+    agree = runs_agree(runs, correct)
     if agree is None:
         text += "; it cannot be seen in one run, five runs would show luck that comes in up to 55% of them"
         return Assumption(name="no-shared-luck", status="unchecked", text=text)
-    rarest = shared_luck.rarest_unseen(len(runs), LEVEL)
+    rarest = rarest_unseen(len(runs), LEVEL)
     return Assumption(
         name="no-shared-luck",
         status="false" if agree <= LEVEL else "not-rejected",
         text=f"{text}; luck with a chance above {rarest:.2g} in each run can go unseen in {len(runs)} runs",
-        test=shared_luck.TEST,
+        test=AGREEMENT,
         level=LEVEL,
     )
 
@@ -159,3 +168,59 @@ def _no_epsilon(shape: curve_shape.Shape | None) -> str:
     if shape is None:
         return f"; no epsilon, as fewer than {curve_shape.LEAST_CANARIES} canaries show no shape"
     return "; no epsilon, as the curve is not Gaussian" if shape.p_value <= LEVEL else ""
+
+
+def runs_agree(runs: Sequence[Guesses], correct: Sequence[int]) -> float | None:
+    """Return the p-value of the test that runs agree, given their correct guesses; None for fewer than two runs."""
+    if len(runs) != len(correct):
+        raise ValueError(f"need the right guesses of {len(runs)} runs, got {len(correct)}")
+    if len(runs) < 2:
+        return None
+    low, high = 0.0, order_statistics.LARGEST_MU
+    for _ in range(30):
+        middle = 0.5 * (low + high)
+        below = sum(order_statistics.moments(run, middle)[0] for run in runs) < sum(correct)
+        low, high = (middle, high) if below else (low, middle)
+    fitted = [order_statistics.moments(run, low) for run in runs]
+    spread = sum((v - mean) ** 2 / max(variance, 1e-12) for v, (mean, variance) in zip(correct, fitted, strict=True))
+    return float(special.chdtrc(len(runs) - 1, spread))
+
+
+def rarest_unseen(runs: int, level: float) -> float:
+    """Return the probability of shared randomness above which all ``runs`` have it with probability ``level``.
+
+    >>> round(rarest_unseen(2, 0.05), 2)
+    0.22
+    """
+    return float(level ** (1.0 / runs))
+
+
+def epsilon_lower(runs: Sequence[Guesses], correct: Sequence[int], delta: float, confidence: float) -> float:
+    """Return a lower bound on epsilon that holds if canaries are independent given the run's shared randomness.
+
+    Theorem 13 of ``docs/explanation/proofs/independent-canaries.md``.
+
+    Args:
+        runs: Designs.
+        correct: Correct guesses of each run.
+        delta: Delta, in (0, 1).
+        confidence: Confidence, in (0, 1).
+
+    Returns:
+        The bound; 0 if nothing is rejected.
+    """
+    if not 0.0 < delta < 1.0:
+        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
+    if len(runs) != len(correct):
+        raise ValueError(f"need the right guesses of {len(runs)} runs, got {len(correct)}")
+    if not runs:
+        return 0.0
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
+    both = (1.0 - confidence) ** (1.0 / len(runs))
+    shared = SHARED_ERROR * both
+    if delta >= shared:
+        return 0.0
+    guessed = zip(runs, correct, strict=True)
+    least = min(order_statistics.mu_lower([run], right, 1.0 - (both - shared)) for run, right in guessed)
+    return gaussian_fit.epsilon(least, delta / shared)

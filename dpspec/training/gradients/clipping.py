@@ -205,26 +205,20 @@ def add_clipped(totals: Mapping[str, Tensor], gradients: Mapping[str, Tensor | G
     if not whole:
         factors, each = factors[:, kept], {name: gradient.only(kept) for name, gradient in each.items()}
     if isfinite(how.coordinate_bound):
-        added = _add_truncated(totals, each, factors, how.coordinate_bound)
+        parts, bound = [], how.coordinate_bound * _BELOW
+        for name, weights in zip(names, factors, strict=True):
+            rows = each[name].rows().reshape(len(weights), totals[name].numel())
+            added = (rows * weights[:, None]).clamp_(-bound, bound)
+            parts.append(squares_of(added))
+            totals[name].view(-1).add_(added.sum(0))
+        shortened = torch.stack(parts).sum(0).sqrt()
         if whole:
-            return added
-        norms[kept] = added
+            return shortened
+        norms[kept] = shortened
         return norms
     for name, weights in zip(names, factors, strict=True):
         each[name].add(totals[name], weights)
     return norms
-
-
-def _add_truncated(
-    totals: Mapping[str, Tensor], each: Mapping[str, Gradients], factors: Tensor, bound: float
-) -> Tensor:
-    squares, bound = [], bound * _BELOW
-    for name, weights in zip(totals, factors, strict=True):
-        total = totals[name]
-        added = (each[name].rows().reshape(len(weights), total.numel()) * weights[:, None]).clamp_(-bound, bound)
-        squares.append(squares_of(added))
-        total.view(-1).add_(added.sum(0))
-    return torch.stack(squares).sum(0).sqrt()
 
 
 def _gradients(found: Tensor | Gradients) -> Gradients:

@@ -1,12 +1,8 @@
 """Per-example gradients of a chunk from one forward and one backward pass over all records.
 
-Functions with a rule are intercepted wherever the model calls them and replaced by a
-:class:`~dpspec.training.gradients.ghost_calls.Call`, which computes the gradients of its parameters from its input and
-the gradient of its output. Parameters with any other use are copied per record and left to autograd. A trial pass over
-one record decides this once.
-
-The model runs under ``vmap``, so that no record can influence another. Only models of layers that are known to be
-independent across records run without it, which is faster.
+Functions with a rule are replaced by a :class:`~dpspec.training.gradients.ghost_calls.Call` wherever the model calls
+them. Parameters with any other use are copied per record and left to autograd. A trial pass over one record decides
+this once. The model runs under ``vmap`` unless all its layers are known to be independent across records.
 """
 
 from __future__ import annotations
@@ -235,7 +231,7 @@ class _Tape(TorchFunctionMode):
         calls: Intercepted calls, in order.
         found: Gradients by parameter, after the backward pass.
         squares: Squared norms by parameter, if ``measured`` and only one call uses the parameter.
-        anchor: A zero that every call depends on, so that the backward pass reaches every call but no parameter.
+        anchor: A zero that every call depends on, so that the backward pass reaches every call.
     """
 
     def __init__(

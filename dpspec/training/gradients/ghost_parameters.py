@@ -1,10 +1,8 @@
 """Per-example gradients of one parameter, written out or factored: squared norms, weighted sums, rows.
 
 The gradient of a dense weight is B_i^T A_i for record i's inputs A_i and output gradients B_i. Norms ("ghost norms":
-Goodfellow 2015; Li, Tramer, Liang and Hashimoto 2022) and weighted sums without a second backward pass (Bu, Wang, Zha
-and Karypis 2023) need only the factors. The added gradient is the exact product of the float32 factors, up to the
-rounding of float32 sums. Squared norms are float64; if terms can cancel, a bound on rounding is added, so that they are
-never below the gradient's squared norm.
+Goodfellow 2015; Li, Tramer, Liang and Hashimoto 2022) and weighted sums (Bu, Wang, Zha and Karypis 2023) need only the
+factors. Squared norms are float64 and never below the gradient's: if terms can cancel, a bound on rounding is added.
 """
 
 from __future__ import annotations
@@ -75,8 +73,7 @@ class Pieces(Gradients):
 
     Attributes:
         pieces: Yields values (n, *shape), b in total.
-        measured: Computes the squared norms (b,), if that is faster. Otherwise norms hold one piece at a time, which is
-            read while it is in the cache.
+        measured: Computes the squared norms (b,), if that is faster.
     """
 
     pieces: Callable[[], Iterator[Tensor]]
@@ -193,14 +190,9 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def gram_squares(inputs: Tensor, outputs: Tensor) -> Tensor:
-    """Squared norm (b,) of sum_t b_t a_t^T from two T x T Gram matrices, rounded up.
+    """Squared norm (b,) of sum_t b_t a_t^T for vectors a (b, T, d) and b (b, T, p), from two Gram matrices, rounded up.
 
-    The terms may cancel, so a bound on the rounding error, n 2^-52 (sum_t |a_t| |b_t|)^2 with n = d + p + T^2
-    operations per term, is added.
-
-    Args:
-        inputs: Vectors a (b, T, d).
-        outputs: Vectors b (b, T, p).
+    The terms may cancel, so n 2^-52 (sum_t |a_t| |b_t|)^2 is added, with n = d + p + T^2 operations per term.
     """
     a, b = inputs.double(), outputs.double()
     ga, gb = torch.bmm(a, a.transpose(1, 2)), torch.bmm(b, b.transpose(1, 2))
@@ -215,11 +207,7 @@ def _of_products(ga: Tensor, gb: Tensor, operations: int) -> Tensor:
 
 
 def gram_pays(positions: int, width: int, depth: int) -> bool:
-    """Whether Gram matrices of T positions cost less than half of written-out gradients (width, depth).
-
-    Writing out takes T width depth multiplications; Gram matrices take T^2 (width + depth) float64 ones at twice the
-    price. With one position there is no multiplication.
-    """
+    """Whether T^2 (width + depth) float64 products of Gram matrices cost less than half of T width depth."""
     return positions == 1 or 4 * positions * (width + depth) <= width * depth
 
 
@@ -233,9 +221,8 @@ def convolved_squares(
 ) -> Tensor:
     """:func:`gram_squares` (b,) of a convolution's weight, for inputs (b, c, ...) and output gradients (b, p, ...).
 
-    The input is not unfolded. The inner product of two output positions' receptive fields is sum_o G[s + o, t + o] over
-    kernel offsets o, where G holds the inner products of pixels over c channels. Each entry of G is computed once. The
-    rounding bound holds because the number of operations per term does not exceed that of the unfolded input.
+    The inner product of two output positions' receptive fields is sum_o G[s + o, t + o] over kernel offsets o, with G
+    the inner products of pixels. This takes no more operations per term than the unfolded input, so the bound holds.
     """
     b, spatial = len(x), len(kernel)
     pixels, rows = x.flatten(2).double(), outputs.flatten(2).double()

@@ -1,9 +1,8 @@
 """Per-example gradients, their norms and their clipped sums.
 
-Gradients have the model's dtype (float32), norms are float64. A batch is processed in chunks. The gradients of a chunk
-are summed per parameter, in factored form if the layer allows it (:mod:`dpspec.training.gradients.ghost`), so that no
-(records, parameters) matrix is stored for sums and norms. If a chunk runs out of memory, the batch restarts with chunks
-of half the size. All arithmetic is full float32, whatever the process allows.
+Gradients have the model's dtype (float32), norms are float64. The gradients of a chunk are summed per parameter, in
+factored form if the layer allows it (:mod:`dpspec.training.gradients.ghost`). If a chunk runs out of memory, the batch
+restarts with chunks of half the size. All arithmetic is full float32.
 """
 
 from __future__ import annotations

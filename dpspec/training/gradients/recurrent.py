@@ -1,13 +1,7 @@
 """LSTM, GRU and RNN written out step by step, in operations with per-example gradient rules.
 
 torch's layers execute all steps in one operation that hides its weights and does not support ``torch.func.vmap``. Here
-each step consists of two dense layers and the gates of torch's documentation, in its order:
-
-* RNN: h' = f(W x + b + U h + c), with f tanh or relu;
-* LSTM: gates i, f, g, o of W x + b + U h + c; c' = s(f) c + s(i) tanh(g), h' = s(o) tanh(c'), optionally projected;
-* GRU: gates r, z, n of W x + b and U h + c; n = tanh(n_x + s(r) n_h), h' = (1 - s(z)) n + s(z) h.
-
-The results equal torch's up to rounding.
+each step consists of two dense layers and the gates of torch's documentation. Results equal torch's up to rounding.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Clipped gradient sums of R models of the same kind in one batch, each over its own records.
 
-Gradients of dense layers are not written out. The gradient of a zero added to the layer's output is d; with the layer's
-input a, the weight gradient is the outer product d a^T. Its norm is |d| |a|, and a weighted sum over records is one
-matrix product per model. Parameters with any other use get gradients written out per record.
-
-All arithmetic is full float32: a norm that is rounded differently from the added gradient bounds nothing.
+The gradient of a zero added to a dense layer's output is d; with the layer's input a, the weight gradient is d a^T. Its
+norm is |d| |a|, and a weighted sum over records is one matrix product per model. Parameters with any other use get
+gradients written out per record. All arithmetic is full float32.
 """
 
 from __future__ import annotations
@@ -92,13 +90,23 @@ class StackedModel:
             return self._add_clipped(sums, states, x, y, inside, how)
 
     def _add_clipped(self, sums: Tensor, states: Tensor, x: Tensor, y: Tensor, inside: Tensor, how: Clipper) -> Tensor:
-        names, totals, parameters = self.layout.names, self._named(sums), self._named(states)
+        names, totals, parameters = self.layout.names, self.layout.split(sums), self.layout.split(states)
         taps = {layer.weight: states.new_zeros(*inside.shape, layer.width) for layer in self._dense}
         others = {name: parameters[name] for name in self._others}
         (outputs, written), inputs = self._gradients(taps, others, parameters, x, y)
         if isfinite(how.coordinate_bound):
-            rows = {**written, **self._write_out(inputs, outputs)}
-            return _add_truncated_per_model(totals, rows, inside, how)
+            rows = dict(written)  # truncation needs written-out gradients, model by model
+            for layer in self._dense:
+                a, d = inputs[layer.weight], outputs[layer.weight]
+                rows[layer.weight] = d.unsqueeze(3) * a.unsqueeze(2)
+                if layer.bias is not None:
+                    rows[layer.bias] = d
+            lengths = torch.zeros(inside.shape, dtype=torch.float64, device=inside.device)
+            for run, kept in enumerate(inside):
+                if bool(kept.any()):
+                    own = {name: total[run] for name, total in totals.items()}
+                    lengths[run, kept] = add_clipped(own, {name: rows[name][run][kept] for name in own}, how)
+            return lengths
         squares = self._squares(inputs, outputs, written)
         factors, norms = how.scale(torch.stack([squares[name].flatten() for name in names]), names)
         finite = torch.stack([squares[name] for name in names]).isfinite().all(0)
@@ -137,7 +145,7 @@ class StackedModel:
             return self._along(states, directions, x, y)
 
     def _along(self, states: Tensor, directions: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        parameters, towards = self._named(states), self._named(directions)
+        parameters, towards = self.layout.split(states), self.layout.split(directions)
         taps = {layer.weight: states.new_zeros(*y.shape, layer.width) for layer in self._dense}
         others = {name: parameters[name] for name in self._others}
         (outputs, written), inputs = self._gradients(taps, others, parameters, x, y)
@@ -158,15 +166,6 @@ class StackedModel:
             found[layer.weight] = _squares_of(inputs[layer.weight]) * output
             if layer.bias is not None:
                 found[layer.bias] = output
-        return found
-
-    def _write_out(self, inputs: Named, outputs: Named) -> dict[str, Tensor]:
-        found = {}
-        for layer in self._dense:
-            a, d = inputs[layer.weight], outputs[layer.weight]
-            found[layer.weight] = d.unsqueeze(3) * a.unsqueeze(2)
-            if layer.bias is not None:
-                found[layer.bias] = d
         return found
 
     def _tapped_loss(self, taps: Named, others: Named, parameters: Named, x: Tensor, y: Tensor) -> tuple[Tensor, Named]:
@@ -194,12 +193,6 @@ class StackedModel:
         names = [name for layer in mode.layers for name in (layer.weight, layer.bias) if name is not None]
         used |= {name for name in names if names.count(name) > 1}
         return tuple(layer for layer in mode.layers if not used & {layer.weight, layer.bias})
-
-    def _named(self, stacked: Tensor) -> dict[str, Tensor]:
-        """Views (R, *shape) of ``stacked`` (R, P) by parameter."""
-        pieces = torch.split(stacked, list(self.layout.sizes), dim=1)
-        shaped = zip(self.layout.names, pieces, self.layout.shapes, strict=True)
-        return {name: piece.view(len(piece), *shape) for name, piece, shape in shaped}
 
 
 def tiles(runs: int, records: int, chunk: int) -> Iterator[tuple[slice, slice]]:
@@ -244,12 +237,3 @@ class _Taps(TorchFunctionMode):
 
 def _squares_of(rows: Tensor) -> Tensor:
     return squares_of(rows.flatten(0, 1)).view(rows.shape[:2])
-
-
-def _add_truncated_per_model(totals: Named, rows: Named, inside: Tensor, how: Clipper) -> Tensor:
-    norms = torch.zeros(inside.shape, dtype=torch.float64, device=inside.device)
-    for run, kept in enumerate(inside):
-        if bool(kept.any()):
-            own = {name: total[run] for name, total in totals.items()}
-            norms[run, kept] = add_clipped(own, {name: rows[name][run][kept] for name in own}, how)
-    return norms

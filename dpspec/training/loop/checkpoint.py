@@ -1,11 +1,8 @@
 """Checkpoints of a run: one file, replaced atomically, so that a killed run resumes from the last save.
 
-Stateful parts and observers implement ``state()``, which returns named arrays, and ``restore(state)``; ``restore({})``
-resets them. If an observer's ``state()`` is None, its run cannot be resumed.
-
-The file is an uncompressed ``.npz`` (never pickled) with the digests of its job and its arrays. A file of another job,
-or a modified or unreadable file, is ignored. The file remains after the run, for callers that train several times
-before storing anything; the owner of the folder removes it.
+Stateful parts and observers implement ``state()``, which returns named arrays, and ``restore(state)``. The file is an
+uncompressed ``.npz`` (never pickled) with the digests of its job and its arrays; a file of another job, or a modified
+or unreadable file, is ignored. The owner of the folder removes it.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
 """The clipped sum of a step: over real records or users, and inserted gradient canaries.
 
-Sparse canaries are clipped and summed without materializing zeros.
+Sparse canaries are clipped and summed without materializing zeros. Within :func:`reuse_last_sum` the last sum is cached
+with copies of all of its inputs; :func:`clipped_sum` returns it only for an equivalent model and identical parameters,
+rows and clipping, so that an adversary who subtracts it does not trust the audited step.
 
-An adversary who knows the drawn records subtracts their clipped sum. It recomputes this sum and does not trust the
-audited step. Within :func:`reuse_last_sum` the last sum is cached together with all of its inputs; :func:`clipped_sum`
-returns it only for an equivalent model and identical parameters, rows and clipping.
-
-*Users.* For a user's gradients g_1, ..., g_n and a uniformly random set S of min(m, n) of them, drawn independently at
-each step, the user contributes clip(mean of g_i over S). Its norm is at most the clip norm for any number of records.
-Datasets that differ in all records of a user differ in one contribution, as for single records under record sampling
-(Charles et al. 2024, "Fine-tuning large language models with user-level differential privacy"). Users are rows
-(n, k, ...) with labels (n, k). A user's records come first; missing ones have label -1.
+A drawn user contributes clip(mean of the gradients of min(m, n) random records), so that datasets that differ in all
+records of a user differ in one contribution (Charles et al. 2024). Users are rows (n, k, ...) with labels (n, k); a
+user's records come first, missing ones have label -1.
 """
 
 from __future__ import annotations

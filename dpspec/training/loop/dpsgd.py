@@ -171,14 +171,10 @@ def run(
     cancelled: Callable[[], bool] | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Tensor:
-    """Run all steps.
+    """Run all steps; returns the final parameters (P,). Raises ``Cancelled`` if ``cancelled()`` returned true.
 
     Sampling and noise use separate generators derived from ``seed``. The same seed gives the same run on the same
-    device. The loop and all observers compute in full float32. A resumed run ends with the same bits as an
-    uninterrupted one. Raises ``Cancelled`` if ``cancelled()`` returned true.
-
-    Returns:
-        Final parameters (P,).
+    device, and a resumed run ends with the same bits. The loop and all observers compute in full float32.
     """
     state = parts.initial
     sampling = generator(seed, "sampling")

@@ -1,8 +1,7 @@
 """The backend ``native``: build a job's parts and run them, one job or many jobs in one batch.
 
-A small model underuses a device, so many runs in one batch take little longer than one. Each run has its own generators
-and draws the same batches and noise as if trained separately; only sums differ by rounding. Batched runs are short and
-cannot be resumed.
+Each run of a batch has its own generators and draws the same batches and noise as if trained separately; only sums
+differ by rounding. Batched runs cannot be resumed.
 """
 
 from __future__ import annotations
@@ -40,14 +39,10 @@ def train_many(trainer: Trainer, jobs: Sequence[TrainingJob]) -> None:
 
 
 def run_batched(jobs: Sequence[TrainingJob], *, members: Sequence[Tensor] | None = None) -> Tensor:
-    """Run R jobs in one batch. The jobs' models are not changed.
+    """Run R jobs in one batch; returns their final parameters (R, P). The jobs' models are not changed.
 
-    Jobs share phases, options, expected batch size, device and kind of model. Seeds, initial weights, rows, canaries
-    and observers may differ. Rows that are the same array are copied to the device once. Only the first job reports
-    progress. Raises ``ValueError`` if the jobs cannot run in one batch. Raises ``Cancelled`` if a job was cancelled.
-
-    Returns:
-        Final parameters (R, P).
+    Jobs share phases, options, expected batch size, device and kind of model; others raise ``ValueError``. Rows that
+    are the same array are copied to the device once. Only the first job reports progress. Raises ``Cancelled``.
     """
     _require_alike(jobs)
     first, runs = jobs[0], _Runs(jobs, members)

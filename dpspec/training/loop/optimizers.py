@@ -37,8 +37,7 @@ class RecoveredUpdate(NamedTuple):
     Attributes:
         noisy: The noisy sum (P,).
         rounding: Bound on the l2 norm of its rounding error.
-        expected: The same bound computed before the update, from the earlier models only; infinite or NaN if parameters
-            are. Steps may be skipped by this value, because it does not depend on the step's draws.
+        expected: The same bound from the earlier models only, by which steps may be skipped. It may be infinite or NaN.
     """
 
     noisy: Tensor

@@ -194,11 +194,10 @@ class Shuffled:
 
 @dataclass
 class RandomAllocation:
-    """Each record is in k = ``batches_per_epoch`` batches of each epoch of t = ``epoch_steps`` steps.
+    """Each record is in k = ``batches_per_epoch`` random batches of each epoch of t = ``epoch_steps`` steps.
 
-    The k steps are uniformly random and independent between records. numpy draws them from a 128-bit seed per epoch, k
-    numbers per record in order, so that adding or removing the last record changes no other record's steps in any
-    epoch.
+    numpy draws the steps from a 128-bit seed per epoch, k numbers per record in order, so that adding or removing the
+    last record changes no other record's steps.
     """
 
     records: int
@@ -285,9 +284,8 @@ def inclusion_moments(
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Terms of the mean and variance of a record's number of inclusions over observed steps.
 
-    Shuffled: a record is included at most once per epoch, in a batch of b of N records with probability b / N. If P is
-    the fraction of records in an epoch's observed batches, the terms are P and P (1 - P). Random allocation with m of t
-    steps observed, P = m / t: k P and P (1 - P) k (t - k) / (t - 1) (hypergeometric).
+    Shuffled: P and P (1 - P) per epoch, P the fraction of records in the epoch's observed batches. Random allocation
+    with m of t steps observed, P = m / t: k P and P (1 - P) k (t - k) / (t - 1) (hypergeometric).
     """
     if isinstance(sampler, RandomAllocation):
         t, k = sampler.epoch_steps, sampler.batches_per_epoch

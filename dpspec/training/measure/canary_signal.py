@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.providers import TrainingJob
-from dpspec.stats.conformance.evidence.measured import GroupLuck, GroupSums, PlantedSums, StepTotals
-from dpspec.stats.independence import step_luck
+from dpspec.stats.conformance.evidence import GroupSums, PlantedSums, StepDependence, StepTotals
+from dpspec.stats.independence.step_dependence import LEAST_CANARIES, moments, of_steps
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.samplers import inclusion_moments
@@ -48,11 +48,11 @@ def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coi
     along = float(watcher.directions.project(row).max() / row.norm())
     measured = watcher.looked & watcher.resolvable
     sums = watcher.projections[measured].double().sum(0).numpy()
-    moments: list[GroupSums] = []
+    sums_of_groups: list[GroupSums] = []
     for size in np.unique(sizes):
         for coin in (0, 1):
             some = replace_non_finite(sums[(sizes == size) & (coins == coin)])
-            moments.append(GroupSums(int(size), coin, len(some), float(some.sum()), float((some**2).sum())))
+            sums_of_groups.append(GroupSums(int(size), coin, len(some), float(some.sum()), float((some**2).sum())))
     looked = [phase for phase, seen in zip(schedule, measured.tolist(), strict=True) if seen]
     ends = np.cumsum([phase.steps for phase in schedule.phases])[:-1]
     parts = zip(schedule.phases, np.split(measured.numpy(), ends), strict=True)
@@ -60,7 +60,7 @@ def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coi
     noise = sum(phase.noise_multiplier**2 for phase in looked)
     return PlantedSums(
         draws=along * float(np.concatenate(means).sum()),
-        moments=tuple(moments),
+        moments=tuple(sums_of_groups),
         outside=number(noise + float(watcher.spread[measured].sum()) / watcher.directions.parameters),
         inclusion=along**2 * float(np.concatenate(variances).sum()),
         rounding=number(float(watcher.rounding[measured].sum())),
@@ -70,7 +70,9 @@ def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coi
     )
 
 
-def _step_effects(watcher: ProjectionObserver, measured: Tensor, sizes: Array, coins: Array) -> Iterator[GroupLuck]:
+def _step_effects(
+    watcher: ProjectionObserver, measured: Tensor, sizes: Array, coins: Array
+) -> Iterator[StepDependence]:
     """Shared effects per size and inclusion bit with enough groups, over noisy ``measured`` (steps,) steps."""
     schedule = watcher.schedule
     noisy = np.array([phase.noise_multiplier > 0.0 for phase in schedule], dtype=bool)
@@ -80,12 +82,14 @@ def _step_effects(watcher: ProjectionObserver, measured: Tensor, sizes: Array, c
     for size in np.unique(sizes):
         for coin in (0, 1):
             which = torch.from_numpy(np.flatnonzero((sizes == size) & (coins == coin)))
-            if len(which) < step_luck.LEAST_CANARIES:
+            if len(which) < LEAST_CANARIES:
                 continue
             rows = (watcher.projections[step].index_select(0, which).double().numpy() for step in at)
-            found = step_luck.of_steps(len(which), [step_luck.moments(row) for row in rows], sampled, numbers)
+            found = of_steps(len(which), [moments(row) for row in rows], sampled, numbers)
             if found is not None:
-                yield GroupLuck(int(size), coin, found.count, found.degrees, number(found.means), number(found.spreads))
+                yield StepDependence(
+                    int(size), coin, found.count, found.degrees, number(found.means), number(found.spreads)
+                )
 
 
 def _step_totals(

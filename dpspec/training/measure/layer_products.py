@@ -1,4 +1,4 @@
-"""Inner products of the residuals of two layers at each step: see ``stats.independence.layer_noise``."""
+"""Inner products of the residuals of two layers at each step: see ``stats.conformance.layer_noise``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpspec.stats.conformance.evidence.measured import SharedLayers
-from dpspec.stats.independence import layer_noise
+from dpspec.stats.conformance import layer_noise
+from dpspec.stats.conformance.evidence import SharedLayers
 from dpspec.training.loop.checkpoint import Memory
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -1,7 +1,7 @@
 """Observers that log the backend's reports and count the released models.
 
 Logs are counts, moments and a few coordinates per step. :mod:`~dpspec.training.measure.run_evidence` converts them to
-the evidence that :mod:`dpspec.stats.conformance.run_checks` tests. Released models are counted, compared with their
+the evidence that :mod:`dpspec.stats.conformance.table` tests. Released models are counted, compared with their
 predecessor and with the trained model, for every backend, optimizer and access.
 """
 
@@ -19,9 +19,9 @@ from torch import Tensor
 from dpspec import json_records
 from dpspec.contract.frozen import Json
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.stats.conformance import sampling
-from dpspec.stats.conformance.evidence.measured import States
-from dpspec.stats.conformance.evidence.steps import kept_width
+from dpspec.stats.conformance.epochs import EpochLog
+from dpspec.stats.conformance.evidence import States, kept_width
+from dpspec.stats.conformance.sampling import excess
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.fetching import Array, SyncedAttribute, TransferQueue
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
@@ -38,14 +38,10 @@ class SamplingLog(Observer):
         repeats: Number of records drawn twice in a batch.
         spreads: Per completed phase, the sum over records of squared numbers of inclusions.
         above: The same for the excess over the declared mean.
-        most: Per completed phase, the maximum number of inclusions.
         overlaps: (phases, lags, 2) int64: records in common with the batch ``lag`` steps before, and that batch's
             records.
-        again: Per phase and lag, both numbers at the most surprising step, and the number of compared steps.
-        together: Overlaps with all remembered batches; None without phases.
         epochs: Epoch logs of shuffled phases.
         astray: Per phase, the number of records with a wrong number of batches in a completed epoch.
-        stays: Per completed phase, the maximum number of times that a record kept its step in consecutive epochs.
     """
 
     inclusions: Tensor
@@ -53,13 +49,9 @@ class SamplingLog(Observer):
     repeats: int
     spreads: list[int]
     above: list[float]
-    most: list[int]
     overlaps: Tensor
-    again: list[dict[int, tuple[int, int, int]]]
-    together: sampling.RememberedBatches | None
-    epochs: dict[int, sampling.EpochLog]
+    epochs: dict[int, EpochLog]
     astray: list[int]
-    stays: list[int]
     _before: Tensor
 
     def __init__(
@@ -67,14 +59,13 @@ class SamplingLog(Observer):
         records: int,
         phases: Sequence[int] = (),
         lags: Sequence[int] = (),
-        rates: Sequence[float] = (),
         means: Sequence[float] = (),
         orders: Sequence[int] = (),
         epoch_steps: Sequence[int] = (),
         per_epoch: Sequence[int] = (),
     ) -> None:
         """Configure the log; the sequences have one entry per phase."""
-        self._rates, self._means = list(rates), list(means)
+        self._means = list(means)
         self.lags = tuple(lags)
         self._records = records
         self._phases = max(1, len(phases))
@@ -82,9 +73,7 @@ class SamplingLog(Observer):
         self._epoch_steps = [*epoch_steps] or [1] * self._phases
         self._per_epoch = [*per_epoch] or [1] * self._phases
         self._earlier: deque[Tensor] = deque(maxlen=max(self.lags, default=1))
-        together = sampling.RememberedBatches(records, phases, epochs=self._epoch_steps) if phases and records else None
-        self.together = together
-        self.epochs = {phase: sampling.EpochLog(records, size) for phase, size in enumerate(orders) if size}
+        self.epochs = {phase: EpochLog(records, size) for phase, size in enumerate(orders) if size}
         self.restore({})
 
     def sampled(self, step: int, indices: Tensor) -> None:
@@ -97,18 +86,11 @@ class SamplingLog(Observer):
         self._overlap(once)
         if (epochs := self.epochs.get(len(self.spreads))) is not None:
             epochs.add(once.numpy())
-        if self.together is not None:
-            self.together.add(once.numpy())
         self._count_epoch(drawn)
         if len(self.sizes) in self._ends:
-            self.stays.append(int(self._stayed.max()) if self._records else 0)
-            self._stayed.zero_()
-            self._place.fill_(-1)
-            self._earlier_place.fill_(-1)
             here = self.inclusions - self._before
             if len(self.spreads) < len(self._means):
-                self.above.append(sampling.excess(here.numpy(), self._means[len(self.spreads)]))
-            self.most.append(int(here.max()) if len(here) else 0)
+                self.above.append(excess(here.numpy(), self._means[len(self.spreads)]))
             self.spreads.append(int((here * here).sum()))
             self._before = self.inclusions.clone()
 
@@ -118,11 +100,7 @@ class SamplingLog(Observer):
             return
         self._epoch.index_add_(0, drawn, torch.ones_like(drawn))
         begun = self._ends[phase - 1] if phase else 0
-        self._place[drawn] = (len(self.sizes) - begun - 1) % self._epoch_steps[phase]
         if (len(self.sizes) - begun) % self._epoch_steps[phase] == 0:
-            self._stayed += (self._place == self._earlier_place) & (self._place >= 0)
-            self._earlier_place.copy_(self._place)
-            self._place.fill_(-1)
             self.astray[phase] += int((self._epoch != self._per_epoch[phase]).sum())
             self._epoch.zero_()
 
@@ -134,44 +112,23 @@ class SamplingLog(Observer):
             for number, lag in enumerate(self.lags):
                 if lag <= len(self._earlier):
                     earlier = self._earlier[-lag]
-                    common = int(now[earlier].sum())
-                    self.overlaps[phase, number, 0] += common
+                    self.overlaps[phase, number, 0] += int(now[earlier].sum())
                     self.overlaps[phase, number, 1] += len(earlier)
-                    self._compare(phase, lag, common, len(earlier))
         self._earlier.append(drawn)
-
-    def _compare(self, phase: int, lag: int, common: int, chances: int) -> None:
-        if phase >= len(self._rates) or not 0.0 < self._rates[phase] < 1.0:
-            return
-        rate, (most, of, tried) = self._rates[phase], self.again[phase].get(lag, (0, 0, 0))
-        now = sampling.common_divergence(common, chances, rate)
-        worse = now > sampling.common_divergence(most, of, rate)
-        self.again[phase][lag] = (common, chances, tried + 1) if worse else (most, of, tried + 1)
 
     def state(self) -> Memory:
         """All counts, and the batches needed for later comparisons."""
-        together = {} if self.together is None else self.together.state()
         return {
-            **{f"together.{name}": kept for name, kept in together.items()},
             **{f"epochs{p}.{name}": kept for p, log in self.epochs.items() for name, kept in log.state().items()},
             "inclusions": self.inclusions.numpy().copy(),
             "sizes": np.array(self.sizes, dtype=np.int64),
             "repeats": np.array(self.repeats),
             "spreads": np.array(self.spreads, dtype=np.int64),
             "above": np.array(self.above, dtype=np.float64),
-            "most": np.array(self.most, dtype=np.int64),
             "overlaps": self.overlaps.numpy().copy(),
-            "again": np.array(
-                [(phase, lag, *found) for phase, lags in enumerate(self.again) for lag, found in lags.items()],
-                dtype=np.int64,
-            ).reshape(-1, 5),
             "before": self._before.numpy().copy(),
             "astray": np.array(self.astray, dtype=np.int64),
             "epoch": self._epoch.numpy().copy(),
-            "stays": np.array(self.stays, dtype=np.int64),
-            "stayed": self._stayed.numpy().copy(),
-            "place": self._place.numpy().copy(),
-            "earlier_place": self._earlier_place.numpy().copy(),
             "earlier": np.concatenate([np.zeros(0, dtype=np.int64), *(b.numpy() for b in self._earlier)]),
             "lengths": np.array([len(b) for b in self._earlier], dtype=np.int64),
         }
@@ -182,22 +139,12 @@ class SamplingLog(Observer):
         self.inclusions = torch.tensor(state.get("inclusions", none))
         self._before = torch.tensor(state.get("before", none))
         self._epoch = torch.tensor(state.get("epoch", none))
-        self._stayed = torch.tensor(state.get("stayed", none))
-        self._place = torch.tensor(state.get("place", none - 1))
-        self._earlier_place = torch.tensor(state.get("earlier_place", none - 1))
-        self.stays = [int(n) for n in state.get("stays", ())]
         self.astray = [int(n) for n in state.get("astray", np.zeros(self._phases))]
         self.sizes = [int(n) for n in state.get("sizes", ())]
         self.spreads = [int(n) for n in state.get("spreads", ())]
         self.above = [float(n) for n in state.get("above", ())]
-        self.most = [int(n) for n in state.get("most", ())]
         self.repeats = int(state.get("repeats", 0))
         self.overlaps = torch.tensor(state.get("overlaps", np.zeros((self._phases, len(self.lags), 2), dtype=np.int64)))
-        self.again = [{} for _ in range(self._phases)]
-        for phase, lag, common, chances, tried in state.get("again", np.zeros((0, 5))).astype(int).tolist():
-            self.again[phase][lag] = (common, chances, tried)
-        if self.together is not None:
-            self.together.restore(part(state, "together"))
         for phase, log in self.epochs.items():
             log.restore(part(state, f"epochs{phase}"))
         self._earlier.clear()
@@ -211,19 +158,16 @@ class NoiseLog(Observer):
     Attributes:
         count: Number of parameters.
         squares: Squared norm of each step's noise.
-        products: Inner product of each step's noise with the previous step's; small for independent noise.
         rows: Evenly spaced coordinates of each step's noise.
     """
 
     squares: SyncedAttribute[list[float]] = SyncedAttribute()
-    products: SyncedAttribute[list[float]] = SyncedAttribute()
     rows: SyncedAttribute[list[Array]] = SyncedAttribute()
 
     def __init__(self, steps: int = 1) -> None:
         """Choose the number of stored coordinates for the expected number of ``steps``."""
         self.transfers = TransferQueue()
         self._width = kept_width(steps)
-        self._previous: Tensor | None = None
         self.restore({})
 
     @property
@@ -234,37 +178,24 @@ class NoiseLog(Observer):
     def noised(self, step: int, noise: Tensor) -> None:
         """Add one step's noise (P,)."""
         self.count = len(noise)
-        before = self._previous
-        self._previous = noise.clone()
-        product = None if before is None else torch.dot(noise.double(), before.to(noise).double())
         length = torch.linalg.vector_norm(noise, dtype=torch.float64)
-        self.transfers.add(self._keep, length, product, spaced(noise, self._width))
+        self.transfers.add(self._keep, length, spaced(noise, self._width))
 
-    def _keep(self, length: Array, product: Array | None, row: Array) -> None:
+    def _keep(self, length: Array, row: Array) -> None:
         self.squares.append(float(length) ** 2)
-        if product is not None:
-            self.products.append(float(product))
         self.rows.append(row)
 
     def state(self) -> Memory:
-        """All moments, the stored coordinates and the last step's noise."""
-        kept: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]] = {
-            "count": np.array(self.count),
-            "squares": np.array(self.squares),
-            "products": np.array(self.products),
-        }
-        if self._previous is not None:
-            kept |= {"previous": self._previous.cpu().numpy().copy(), "rows": np.stack(self.rows)}
-        return kept
+        """All moments and the stored coordinates."""
+        rows = {"rows": np.stack(self.rows)} if self.rows else {}
+        return {"count": np.array(self.count), "squares": np.array(self.squares), **rows}
 
     def restore(self, state: Memory) -> None:
         """Continue from a memory, or reset."""
         self.transfers.clear()
         self.count = int(state.get("count", 0))
         self.squares = [float(v) for v in state.get("squares", ())]
-        self.products = [float(v) for v in state.get("products", ())]
         self.rows = list(state.get("rows", ()))
-        self._previous = torch.tensor(state["previous"]) if "previous" in state else None
 
 
 class NormLog(Observer):

@@ -26,7 +26,7 @@ from torch import Tensor
 from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.phase import Phase
 from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
-from dpspec.stats.conformance.evidence.measured import ReplayedStep
+from dpspec.stats.conformance.evidence import ReplayedStep
 from dpspec.training.gradients import flat_model
 
 #: Maximum number of records in each of the four datasets.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dpspec.contract.attacks import Directions
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.stats.conformance.evidence.steps import looked
+from dpspec.stats.conformance.evidence import looked
 from dpspec.training.device import full_precision
 from dpspec.training.device import tensors as rows_on
 from dpspec.training.gradients.fetching import Array, SyncedAttribute, TransferQueue

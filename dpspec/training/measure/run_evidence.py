@@ -1,5 +1,4 @@
-"""Convert the observers' logs of a run to the evidence that ``stats.conformance.run_checks`` compares with the
-declaration.
+"""Convert the observers' logs of a run to the evidence that ``stats.conformance.table`` tests.
 
 :func:`reported_evidence` summarizes the backend's reports. Only Gaussian noise is tested.
 """
@@ -15,22 +14,21 @@ import numpy as np
 
 from dpspec.contract.frozen import Json
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.stats.conformance import freshness, noise_size, sampling, step_tests
-from dpspec.stats.conformance.evidence.measured import OutsideNoise
-from dpspec.stats.conformance.evidence.reported import (
+from dpspec.stats.conformance import noise_tests, step_tests
+from dpspec.stats.conformance.evidence import (
     BatchSums,
     Common,
-    CommonAtStep,
     EpochSums,
     LagProducts,
     NoiseSums,
     NormSums,
+    OutsideNoise,
+    ReportedSteps,
+    RunEvidence,
     SamplingSums,
-    Told,
     TwinProducts,
+    write_run,
 )
-from dpspec.stats.conformance.evidence.run import RunEvidence, write_run
-from dpspec.stats.truncated_binomial import TruncatedSize
 from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.samplers import (
     RandomAllocation,
@@ -44,8 +42,8 @@ from dpspec.training.measure.canary_signal import canary_sums
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
 from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.residuals import NoiseScale, Residuals
-from dpspec.training.measure.update_statistics import first_coordinates, replace_non_finite, residual_sums
 from dpspec.training.measure.update_statistics import number as number
+from dpspec.training.measure.update_statistics import replace_non_finite, residual_sums
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -63,12 +61,11 @@ class RunLogs:
         records = len(job.x) + (job.canaries.count if job.canaries is not None else 0)
         self.schedule = Schedule.of(job.phases, records)
         steps = [phase.steps for phase in self.schedule.phases]
-        rates = [phase.sampler.inclusion for phase in self.schedule.phases]
         means = [phase.steps * _entry_rate(phase.sampler) for phase in self.schedule.phases]
         orders = [_shuffled_batch_size(phase.sampler) for phase in self.schedule.phases]
         epochs = [epoch_of(phase.sampler) for phase in self.schedule.phases]
         times = [_batches_per_epoch(phase.sampler) for phase in self.schedule.phases]
-        self.sampling = SamplingLog(records, steps, compared_lags(self.schedule), rates, means, orders, epochs, times)
+        self.sampling = SamplingLog(records, steps, compared_lags(self.schedule), means, orders, epochs, times)
         self.noise = NoiseLog(self.schedule.total)
         self.norms = NormLog()
         self.states = StateLog()
@@ -156,7 +153,7 @@ def reported_evidence(logs: RunLogs, second: RunLogs | None = None) -> RunEviden
     """Summarize the backend's reports of a run, and of a second run with independent seeds."""
     sampling, norms = logs.sampling, logs.norms
     counts = {"batches": len(sampling.sizes), "noise": len(logs.noise.squares), "norms": len(norms.largest)}
-    run = RunEvidence(told=Told(**{log: count for log, count in counts.items() if count}))
+    run = RunEvidence(told=ReportedSteps(**{log: count for log, count in counts.items() if count}))
     if sampling.sizes:
         batches = tuple(_batches(logs.schedule, sampling))
         records = len(sampling.inclusions)
@@ -188,8 +185,7 @@ def _norms(logs: RunLogs) -> NormSums:
 def _residual_noise(scale: NoiseScale) -> OutsideNoise:
     each = None
     if scale.degrees:
-        law = noise_size.StepNoise(scale.degrees // len(scale.each), both=False)
-        each = step_tests.summary(scale.each, law, scale.numbers, law.count)
+        each = step_tests.summary(scale.each, scale.numbers, scale.degrees // len(scale.each))
     return OutsideNoise(statistic=number(scale.statistic), degrees=scale.degrees, hidden=scale.hidden, each=each)
 
 
@@ -198,8 +194,7 @@ def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
     for index, phase in enumerate(schedule.phases):
         sizes = np.asarray(log.sizes[start : start + phase.steps], dtype=np.int64)
         start += phase.steps
-        sampler = phase.sampler
-        law = _batch_size_distribution(sampler) if len(sizes) else None
+        sampler, epochs = phase.sampler, log.epochs.get(index)
         overlaps = zip(log.lags, log.overlaps[index].tolist(), strict=True)
         yield BatchSums(
             steps=len(sizes),
@@ -207,21 +202,12 @@ def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
             squares=int((sizes**2).sum()),
             spread=log.spreads[index] if index < len(log.spreads) else None,
             above=log.above[index] if index < len(log.above) == len(log.spreads) else None,
-            most=log.most[index] if index < len(log.most) == len(log.spreads) else None,
-            sizes=None if law is None else step_tests.summary(sizes, law),
-            again=tuple(CommonAtStep(lag, *told) for lag, told in sorted(log.again[index].items()) if told[1]),
+            sizes=step_tests.summary(sizes) if len(sizes) and _of_random_size(sampler) else None,
             overlaps=tuple(Common(lag, *counts) for lag, counts in overlaps if counts[1]),
-            **_compared(log, index),
+            together=None if epochs is None else epochs.sums(),
+            early=None if epochs is None else epochs.early,
             epochs=_epochs(sampler, sizes, log, index) if isinstance(sampler, RandomAllocation) else None,
         )
-
-
-def _compared(log: SamplingLog, phase: int) -> dict[str, Any]:
-    """Overlaps of batches, and epochs."""
-    epochs = log.epochs.get(phase)
-    if epochs is not None:
-        return {"together": epochs.sums(), "early": epochs.early}
-    return {"together": None if log.together is None else log.together.sums(phase)}
 
 
 def _shuffled_batch_size(sampler: Sampler) -> int:
@@ -241,7 +227,6 @@ def _epochs(sampler: RandomAllocation, sizes: Array, log: SamplingLog, phase: in
         whole=whole,
         astray=log.astray[phase] if whole else 0,
         spread=float(np.square(apart).sum()),
-        stays=log.stays[phase] if phase < len(log.stays) else None,
     )
 
 
@@ -250,13 +235,11 @@ def _entry_rate(sampler: Sampler) -> float:
     return sampler.rate if isinstance(sampler, TruncatedPoisson) else sampler.inclusion
 
 
-def _batch_size_distribution(sampler: Sampler) -> step_tests.Law | None:
-    """Distribution of a random batch size; None if it is fixed or unknown."""
+def _of_random_size(sampler: Sampler) -> bool:
+    """Whether sizes are random, with a distribution that is tested."""
     if isinstance(sampler, TruncatedPoisson) and sampler.rate < 1.0:
-        return TruncatedSize(sampler.records, sampler.rate, sampler.max_batch)
-    if independent(sampler) and 0.0 < sampler.inclusion < 1.0:
-        return sampling.BatchSize(sampler.records, sampler.inclusion)
-    return None
+        return True
+    return independent(sampler) and 0.0 < sampler.inclusion < 1.0
 
 
 def _scaled(logs: RunLogs) -> Array | None:
@@ -273,27 +256,18 @@ def _noise(logs: RunLogs, rows: Array, other: Array | None) -> NoiseSums:
     deviations = np.array([phase.deviation for phase in logs.schedule])
     scaled = np.asarray(logs.noise.squares) / deviations**2
     steps, width = rows.shape
-    squares = (rows**2).sum(axis=0)
-    half = width // 2
-    products = freshness.products(rows)
-    lag = freshness.worst_lag(products.lags)
-    law = noise_size.StepNoise(logs.noise.count, both=True)
+    products = noise_tests.products(rows)
+    lag = noise_tests.worst_lag(products.lags)
     twin = None
     if other is not None and other.shape == rows.shape:
-        aligned, largest = freshness.across(rows, other)
-        twin = TwinProducts(aligned=number(aligned), largest=number(largest))
+        twin = TwinProducts(largest=number(noise_tests.largest_across(rows, other)))
     return NoiseSums(
         statistic=number(float(np.sum(scaled))),
         degrees=logs.noise.count * len(deviations),
-        products=number(float(np.sum(np.asarray(logs.noise.products) / (deviations[1:] * deviations[:-1])))),
-        pairs=logs.noise.count * len(logs.noise.products),
-        each=step_tests.summary(scaled, law, count=law.count),
+        each=step_tests.summary(scaled, count=logs.noise.count),
         steps=steps,
         width=width,
-        quietest=number(float(squares.min())),
-        halves=number(float((rows[:, :half] * rows[:, half : 2 * half]).sum())),
         lag=LagProducts(lag=lag, products=number(float(products.lags[lag]))),
         pair=number(products.largest),
-        first=first_coordinates(rows),
         twin=twin,
     )

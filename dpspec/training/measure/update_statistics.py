@@ -3,7 +3,7 @@
 In directions that no canary uses, the residual is the noise plus the deviation of the drawn records from their mean, if
 all is as declared. Sums along directions fixed before the step (the expected update, residuals of earlier steps) are
 martingales: :mod:`dpspec.stats.conformance.martingale`. Sums of squares are at least those of the noise:
-:mod:`dpspec.stats.conformance.noise_size`. All are in clip norms. Unlike an adversary, this log knows the inserted
+:mod:`dpspec.stats.conformance.noise_tests`. All are in clip norms. Unlike an adversary, this log knows the inserted
 canaries.
 """
 
@@ -21,21 +21,17 @@ from torch import Tensor
 
 from dpspec.contract import attacks
 from dpspec.contract.providers import GradientCanaries, TrainingJob
-from dpspec.stats.conformance import freshness
-from dpspec.stats.conformance.evidence.measured import (
+from dpspec.stats.conformance import noise_tests
+from dpspec.stats.conformance.evidence import (
     Directions,
     Drift,
-    DriftAtStep,
     Everywhere,
-    FirstResidual,
     LagSum,
     LeastCoordinate,
-    PairSum,
     PartSum,
     ResidualSums,
-    WeakestStep,
+    kept_width,
 )
-from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, kept_width
 from dpspec.training.device import tensors
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.gradients.fetching import SyncedAttribute, TransferQueue, float_on_cpu
@@ -71,7 +67,7 @@ class ResidualLog:
     Attributes:
         coordinates: Per parameter the sum over steps of (|residual| + rounding)^2 / variance of the noise, (P,)
             float64.
-        layers: Per layer the sum and minimum over steps of the same for norms, (layers, 2) float64.
+        layers: Per layer the sum over steps of the same for norms, (layers,) float64.
         pairs: Inner products of pairs of the largest layers.
         seen: Number of steps in these.
         along: Per step, the free residual along the expected update, the update's norm and the rounding bound, in clip
@@ -200,8 +196,7 @@ class ResidualLog:
             largest *= largest
             largest *= 1.0 / sigma**2
             self.coordinates += largest
-            self.layers[:, 0] += parts
-            self.layers[:, 1] = np.minimum(self.layers[:, 1], parts)
+            self.layers += parts
         self.seen += 1
 
     def _contribution(self, number: int, previous: Tensor) -> ClippedSum:
@@ -218,12 +213,9 @@ class ResidualLog:
         """Number of added steps."""
         return len(self.rows)
 
-    def by_layer(self) -> dict[str, tuple[float, float, int]]:
-        """Per parameter: the sum over steps, the minimum of a step, and the degrees of freedom per step."""
-        return {
-            name: (float(total), float(least), size)
-            for (name, size), (total, least) in zip(self._parts, self.layers, strict=True)
-        }
+    def by_layer(self) -> dict[str, tuple[float, int]]:
+        """Per layer: the sum over steps, and the degrees of freedom per step."""
+        return {name: (float(total), size) for (name, size), total in zip(self._parts, self.layers, strict=True)}
 
     def state(self) -> Memory:
         """All sums and rows."""
@@ -242,7 +234,7 @@ class ResidualLog:
         self.transfers.clear()
         self.pairs.restore(state)
         self.coordinates = np.array(state.get("coordinates", np.zeros(self._model.size)))
-        self.layers = np.array(state.get("layers", np.tile([0.0, np.inf], (len(self._parts), 1))))
+        self.layers = np.array(state.get("layers", np.zeros(len(self._parts))))
         self.seen, self.hidden = (int(v) for v in state.get("counts", (0, 0)))
         self.along = [(float(a), float(b), float(c)) for a, b, c in state.get("along", ())]
         self.variances = [(float(a), float(b)) for a, b in state.get("variances", ())]
@@ -288,19 +280,13 @@ def replace_non_finite(values: Array) -> Array:
     return finite
 
 
-def first_coordinates(rows: Array) -> tuple[float, ...]:
-    """First entries of ``rows`` (steps, width), rounded to three digits."""
-    return tuple(round(float(v), 3) for v in np.clip(rows[0, :FIRST_COORDINATES], -1e6, 1e6))
-
-
 def residual_sums(log: ResidualLog) -> ResidualSums:
     """Statistics of the released models: sums of squares per layer, and sums along predictable directions."""
     everywhere = None
     if log.seen:
         layers = log.by_layer()
         everywhere = Everywhere(
-            layers={name: PartSum(number(total), size * log.seen) for name, (total, _, size) in layers.items()},
-            quietest={name: PartSum(number(least), size) for name, (_, least, size) in layers.items()},
+            layers={name: PartSum(number(total), size * log.seen) for name, (total, size) in layers.items()},
             coordinates=LeastCoordinate(least=number(float(log.coordinates.min())), count=len(log.coordinates)),
         )
     return ResidualSums(
@@ -317,55 +303,16 @@ def _directions(log: ResidualLog) -> Directions:
     variances, along = np.array(log.variances), np.array(log.along)
     rounding = np.nan_to_num(along[:, 2], nan=_HUGE, posinf=_HUGE)
     rows = replace_non_finite(np.stack(log.rows))
-    lengths = np.linalg.norm(rows, axis=1)
-    directions = rows / np.maximum(lengths, 1e-300)[:, None]
-    products = freshness.products(rows, directions, rounding, np.sqrt(variances[:, 1]))
-    lag = freshness.worst_lag(products.lags)
+    lengths = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
+    sums = noise_tests.products(rows, rows / lengths[:, None]).lags
+    lag = noise_tests.worst_lag(sums)
     noise = np.sqrt(variances[:, 0])
-    width = rows.shape[1]
-
-    def again(later: Array, earlier: Array) -> Array:
-        """Contribution of repeated noise along the directions of earlier residuals."""
-        added: Array = noise[later] * noise[earlier] * width / np.maximum(lengths[earlier], 1e-300)
-        return added
-
-    steps = np.arange(log.steps)
-    late, early = products.steps
+    earlier = slice(0, log.steps - lag)
+    again = noise[lag:] * noise[earlier] * rows.shape[1] / lengths[earlier]
     return Directions(
         rounding=number(float(rounding.sum())),
         least=float(variances[:, 0].sum()),
         variance=number(float(variances[:, 1].sum())),
         drift=Drift(total=number(float(along[:, 0].sum())), unit=number(max(0.0, float(along[:, 1].sum())))),
-        step=_worst_step(replace_non_finite(along[:, 0]), np.maximum(0.0, along[:, 1]), rounding, variances[:, 1]),
-        lag=LagSum(
-            lag=lag,
-            total=number(float(products.lags[lag])),
-            unit=float(again(steps[lag:], steps[: log.steps - lag]).sum()),
-        ),
-        pair=PairSum(
-            total=number(products.largest),
-            unit=float(again(steps[late : late + 1], steps[early : early + 1]).sum()),
-            least=float(variances[late, 0]),
-            variance=number(float(variances[late, 1])),
-            rounding=number(float(rounding[late])),
-        ),
-        first=FirstResidual(
-            row=first_coordinates(rows),
-            least=float(variances[0, 0]),
-            variance=number(float(variances[0, 1])),
-            rounding=number(float(rounding[0])),
-        ),
-    )
-
-
-def _worst_step(drifts: Array, pulls: Array, rounding: Array, variances: Array) -> DriftAtStep:
-    """The most surprising step along its expected update, and the least informative one."""
-    shift = np.maximum(0.0, np.abs(drifts) - rounding)
-    worst = int(np.argmax(shift**2 / (variances + shift / 3.0)))
-    weakest = int(np.argmin(pulls / (np.sqrt(variances) + rounding)))
-    return DriftAtStep(
-        total=number(float(np.copysign(shift[worst], drifts[worst]))),
-        variance=number(float(variances[worst])),
-        unit=number(float(pulls[worst])),
-        weakest=WeakestStep(*(number(float(v[weakest])) for v in (variances, pulls, rounding))),
+        lag=LagSum(lag=lag, total=number(float(sums[lag])), unit=float(again.sum())),
     )

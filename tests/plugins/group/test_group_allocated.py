@@ -349,8 +349,8 @@ def test_a_run_conforms_and_its_checks_are_the_promised_ones(tmp_path: Path) -> 
     (audit,) = dpspec.run(written(tmp_path, SHORT + AUDIT), store=tmp_path / "store").audits
     assert audit.conformance.status == "conforms-within"
     sampling = [found.note for found in audit.checks if found.assumption == "sampling"]
-    assert any("once in every epoch" in note for note in sampling)
-    assert any("sizes within epochs" in note for note in sampling)
+    assert any("batches of each epoch" in note for note in sampling)
+    assert any("variance of the batch size" in note for note in sampling)
 
 
 def broken(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:

@@ -137,7 +137,7 @@ def test_what_is_not_measured_is_named(tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     result = dpspec.run(str(path), store=str(tmp_path / "store"))
     said = " ".join(terminal.render(result).split())
-    assert "not available; missing: contribution (too few planted gradients were seen, or none)" in said
+    assert "not available; missing: contribution (too few gradient canaries, or none)" in said
     assert (
         said.count("Estimated epsilon of the executed run (") == 3
     )  # one that is not given, and two sizes as reported

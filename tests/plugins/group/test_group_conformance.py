@@ -53,8 +53,8 @@ def planned_and_made(tmp_path: Path, *overrides: str) -> tuple[dict[Name, Check]
 
 
 def by_name(outcomes: Iterable[object]) -> dict[Name, Check]:
-    """All but what no plan can foresee, and the step on a neighbour, which none promises."""
-    checks = [c for c in outcomes if isinstance(c, Check) and "layer" not in c.note]
+    """All checks except those that no plan promises: products of layers, and the step on a neighbor."""
+    checks = [c for c in outcomes if isinstance(c, Check) and c.note != "between any two layers"]
     return {(c.assumption, c.observed, c.note): c for c in checks if c.assumption != "public-constants"}
 
 
@@ -62,17 +62,17 @@ def test_the_plan_of_a_final_model_audit_foresees_what_few_looks_see(tmp_path: P
     planned, made = planned_and_made(tmp_path)
     assert set(planned) == set(made)
     for name, check in planned.items():
-        if name[0] == "update" or name[2] == "at every lag":
+        if name[0] == "update" or name[2].startswith("at every lag"):
             continue  # seen only afterwards: the gradients, and which lag is the worst
         seen = made[name].detectable
-        # How long the gradients are at the worst step is known only afterwards, and how large two batches are.
-        near = 0.2 if name[2] == "at each step" or name[2].startswith("any two batches") else 0.1
+        # The length of the gradients at the worst step is known only afterwards.
+        near = 0.2 if name[2] == "at each step" else 0.1
         assert check.detectable == (None if seen is None else pytest.approx(seen, rel=near)), name
 
 
 def test_the_plan_foresees_what_all_steps_see_where_all_are_seen(tmp_path: Path) -> None:
     planned, made = planned_and_made(tmp_path, "threat_model.access=all-iterates", "mechanism.steps=40")
-    name = ("contribution", "measured", "of a planted record, relative to rate * clip norm")
+    name = ("contribution", "measured", "of an inserted canary, relative to rate * clip norm")
     assert planned[name].detectable == pytest.approx(made[name].detectable, rel=0.1)
 
 

@@ -80,7 +80,7 @@ def test_what_is_seen_depends_on_the_number_of_records(tmp_path: Path) -> None:
 
 def detectable(checks: Iterable[Check]) -> dict[str, float]:
     """The least deviation that is seen of what is measured over all steps."""
-    notes = {"relative to rate * sum of clipped gradients", "of a planted record, relative to rate * clip norm"}
+    notes = {"relative to rate * sum of clipped gradients", "of an inserted canary, relative to rate * clip norm"}
     measured = (check for check in checks if check.observed == "measured" and check.note in notes)
     return {check.assumption: float(check.detectable or 0.0) for check in measured}
 

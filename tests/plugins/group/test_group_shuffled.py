@@ -119,8 +119,8 @@ def test_no_theorem_and_an_attack_that_refutes(tmp_path: Path) -> None:
     assert not [f for f in audit.findings if "rules out noise" in f.method]
     assert audit.conformance.status == "conforms-within"
     notes = {check.note for check in audit.checks if check.assumption == "sampling"}
-    assert {"batch size, phase 1", "once an epoch, phase 1", "batches of different epochs, phase 1"} <= notes
-    left_out = [check for check in audit.checks if "follows from the epoch's others" in check.note]
+    assert {"batch size, phase 1", "batches of each epoch, phase 1", "batches of different epochs, phase 1"} <= notes
+    left_out = [check for check in audit.checks if "depends on the epoch's other batches" in check.note]
     assert {check.assumption for check in left_out} == {"update", "fresh-noise"}
 
 

@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 from support import specs
 
-from dpspec.contract import Diagnostic, Finding
-from dpspec.engine.preparing.prepare import check
-from dpspec.language.load import load_specs
-from dpspec.registry.loader import load_catalog
+from dpspec.contract import Finding
 from dpspec_modelmix import utility
 
 
@@ -150,9 +147,5 @@ def test_literal_enforcement_costs_more_than_printed(tmp_path: Path) -> None:
     ],
 )
 def test_what_they_do_not_cover(tmp_path: Path, override: str, code: str) -> None:
-    path = tmp_path / "useful.yaml"
-    path.write_text(TEXT, encoding="utf-8")
-    loaded = load_specs([path], load_catalog(), [override])
-    assert loaded.ok
-    found: list[Diagnostic] = [d for spec in loaded.specs for d in check(spec, load_catalog())]
+    found = specs.diagnostics(tmp_path, TEXT, override)
     assert (code, ("mechanism", "utility"), "error") in [(d.code, d.path, d.severity) for d in found]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import solved_once
+from support import solved_once, specs
 
 from dpspec.contract import Finding, Series, Spec, Trial
 from dpspec.engine.redact import redact
@@ -16,7 +16,6 @@ from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
-from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.formats.terminal import render
 from dpspec.testing import MechanismSuite, decreasing, increasing
@@ -49,13 +48,8 @@ audit:
 
 
 def audited(folder: Path, *overrides: str, store: Store | None = None) -> tuple[Result, Store]:
-    path = folder / "small.yaml"
-    path.write_text(TEXT, encoding="utf-8")
-    catalog = load_catalog()
-    loaded = load_specs([path], catalog, overrides)
-    assert loaded.ok, loaded.diagnostics
     store = store or Store(folder / "store")
-    return run(loaded.specs, catalog, store=store, device="cpu"), store
+    return run([specs.spec_of(folder, TEXT, *overrides)], load_catalog(), store=store, device="cpu"), store
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -295,9 +289,7 @@ def test_conclusions_need_the_arrays(both, tmp_path: Path) -> None:
 
 
 def _spec(folder: Path) -> Spec:
-    path = folder / "small.yaml"
-    path.write_text(TEXT, encoding="utf-8")
-    return load_specs([path], load_catalog()).specs[0]
+    return specs.spec_of(folder, TEXT)
 
 
 class TestPerInstance(MechanismSuite):

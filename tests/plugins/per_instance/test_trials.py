@@ -22,7 +22,6 @@ from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
-from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec_per_instance import mechanism as planning
 from dpspec_per_instance.analysis import first_shards, whole_runs
@@ -345,13 +344,8 @@ def test_a_long_run_is_told_to_be_shared_out(folder: Path) -> None:
     ],
 )
 def test_silly_shards_are_refused(folder: Path, value: str, words: str) -> None:
-    path = folder / "shared-out.yaml"
-    path.write_text(TEXT, encoding="utf-8")
-    catalog = load_catalog()
     sizes = ["data.records=2020", "data.split.test=20"]
-    found = load_specs([path], catalog, [*sizes, f"audit.shard_records={value}"])
-    checked = [d for spec in found.specs for d in prepare(spec, catalog).diagnostics]
-    (diagnostic,) = checked if found.ok else found.diagnostics
+    (diagnostic,) = specs.diagnostics(folder, TEXT, *sizes, f"audit.shard_records={value}")
     assert diagnostic.path == ("audit", "shard_records")
     assert words in f"{diagnostic.message} {diagnostic.help}"
     assert diagnostic.span is not None

@@ -15,10 +15,7 @@ from support.preprocessing_oracle import Pair, Rows
 from dpspec.contract import Facts
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.result import AuditResult
-from dpspec.engine.running.runner import run
-from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError
-from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec_preprocessing import bounds, collection, steps
 from dpspec_preprocessing.engines import LinearEngine
@@ -144,15 +141,13 @@ def test_a_projection_around_the_mean_leaves_the_ball() -> None:
 
 
 def test_the_step_length_that_contracts_depends_on_the_clip(tmp_path: Path) -> None:
-    path = tmp_path / "executed.yaml"
-    path.write_text(BASE, encoding="utf-8")
     private = "mechanism.private={kind: sgd-iterated, eps_noise: 0.01, loss: squared, learning_rate: 0.5}"
     step = "mechanism.pipeline=[{scale: standard, clip: 3.0}]"
     overrides = [private, step, "threat_model.access=final-model", "mechanism.collection={min_std: 0.5}"]
-    spec = load_specs([path], load_catalog(), overrides).specs[0]
+    spec = specs.spec_of(tmp_path, BASE, *overrides)
     refused = [d.path for d in prepare(spec, load_catalog()).diagnostics if d.severity == "error"]
     assert refused == [("mechanism", "private", "learning_rate")]
-    longer = load_specs([path], load_catalog(), [*overrides, "mechanism.private.learning_rate=0.2"]).specs[0]
+    longer = specs.spec_of(tmp_path, BASE, *overrides, "mechanism.private.learning_rate=0.2")
     assert not [d for d in prepare(longer, load_catalog()).diagnostics if d.severity == "error"]
 
 
@@ -218,16 +213,13 @@ def test_a_neighbour_of_this_data_set_may_lie_outside_its_collection(tmp_path: P
     (tmp_path / "rows.csv").write_text(f"a,y\n{rows}\n", encoding="utf-8")
     data = '{kind: csv, path: rows.csv, label: y, classes: 2, missing: [""]}'
     text = BASE.replace("{kind: declared, records: 600, features: 2, classes: 2}", data)
-    (tmp_path / "executed.yaml").write_text(text, encoding="utf-8")
     overrides = [
         "mechanism.pipeline=[{impute: trimmed, trim: 10}]",
         "mechanism.collection={max_missing_rows: 2000, min_observed: 31, max_spread: 0, max_missing_in_row: 1}",
         "mechanism.private.lipschitz=0.5",
         "claims=[{id: here, kind: gdp, mu: 2, over: this}, {id: inside, kind: gdp, mu: 2, over: collection}]",
     ]
-    loaded = load_specs([tmp_path / "executed.yaml"], load_catalog(), overrides)
-    assert loaded.ok, loaded.diagnostics
-    audit = run(loaded.specs, load_catalog(), store=Store(tmp_path / "store"), device="cpu").audits[0]
+    audit = specs.audited(tmp_path, text, *overrides)
     assert {v.claim: v.verdict for v in audit.verdicts} == {"here": "supported", "inside": "proved"}
 
 
@@ -311,9 +303,7 @@ def pair_rows(pair: bounds.ExplicitPair, records: int, features: int, radius: fl
     ],
 )
 def test_certified_lower_ends_are_those_of_executed_pairs(tmp_path: Path, name: str, overrides: list[str]) -> None:
-    path = tmp_path / "executed.yaml"
-    path.write_text(BASE, encoding="utf-8")
-    spec = load_specs([path], load_catalog(), overrides).specs[0]
+    spec = specs.spec_of(tmp_path, BASE, *overrides)
     facts = Facts(records=600, features=2, classes=2, shape=(2,))
     found = Declaration.of(spec.mechanism.options).pipeline(facts.records, facts.features)
     (pair,) = [p for p in bounds.explicit_pairs(found) if p.name == name]
@@ -378,9 +368,7 @@ def test_a_test_in_front_leaves_no_certified_lower_end(tmp_path: Path) -> None:
 def test_only_trials_that_ran_otherwise_have_another_key(
     tmp_path: Path, overrides: list[str], norm: float | None
 ) -> None:
-    path = tmp_path / "executed.yaml"
-    path.write_text(BASE, encoding="utf-8")
     loss = "mechanism.private={kind: dp-gd, eps_noise: 1.0, loss: logistic, steps: 2}"
-    spec = load_specs([path], load_catalog(), [loss if o == "loss" else o for o in overrides]).specs[0]
+    spec = specs.spec_of(tmp_path, BASE, *(loss if o == "loss" else o for o in overrides))
     inputs = prepare(spec, load_catalog()).audit.trial_inputs(spec)
     assert inputs.get("processed_norm") == (None if norm is None else pytest.approx(norm))

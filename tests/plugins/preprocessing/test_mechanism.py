@@ -121,10 +121,8 @@ def test_the_noise_that_ran_is_held_against_the_declared_one(tmp_path: Path, kin
     assert [(c.assumption, c.observed) for c in audit.checks] == [("noise-scale", observed)]
     assert audit.conformance.status == "conforms-within"
     assert audit.checks[0].p_value > 1e-6
-    spec = load_specs(
-        [tmp_path / "audited.yaml"], load_catalog(), [f"mechanism.private={PRIVATE[kind]}", *STEP["impute"]]
-    )
-    foreseen = prepare(spec.specs[0], load_catalog()).plan().checks
+    spec = specs.spec_of(tmp_path, BASE, f"mechanism.private={PRIVATE[kind]}", *STEP["impute"])
+    foreseen = prepare(spec, load_catalog()).plan().checks
     assert [c.detectable for c in foreseen] == [pytest.approx(audit.checks[0].detectable, rel=0.2)]
 
 

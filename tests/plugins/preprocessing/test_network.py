@@ -12,7 +12,6 @@ from dpspec.contract import FrozenMap
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.result import AuditResult
-from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec_preprocessing import bounds, conversion
 from dpspec_preprocessing.engines import NoiseTally
@@ -43,10 +42,7 @@ def audited(tmp_path: Path, *overrides: str) -> AuditResult:
 
 
 def network(tmp_path: Path, kind: str) -> NetworkEngine:
-    path = tmp_path / "network.yaml"
-    path.write_text(BASE, encoding="utf-8")
-    catalog = load_catalog()
-    spec = load_specs([path], catalog, []).specs[0]
+    catalog, spec = load_catalog(), specs.spec_of(tmp_path, BASE)
     context = RunContext(prepare(spec, catalog), catalog, FrozenMap({}), device="cpu")
     m = PrivateMechanism(kind=kind, noise=0.5, records=200, lipschitz=0.8, steps=6, factor=4.0)
     return NetworkEngine(private=m, training=spec.training.options, context=context)
@@ -70,10 +66,10 @@ def test_a_network_is_trained_and_has_the_group_bound(tmp_path: Path, kind: str,
         group = conversion.gaussian_epsilon(41.0 * (2.0 * one) ** 0.5, 1e-5)
         assert next(f.value for f in over if f.at["delta"] == 1e-5) == pytest.approx(group, rel=1e-9)
     assert {f.at["split"] for f in audit.findings if f.quantity == "accuracy"} == {"train", "test"}
-    released = [("steps", "measured")] * 3
+    released = [("steps", "measured")]
     assert [(c.assumption, c.observed) for c in audit.checks] == [*released, ("noise-scale", "reported")]
     assert audit.conformance.status == "conforms-within"
-    spec = load_specs([tmp_path / "network.yaml"], load_catalog(), [f"mechanism.private={block}"]).specs[0]
+    spec = specs.spec_of(tmp_path, BASE, f"mechanism.private={block}")
     foreseen = prepare(spec, load_catalog()).plan().checks
     assert foreseen[-1].detectable == pytest.approx(audit.checks[-1].detectable, rel=0.02)
     assert [(c.assumption, c.observed, c.note) for c in foreseen] == [

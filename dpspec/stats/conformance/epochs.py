@@ -1,0 +1,241 @@
+"""Tests of epochs: shuffled batches and random allocation.
+
+Shuffled batches: every epoch takes all N records in a new random order, b at a time, in m = ceil(N / b) batches. Sizes
+are exact, and no record is drawn again before its epoch ends. Given all earlier epochs, a batch is a uniformly random
+set of its size, so the number of records in common with one of their batches is hypergeometric. Batches of one epoch
+have no record in common and are not compared. An order that returns after more than four epochs is not detected.
+
+Random allocation: the sizes of an epoch's t batches are multinomial. Batches of a shuffled loader are too even.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import astuple
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from dpspec.accounting import bisect
+from dpspec.stats import chernoff
+from dpspec.stats.conformance.evidence import Closest, TogetherSums
+from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
+
+Array: TypeAlias = npt.NDArray[Any]
+
+#: Number of remembered epochs.
+_REMEMBERED = 4
+
+
+def batches_of_epoch(records: int, batch_size: int) -> int:
+    """Return m = ceil(records / batch_size)."""
+    return -(-records // batch_size)
+
+
+def sizes_of(records: int, batch_size: int, steps: int) -> tuple[int, int]:
+    """Return the sum of the sizes of the first ``steps`` shuffled batches, and the sum of their squares."""
+    batches = batches_of_epoch(records, batch_size)
+    last = records - (batches - 1) * batch_size
+    epochs, rest = divmod(steps, batches)
+    squares = epochs * ((batches - 1) * batch_size**2 + last**2) + rest * batch_size**2
+    return epochs * records + rest * batch_size, squares
+
+
+def pairs_of(records: int, batch_size: int, steps: int) -> int:
+    """Return the number of compared pairs of batches of different epochs; 0 if a batch has all records."""
+    batches = batches_of_epoch(records, batch_size)
+    if batches == 1:
+        return 0
+    epochs, rest = divmod(steps, batches)
+    full = sum(min(number, _REMEMBERED) for number in range(min(epochs, _REMEMBERED)))
+    full += max(0, epochs - _REMEMBERED) * _REMEMBERED
+    return batches * (batches * full + rest * min(epochs, _REMEMBERED))
+
+
+class EpochLog:
+    """Compare the batches of a phase of shuffled batches.
+
+    Attributes:
+        early: Number of records that were drawn again before their epoch ended.
+        pairs: Number of compared pairs of batches of different epochs.
+        closest: The pair with the worst number of records in common.
+    """
+
+    early: int
+    pairs: int
+    closest: Closest | None
+
+    def __init__(self, records: int, batch_size: int) -> None:
+        self._records, self._batches = records, batches_of_epoch(records, batch_size)
+        self.restore({})
+
+    def add(self, members: Array) -> None:
+        """Add a batch of distinct records below ``records``."""
+        self.early += int((self._place[members] >= 0).sum())
+        if 0 < len(members) < self._records:
+            for back, earlier in enumerate(reversed(self._earlier), start=1):
+                self._compare(members, earlier, back)
+        self._place[members] = self._step
+        self._step += 1
+        if self._step == self._batches:
+            self._earlier.append(self._with_sizes(self._place))
+            self._begin()
+
+    def sums(self) -> TogetherSums:
+        """Return the tested numbers."""
+        return TogetherSums(pairs=self.pairs, closest=self.closest)
+
+    def _begin(self) -> None:
+        self._place, self._step = np.full(self._records, -1, dtype=np.int64), 0
+
+    def _with_sizes(self, place: Array) -> tuple[Array, Array]:
+        """Return each record's batch in an epoch, -1 for none, and the sizes of the batches."""
+        return place, np.bincount(place + 1, minlength=self._batches + 1)[1:]
+
+    def _compare(self, members: Array, earlier: tuple[Array, Array], back: int) -> None:
+        """Compare with each batch of the epoch ``back`` epochs before; the largest overlap per size is enough."""
+        place, held = earlier
+        common = np.bincount(place[members] + 1, minlength=self._batches + 1)[1:]
+        there = (held > 0) & (held < self._records)
+        self.pairs += int(there.sum())
+        for size in np.unique(held[there]).tolist():
+            at = int(np.argmax(np.where(held == size, common, -1)))
+            lag = back * self._batches + self._step - at
+            found = Closest(lag, int(common[at]), len(members), size)
+            if self.closest is None or self._surprise(found) < self._surprise(self.closest):
+                self.closest = found
+
+    def _surprise(self, found: Closest) -> float:
+        """Return ln of the upper tail; 0 below the mean."""
+        if found.common * self._records <= found.size * found.before:
+            return 0.0
+        return log_tail(found.common, found.size, found.before, self._records)
+
+    def state(self) -> Mapping[str, Array]:
+        """Return everything as arrays."""
+        return {
+            "place": self._place.copy(),
+            "earlier": np.array([place for place, _ in self._earlier], dtype=np.int64).reshape(-1, self._records),
+            "counts": np.array([self._step, self.early, self.pairs], dtype=np.int64),
+            "closest": np.array(astuple(self.closest) if self.closest else (), dtype=np.int64),
+        }
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Continue from a state, or reset."""
+        self._begin()
+        kept = (self._with_sizes(place) for place in state.get("earlier", ()))
+        self._earlier: deque[tuple[Array, Array]] = deque(kept, maxlen=_REMEMBERED)
+        self.early, self.pairs, self.closest = 0, 0, None
+        if state:
+            found = [int(n) for n in state["closest"]]
+            self.closest = Closest(*found) if found else None
+            self._place = np.array(state["place"], dtype=np.int64)
+            self._step, self.early, self.pairs = (int(n) for n in state["counts"])
+
+
+def closest(common: int, size: int, before: int, records: int, pairs: int, lag: int) -> Measurement:
+    """Test the records in common of two batches of different epochs, the worst of ``pairs`` pairs.
+
+    p = 2 pairs times :func:`log_tail`'s bound. ``measured`` is the drawn share of the earlier batch; ``detectable`` is
+    that of an identical batch.
+
+    Args:
+        common: Number of records in both.
+        size: Size of the later batch.
+        before: Size of the earlier batch.
+        records: Number of records.
+        pairs: Number of compared pairs.
+        lag: Distance in steps.
+    """
+    if not (max(0, size + before - records) <= common <= min(size, before) and min(size, before, pairs) >= 1):
+        raise ValueError(
+            f"need two batches of {records} records with so many in common, and pairs >= 1; got {size}, {before}, "
+            f"{common} and {pairs}"
+        )
+    log_pairs = math.log(2.0 * pairs)
+    again = log_pairs + log_tail(size, size, size, records)
+    return Measurement(
+        test=f"records in common of two batches, {lag} step{'s' if lag > 1 else ''} apart",
+        declared=size / records,
+        measured=common / before,
+        p_value=min(1.0, math.exp(min(0.0, log_pairs + log_tail(common, size, before, records)))),
+        detectable=records / size - 1.0 if again <= math.log(LEVEL) and size < records else None,
+    )
+
+
+@lru_cache(maxsize=4096)
+def log_tail(common: int, size: int, before: int, records: int) -> float:
+    """Return ln of a bound on the hypergeometric tail from ``common`` away from the mean; 0 at the mean.
+
+    The ratio r of successive probabilities falls along the tail (the distribution is log-concave), so the tail is at
+    most its first probability over 1 - r: exact at either end of the support. The rounding error of the logarithms of
+    factorials is added.
+    """
+    rest = records - size - before  # below 0 if two such batches must have records in common
+    if common * records >= size * before:
+        ratio = (size - common) * (before - common) / ((common + 1) * (rest + common + 1))
+    else:
+        ratio = common * (rest + common) / ((size - common + 1) * (before - common + 1))
+    if ratio >= 1.0:
+        return 0.0
+    log_mass = _log_choose(before, common) + _log_choose(records - before, size - common) - _log_choose(records, size)
+    rounding = 1e-14 * (1.0 + float(special.gammaln(records + 1)))
+    return min(0.0, log_mass - math.log1p(-ratio) + rounding)
+
+
+def _log_choose(of: int, chosen: int) -> float:
+    return float(special.gammaln(of + 1) - special.gammaln(chosen + 1) - special.gammaln(of - chosen + 1))
+
+
+def evenness(epochs: int, spread: float, records: int, epoch_steps: int) -> Measurement:
+    """Test that the sizes of batches of random allocation vary: ``spread`` is S, the sum of (size - records / t)^2.
+
+    An epoch's sizes are t independent Poisson(records / t) numbers X given that their sum is ``records``, so for u > 0
+
+        E[e^(-u S_1)] <= E[e^(-u (X - records / t)^2)]^t / P[Poisson(records) = records],
+
+    and p is Chernoff's bound on the lower tail over ``epochs`` independent epochs. ``measured`` is S over its mean.
+
+    Args:
+        epochs: Number of completed epochs.
+        spread: S.
+        records: Number of records.
+        epoch_steps: t.
+    """
+    mean = epochs * records * (1.0 - 1.0 / epoch_steps)
+
+    def rejects(ratio: float) -> bool:
+        return _lower_tail(epochs, ratio * mean, records, epoch_steps) <= LEVEL
+
+    share = records / epoch_steps
+    even = epochs * epoch_steps * (share - round(share)) ** 2 / mean
+    half, seen = 0.5 * epochs * (epoch_steps - 1), None
+    if rejects(even):
+        ratio = bisect(rejects, even, 1.0, enough=lambda seen, unseen: unseen - seen <= 1e-3)[0]
+        seen = max(0.0, 1.0 - ratio * half / float(special.gammaincinv(half, POWER)))
+    return Measurement(
+        test="spread of batch sizes within epochs, lower tail",
+        declared=1.0,
+        measured=spread / mean,
+        p_value=_lower_tail(epochs, spread, records, epoch_steps),
+        detectable=seen,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _lower_tail(epochs: int, spread: float, records: int, epoch_steps: int) -> float:
+    share = records / epoch_steps
+    reach = math.ceil(40.0 * (1.0 + math.sqrt(share)))
+    sizes = np.arange(max(0, math.floor(share) - reach), math.ceil(share) + reach + 1, dtype=np.float64)
+    logs = sizes * math.log(share) - share - special.gammaln(sizes + 1.0)
+    squares = np.square(sizes - share)
+    # Sizes outside of the window have a probability below 1e-26 (Bernstein) and the smallest exponentials: negligible.
+    one = chernoff.discrete(logs, spread / (epochs * epoch_steps) - squares)
+    log_all = records * math.log(records) - records - float(special.gammaln(records + 1))
+    log_tail = chernoff.log_tail(one, epochs * epoch_steps, 1e-6 / max(1.0, share), 1e2)
+    return min(1.0, math.exp(min(0.0, log_tail - epochs * log_all)))

@@ -1,0 +1,283 @@
+"""Tests of reported batches: sizes, numbers of inclusions per record, and records in common with earlier batches."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from dpspec.accounting import bisect
+from dpspec.stats import binomial
+from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
+from dpspec.stats.truncated_binomial import TruncatedSize
+
+#: Factor by which Chernoff's bound exceeds a tail near the level.
+LOOSE = 20.0
+
+#: Exponents of the likelihood ratios against independent batches.
+_TILTS = np.geomspace(0.01, 20.0, 24)
+
+#: Bound on the relative error of the inverse beta function.
+_MARGIN = 1e-12
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """The distribution of a Poisson sample's size: Binomial(records, rate) (see ``step_tests``)."""
+
+    records: int
+    rate: float
+
+    both = True
+    test = "binomial"
+
+    @property
+    def declared(self) -> float:
+        """The rate."""
+        return self.rate
+
+    def below(self, total: float, steps: int) -> float:
+        """P[Bin <= total]."""
+        trials = self.records * steps
+        return binomial.at_most(min(int(total), trials), trials, self.rate)
+
+    def above(self, total: float, steps: int) -> float:
+        """P[Bin >= total]. If records are drawn twice, total may exceed the maximum."""
+        trials = self.records * steps
+        return binomial.at_least(min(int(total), trials), trials, self.rate)
+
+    def size(self, total: float, steps: int) -> float:
+        """The realized rate."""
+        return total / (self.records * steps)
+
+    def detectable(self, most: float, steps: int, level: float) -> float | None:
+        """The relative deviation of the rate, in either direction, that is rejected at ``level``."""
+        return detectable_rate(self.records * steps, self.rate, level)
+
+
+def inclusions(included: int, chances: int, rate: float) -> Measurement:
+    """Test the rate: ``included`` of ``chances`` (records times steps) independent inclusion bits are 1.
+
+    Exact two-sided binomial p = 2 min(P[Bin <= included], P[Bin >= included]), at most 1.
+    """
+    if not 0 <= included <= chances or chances < 1:
+        raise ValueError(f"need 0 <= included <= chances and at least one chance, got {included} of {chances}")
+    if not 0.0 <= rate <= 1.0:
+        raise ValueError(f"rate must lie in [0, 1], got {rate}")
+    p_value = 2.0 * min(binomial.at_most(included, chances, rate), binomial.at_least(included, chances, rate))
+    return Measurement(
+        test="binomial, two-sided",
+        declared=rate,
+        measured=included / chances,
+        p_value=min(1.0, p_value),
+        detectable=detectable_rate(chances, rate, 0.5 * LEVEL),
+    )
+
+
+def mean_size(steps: int, total: int, law: TruncatedSize) -> Measurement:
+    """Test the mean of ``steps`` sizes with sum ``total`` by twice Chernoff's bound."""
+    return Measurement(
+        test="mean of truncated batch sizes, two-sided",
+        declared=law.mean,
+        measured=total / steps,
+        p_value=min(1.0, 2.0 * min(law.below(total, steps), law.above(total, steps))),
+        detectable=law.detectable(total, steps, 0.5 * LEVEL),
+    )
+
+
+def evenness(steps: int, total: int, squares: int, law: TruncatedSize) -> Measurement:
+    """Test that batch sizes vary as declared: batches of a fixed size, or of a shuffled loader, vary too little.
+
+    p is Chernoff's bound on the lower tail of S, the sum over ``steps`` batches of (size - mean)^2. ``measured`` is S
+    over its mean; ``detectable`` is the relative decrease that is rejected.
+
+    Args:
+        steps: Number of batches.
+        total: Sum of the sizes.
+        squares: Sum of the squared sizes.
+        law: Distribution of a size.
+    """
+    spread = _spread(steps, total, squares, law.mean)
+    even = (round(law.mean) - law.mean) ** 2 * steps
+    seen = law.variance > 0.0 and law.spread(even, steps, -1.0) <= LEVEL
+    low, likely = _chi_square(steps, law, LEVEL / LOOSE), _chi_square(steps, law, POWER)
+    return Measurement(
+        test="variance of batch sizes, lower tail",
+        declared=1.0,
+        measured=spread / (steps * law.variance) if law.variance > 0.0 else 1.0,
+        p_value=law.spread(spread, steps, -1.0) if law.variance > 0.0 else 1.0,
+        detectable=1.0 - low / likely if seen and low > 0.0 else None,
+    )
+
+
+def record_spread(records: int, total: int, squares: int, steps: int, rate: float) -> Measurement:
+    """Test the numbers of inclusions of ``records`` records in Poisson samples: Binomial(steps, rate), independent.
+
+    The statistic is S, the sum of (number - steps rate)^2, and p twice Chernoff's bound on a tail. Batches cut from an
+    order give numbers that vary too little, weighted sampling numbers that vary too much.
+
+    Args:
+        records: Number of records.
+        total: Sum of the numbers.
+        squares: Sum of their squares.
+        steps: Number of batches.
+        rate: Sampling rate, 0 < rate < 1.
+    """
+    law = TruncatedSize(steps, rate, steps)
+    spread = _spread(records, total, squares, law.mean)
+    low, high = _chi_square(records, law, 0.5 * LEVEL / LOOSE), _chi_square(records, law, 1.0 - 0.5 * LEVEL / LOOSE)
+    likely, seldom = _chi_square(records, law, POWER), _chi_square(records, law, 1.0 - POWER)
+    return Measurement(
+        test="variance of inclusions per record, two-sided",
+        declared=1.0,
+        measured=spread / (records * law.variance),
+        p_value=min(1.0, 2.0 * min(law.spread(spread, records, -1.0), law.spread(spread, records, 1.0))),
+        # Without inclusions no variance is too small.
+        detectable=max(1.0 - low / likely, high / seldom - 1.0) if low > 0.0 and seldom > 0.0 else None,
+    )
+
+
+def _spread(number: int, total: int, squares: int, mean: float) -> float:
+    if number < 1 or squares * number < total * total:
+        raise ValueError(f"no {number} counts have the sum {total} and the sum of squares {squares}")
+    return max(0.0, math.fsum((squares, -2.0 * mean * total, number * mean * mean)))
+
+
+def _chi_square(number: int, law: TruncatedSize, probability: float) -> float:
+    """Approximate quantile of S: chi-square with the variance of S, 2 + kurtosis instead of 2 per term."""
+    variance = max(law.variance, 1e-300)
+    half = 0.5 * number / max(0.5, 1.0 + 0.5 * (1.0 - 6.0 * law.rate * (1.0 - law.rate)) / variance)
+    return float(special.gammaincinv(half, probability))
+
+
+def excess(counts: npt.ArrayLike, mean: float) -> float:
+    """Return the sum over records of max(0, N - mean)^2, for numbers of inclusions N."""
+    return float(np.square(np.maximum(np.asarray(counts, dtype=np.float64) - mean, 0.0)).sum())
+
+
+def record_excess(records: int, above: float, steps: int, rate: float) -> Measurement:
+    """Test that no records are drawn more often than at ``rate``; ``above`` is the :func:`excess` of their inclusions.
+
+    f(N) = max(0, N - steps rate)^2 grows with N. In batches of a fixed size the numbers N are negatively associated,
+    each Binomial(steps, rate) with rate = size / records (Joag-Dev & Proschan 1983, Theorem 2.11 and P2, P6, P7), so
+    the mean of the product of exp(s f(N)), s > 0, is at most the product of the means. In truncated batches each number
+    is at most that of the record's own inclusion bits, which are independent. Chernoff's bound for independent numbers
+    holds for both. ``measured`` is the mean of f.
+    """
+    law = TruncatedSize(steps, rate, steps)
+    return Measurement(
+        test="excess of inclusions per record, upper tail",
+        declared=law.moments_of_excess()[0],
+        measured=above / records,
+        p_value=law.excess(above, records),
+        detectable=_detectable_excess(records, steps, rate),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _detectable_excess(records: int, steps: int, rate: float) -> float | None:
+    """Relative increase of the mean of f that is rejected with probability POWER, for an unchanged spread."""
+    law = TruncatedSize(steps, rate, steps)
+    mean, std = law.moments_of_excess()
+    most = (steps - law.mean) ** 2 / mean
+    least = 1.0 + float(special.ndtri(POWER)) * std / (mean * math.sqrt(records))
+
+    def rejects(ratio: float) -> bool:
+        return law.excess(ratio * mean * records, records) <= LEVEL
+
+    if not rejects(most):
+        return None
+    seen = 1.0 if rejects(1.0) else bisect(rejects, most, 1.0, enough=lambda seen, unseen: seen - unseen <= 1e-3)[0]
+    return seen + least - 2.0
+
+
+def overlap(lag: int, common: int, chances: int, rate: float, *, fewer: bool = True) -> Measurement:
+    """Test that batches ``lag`` steps apart are independent: ``common`` of the earlier ones' ``chances`` are in both.
+
+    Given the past, the number of records that a batch shares with an earlier one is Binomial(size of the earlier, rate)
+    under Poisson sampling, and at most as spread out in batches of a fixed size (Hoeffding 1963, Theorem 4). So
+    exp(s common) / (1 - rate + rate e^s)^chances is a supermartingale for every s, and twice the inverse of its mean
+    over a grid of s of one sign is a p-value, even if sizes and batches depend on the past (Ville). ``measured`` is the
+    rate of inclusion of the earlier batches' records.
+
+    Args:
+        lag: Distance of the batches.
+        common: Number of records in both.
+        chances: Number of records in the earlier batches.
+        rate: Sampling rate, 0 < rate < 1.
+        fewer: Whether too few records in common are tested as well. A truncated batch may have fewer.
+    """
+    if not 0 <= common <= chances or chances < 1 or lag < 1 or not 0.0 < rate < 1.0:
+        raise ValueError(f"need 0 <= common <= chances, lag >= 1 and a rate in (0, 1), got {common}, {chances}, {rate}")
+    return Measurement(
+        test=f"records in common with the batch {lag} step{'s' if lag > 1 else ''} before",
+        declared=rate,
+        measured=common / chances,
+        p_value=_betting(common, chances, rate, fewer=fewer),
+        detectable=_detectable_overlap(chances, rate, fewer=fewer),
+    )
+
+
+def _betting(common: float, chances: int, rate: float, *, fewer: bool = True) -> float:
+    p_values = []
+    for s in (_TILTS, -_TILTS) if fewer else (_TILTS,):
+        log_values = s * common - chances * np.log1p(rate * np.expm1(s))
+        p_values.append(2.0 * math.exp(min(0.0, math.log(len(s)) - float(special.logsumexp(log_values)))))
+    return min(1.0, *p_values)
+
+
+@lru_cache(maxsize=1024)
+def _detectable_overlap(chances: int, rate: float, *, fewer: bool = True) -> float | None:
+    """Larger relative distance from ``rate`` to a rate that is rejected with probability POWER, in either direction.
+
+    The p-value falls with the distance of the count from its mean. The probability of a rejected count reaches POWER at
+    a quantile of a beta distribution.
+    """
+
+    def rejected(count: float) -> bool:
+        return _betting(count, chances, rate, fewer=fewer) <= LEVEL
+
+    found, mean = [], chances * rate
+    for end in (0, chances)[0 if fewer else 1 :]:
+        if not rejected(end):
+            return None
+        seen = bisect(rejected, end, mean, enough=lambda seen, unseen: abs(seen - unseen) <= 1e-6)[0]
+        if end:
+            first = math.ceil(seen)
+            other = float(special.betaincinv(first, chances - first + 1, POWER)) * (1.0 + _MARGIN)
+        else:
+            first = math.floor(seen)
+            other = float(special.betainccinv(first + 1, chances - first, POWER)) * (1.0 - _MARGIN)
+        found.append(abs(other / rate - 1.0))
+    return max(found)
+
+
+@lru_cache(maxsize=1024)
+def detectable_rate(chances: int, rate: float, level: float) -> float | None:
+    """Return the larger relative distance from ``rate`` to a rate that is rejected with probability POWER.
+
+    ``level`` applies to each side. None if not even the rate 1 is rejected. If rate 0 is not rejected, the distance
+    upward is at least 1 and thus the larger.
+    """
+    if rate in (0.0, 1.0):
+        return 0.0
+    # Rejected at ``low`` or fewer and at ``high`` or more; the rates at which that has probability POWER:
+    low, high = tails(chances, rate, level)
+    if high > chances:
+        return None
+    down = float(special.betainccinv(low + 1, chances - low, POWER)) if low >= 0 else 0.0
+    up = float(special.betaincinv(high, chances - high + 1, POWER))
+    return max(1.0 - down / rate, up / rate - 1.0)
+
+
+def tails(trials: int, rate: float, level: float) -> tuple[int, int]:
+    """Return the largest count with P[Bin <= count] <= level, else -1, and the smallest one with such an upper tail."""
+    counts = range(trials + 1)
+    low = bisect_left(counts, True, key=lambda count: binomial.at_most(count, trials, rate) > level) - 1
+    high = bisect_left(counts, True, key=lambda count: binomial.at_least(count, trials, rate) <= level)
+    return low, high

@@ -1,0 +1,297 @@
+"""Random allocation: the distribution of sizes by enumeration, faults, and false alarms. Fixed seeds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpspec.contract import Check, FrozenMap
+from dpspec.stats.conformance import table
+from dpspec.stats.conformance.epochs import evenness
+from dpspec.stats.conformance.evidence import looked, write_run
+from dpspec.stats.conformance.expectations import Run, as_declared, foresee
+from dpspec.testing.backend import small_job
+from dpspec.training.device import generator
+from dpspec.training.loop.samplers import Poisson, RandomAllocation, Sampler, Shuffled
+from dpspec.training.measure.run_evidence import RunLogs, reported_evidence
+
+Array = np.ndarray[Any, Any]
+
+RECORDS, EPOCH, EPOCHS = 240, 8, 20
+
+PHASE = FrozenMap(
+    {
+        "steps": EPOCH * EPOCHS,
+        "noise_multiplier": 1.0,
+        "clip_norm": 1.0,
+        "sampling": {"scheme": "random-allocation", "epoch_steps": EPOCH},
+    }
+)
+
+
+TIMES = 2
+
+SEVERAL = FrozenMap(
+    {**PHASE, "sampling": {"scheme": "random-allocation", "epoch_steps": EPOCH, "batches_per_epoch": TIMES}}
+)
+
+
+def spread_law(records: int, epoch_steps: int) -> dict[float, float]:
+    """The probabilities of S_1, by all ways to allocate the records."""
+    law: dict[float, float] = {}
+    for steps in itertools.product(range(epoch_steps), repeat=records):
+        sizes = np.bincount(steps, minlength=epoch_steps)
+        spread = round(float(np.square(sizes - records / epoch_steps).sum()), 9)
+        law[spread] = law.get(spread, 0.0) + epoch_steps**-records
+    return law
+
+
+@pytest.mark.parametrize(("records", "epoch_steps"), [(6, 3), (9, 2), (3, 5), (1, 4)])
+def test_the_tail_is_above_that_of_all_allocations(records: int, epoch_steps: int) -> None:
+    law = spread_law(records, epoch_steps)
+    mean = sum(chance * spread for spread, chance in law.items())
+    for spread in law:
+        found = evenness(1, spread, records, epoch_steps)
+        assert found.measured == pytest.approx(spread / mean)
+        assert found.p_value >= sum(chance for s, chance in law.items() if s <= spread) * (1.0 - 1e-9)
+
+
+@pytest.mark.parametrize(("records", "epoch_steps", "epochs"), [(200, 10, 5), (90, 2, 20), (40, 40, 6)])
+def test_sizes_as_declared_pass_and_even_ones_do_not(records: int, epoch_steps: int, epochs: int) -> None:
+    rng = np.random.default_rng(1)
+    sizes = rng.multinomial(records, [1.0 / epoch_steps] * epoch_steps, size=(200, epochs))
+    spreads = np.square(sizes - records / epoch_steps).sum(axis=(1, 2))
+    found = [evenness(epochs, float(s), records, epoch_steps) for s in spreads]
+    assert np.mean([one.p_value <= 0.1 for one in found]) <= 0.1
+    even = epochs * epoch_steps * (records // epoch_steps - records / epoch_steps) ** 2
+    assert evenness(epochs, even, records, epoch_steps).p_value < 1e-6
+    detectable, half = found[0].detectable, 0.5 * epochs * (epoch_steps - 1)
+    assert detectable is not None
+    mean = epochs * records * (1.0 - 1.0 / epoch_steps)
+    less = mean * (1.0 - detectable) * rng.gamma(half, 1.0 / half, 200)
+    assert np.mean([evenness(epochs, float(s), records, epoch_steps).p_value <= 1e-6 for s in less]) >= 0.95
+
+
+# --- a run's batches, logged as a run logs them
+
+
+def evidence_of(batches: Iterator[Array], phases: tuple[FrozenMap, ...] = (PHASE,)) -> dict[str, Any]:
+    """What a run that drew these batches keeps of them."""
+    job = small_job(options=FrozenMap({"learning_rate": 0.1, "reduction": "sum"}), steps=1)
+    logs = RunLogs(replace(job, x=np.zeros((RECORDS, 5)), y=np.zeros(RECORDS, dtype=np.int64), phases=phases))
+    for step, batch in enumerate(batches, start=1):
+        logs.sampling.sampled(step, torch.from_numpy(np.asarray(batch, dtype=np.int64)))
+    return write_run(reported_evidence(logs))
+
+
+def checks_of(batches: Iterator[Array], phases: tuple[FrozenMap, ...] = (PHASE,)) -> list[Check]:
+    """The checks of sampling of a run that drew these batches."""
+    evidence = [FrozenMap(evidence_of(batches, phases))]
+    return [c for c in table.checks(phases, evidence) if c.assumption == "sampling"]
+
+
+def drawn(sampler: Sampler, seed: int, steps: int = EPOCH * EPOCHS) -> Iterator[Array]:
+    source = generator(seed, "test")
+    return (sampler.draw(source).numpy() for _ in range(steps))
+
+
+def allocated(steps: Array) -> Iterator[Array]:
+    """Batches of (epochs, records) steps."""
+    return (np.flatnonzero(epoch == step) for epoch in steps for step in range(EPOCH))
+
+
+def test_runs_as_declared_are_hardly_ever_surprising() -> None:
+    found = np.array(
+        [[c.p_value for c in checks_of(drawn(RandomAllocation(RECORDS, EPOCH), seed))] for seed in range(10)]
+    )
+    assert found.shape[1] == 5
+    assert np.sum(found.min(axis=1) <= 0.01) <= 4
+    assert found.min() > 1e-6
+
+
+def sticky(rng: np.random.Generator) -> Iterator[Array]:
+    return allocated(np.tile(rng.integers(EPOCH, size=RECORDS), (EPOCHS, 1)))
+
+
+def half_sticky(rng: np.random.Generator) -> Iterator[Array]:
+    """Half of the records keep their steps."""
+    steps = rng.integers(EPOCH, size=(EPOCHS, RECORDS))
+    steps[:, ::2] = steps[0, ::2]
+    return allocated(steps)
+
+
+def early(rng: np.random.Generator) -> Iterator[Array]:
+    """The first step of an epoch is twice as likely."""
+    return allocated(np.maximum(0, rng.integers(-1, EPOCH, size=(EPOCHS, RECORDS))))
+
+
+def twice(rng: np.random.Generator) -> Iterator[Array]:
+    """One record is in two batches of one epoch."""
+    steps = rng.integers(EPOCH, size=(EPOCHS, RECORDS))
+    batches = list(allocated(steps))
+    other = 7 * EPOCH + (int(steps[7, 3]) + 1) % EPOCH
+    batches[other] = np.append(batches[other], 3)
+    return iter(batches)
+
+
+def left_out(rng: np.random.Generator) -> Iterator[Array]:
+    """One record is in no batch of the last epoch."""
+    batches = list(allocated(rng.integers(EPOCH, size=(EPOCHS, RECORDS))))
+    return iter([*batches[:-EPOCH], *(batch[batch != 5] for batch in batches[-EPOCH:])])
+
+
+FAULTS: dict[str, tuple[Callable[[np.random.Generator], Iterator[Array]], str]] = {
+    "the same step in every epoch": (sticky, "independence across steps"),
+    "half of the records keep their steps": (half_sticky, "independence across steps"),
+    "first steps are twice as likely": (early, "rate at each step"),
+    "one record twice in one epoch": (twice, "batches of each epoch"),
+    "one record in no batch of an epoch": (left_out, "batches of each epoch"),
+    "Poisson samples": (lambda rng: drawn(Poisson(RECORDS, 1.0 / EPOCH), 3), "batches of each epoch"),
+    "a shuffled order cut into equal pieces": (
+        lambda rng: drawn(Shuffled(RECORDS, RECORDS // EPOCH), 3),
+        "variance of the batch size",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_not_as_declared_is_seen_by_the_check_that_is_for_it(fault: str) -> None:
+    made, by = FAULTS[fault]
+    found = checks_of(made(np.random.default_rng(2)))
+    rejected = [check.note for check in found if check.p_value <= 1e-6 / len(found)]
+    assert any(by in note for note in rejected), rejected
+
+
+def test_batches_of_one_epoch_are_held_against_none_of_it() -> None:
+    """Within an epoch none has anything in common with another, which no test takes for a surprise."""
+    (one,) = [FrozenMap({**PHASE, "steps": EPOCH})]
+    found = checks_of(drawn(RandomAllocation(RECORDS, EPOCH), 1, EPOCH), (one,))
+    notes = [check.note for check in found]
+    assert not any("independence" in note for note in notes)
+    assert not any("not tested" in note for note in notes)
+    assert min(check.p_value for check in found) > 1e-3
+
+
+@pytest.mark.parametrize("rest", [0, 3])
+def test_a_run_that_was_cut_short_is_tested_as_far_as_it_went(rest: int) -> None:
+    steps = 6 * EPOCH + rest
+    found = checks_of(itertools.islice(drawn(RandomAllocation(RECORDS, EPOCH), 4), steps))
+    assert min(check.p_value for check in found) > 1e-4
+    few = checks_of(itertools.islice(drawn(RandomAllocation(RECORDS, EPOCH), 4), 3))
+    assert any("batches of each epoch" in c.note and "not tested" in c.note for c in few)
+
+
+@pytest.mark.parametrize("epochs", [None, {"whole": 3, "astray": 0, "spread": 1.0}])
+def test_evidence_that_hides_epochs_is_no_run_s(epochs: Any) -> None:
+    told = evidence_of(drawn(RandomAllocation(RECORDS, EPOCH), 1))
+    (batch,) = told["sampling_log"]["batches"]
+    other = {key: value for key, value in {**batch, "epochs": epochs}.items() if value is not None}
+    log = {**told["sampling_log"], "batches": [other]}
+    with pytest.raises(ValueError, match=f"epochs must be of {EPOCHS} whole epochs"):
+        list(table.checks([PHASE], [FrozenMap({**told, "sampling_log": log})]))
+
+
+def test_an_epoch_after_poisson_batches_is_held_against_them() -> None:
+    """A record may be in several of the earlier batches: the p-value of what is in common still holds."""
+    before = FrozenMap({**PHASE, "steps": EPOCH, "sampling": {"scheme": "poisson", "rate": 0.6}})
+    one = FrozenMap({**PHASE, "steps": EPOCH})
+    surprising = 0
+    for seed in range(20):
+        batches = itertools.chain(
+            drawn(Poisson(RECORDS, 0.6), seed, EPOCH), drawn(RandomAllocation(RECORDS, EPOCH), seed, EPOCH)
+        )
+        found = checks_of(batches, (before, one))
+        surprising += min(check.p_value for check in found) <= 0.01
+    assert surprising <= 6
+
+
+@pytest.mark.parametrize("phase", [PHASE, SEVERAL])
+def test_a_plan_promises_the_checks_of_a_run(phase: FrozenMap) -> None:
+    run = Run(
+        phases=[phase], records=RECORDS, parameters=50, groups={}, capabilities=("sampling-log", "iterates"), trials=1
+    )
+    promised = {c.note for c in foresee(run) if c.assumption == "sampling"}
+    sampler = RandomAllocation(RECORDS, EPOCH, TIMES if phase is SEVERAL else 1)
+    made = {c.note for c in checks_of(drawn(sampler, 1), (phase,))}
+    assert promised == made
+
+
+# --- several batches an epoch
+
+
+def chosen(steps: Array) -> Iterator[Array]:
+    """Batches of (epochs, records, times) steps."""
+    return (np.flatnonzero((epoch == step).any(axis=1)) for epoch in steps for step in range(EPOCH))
+
+
+def sets(rng: np.random.Generator, times: int = TIMES, epochs: int = EPOCHS) -> Array:
+    return rng.random((epochs, RECORDS, EPOCH)).argsort(axis=2)[:, :, :times]
+
+
+def uneven(rng: np.random.Generator) -> Iterator[Array]:
+    """The first step of an epoch with all records of an even number."""
+    steps = sets(rng)
+    missing = ~(steps == 0).any(axis=2)
+    missing[:, ::2] = False
+    steps[..., 0] = np.where(missing, 0, steps[..., 0])
+    return chosen(steps)
+
+
+def one_less(rng: np.random.Generator) -> Iterator[Array]:
+    """One record once too seldom, in one epoch."""
+    steps = sets(rng)
+    steps[3, 5, 1] = steps[3, 5, 0]
+    return chosen(steps)
+
+
+SEVERAL_FAULTS: dict[str, tuple[Callable[[np.random.Generator], Iterator[Array]], str]] = {
+    "once instead of twice": (lambda rng: chosen(sets(rng, 1)), "batches of each epoch"),
+    "one record once too seldom": (one_less, "batches of each epoch"),
+    "the same steps in every epoch": (
+        lambda rng: chosen(np.repeat(sets(rng, epochs=1), EPOCHS, axis=0)),
+        "independence across steps",
+    ),
+    "first steps are fuller": (uneven, "rate at each step"),
+    "Poisson samples": (lambda rng: drawn(Poisson(RECORDS, TIMES / EPOCH), 3), "batches of each epoch"),
+}
+
+
+@pytest.mark.parametrize("fault", SEVERAL_FAULTS)
+def test_of_several_batches_what_is_not_as_declared_is_seen(fault: str) -> None:
+    made, by = SEVERAL_FAULTS[fault]
+    found = checks_of(made(np.random.default_rng(2)), (SEVERAL,))
+    rejected = [check.note for check in found if check.p_value <= 1e-6 / len(found)]
+    assert any(by in note for note in rejected), rejected
+
+
+def test_several_batches_as_declared_are_hardly_ever_surprising() -> None:
+    sampler = RandomAllocation(RECORDS, EPOCH, TIMES)
+    found = np.array([[c.p_value for c in checks_of(drawn(sampler, seed), (SEVERAL,))] for seed in range(10)])
+    assert found.shape[1] == 4
+    assert np.sum(found.min(axis=1) <= 0.01) <= 4
+    assert found.min() > 1e-6
+
+
+@pytest.mark.parametrize("looks", [None, 16, 1])
+def test_of_what_rests_on_the_past_first_steps_alone_are_foreseen(looks: int | None) -> None:
+    first = int(looked(EPOCH * EPOCHS, looks)[::EPOCH].sum())
+    assert 1 <= first <= EPOCHS
+    run = Run(
+        phases=[PHASE],
+        records=RECORDS,
+        parameters=50,
+        groups={1: 40},
+        capabilities=("iterates",),
+        trials=1,
+        looks=looks,
+    )
+    measured = as_declared(run).measured
+    assert measured is not None
+    assert (measured.seen, measured.steps) == (looks or EPOCH * EPOCHS, first)
+    assert {"noise-scale", "noise-isotropy", "update"} <= {check.assumption for check in foresee(run)}

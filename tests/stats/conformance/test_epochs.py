@@ -1,0 +1,230 @@
+"""Shuffled batches: each record once an epoch, in an order that is a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise, product
+from math import comb, exp
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpspec.contract import Check, Phase
+from dpspec.stats.conformance import epochs, table
+from dpspec.stats.conformance.evidence import BatchSums, RunEvidence, SamplingSums
+from dpspec.training.loop import samplers
+from dpspec.training.measure.logs import SamplingLog
+
+RECORDS, BATCH, STEPS = 90, 20, 33
+PHASE = Phase(
+    {
+        "steps": STEPS,
+        "clip_norm": 1.0,
+        "noise_multiplier": 1.0,
+        "sampling": {"scheme": "shuffled", "batch_size": BATCH},
+    }
+)
+
+
+def drawn(sampler: samplers.Sampler, seed: int = 0, steps: int = STEPS) -> Iterator[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return (sampler.draw(generator) for _ in range(steps))
+
+
+def held(batches: Iterator[torch.Tensor], records: int = RECORDS) -> list[Check]:
+    log = SamplingLog(records, [STEPS], (), [STEPS * 0.2], [BATCH])
+    for step, batch in enumerate(batches, start=1):
+        log.sampled(step, batch)
+    sums = BatchSums(
+        steps=STEPS,
+        total=sum(log.sizes),
+        squares=sum(size * size for size in log.sizes),
+        together=log.epochs[0].sums(),
+        early=log.epochs[0].early,
+    )
+    return phase_checks(SamplingSums(records=records, batches=(sums,)))
+
+
+def phase_checks(log: SamplingSums) -> list[Check]:
+    found = table.of_runs([PHASE], [RunEvidence(sampling_log=log)])
+    return [check for check in found if check.note.partition(",")[2].startswith(" phase")]
+
+
+def least(found: list[Check], note: str) -> float:
+    (p_value,) = [check.p_value for check in found if check.note.startswith(note)]
+    return p_value
+
+
+def test_shuffled_batches_pass_and_say_what_was_looked_at() -> None:
+    found = held(drawn(samplers.Shuffled(RECORDS, BATCH)))
+    assert [check.note.partition(",")[0] for check in found] == [
+        "batch size",
+        "batches of each epoch",
+        "batches of different epochs",
+    ]
+    assert min(check.p_value for check in found) > 0.01
+    assert all(check.observed == "reported" for check in found)
+
+
+def again(records: int, batch: int) -> Iterator[torch.Tensor]:
+    """One order, at every epoch."""
+    return drawn_from(records, batch, lambda _: torch.randperm(records, generator=torch.Generator().manual_seed(1)))
+
+
+def drawn_from(records: int, batch: int, order: object) -> Iterator[torch.Tensor]:
+    pieces = (piece for epoch in range(STEPS) for piece in torch.split(order(epoch), batch))  # type: ignore[operator]
+    return (next(pieces) for _ in range(STEPS))
+
+
+@pytest.mark.parametrize(
+    ("batches", "note"),
+    [
+        (drawn(samplers.Poisson(RECORDS, 0.2)), "batch size"),
+        (drawn(samplers.FixedSize(RECORDS, BATCH)), "batch size"),  # the last one of an epoch is not a full one
+        (drawn(samplers.FixedSize(RECORDS, BATCH)), "batches of each epoch"),
+        (again(RECORDS, BATCH), "batches of different epochs"),
+        (
+            drawn_from(RECORDS, BATCH, lambda epoch: torch.arange(RECORDS) if epoch % 3 else torch.randperm(RECORDS)),
+            "batches of different epochs",
+        ),
+    ],
+    ids=["poisson", "fixed-sizes", "fixed-records", "one-order", "an-order-that-returns"],
+)
+def test_other_batches_are_seen(batches: Iterator[torch.Tensor], note: str) -> None:
+    torch.manual_seed(0)
+    assert least(held(batches), note) < 1e-6
+
+
+def test_records_that_stay_out_are_seen() -> None:
+    """A record takes another one's place in each epoch: sizes are right, and it is drawn twice."""
+
+    def order(epoch: int) -> torch.Tensor:
+        found = torch.randperm(RECORDS, generator=torch.Generator().manual_seed(epoch))
+        return torch.where(found == 5, 6, found)
+
+    found = held(drawn_from(RECORDS, BATCH, order))
+    assert least(found, "batch size") == 1.0
+    assert least(found, "batches of each epoch") == 0.0
+
+
+def test_a_log_that_tells_nothing_of_epochs_is_not_tested() -> None:
+    total, squares = epochs.sizes_of(RECORDS, BATCH, STEPS)
+    sums = SamplingSums(records=RECORDS, batches=(BatchSums(steps=STEPS, total=total, squares=squares),))
+    found = phase_checks(sums)
+    assert [check.p_value for check in found] == [1.0] * 3
+    assert [check.note.partition(",")[0] for check in found if "not tested" in check.note] == [
+        "batches of each epoch",
+        "batches of different epochs",
+    ]
+
+
+@settings(deadline=None, max_examples=60)
+@given(records=st.integers(1, 40), batch=st.integers(1, 40), steps=st.integers(1, 60), seed=st.integers(0, 2**16))
+def test_sums_and_pairs_are_those_of_runs(records: int, batch: int, steps: int, seed: int) -> None:
+    batch = min(batch, records)
+    log, sizes, counts = epochs.EpochLog(records, batch), [], np.zeros(records, dtype=int)
+    for members in drawn(samplers.Shuffled(records, batch), seed, steps):
+        log.add(members.numpy())
+        sizes.append(len(members))
+        counts[members.numpy()] += 1
+    assert epochs.sizes_of(records, batch, steps) == (sum(sizes), sum(size**2 for size in sizes))
+    assert log.early == 0
+    assert log.pairs == epochs.pairs_of(records, batch, steps) == log.sums().pairs
+    assert counts.max() - counts.min() <= 1
+
+
+def test_by_chance_pairs_are_rarely_surprising() -> None:
+    """Of 400 runs the p-value is at most 0.2 in at most 80: by chance more than 105 with a probability of 1e-3."""
+    found = []
+    for seed in range(400):
+        log = epochs.EpochLog(30, 7)
+        for members in drawn(samplers.Shuffled(30, 7), seed, 15):
+            log.add(members.numpy())
+        one = log.sums().closest
+        assert one is not None
+        found.append(epochs.closest(one.common, one.size, one.before, 30, log.pairs, one.lag).p_value)
+    assert np.mean(np.array(found) <= 0.2) <= 105 / 400
+
+
+@pytest.mark.parametrize("stop", [0, 3, 5, 12, 33])
+def test_a_log_goes_on_where_it_was(stop: int) -> None:
+    whole, first = epochs.EpochLog(RECORDS, BATCH), epochs.EpochLog(RECORDS, BATCH)
+    batches = [members.numpy() for members in drawn(samplers.FixedSize(RECORDS, BATCH))]
+    for members in batches:
+        whole.add(members)
+    for members in batches[:stop]:
+        first.add(members)
+    second = epochs.EpochLog(RECORDS, BATCH)
+    second.restore(first.state())
+    for members in batches[stop:]:
+        second.add(members)
+    assert (second.early, second.sums()) == (whole.early, whole.sums())
+
+
+@pytest.mark.parametrize("looks", ["all", "some"])
+def test_how_often_a_record_is_drawn(looks: str) -> None:
+    """Mean and variance of the draws at the steps that are looked at, from 4,000 runs; to five standard errors."""
+    looked = np.ones(13, dtype=bool) if looks == "all" else np.arange(13) % 3 == 0
+    counts = np.array(
+        [
+            sum(bool((members == 0).any()) for members, seen in zip(batches, looked, strict=True) if seen)
+            for batches in (drawn(samplers.Shuffled(10, 4), seed, 13) for seed in range(4000))
+        ]
+    )
+    mean, variance = (each.sum() for each in samplers.inclusion_moments(samplers.Shuffled(10, 4), looked))
+    assert abs(counts.mean() - mean) <= 5.0 * np.sqrt(max(variance, 1e-12) / 4000) + 1e-12
+    assert counts.var() == pytest.approx(variance, rel=0.15, abs=1e-9)
+
+
+def test_other_samplers_draw_every_step_anew() -> None:
+    looked = np.array([True, False, True])
+    mean, variance = samplers.inclusion_moments(samplers.Poisson(10, 0.3), looked)
+    assert (mean.tolist(), variance.tolist()) == ([0.3, 0.3], pytest.approx([0.21, 0.21]))
+
+
+@pytest.mark.parametrize("records", [2, 3, 7])
+def test_the_hypergeometric_tail_is_bounded_and_exact_at_its_ends(records: int) -> None:
+    for one, other in product(range(1, records), repeat=2):
+        support = range(max(0, one + other - records), min(one, other) + 1)
+        law = {k: comb(other, k) * comb(records - other, one - k) / comb(records, one) for k in support}
+        for k in support:
+            upper = k * records >= one * other
+            tail = sum(chance for c, chance in law.items() if (c >= k if upper else c <= k))
+            bound = exp(epochs.log_tail(k, one, other, records))
+            assert tail * (1.0 - 1e-12) <= bound <= 1.0
+            if k == (support[-1] if upper else support[0]):
+                assert bound == pytest.approx(tail)
+
+
+@pytest.mark.parametrize("common", [0, 2, 5, 30, 60, 100])
+def test_far_tails_are_within_a_small_factor(common: int) -> None:
+    records, size = 1000, 100
+    law = [comb(size, k) * comb(records - size, size - k) for k in range(size + 1)]
+    far = law[common:] if common >= 10 else law[: common + 1]
+    exact = sum(far) / comb(records, size)
+    assert exact <= exp(epochs.log_tail(common, size, size, records)) * (1 + 1e-9) <= 1.5 * exact
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_tails_fall_away_from_the_mean_whichever_batch_is_the_earlier(data: st.DataObject) -> None:
+    records = data.draw(st.integers(2, 10**6))
+    one, other = (data.draw(st.integers(1, records - 1)) for _ in range(2))
+    low, high = max(0, one + other - records), min(one, other)
+    counts = sorted(data.draw(st.lists(st.integers(low, high), min_size=1, max_size=8, unique=True)))
+    tails = [epochs.log_tail(c, one, other, records) for c in counts]
+    assert all(tail <= 0.0 for tail in tails)
+    assert tails == pytest.approx([epochs.log_tail(c, other, one, records) for c in counts], abs=1e-5)
+    above = [tail for c, tail in zip(counts, tails, strict=True) if c * records >= one * other]
+    below = [tail for c, tail in zip(counts, tails, strict=True) if c * records < one * other]
+    assert all(later <= earlier + 1e-5 for earlier, later in pairwise(above))
+    assert all(earlier <= later + 1e-5 for earlier, later in pairwise(below))
+
+
+@pytest.mark.parametrize("one", [(5, 4, 6, 10, 1), (0, 6, 6, 10, 1), (0, 0, 1, 10, 1), (1, 2, 2, 10, 0)])
+def test_pairs_that_no_batches_are_are_refused(one: tuple[int, int, int, int, int]) -> None:
+    with pytest.raises(ValueError, match="need two batches"):
+        epochs.closest(*one, lag=1)

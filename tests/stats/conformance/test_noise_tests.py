@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpspec.stats.conformance import noise_tests
+from dpspec.stats.conformance.measurement import LEVEL
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 300])
+@pytest.mark.parametrize("ratio", [1e-9, 1e-3, 0.1, 0.7, 1.0, 1.5])
+def test_log_tail_agrees_with_forty_digits(count: int, ratio: float) -> None:
+    with mpmath.workdps(40):
+        exact = mpmath.log(mpmath.gammainc(mpmath.mpf(count) / 2, 0, mpmath.mpf(count * ratio) / 2, regularized=True))
+    assert noise_tests.log_lower_tail(count * ratio, count) == pytest.approx(float(exact), rel=1e-10, abs=1e-12)
+
+
+@pytest.mark.parametrize("count", [10, 10**4, 10**6, 2 * 10**9])
+def test_the_far_tail_is_a_finite_float(count: int) -> None:
+    for scale_ran in (0.0, 1e-6, 0.1, 0.9):
+        found = noise_tests.lower_tail(scale_ran**2 * count, 1.0, count)
+        assert 0.0 <= found.p_value < 1.0
+        assert found.measured == pytest.approx(scale_ran)
+    assert noise_tests.lower_tail(0.0, 1.0, count).p_value == 0.0
+    assert math.isfinite(noise_tests.log_lower_tail(1e-12 * count, count))
+
+
+def test_p_values_are_uniform_under_the_declaration_and_larger_with_anything_added() -> None:
+    rng = np.random.default_rng(0)
+    draws = rng.normal(0, 0.3, (2000, 50))
+    one = np.array([noise_tests.lower_tail(s, 0.3, 50).p_value for s in (draws**2).sum(1)])
+    two = np.array([noise_tests.two_sided(s, 0.3, 50).p_value for s in (draws**2).sum(1)])
+    added = np.array([noise_tests.lower_tail(s, 0.3, 50).p_value for s in ((draws + 0.2) ** 2).sum(1)])
+    for level in (0.01, 0.1, 0.5):
+        assert (one <= level).sum() == pytest.approx(2000 * level, abs=5 * math.sqrt(2000 * level))
+        assert (two <= level).sum() == pytest.approx(2000 * level, abs=5 * math.sqrt(2000 * level))
+        assert (added <= level).sum() < (one <= level).sum()
+
+
+@pytest.mark.parametrize("count", [100, 5000])
+@pytest.mark.parametrize(
+    ("test", "sign"), [(noise_tests.lower_tail, -1), (noise_tests.two_sided, -1), (noise_tests.two_sided, 1)]
+)
+def test_a_detectable_deviation_is_detected(count: int, test: object, sign: int) -> None:
+    assert callable(test)
+    detectable = test(float(count), 1.0, count).detectable
+    rng = np.random.default_rng(1)
+    sums = (rng.standard_normal((400, count)) ** 2).sum(1) * (1 + sign * detectable) ** 2
+    rejected = sum(test(s, 1.0, count).p_value <= LEVEL for s in sums)
+    assert rejected >= stats.binom.ppf(0.001, 400, 0.99)
+    # ... and a much smaller one is not, so that the number is not merely large.
+    sums = (rng.standard_normal((400, count)) ** 2).sum(1) * (1 + sign * 0.5 * detectable) ** 2
+    assert sum(test(s, 1.0, count).p_value <= LEVEL for s in sums) < 200
+
+
+def test_what_else_is_in_the_sum_costs_power_up_to_all_of_it() -> None:
+    alone = noise_tests.lower_tail(1000.0, 1.0, 1000)
+    beside = noise_tests.lower_tail(1200.0, 1.0, 1000)
+    swamped = noise_tests.lower_tail(5000.0, 1.0, 1000)
+    assert alone.detectable is not None
+    assert beside.detectable is not None
+    assert 0 < alone.detectable < beside.detectable < 1
+    assert swamped.detectable is None
+    assert swamped.p_value == 1.0
+
+
+def test_no_declared_noise_leaves_nothing_to_see() -> None:
+    assert noise_tests.lower_tail(3.0, 0.0, 10).detectable is None
+    assert noise_tests.lower_tail(3.0, 0.0, 10).p_value == 1.0
+    assert noise_tests.two_sided(0.0, 0.0, 10).p_value == 1.0
+    assert noise_tests.two_sided(1e-9, 0.0, 10).p_value == 0.0
+
+
+@pytest.mark.parametrize("bad", [(-1.0, 1.0, 3), (math.nan, 1.0, 3), (1.0, -1.0, 3), (1.0, math.inf, 3), (1.0, 1.0, 0)])
+def test_impossible_arguments_are_refused(bad: tuple[float, float, int]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        noise_tests.lower_tail(*bad)
+
+
+@pytest.mark.parametrize(("width", "steps"), [(18, 2), (5, 4), (34, 20)])
+def test_p_values_of_the_correlation_hold_where_pairs_are_few(width: int, steps: int) -> None:
+    """By the normal law they did not: 18 pairs reached 1e-4 four times too often."""
+    rng = np.random.default_rng(0)
+    draws = rng.standard_normal((6000, steps, width))
+    products = (draws[:, 1:] * draws[:, :-1]).sum((1, 2))
+    pairs, count = width * (steps - 1), width * steps
+    p_values = np.array([noise_tests.correlation(float(x), pairs, count).p_value for x in products])
+    for level in (0.1, 0.01, 0.001):
+        assert (p_values <= level).mean() <= level
+    assert noise_tests.correlation(0.0, pairs, count).p_value == 1.0
+
+
+@pytest.mark.parametrize(("chains", "steps"), [(1, 2), (3, 7), (400, 50)])
+def test_chernoff_uses_the_determinant_of_the_chains(chains: int, steps: int) -> None:
+    path = np.diag(np.ones(steps - 1), 1) + np.diag(np.ones(steps - 1), -1)
+    pairs, count, x = chains * (steps - 1), chains * steps, 0.8 * chains * (steps - 1)
+    best = min(
+        -0.5 * chains * float(np.linalg.slogdet(np.eye(steps) - s * path)[1]) - s * x
+        for s in np.linspace(0.001, 0.499, 300)
+    )
+    found = noise_tests.correlation(-x, pairs, count)
+    assert found.p_value == pytest.approx(min(1.0, 2 * math.exp(best)), rel=0.01)
+    assert found.measured == pytest.approx(-0.8)
+
+
+def test_the_correlation_of_many_pairs_is_normal() -> None:
+    found = noise_tests.correlation(5.0 * math.sqrt(200_000), 200_000, 210_000)
+    assert found.p_value == pytest.approx(2 * stats.norm.sf(5.0))
+    assert found.detectable == pytest.approx((stats.norm.isf(LEVEL / 2) + stats.norm.isf(0.01)) / math.sqrt(200_000))
+    assert noise_tests.correlation(1.0, 17, 34).detectable is None
+    with pytest.raises(ValueError, match="pairs"):
+        noise_tests.correlation(1.0, 5, 5)
+
+
+def test_many_correlations_are_corrected_for() -> None:
+    one, many = (
+        noise_tests.correlation(5.0 * 450, 200_000, 210_000),
+        noise_tests.correlation(5.0 * 450, 200_000, 210_000, tried=9),
+    )
+    assert many.p_value == pytest.approx(9 * one.p_value)
+    assert many.detectable > one.detectable
+    with pytest.raises(ValueError, match="tried"):
+        noise_tests.correlation(1.0, 5, 10, tried=0)
+
+
+def test_the_quietest_coordinate_and_layer() -> None:
+    rng = np.random.default_rng(5)
+    p_coordinates, p_layers = [], []
+    for _ in range(400):
+        squares = rng.standard_normal((30, 20)) ** 2
+        sums = squares.sum(0)
+        p_coordinates.append(noise_tests.least_coordinate(float(sums.min()), 30, 20).p_value)
+        parts = {"a": (float(sums[:5].sum()), 150), "b": (float(sums[5:].sum()), 450)}
+        p_layers.append(noise_tests.quietest(parts)[1].p_value)
+    for level in (0.1, 0.01):
+        assert (np.array(p_coordinates) <= level).sum() <= stats.binom.ppf(0.999, 400, level)
+        assert (np.array(p_layers) <= level).sum() <= stats.binom.ppf(0.999, 400, level)
+    assert noise_tests.least_coordinate(0.0, 30, 20).p_value == 0.0
+    name, found = noise_tests.quietest({"a": (150.0, 150), "b": (450.0 * 0.3, 450)})
+    assert name == "b"
+    assert found.p_value < LEVEL
+
+
+def test_a_detectable_coordinate_or_layer_is_detected() -> None:
+    rng = np.random.default_rng(6)
+    detectable = noise_tests.least_coordinate(200.0, 200, 500).detectable
+    sums = (rng.standard_normal((400, 200)) ** 2).sum(1) * (1 - detectable) ** 2
+    found = sum(noise_tests.least_coordinate(float(s), 200, 500).p_value <= LEVEL for s in sums)
+    assert found >= stats.binom.ppf(0.001, 400, 0.99)
+    _, layer = noise_tests.quietest({"small": (100.0, 100), "large": (9000.0, 9000)})
+    sums = (rng.standard_normal((400, 100)) ** 2).sum(1) * (1 - layer.detectable) ** 2
+    found = sum(
+        noise_tests.quietest({"small": (float(s), 100), "large": (9000.0, 9000)})[1].p_value <= LEVEL for s in sums
+    )
+    assert found >= stats.binom.ppf(0.001, 400, 0.99)
+
+
+def test_the_lower_tail_of_the_smallest_numbers_is_a_logarithm() -> None:
+    assert noise_tests.log_lower_tail(5e-324, 30.0) == -math.inf
+    assert math.isfinite(noise_tests.log_lower_tail(1e-320, 30.0))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 300])
+def test_products_agree_with_loops(steps: int) -> None:
+    rng = np.random.default_rng(steps)
+    rows, earlier = rng.standard_normal((steps, 5)), rng.standard_normal((steps, 5))
+    found = noise_tests.products(rows, earlier)
+    lags, largest = np.zeros(steps), 0.0
+    for t in range(steps):
+        for s in range(t):
+            product = float(rows[t] @ earlier[s])
+            lags[t - s] += product
+            if abs(product) > abs(largest):
+                largest = product
+    np.testing.assert_allclose(found.lags, lags, atol=1e-9)
+    assert found.largest == pytest.approx(largest)
+
+
+def test_two_runs() -> None:
+    rng = np.random.default_rng(0)
+    one, other = rng.standard_normal((9, 4)), rng.standard_normal((7, 4))
+    assert abs(noise_tests.largest_across(one, other)) == pytest.approx(np.abs(one @ other.T).max())
+
+
+def p_values(rows: np.ndarray) -> tuple[float, float]:
+    steps, width = rows.shape
+    found = noise_tests.products(rows)
+    lag = noise_tests.worst_lag(found.lags)
+    pairs = steps * (steps - 1) // 2
+    return (
+        noise_tests.correlation(float(found.lags[lag]), (steps - lag) * width, steps * width, steps // 2, "").p_value,
+        noise_tests.correlation(found.largest, width, 2 * width, pairs, "").p_value,
+    )
+
+
+def test_fresh_noise_passes() -> None:
+    rng = np.random.default_rng(1)
+    found = np.array([p_values(rng.standard_normal((30, 64))) for _ in range(300)])
+    for level in (0.1, 0.01):
+        assert (found <= level).mean() <= level
+
+
+def test_noise_that_returns_is_seen_at_its_lag_or_in_its_pair() -> None:
+    rng = np.random.default_rng(2)
+    epoch = np.tile(rng.standard_normal((10, 256)), (4, 1))  # a generator seeded anew each epoch
+    assert noise_tests.worst_lag(noise_tests.products(epoch).lags) % 10 == 0
+    assert p_values(epoch)[0] < LEVEL
+    pool = rng.standard_normal((200, 1024))
+    drawn = pool[rng.integers(0, 200, 60)]  # a pool that is drawn from
+    assert p_values(drawn)[1] < LEVEL
+
+
+def test_the_worst_lag_of_few_rows() -> None:
+    assert noise_tests.worst_lag(np.zeros(1)) == 0
+    assert noise_tests.worst_lag(np.array([0.0, -3.0, 1.0])) == 1
+    assert noise_tests.worst_lag(np.array([0.0, 1.0, 3.0, 9.0])) == 2  # lags beyond half of the run are not tested

@@ -1,0 +1,358 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from dpspec.contract import Check, FrozenMap, Phase
+from dpspec.stats.conformance import expectations, sampling, table
+from dpspec.stats.conformance.evidence import BatchSums, RunEvidence, SamplingSums
+from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
+from dpspec.stats.truncated_binomial import TruncatedSize
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.02, 0.4, 0.9, 1.0])
+def test_rate_p_values_are_valid_by_enumeration(rate: float) -> None:
+    n = 40
+    p = np.array([sampling.inclusions(k, n, rate).p_value for k in range(n + 1)])
+    mass = stats.binom.pmf(range(n + 1), n, rate)
+    for level in [1e-6, 0.01, 0.05, 0.5, *p]:
+        assert mass[p <= level].sum() <= level + 1e-12
+
+
+@pytest.mark.parametrize(("chances", "rate"), [(20_000, 0.01), (100_000, 0.3)])
+def test_a_detectable_rate_is_detected(chances: int, rate: float) -> None:
+    detectable = sampling.inclusions(0, chances, rate).detectable
+    assert detectable is not None
+    rng = np.random.default_rng(2)
+    for sign in (-1, 1):
+        drawn = rng.binomial(chances, rate * (1 + sign * detectable), 400)
+        assert sum(sampling.inclusions(int(k), chances, rate).p_value <= LEVEL for k in drawn) >= 400 * 0.97
+        drawn = rng.binomial(chances, rate * (1 + sign * 0.5 * detectable), 400)
+        assert sum(sampling.inclusions(int(k), chances, rate).p_value <= LEVEL for k in drawn) < 200
+
+
+@pytest.mark.parametrize("rate", [1e-300, 1e-320])
+def test_a_record_that_is_hardly_ever_drawn_is_surprising(rate: float) -> None:
+    assert sampling.inclusions(1, 200, rate).p_value < 1e-15
+    assert sampling.record_spread(200, 1, 1, 1437, rate).p_value < 1e-6
+    assert sampling.record_spread(200, 0, 0, 1437, rate).p_value == 1.0
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.75])
+def test_variance_p_values_are_valid_by_enumeration(rate: float) -> None:
+    steps, records = 3, 5
+    mass = stats.binom.pmf(range(records + 1), records, rate)
+    law = TruncatedSize(records, rate, records)
+    two_sided, lower = [], []
+    for sizes in product(range(records + 1), repeat=steps):
+        sums = steps, sum(sizes), sum(s * s for s in sizes)
+        probability = math.prod(mass[s] for s in sizes)
+        two_sided.append((sampling.record_spread(*sums, records, rate).p_value, probability))
+        lower.append((sampling.evenness(*sums, law).p_value, probability))
+    for outcomes in (two_sided, lower):
+        for level in {1e-6, 0.01, 0.05, 0.2, *(p for p, _ in outcomes)}:
+            assert math.fsum(probability for p, probability in outcomes if p <= level) <= level + 1e-12
+
+
+@pytest.mark.parametrize(("steps", "records", "rate"), [(300, 5000, 0.02), (1000, 200, 0.5), (500, 10_000, 0.0002)])
+def test_poisson_batches_pass_and_fixed_ones_do_not(steps: int, records: int, rate: float) -> None:
+    law = TruncatedSize(records, rate, records)
+    for seed in range(50):
+        sizes = np.random.default_rng(seed).binomial(records, rate, steps)
+        assert sampling.evenness(steps, int(sizes.sum()), int((sizes**2).sum()), law).p_value > 1e-3
+    size = round(records * rate)
+    assert sampling.evenness(steps, steps * size, steps * size**2, law).p_value < 1e-12
+
+
+@pytest.mark.parametrize("steps", [200, 2000])
+def test_a_detectable_spread_is_detected(steps: int) -> None:
+    records, rate = 100_000, 0.1
+    law = TruncatedSize(records, rate, records)
+    mean, variance = records * rate, records * rate * (1 - rate)
+    rng = np.random.default_rng(4)
+
+    def rejected(test: Callable[..., Measurement], ratio: float, *more: Any) -> int:
+        found = 0
+        for _ in range(100):
+            sizes = np.rint(mean + math.sqrt(variance * ratio) * rng.standard_normal(steps)).astype(int)
+            found += test(steps, int(sizes.sum()), int((sizes**2).sum()), *more).p_value <= LEVEL
+        return found
+
+    even = sampling.evenness(steps, 0, 0, law).detectable
+    both = sampling.record_spread(steps, 0, 0, records, rate).detectable
+    assert even is not None
+    assert both is not None
+    assert rejected(sampling.evenness, 1 - even, law) >= stats.binom.ppf(0.001, 100, 0.99)
+    for ratio in (max(0.0, 1 - both), 1 + both):
+        assert rejected(sampling.record_spread, ratio, records, rate) >= stats.binom.ppf(0.001, 100, 0.99)
+
+
+def test_too_few_small_batches_can_show_nothing() -> None:
+    assert sampling.evenness(2, 2, 2, TruncatedSize(100, 0.01, 100)).detectable is None
+    assert sampling.evenness(9, 0, 0, TruncatedSize(1437, 1e-300, 1437)).p_value == 1.0
+
+
+@pytest.mark.parametrize("bad", [(0, 0, 0), (3, 9, 1)])
+def test_impossible_batch_counts_are_refused(bad: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="counts have the sum"):
+        sampling.evenness(*bad, TruncatedSize(5, 0.5, 5))
+    with pytest.raises(ValueError, match="counts have the sum"):
+        sampling.record_spread(*bad, 5, 0.5)
+
+
+def test_impossible_inclusion_counts_are_refused() -> None:
+    for bad in [(5, 4, 0.5), (1, 4, -0.1), (0, 0, 0.5)]:
+        with pytest.raises(ValueError, match=r"need|rate"):
+            sampling.inclusions(*bad)
+
+
+def overlaps(batches: np.ndarray, lag: int) -> tuple[int, int]:
+    """How many records batches (steps, records) share with those ``lag`` steps before, and how many those hold."""
+    return int((batches[lag:] & batches[:-lag]).sum()), int(batches[:-lag].sum())
+
+
+@pytest.mark.parametrize("lag", [1, 5])
+@pytest.mark.parametrize("scheme", ["poisson", "fixed"])
+def test_independent_batches_pass(lag: int, scheme: str) -> None:
+    rng = np.random.default_rng(7)
+    p = []
+    for _ in range(200):
+        coins = rng.random((25, 60))
+        batches = coins < 0.2 if scheme == "poisson" else np.argsort(coins, axis=1) < 12
+        p.append(sampling.overlap(lag, *overlaps(batches, lag), 0.2).p_value)
+    for level in (0.3, 0.1, 0.01):
+        assert (np.array(p) <= level).mean() <= level
+
+
+def test_an_order_that_is_gone_through_does_not() -> None:
+    rng = np.random.default_rng(8)
+    shuffled = np.concatenate([rng.permutation(500).reshape(10, 50) for _ in range(20)])
+    batches = np.zeros((200, 500), dtype=bool)
+    batches[np.arange(200)[:, None], shuffled] = True
+    found = sampling.overlap(1, *overlaps(batches, 1), 0.1)
+    assert found.p_value < LEVEL
+    assert found.measured < 0.02
+    always = np.zeros((200, 500), dtype=bool)
+    always[np.arange(200)[:, None], np.arange(500).reshape(10, 50)[np.arange(200) % 10]] = True
+    assert sampling.overlap(10, *overlaps(always, 10), 0.1).p_value < LEVEL
+    counts = batches.sum(0)
+    even = sampling.record_spread(500, int(counts.sum()), int((counts**2).sum()), 200, 0.1)
+    assert even.p_value < LEVEL
+    assert even.measured < 0.1
+
+
+def test_a_detectable_overlap_is_detected() -> None:
+    chances, rate = 3000, 0.1
+    detectable = sampling.overlap(1, 300, chances, rate).detectable
+    assert detectable is not None
+    rng = np.random.default_rng(9)
+    for sign in (-1, 1):
+        common = rng.binomial(chances, rate * (1 + sign * detectable), 300)
+        rejected = sum(sampling.overlap(1, int(k), chances, rate).p_value <= LEVEL for k in common)
+        assert rejected >= stats.binom.ppf(0.001, 300, 0.98)
+        common = rng.binomial(chances, rate * (1 + sign * 0.4 * detectable), 300)
+        assert sum(sampling.overlap(1, int(k), chances, rate).p_value <= LEVEL for k in common) < 150
+    assert sampling.overlap(1, 1, 20, 0.1).detectable is None
+
+
+@settings(max_examples=25)
+@given(chances=st.integers(20, 300), rate=st.floats(0.02, 0.9), fewer=st.booleans())
+@example(chances=27, rate=0.535, fewer=False)  # where a normal law promised 0.99 and the binomial keeps 0.906
+def test_what_a_test_of_overlaps_would_see_it_sees_with_the_stated_power(
+    chances: int, rate: float, fewer: bool
+) -> None:
+    """Oracle: the binomial law, summed over all counts that are rejected."""
+    detectable = sampling.overlap(1, round(chances * rate), chances, rate, fewer=fewer).detectable
+    assume(detectable is not None)
+    assert detectable is not None
+    counts = np.arange(chances + 1)
+    seen = np.array([sampling.overlap(1, int(k), chances, rate, fewer=fewer).p_value <= LEVEL for k in counts])
+    others = [rate * (1.0 + detectable), *([rate * (1.0 - detectable)] if fewer else [])]
+    powers = [float(stats.binom.pmf(counts, chances, other)[seen].sum()) for other in others if 0.0 < other < 1.0]
+    assert all(power >= POWER - 1e-9 for power in powers)
+
+
+def test_impossible_overlaps_are_refused() -> None:
+    for bad in [(0, 1, 5, 0.5), (1, 6, 5, 0.5), (1, 1, 0, 0.5), (1, 1, 5, 1.0)]:
+        with pytest.raises(ValueError, match="need"):
+            sampling.overlap(*bad)
+
+
+def test_weighted_records_are_uneven() -> None:
+    rng = np.random.default_rng(10)
+    rates = np.where(np.arange(400) % 2, 0.05, 0.15)
+    counts = (rng.random((150, 400)) < rates).sum(0)
+    assert sampling.record_spread(400, int(counts.sum()), int((counts**2).sum()), 150, 0.1).p_value < LEVEL
+    counts = (rng.random((150, 400)) < 0.1).sum(0)
+    assert sampling.record_spread(400, int(counts.sum()), int((counts**2).sum()), 150, 0.1).p_value > 1e-3
+
+
+Inside = npt.NDArray[np.bool_]
+
+RECORDS, SIZE, STEPS = 400, 40, 300
+
+PHASE = {"steps": STEPS, "noise_multiplier": 1.0, "clip_norm": 1.0}
+FIXED = FrozenMap({**PHASE, "sampling": {"scheme": "fixed", "batch_size": SIZE}})
+TRUNCATED = FrozenMap({**PHASE, "sampling": {"scheme": "truncated-poisson", "rate": 0.1, "max_batch": 44}})
+
+
+def fixed(coins: npt.NDArray[np.float64]) -> Inside:
+    """Batches of a fixed size, (steps, records): those of the lowest coins."""
+    return np.asarray(coins.argsort(axis=1).argsort(axis=1) < SIZE)
+
+
+def truncated(coins: npt.NDArray[np.float64]) -> Inside:
+    return np.asarray((coins < 0.1) & (coins.argsort(axis=1).argsort(axis=1) < 44))
+
+
+def the_check(inside: Inside, phase: FrozenMap, *, counted: bool = True) -> Check:
+    sizes, counts = inside.sum(axis=1), inside.sum(axis=0)
+    sums = BatchSums(
+        steps=len(sizes),
+        total=int(sizes.sum()),
+        squares=int((sizes**2).sum()),
+        spread=int((counts**2).sum()),
+        above=sampling.excess(counts, len(sizes) * 0.1) if counted else None,
+    )
+    run = RunEvidence(sampling_log=SamplingSums(records=inside.shape[1], batches=(sums,)))
+    checks = table.of_runs([Phase.of(phase)], [run])
+    (found,) = [check for check in checks if check.note.startswith("inclusions per record")]
+    return found
+
+
+SCHEMES = pytest.mark.parametrize(("draw", "phase"), [(fixed, FIXED), (truncated, TRUNCATED)])
+
+
+@SCHEMES
+def test_a_record_in_every_batch_is_seen(draw: Callable[..., Inside], phase: FrozenMap) -> None:
+    coins = np.random.default_rng(3).random((STEPS, RECORDS))
+    coins[:, 0] = 0.0
+    found = the_check(draw(coins), phase)
+    assert found.p_value < 1e-12
+    assert found.detectable is not None
+    assert found.declared is not None
+    assert found.measured is not None
+    assert found.measured > (1.0 + found.detectable) * found.declared
+
+
+@SCHEMES
+def test_records_drawn_at_two_rates_are_seen(draw: Callable[..., Inside], phase: FrozenMap) -> None:
+    """Half of them 1.3 times as often as declared, the others 0.7 times."""
+    coins = np.random.default_rng(4).random((STEPS, RECORDS))
+    coins[:, : RECORDS // 2] /= 1.3
+    coins[:, RECORDS // 2 :] /= 0.7
+    assert the_check(draw(coins), phase).p_value < 1e-6
+
+
+@SCHEMES
+def test_sound_batches_are_not_surprising(draw: Callable[..., Inside], phase: FrozenMap) -> None:
+    rng = np.random.default_rng(5)
+    p_values = [the_check(draw(rng.random((STEPS, RECORDS))), phase).p_value for _ in range(20)]
+    assert min(p_values) > 1e-2
+
+
+def test_the_promised_power_is_there() -> None:
+    """A mean excess as large as the plan says is rejected nearly always: of half of the records, drawn more often."""
+    promised = next(
+        check.detectable
+        for check in expectations.foresee(
+            expectations.Run(
+                phases=[FIXED],
+                records=RECORDS,
+                parameters=10,
+                groups={},
+                capabilities=["sampling-log"],
+            )
+        )
+        if check.note.startswith("inclusions per record")
+    )
+    assert promised is not None
+    assert 0.0 < promised < 2.0
+    rng = np.random.default_rng(6)
+    rejected, uneven = 0, 1.0
+    declared = the_check(fixed(rng.random((STEPS, RECORDS))), FIXED).declared
+    assert declared is not None
+    while np.mean([excess_of(rng, uneven) for _ in range(20)]) < (1.0 + promised) * declared:
+        uneven += 0.05
+    for _ in range(30):
+        rejected += the_check(fixed(weighted(rng, uneven)), FIXED).p_value <= 1e-6
+    assert rejected >= 29
+
+
+def weighted(rng: np.random.Generator, uneven: float) -> npt.NDArray[np.float64]:
+    coins = rng.random((STEPS, RECORDS))
+    coins[:, : RECORDS // 2] /= uneven
+    return coins
+
+
+def excess_of(rng: np.random.Generator, uneven: float) -> float:
+    return sampling.excess(fixed(weighted(rng, uneven)).sum(axis=0), STEPS * 0.1) / RECORDS
+
+
+def test_without_counts_the_check_abstains() -> None:
+    found = the_check(fixed(np.random.default_rng(1).random((STEPS, RECORDS))), FIXED, counted=False)
+    assert (found.p_value, found.detectable) == (1.0, None)
+    assert found.note.startswith("inclusions per record, phase 1, not tested: ")
+
+
+@pytest.mark.parametrize(("records", "size", "steps"), [(3, 1, 4), (4, 2, 3), (3, 2, 5), (5, 2, 2)])
+def test_the_tail_is_above_that_of_all_batches_of_a_fixed_size(records: int, size: int, steps: int) -> None:
+    batches = [np.isin(np.arange(records), chosen) for chosen in combinations(range(records), size)]
+    rate, chance = size / records, 1.0 / len(batches) ** steps
+    above = sorted(sampling.excess(sum(run), steps * rate) for run in product(batches, repeat=steps))
+    assert_tail(above, chance, records, steps, rate)
+
+
+@pytest.mark.parametrize(("records", "cap", "steps", "rate"), [(3, 1, 3, 0.4), (3, 2, 3, 0.7), (2, 1, 5, 0.3)])
+def test_the_tail_is_above_that_of_all_truncated_batches(records: int, cap: int, steps: int, rate: float) -> None:
+    law: dict[tuple[int, ...], float] = {}
+    for entered in product((0, 1), repeat=records):
+        inside = [number for number, one in enumerate(entered) if one]
+        kept = list(combinations(inside, min(cap, len(inside))))
+        for chosen in kept:
+            key = tuple(int(number in chosen) for number in range(records))
+            chance = rate ** len(inside) * (1.0 - rate) ** (records - len(inside))
+            law[key] = law.get(key, 0.0) + chance / len(kept)
+    runs = [
+        (sampling.excess(np.sum(run, axis=0), steps * rate), float(np.prod([law[batch] for batch in run])))
+        for run in product(law, repeat=steps)
+    ]
+    for total in sorted({above for above, _ in runs}):
+        exact = sum(chance for above, chance in runs if above >= total - 1e-9)
+        assert sampling.record_excess(records, total, steps, rate).p_value >= exact * (1.0 - 1e-9)
+
+
+def assert_tail(above: Sequence[float], chance: float, records: int, steps: int, rate: float) -> None:
+    assert sampling.record_excess(records, above[0], steps, rate).p_value == pytest.approx(1.0, abs=1e-6)
+    for number, total in enumerate(above):
+        exact = chance * (len(above) - number)
+        assert sampling.record_excess(records, total, steps, rate).p_value >= exact * (1.0 - 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 30), min_size=1, max_size=40),
+    more=st.integers(1, 9),
+    rate=st.floats(0.01, 0.99),
+)
+def test_p_falls_where_a_record_is_drawn_more_often(counts: list[int], more: int, rate: float) -> None:
+    steps = 40
+    before = sampling.record_excess(len(counts), sampling.excess(counts, steps * rate), steps, rate)
+    counts[0] += more
+    after = sampling.record_excess(len(counts), sampling.excess(counts, steps * rate), steps, rate)
+    assert after.p_value <= before.p_value * (1.0 + 1e-6)
+    assert 0.0 <= after.p_value <= 1.0
+
+
+def test_an_excess_is_no_more_than_the_squares() -> None:
+    sums = BatchSums(steps=2, total=4, squares=8, spread=4, above=5.0)
+    assert "above must be at most spread" in str(SamplingSums(records=4, batches=(sums,)).problem())

@@ -1,0 +1,242 @@
+"""A run exactly as declared is put to all tests: none is rejected, and every change of the evidence is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dpspec import json_records
+from dpspec.contract import FrozenMap, Phase, thaw
+from dpspec.engine.judging.conformance_status import conformance_of
+from dpspec.stats.conformance import expectations, table
+from dpspec.stats.conformance.evidence import ReportedSteps, RunEvidence, arranged, looked
+
+PHASE = FrozenMap(
+    {"steps": 200, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.05}}
+)
+ALL = ("iterates", "sampling-log", "noise-log", "norm-log", "gradient-canaries")
+
+
+def run(*phases, capabilities=ALL, trials=1, groups=None):
+    return expectations.Run(
+        phases=phases or (PHASE,),
+        records=2000,
+        parameters=3000,
+        groups={1: 200, 4: 200} if groups is None else groups,
+        capabilities=capabilities,
+        trials=trials,
+    )
+
+
+def evidence(of):
+    return FrozenMap(json_records.write(expectations.as_declared(of)))
+
+
+def judged(phases, evidence):
+    return table.checks(phases, [FrozenMap(arranged(one)) for one in evidence])
+
+
+def test_a_run_as_declared_passes_everything():
+    checks = list(judged([PHASE], [evidence(run()), evidence(run())]))
+    assert len({(c.assumption, c.observed, c.note, c.test) for c in checks}) == len(checks) > 15
+    assert min(c.p_value for c in checks) > 0.05
+    for check in checks:
+        if check.assumption not in ("steps", "update"):
+            assert check.measured == pytest.approx(check.declared, abs=0.02)
+
+
+def changed(path, value, phase=PHASE):
+    plain = thaw(evidence(run(phase)))
+    *where, last = path
+    at = plain
+    for key in where:
+        at = at[key]
+    at[last] = value(at[last]) if callable(value) else value
+    return [c for c in judged([phase], [FrozenMap(plain)]) if c.p_value < 1e-9]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "assumption"),
+    [
+        (["steps"], 201, "steps"),
+        (["noise", "statistic"], lambda v: 0.9 * v, "noise-scale"),
+        (["noise_log", "statistic"], lambda v: 1.1 * v, "noise-scale"),
+        (["noise_log", "lag"], {"lag": 50, "products": -20_000.0}, "fresh-noise"),
+        (["noise_log", "pair"], 2900.0, "fresh-noise"),
+        (["noise_log", "twin", "largest"], 2900.0, "fresh-noise"),
+        (["measured", "coordinates", "least"], 1.0, "noise-isotropy"),
+        (["measured", "drift", "total"], 3000.0, "update"),
+        (["measured", "lag", "total"], 3000.0, "fresh-noise"),
+        (["signal", "draws"], 2.0, "contribution"),
+        (["sampling_log", "batches", 0], {"steps": 200, "total": 22_000, "squares": 2_440_000}, "sampling"),
+        (["sampling_log", "batches", 0, "squares"], 200 * 100**2, "sampling"),
+        (["sampling_log", "batches", 0, "spread"], lambda v: round(1.1 * v), "sampling"),
+        (["sampling_log", "batches", 0, "overlaps"], [[1, 0, 19_000]], "sampling"),
+        (["sampling_log", "repeats"], 1, "sampling"),
+        (["norm_log", "largest"], 1.01, "clipping"),
+        (["norm_log", "missing"], -3, "clipping"),
+        (["norm_log", "astray"], 1, "clipping"),
+        (["states", "still"], 1, "steps"),
+        (["states", "apart"], 1, "steps"),
+        (["told", "noise"], 199, "steps"),
+    ],
+)
+def test_every_deviation_is_told_by_its_assumption(path, value, assumption):
+    assert assumption in {check.assumption for check in changed(path, value)}
+
+
+def test_a_quiet_layer_is_named():
+    plain = thaw(evidence(run()))
+    plain["measured"]["layers"] = {"body": [200_000.0, 200_000], "head": [9_000.0, 20_000]}
+    (check,) = [c for c in judged([PHASE], [FrozenMap(plain)]) if c.test.endswith("quietest layer, head")]
+    assert check.p_value < 1e-9
+    assert check.detectable > 0.1
+
+
+def test_what_rounding_can_have_done_is_taken_off():
+    plain = thaw(evidence(run()))
+    plain["measured"]["drift"] = {"total": 3000.0, "unit": 100.0}
+    plain["measured"]["rounding"] = 3000.0
+    (check,) = [c for c in judged([PHASE], [FrozenMap(plain)]) if c.assumption == "update"]
+    assert check.p_value == 1.0
+
+
+@pytest.mark.parametrize("scheme", [{"scheme": "fixed", "batch_size": 100}, {"scheme": "full"}])
+def test_other_schemes_have_exact_sizes(scheme):
+    phase = FrozenMap({**PHASE, "sampling": scheme})
+    checks = list(judged([phase], [evidence(run(phase))]))
+    assert min(c.p_value for c in checks) > 0.05
+    assert any(c.test == "batch sizes, exact" for c in checks)
+    assert any("in common" in c.test for c in checks) == (scheme["scheme"] == "fixed")
+    assert changed(["sampling_log", "batches", 0, "total"], lambda v: v - 1, phase)
+
+
+def test_shuffled_batches_are_held_against_their_epochs():
+    """As promised; and what is no martingale is not tested, which says so."""
+    phase = FrozenMap({**PHASE, "sampling": {"scheme": "shuffled", "batch_size": 100}})
+    checks = list(judged([phase], [evidence(run(phase))]))
+    assert min(c.p_value for c in checks) > 0.05
+    drawn = [c.note.partition(",")[0] for c in checks if c.note.endswith("phase 1")]
+    assert drawn == ["batch size", "batches of each epoch", "batches of different epochs"]
+    left = {(c.assumption, c.detectable) for c in checks if "depends on the epoch's other batches" in c.note}
+    assert left == {("update", None), ("fresh-noise", None)}
+    assert changed(["sampling_log", "batches", 0, "total"], lambda v: v - 1, phase)
+    assert changed(["sampling_log", "batches", 0, "early"], lambda v: v + 1, phase)
+
+
+def test_what_is_foreseen_is_what_will_be_seen():
+    """The detectable deviations of a run as declared are those that the plan names."""
+    planned = {(c.assumption, c.note): c for c in expectations.foresee(run())}
+    made = {(c.assumption, c.note): c for c in judged([PHASE], [evidence(run())])}
+    assert set(planned) == set(made)
+    for key, check in planned.items():
+        assert check.p_value == 1.0
+        assert check.measured is None
+        assert check.detectable == made[key].detectable
+
+
+@pytest.mark.parametrize("sigma", [1e-200, 5e-324])
+def test_noise_without_a_variance_is_foreseen_as_none(sigma):
+    """The variance of so little noise is 0 in floating point: there is nothing to measure."""
+    tiny, none = (list(expectations.foresee(run(FrozenMap({**PHASE, "noise_multiplier": s})))) for s in (sigma, 0.0))
+    assert [(c.assumption, c.test, c.observed) for c in tiny] == [(c.assumption, c.test, c.observed) for c in none]
+
+
+def test_few_looks_foresee_what_a_run_of_so_many_steps_would_see():
+    """Of the released models every eighth is looked at; what the backend reports is of all steps as ever."""
+    later = FrozenMap({**PHASE, "steps": 600, "noise_multiplier": 2.0})
+    few = {(c.assumption, c.note, c.observed): c for c in expectations.foresee(replace(run(PHASE, later), looks=100))}
+    short = [FrozenMap({**phase, "steps": steps}) for phase, steps in ((PHASE, 25), (later, 75))]
+    less = {(c.assumption, c.note, c.observed): c for c in expectations.foresee(run(*short))}
+    every = {(c.assumption, c.note, c.observed): c for c in expectations.foresee(run(PHASE, later))}
+    assert set(few) == set(less) == set(every)
+    for key, check in few.items():
+        assert check.detectable == (less if check.observed == "measured" else every)[key].detectable
+
+
+@pytest.mark.parametrize(("steps", "looks", "seen"), [(50, 6, [0, 10, 20, 29, 39, 49]), (5, 1, [0]), (2, 9, [0, 1])])
+def test_looks_are_spread_evenly(steps, looks, seen):
+    assert looked(steps, looks).nonzero()[0].tolist() == seen
+    assert looked(steps, None).all()
+
+
+def test_less_is_foreseen_of_a_backend_that_shows_less():
+    names = {c.assumption for c in expectations.foresee(run(capabilities=("iterates",)))}
+    assert names == {"steps", "noise-scale", "noise-isotropy", "update", "fresh-noise"}
+    assert {c.observed for c in expectations.foresee(run(capabilities=("sampling-log",)))} == {"reported"}
+    assert list(expectations.foresee(run(capabilities=()))) == []
+    quiet = FrozenMap({**PHASE, "noise_multiplier": 0.0})
+    assert {c.assumption for c in expectations.foresee(run(quiet))} == {"steps", "sampling", "clipping", "contribution"}
+
+
+def test_two_phases_are_tested_apart():
+    other = FrozenMap({**PHASE, "steps": 100, "sampling": {"scheme": "fixed", "batch_size": 50}})
+    found = list(table.checks([PHASE, other], [evidence(run(PHASE, other))]))
+    assert {"rate, phase 1", "batch size, phase 2"} <= {c.note for c in found}
+    assert min(c.p_value for c in found) > 0.05
+
+
+def test_what_speaks_of_rows_is_kept_inside_and_marked():
+    kept = arranged(evidence(run()))
+    assert set(kept["internal"]) == {"noise", "measured", "signal", "norm_log"}
+    assert not set(kept["internal"]) & set(kept)
+    private = [c for c in table.checks([PHASE], [FrozenMap(kept)]) if c.privacy == "data-dependent"]
+    public = [c for c in table.checks([PHASE], [FrozenMap(kept)]) if c.privacy == "public"]
+    assert {c.assumption for c in private} >= {"noise-scale", "update", "contribution", "clipping"}
+    assert {c.assumption for c in public} == {"steps", "noise-scale", "fresh-noise", "sampling"}
+    assert all(c.privacy == "public" for c in table.checks([PHASE], [FrozenMap(kept)], privacy="public"))
+    without = FrozenMap({key: value for key, value in kept.items() if key != "internal"})
+    assert [c.test for c in table.checks([PHASE], [without])] == [c.test for c in public]
+
+
+THREE = replace(run(trials=3), twin=False)
+LOGS = {"batches": "sampling_log", "noise": "noise_log", "norms": "norm_log"}
+
+
+def status(runs):
+    checks = list(table.of_runs([Phase.of(phase) for phase in THREE.phases], runs))
+    promised = list(expectations.foresee(THREE))
+    return conformance_of("conforms-within", checks, len(checks), promised, executed=True).status
+
+
+def without(run, what):
+    """A run without a log, or without released models."""
+    if what == "states":
+        return replace(run, steps=None, states=None, noise=None, measured=None, signal=None)
+    return replace(run, **{LOGS[what]: None, "told": replace(run.told, **{what: None})})
+
+
+@pytest.mark.parametrize("what", [*LOGS, "states"])
+@pytest.mark.parametrize("number", [0, 2])
+def test_one_silent_run_among_three_deviates(what, number):
+    runs = [expectations.as_declared(THREE)] * 3
+    assert status(runs) == "conforms-within"
+    runs[number] = without(runs[number], what)
+    assert status(runs) == "deviates"
+
+
+def test_runs_without_logs_conform_but_runs_with_empty_logs_deviate():
+    run = expectations.as_declared(THREE)
+    assert status([run, RunEvidence(told=ReportedSteps()), run]) == "deviates"
+    # Of many runs only the first ones are logged; of some, released models are not counted either.
+    assert status([run, run, run, RunEvidence(), RunEvidence(steps=run.steps, states=run.states)]) == "conforms-within"
+
+
+def test_a_second_run_that_reports_nothing_is_missing():
+    plan = run()
+    whole = expectations.as_declared(plan)
+    silent = replace(whole, noise_log=replace(whole.noise_log, twin=None))
+    promised = list(expectations.foresee(plan))
+    found = [list(table.of_runs([Phase.of(PHASE)], [one])) for one in (whole, silent)]
+    names = [conformance_of("conforms-within", made, 20, promised, executed=True).status for made in found]
+    assert names == ["conforms-within", "checks-missing"]
+
+
+def test_rows_are_complete_and_have_distinct_names():
+    names = [(row.assumption, row.observed, row.compares) for row in table.TABLE]
+    assert len(set(names)) == len(names)
+    for row in table.TABLE:
+        assert (row.test is None) != (row.of_phase is None)
+        assert bool(row.schemes) == (row.of_phase is not None)
+        assert all((row.evidence, row.null, row.detects))

@@ -1,0 +1,742 @@
+"""Clipped sums over records, users and inserted canaries, and the reuse of a step's sum."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dpspec.contract import Cancelled, FrozenMap, Observer, Resumable, TrainingJob
+from dpspec.training.canaries import CanaryGroups, SignBlocks
+from dpspec.training.gradients import flat_model
+from dpspec.training.gradients.clipping import Clip, Flat, PerLayer, Truncated
+from dpspec.training.gradients.fetching import all_equal
+from dpspec.training.gradients.persample import ClippedSum, FlatModel, per_example_gradients
+from dpspec.training.loop import contributions
+from dpspec.training.loop.checkpoint import Memory
+from dpspec.training.loop.contributions import (
+    RecordsAndCanaries,
+    SparseCanaries,
+    clipped_sparse_sum,
+    clipped_sum,
+    reuse_last_sum,
+)
+from dpspec.training.loop.dpsgd import Contributions, Parts
+from dpspec.training.loop.native import NativeTrainer, parts_of, run_batched, train_with
+from dpspec.training.loop.samplers import Poisson, PoissonUsers, sampler_of
+from dpspec.training.measure.population import population
+from dpspec.training.measure.replayed_step import replayed_step
+from dpspec.training.measure.residuals import Residuals
+from dpspec.training.measure.run_evidence import RunLogs
+
+
+class Dense:
+    """The same canaries for a loop that knows nothing of sparseness."""
+
+    def __init__(self, canaries):
+        self.count, self.gradients = canaries.count, canaries.gradients
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.4])
+@pytest.mark.parametrize("clip_norm", [0.3, 20.0])
+def test_sparse_sums_are_dense_sums(make_model, rows, clip_norm, spread):
+    x, y = rows("mlp", 10)
+    model = FlatModel(make_model("mlp"))
+    canaries = CanaryGroups(SignBlocks(63, 9, seed=1), torch.tensor([0, 0, 3, 8, 8, 8]), 10.0, spread=spread, seed=2)
+    assert isinstance(canaries, SparseCanaries)
+    assert not isinstance(Dense(canaries), SparseCanaries)
+    state, batch = model.initial(), torch.tensor([1, 5, 10, 11, 13, 14])
+    sparse, dense = (RecordsAndCanaries(model, x, y, c)(state, batch, clip_norm) for c in (canaries, Dense(canaries)))
+    assert torch.allclose(sparse.sum, dense.sum, atol=1e-5)
+    assert torch.allclose(sparse.norms, dense.norms, rtol=1e-6)
+    assert float(sparse.norms.max()) <= clip_norm
+
+
+def test_nothing_and_what_is_not_finite_add_nothing(make_model):
+    class Broken:
+        count = 2
+
+        def sparse(self, indices):
+            values = torch.tensor([[1.0, 2.0], [math.inf, 1.0]])
+            return torch.tensor([[0, 1], [1, 2]])[indices], values[indices]
+
+        def gradients(self, indices):
+            raise AssertionError("the sparse form is there")
+
+    state = torch.zeros(5)
+    empty = clipped_sparse_sum(Broken(), state, torch.tensor([], dtype=torch.int64), 1.0)
+    assert torch.equal(empty.sum, state)
+    assert len(empty.norms) == 0
+    both = clipped_sparse_sum(Broken(), state, torch.tensor([0, 1]), 1.0)
+    assert torch.allclose(both.sum, torch.tensor([1.0, 2.0, 0, 0, 0]) / 5**0.5)
+    assert both.norms.tolist() == pytest.approx([1.0, 0.0])
+
+
+@pytest.mark.parametrize("parameters", [60, 65])
+@pytest.mark.parametrize("spread", [0.1, 1.2])
+def test_members_are_turned_by_the_angle_each_its_own_way_within_their_support(parameters, spread):
+    """Blocks of 12 and of 13: an odd block leaves one coordinate unturned."""
+    blocks = SignBlocks(parameters, 5, seed=0)
+    groups = CanaryGroups(blocks, torch.tensor([2] * 4 + [4]), 10.0, spread=spread, seed=3)
+    unit = groups.gradients(torch.arange(5)) / 10.0
+    assert torch.allclose(unit.norm(dim=1), torch.ones(5), atol=1e-6)
+    shared = blocks.directions(torch.tensor([2, 2, 2, 2, 4]))
+    assert torch.allclose((unit * shared).sum(1), torch.full((5,), math.cos(spread)), atol=1e-6)
+    others = blocks.directions(torch.tensor([0, 1, 3]))
+    assert torch.equal(unit @ others.T, torch.zeros(5, 3))
+    pairs = [float((unit[i] - unit[j]).norm()) for i in range(4) for j in range(i)]
+    assert min(pairs) > 0.1 * math.sin(spread)
+    assert not torch.allclose(
+        unit, CanaryGroups(blocks, groups.owner, 10.0, spread=spread, seed=4).gradients(torch.arange(5)) / 10.0
+    )
+
+
+def test_a_spread_that_makes_no_sense():
+    with pytest.raises(ValueError, match="angle"):
+        CanaryGroups(SignBlocks(30, 5, seed=0), torch.tensor([0]), 1.0, spread=1.6)
+    with pytest.raises(ValueError, match="60 parameters"):
+        CanaryGroups(SignBlocks(30, 30, seed=0), torch.tensor([0]), 1.0, spread=0.1)
+
+
+#: What a pipeline makes of its parts, given the job.
+Change = Callable[[TrainingJob, Parts], Parts]
+
+
+def watched(job: TrainingJob, change: Change | None = None, *, kept: bool, told: bool = True) -> Memory:
+    """All that whoever is told of batches sees of a run; ``kept``: while sums are."""
+    watcher = Residuals(job, drawn=told)
+    watcher.keep_log(job)
+    job = replace(job, model=copy.deepcopy(job.model), observers=(watcher,))
+    parts = parts_of(job)
+    parts = parts if change is None else change(job, parts)
+    if kept:
+        with reuse_last_sum(watcher.model):
+            train_with(job, parts)
+    else:
+        train_with(job, parts)
+    return watcher.state()
+
+
+def same(one: Memory, other: Memory) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Per sum of clipped gradients that is computed, of how many records."""
+    sizes: list[int] = []
+    compute = FlatModel.clipped_sum
+
+    def counting(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> ClippedSum:
+        sizes.append(len(x))
+        return compute(model, state, x, y, clip)
+
+    monkeypatch.setattr(FlatModel, "clipped_sum", counting)
+    return sizes
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_the_same_bits_for_half_the_work(make_job, asked: list[int], told: bool) -> None:
+    """Of who is told of batches, and of who is not where every batch is all of the records."""
+    sampling = {"scheme": "poisson", "rate": 0.25} if told else {"scheme": "full"}
+    job = make_job(steps=6, sampling=sampling)
+    twice = watched(job, kept=False, told=told)
+    computed = len(asked)
+    asked.clear()
+    assert same(watched(job, kept=True, told=told), twice)
+    # The log asks once a phase what planted records add, of which there are none.
+    assert (computed, len(asked)) == (2 * 6 + 1, 6 + 1)
+
+
+class _Other:
+    """Contributions that are not those of the records that are told of, the model, or the clip norm."""
+
+    def __init__(self, made: Contributions, ask: Callable[..., Any]) -> None:
+        self._made, self._ask = made, ask
+
+    def __call__(self, state: Tensor, indices: Tensor, clip: Clip, /) -> ClippedSum:
+        found: ClippedSum = self._ask(self._made, state, indices, clip)
+        return found
+
+
+def asking(ask: Callable[..., Any]) -> Change:
+    return lambda job, parts: replace(parts, contributions=_Other(parts.contributions, ask))
+
+
+def of_other_rows(change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Change:
+    def changed(job: TrainingJob, parts: Parts) -> Parts:
+        x, y = change(torch.tensor(job.x), torch.tensor(job.y))
+        return replace(parts, contributions=RecordsAndCanaries(FlatModel(job.model), x, y))
+
+    return changed
+
+
+def of_another_model(change: Callable[[nn.Module], Any]) -> Change:
+    def changed(job: TrainingJob, parts: Parts) -> Parts:
+        change(job.model)
+        x, y = torch.tensor(job.x), torch.tensor(job.y)
+        return replace(parts, contributions=RecordsAndCanaries(FlatModel(job.model), x, y))
+
+    return changed
+
+
+class _Meanwhile:
+    """Contributions of a model that is another one while they are computed."""
+
+    def __init__(self, made: Contributions, model: nn.Module) -> None:
+        self._made, self._model = made, model
+
+    def __call__(self, state: Tensor, indices: Tensor, clip: Clip, /) -> ClippedSum:
+        norm: Any = self._model[3]  # type: ignore[index]
+        before, norm.eps = norm.eps, 0.1
+        found = self._made(state, indices, clip)
+        norm.eps = before
+        return found
+
+
+def in_place(made: Contributions, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
+    found = made(state, indices, clip)
+    found.sum.mul_(0.5)
+    return found
+
+
+def clipped_until_asked(made: Contributions, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
+    norm = torch.tensor(2.0)
+    found = made(state, indices, Flat(norm))  # type: ignore[arg-type]
+    norm.fill_(1.0)
+    return found
+
+
+def exchanged(job: TrainingJob, parts: Parts) -> Parts:
+    """Two vectors of five parameters each take each other's places."""
+    model = FlatModel(job.model)
+    names, shapes = list(model.layout.names), model.layout.shapes
+    one, other = (place for place, shape in enumerate(shapes) if shape == (5,) and names[place].startswith("3"))
+    names[one], names[other] = names[other], names[one]
+    model.layout = flat_model.Layout(tuple(names), shapes)
+    return replace(parts, contributions=RecordsAndCanaries(model, torch.tensor(job.x), torch.tensor(job.y)))
+
+
+DEVIATING: dict[str, Change] = {
+    "clips to twice the norm": asking(lambda made, state, indices, clip: made(state, indices, 2.0)),
+    "clips to a norm that changes afterwards": asking(clipped_until_asked),
+    "exchanges parameters": exchanged,
+    "leaves a record out": asking(lambda made, state, indices, clip: made(state, indices[1:], clip)),
+    "takes all records": asking(lambda made, state, indices, clip: made(state, torch.arange(40), clip)),
+    "takes the model before": asking(lambda made, state, indices, clip: made(torch.zeros_like(state), indices, clip)),
+    "moves the model": asking(lambda made, state, indices, clip: made(state + 1e-3, indices, clip)),
+    "halves what it was given": asking(in_place),
+    "trains on other rows": of_other_rows(lambda x, y: (x * 1.01, y)),
+    "trains on other labels": of_other_rows(lambda x, y: (x, (y + 1) % 3)),
+    "uses another activation": of_another_model(lambda model: model.__setitem__(2, nn.ReLU())),
+    "uses another epsilon for a while": lambda job, parts: replace(
+        parts, contributions=_Meanwhile(parts.contributions, job.model)
+    ),
+    "uses another epsilon": of_another_model(lambda model: setattr(model[3], "eps", 0.1)),
+}
+
+
+@pytest.mark.parametrize("how", DEVIATING)
+def test_of_what_deviates_nothing_is_taken_over(make_job, how: str) -> None:
+    """What is seen of such a pipeline is what was seen when everything was computed again, bit by bit."""
+    job = make_job(steps=4)
+    independent = watched(job, DEVIATING[how], kept=False)
+    assert same(watched(job, DEVIATING[how], kept=True), independent)
+    assert not same(independent, watched(job, kept=False))
+
+
+def test_nothing_is_kept_elsewhere(make_job, rows, make_model, asked: list[int]) -> None:
+    model, (x, y) = FlatModel(make_model("mlp")), rows("mlp", 9)
+    contributions, state = RecordsAndCanaries(model, x, y), model.initial()
+    with reuse_last_sum(model):
+        found = contributions(state, torch.arange(9), 1.0)
+        again = clipped_sum(model, state, x, y, 1.0)
+        with reuse_last_sum(model):
+            clipped_sum(model, state, x, y, 1.0)
+        clipped_sum(model, state, x, y, 1.0)
+        clipped_sum(FlatModel(make_model("mlp")), state, x, y, 1.0)  # for whom nothing was kept
+    clipped_sum(model, state, x, y, 1.0)
+    assert asked == [9] * 4
+    assert torch.equal(found.sum, again.sum)
+    assert torch.equal(found.norms, again.norms)
+
+
+def network(**changes: Any) -> nn.Module:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.GroupNorm(1, 2), nn.Flatten(), nn.Linear(32, 3))
+    model.register_buffer("mean", torch.zeros(2))
+    for name, value in changes.items():
+        setattr(model, name, value)
+    return model
+
+
+def hooked(model: nn.Module) -> nn.Module:
+    model[0].register_forward_hook(lambda *given: None)  # type: ignore[operator]
+    return model
+
+
+def frozen(model: nn.Module) -> nn.Module:
+    next(model.parameters()).requires_grad_(False)
+    return model
+
+
+class _Own(nn.Linear):
+    """A layer of somebody else's, with the attributes of another one."""
+
+
+def test_models_are_alike_where_layers_attributes_and_hooks_are(make_model) -> None:
+    assert flat_model.are_alike(network(), network())
+    assert flat_model.are_alike(network(size=(1, 2.5), names=["a"]), network(size=(1, 2.5), names=["a"]))
+    model = make_model("cnn")
+    assert flat_model.are_alike(model, copy.deepcopy(model))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        hooked(network()),
+        frozen(network()),
+        network().eval(),
+        network(size=(1, 2)),
+        network(mean=torch.zeros(3)),
+        network(table=torch.zeros(2)),
+        nn.Sequential(*network().children()),
+        nn.Sequential(*network().children(), nn.ReLU()),
+    ],
+)  # fmt: skip
+def test_models_that_differ_are_not_alike(other: nn.Module) -> None:
+    assert not flat_model.are_alike(network(), other)
+    assert not flat_model.are_alike(other, network())
+
+
+def test_what_cannot_be_told_is_not_alike() -> None:
+    """A tensor that is neither a parameter nor a buffer, an object that does not say when it is another one."""
+    for value in (torch.zeros(2), object()):
+        model = network(value=value)
+        assert flat_model.are_alike(model, model)
+        assert not flat_model.are_alike(model, copy.deepcopy(model))
+    assert not flat_model.are_alike(nn.Linear(2, 2), _Own(2, 2))
+
+
+@pytest.mark.parametrize("kind", ["itself", "parameters as keys"])
+def test_attributes_that_lead_nowhere_are_not_alike(make_model, kind: str) -> None:
+    """A model that holds itself, or a table by parameter, is compared without an error, and not taken over."""
+    model = make_model("mlp")
+    model.held = [model] if kind == "itself" else {next(model.parameters()): 1.0}
+    assert not flat_model.are_alike(model, copy.deepcopy(model))
+
+
+class _Counting(nn.Module):
+    """A layer of somebody else's whose outputs depend on how often any such layer was asked."""
+
+    asked = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        _Counting.asked += 1
+        return x * (1.0 + 0.2 * (_Counting.asked % 7))
+
+
+def test_of_layers_that_are_not_known_nothing_is_taken_over(make_job, make_model) -> None:
+    """They may depend on what is neither parameter, buffer nor attribute: a second call may find another value."""
+    *layers, last = make_model("mlp").children()
+    job = make_job(steps=4, model=nn.Sequential(*layers, _Counting(), last))
+    seen = []
+    for kept in (False, True):
+        _Counting.asked = 0
+        seen.append(watched(job, kept=kept))
+    assert same(*seen)
+
+
+def test_constants_are_compared_by_their_values() -> None:
+    model, x, y = network(), torch.randn(5, 1, 4, 4), torch.zeros(5, dtype=torch.int64)
+    flat, other = FlatModel(model), FlatModel(network(mean=torch.ones(2)))
+    assert flat.is_alike(other)
+    asked = []
+    compute = other.clipped_sum
+    other.clipped_sum = lambda *given: (asked.append(1), compute(*given))[1]  # type: ignore[method-assign]
+    with reuse_last_sum(other):
+        RecordsAndCanaries(flat, x, y)(flat.initial(), torch.arange(5), 1.0)
+        clipped_sum(other, flat.initial(), x, y, 1.0)
+    assert asked == [1]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        (torch.zeros(3), torch.zeros(3), True),
+        (torch.zeros(3), torch.tensor([0.0, 0.0, 1e-45]), False),
+        (torch.zeros(3), torch.zeros(4), False),
+        (torch.zeros(3), torch.zeros(3, dtype=torch.float64), False),
+        (torch.tensor([torch.nan]), torch.tensor([torch.nan]), False),
+    ],
+)
+def test_tensors_are_compared_entry_by_entry(one: Tensor, other: Tensor, equal: bool) -> None:
+    assert all_equal([(torch.ones(1), torch.ones(1)), (one, other)]) is equal
+
+
+BLOCK = {"scheme": "poisson", "unit": "user", "rate": 0.3, "records_per_user": 2}
+
+#: How many records each of the users has.
+COUNTS = (1, 4, 2, 3, 4, 1, 2, 4, 3, 1)
+
+
+@pytest.fixture
+def of_users(make_job: Callable[..., TrainingJob]) -> Callable[..., TrainingJob]:
+    """A job of ten users; ``sampling`` replaces options of the block."""
+
+    def make(sampling: dict[str, Any] | None = None, **changes: Any) -> TrainingJob:
+        made = make_job(**{"sampling": FrozenMap({**BLOCK, **(sampling or {})}), **changes})
+        x, y = laid_out(made.x, made.y)
+        return replace(made, x=x, y=y, expected_batch_size=3.0)
+
+    return make
+
+
+def laid_out(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+    rows = np.zeros((len(COUNTS), 4, *x.shape[1:]), dtype=np.float32)
+    labels = np.full((len(COUNTS), 4), -1)
+    place = 0
+    for user, count in enumerate(COUNTS):
+        rows[user, :count], labels[user, :count] = x[place : place + count], y[place : place + count]
+        place += count
+    return rows, labels
+
+
+def gradients(job: TrainingJob, user: int) -> Tensor:
+    """(n, P) float64 of one user's records, by autograd, one after the other."""
+    model, rows = job.model, []
+    for x, y in zip(job.x[user], job.y[user], strict=True):
+        if y >= 0:
+            model.zero_grad()
+            torch.nn.functional.cross_entropy(model(torch.tensor(x)[None]), torch.tensor([y])).backward()
+            rows.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).double())
+    return torch.stack(rows)
+
+
+def clipped(vector: Tensor, clip_norm: float) -> Tensor:
+    return vector * min(1.0, clip_norm / float(vector.norm()))
+
+
+def choices(job: TrainingJob, user: int, most: int, clip_norm: float) -> list[Tensor]:
+    """The contribution of a user by each choice of records."""
+    rows = gradients(job, user)
+    sets = itertools.combinations(range(len(rows)), min(most, len(rows)))
+    return [clipped(rows[list(chosen)].mean(0), clip_norm) for chosen in sets]
+
+
+@pytest.mark.parametrize("clip_norm", [0.3, 100.0])
+def test_a_user_adds_the_clipped_mean_gradient_of_all_records(of_users: Any, clip_norm: float) -> None:
+    job = of_users({"records_per_user": 4}, clip_norm=clip_norm)
+    parts = parts_of(job)
+    found = parts.contributions(parts.initial, torch.arange(10), clip_norm)
+    wanted = [choices(job, user, 4, clip_norm)[0] for user in range(10)]
+    torch.testing.assert_close(found.sum.double(), torch.stack(wanted).sum(0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.norms, torch.stack(wanted).norm(dim=1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_of_more_records_so_many_are_averaged(of_users: Any, most: int) -> None:
+    job = of_users({"records_per_user": most}, clip_norm=0.3)
+    parts = parts_of(job)
+    every = choices(job, 1, most, 0.3)
+    seen = set()
+    for _ in range(60):
+        found = parts.contributions(parts.initial, torch.tensor([1]), 0.3).sum.double()
+        near = [float((found - one).norm()) for one in every]
+        assert min(near) < 1e-5
+        seen.add(int(np.argmin(near)))
+    assert len(seen) == len(every)  # that one of six is never seen has probability 6 (5/6)^60, one in 10,000
+
+
+@pytest.mark.parametrize(("count", "most"), [(4, 1), (4, 2), (5, 3), (3, 2)])
+def test_each_choice_is_made_as_often_and_each_user_chooses_alone(count: int, most: int) -> None:
+    """chi-square at 1e-4 of 6000 pairs of users, of each one's choices and of both together."""
+    there = torch.arange(5).expand(6000, 2, 5) < count
+    weights = contributions.random_choice_weights(there.reshape(-1, 5), most, torch.Generator().manual_seed(count))[
+        :, 0
+    ]
+    sets = [tuple(row.nonzero().flatten().tolist()) for row in weights]
+    ways = sorted(itertools.combinations(range(count), most))
+    alone, both = Counter(sets), Counter(zip(sets[::2], sets[1::2], strict=True))
+    assert stats.chisquare([alone[way] for way in ways]).pvalue > 1e-4
+    assert stats.chisquare([both[pair] for pair in itertools.product(ways, ways)]).pvalue > 1e-4
+    assert sum(alone[way] for way in ways) == 12000
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.integers(1, 6), st.integers(0, 2**20))
+def test_weights_are_of_so_many_records_that_are_there(counts: list[int], most: int, seed: int) -> None:
+    there = torch.arange(5) < torch.tensor(counts)[:, None]
+    weights = contributions.random_choice_weights(there, most, torch.Generator().manual_seed(seed))[:, 0]
+    assert not bool(weights[~there].any())
+    for count, row in zip(counts, weights, strict=True):
+        size = min(most, count)
+        assert sorted(row[row > 0].tolist()) == pytest.approx([1.0 / size] * size)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 9), st.integers(1, 4), st.floats(0.05, 2.0), st.booleans(), st.integers(0, 1000))
+def test_no_user_weighs_more_than_the_clip_norm_whatever_the_records_are(
+    user: int, most: int, clip_norm: float, broken: bool, seed: int
+) -> None:
+    """On explicit neighbours: the sum with a user, whose records are extreme, and without; nobody else's part moves."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(25, 6)).astype(np.float32)
+    job = replace(
+        _plain_job(), phases=(_phase(clip_norm, most),), **dict(zip("xy", laid_out(x, x[:, 0] > 0), strict=True))
+    )
+    job.x[user] *= 1e4
+    if broken:
+        job.x[user, 0] = np.inf
+    kept = [other for other in range(10) if other != user]
+    without = replace(job, x=job.x[kept], y=job.y[kept])
+    clips = [clip_norm, PerLayer(clip_norm), Truncated(clip_norm, 0.1 * clip_norm)]
+    for clip in clips:
+        # The user stands last in the batch, so that all others throw the same coins as without.
+        here, there = parts_of(job), parts_of(without)
+        full = here.contributions(here.initial, torch.tensor([*kept, user]), clip)
+        less = there.contributions(there.initial, torch.arange(9), clip)
+        apart = float((full.sum.double() - less.sum.double()).norm())
+        assert apart <= clip_norm * (1.0 + 1e-5) + 1e-5
+        assert bool((full.norms <= clip_norm * (1 + 1e-9)).all())
+        assert torch.allclose(full.norms[:9], less.norms, rtol=1e-5)
+
+
+def _phase(clip_norm: float, most: int) -> FrozenMap:
+    block = FrozenMap({**BLOCK, "records_per_user": most})
+    return FrozenMap({"steps": 1, "noise_multiplier": 1.0, "clip_norm": clip_norm, "sampling": block})
+
+
+def _plain_job() -> TrainingJob:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    return TrainingJob(
+        x=np.zeros((1, 1, 6)),
+        y=np.zeros((1, 1), dtype=np.int64),
+        model=model,
+        phases=(),
+        options=FrozenMap({"learning_rate": 0.5, "reduction": "sum"}),
+        expected_batch_size=1.0,
+        device="cpu",
+        seed=3,
+    )
+
+
+def test_a_record_that_is_not_finite_takes_its_choices_with_it(of_users: Any) -> None:
+    job = of_users({"records_per_user": 1}, clip_norm=0.3)
+    job.x[1, 2] = np.nan
+    parts = parts_of(job)
+    norms = [float(parts.contributions(parts.initial, torch.tensor([1]), 0.3).norms[0]) for _ in range(60)]
+    assert all(np.isfinite(norms))
+    assert 0 < norms.count(0.0) < 60  # one in four is expected
+
+
+def test_users_are_drawn_by_their_own_coins() -> None:
+    """The number of users per batch is Binomial(users, rate): chi-square at 1e-4 over 3000 batches."""
+    sampler, source = sampler_of(BLOCK, 10), torch.Generator().manual_seed(1)
+    assert sampler == PoissonUsers(10, 0.3, 2)
+    sizes = Counter(len(sampler.draw(source)) for _ in range(3000))
+    law = stats.binom(10, 0.3)
+    cells = [*range(7)]
+    seen = [*(sizes[n] for n in cells), sum(count for n, count in sizes.items() if n > 6)]
+    assert stats.chisquare(seen, [*(3000 * law.pmf(n) for n in cells), 3000 * law.sf(6)]).pvalue > 1e-4
+    # The same coins as records of that number, so that nothing else is tested of one than of the other.
+    plain, again = Poisson(10, 0.3), torch.Generator().manual_seed(1)
+    drawn = sampler.draw(torch.Generator().manual_seed(1)).tolist()
+    assert plain.draw(again).tolist() == drawn
+
+
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_what_users_add_on_average_is_known_exactly(of_users: Any, most: int) -> None:
+    job = of_users(clip_norm=0.2)
+    model = FlatModel(job.model)
+    x, y = torch.tensor(job.x), torch.tensor(job.y)
+    known = population(model, model.initial(), x, y, 0.2, most)
+    each = [torch.stack(choices(job, user, most, 0.2)) for user in range(10)]
+    mean = torch.stack([one.mean(0) for one in each])
+    squares = [float(one.square().sum(1).mean()) for one in each]
+    torch.testing.assert_close(known.sum.double(), mean.sum(0), rtol=1e-5, atol=1e-6)
+    assert known.squares == pytest.approx(sum(squares), rel=1e-5)
+    # Of a batch: q E|G|^2 - q^2 |E G|^2 for each; what is stated is no less, and no more where nothing is chosen.
+    q, sampler = 0.3, PoissonUsers(10, 0.3, most)
+    exact = sum(q * square - q * q * float(m.square().sum()) for square, m in zip(squares, mean, strict=True))
+    assert known.spread(sampler) >= exact * (1 - 1e-5)
+    if most == 4:
+        assert known.spread(sampler) == pytest.approx(exact, rel=1e-5)
+    torch.testing.assert_close(known.mean(sampler), q * known.sum)
+
+
+def test_a_run_of_users_is_its_steps(of_users: Any) -> None:
+    """With everybody drawn, all records and no noise: full-batch descent on mean gradients, clipped user by user."""
+    job = of_users({"rate": 1.0, "records_per_user": 4}, noise_multiplier=0.0, clip_norm=0.3, steps=3)
+    own = replace(job, model=_copied(job))
+    for _ in range(3):
+        total = sum(choices(own, user, 4, 0.3)[0] for user in range(10))
+        flat_model.load(own.model, (flat_model.flatten(own.model).double() - 0.5 / 3.0 * total).float())
+    NativeTrainer().train(job)
+    torch.testing.assert_close(flat_model.flatten(job.model), flat_model.flatten(own.model), rtol=1e-4, atol=1e-5)
+
+
+def _copied(job: TrainingJob) -> torch.nn.Module:
+    import copy
+
+    return copy.deepcopy(job.model)
+
+
+class _Stopped(Observer):
+    """Stops a run after some steps."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def released(self, step: int, state: Tensor) -> None:
+        self.seen = step
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: Any) -> None:
+        pass
+
+
+def test_a_killed_run_goes_on_to_the_same_bit(of_users: Any, tmp_path: Path) -> None:
+    whole = of_users(steps=12)
+    NativeTrainer().train(whole)
+    where = Resumable(folder=tmp_path / "state", steps=1)
+    watch = _Stopped()
+    killed = of_users(steps=12)
+    killed = replace(killed, resumable=where, observers=(watch,), cancelled=lambda: watch.seen >= 5)
+    with pytest.raises(Cancelled):
+        NativeTrainer().train(killed)
+    seen: list[int] = []
+    resumed = replace(of_users(steps=12), resumable=where, observers=(_Stopped(),))
+    resumed = replace(resumed, progress=lambda step, total: seen.append(step))
+    NativeTrainer().train(resumed)
+    assert seen[0] == 6
+    assert torch.equal(flat_model.flatten(resumed.model), flat_model.flatten(whole.model))
+
+
+def test_runs_of_users_are_trained_in_turn(of_users: Any) -> None:
+    jobs = [of_users(seed=1), of_users(seed=2)]
+    NativeTrainer().train_many(jobs)
+    alone = of_users(seed=2)
+    NativeTrainer().train(alone)
+    assert torch.equal(flat_model.flatten(jobs[1].model), flat_model.flatten(alone.model))
+    with pytest.raises(ValueError, match="in turn"):
+        run_batched(jobs)
+
+
+@pytest.mark.parametrize(
+    ("block", "says"),
+    [
+        ({**BLOCK, "scheme": "fixed", "batch_size": 2}, "requires scheme poisson"),
+        ({**BLOCK, "records_per_user": 0}, "records_per_user must be at least 1"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(block: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        sampler_of(block, 10)
+
+
+def test_a_job_and_its_phases_speak_of_the_same(of_users: Any, make_job: Any) -> None:
+    with pytest.raises(ValueError, match="its phases draw records"):
+        parts_of(replace(of_users(), phases=make_job().phases))
+    with pytest.raises(ValueError, match="users must be"):
+        parts_of(make_job(sampling=FrozenMap(BLOCK)))
+    job = of_users()
+    with pytest.raises(ValueError, match="all phases must sample users"):
+        parts_of(replace(job, phases=(*job.phases, *make_job().phases)))
+    empty = of_users()
+    empty.y[3] = -1
+    with pytest.raises(ValueError, match="every user needs a record"):
+        parts_of(empty)
+
+
+def test_logs_count_users(of_users: Any) -> None:
+    logs = RunLogs(of_users(steps=6))
+    NativeTrainer().train(replace(of_users(steps=6), observers=logs.observers))
+    assert len(logs.sampling.inclusions) == 10
+    assert logs.sampling.sizes == logs.norms.counts
+
+
+def test_watchers_expect_what_users_add(of_users: Any) -> None:
+    """Without noise what is left of a step with everybody is nothing, where no record is chosen."""
+    job = of_users({"rate": 1.0, "records_per_user": 4}, noise_multiplier=0.0, steps=3)
+    watcher = Residuals(job)
+    NativeTrainer().train(replace(job, observers=(watcher,)))
+    assert float(watcher.squares.sqrt().max()) < 1e-4
+
+
+def test_one_step_on_users_adds_up(of_users: Any) -> None:
+    found = replayed_step(NativeTrainer(), of_users(clip_norm=0.3))
+    assert found is not None
+    assert found.records == 10
+    assert found.random <= found.rounding
+    assert found.apart < 1e-4
+
+
+class Largest(TorchDispatchMode):
+    """The bytes of the largest storage that any operation makes."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for made in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(made, torch.Tensor):
+                self.bytes = max(self.bytes, made.untyped_storage().nbytes())
+        return result
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(contributions, "_COPIED", 32 * 1024)
+
+
+def largest(make_model, rows, batch):
+    """The largest tensor of a step on ``batch`` of 4000 rows, whose own storages are looked into, not made."""
+    x, y = rows("cnn", 4000)
+    parts = RecordsAndCanaries(FlatModel(make_model("cnn"), budget=256 * 1024), x, y)
+    state = parts._model.initial()
+    parts(state, torch.arange(64), 0.5)  # what is found out once is found
+    with Largest() as seen:
+        parts(state, torch.arange(batch), 0.5)
+    return seen.bytes
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_memory_does_not_grow_with_the_batch(make_model, rows):
+    """But for 16 bytes a record: its index, and its norm."""
+    small, large = (largest(make_model, rows, batch) for batch in (256, 4000))
+    assert large <= max(small, 4000 * 16)
+    assert largest(make_model, rows, 4000) < rows("cnn", 4000)[0].nbytes / 4
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_the_sum_is_that_of_all(make_model, rows):
+    x, y = rows("cnn", 700)
+    model = FlatModel(make_model("cnn"))
+    drawn = torch.arange(0, 700, 2)
+    found = RecordsAndCanaries(model, x, y)(model.initial(), drawn, 0.5)
+    gradients = per_example_gradients(model, x[drawn], y[drawn]).double()
+    norms = gradients.norm(dim=1)
+    clipped = gradients * (0.5 / norms).clamp(max=1.0)[:, None]
+    assert torch.allclose(found.sum.double(), clipped.sum(0), rtol=1e-4, atol=1e-5)
+    assert torch.allclose(found.norms, norms.clamp(max=0.5), rtol=1e-5)
+    empty = RecordsAndCanaries(model, x, y)(model.initial(), drawn[:0], 0.5)
+    assert not empty.sum.any()
+    assert len(empty.norms) == 0

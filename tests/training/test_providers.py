@@ -1,0 +1,120 @@
+"""The shipped training backends and their declared constants."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpspec
+from dpspec.contract import CAPABILITIES, Assumption, FrozenMap, expected_batch_size
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.training.providers import BACKENDS
+
+
+def test_the_descriptor_imports_neither_torch_nor_numpy():
+    code = "import sys, dpspec.training.providers; sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'scipy')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_native():
+    native = next(backend for backend in BACKENDS if backend.kind == "native")
+    assert native.capabilities <= CAPABILITIES
+    module, _, name = native.trainer.partition(":")
+    assert hasattr(getattr(importlib.import_module(module), name)(), "train")
+    assert all("description" in option for option in native.schema["properties"].values())
+
+
+def test_opacus_declares_what_it_can_show():
+    """Importing the descriptor needs no opacus; its trainer is tested where there is one."""
+    opacus = next(backend for backend in BACKENDS if backend.kind == "opacus")
+    assert opacus.capabilities == CAPABILITIES - {"norm-log", "parts"}
+    assert all("description" in option for option in opacus.schema["properties"].values())
+
+
+SPEC = """
+dpspec: 1
+name: divisor
+mechanism: {{kind: group, noise_multiplier: 2.0, clip_norm: 1.0, sampling: {sampling}, steps: 3}}
+data: {{kind: synthetic, records: 40, features: 4, classes: 2}}
+model: {{kind: linear}}
+training: {{backend: native{training}}}
+threat_model: {{group_size: [1]}}
+claims: [{{id: one, kind: approx-dp, epsilon: 5.0, delta: 1e-5{claim}}}]
+"""
+POISSON = "{scheme: poisson, rate: 0.1}"
+DRAWN = "{scheme: poisson, rate: 0.1, unit: user, records_per_user: 2}"
+
+
+def constants(tmp_path: Path, sampling: str = POISSON, training: str = "", claim: str = "") -> Assumption:
+    path = tmp_path / "spec.yaml"
+    path.write_text(SPEC.format(sampling=sampling, training=training, claim=claim), encoding="utf-8")
+    catalog = dpspec.load_catalog()
+    (spec,) = dpspec.load_specs([path], catalog).specs
+    return prepare(spec, catalog).constants
+
+
+@pytest.mark.parametrize(
+    ("sampling", "training", "status"),
+    [
+        (POISSON, "", "declared"),
+        ("{scheme: full}", "", "declared"),
+        (POISSON, ", reduction: sum", "by-construction"),
+        (POISSON, ", expected_batch_size: 4", "by-construction"),
+        ("{scheme: fixed, batch_size: 8}", "", "by-construction"),
+    ],
+)
+def test_the_native_loop_says_on_what_its_divisor_rests(
+    tmp_path: Path, sampling: str, training: str, status: str
+) -> None:
+    said = constants(tmp_path, sampling, training)
+    assert said.status == status
+    assert ("number of records" in said.text) == (status == "declared")
+
+
+def test_of_users_that_are_drawn_it_rests_on_how_many_users_there_are(tmp_path: Path) -> None:
+    text = SPEC.format(sampling=DRAWN, training="", claim="").replace("group_size: [1]", "unit: user")
+    (tmp_path / "spec.yaml").write_text(text.replace("{kind: synthetic,", "{kind: declared,"), encoding="utf-8")
+    catalog = dpspec.load_catalog()
+    (spec,) = dpspec.load_specs([tmp_path / "spec.yaml"], catalog).specs
+    said = prepare(spec, catalog).constants
+    assert said.status == "declared"
+    assert "the number of users, which is assumed to be public" in said.text
+    assert "records" not in said.text
+
+
+def test_the_mean_size_of_shuffled_batches_rests_on_the_number_of_records(tmp_path: Path) -> None:
+    text = SPEC.format(sampling="{scheme: shuffled, batch_size: 16}", training="", claim="")
+    attacked = "audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 8}}\n"
+    (tmp_path / "spec.yaml").write_text(text + attacked, encoding="utf-8")
+    catalog = dpspec.load_catalog()
+    (spec,) = dpspec.load_specs([tmp_path / "spec.yaml"], catalog).specs
+    assert prepare(spec, catalog).constants.status == "declared"
+
+
+def test_a_finding_tells_of_it(tmp_path: Path) -> None:
+    constants(tmp_path)
+    result = dpspec.run(tmp_path / "spec.yaml", store=tmp_path / "store")
+    told = [a for f in result.audits[0].findings for a in f.assumptions if a.name == "public-constants"]
+    assert told
+    assert all(a.status == "declared" and "training.expected_batch_size" in a.text for a in told)
+    assert result.audits[0].verdicts[0].verdict == "proved"
+
+
+@pytest.mark.parametrize(
+    ("training", "sampling", "expected"),
+    [
+        ({}, {"scheme": "poisson", "rate": 0.1}, 5.0),
+        ({}, {"scheme": "poisson", "rate": 0.001}, 1.0),
+        ({}, {"scheme": "full"}, 50.0),
+        ({}, {"scheme": "fixed", "batch_size": 8}, 8.0),
+        ({}, {"scheme": "shuffled", "batch_size": 80}, 50.0),
+        ({"expected_batch_size": 7}, {"scheme": "poisson", "rate": 0.1}, 7.0),
+    ],
+)
+def test_the_divisor(training: dict[str, float], sampling: dict[str, object], expected: float) -> None:
+    phase = FrozenMap({"sampling": FrozenMap(sampling)})
+    assert expected_batch_size(training, [phase], 50) == pytest.approx(expected, rel=1e-15)
