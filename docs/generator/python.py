@@ -25,12 +25,11 @@ _PLUGIN = (
     ("", ("MissingArrayError", "Executor", "DpspecHooks")),
 )
 
-#: Further modules for plugins that are not mechanisms: heading, module, use.
+#: Further modules for plugins that are not mechanisms: use and module.
 _FURTHER = (
-    ("Attacks", attacks, "The types that `dpspec_attacks` yields and that its functions receive."),
-    ("Events of a run", events, "The arguments of `dpspec_event`."),
-    ("Executors", executors, "The interface of an executor."),
-    ("Installed providers", catalog, "For tools that list or select providers."),
+    ("the arguments of `dpspec_event`", events),
+    ("executors", executors),
+    ("tools that list providers", catalog),
 )
 
 #: Descriptions of names that have no docstring, and of a class whose hooks the page already describes.
@@ -78,10 +77,13 @@ def plugin_page() -> str:
         lines += [f"## {heading}\n"] if heading else []
         for name in names:
             lines += _named(name, contract) if name in contract.__all__ else []
-    for heading, module, use in _FURTHER:
-        lines += [f"## {heading}: `{module.__name__}`\n", f"{use}\n"]
-        for name in module.__all__:
-            lines += _named(name, module, members=module not in (catalog, executors))
+    lines += [f"## Attacks: `{attacks.__name__}`\n", "The types that `dpspec_attacks` yields and receives.\n"]
+    for name in attacks.__all__:
+        lines += _named(name, attacks)
+    lines += ["## Further modules\n", "For plugins that are not mechanisms; `help(NAME)` describes each name.\n"]
+    for use, module in _FURTHER:
+        names = ", ".join(f"`{name}`" for name in module.__all__)
+        lines.append(f"- `{module.__name__}`, for {use}: {names}")
     return tidy("\n".join(lines))
 
 
@@ -91,12 +93,12 @@ def _hook(name: str, hook: object) -> str:
     return f"@hookimpl\ndef {name}({', '.join(given)}) -> {about.return_annotation}"
 
 
-def _named(name: str, module: ModuleType, *, members: bool = True) -> list[str]:
+def _named(name: str, module: ModuleType) -> list[str]:
     thing = getattr(module, name)
     if name in _WORDS:
         return [f"### `{name}`\n", f"{_WORDS[name]}\n"]
     if inspect.isfunction(thing) or (inspect.isclass(thing) and thing.__module__.startswith("dpspec")):
-        return described(name, thing, "###", members=members)
+        return described(name, thing, "###")
     if isinstance(thing, frozenset):
         return [f"### `{name}`\n", f"One of {', '.join(f'`{value}`' for value in sorted(thing))}.\n"]
     return [f"### `{name}`\n", f"```python\n{name} = {_shown(thing)}\n```\n"]

@@ -22,7 +22,7 @@ def page(catalog: Catalog) -> str:
     known = [key for key in keys(reference(catalog)) if not key.path.startswith(_PHASE)]
     lines = [
         "# The spec: every key\n",
-        "`dpspec explain KEY` prints one key, includes installed plugins and adds the limits that this page omits; "
+        "`dpspec explain KEY` prints the full description and limits of a key, also of installed plugins; "
         "`dpspec schema` prints the JSON Schema for editors. `mechanism.phases` is a list of maps with keys of "
         "`mechanism` and their own `steps`.\n",
     ]
@@ -52,5 +52,7 @@ def _lists(cases: Sequence[tuple[tuple[str, ...], Key]]) -> Iterator[str]:
 def _entry(key: Key) -> str:
     values = _WIDE.sub("", key.type.replace(" | ", ", ")).replace("whole number", "integer")
     head, *choices = key.description.strip().split("\n") or [""]
+    if not choices and " | " not in key.type:
+        head = " ".join(re.split(r"(?<=[a-z0-9`)][.]) (?=[A-Z])", head)[:1])
     text = f": {cell(head)}" if head else ""
     return "\n".join([f"- `{key.path}` ({cell(values)}){text}", *(f"    - {cell(choice)}" for choice in choices)])

@@ -64,6 +64,12 @@ def _package(package: ModuleType, *, methods: bool = False) -> Iterator[str]:
         tree = _tree(name)
         nodes = [node for node in tree.body if getattr(node, "name", None) in public]
         entries = [entry for node in nodes for entry in _entries(node, methods=methods)]
+        if not methods:
+            functions = [_called(node) for node in nodes if isinstance(node, ast.FunctionDef)]
+            entries = [
+                entry for node in nodes if isinstance(node, ast.ClassDef) for entry in _entries(node, methods=False)
+            ]
+            entries += [f"- {', '.join(functions)}"] if functions else []
         if entries and path.name != "__init__.py":
             shown |= {getattr(node, "name", "") for node in tree.body} & public
             yield "\n".join([f"\n{_summary(tree)}\n", *entries])

@@ -24,7 +24,7 @@ class SchemeOptions:
 
 
 #: All schemes, the source of the fragment ``SAMPLING``. Samplers are in ``training/loop/samplers.py``, tests in
-#: ``stats/conformance/sampling/checks.py``. Mechanisms list the schemes that their theorems cover, so new schemes are
+#: ``stats/conformance/table.py``. Mechanisms list the schemes that their theorems cover, so new schemes are
 #: rejected by default.
 SCHEMES: Mapping[Scheme, SchemeOptions] = {
     "poisson": SchemeOptions(says="every record enters with probability rate", takes=("rate",)),

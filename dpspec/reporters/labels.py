@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dpspec.contract import Finding, Json
-from dpspec.engine.redact import LEFT_OUT_REASON
+from dpspec.engine.redact import LEFT_OUT_REASONS
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Verdict
 from dpspec.text import several
@@ -176,7 +176,7 @@ def refuted_by_attack(audit: AuditResult, verdict: Verdict) -> bool:
         return verdict.verdict == "contradicted"
     if claim_block(audit, verdict).get("refuted_by") == "attack":
         return True
-    if verdict.reason == LEFT_OUT_REASON:
+    if verdict.reason in LEFT_OUT_REASONS:
         return False
     lower, claimed, index = verdict.lower, verdict.claimed, verdict.lower_finding
     if verdict.kind == "metric" or lower is None or claimed is None or index is None:
@@ -219,7 +219,7 @@ def interval(audit: AuditResult, verdict: Verdict) -> str:
     ``about`` marks an approximate end, ``none`` a missing one, ``omitted`` a redacted one. Ends cross if an attack
     contradicts a bound.
     """
-    missing = "omitted" if verdict.reason == LEFT_OUT_REASON else "none"
+    missing = "omitted" if verdict.reason in LEFT_OUT_REASONS else "none"
     if verdict.lower is None and verdict.upper is None:
         return missing
     low = high = missing

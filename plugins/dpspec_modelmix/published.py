@@ -15,7 +15,7 @@ import numpy as np
 
 import dpspec.contract as dps
 from dpspec.accounting import Floats, gaussian_rdp, inside, positive, sampled_gaussian_rdp
-from dpspec_modelmix import density, pair
+from dpspec_modelmix import density
 from dpspec_modelmix.options import Segment
 from dpspec_modelmix.theory import (
     LARGEST_LOSS,
@@ -300,4 +300,4 @@ def _variance_matched(segments: Sequence[Segment], delta: float, what: str, sour
 def _pair(segments: Sequence[Segment], delta: float) -> dps.Finding:
     method = "fft: tightness of the bound; neither an upper nor a lower bound"
     source = "one-hot pair, all steps at the enforced gap"
-    return compared("epsilon-of-the-pair", pair.epsilon(segments, delta), method, source, delta=delta)
+    return compared("epsilon-of-the-pair", density.pair_epsilon(segments, delta), method, source, delta=delta)

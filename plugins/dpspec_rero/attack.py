@@ -21,9 +21,8 @@ from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import WatchedRun
 from dpspec_rero.evidence import LOGGED, LOOKS, sums_are_tested
 from dpspec_rero.options import Candidates, adds_laplace, read_candidates
-from dpspec_rero.reader import Reader
+from dpspec_rero.reader import Array, Reader, make_job, train_all
 from dpspec_rero.tables import PICTURED_GUESSES, PICTURED_TRIALS, encode_pictures
-from dpspec_rero.training import Array, make_job, train_all
 
 #: Number of best candidates that a trial stores.
 KEPT_GUESSES = 5

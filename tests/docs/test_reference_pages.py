@@ -62,6 +62,8 @@ def test_every_tool_is_described_and_can_be_imported(package: str, pages: dict[s
     module = importlib.import_module(f"dpspec.{package}")
     section = pages["plugin-tools.md"].split(f": `dpspec.{package}`\n")[1].split("\n## ")[0]
     listed = set(re.findall(r"^- `(\w+)", section, re.MULTILINE))
+    lists = re.findall(r"^- `\w+\(.*\)`, `.*$", section, re.MULTILINE)
+    listed |= {name for functions in lists for name in re.findall(r"`(\w+)\(", functions)}
     listed |= set(re.findall(r"`(\w+)`", section.split("Constants, types, modules")[1]))
     assert listed >= set(module.__all__)
     assert all(hasattr(module, name) for name in listed)

@@ -11,7 +11,7 @@ import pytest
 
 from dpspec.contract import FrozenMap
 from dpspec.engine.judging.conformance_status import conformance_of
-from dpspec.engine.redact import redact
+from dpspec.engine.redact import LEFT_OUT_REASONS, redact
 from dpspec.engine.results import codec
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
@@ -80,9 +80,9 @@ def test_what_was_seen_of_gradients_is_left_out(whole: Result) -> None:
     """A step's residual less its noise, which the seed tells, may be a single record's gradient."""
     shown = redact(whole).audits[0]
     told = codec.dump(redact(whole))
-    for part in ('"row"', '"measured":{', '"moments"', '"largest":', '"internal"'):
+    for part in ('"drift"', '"measured":{', '"moments"', '"largest":', '"internal"'):
         assert part in codec.dump(whole).replace(" ", "")
-    for part in ('"row"', '"moments"', '"internal"', "norm_log"):
+    for part in ('"drift"', '"moments"', '"internal"', "norm_log"):
         assert part not in told
     for old, new in zip(whole.audits[0].checks, shown.checks, strict=True):
         if old.privacy == "public":
@@ -147,3 +147,19 @@ def test_a_spec_without_an_audit_verifies(tmp_path: Path) -> None:
 def test_a_public_data_set_keeps_its_accuracy(tmp_path: Path) -> None:
     result = result_of((SPEC + AUDIT).replace("public: false", "public: true"), tmp_path)
     assert redact(result) == result
+
+
+def test_the_reason_of_earlier_versions_marks_an_omitted_value(whole: Result) -> None:
+    """Results of version 0.2.0 have another text."""
+    redacted = redact(whole)
+    (audit,) = redacted.audits
+    earlier = dataclasses.replace(
+        audit,
+        verdicts=tuple(
+            dataclasses.replace(v, reason=LEFT_OUT_REASONS[1]) if v.reason == LEFT_OUT_REASONS[0] else v
+            for v in audit.verdicts
+        ),
+    )
+    assert earlier != audit
+    found = verify(dataclasses.replace(redacted, audits=(earlier,)), load_catalog())
+    assert [m.what for m in found if m.differs] == [m.what for m in verify(redacted, load_catalog()) if m.differs]

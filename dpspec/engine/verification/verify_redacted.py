@@ -18,7 +18,7 @@ from dpspec.contract.findings import Privacy
 from dpspec.engine.judging.conformance_status import inspections, rejected
 from dpspec.engine.judging.judge import as_expected
 from dpspec.engine.judging.judge_input import Concluded
-from dpspec.engine.redact import LEFT_OUT_REASON, redact_audit
+from dpspec.engine.redact import LEFT_OUT_REASONS, redact_audit
 from dpspec.engine.results.result import AuditResult
 from dpspec.engine.verification.differences import Mismatch, compare
 from dpspec.json_records import write
@@ -56,7 +56,7 @@ def comparable(
     if taken is None or (not taken and old.left_out == new.left_out):
         return old, new, []
     mismatches = [*_counts(old, new), *_left_out(old, new), *_taken(old, taken)]
-    left_out = {verdict.claim: verdict for verdict in old.verdicts if verdict.reason == LEFT_OUT_REASON}
+    left_out = {verdict.claim: verdict for verdict in old.verdicts if verdict.reason in LEFT_OUT_REASONS}
     verdicts = tuple(left_out.get(verdict.claim, verdict) for verdict in new.verdicts)
     new = dataclasses.replace(new, verdicts=verdicts, left_out=old.left_out)
     if "checks" in taken:
@@ -122,7 +122,7 @@ def _left_out(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
     """Compare the known parts of verdicts that depend on removed values."""
     again = {verdict.claim: verdict for verdict in new.verdicts}
     for verdict in old.verdicts:
-        if verdict.reason != LEFT_OUT_REASON:
+        if verdict.reason not in LEFT_OUT_REASONS:
             continue
         what, verdict_now = f"the verdict of {verdict.claim}", again.get(verdict.claim)
         if verdict_now is None:

@@ -184,7 +184,7 @@ class _Part:
 
 
 def _sampled(run: Run, part: _Part) -> float:
-    """Mean squared norm that the draw of a step's records adds, and an estimate of it."""
+    """Mean squared norm that the draw of a step's records adds, plus the error of its estimate."""
     batch = part.rate * (1.0 - part.rate) * run.records
     return batch if run.estimated is None else batch + (part.rate * run.records) ** 2 / run.estimated
 

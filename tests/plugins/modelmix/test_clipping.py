@@ -16,7 +16,7 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.training.gradients.clipping import Flat, Truncated
 from dpspec.training.gradients.persample import FlatModel
-from dpspec_modelmix import density, pair, published, theory
+from dpspec_modelmix import density, published, theory
 from dpspec_modelmix.clipping import Anchors, TwoParts, WrittenOut
 from dpspec_modelmix.mechanism import ModelMixAudit
 from dpspec_modelmix.options import Embedding, Segment, declared_segments, embedding_of
@@ -52,10 +52,10 @@ def test_the_truth_of_both_parts_lies_below_the_bound() -> None:
         for p in (1, 9):
             for embedded in (0.2, 1.0):
                 segments = [Segment(20, rate, 0.8, 6.0, p, embedded=embedded)]
-                assert pair.epsilon(segments, 1e-5) <= theory.mixed_epsilon(segments, 1e-5, "improved").epsilon
+                assert density.pair_epsilon(segments, 1e-5) <= theory.mixed_epsilon(segments, 1e-5, "improved").epsilon
     # What is embedded alone is a Gaussian.
     alone, gaussian = Segment(5, 0.2, 1e-9, 5.0, 4, embedded=0.7), Segment(5, 0.2, 0.7, 0.0)
-    assert pair.epsilon([alone], 1e-5) == pytest.approx(pair.epsilon([gaussian], 1e-5), rel=1e-4)
+    assert density.pair_epsilon([alone], 1e-5) == pytest.approx(density.pair_epsilon([gaussian], 1e-5), rel=1e-4)
     assert theory.mixed_epsilon([alone], 1e-5).epsilon == pytest.approx(
         theory.mixed_epsilon([gaussian], 1e-5).epsilon, rel=1e-6
     )

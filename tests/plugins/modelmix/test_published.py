@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpspec.accounting import PrivacyLoss
-from dpspec_modelmix import density, pair, published, theory
+from dpspec_modelmix import density, published, theory
 from dpspec_modelmix.options import Segment
 
 
@@ -25,7 +25,7 @@ def test_a_zero_gap_in_epsilon(effect: float, delta: float, claimed: float, true
     assert theory.mixed_epsilon([Segment(1, 1.0, effect, 1e6)], delta).epsilon == pytest.approx(claimed, rel=6e-8)
     exact = PrivacyLoss.gaussian(1.0 / effect).epsilon(delta, width=1e-8)
     assert exact.lower == pytest.approx(true, rel=1e-7)
-    assert pair.epsilon([Segment(1, 1.0, effect, 0.0)], delta) == pytest.approx(true, rel=1e-5)
+    assert density.pair_epsilon([Segment(1, 1.0, effect, 0.0)], delta) == pytest.approx(true, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_a_zero_gap_in_epsilon(effect: float, delta: float, claimed: float, true
 def test_a_spread_gradient_has_the_larger_delta(
     rate: float, effect: float, gap: float, epsilon: float, one_hot: float, spread: float
 ) -> None:
-    narrow = pair.deltas([Segment(1, rate, effect, gap)], [epsilon])[0]
-    wide = pair.deltas([Segment(1, rate, effect, gap, 100)], [epsilon])[0]
+    narrow = density.pair_deltas([Segment(1, rate, effect, gap)], [epsilon])[0]
+    wide = density.pair_deltas([Segment(1, rate, effect, gap, 100)], [epsilon])[0]
     assert narrow == pytest.approx(one_hot, abs=5.1e-6)
     assert wide == pytest.approx(spread, abs=1.2e-5)
     assert wide > narrow
@@ -48,16 +48,16 @@ def test_a_spread_gradient_has_the_larger_delta(
 
 
 def test_even_wider_spreads() -> None:
-    assert pair.deltas([Segment(1, 1.0, 1.0, 100.0, 400)], [0.1])[0] == pytest.approx(0.01849, abs=1e-5)
-    assert pair.deltas([Segment(1, 0.02, 2.72, 20.0)], [0.01])[0] == pytest.approx(0.002173, abs=1e-6)
-    assert pair.deltas([Segment(1, 0.02, 2.72, 20.0, 100)], [0.01])[0] > 0.0030
+    assert density.pair_deltas([Segment(1, 1.0, 1.0, 100.0, 400)], [0.1])[0] == pytest.approx(0.01849, abs=1e-5)
+    assert density.pair_deltas([Segment(1, 0.02, 2.72, 20.0)], [0.01])[0] == pytest.approx(0.002173, abs=1e-6)
+    assert density.pair_deltas([Segment(1, 0.02, 2.72, 20.0, 100)], [0.01])[0] > 0.0030
 
 
 def test_the_tail_event_of_the_asymptotic_theorem_is_exceeded() -> None:
     far = published.asymptotic(Segment(1, 1.0, 1.0, 1000.0))
     assert (far.epsilon, far.delta) == (pytest.approx(2.690398e-4, rel=1e-6), pytest.approx(9.43384e-3, rel=1e-5))
     assert far.applies
-    one_hot, spread = (pair.deltas([Segment(1, 1.0, 1.0, 1000.0, p)], [far.epsilon])[0] for p in (1, 10_000))
+    one_hot, spread = (density.pair_deltas([Segment(1, 1.0, 1.0, 1000.0, p)], [far.epsilon])[0] for p in (1, 10_000))
     assert one_hot == pytest.approx(0.000999, abs=1e-6)
     assert spread == pytest.approx(0.016737, rel=5e-3)
     assert one_hot < far.delta < spread
@@ -80,7 +80,7 @@ def test_the_corollary_misses_the_number_of_steps() -> None:
     # As printed, with the denominator 1 - a: below zero.
     below = np.asarray(theory.INTEGER_ORDERS) - 1.0
     assert np.max(theory.step_rdp(theory.INTEGER_ORDERS, segment) - np.log(1e-5) / below) > 0.0
-    assert without < pair.epsilon([segment], 1e-5)
+    assert without < density.pair_epsilon([segment], 1e-5)
 
 
 def test_plain_noise_of_the_same_variance_always_has_the_smaller_epsilon() -> None:

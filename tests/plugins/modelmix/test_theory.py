@@ -20,7 +20,7 @@ from dpspec.accounting import PrivacyLoss
 from dpspec.contract import Finding, FrozenMap, Series, TrainingJob
 from dpspec.engine.results.result import AuditResult
 from dpspec.training.gradients import flat_model
-from dpspec_modelmix import density, pair, published, theory
+from dpspec_modelmix import density, published, theory
 from dpspec_modelmix.attack import CanaryCoordinates, PlantedCanaries, Reader, log_laplace_density
 from dpspec_modelmix.clipping import Absolute
 from dpspec_modelmix.options import Attack, Segment
@@ -329,14 +329,14 @@ def test_the_total_lies_above_what_is_certified_of_the_pair(steps: int, loss: fl
     exact = certified(steps, loss, width).epsilon(1e-5)
     assert exact.upper <= bound
     assert bound <= steps * loss * (1 + 1e-12)
-    assert pair.epsilon([segment(steps, loss, width)], 1e-5) == pytest.approx(exact.upper, rel=2e-3)
+    assert density.pair_epsilon([segment(steps, loss, width)], 1e-5) == pytest.approx(exact.upper, rel=2e-3)
 
 
 def test_the_truth_of_the_reference() -> None:
-    assert pair.epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(0.4838, abs=5e-5)
+    assert density.pair_epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(0.4838, abs=5e-5)
     sampled = segment(200, 0.5, 20.0, rate=0.1)
     exact = certified(200, 0.5, 20.0, 0.1).epsilon(1e-5)
-    assert pair.epsilon([sampled], 1e-5) == pytest.approx(exact.upper, rel=5e-3)
+    assert density.pair_epsilon([sampled], 1e-5) == pytest.approx(exact.upper, rel=5e-3)
     assert exact.upper <= theory.freedman_epsilon([sampled], 1e-5)
 
 

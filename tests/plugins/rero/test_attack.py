@@ -31,13 +31,12 @@ from dpspec.stats import binomial
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
 from dpspec.training.loop import native
 from dpspec.training.loop.native import parts_of
-from dpspec_rero import training
+from dpspec_rero import reader
 from dpspec_rero.attack import hide_target, make_records
 from dpspec_rero.mechanism import ReroAudit
 from dpspec_rero.options import Candidates, declared_steps, trained_phases
-from dpspec_rero.reader import Reader
+from dpspec_rero.reader import AbsoluteSum, Reader, make_job, train_all
 from dpspec_rero.theory import Leakage
-from dpspec_rero.training import AbsoluteSum, make_job, train_all
 
 
 class Twice(torch.nn.Module):
@@ -344,8 +343,8 @@ def test_success_stays_below_the_bound_and_well_above_guessing_with_laplace_nois
 
 @pytest.fixture
 def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    train = training._train_laplace
-    monkeypatch.setattr(training, "_train_laplace", lambda job: train(quiet(job)))
+    train = reader._train_laplace
+    monkeypatch.setattr(reader, "_train_laplace", lambda job: train(quiet(job)))
 
 
 @pytest.mark.usefixtures("without_noise")

@@ -19,7 +19,7 @@ from dpspec.training.loop.native import parts_of, tensors
 from dpspec_rero import tables, theory
 from dpspec_rero.mechanism import ReroAudit
 from dpspec_rero.options import trained_phases
-from dpspec_rero.training import AbsoluteSum
+from dpspec_rero.reader import AbsoluteSum
 
 FEATURES = (0.0, 1e-6, 0.5, -1.0, 3.0, -40.0, 1e4, 1e30, float("nan"))
 

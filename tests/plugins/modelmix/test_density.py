@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from dpspec.accounting import PrivacyLoss
-from dpspec_modelmix import pair, published, theory
+from dpspec_modelmix import density, published, theory
 from dpspec_modelmix.options import Segment
 
 
@@ -93,7 +93,7 @@ def test_where_the_reference_values_are_inexact(ratio: float, p: int, value: flo
     """
     segment = FIGURE[ratio, p]
     assert inverted(segment, 1e-5, 1.5 if ratio == 0.075 else 4.0) == pytest.approx(value, rel=2e-5)
-    assert pair.epsilon([segment], 1e-5) == pytest.approx(value, rel=2e-3)
+    assert density.pair_epsilon([segment], 1e-5) == pytest.approx(value, rel=2e-3)
     assert abs(printed / value - 1.0) > 9e-4
     assert max(value, printed) < theory.mixed_epsilon([segment], 1e-5).epsilon
 
@@ -104,7 +104,7 @@ def test_the_truth_lies_at_or_below_the_bound_in_many_settings() -> None:
         segments = [Segment(20, q, s, t, p)]
         bound = theory.mixed_epsilon(segments, 1e-5).epsilon
         improved = theory.mixed_epsilon(segments, 1e-5, "improved").epsilon
-        assert pair.epsilon(segments, 1e-5) <= improved * (1 + 1e-6)
+        assert density.pair_epsilon(segments, 1e-5) <= improved * (1 + 1e-6)
         assert improved <= bound * (1 + 1e-9)
         count += 1
     assert count >= 30
@@ -115,14 +115,14 @@ def test_the_truth_lies_at_or_below_the_bound_in_many_settings() -> None:
 )
 def test_the_truth_of_the_figure(ratio: float, p: int, value: float) -> None:
     # The reference values of this column are themselves exact to about half a percent; see below for the others.
-    assert pair.epsilon([FIGURE[ratio, p]], 1e-5) == pytest.approx(value, rel=5e-3)
+    assert density.pair_epsilon([FIGURE[ratio, p]], 1e-5) == pytest.approx(value, rel=5e-3)
 
 
 def test_the_truth_of_many_coordinates_tends_to_a_gaussian_of_the_fisher_information() -> None:
 
     noise = 0.3675 / math.sqrt(published.fisher_information(FIGURE[0.3, 100].gap))
     limit = PrivacyLoss.gaussian(noise, 1.0, 0.02, "present-first").compose(5000).epsilon(1e-5)
-    values = [pair.epsilon([mixed(0.02, 5000, 0.3675, 0.3, 1000, 20, p)], 1e-5) for p in (100, 10_000)]
+    values = [density.pair_epsilon([mixed(0.02, 5000, 0.3675, 0.3, 1000, 20, p)], 1e-5) for p in (100, 10_000)]
     assert values[0] == pytest.approx(3.932, abs=2e-3)
     assert values[1] == pytest.approx(limit.upper, rel=1e-3)
     assert (
@@ -135,12 +135,12 @@ def test_the_truth_of_many_coordinates_tends_to_a_gaussian_of_the_fisher_informa
 
 def test_the_truth_of_a_gap_that_changes() -> None:
     transfer = [mixed(1024 / 5e4, 500, 2.3733, r, 1024, 0.1) for r in (0.0075, 0.005, 0.0025)]
-    assert pair.epsilon(transfer, 1e-5) == pytest.approx(0.401, abs=6e-4)
+    assert density.pair_epsilon(transfer, 1e-5) == pytest.approx(0.401, abs=6e-4)
 
 
 def test_the_truth_without_mixing_is_that_of_the_accountant() -> None:
 
     for rate, noise, steps, delta in ((0.02, 0.3675, 5000, 1e-5), (1.0, 1.0, 1, 1e-2), (0.1, 1.2, 50, 1e-6)):
         interval = PrivacyLoss.gaussian(noise, 1.0, rate, "present-first").compose(steps).epsilon(delta, width=1e-6)
-        found = pair.epsilon([Segment(steps, rate, 1.0 / noise, 0.0)], delta)
+        found = density.pair_epsilon([Segment(steps, rate, 1.0 / noise, 0.0)], delta)
         assert found == pytest.approx(0.5 * (interval.lower + interval.upper), rel=2e-5)
