@@ -1,9 +1,8 @@
-"""Fingerprints of tensors, which are fast, and digests of any Python value.
+"""Fingerprints of tensors, and digests of any Python value.
 
 Fingerprints are equal for equal bits, and differ for other bits except by a random collision. In the host's memory a
-fingerprint is Python's hash of a secret key and the bytes, 64 bits. On other devices it is two sums modulo 2^64 over
-the bits of each number as an integer x: sum x, and sum x w with odd weights w that depend on the place and on random
-numbers of this process. These sums do not depend on the order of summation, and stay on the device.
+fingerprint is Python's hash of a secret key and the bytes. On other devices it is two sums modulo 2^64 over the bits of
+each number as an integer x: sum x, and sum x w with odd weights w that depend on the place and on random numbers.
 """
 
 from __future__ import annotations
@@ -233,7 +232,6 @@ class _Walk:
 
 
 def _enclosed(function: Any) -> list[Any]:
-    """The object that a method is bound to; the defaults, enclosed variables and attributes of a function."""
     if isinstance(function, MethodType | BuiltinFunctionType):
         return [getattr(function, "__func__", None), function.__self__]
     if isinstance(function, FunctionType):
@@ -243,7 +241,6 @@ def _enclosed(function: Any) -> list[Any]:
 
 
 def _slots(value: Any) -> dict[str, Any]:
-    """The attributes that a class keeps in ``__slots__``, by their names."""
     found = {}
     for kind in type(value).__mro__:
         given = vars(kind).get("__slots__", ())

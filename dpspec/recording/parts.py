@@ -74,7 +74,6 @@ class Parts:
         return [p for group in groups for p in group["params"]]
 
     def _require_fit(self) -> None:
-        """Raise ``UsageError`` if gradient canaries cannot enter this training."""
         if self.planted is not None and self.planted.kind == GRADIENTS:
             batches = None if self.sampler is None else self.sampler.batches
             refuse_unfit(self.clipping, self.optimizer, batches, self.workers)
@@ -115,9 +114,7 @@ class Parts:
         return rates.pop() if len(rates) == 1 else float("nan")
 
     def private_options(self) -> dict[str, Any]:
-        """The options of Opacus' private sum and of its sampler, by name; none for a custom loop."""
-        if self.clipping is None:
-            return {}
+        """The options of Opacus' private sum and of its sampler, by name."""
         optimizer = self.optimizer
         norms = [optimizer.max_grad_norm, getattr(optimizer, "max_grad_norms", None)]
         norms.append(vars(self.model).get("max_grad_norm"))
@@ -204,7 +201,6 @@ def _probed(loss: Any, clipping: str | None, loader: Any) -> Any:
 
 
 def _planted(loader: Any, given: Any) -> Planted | None:
-    """The planted dataset that the loader draws from, or that the script passed."""
     if given is not None and not isinstance(given, Planted):
         raise UsageError(f"planted must be what dpspec.plant returned, got {type(given).__name__}")
     drawn_from = getattr(loader, "dataset", None)

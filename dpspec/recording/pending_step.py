@@ -61,15 +61,8 @@ class PendingStep:
     ) -> tuple[PublicStep, InternalStep]:
         """The record of the step: one transfer from the device for its scalars, one for its noise, one for its norms.
 
-        Args:
-            step: Its number.
-            time: Seconds since the recording began.
-            layers: The number of layers in the sketch.
-            drawn: The records and the number of batches, None if unknown.
-            learning_rate: Of all parameter groups.
-            accounted: From the accountant's history: the last noise multiplier and rate, and the number of steps.
-            update: The distance that the parameters moved.
-            options: Those that changed.
+        ``drawn`` has the records and the number of batches. ``accounted`` has the last noise multiplier and rate, and
+        the number of steps, of the accountant's history. ``update`` is the distance that the parameters moved.
         """
         before, after = self.divided if self.divided is not None else (None, None)
         scalars = _together([before, after, self.sum_norm, self.outside, update])

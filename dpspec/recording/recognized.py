@@ -104,10 +104,7 @@ def clipping_of(optimizer: Any) -> str | None:
 
 
 def refuse_engine(engine: Any, optimizer: Any) -> None:
-    """Raise ``UsageError`` for Opacus' engine with an optimizer of torch.
-
-    It would count as the optimizer of a custom loop, and the one that clips would not be observed.
-    """
+    """Raise ``UsageError`` for Opacus' engine with an optimizer of torch, which would count as a custom loop's."""
     if is_opacus(engine, "PrivacyEngine"):
         given = f"optimizer is {_name(type(optimizer))}, which is not Opacus'"
         what = "no optimizer was given" if optimizer is None else given
@@ -153,7 +150,10 @@ def sampler_of(loader: Any) -> Sampler:
         kind = type(loader).__name__
         return Sampler("unknown", kind, note=f"loader {kind} draws no batches of indices: who is drawn is not seen")
     refuse_distributed("loader", batches)
-    records = _length(getattr(loader, "dataset", None))
+    try:
+        records = max(1, len(loader.dataset))
+    except (AttributeError, TypeError):
+        records = None
     if is_opacus(batches, "UniformWithReplacementSampler"):
         rate = float(batches.sample_rate)
         return Sampler("poisson", _name(type(batches)), rate, int(batches.num_samples), batches=batches)
@@ -207,10 +207,9 @@ class AccountantWatch:
 
 
 def largest_multiplicity(dataset: Any) -> int:
-    """The largest number of indices that lead to the same record through ``Subset`` and ``ConcatDataset``.
+    """The largest number of indices that lead to one record through ``Subset`` and ``ConcatDataset``, 1 for others.
 
-    It is 1 for other datasets. Two datasets are the same if they are one object, or if they are ``TensorDataset`` over
-    the same memory. Records with equal content at different places are not found.
+    Two datasets are the same if they are one object, or ``TensorDataset`` over the same memory.
     """
     try:
         size = len(dataset)
@@ -250,13 +249,6 @@ def _resolved(dataset: Any, indices: Any, sources: dict[Any, int], depth: int) -
     if type(dataset) is TensorDataset:
         identity = tuple((one.data_ptr(), tuple(one.shape), one.stride()) for one in dataset.tensors)
     return np.stack([np.full(len(indices), sources.setdefault(identity, len(sources))), indices])
-
-
-def _length(dataset: Any) -> int | None:
-    try:
-        return max(1, len(dataset))
-    except TypeError:
-        return None
 
 
 def _name(kind: type) -> str:

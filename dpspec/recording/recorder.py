@@ -92,14 +92,12 @@ class Recorder:
         given: dict[str, Any],
         loss: Loss | None = None,
     ) -> None:
-        """As for :func:`record`. The block writes the folder."""
         self.folder = folder
         self._parts = Parts(model, optimizer, loader, engine, planted, given, loss)
         self._training: WatchedTraining | None = None
         self._scored = False
 
     def __enter__(self) -> Self:
-        """Write the header, and begin to observe."""
         if self._training is not None:
             raise UsageError("a recorder records once: call dpspec.record again, with another folder")
         self._training = WatchedTraining(self.folder, self._parts)
@@ -108,7 +106,6 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop observing, and write the end record."""
         training = self._training
         assert training is not None
         training.detach()
@@ -142,7 +139,7 @@ class Recorder:
             raise UsageError(
                 "noised was called twice in one step: call it once, and run.stepped() at the end of each step"
             )
-        training.report_noise(noise)
+        training.own.sketch, training.own.noised = training.sketched("noise", noise), True
 
     def summed(self, total: Tensor | Iterable[Tensor]) -> None:
         """Report the sum of clipped gradients, before noise and any division, in the form of :meth:`noised`.
@@ -154,7 +151,7 @@ class Recorder:
             raise UsageError(
                 "summed was called twice in one step: call it once, and run.stepped() at the end of each step"
             )
-        training.report_sum(total)
+        training.own.summed = training.sketched("the sum", total)
 
     def stepped(self) -> None:
         """Report that the parameters moved, which ends the step."""
@@ -183,15 +180,13 @@ class Recorder:
     def score(self, model: nn.Module | None = None, loss: Loss | None = None, *, batch_size: int = 256) -> None:
         """Score all canaries of the planted dataset, included and omitted ones, once after the block.
 
-        ``canaries.npz`` in the folder holds inclusion bits and scores. It depends on records and is not for
-        publication. ``dpspec check`` reports the bounds that follow from it.
+        ``canaries.npz`` in the folder holds inclusion bits and scores, and is not for publication.
 
         Args:
-            model: The trained model, None for canaries of kind ``gradients``. It is evaluated in evaluation mode
-                without gradients.
-            loss: ``loss(model, batch)`` returns the loss of each record, (b,), lower for trained records, where the
-                loader's ``collate_fn`` makes the batch. None for canaries of kind ``gradients``: their score is the
-                inner product of the canary's direction with all gradients that the optimizer stepped with.
+            model: The trained model, None for canaries of kind ``gradients``. It is put in evaluation mode.
+            loss: ``loss(model, batch)`` returns the loss of each record, (b,), with the loader's ``collate_fn``.
+                None for canaries of kind ``gradients``, whose score is the inner product of the canary's direction with
+                all gradients that the optimizer stepped with.
             batch_size: The number of canaries in a batch.
 
         Raises:

@@ -19,11 +19,12 @@ from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN, Indices
 from dpspec.recording.parts import Parts
 from dpspec.recording.pending_step import PendingStep
+from dpspec.recording.planting.gradients import GradientCanaries
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.optimizer_state import OptimizerState, RecomputedUpdates, is_fresh, other_entries
-from dpspec.recording.watching.optimizer_watch import OpacusWatch, Probing
+from dpspec.recording.watching.optimizer_watch import Entering, OpacusWatch, Probing
 from dpspec.recording.watching.options import OptionWatch
 from dpspec.recording.watching.parameter_watch import GradientParameters, ParameterWatch
 from dpspec.recording.watching.reported_gradients import ReportedGradients
@@ -35,11 +36,8 @@ from dpspec.recording.watching.step_hooks import StepHooks
 class WatchedTraining:
     """The observers of a training, and the writer of its folder.
 
-    Attributes:
-        own: The pending step of a custom loop.
-        declared: The intentions of such a loop from now on.
-        writer: None once the recording is over.
-        ended: The folder, for scores, if the recording is complete.
+    own: the pending step of a custom loop. declared: the intentions of such a loop from now on. writer: None once the
+    recording is over. ended: the folder, for scores, if the recording is complete.
     """
 
     def __init__(self, folder: Path, parts: Parts) -> None:
@@ -80,12 +78,14 @@ class WatchedTraining:
         self._opacus: OpacusWatch | None = None
         self._hooks: StepHooks | None = None
         if parts.clipping is not None:
-            entering = None if self.gradients is None else self._enter_canaries
+            canaries, samples = self.gradients, self.samples
+            entering: Entering | None = None
+            if canaries is not None and samples is not None:
+                entering = partial(_enter, canaries, samples)
             self._opacus = OpacusWatch(
                 parts.optimizer, parts.clipping, parts.model, self._sketch, self._noise, entering, self._probing()
             )
-            use = partial(self._read_options, private=True)
-            self._opacus.attach(self._before, self._after, use, self.guarded)
+            self._opacus.attach(self._before, self._after, lambda: self._options.read(private=True), self.guarded)
         elif inner is not None:
             self._hooks = StepHooks(
                 inner, partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
@@ -93,7 +93,8 @@ class WatchedTraining:
         self._passes = None if inner is None else GradientParameters(self._watch, noisy)
         if self._passes is not None:
             self._passes.attach(parts.model, self.guarded)
-        self._options = OptionWatch(inner, self._private_options, self.guarded)
+        private = parts.private_options if parts.clipping is not None else self._declared_options
+        self._options = OptionWatch(inner, private, self.guarded)
 
     def detach(self) -> None:
         """Remove all observers."""
@@ -169,16 +170,8 @@ class WatchedTraining:
         )
         self.writer, self.ended = None, self.writer
 
-    def report_noise(self, noise: Tensor | Iterable[Tensor]) -> None:
-        """Noise that a custom loop added in this step."""
-        self.own.sketch, self.own.noised = self._sketched("noise", noise), True
-
-    def report_sum(self, total: Tensor | Iterable[Tensor]) -> None:
-        """The sum that a custom loop added noise to."""
-        self.own.summed = self._sketched("the sum", total)
-
-    def _sketched(self, what: str, given: Tensor | Iterable[Tensor]) -> Tensor:
-        """The sketch of a tensor of all coordinates, or of one tensor for each parameter."""
+    def sketched(self, what: str, given: Tensor | Iterable[Tensor]) -> Tensor:
+        """Keep the noise or the sum that a custom loop reports, and return its sketch."""
         parts = [given] if isinstance(given, Tensor) else list(given)
         flat = torch.cat([part.detach().reshape(-1) for part in parts]) if parts else torch.zeros(0)
         if len(flat) != sum(self._sizes):
@@ -226,7 +219,6 @@ class WatchedTraining:
         return float(self._watch.moved()) == 0.0
 
     def _watch_sampler(self) -> tuple[SamplerWatch | None, list[str]]:
-        """The observer of the sampler, and notes on its limits."""
         sampler = self._parts.sampler
         if sampler is None:
             return None, ["no loader was given: who was drawn is not seen"]
@@ -241,19 +233,12 @@ class WatchedTraining:
         return watch, notes
 
     def _probing(self) -> Probing | None:
-        """Passes each call the records of its physical batch, as the sampler drew them, to the sensitivity probe."""
         parts, samples = self._parts, self.samples
         if parts.loss is None or samples is None:
             return None
         probe = SensitivityProbe(parts.model, parts.optimizer, str(parts.clipping), parts.loss, parts.loader)
         self._probe = probe
         return lambda start, size, gradients: probe.observe(samples.current()[start : start + size], gradients)
-
-    def _enter_canaries(self, clip_norm: float) -> Tensor:
-        """Add the canaries of the batch that was drawn for this step."""
-        assert self.gradients is not None
-        assert self.samples is not None
-        return self.gradients.enter(self.samples.latest(), clip_norm)
 
     def _before(self) -> None:
         assert self._opacus is not None
@@ -295,12 +280,8 @@ class WatchedTraining:
         if self._passes is not None:
             self._passes.stepped()
 
-    def _read_options(self, *, private: bool) -> None:
-        self._options.read(private=private)
-
-    def _private_options(self) -> dict[str, Any]:
-        declared = {name: value for name, value in self.declared.items() if name != "records"}
-        return self._parts.private_options() if self._parts.clipping is not None else declared
+    def _declared_options(self) -> dict[str, Any]:
+        return {name: value for name, value in self.declared.items() if name != "records"}
 
     def _before_update(self) -> None:
         self._options.read()
@@ -326,6 +307,11 @@ class WatchedTraining:
             number, now, len(self._sizes), drawn, rate, told, update, self._options.changes()
         )
         self.writer.write(public, internal)
+
+
+def _enter(canaries: GradientCanaries, samples: SamplerWatch, clip_norm: float) -> Tensor:
+    """Add the canaries of the batch that was drawn for this step."""
+    return canaries.enter(samples.latest(), clip_norm)
 
 
 def _named(model: nn.Module) -> dict[str, nn.Parameter]:

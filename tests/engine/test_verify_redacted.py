@@ -80,9 +80,9 @@ def test_what_was_seen_of_gradients_is_left_out(whole: Result) -> None:
     """A step's residual less its noise, which the seed tells, may be a single record's gradient."""
     shown = redact(whole).audits[0]
     told = codec.dump(redact(whole))
-    for part in ('"row"', '"measured":{', '"moments"', '"largest":', '"internal"'):
+    for part in ('"drift"', '"measured":{', '"moments"', '"largest":', '"internal"'):
         assert part in codec.dump(whole).replace(" ", "")
-    for part in ('"row"', '"moments"', '"internal"', "norm_log"):
+    for part in ('"drift"', '"moments"', '"internal"', "norm_log"):
         assert part not in told
     for old, new in zip(whole.audits[0].checks, shown.checks, strict=True):
         if old.privacy == "public":

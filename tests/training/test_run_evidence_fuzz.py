@@ -164,15 +164,19 @@ def test_evidence_is_written_as_it_was_read(runs: list[dict[str, Any]]) -> None:
         (("sampling_log", "batches"), [], "sampling_log.batches must be of 2 phases, got 0"),
         (("sampling_log", "records"), 10, "total must be at most 10 times the steps"),
         (("sampling_log", "batches", 0, "steps"), 25, "sizes.steps must be 25, got 24"),
-        (("internal", "measured", "steps"), 0, "drift and lag must be there where there are steps"),
+        (("internal", "measured", "steps"), 0, "drift and lag must be present exactly if there are steps"),
         (("internal", "measured", "drift", "total"), float("nan"), "drift.total must be a number from -1e+304"),
-        (("internal", "signal", "moments"), [], "signal.moments must be those of each size"),
-        (("internal", "signal", "moments", 0, 1), 1, "signal.moments must be those of each size"),
-        (("internal", "signal", "moments", 0, 0), 10**6, "signal.moments must be those of each size"),
+        (("internal", "signal", "moments"), [], "signal.moments must have each size"),
+        (("internal", "signal", "moments", 0, 1), 1, "signal.moments must have each size"),
+        (("internal", "signal", "moments", 0, 0), 10**6, "signal.moments must have each size"),
         (("internal", "signal", "by_step", "steps"), 40, "signal.by_step must be of at most 31 steps, got 40"),
         (("internal", "signal", "by_step", "products", 0), [0.0, 1.0], "by_step.products must be a triangle"),
-        (("internal", "signal", "by_step", "products", 1, 0), 1e300, "products must be at most those of the lengths"),
-        (("internal", "measured", "shared", "squares"), {"a": 1e6, "b": 1e6}, "shared.squares must be those of two of"),
+        (
+            ("internal", "signal", "by_step", "products", 1, 0),
+            1e300,
+            "products must be at most the products of the norms",
+        ),
+        (("internal", "measured", "shared", "squares"), {"a": 1e6, "b": 1e6}, "shared.squares must name two of"),
         (("internal", "measured", "shared", "count"), 7, "of the smaller layer in 31 steps, got 7"),
         (("internal", "measured", "shared", "pairs"), 2**60, "shared.pairs must be 15, got"),
         (("internal", "measured", "shared", "planned"), 2**62, "for each of at most 31 steps, got"),
@@ -192,7 +196,9 @@ def test_trials_of_different_models_are_refused(runs: list[dict[str, Any]]) -> N
     other = thaw(runs[1])
     other["internal"]["measured"]["layers"] = {"a": [90.0, 1]}
     del other["internal"]["measured"]["shared"]
-    with pytest.raises(ValueError, match=r"trial 2\.internal\.measured\.layers must be those of the other trials"):
+    with pytest.raises(
+        ValueError, match=r"trial 2\.internal\.measured\.layers must equal the layers of the other trials"
+    ):
         list(table.checks(PHASES, [FrozenMap(runs[0]), FrozenMap(other)]))
 
 

@@ -292,8 +292,9 @@ def _released_model(run: RecordedRun) -> Assumption:
 def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
     """Assumptions about the contribution of each record, and about the end of the recording."""
     text = (
-        "each index of the dataset is one record, and nothing that the gradients depend on is computed from other "
-        "records: dataset, transforms, labels, collate function, constants of the loss"
+        "each index of the dataset is one record, the rows of a batch are the drawn records, once each, and nothing "
+        "that the gradients depend on is computed from other records: dataset, transforms, labels, collate function, "
+        "constants of the loss, noise of earlier steps"
     )
     yield Assumption(name="one-record", status="declared", text=text)
     yield _unmixed_batches(run)
@@ -307,8 +308,9 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
     if mismatch:
         yield Assumption(name="loss-reduction", status="unchecked", text=mismatch)
     text = (
-        "every pass that computes gradients calls the recorded model itself in training mode: the recorder does not "
-        "compare parameters in a pass that calls the layers one by one or sets the model to evaluation mode"
+        "every pass that computes gradients calls the recorded model itself in training mode, and moves no parameter: "
+        "the recorder does not compare parameters in a pass that calls the layers one by one, sets the model to "
+        "evaluation mode, moves parameters inside the pass, or follows the removal of the recorder's hook"
     )
     yield Assumption(name="observed-passes", status="declared", text=text)
     passes = run.counts_at_end("passes", 4)

@@ -66,7 +66,7 @@ class Workers:
     """
 
     def __init__(self, options: RunOptions, catalog: Catalog, on_progress: Callable[[TaskProgress], None]) -> None:
-        self._options, self._catalog, self._on_said = options, catalog, on_progress
+        self._options, self._catalog, self._on_progress = options, catalog, on_progress
         self._pool: Pool | None = None
 
     def pool(self, *, tasks: int, seconds: float, device: str) -> Pool:
@@ -74,7 +74,7 @@ class Workers:
         if self._pool is not None:
             return self._pool
         pool = open_pool(
-            self._options, self._catalog, tasks=tasks, seconds=seconds, device=device, on_progress=self._on_said
+            self._options, self._catalog, tasks=tasks, seconds=seconds, device=device, on_progress=self._on_progress
         )
         if not isinstance(pool, InlinePool):  # which gives way to processes once there is more to do
             self._pool = pool

@@ -24,26 +24,13 @@ MOST_BYTES, MOST_LAYERS, _LONGEST = 1 << 21, 10_000, 400
 class Header:
     """The parts of a run by the names of their classes; "" or None if unknown.
 
-    Attributes:
-        versions: Of dpspec, torch, opacus.
-        source: ``opacus``, or ``own-loop`` for a custom loop.
-        optimizer: Its class, as inner, model, loader, sampler.
-        clipping: ``flat``, ``per-layer``, ``adaptive``, ``ghost`` or ``own``.
-        scheme: ``poisson``, ``shuffled``, ``sequential``, ``weighted``, ``unknown``, or ``none`` without a loader.
-        repeats: The largest number of indices of the dataset that lead to the same record.
-        rate: Of a Poisson sampler.
-        records: The number of records of the loader's dataset.
-        batch_size: Of loaders that have one.
-        workers: The number of processes that load data ahead.
-        reduction: ``mean`` or ``sum``; expected_batch_size: the divisor of a mean.
-        accountant: Its mechanism (``rdp``, ``prv``, ``gdp``) or class; told_before: its number of earlier steps.
-        layers: Names and sizes of all noisy parameters.
-        width: The number of directions of the noise sketch.
-        secure: Whether noise comes from a cryptographic generator.
-        canaries: The number of places for canaries, the last of ``records``; canary_kind: their kind; left_out: the
-            number of omitted canaries; commitment: the digest of the source of their inclusion bits; canary_seed: the
-            seed of that source, None for the system's randomness.
-        notes: The parts that the recorder does not recognize.
+    source: ``opacus``, or ``own-loop`` for a custom loop. repeats: the largest number of indices of the dataset that
+    lead to one record. reduction: ``mean`` or ``sum``; expected_batch_size: the divisor of a mean. accountant: its
+    mechanism or class; told_before: its number of earlier steps. layers: names and sizes of the noisy parameters.
+    width: the number of directions of the noise sketch. secure: whether noise comes from a cryptographic generator.
+    canaries: the number of places for canaries, the last of ``records``; left_out: the number of omitted ones;
+    commitment: the digest of the source of their inclusion bits; canary_seed: its seed, None for the system's
+    randomness. notes: unknown parts.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -152,15 +139,15 @@ def _problem(key: str, value: Any) -> str | None:
             None if isinstance(value, list) and len(value) <= 100 and all(map(_is_name, value)) else "a list of texts"
         )
     if key == "layers":
-        fits = isinstance(value, list) and len(value) <= MOST_LAYERS and all(map(_is_layer, value))
+        fits = (
+            isinstance(value, list)
+            and len(value) <= MOST_LAYERS
+            and all(type(pair) is list and len(pair) == 2 for pair in value)
+        )
+        fits = fits and all(_is_name(name) and type(size) is int and 0 <= size < 2**48 for name, size in value)
         return None if fits else f"a list of at most {MOST_LAYERS} names with sizes"
     return None if _is_name(value) else f"a text of at most {_LONGEST} characters"
 
 
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= _LONGEST
-
-
-def _is_layer(value: Any) -> bool:
-    pair = isinstance(value, list) and len(value) == 2
-    return pair and _is_name(value[0]) and type(value[1]) is int and 0 <= value[1] < 2**48

@@ -1,9 +1,8 @@
 """An append-only file: frames under a chain of digests, readable up to the last complete one.
 
-A frame is its length (4 bytes, little-endian), its kind (1 byte), its payload, and 32 bytes of SHA-256 over the digest
-of the frame before it, the length, the kind and the payload. The first frame follows the digest of the run's header.
-Each frame is written by one call, so a killed process leaves at most one incomplete frame, which readers skip. Any
-other change of a byte breaks the chain at its frame.
+A frame is its length (4 bytes, little-endian), its kind (1 byte), its payload, and SHA-256 of the digest of the frame
+before it, the length, the kind and the payload. The first frame follows the digest of the run's header. Each frame is
+written by one call, so a killed process leaves at most one incomplete frame, which readers skip.
 """
 
 from __future__ import annotations

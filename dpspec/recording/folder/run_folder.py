@@ -1,10 +1,9 @@
 """The folder of a recorded run, as untrusted input.
 
-``run.json`` describes the run. ``steps.log`` and ``internal.log`` are journals
-(:mod:`~dpspec.recording.folder.journal`) of the public and the internal parts of steps. The internal part is written
-first, and the public part contains its digest. So both files end at a complete step whenever the process is killed, and
-``internal.log`` can be withheld. ``canaries.npz`` holds the inclusion bits and scores of canaries. It is internal too,
-and its digest follows the end in ``steps.log``.
+``run.json`` describes the run; ``steps.log`` and ``internal.log`` hold the public and the internal parts of steps. The
+internal part is written first, and the public part contains its digest. So both files end at a complete step whenever
+the process is killed, and ``internal.log`` can be withheld. ``canaries.npz`` is internal too; its digest follows the
+end in ``steps.log``.
 """
 
 from __future__ import annotations
@@ -223,15 +222,11 @@ class RunFolder:
     def _require_end(self, name: str, length: int, cut: int | None = None) -> None:
         """Raise ``RecordingError`` if an ended file is longer than its frames, except by a frame of kind ``cut``."""
         more = os.path.getsize(self.path / name) - length
-        if more > 0 and (cut is None or self._kind_at(name, length) != cut):
-            raise RecordingError(f"{self.path / name}: {more} bytes follow the end of the recording, at byte {length}")
-
-    def _kind_at(self, name: str, offset: int) -> int | None:
-        """The kind of the frame that begins at a byte; None if the file ends before the kind."""
         with (self.path / name).open("rb") as file:
-            file.seek(offset)
+            file.seek(length)
             head = file.read(5)
-        return head[4] if len(head) == 5 else None
+        if more > 0 and (cut is None or len(head) < 5 or head[4] != cut):
+            raise RecordingError(f"{self.path / name}: {more} bytes follow the end of the recording, at byte {length}")
 
     def _frames(self, name: str) -> Iterator[Frame]:
         if not (self.path / name).exists():

@@ -1,8 +1,8 @@
 """One recorded logical step: a public part, and an internal one that depends on records.
 
 Numbers that were not observed are NaN, counts ``UNSEEN``. Both parts are fixed numbers in little-endian order, then
-arrays. The public part ends with the options that changed, as JSON, the internal part with the drawn records: sorted
-numbers as differences, seven bits of each in a byte (LEB128).
+arrays. The public part ends with the changed options, as JSON; the internal part with the drawn records: sorted numbers
+as differences, seven bits of each in a byte (LEB128).
 """
 
 from __future__ import annotations
@@ -154,19 +154,12 @@ def decode_members(data: bytes) -> Indices:
 class PublicStep:
     """A step without what depends on single records.
 
-    Attributes:
-        step: Its number, from 1 on.
-        drawn: The number of drawn records; batches: of their batches; rows: of contributions; virtual: of virtual
-            steps; updates: of moves of the parameters by the optimizer, 1 in a correct step.
-        told_steps: The number of steps in the accountant's history; told_noise, told_rate: its last entry.
-        time: Seconds since the recording began.
-        noise_multiplier: The optimizer's option, as clip_norm.
-        deviation: The standard deviation of the noise that follows from the options.
-        divisor: The divisor that follows from the options; measured_divisor: the actual one.
-        rate: The rate of a Poisson sampler.
-        noise_squares: The sum of squares of the noise; layers (L,): for each layer.
-        directions: (W,) the noise along fixed unit directions, over ``deviation`` if that is above 0.
-        options: Those that changed before the step.
+    drawn: the number of drawn records; batches: of their batches; rows: of contributions; virtual: of virtual steps;
+    updates: of moves of the parameters by the optimizer, 1 in a correct step; told_steps: of steps in the accountant's
+    history, whose last entry is told_noise, told_rate. time: in seconds. deviation: the standard deviation of the noise
+    that follows from the options. divisor: from the options; measured_divisor: the actual one. noise_squares: the sum
+    of squares of the noise; layers (L,): for each layer; directions (W,): along fixed unit directions, over
+    ``deviation`` if that is above 0. options: those that changed before the step.
     """
 
     step: int
@@ -226,13 +219,9 @@ class PublicStep:
 class InternalStep:
     """The part of a step that depends on records and is not for publication.
 
-    Attributes:
-        least: The smallest norm after clipping, in clip norms; lower, middle, upper: the quartiles; largest: the
-            largest.
-        sum_norm: The norm of the clipped sum, in clip norms.
-        update_norm: The distance that the parameters moved; outside: the distance that they moved since the step
-            before without the optimizer.
-        members: The drawn records, None if unknown.
+    least, lower, middle, upper, largest: quartiles of the norms after clipping, in clip norms. sum_norm: of the clipped
+    sum, in clip norms. update_norm: the distance that the parameters moved; outside: without the optimizer, since the
+    step before. members: the drawn records, None if unknown.
     """
 
     step: int

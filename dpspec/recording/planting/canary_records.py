@@ -1,9 +1,7 @@
-"""Canary records of each kind, made from the records of a dataset, and whether they fit in a batch with records.
+"""Canary records of each kind, made from the records of a dataset, and their fit in a batch with records.
 
-A record is a tuple or list, or a mapping, of tensors and numbers with a label. Canaries are created once, so the
-trained and the scored ones are the same. A loader combines records by its ``collate_fn``. A batch with a canary, before
-or behind a record, must have the parts, types and numbers of axes of a batch of records. Torch's ``default_collate``
-stacks tensors of any type, so a canary of float64 would make a whole batch float64, and only the model would fail.
+A record is a tuple or list, or a mapping, of tensors and numbers with a label. Torch's ``default_collate`` stacks
+tensors of any type, so a canary of float64 would make a whole batch float64, and only the model would fail.
 """
 
 from __future__ import annotations
@@ -131,14 +129,12 @@ KINDS: dict[str, Callable[[Recipe], list[Any]]] = {
 
 
 def _with(record: Any, place: Place, label: int) -> Any:
-    """The record with another label of the same type."""
     own = record[place]
     value = torch.full_like(own, label) if isinstance(own, Tensor) else type(own)(label)
     return _rebuilt(record, {place: value})
 
 
 def _features(record: Any, label: Place, kind: str, change: Callable[[Tensor], Tensor]) -> Any:
-    """The record with all parts but the label changed."""
     places = record if isinstance(record, Mapping) else range(len(record))
     changed = {}
     for place in (place for place in places if place != label):
@@ -153,7 +149,6 @@ def _features(record: Any, label: Place, kind: str, change: Callable[[Tensor], T
 
 
 def _rebuilt(record: Any, parts: Mapping[Place, Any]) -> Any:
-    """A record of the same type, with other parts."""
     if isinstance(record, Mapping):
         return {**record, **parts}
     values = [parts.get(place, part) for place, part in enumerate(record)]

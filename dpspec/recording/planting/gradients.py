@@ -1,18 +1,13 @@
 """Gradient canaries: unit vectors that enter the clipped sum as records do.
 
-*Places.* A gradient canary has a place in the planted dataset and no record. The training's sampler draws places at the
-rate of the records. If a step drew the place of an included canary, the recorder adds the canary's vector, as long as
-the clip norm, to the sum of clipped gradients before noise. Of several batches drawn since the step before, the last
-one counts. So another inclusion bit changes one contribution of at most the clip norm, drawn as a record is (zero-out).
-Only clipping is not tested.
+If a step drew the place of an included canary, the recorder adds the canary's vector, as long as the clip norm, to the
+sum of clipped gradients before noise; of several batches drawn since the step before, the last one counts. So another
+inclusion bit changes one contribution of at most the clip norm (zero-out). Only clipping is not tested.
 
-*Directions.* Canary i owns ``b`` coordinates, drawn without repetition among all d, with random signs. So directions
-are orthogonal unit vectors, fixed by the seed before the first step, by another stream than the inclusion bits.
-
-*Scores.* The inner product of each direction with the sum of all gradients that the inner optimizer stepped with. No
-score depends on the steps that drew its canary. An adversary who sees every iterate of plain SGD knows these gradients.
-DP-SGD releases them, so its epsilon bounds every test on them (Nasr et al. 2023, https://arxiv.org/abs/2302.07956, and
-Steinke et al. 2023, https://arxiv.org/abs/2305.08846, attack in this way).
+Canary i owns ``b`` coordinates with random signs, so directions are orthogonal; they are fixed before the first step. A
+score is the inner product of a direction with the sum of all gradients that the inner optimizer stepped with. DP-SGD
+releases these gradients, so its epsilon bounds every test on them (Nasr et al. 2023, https://arxiv.org/abs/2302.07956,
+and Steinke et al. 2023, https://arxiv.org/abs/2305.08846, attack in this way).
 """
 
 from __future__ import annotations
@@ -68,14 +63,9 @@ class GradientCanaries:
         self._sums = torch.zeros(count, dtype=torch.float64, device=device)
 
     def enter(self, drawn: Array, clip_norm: float) -> Tensor:
-        """Add the canaries among the drawn places to ``summed_grad`` of each parameter.
+        """Add the canaries among the drawn places, (b,), to ``summed_grad`` of each parameter.
 
-        Args:
-            drawn: (b,) places, without omitted canaries.
-            clip_norm: Of this step, > 0.
-
-        Returns:
-            (k,) float64 the norm of each contribution: one for each time that a canary was drawn.
+        Returns the norm of each contribution, (k,) float64: one for each time that a canary was drawn.
         """
         numbers = drawn[drawn >= self._first] - self._first
         length = clip_norm * (1.0 - _SHORTER)
@@ -107,14 +97,7 @@ class GradientCanaries:
 
 
 def refuse_unfit(clipping: str | None, optimizer: Any, batches: Any, workers: int) -> None:
-    """Raise ``UsageError`` with the reason if gradient canaries cannot enter this training.
-
-    Args:
-        clipping: Of Opacus' optimizer, None for a custom loop.
-        optimizer: The optimizer.
-        batches: The loader's sampler of batches, or None.
-        workers: The number of processes that load ahead.
-    """
+    """Raise ``UsageError`` with the reason if gradient canaries cannot enter this training."""
     why = ""
     if clipping is None:
         why = "the recorder cannot add to the sums of a custom loop"

@@ -1,14 +1,10 @@
 """``dpspec.plant``: a dataset that contains canaries, or not, by fair inclusion bits.
 
-*Places.* The dataset has one place for each record and one for each canary, for any inclusion bits. Samplers draw
-places, so Opacus' rate (one over the number of batches) and its divisor do not depend on the bits. Fetching a batch
-skips omitted canaries, which contribute nothing.
-
-*The bounded epsilon.* Two vectors of bits that differ in one place make two trainings that differ in whether one record
-contributes to the batches in which its place is drawn; rate, divisor and number of steps agree. That is zero-out
-adjacency, and add-remove as well if constants do not follow from the number of records. If omitted canaries had no
-place, the rate would follow from the bits. If another record took their place, the bound would be one for replace-one,
-which may be twice as large.
+The dataset has one place for each record and one for each canary, for any inclusion bits. Samplers draw places, so
+Opacus' rate and divisor do not depend on the bits. Fetching a batch skips omitted canaries. So two vectors of bits that
+differ in one place make two trainings that differ in whether one record contributes to the batches that draw its place.
+That is zero-out adjacency, and add-remove as well if constants do not follow from the number of records. Replacing an
+omitted canary by another record would bound the epsilon of replace-one, which may be twice as large.
 """
 
 from __future__ import annotations
@@ -114,7 +110,6 @@ class Planted(Dataset[Any]):
         collate: Collate | None = None,
         count: int | None = None,
     ) -> None:
-        """As for :func:`plant`."""
         self.dataset, self.canaries, self.kind, self.source = dataset, canaries, kind, source
         self.collate = collate
         self._records = len(dataset)
@@ -123,7 +118,6 @@ class Planted(Dataset[Any]):
         self._there = np.concatenate([np.ones(1, dtype=np.int8), self._coins])
 
     def __len__(self) -> int:
-        """The number of places, n + m."""
         return self._records + self.count
 
     @property
@@ -168,11 +162,9 @@ class Planted(Dataset[Any]):
         return [self._fetch(index) for index in self._fetched(indices)]
 
     def __iter__(self) -> Iterator[Any]:
-        """All present records, in order."""
         return (self._fetch(index) for index in self._fetched(range(len(self))))
 
     def _fetched(self, indices: Sequence[int]) -> list[int]:
-        """The indices that are present and records."""
         there: list[int] = self.present(list(indices))
         return there if self.kind != GRADIENTS else [index for index in there if index < self._records]
 

@@ -20,10 +20,9 @@ Loss = Callable[[Any, Any], Tensor]
 def scores_of(
     model: nn.Module, loss: Loss, canaries: Sequence[Any], collate: Callable[[list[Any]], Any], batch_size: int
 ) -> Array:
-    """Minus the loss of each canary, (m,) float64, in their order, with all modules in evaluation mode.
+    """Minus the loss of each canary, (m,) float64, in evaluation mode.
 
-    Raises:
-        UsageError: ``loss`` does not return one number per record, or returns NaN.
+    Raises ``UsageError`` if ``loss`` does not return one number per record, or returns NaN.
     """
     if type(batch_size) is not int or batch_size < 1:
         raise UsageError(f"batch_size must be a whole number from 1 on, got {batch_size!r}")
@@ -56,7 +55,6 @@ def require_numbers(scores: Array, advice: str) -> None:
 
 @contextmanager
 def _evaluated(model: nn.Module) -> Iterator[None]:
-    """Put every module in evaluation mode, and restore its mode afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -183,9 +183,8 @@ def seeded(seed: int) -> Iterator[None]:
 def update(made: Made, records: Sequence[Any], seed: int) -> Tensor | str:
     """(2, P) float64 the change of the parameters by one step and its gradients; or the reason why it is impossible.
 
-    Adam's first step barely depends on the length of its gradient, so gradients are compared as well. With a ``loss``
-    the step uses ``records``, without one gradients drawn from ``seed``. Noise is drawn from ``seed`` too. Raises
-    ``UsageError`` if ``loss`` returns neither one number nor one for each record.
+    With a ``loss`` the step uses ``records``, without one gradients drawn from ``seed``. Raises ``UsageError`` if
+    ``loss`` returns neither one number nor one for each record.
     """
     if made.model is None or made.optimizer is None:
         return "one step: make returns no model, or no optimizer"

@@ -74,8 +74,6 @@ def _replaced(dataset: Any, places: Sequence[int], replacement: Any) -> Any:
 
 
 class _Replaced(Dataset[Any]):
-    """A dataset with one record in some places."""
-
     def __init__(self, dataset: Any, places: Sequence[int], replacement: Any) -> None:
         self._dataset, self._places, self._replacement = dataset, frozenset(places), replacement
 

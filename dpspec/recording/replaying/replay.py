@@ -1,10 +1,9 @@
 """``dpspec.replay``: the comparison of values that must not depend on a record, on neighboring datasets.
 
-Noise hides membership in a sum. It does not hide a divisor that counts the records, a clip norm that is a quantile of
-their gradients, or a mean that was subtracted from all records: then two datasets that differ in one record differ in
-every step, and no bound of DP-SGD holds. One run does not show such a dependence; two runs on neighbors with the same
-random numbers do. The even and the odd records are compared as well, because an integer such as int(rate * records)
-need not change with one record, and the largest of many norms is in one of the two halves.
+Noise does not hide a divisor that counts the records, a clip norm that is a quantile of their gradients, or a mean that
+was subtracted from all records. Two runs on neighbors with the same random numbers show such a dependence. The even and
+the odd records are compared as well: int(rate * records) need not change with one record, and the largest of many norms
+is in one of the two halves.
 """
 
 from __future__ import annotations
@@ -65,7 +64,6 @@ class Replay:
             raise AssertionError(str(self))
 
     def __str__(self) -> str:
-        """A line for each difference, one for all equal values, and one for each value that was not compared."""
         moved = dict.fromkeys(one.name for one in self.differences)
         still = [name for name in self.compared if name not in moved]
         lines = [
@@ -88,19 +86,17 @@ def replay(
 ) -> Replay:
     """Set a training up on ``dataset`` and on its neighbors, with equal seeds, and compare all constants.
 
-    Compared are divisor, clip norm, noise multiplier, learning rate and other options of the optimizer, rate and steps
-    of Poisson sampling, the schedule, the layers and initial weights, some records as the script prepares them, and one
-    step with the same random numbers.
+    Compared are divisor, clip norm, noise multiplier, options of the optimizer, rate and steps of Poisson sampling, the
+    schedule, the layers and initial weights, some prepared records, and one step with the same random numbers.
 
     Args:
-        make: A function of a map-style dataset that returns a mapping of the parts of the training: ``model``,
-            ``optimizer``, ``loader`` as ``make_private`` returned them; ``scheduler``; ``loss``, a function of the
-            model and a batch for the step, which returns one number or the loss of each record as for
-            :meth:`Recorder.score`; ``dataset``, the prepared records if they are not the loader's. All other entries
-            are constants of the script, such as ``{"steps": 1000, "clip_norm": 1.0}``.
+        make: A function of a map-style dataset that returns a mapping of parts: ``model``, ``optimizer``, ``loader`` as
+            ``make_private`` returned them; ``scheduler``; ``loss``, a function of the model and a batch that returns
+            one number or the loss of each record; ``dataset``, the prepared records if they are not the loader's. All
+            other entries are constants of the script, such as ``{"steps": 1000}``.
         dataset: A map-style dataset of three records or more.
-        record: The index of the record that the first neighbor lacks, by default the last.
-        replacement: A record. If it is given, neighbors have it in the place of removed records.
+        record: The index of the record that the first neighbor lacks.
+        replacement: A record that neighbors have in the place of removed ones.
         seed: For all generators.
 
     Raises:
@@ -150,8 +146,6 @@ class _SetUp:
 
 
 class _Comparison:
-    """The comparison of the training on all records with those on neighbors."""
-
     def __init__(self, first: _SetUp, records: int) -> None:
         self._first, self._records = first, records
         self.compared: dict[str, None] = {}
@@ -183,10 +177,12 @@ class _Comparison:
                 self._compare(name, neighbor, mine.get(name, "none"), theirs.get(name, "none"))
 
     def _prepared(self, other: _SetUp, neighbor: Neighbor) -> None:
-        """Compare some records that both datasets contain, as the script prepares them."""
         for one, given in ((self._first, self._records), (other, len(neighbor.dataset))):
-            if reason := _unlike(one.made, given):
-                self.unseen[f"{PREPARED}: {reason}"] = None
+            if one.made.dataset is None:
+                self.unseen[f"{PREPARED}: make returns no loader, and no dataset"] = None
+                return
+            if (kept := length(one.made.dataset)) != given:
+                self.unseen[f"{PREPARED}: make keeps {kept} of {given} records"] = None
                 return
         for index in _spread(list(neighbor.place)):
             seed = self._first.seed + index
@@ -204,14 +200,6 @@ class _Comparison:
         self.compared[name] = None
         if whole != other:
             self.differences.append(Difference(name=name, neighbour=neighbor, whole=whole, other=other))
-
-
-def _unlike(made: Made, given: int) -> str:
-    """The reason why prepared records cannot be matched with the given ones; empty if they can."""
-    if made.dataset is None:
-        return "make returns no loader, and no dataset"
-    kept = length(made.dataset)
-    return "" if kept == given else f"make keeps {kept} of {given} records"
 
 
 def _spread(indices: Sequence[int]) -> Sequence[int]:

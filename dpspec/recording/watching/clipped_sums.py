@@ -1,8 +1,4 @@
-"""The clipped sum of a step: the contribution of each record, and whether the sum consists of the contributions.
-
-Opacus' ``clip_and_accumulate`` multiplies the per-sample gradients g of each parameter by factors f and adds the sum to
-``p.summed_grad``. ``add_noise`` reads it.
-"""
+"""The clipped sum of a step: the contribution of each record, and whether the sum consists of the contributions."""
 
 from __future__ import annotations
 
@@ -34,8 +30,7 @@ class Contributions(TorchFunctionMode):
     """Observes one call of ``clip_and_accumulate``, without changes to arguments or results.
 
     Each sum is a call ``torch.einsum("i,i...", f, g)``. The norm of f_i g_i over all parameters is the contribution of
-    record i. Norms of g that Opacus computed just before from the same unchanged memory are reused, except in half
-    precision, which rounds them to a percent.
+    record i. Norms of g from Opacus are reused, except in half precision, which rounds them to a percent.
 
     Attributes:
         norm_type: The half precision in which Opacus computed norms, or "".
@@ -56,7 +51,6 @@ class Contributions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call the function, and observe norms and sums."""
         result = func(*args, **kwargs) if kwargs else func(*args)
         if func in _OBSERVED:
             try:
@@ -146,13 +140,9 @@ class SummedGradients:
 class RecomputedSums:
     """Recomputes the clipped sum from the per-sample gradients at random calls of ``clip_and_accumulate``.
 
-    About 4 + 4 ln(T / 4) of T calls are recomputed. The choice comes from the operating system's randomness, so a
-    script cannot predict it.
-
-    Two float32 sums of b terms with lengths l_i differ by at most (16 + 4 sqrt(b)) u sum l_i in practice, where
-    u = 2^-23 covers the terms, the factors and their norms. A sum of b unrelated gradients is about sqrt(b) times
-    shorter than sum l_i, so the smallest detected factor on the sum is about 1 + (16 sqrt(b) + 4 b) u: 1.00005 for
-    b = 64. The recorder reports the largest of these limits.
+    Two float32 sums of b terms with lengths l_i differ by at most (16 + 4 sqrt(b)) u sum l_i in practice, where u =
+    2^-23. A sum of b unrelated gradients is about sqrt(b) times shorter than sum l_i, so the smallest detected factor
+    is about 1 + (16 sqrt(b) + 4 b) u: 1.00005 for b = 64. The recorder reports the largest of these limits.
     """
 
     def __init__(self, optimizer: Any, clipping: str) -> None:
@@ -229,10 +219,10 @@ class SizeScaling:
     """Regression of the lengths of per-sample gradients on the size b of the batch.
 
     If the loss is a mean and Opacus expects a sum, or the other way around, every length is wrong by a factor 1/b or b.
-    The regression uses the logarithms of the median length and of b, both as differences of consecutive calls, so that
-    a trend over the training cancels. The slope is 0 for a matching loss, -1 for a mean in place of a sum and 1 for a
-    sum in place of a mean. Differences of independent errors have correlation -1/2 with their neighbors, and so do
-    differences of log b, so the variance of the slope is 3/2 of its value for ordinary least squares.
+    The regression uses differences of consecutive log medians and log b, so that a trend cancels; the slope is 0 for a
+    matching loss, -1 for a mean in place of a sum and 1 for a sum in place of a mean. Differences of independent errors
+    have correlation -1/2 with their neighbors, and so do differences of log b, so the variance of the slope is 3/2 of
+    its value for ordinary least squares.
     """
 
     def __init__(self) -> None:

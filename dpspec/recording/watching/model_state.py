@@ -126,7 +126,6 @@ class ModelState:
 
 
 def _is_known(module: nn.Module, key: str, value: Any) -> bool:
-    """Whether an attribute belongs to torch or Opacus and holds no record after a step."""
     of_a_batch = {"activations": isinstance(value, list) and not value, "max_batch_len": type(value) is int}
     if key in _OF_EVERY_MODULE or of_a_batch.get(key, False):
         return True
@@ -138,7 +137,6 @@ def _different(now: dict[str, str], before: dict[str, str]) -> set[str]:
 
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
-    """The memory of a tensor; None for sparse tensors and some subclasses."""
     if tensor.is_meta or tensor.layout != torch.strided:
         return None
     try:

@@ -1,10 +1,8 @@
 """The noise of a step in a few numbers: each layer's sum of squares, and the noise along a recording's directions.
 
 Coordinate i of a layer belongs to direction i mod W, with the sign S[(i div W) mod R, i mod W]. S is a table of R by W
-random signs, drawn for each recording from the operating system's randomness, so that a script cannot know it. The
-directions are orthogonal and together hold every coordinate, so Gaussian noise of standard deviation s gives
-independent N(0, s^2) along them, and noise that is reused at another step shows in their products. It takes one
-addition for each coordinate, and no memory that grows with the model.
+random signs from the operating system's randomness. The directions are orthogonal and together hold every coordinate,
+so Gaussian noise gives independent values along them, and noise that is reused at another step shows in their products.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Statistics of a run's noise, for tests that it is fresh, Gaussian and independent across coordinates and steps.
 
-Every step contributes sums, squared norms and the values of about two thousand coordinates. Sampled steps also
-contribute their largest absolute values, products of coordinates at all distances, rows of matrix-shaped layers, and
-coordinates to compare with other sampled steps. ``dpspec.stats.gaussian_noise`` has the null distributions.
+Every step contributes sums, squared norms and the values of about two thousand coordinates; sampled steps also their
+largest absolute values, products of coordinates, rows of layers, and coordinates to compare with other steps. Steps and
+coordinates are chosen by the operating system's randomness. ``dpspec.stats.gaussian_noise`` has the null distributions.
 
 The noise that Opacus added is the difference of two gradients. Rounding changes it by the resolution of its type times
-the size of the sum, and the sum is fixed before its noise is drawn. So tests of single values use the coordinates where
-the sum is at most ``_SUM`` standard deviations.
-
-The choice of steps and coordinates comes from the operating system's randomness, so that no script can predict it.
+the size of the sum, which is fixed before its noise is drawn. So tests of single values use the coordinates where the
+sum is at most ``_SUM`` standard deviations.
 """
 
 from __future__ import annotations
@@ -97,10 +95,7 @@ class Coordinates:
         return slice(int(self._random.integers(stride)), None, stride)
 
     def window(self) -> list[slice]:
-        """Disjoint stretches of coordinates: all, or four of a large model.
-
-        Three of the four are a random stretch, the one half a model further on, and its mirror image.
-        """
+        """Disjoint stretches of coordinates; of a large model two random ones, and a shift and a mirror image."""
         if self.count <= WINDOW:
             return [slice(0, self.count)]
         start, half = int(self._random.integers(self.count // 8)), self.count // 2
@@ -112,10 +107,7 @@ class Coordinates:
         return [slice(low, high) for low, high in ends]
 
     def blocks(self) -> list[tuple[int, Tensor]]:
-        """Random submatrices of layers with two dimensions or more: the layer's number and (p, q) coordinates.
-
-        Each takes some of the layer's dimensions for rows and the others for columns; p <= q.
-        """
+        """Random (p, q) submatrices of layers with two dimensions or more, p <= q, with the layer's number."""
         chosen = self._matrices
         if len(chosen) > _LAYERS:
             chosen = sorted(self._random.choice(chosen, _LAYERS, replace=False).tolist())
@@ -161,7 +153,6 @@ class NoiseWatch:
     """Accumulates the statistics of all steps."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        """parameters: those that noise is added to, in order."""
         shapes = [tuple(p.shape) for p in parameters]
         self._resolution = max([2.0**-23, *(torch.finfo(p.dtype).eps for p in parameters if p.is_floating_point())])
         self._coordinates, self._steps = Coordinates(shapes), SampledSteps()
@@ -190,13 +181,7 @@ class NoiseWatch:
         self._seen, self._unit = 0, 0.5 * self._resolution
 
     def add(self, noise: Sequence[Tensor], total: Sequence[Tensor] | None, std: float) -> None:
-        """Add one step.
-
-        Args:
-            noise: The noise of all coordinates, in one tensor or several.
-            total: The sum that it was added to, None if unknown.
-            std: Its declared standard deviation.
-        """
+        """Add the noise of a step, the sum that it was added to (None if unknown), and the noise's declared std."""
         sampled = self._steps.next()
         if not (std > 0.0 and math.isfinite(std)) or self._coordinates.count == 0:
             return
@@ -220,14 +205,16 @@ class NoiseWatch:
             self._read_steps()
         if precise:
             every = [values] if len(values) <= _SQUARES else [part[: _SQUARES // len(parts)] for part in parts]
-            self._add_squares(every, std, unit * (largest / std + 16.0))
+            self._squares = self._squares or [torch.zeros_like(part) for part in every]
+            for squares, part in zip(self._squares, every, strict=True):
+                squares.addcmul_(part, part, value=std**-2)
+            self._rounding = max(self._rounding, unit * (largest / std + 16.0))
             if sampled or len(self._rows) < _KEPT:
                 _keep(self._rows, (_array(values[self._kept]) / std).astype(np.float32))
             if sampled:
                 self._add_sampled(values, sums, std, unit)
 
     def _read_steps(self) -> None:
-        """Test the steps that wait."""
         waiting, self._waiting = self._waiting, []
         for step in waiting:
             values = _array(step.values) / step.std
@@ -238,7 +225,6 @@ class NoiseWatch:
                 self._add_norms(step.layers.reshape(2, -1), step.std)
 
     def _add_values(self, values: Array, room: float) -> None:
-        """Count values by interval."""
         below = np.searchsorted(np.sort(values), gaussian_noise.EDGES, side="right")
         counts = np.diff(below, prepend=0, append=len(values))
         self._counts += counts
@@ -263,15 +249,6 @@ class NoiseWatch:
             self._successive[0] += 1
             self._successive[1] += float(self._scores[-1] * scores[-1])
         self._scores = scores
-
-    def _add_squares(self, noise: Sequence[Tensor], std: float, rounding: float) -> None:
-        """Add the squares of each coordinate, to find one that gets less noise than the others over all steps."""
-        parts = [part[: _SQUARES // len(noise)] for part in noise]
-        if not self._squares:
-            self._squares = [torch.zeros_like(part) for part in parts]
-        for total, part in zip(self._squares, parts, strict=True):
-            total.addcmul_(part, part, value=std**-2)
-        self._rounding = max(self._rounding, rounding)
 
     def _add_sampled(self, noise: Tensor, total: Tensor | None, std: float, unit: float) -> None:
         self._sampled += 1
@@ -299,7 +276,6 @@ class NoiseWatch:
                 self._block = log_p, [layer, squares, degrees]
 
     def _add_coarse(self, values: Array, total: Array, std: float, unit: float) -> None:
-        """Count the values whose last nonzero bit is larger than rounding explains."""
         values, total = values[np.abs(total) <= _SUM * std], total[np.abs(total) <= _SUM * std]
         values, total = values[values != 0.0], total[values != 0.0]
         mantissa, exponent = np.frexp(np.abs(values))
@@ -394,7 +370,6 @@ class NoiseWatch:
 
 
 def _keep(rows: list[Array], row: Array) -> None:
-    """Keep a step to compare it with others: of many steps a random subset."""
     if len(rows) == _KEPT:
         del rows[random.SystemRandom().randrange(_KEPT)]
     rows.append(row)
@@ -406,7 +381,6 @@ def _least(values: Array) -> float:
 
 
 def _row(parts: Sequence[Tensor]) -> Tensor:
-    """All tensors in one row, in single or double precision."""
     flat = [part.detach().reshape(-1).to(parts[0].device) for part in parts]
     row = flat[0] if len(flat) == 1 else torch.cat(flat)
     return row if row.dtype in (torch.float32, torch.float64) else row.float()

@@ -1,10 +1,5 @@
 """The inner optimizer: whether only its own steps change its state, and whether a step is the update of its class.
 
-Code can run inside ``step()``: hooks, replaced methods, options and state of custom types. :class:`RecomputedUpdates`
-recomputes the update at random steps on copies of parameters, gradients and state. It uses the classes of torch as they
-were when this module was imported, and options and state as plain numbers and tensors. So the results differ if such
-code changes the update.
-
 Copy and original have the same shapes, strides and device, so the same kernels run. Results in float32 and float64 may
 still differ by two units in the last place of the longer term, and half precision must be equal in all bits. Fused
 kernels round a coordinate differently at another memory address, so their tolerance is relative to the largest
@@ -80,7 +75,6 @@ class OptimizerState:
         self._left.update((id(parameter), (parameter, now)) for parameter, now in self._fingerprints())
 
     def _fingerprints(self) -> list[tuple[Tensor, Fingerprint]]:
-        """Each parameter with the fingerprint of its state."""
         state = self._optimizer.state
         every = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         return [(parameter, fingerprint((state.get(parameter),))) for parameter in every]
@@ -96,11 +90,7 @@ def _joined(every: Iterable[Fingerprint]) -> Fingerprint:
 
 
 def other_entries(optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    """Digests of the entries of ``state_dict()`` other than options and the state of parameters, by name.
-
-    These are the entries of ``state`` under keys that are not parameters, and the names of parameters and options in
-    each group. Options that schedulers add are omitted.
-    """
+    """Digests of the entries of ``state_dict()`` other than values of options and the state of parameters, by name."""
     every = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     found = {}
     state: dict[Any, Any] = dict(optimizer.state)
@@ -129,9 +119,11 @@ def is_fresh(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class RecomputedUpdates:
-    """Compares parameters and state after a step with a second optimizer on copies.
+    """Recomputes steps on copies of parameters, gradients, state and options, and compares the results.
 
-    Steps 1 and 2 are recomputed, then step n with probability 4 / n, by the operating system's randomness.
+    Steps 1 and 2 are recomputed, then step n with probability 4 / n, by the operating system's randomness. The copy
+    uses the classes of torch as of the import of this module, and plain numbers and tensors, so that hooks, replaced
+    methods and custom types that change the update show as a difference.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, trained: Sequence[Tensor]) -> None:
@@ -147,8 +139,8 @@ class RecomputedUpdates:
     def found(self) -> list[int] | None:
         """[steps, recomputed steps, steps with another result, steps that could not be recomputed].
 
-        None for optimizers that are not recomputed: classes of other libraries or of the script, LBFGS, SparseAdam, and
-        fused updates in half precision.
+        None for optimizers that are not recomputed: other classes, LBFGS, SparseAdam, and fused updates in half
+        precision.
         """
         if type(self._optimizer) not in STEPS or self._fused_half():
             return None
@@ -171,10 +163,7 @@ class RecomputedUpdates:
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Recompute the step, and compare.
-
-        A step whose gradients changed meanwhile cannot be recomputed: a closure may have computed them.
-        """
+        """Recompute the step, and compare. It fails if gradients changed: a closure may have computed them."""
         copy, self._copy = self._copy, None
         if copy is None:
             return
@@ -218,7 +207,6 @@ class RecomputedUpdates:
         return copy
 
     def _same(self, copy: torch.optim.Optimizer) -> bool:
-        """Whether all parameters and their states equal the copy's."""
         fused = any(group.get("fused") for group in copy.param_groups)
         for (p, q), before in zip(self._pairs, self._before, strict=True):
             if not _close(p.detach(), q.detach(), before, fused=fused):

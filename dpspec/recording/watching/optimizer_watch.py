@@ -1,7 +1,7 @@
 """Opacus' optimizer during a step: its clipped sums, its noise, its divisor and its update.
 
-The recorder replaces some of its methods on the instance by wrappers that call them and observe the results, and adds
-hooks to the inner optimizer of torch. An update without a preceding call of ``add_noise`` counts as noise-free.
+The recorder wraps some of its methods on the instance, and adds hooks to the inner optimizer of torch. An update
+without a preceding call of ``add_noise`` counts as noise-free.
 """
 
 from __future__ import annotations
@@ -36,13 +36,7 @@ Probing = Callable[[int, int, Sequence[Tensor] | None], None]
 
 
 class OpacusWatch:
-    """Fills in the pending step of a recorder.
-
-    Attributes:
-        step: The step that is pending.
-        norm_type: The half precision in which Opacus computed norms, or "".
-        sum_type: The half precision in which Opacus computed sums, or "".
-    """
+    """Fills in the pending step of a recorder."""
 
     def __init__(
         self,
@@ -82,14 +76,7 @@ class OpacusWatch:
         return int(self._changed) + self._hooks.disordered
 
     def attach(self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None]) -> None:
-        """Replace methods and add hooks.
-
-        Args:
-            before: Called before the inner optimizer steps.
-            after: Called after it has stepped.
-            use: Called before options of clipping or noise are used.
-            guarded: Runs each observation, so that a fault of the recorder never reaches the training.
-        """
+        """Replace methods and add hooks. ``use`` is called before options of clipping or noise are used."""
         optimizer, self._guarded, sums = self._optimizer, guarded, self.sums
         self._ids = [id(p) for p in optimizer.params]
         if self.recomputed is None:
@@ -180,7 +167,6 @@ class OpacusWatch:
         self.step.rows = rows if self.step.rows == UNSEEN else self.step.rows + rows
 
     def _enter(self) -> None:
-        """Add gradient canaries, which count as contributions of this step."""
         if self._entering is None:
             return
         norms = self._entering(float(self._optimizer.max_grad_norm))

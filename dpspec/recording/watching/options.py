@@ -2,11 +2,8 @@
 
 An option is a number, a boolean or a word of a parameter group, such as ``lr`` or ``betas[0]``, or an option of the
 private sum, such as ``clip_norm``. A change is accepted if a scheduler of torch or Opacus made it: its value before the
-call is the last that was read, and the scheduler is known to set it.
-
-Schedulers are observed at their classes. ``LRScheduler`` and the classes derived from it in torch, and Opacus'
-schedulers of noise and clip norm, get a ``step`` and an ``__init__`` that report each call. The classes get their own
-methods back when the last observer ends.
+call is the last that was read, and the scheduler is known to set it. Schedulers are observed at their classes, which
+get their own methods back when the last observer ends.
 """
 
 from __future__ import annotations
@@ -65,13 +62,7 @@ class OptionWatch:
         private: Callable[[], Mapping[str, Any]],
         guarded: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Begin to observe schedulers.
-
-        Args:
-            optimizer: The one that steps, with its parameter groups.
-            private: Returns the options of the private sum, by name.
-            guarded: As for :class:`SchedulerWatch`.
-        """
+        """optimizer: the one that steps. private: returns the private sum's options. guarded: runs observations."""
         self._optimizer, self._private = optimizer, private
         self._last: dict[str, tuple[Value, ...]] | None = None
         # The objects that ``_last`` was read from: of the private sum under True, all under False.
@@ -154,7 +145,6 @@ class OptionWatch:
         return {name: tuple(one for _, one in _flat({name: value})) for name, value in plain.items()}
 
     def _members(self, parameters: tuple[int, ...]) -> str:
-        """A word for the parameters of a group, in any order."""
         if parameters not in self._named:
             places = sorted(self._places.setdefault(one, len(self._places)) for one in parameters)
             self._named[parameters] = digest(places)[:16]
@@ -162,7 +152,6 @@ class OptionWatch:
 
 
 def _are_same(now: list[Any] | None, before: list[Any] | None) -> bool:
-    """Whether both are known and contain the same objects."""
     return now is not None and before is not None and len(now) == len(before) and all(map(operator.is_, now, before))
 
 
@@ -207,11 +196,9 @@ class SchedulerWatch:
     ) -> None:
         """Begin to observe.
 
-        Args:
-            begin: Called before a scheduler changes anything.
-            end: Called after it, with the class of the scheduler and the options that it is known to set: none if it
-                is not one of torch or Opacus, reads a metric, or was changed between two of its steps.
-            guarded: Runs each observation, so that a fault never reaches the training.
+        begin: called before a scheduler changes anything. end: called after it, with its class and the options that
+        it sets: none if it is not one of torch or Opacus, reads a metric, or was changed between two of its steps.
+        guarded: runs each observation.
         """
         self._begin, self._end, self._guarded = begin, end, guarded
         self._left: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
@@ -272,7 +259,6 @@ def _is_public(scheduler: Any) -> bool:
 
 
 def _state(scheduler: Any) -> str:
-    """A digest of the scheduler's attributes, without its optimizer's options."""
     try:
         return digest(vars(scheduler))
     except (TypeError, ValueError, RuntimeError):
@@ -280,8 +266,6 @@ def _state(scheduler: Any) -> str:
 
 
 class _Observed:
-    """The observers of this process, and the classes that report to them."""
-
     def __init__(self) -> None:
         self._observers: list[SchedulerWatch] = []
         self._undo: list[Callable[[], None]] = []

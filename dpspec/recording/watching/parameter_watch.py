@@ -82,9 +82,8 @@ def _bits(value: Tensor) -> Tensor:
 class GradientParameters:
     """Counts the passes that compute gradients at other parameters than the last step left.
 
-    The recorder compares at each forward pass that computes gradients, and when a backward pass reaches the first noisy
-    parameter. After the first pass of each kind in a step it compares version counters, which count changes in place,
-    and addresses. It compares values again if any of these changed, and at one of eight further passes at random.
+    It compares values at the first forward and the first backward pass of a step. At further passes it compares version
+    counters and addresses, and values again if any of these changed or at one of eight passes at random.
     """
 
     def __init__(self, watch: ParameterWatch, parameters: Sequence[nn.Parameter]) -> None:
@@ -136,8 +135,6 @@ class GradientParameters:
 
 
 class _ForwardHook:
-    """The hook on the model; copies of the model, in memory or in a file, get one that does nothing."""
-
     def __init__(self, watch: GradientParameters, guarded: _Guarded) -> None:
         self._watch, self._guarded = watch, guarded
 

@@ -77,13 +77,7 @@ class ReportedGradients:
 
     @torch.no_grad()
     def compare(self, step: PendingStep, noise: Tensor | None, total: Tensor | None) -> None:
-        """Compare the reported step, with its noise and its norms, if it made one update.
-
-        Args:
-            step: The step.
-            noise: Its noise, all coordinates in a row.
-            total: The sum that the noise was added to, in the same form.
-        """
+        """Compare a reported step that made one update with its noise and sum, all coordinates in a row."""
         got, self._got = self._got, None
         known = step.sketch is not None and step.updates == 1 and len(step.norms) > 0 and step.deviation > 0.0
         if got is None or noise is None or step.sketch is None or not known or got.shape != noise.shape:
@@ -127,6 +121,5 @@ class ReportedGradients:
 
 
 def _chunks(*rows: Tensor) -> Iterator[list[Tensor]]:
-    """The same stretches of several rows, in double precision."""
     for part in zip(*(torch.split(row.detach(), _CHUNK) for row in rows), strict=True):
         yield [one.double() for one in part]

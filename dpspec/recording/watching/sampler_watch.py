@@ -1,12 +1,9 @@
 """The drawn records, observed at the loader's own sampler during its iteration.
 
-The sampler object gets a class that acts as its own and reports each batch; at the end it gets its own class back.
 ``BatchMemoryManager`` wraps the same object, so logical batches are observed. Loaders that load ahead draw before a
-batch is used: batches wait in a queue until a step takes them.
-
-A pass over the loader may end early or train nothing: a first batch for a summary, a limit on the steps, an evaluation.
-Its batches are unused: a step whose contributions are the records of one pass used that pass only. Within a pass every
-batch counts, so that a script that skips batches by their content is reported.
+batch is used: batches wait in a queue until a step takes them. A pass over the loader may end early or train nothing;
+its batches are unused. Within a pass every batch counts, so that a script that skips batches by their content is
+reported.
 """
 
 from __future__ import annotations

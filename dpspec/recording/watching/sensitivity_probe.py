@@ -1,22 +1,19 @@
 """The sensitivity probe: the noise-free clipped sum, recomputed with and without a record, on a copy of the model.
 
-At random calls of ``clip_and_accumulate`` the probe fetches some records of the batch again, runs the loss that the
-user gave through a copy of the model in Opacus' ``GradSampleModule``, and clips and sums as the optimizer does:
+At random calls of ``clip_and_accumulate`` the probe fetches some records of the batch again, runs the user's loss
+through a copy of the model, and clips and sums as the optimizer does:
 
     S(B) = sum over j in B of clip(g_j(B)),    change = |S(B) - S(B without i)|,
     influence = |sum over j != i of clip(g_j(B)) - clip(g_j(B without i))|.
 
-The change is at most one clip norm, and the influence is rounding, if no contribution depends on another
-record. Batch normalization and losses that mix records have an influence. Dropout is off in the copy. If the
-model is still random, B without i is replaced by B with another record at i, under the same seed.
+The change is at most one clip norm, and the influence is rounding, if no contribution depends on another record, as
+with batch normalization. Dropout is off in the copy. If the model is still random, B without i is replaced by B with
+another record at i, under the same seed.
 
-The probe also compares g_j(B) with the per-sample gradients that the training computed. If they agree, the given loss
-is the one that was trained with. If they differ by the factor 1/b or b of a batch of b records, the loss is a mean and
-Opacus expects a sum, or the other way around; then the change is computed from the gradients of the training, with
-the factor of b - 1 records. Ghost clipping computes no such gradients: there the probe compares the sum of the batch.
-
-The training does not change: the copy has its own parameters, buffers and hooks, and the states of all generators
-are restored. The dataset returns records once more, with the side effects of its code (counters, caches).
+The probe also compares g_j(B) with the per-sample gradients of the training. If they differ by the factor 1/b or b of
+a batch of b records, the loss is a mean and Opacus expects a sum, or the other way around; then the change is computed
+from the gradients of the training, with the factor of b - 1 records. Ghost clipping computes no such gradients: there
+the probe compares the sum of the batch.
 """
 
 from __future__ import annotations
@@ -52,15 +49,7 @@ class SensitivityProbe:
     """Probes calls of one optimizer; results are counts and maxima over all calls."""
 
     def __init__(self, model: Any, optimizer: Any, clipping: str, loss: Loss, loader: Any) -> None:
-        """Prepare the probe.
-
-        Args:
-            model: The wrapped model.
-            optimizer: Opacus' optimizer.
-            clipping: ``flat``, ``per-layer``, ``adaptive`` or ``ghost``.
-            loss: ``loss(model, batch)`` returns the loss of each record, (b,).
-            loader: It has ``dataset`` and ``collate_fn``.
-        """
+        """loss: ``loss(model, batch)`` returns the loss of each record, (b,)."""
         self._model, self._optimizer, self._clipping, self._loss = model, optimizer, clipping, loss
         self._dataset, self._collate = loader.dataset, getattr(loader, "collate_fn", None)
         self._random = random.SystemRandom()
@@ -128,7 +117,6 @@ class SensitivityProbe:
         self._influence, self._change = max(self._influence, influence), max(self._change, change)
 
     def _compare(self, mine: list[Tensor], theirs: list[Tensor], gradients: Sequence[Tensor]) -> None:
-        """Compare the per-sample gradients of some records with the same records' gradients in the training."""
         lengths = torch.stack([g.double().square().sum(1) for g in mine]).sum(0).sqrt()
         trained = torch.stack([g.double().square().sum(1) for g in theirs]).sum(0).sqrt()
         if not bool((lengths > 0.0).all() and (trained > 0.0).all()):
@@ -173,19 +161,15 @@ class SensitivityProbe:
         self._confirmed += apart <= ROUNDING
 
     def _clipped(self, gradients: list[Tensor]) -> list[Tensor]:
-        """The contributions of per-sample gradients, each (k, n)."""
         factors = clip_factors(self._optimizer, self._clipping, [torch.linalg.vector_norm(g, dim=1) for g in gradients])
         return [g * factor[:, None] for g, factor in zip(gradients, factors, strict=True)]
 
     def _length(self, parts: list[Tensor]) -> float:
-        """The length of a vector in parts, in clip norms."""
         squares = sum(float(part.double().square().sum()) for part in parts)
         return math.sqrt(squares) / float(self._optimizer.max_grad_norm)
 
 
 class _Copy:
-    """A copy of the model that computes per-sample gradients of the given loss."""
-
     def __init__(self, model: Any, optimizer: Any, loss: Loss, collate: Any) -> None:
         from opacus import GradSampleModule
 
@@ -240,18 +224,13 @@ class _Copy:
 
 
 def _strip(module: nn.Module) -> None:
-    """Remove the hooks and attributes of Opacus from a copied module."""
     for one in module.modules():
         for hooks in (one._forward_hooks, one._backward_hooks, one._forward_pre_hooks, one._backward_pre_hooks):
-            for key in [key for key, hook in hooks.items() if _is_of_opacus(hook)]:
-                del hooks[key]
+            for key, hook in list(hooks.items()):
+                if str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith("opacus."):
+                    del hooks[key]
         for name in ("autograd_grad_sample_hooks", "activations", "max_batch_len", "ft_compute_sample_grad"):
             vars(one).pop(name, None)
-
-
-def _is_of_opacus(hook: Any) -> bool:
-    function = getattr(hook, "func", hook)
-    return str(getattr(function, "__module__", "")).startswith("opacus.")
 
 
 @contextlib.contextmanager

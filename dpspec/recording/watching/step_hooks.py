@@ -24,8 +24,7 @@ _BEFORE, _AFTER = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
 class StepHooks:
     """Calls ``before`` after all other hooks that precede a step, and ``after`` before all others that follow it.
 
-    Otherwise changes by those hooks (of gradients, momentum) would be attributed to the step. A script may register
-    hooks between two steps: call :meth:`put_last` before a step, or read :attr:`ordered` after it.
+    Otherwise changes by those hooks would be attributed to the step.
 
     Attributes:
         ordered: Whether, at the last step, no other hook of the optimizer ran between ``before`` and ``after``.
@@ -125,7 +124,6 @@ def _links(put: Any, method: Any) -> Iterator[Any]:
 
 
 def _is_of(method: Any, packages: tuple[str, ...]) -> bool:
-    """Whether a function's code is in a file of one of these packages."""
     if not isinstance(method, FunctionType):
         return False
     roots = [getattr(sys.modules.get(package), "__file__", None) for package in packages]

@@ -1,1 +1,1 @@
-"""Tests of an executed run against what was declared of it."""
+"""Tests that an executed run conforms to its declaration."""

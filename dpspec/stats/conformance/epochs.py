@@ -142,7 +142,7 @@ def closest(common: int, size: int, before: int, records: int, pairs: int, lag: 
     """Test the records in common of two batches of different epochs, the worst of ``pairs`` pairs.
 
     p = 2 pairs times :func:`log_tail`'s bound. ``measured`` is the drawn share of the earlier batch; ``detectable`` is
-    that of an identical batch.
+    the value of an identical batch.
 
     Args:
         common: Number of records in both.

@@ -1,7 +1,7 @@
 """Evidence of a run that a trial stores, and its JSON.
 
 ``dpspec.training.measure.run_evidence`` and ``dpspec.engine.recorded.run_sums`` compute the evidence of executed runs,
-:mod:`~dpspec.stats.conformance.expectations` that of a run exactly as declared, and
+:mod:`~dpspec.stats.conformance.expectations` the mean evidence of a declared run, and
 :mod:`~dpspec.stats.conformance.table` tests it. Values are in units of the clip norm, or of the declared standard
 deviation of the noise. Reading refuses values that no run writes (out of range, contradictory), but nothing that a
 faulty backend can cause. Keys that no field has are ignored, so evidence of earlier versions is readable.
@@ -106,7 +106,7 @@ class OutsideNoise(Record):
     def problem(self) -> str | None:
         """The degrees of freedom of single steps add up."""
         if self.each is not None and (self.each.count or 0) * self.each.steps != self.degrees:
-            return f"degrees must be those of each step, got {self.degrees}"
+            return f"degrees must be the sum over the steps, got {self.degrees}"
         return None
 
 
@@ -136,7 +136,7 @@ class Everywhere(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Drift(Record):
-    """The sum of residuals along the expected updates, and the norm of those updates."""
+    """The sum of residuals along the expected updates, and the norm of these updates."""
 
     total: Real
     unit: Amount
@@ -198,11 +198,11 @@ class SharedLayers(Record):
         return Shared(product, first, second, self.count, self.planned)
 
     def problem(self) -> str | None:
-        """Two layers, whose product is at most that of their norms (Cauchy-Schwarz)."""
+        """Two layers, whose product is at most the product of their norms (Cauchy-Schwarz)."""
         if len(self.squares) != 2:
-            return "squares must be those of two layers"
+            return "squares must name two layers"
         if abs(self.product) > (1.0 + 1e-9) * prod(square**0.5 for square in self.squares.values()):
-            return f"product must be at most that of the lengths, got {self.product:g}"
+            return f"product must be at most the product of the norms, got {self.product:g}"
         if self.planned < self.count:
             return f"planned must be at least count ({self.count}), got {self.planned}"
         return None
@@ -215,7 +215,7 @@ class ResidualSums(Record):
     Attributes:
         steps: Number of steps in ``directions``.
         hidden: Number of steps excluded from them because of rounding.
-        seen: Number of steps in ``everywhere``. None in evidence of version 0.1.0, which has ``steps`` of them.
+        seen: Number of steps in ``everywhere``. None in evidence of version 0.1.0, which has ``steps`` steps.
         shared: None for models with one layer, and in evidence of version 0.1.0.
     """
 
@@ -234,9 +234,9 @@ class ResidualSums(Record):
     def problem(self) -> str | None:
         """Sums exist exactly if steps do."""
         if (self.everywhere is None) != (self.steps_seen == 0):
-            return "coordinates must be there where steps were seen, and only then"
+            return "coordinates must be present exactly if steps were measured"
         if (self.directions is None) != (self.steps == 0):
-            return "drift and lag must be there where there are steps, and only then"
+            return "drift and lag must be present exactly if there are steps"
         if self.directions is not None and not min(1, self.steps // 2) <= self.directions.lag.lag <= self.steps // 2:
             return f"lag.lag must be one of {self.steps} steps, got {self.directions.lag.lag}"
         layers = self.everywhere.layers if self.everywhere is not None else None
@@ -245,7 +245,7 @@ class ResidualSums(Record):
 
 def _problem_of_shared(shared: SharedLayers, layers: Mapping[str, PartSum] | None, steps: int) -> str | None:
     if layers is None or not set(shared.squares) <= set(layers):
-        return "shared.squares must be those of two of the layers"
+        return "shared.squares must name two of the layers"
     count = min(layers[name].degrees for name in shared.squares)
     if shared.count != count or count % steps:
         return f"shared.count must be {count}, of the smaller layer in {steps} steps, got {shared.count}"
@@ -257,7 +257,7 @@ def _problem_of_shared(shared: SharedLayers, layers: Mapping[str, PartSum] | Non
 
 @dataclass(frozen=True)
 class GroupSums(Row):
-    """Projections on the directions of ``count`` groups of ``size`` canaries: their sum, and that of their squares.
+    """Projections on the directions of ``count`` groups of ``size`` canaries: sum and sum of squares.
 
     ``coin``: 1 for inserted groups, else 0.
     """
@@ -304,7 +304,7 @@ class StepTotals(Record):
         for row in self.products:
             for other, product in zip(squares, row, strict=False):
                 if abs(product) > (1.0 + 1e-9) * row[-1] ** 0.5 * other**0.5:
-                    return f"products must be at most those of the lengths, got {product:g}"
+                    return f"products must be at most the products of the norms, got {product:g}"
         return None
 
 
@@ -338,11 +338,11 @@ class PlantedSums(Record):
         if not sizes or [(one.size, one.coin) for one in self.moments] != [
             (size, coin) for size in sizes for coin in (0, 1)
         ]:
-            return "moments must be those of each size in order, left out (0) and planted (1)"
+            return "moments must have each size in order, absent (0) and inserted (1)"
         groups = {(one.size, one.coin): one.count for one in self.moments}
         lucky = [(one.size, one.coin) for one in self.luck or ()]
         if lucky != sorted(set(lucky)) or any(groups.get((one.size, one.coin)) != one.count for one in self.luck or ()):
-            return "luck must be that of groups in moments, each at most once and in order"
+            return "luck must have groups of moments, each at most once and in order"
         if self.by_step is not None and len(self.by_step.products) != len(self.moments):
             return f"by_step.products must be of {len(self.moments)} sizes and coins, got {len(self.by_step.products)}"
         return None
@@ -382,7 +382,7 @@ class Common(Row):
     chances: Count
 
     def problem(self) -> str | None:
-        """No more are in common than the earlier batches have."""
+        """At most all records of the earlier batches are in common."""
         return f"common must be at most {self.chances}, got {self.common}" if self.common > self.chances else None
 
 
@@ -396,7 +396,7 @@ class Closest(Row):
     before: Positive
 
     def problem(self) -> str | None:
-        """No more are in common than either has."""
+        """At most all records of the smaller batch are in common."""
         most = min(self.size, self.before)
         return f"common must be at most {most}, got {self.common}" if self.common > most else None
 
@@ -430,7 +430,7 @@ class EpochSums(Record):
     spread: Amount
 
     def problem(self) -> str | None:
-        """Without an epoch, nothing is counted."""
+        """Without an epoch, all counts are 0."""
         if not self.whole and (self.astray or self.spread):
             return f"astray and spread must be 0 of no epoch, got {self.astray} and {self.spread}"
         return None
@@ -466,7 +466,7 @@ class BatchSums(Record):
     def problem(self) -> str | None:
         """Some integers are sizes with these sums."""
         if not (self.total <= self.squares <= self.total**2 <= self.squares * self.steps):
-            return f"squares must be those of {self.steps} sizes with the sum {self.total}, got {self.squares}"
+            return f"squares must fit {self.steps} sizes with the sum {self.total}, got {self.squares}"
         if self.sizes is not None and self.sizes.steps != self.steps:
             return f"sizes.steps must be {self.steps}, got {self.sizes.steps}"
         if self.early is not None and self.early > self.total:
@@ -502,7 +502,7 @@ class SamplingSums(Record):
             if batch.above is not None and not (batch.spread is not None and batch.above <= batch.spread):
                 return f"batches[{number}].above must be at most spread, got {batch.above}"
             if batch.spread is not None and not batch.total**2 <= batch.spread * self.records:
-                return f"batches[{number}].spread must be that of {batch.total} inclusions, got {batch.spread}"
+                return f"batches[{number}].spread must fit {batch.total} inclusions, got {batch.spread}"
             if batch.epochs is not None and batch.epochs.astray > self.records * batch.epochs.whole:
                 return f"batches[{number}].epochs.astray must be at most {self.records} an epoch"
             if batch.together is not None and not self._fit(batch.together.closest):
@@ -617,7 +617,7 @@ def arranged(found: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def joined(evidence: Mapping[str, Json], ran: Mapping[str, Json]) -> dict[str, Json]:
-    """Join a trial's own evidence with that of its run; both have an ``internal`` part."""
+    """Join a trial's own evidence with its run's evidence; both have an ``internal`` part."""
     return {**evidence, **ran, "internal": {**evidence.get("internal", {}), **ran.get("internal", {})}}
 
 
@@ -625,7 +625,7 @@ def read_run(evidence: Mapping[str, Json], where: str = "evidence") -> RunEviden
     """Read a run from a trial's evidence, which may have other keys.
 
     Raises:
-        ValueError: With the place, if the JSON is not that of a run.
+        ValueError: With the place, if the JSON does not fit a run.
     """
     internal = evidence.get("internal", {})
     if not isinstance(internal, Mapping):
@@ -647,7 +647,7 @@ def read_runs(phases: Sequence[Phase], evidence: Sequence[FrozenMap]) -> list[Ru
     for number, (run, names) in enumerate(zip(runs, layers, strict=True), start=1):
         problem = next(_undeclared(phases, run), None)
         if problem is None and names is not None and names != named:
-            problem = "internal.measured.layers must be those of the other trials"
+            problem = "internal.measured.layers must equal the layers of the other trials"
         if problem is None and run.signal is not None and _sizes(run) != sizes:
             problem = "internal.signal.moments must be of the sizes of the other trials"
         if problem is not None:

@@ -172,7 +172,7 @@ class _Part:
             first=int(seen[:: epoch or 1].sum()),
             inclusion=max(0.0, apart * float((drawn * (1.0 - drawn)).sum())),
             cap=phase.sampling.max_batch,
-            shuffled=phase.sampling.batch_size if phase.sampling.scheme == "shuffled" else None,
+            shuffled=phase.sampling.batch_size if phase.sampling.is_shuffled else None,
             epoch=epoch,
             times=times,
         )
@@ -184,7 +184,7 @@ class _Part:
 
 
 def _sampled(run: Run, part: _Part) -> float:
-    """Mean squared norm that the draw of a step's records adds, and an estimate of it."""
+    """Mean squared norm that the draw of a step's records adds, plus the error of its estimate."""
     batch = part.rate * (1.0 - part.rate) * run.records
     return batch if run.estimated is None else batch + (part.rate * run.records) ** 2 / run.estimated
 

@@ -1,4 +1,4 @@
-"""The conformance checks of an executed DP-SGD run, as one table: a row per check.
+"""The conformance checks of an executed DP-SGD run, in one table with a row per check.
 
 A row states the evidence that its test reads, the null distribution, and the deviation that it detects. If several
 trials show the same quantity, the smallest p-value counts, with a Bonferroni correction.
@@ -65,7 +65,7 @@ class Runs:
     def dependent(self) -> bool:
         """Whether all noisy phases have shuffled batches."""
         noisy = [phase for phase in self.phases if phase.get("noise_multiplier") != 0.0]
-        return bool(noisy) and all(phase.sampling.scheme == "shuffled" for phase in noisy)
+        return bool(noisy) and all(phase.sampling.is_shuffled for phase in noisy)
 
     def drawn(self, number: int) -> Drawn | None:
         """Return the batches of a phase; None if no run reports any."""
@@ -368,7 +368,7 @@ def _rate(drawn: Drawn) -> Outcome:
 
 
 def _exact_sizes(drawn: Drawn) -> Outcome:
-    if drawn.phase.sampling.scheme == "shuffled":
+    if drawn.phase.sampling.is_shuffled:
         size = int(drawn.phase["sampling"]["batch_size"])
         expected = [sizes_of(records, size, batch.steps) for records, batch in drawn.batches]
     else:
@@ -463,7 +463,7 @@ def _overlaps(drawn: Drawn) -> Outcome:
 
 
 def _in_each_epoch(drawn: Drawn) -> Outcome:
-    if drawn.phase.sampling.scheme == "shuffled":
+    if drawn.phase.sampling.is_shuffled:
         early = [batch.early for _, batch in drawn.batches if batch.early is not None]
         test = "records drawn again before their epoch ended"
         return exactly(test, not any(early), 0, sum(early), None) if early else _CUT_SHORT
@@ -500,7 +500,10 @@ def _norms(runs: Runs) -> Outcome:
         return exactly("drawn records without a clipped norm of their own", False, 0, missing)
     if largest <= 1.0 + CLIP_TOLERANCE and astray:
         return exactly("steps with more or fewer clipped norms than drawn records", False, 0, astray)
-    return exactly("largest clipped norm", largest <= 1.0 + CLIP_TOLERANCE, 1.0, largest, CLIP_TOLERANCE)
+    p_value = 1.0 if largest <= 1.0 + CLIP_TOLERANCE else 0.0
+    return Measurement(
+        test="largest clipped norm", declared=1.0, measured=largest, p_value=p_value, detectable=CLIP_TOLERANCE
+    )
 
 
 #: Tolerance of sums of two updates in float32, relative to their norms.
@@ -514,7 +517,7 @@ _BEARABLE = 1e-2
 
 
 def _constants(runs: Runs) -> Outcome:
-    """Compare the updates of two datasets with that of both."""
+    """Compare the updates of two datasets with the update of both."""
     found: list[Outcome] = []
     for step in runs.of(lambda run: run.replayed):
         room = _SUMS + step.rounding + _AS_RANDOM * step.random

@@ -7,10 +7,10 @@ evidence. The bound on mu needs no other assumption.
 
 A bound on epsilon also needs a Gaussian curve of each canary down to delta. No test supports that: m canaries show no
 error rate below 1 / m. Eight Laplace releases, and a clipped Gaussian one, rank canaries as a Gaussian does and lose
-far less at delta. So the curve is declared, or the assumption is ``unchecked``, or no bound on epsilon is made. The
+far less at delta. So the curve is declared, or the assumption is ``unchecked``, or there is no bound on epsilon. The
 shape of the ranked coins can only reject it.
 
-One run shows nothing of randomness that all its steps share. One bound on epsilon holds for any such randomness. The
+One run does not show randomness that all its steps share. One bound on epsilon holds for any such randomness. The
 other, larger one assumes ``no-shared-luck``, which only several runs can test.
 """
 
@@ -27,13 +27,13 @@ from dpspec.stats.conformance import layer_noise
 from dpspec.stats.independence import curve_shape, order_statistics, step_dependence
 from dpspec.stats.independence.order_statistics import Guesses
 
-#: Begins the names of what holds given the assumptions alone: no claim is of these quantities.
+#: Quantities of the bounds, which no claim has.
 MU, EPSILON, WITH_LUCK = "mu-if-independent", "epsilon-if-independent", "epsilon-if-conditionally-independent"
 
-#: At this level runs are found not to agree, steps to share luck, and scores not to have a Gaussian curve.
+#: Level of the tests of runs, steps and shape.
 LEVEL = 0.05
 
-#: So much of it is left to layers that share noise, where they were compared: where that is seen p is far smaller.
+#: Part of the level for the test of layers. Its p-values are far smaller if layers share noise.
 LAYERS_LEVEL = 0.001
 
 
@@ -65,10 +65,10 @@ def independent_bounds(
         method: The attack in words.
         confidence: The confidence of each bound.
         assumed: Further assumptions of all bounds.
-        luck: Statistics of what canaries share within the steps of a run, if they were computed.
-        layers: The p-value of the test for noise that two layers share, if it was computed.
+        luck: Statistics of dependence within steps, if they were computed.
+        layers: The p-value of the test for shared noise of two layers, if it was computed.
         curve: Status of the assumption that each canary's privacy curve is Gaussian. None if nothing supports it; then
-            no bound on epsilon is made.
+            the bounds on epsilon are omitted.
 
     Yields:
         Nothing for fewer than four canaries, and no epsilon if the shape of the ranked coins rejects a Gaussian curve.
@@ -113,7 +113,7 @@ def independent_bounds(
 
 
 def _independence(luck: Sequence[step_dependence.Dependence], layers: float | None) -> Assumption:
-    """The assumption, with what the steps of the runs and the layers of the model say of it."""
+    """Return the assumption with its status by the tests of steps and layers."""
     text = (
         "given what the release tells of the run as a whole, each canary adds a part of its own to it, made without "
         "the coins and the luck of others"
@@ -136,7 +136,7 @@ def _independence(luck: Sequence[step_dependence.Dependence], layers: float | No
 
 
 def _no_luck(runs: Sequence[Guesses], correct: Sequence[int]) -> Assumption:
-    """That nothing as a whole is luck, with what the runs say of it."""
+    """Return the assumption of no shared randomness, with its status by the test of runs."""
     text = "the canaries of a run share no randomness"
     agree = runs_agree(runs, correct)
     if agree is None:
@@ -207,7 +207,7 @@ def epsilon_lower(runs: Sequence[Guesses], correct: Sequence[int], delta: float,
         confidence: Confidence, in (0, 1).
 
     Returns:
-        The bound; 0 if nothing is rejected.
+        The bound; 0 if mu = 0 is not rejected.
     """
     if not 0.0 < delta < 1.0:
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")

@@ -204,7 +204,7 @@ def test_an_interval_is_as_wide_as_steps_say() -> None:
     ("products", "told"),
     [
         ([[1.0], [0.0]], "a triangle"),
-        ([[1.0], [2.0, 1.0]], "at most those of the lengths"),
+        ([[1.0], [2.0, 1.0]], "at most the products of the norms"),
         ([[-1.0], [0.0, 1.0]], "at least 0"),
         ([[1.0]], "of 2 sizes and coins"),
         ([[1e400], [0.0, 1.0]], "a number from"),

@@ -156,8 +156,8 @@ def test_rounding_is_taken_off() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "rule"),
     [
-        ("squares", {"a": 1000.0}, "squares must be those of two layers"),
-        ("squares", {"a": 1000.0, "b": 950.0, "c": 1.0}, "squares must be those of two layers"),
+        ("squares", {"a": 1000.0}, "squares must name two layers"),
+        ("squares", {"a": 1000.0, "b": 950.0, "c": 1.0}, "squares must name two layers"),
         ("product", 980.0, "product must be at most that of the lengths"),
         ("product", float("nan"), "product must be a number"),
         ("squares", {"a": 1000.0, "b": -1.0}, "squares.b must be a number from 0"),

@@ -8,6 +8,7 @@ import pytest
 
 from dpspec import json_records
 from dpspec.contract import FrozenMap, Phase, thaw
+from dpspec.contract.phase import SCHEMES
 from dpspec.engine.judging.conformance_status import conformance_of
 from dpspec.stats.conformance import expectations, table
 from dpspec.stats.conformance.evidence import ReportedSteps, RunEvidence, arranged, looked
@@ -233,6 +234,10 @@ def test_a_second_run_that_reports_nothing_is_missing():
     found = [list(table.of_runs([Phase.of(PHASE)], [one])) for one in (whole, silent)]
     names = [conformance_of("no-deviation-found", made, 20, promised, executed=True).status for made in found]
     assert names == ["no-deviation-found", "checks-missing"]
+
+
+def test_each_sampling_scheme_has_rows():
+    assert {scheme for row in table.TABLE for scheme in row.schemes} == set(SCHEMES)
 
 
 def test_rows_are_complete_and_have_distinct_names():

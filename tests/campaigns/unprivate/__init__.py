@@ -1,0 +1,1 @@
+"""Trainings that break their privacy claim, by channel; ``unprivate_recordings.py`` runs them."""

@@ -1,0 +1,149 @@
+"""Opacus trainings and plain loops with hooks for leaks, and the registry of leaking scripts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from opacus import PrivacyEngine
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+import dpspec
+
+Run = Callable[[Path], None]
+Hook = Callable[[Any], Any]
+
+#: The index of the record that scripts leak.
+TARGET = 7
+
+#: Name, expectation ("violated", "open" or "assumes"), channel or assumption, and script.
+SCRIPTS: list[tuple[str, str, str, Run]] = []
+
+
+def leaks(expected: str, where: str) -> Callable[[Run], Run]:
+    """Register a script. ``expected``: the status of the channel ``where``, or "assumes" for an assumption."""
+
+    def register(script: Run) -> Run:
+        SCRIPTS.append((script.__name__, expected, where, script))
+        return script
+
+    return register
+
+
+def small() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+
+
+def table(count: int = 300) -> Any:
+    x = torch.randn(count, 6)
+    return TensorDataset(x, (x[:, 0] > 0).long())
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.05)
+
+
+def losses(model: Any, batch: Any) -> Tensor:
+    return cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def ignore(_: Any) -> None:
+    """Do nothing."""
+
+
+def opacus(
+    folder: Path, *, model: Callable[[], nn.Module] = small, data: Callable[[], Any] = table, optimizer: Any = sgd,
+    parameters: Hook = lambda net: net.parameters(), epochs: int = 2, physical: int | None = None, probe: Any = None,
+    clip: float = 1.0, setup: Hook = ignore, before: Hook = ignore, forward: Hook | None = None, between: Hook = ignore,
+    after: Hook = ignore, late: Hook = ignore, **options: Any,
+) -> None:  # fmt: skip
+    """A training with Opacus. The hooks get its parts.
+
+    They are called before the recording (``setup``), with each batch (``before``), for the loss (``forward``), after
+    the backward pass (``between``), after each step (``after``), and at the end of the recording (``late``).
+    """
+    torch.manual_seed(0)
+    t: Any = SimpleNamespace(net=model(), data=data(), steps=0)
+    t.x, t.y = t.data.tensors
+    engine = PrivacyEngine()
+    t.model, t.opt, t.loader = engine.make_private(
+        module=t.net, optimizer=optimizer(parameters(t.net)), data_loader=DataLoader(t.data, batch_size=30),
+        noise_multiplier=1.1, max_grad_norm=clip, **options,
+    )  # fmt: skip
+    t.inner = t.opt.original_optimizer
+    setup(t)
+    with dpspec.record(folder, model=t.model, optimizer=t.opt, loader=t.loader, engine=engine, loss=probe):
+        for _ in range(epochs):
+            manager: Any = contextlib.nullcontext(t.loader)
+            if physical is not None:
+                manager = BatchMemoryManager(data_loader=t.loader, max_physical_batch_size=physical, optimizer=t.opt)
+            with manager as batches:
+                for t.batch in batches:
+                    t.steps += 1
+                    t.opt.zero_grad()
+                    before(t)
+                    loss = forward(t) if forward else cross_entropy(t.model(t.batch[0]), t.batch[1])
+                    loss.backward()
+                    between(t)
+                    t.opt.step()
+                    after(t)
+        late(t)
+
+
+def plain(
+    folder: Path, *, steps: int = 25, clip: float = 0.7, total: Any = None, noise: Any = None, norms: Any = None,
+    sampled: Any = None, gradients: Hook = ignore, after: Hook = ignore,
+) -> None:  # fmt: skip
+    """A plain loop. ``total``, ``noise`` and ``norms`` replace what the loop sums, adds and reports."""
+    torch.manual_seed(0)
+    t: Any = SimpleNamespace(model=small(), clip=clip, std=1.3 * clip)
+    t.x, t.y = table().tensors
+    t.parameters = list(t.model.parameters())
+    optimizer = sgd(t.parameters)
+    given = {"noise_multiplier": 1.3, "clip_norm": clip, "rate": 0.1, "records": 300}
+    with dpspec.record(folder, model=t.model, optimizer=optimizer, **given) as run:  # type: ignore[arg-type]
+        for t.step in range(steps):
+            t.drawn = torch.nonzero(torch.rand(300) < 0.1).reshape(-1)
+            run.sampled(t.drawn if sampled is None else sampled(t))
+            t.total, t.norms = clipped_sum(t)
+            t.total = t.total if total is None else total(t)
+            run.clipped(t.norms if norms is None else norms(t))
+            run.summed(t.total)
+            t.noise = [t.std * torch.randn_like(p) for p in t.parameters] if noise is None else noise(t)
+            run.noised(t.noise)
+            for p, part, added in zip(t.parameters, t.total, t.noise, strict=True):
+                p.grad = (part + added) / 30.0
+            gradients(t)
+            optimizer.step()
+            run.stepped()
+            after(t)
+
+
+def record_gradient(t: Any, index: int) -> list[Tensor]:
+    """The gradient of one record's loss in a plain loop."""
+    return list(torch.autograd.grad(cross_entropy(t.model(t.x[index, None]), t.y[index, None]), t.parameters))
+
+
+def clipped_sum(t: Any, *, per_layer: bool = False) -> tuple[list[Tensor], list[float]]:
+    """The sum of clipped gradients, and the largest norm that each record is clipped to."""
+    total, norms = [torch.zeros_like(p) for p in t.parameters], []
+    for index in t.drawn.tolist():
+        found = record_gradient(t, index)
+        lengths = torch.stack([part.norm() for part in found])
+        lengths = lengths if per_layer else lengths.norm().expand(len(found))
+        factors = (t.clip / (lengths + 1e-6)).clamp(max=1.0)
+        for kept, part, factor in zip(total, found, factors, strict=True):
+            kept += factor * part
+        norms.append(float((factors * lengths).max()))
+    return total, norms
+
+
+def has_target(t: Any) -> bool:
+    return bool((t.batch[0] == t.x[TARGET]).all(1).any())
