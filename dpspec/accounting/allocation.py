@@ -178,8 +178,7 @@ def _group_laws(steps: int, sigma: float, members: int, depth: float) -> tuple[L
 def _sharings(members: int, steps: int) -> list[tuple[float, tuple[int, ...]]]:
     """The ways of members to share steps: ln of the probability, and the members in each used step, descending.
 
-    The number of ways to divide k members into b sets of sizes c_i is k! / prod_i c_i! / prod_c (sets of size c)!, and
-    each has the probability t (t - 1) ... (t - b + 1) / t^k.
+    k! / prod_i c_i! / prod_c (sets of size c)! ways, each of probability t (t - 1) ... (t - b + 1) / t^k.
     """
     found = []
     for shares in _partitions(members, members):

@@ -1,19 +1,10 @@
 """Composition of steps on a grid: delta at any epsilon near a reference, with every error bounded.
 
-The masses m_i of a step are tilted to t_i = m_i e^(s i d) / M. With C their T-fold convolution, on nodes e_n,
+Masses are tilted by e^(s loss), convolved by the FFT, and weighted back: Theorem 16 of
+``docs/explanation/proofs/grids.md``.
 
-    delta(eps) = M^T e^(-s (eps - origin)) * sum over e_n > eps of C_n e^(-s (e_n - eps)) (1 - e^(eps - e_n)).
-
-The tilt puts the losses that matter for delta in the middle of C, with full relative precision at any size of delta.
-The bounds charge the mass outside the window, which wraps around the circle, times the largest weight; the error of C
-times the weights; the rounding of the sums and of the scale; the distance of the exact losses from the nodes.
-
-C is computed by the FFT on a circle of N nodes, whose number follows from Chernoff's bound. The transform is assumed to
-obey the standard bound of a product of log2(N) sparse stages: as the masses sum to one, the error of each output is at
-most a small multiple of EPS log2(N).
-
-``Cumulants`` estimates where an answer is, to choose grids, cuts and tilts. With K(s) the cumulant generating function
-of the composed loss under the first distribution,
+``Cumulants`` estimates the place of an answer, to choose grids, cuts and tilts. With K(s) the cumulant generating
+function of the composed loss under the first distribution,
 
     ln delta(epsilon) ~ K(s) - s epsilon - ln s - ln(1 + s) - ln(2 pi v) / 2,  v = K''(s) + s^-2 + (1 + s)^-2,
 
@@ -262,13 +253,7 @@ def find_window(tilted: Sequence[TiltedMeasure], spacing: float) -> tuple[float,
 
 
 def convolve(tilted: Sequence[TiltedMeasure], length: int) -> tuple[Floats, tuple[float, float]]:
-    """The circular convolution of all steps on ``length`` nodes, and two bounds on its error.
-
-    The first bounds the error of each value. Each value of a transform is off by at most b, all being at most one in
-    modulus; a power by b T |F|^(T-1) to first order; an output by the average of that over all frequencies, plus the
-    rounding of products and of the inverse. The second bounds the root of the outputs' summed squared errors
-    (Parseval), which is smaller if the tilted loss is close to a few atoms.
-    """
+    """The circular convolution of all steps on ``length`` nodes, and bounds on each error and on their l2 norm."""
     stage = _FFT * EPS * max(1.0, math.log2(length))
     product: npt.NDArray[np.complex128] | None = None
     noise, growth, count = np.zeros(2), 0.0, 0

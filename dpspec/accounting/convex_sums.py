@@ -1,14 +1,8 @@
 """Distributions of sums of independent, non-negative numbers on finitely many points, above and below in convex order.
 
-delta(epsilon) of a pair is the mean, under the second distribution Q, of a convex function of the ratio S of the two:
-of max(S - e^epsilon, 0) in one direction, of max(1 - e^epsilon S, 0) in the other. So a larger ratio in convex order
-has the larger delta, and a sum of independent numbers is larger if each number is (Shaked and Shanthikumar 2007,
-Theorem 3.A.12). From above, each mass is split between its two neighboring points with the same mean; from below, the
-masses between two points are gathered in their mean. Both errors are of second order in the distance of the points.
-More mass anywhere can only increase delta, less only decrease it: masses are rounded outwards.
-
-From above, mass beyond the highest point moves to it, and the difference in the mean is ``lost``: mass of the first
-distribution at infinity. From below, it is omitted.
+Theorem 19 of ``docs/explanation/proofs/grids.md``. Masses are rounded outwards. From above, mass beyond the highest
+point moves to it, and the difference in the mean is ``lost``, mass of the first distribution at infinity; from below it
+is omitted.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """Certified trade-off curves of a composed privacy loss, by convex conjugation of its privacy profile.
 
-The profile delta(epsilon) is known to lie in an interval at some epsilons of either sign; negative ones by the exact
-identity delta(-e) = 1 - e^-e + e^-e delta'(e) with the other direction's profile delta'. It is convex in t = e^epsilon:
-
-* each point at or above it is a line below the trade-off curve: their envelope is a certified lower curve;
-* an extended chord from a point above it to a point below it stays below it. The chords from either side of an
-  interval meet at a point below the profile; the lines of these points bound the trade-off curve from above.
+Theorem 18 of ``docs/explanation/proofs/grids.md``: lines of points above the profile bound the curve from below, and
+lines of the crossings of extended chords bound it from above.
 """
 
 from __future__ import annotations
@@ -206,11 +202,7 @@ def _shifted(curve: Polygon, error: float) -> Polygon:
 
 
 def _corners(profile: _Profile, other: _Profile) -> tuple[Floats, Floats]:
-    """Points (t, value), t >= 1, whose lines bound the trade-off curve from above.
-
-    Between neighbors the profile is above two lines, which extend a chord before the interval to the right and a chord
-    after it to the left. The computed value at their crossing is lowered by its rounding.
-    """
+    """Points (t, value), t >= 1, whose lines bound the trade-off curve from above."""
     t, low = np.exp(np.minimum(profile.lower[0], _LAST)), profile.lower[1]
     s, high = np.exp(np.minimum(profile.upper[0], _LAST)), profile.upper[1]
     # points left of epsilon = 0, from the other direction; at t = 0 the profile is 1
@@ -235,11 +227,7 @@ def _corners(profile: _Profile, other: _Profile) -> tuple[Floats, Floats]:
 
 
 def _slopes(t: Floats, low: Floats, s: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """For each point (t, low) below the profile the best slopes of lines through it that stay below, to either side.
-
-    To the right the largest slope from a point (s, high) on its left, to the left the smallest slope to a point on its
-    right; in [-1, 0], with their rounding errors towards lower lines.
-    """
+    """For each point (t, low) below the profile the best slopes of lines through it that stay below, to either side."""
     gap = s[None, :] - t[:, None]
     left, right = gap < -_APART * t[:, None], gap > _APART * t[:, None]
     gap = np.where(left | right, gap, 1.0)

@@ -1,23 +1,9 @@
 """One step of a mechanism as masses on a grid of privacy losses, from above and from below.
 
-A step is a ``Pair`` of output distributions, with a record (or a group) and without. It provides ``Cells``: for each
-interval of losses between neighboring nodes, the probabilities of its outcomes under both distributions. Cells become
-``Atoms``, a measure on the nodes. Nodes are positions of a uniform grid and may skip ranges of little mass.
-
-A measure mu on losses e_i has the curve f(a) = sum_i mu_i max(0, 1 - a e^(-e_i)), a > 0. Composition is monotone in
-the curve: if f <= f' everywhere then the same holds after composing each with itself or with any third measure. So a
-measure whose curve is above the exact H_a(first, second) gives upper bounds, one whose curve is below, lower bounds.
-
-Upper: replace the outcomes of a cell, with masses p and q, by two atoms at its ends that keep both masses. The curve
-becomes the chord between its values at the nodes, above it because it is convex (Doroshenko et al. 2022).
-
-Lower: pull the curve of the chords down at node i by g_i, at least the sag of the exact curve below the chord in both
-neighboring cells. The sag is largest if the cell is a single outcome of loss ln(p / q), and then equals
-(p - q a_i)(q a_{i+1} - p) / (q (a_{i+1} - a_i)). Pulling node i down by g moves mass from its neighbors to it and keeps
-both totals: a merge of outcomes. A node that becomes negative is a concave kink; the chord between its neighbors
-replaces it, which lowers the curve further.
-
-Rounding errors stated by the cells are charged in the direction that keeps the bound true.
+A step is a ``Pair`` of output distributions. It provides ``Cells``, the probabilities of losses between neighboring
+nodes under both distributions. Cells become ``Atoms``, measures on the nodes above and below the step. Nodes are
+positions of a uniform grid and may skip ranges of little mass. ``docs/explanation/proofs/grids.md`` has the proofs
+(Theorems 14 and 15). Rounding errors stated by the cells are charged in the direction that keeps the bound valid.
 """
 
 from __future__ import annotations
@@ -95,10 +81,6 @@ class Cells:
 @dataclass(frozen=True, eq=False)
 class Bins:
     """Bins of outcomes in one direction, (n,) each, in any order; ``cells`` puts them on a grid.
-
-    A lower bound merges the outcomes of a bin, a post-processing. For an upper bound, the curve of any pair with the
-    bin's two masses and losses in [low, high] is below the chord over that range: the curve of two outcomes, of loss
-    ``low`` and ``high``, with the same two masses. A bin inside one cell needs no such split.
 
     Attributes:
         mass: the first distribution's probability of each bin.
@@ -354,13 +336,7 @@ def _chords(cells: Cells, sign: float) -> Floats:
 
 
 def _pulls(cells: Cells, nodes: Floats) -> Floats:
-    """The distance by which the chords' curve is pulled down at each node, (n + 1,); 0 at either end of the grid.
-
-    With the sag s of a cell's single outcome at the share 1 - r of the way from its lower to its upper node, pulls g
-    and g' at the two nodes suffice if r g + (1 - r) g' >= s. Pulling a node takes mass from its two neighbors, so
-    each node's pull is shaped by the mass that the poorer one has in ``nodes``, and scaled until both adjacent cells
-    have enough. The first and the last cell have one free end only, which takes the whole pull.
-    """
+    """The distance by which the chords' curve is pulled down at each node, (n + 1,); 0 at either end of the grid."""
     step = np.expm1(cells.widths)
     top = np.maximum(cells.mass - cells.excess, 0.0) * step
     low = np.clip(cells.excess, 0.0, top)
@@ -386,10 +362,7 @@ def _pulls(cells: Cells, nodes: Floats) -> Floats:
 
 
 def remove_kinks(nodes: Floats, losses: Floats) -> Floats:
-    """Non-negative masses on the same ``losses``, whose curve is below the curve of ``nodes``; (n,) each.
-
-    The neighbors share a negative mass so that both distributions' totals are kept.
-    """
+    """Non-negative masses on the same ``losses``, whose curve is below the curve of ``nodes``; (n,) each."""
     nodes = nodes.copy()
     queue = np.flatnonzero(nodes < 0.0).tolist()
     if not queue:
@@ -426,12 +399,7 @@ def remove_kinks(nodes: Floats, losses: Floats) -> Floats:
 
 
 def _end_earlier(nodes: Floats, losses: Floats) -> int:
-    """End the grid earlier, in place, if the curve is negative near its upper end; returns the new last node.
-
-    Lowering the curve by its value at some node, and ending it there, keeps it below the exact one, which is never
-    negative. The second distribution's mass from that node on ends there. The highest node that leaves no negative
-    value is taken.
-    """
+    """End the grid, in place, at the highest node that leaves no negative value of the curve; returns that node."""
     first = second = 0.0  # masses over node i: the first distribution's, and the second's times e^(node i)
     for i in range(len(nodes) - 1, -1, -1):
         value = float(nodes[i])

@@ -1,8 +1,7 @@
-"""Answers from bounds of a privacy profile: powers of tests by duality, one step, and Gaussian pairs.
+"""Answers from bounds of a privacy profile: tests by duality, one step, and Gaussian pairs.
 
-By duality the largest power at level a is the minimum of F(t) = delta(ln t) + a t over t > 0, delta at any real epsilon
-= ln t, and F is convex. So an upper bound of delta at any one epsilon bounds the power from above. From below: if F is
-at least F(m) at two points on either side of m, its minimum is between them and above the extended chords through m.
+Theorem 18 of ``docs/explanation/proofs/grids.md``: the largest power at level a is the minimum over t > 0 of the convex
+F(t) = delta(ln t) + a t.
 """
 
 from __future__ import annotations
@@ -96,11 +95,7 @@ def bound_power(
 def bound_level(
     log_power: float, low: LogProfile, high: LogProfile, start: float, scale: float
 ) -> tuple[Interval, float]:
-    """The level at which the largest power is e^``log_power`` < 1.
-
-    It is the maximum of (power - delta(epsilon)) e^-epsilon, so any epsilon bounds it from below. A level at which the
-    power is certainly no less bounds it from above.
-    """
+    """The level at which the largest power is e^``log_power`` < 1: the maximum of (power - delta(e)) e^-e."""
     power = math.exp(log_power)
 
     def level(epsilon: float, bound: LogProfile) -> float:

@@ -1,12 +1,6 @@
-"""Compositions that one rare step may decide: without such a step, or with exactly one, each with a separate tilt.
+"""Compositions without a rare step, or with exactly one, each with a separate tilt.
 
-At tiny rates and deltas, a single step with a very rare outcome can contribute most of delta. No one tilt suits both
-it and the sum of all other steps: the tilted composition has two peaks, and delta is in the valley, under the rounding
-of the transform. So each step's measure is cut at a loss into m = b + j, and to first order
-
-    m^T = b^T + T b^(T - 1) j + rest,    mass of the rest <= (T |j|)^2 / 2,
-
-with the cut so high that the rest is far below delta. The first two are composed and read separately.
+Theorem 17 of ``docs/explanation/proofs/grids.md``: m^T = b^T + T b^(T - 1) j + rest for a step's measure m = b + j.
 """
 
 from __future__ import annotations

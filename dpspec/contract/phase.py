@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from dpspec.contract.frozen import FrozenMap, Json
 
@@ -16,25 +16,33 @@ Drawn: TypeAlias = Literal["record", "user"]
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeOptions:
-    """A sampling scheme: its phrase, its required options (``takes``) and its optional ones (``may``)."""
+    """A sampling scheme.
+
+    Attributes:
+        says: its phrase.
+        takes: its required options.
+        may: its optional options.
+        independent: whether each record enters each batch independently of all others.
+    """
 
     says: str
     takes: tuple[str, ...] = ()
     may: tuple[str, ...] = ()
+    independent: bool = False
 
 
 #: All schemes, the source of the fragment ``SAMPLING``. Samplers are in ``training/loop/samplers.py``, tests in
 #: ``stats/conformance/table.py``. Mechanisms list the schemes that their theorems cover, so new schemes are
 #: rejected by default.
 SCHEMES: Mapping[Scheme, SchemeOptions] = {
-    "poisson": SchemeOptions(says="every record enters with probability rate", takes=("rate",)),
+    "poisson": SchemeOptions(says="every record enters with probability rate", takes=("rate",), independent=True),
     "truncated-poisson": SchemeOptions(
         says="as poisson, and where more than max_batch records enter, a uniformly random subset of max_batch of them "
         "is kept",
         takes=("rate", "max_batch"),
     ),
     "fixed": SchemeOptions(says="a uniformly random subset of batch_size records", takes=("batch_size",)),
-    "full": SchemeOptions(says="every record, every step"),
+    "full": SchemeOptions(says="every record, every step", independent=True),
     "shuffled": SchemeOptions(
         says="every epoch takes all records in a new random order, batch_size at a time, its last batch being what is "
         "left; bounded without amplification, for adjacency zero-out alone",
@@ -50,6 +58,11 @@ SCHEMES: Mapping[Scheme, SchemeOptions] = {
 }
 
 
+def poisson_sampling(rate: float) -> dict[str, Json]:
+    """The ``sampling`` block of Poisson batches at a rate in (0, 1), or of full batches at 1."""
+    return {"scheme": "poisson", "rate": rate} if rate < 1.0 else {"scheme": "full"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """Sampling of batches, as the fragment ``SAMPLING`` describes it. Options of other schemes are None.
@@ -63,6 +76,9 @@ class Sampling:
         epoch_steps: Number of steps per epoch, at least 1 (``random-allocation``).
         batches_per_epoch: Number of batches per record and epoch, from 1 to ``epoch_steps`` (default 1).
     """
+
+    #: Schemes whose batches contain each record independently of all others.
+    INDEPENDENT: ClassVar[tuple[Scheme, ...]] = tuple(name for name, options in SCHEMES.items() if options.independent)
 
     scheme: Scheme
     rate: float | None = None
@@ -89,6 +105,31 @@ class Sampling:
             epoch_steps=None if epoch_steps is None else int(epoch_steps),
             batches_per_epoch=int(block.get("batches_per_epoch") or 1),
         )
+
+    @property
+    def is_poisson(self) -> bool:
+        """Whether each record enters each batch independently at ``rate``."""
+        return self.scheme == "poisson"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether each batch contains all records."""
+        return self.scheme == "full"
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether each batch is a uniformly random subset of ``batch_size`` records."""
+        return self.scheme == "fixed"
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether each epoch takes all records in a random order."""
+        return self.scheme == "shuffled"
+
+    @property
+    def is_independent(self) -> bool:
+        """Whether each record enters each batch independently of all others."""
+        return self.scheme in self.INDEPENDENT
 
     @property
     def of_users(self) -> bool:

@@ -174,9 +174,10 @@ def other_scheme(
     New schemes are thus rejected by default. ``message`` contains ``{scheme}``, or ``{batches}`` for 'shuffled
     batches'.
     """
-    scheme = spec.phases[number].sampling.scheme
+    sampling = spec.phases[number].sampling
+    scheme = sampling.scheme
     if scheme not in covered:
-        batches = "batches of a fixed size" if scheme == "fixed" else f"{scheme} batches"
+        batches = "batches of a fixed size" if sampling.is_fixed else f"{scheme} batches"
         path = dps.in_phase(spec, number, "sampling", "scheme")
         yield unsupported(message.format(scheme=scheme, batches=batches), path, help)
 

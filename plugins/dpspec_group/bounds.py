@@ -43,6 +43,7 @@ from dpspec.accounting import Interval, PrivacyLoss, certified_lower, certified_
 from dpspec.kit import CURVE_DELTAS
 from dpspec.training.loop.learning_rates import iterates_reveal_sums
 from dpspec_group import theory
+from dpspec_group.schemes import allocates, has_lower, scheme_of, truncates
 
 #: Deltas of the privacy profile that is shown for every group size.
 PROFILE_DELTAS = tuple(float(f"{digit}e-{power}") for power in range(1, 13) for digit in (3, 1))
@@ -248,30 +249,27 @@ def attaining_records(spec: dps.Spec) -> int | None:
 
     0 keeps the scope's number (fixed-size and truncated batches). None if the worst case is not attained.
     """
-    schemes = {phase.sampling.scheme for phase in spec.phases}
-    if not iterates_reveal_sums(spec.training.options, spec.steps) or _mixed(schemes) or "shuffled" in schemes:
+    schemes = [scheme_of(phase) for phase in spec.phases]
+    # Worst cases of phases that need different gradients of the other records do not combine.
+    mixed = any(a.displaces for a in schemes) and any(not a.displaces and a.sampled for a in schemes)
+    if not iterates_reveal_sums(spec.training.options, spec.steps) or mixed or not has_lower(spec.phases):
         return None
-    if schemes & {"fixed", "truncated-poisson"}:
+    if any(scheme.displaces or scheme.interval for scheme in schemes):
         return 0
     return max((claim.min_records for claim in spec.claims), default=0)
 
 
 def attained_scope(phases: Sequence[dps.Phase], size: int, records: int, scope: dps.Scope) -> dps.Scope:
     """Scope of the lower bound for an upper bound's scope; truncated batches need datasets of a minimum size."""
-    return replace(scope, data="all", min_records=max(records - size, 0)) if theory.truncates(phases) else scope
+    return replace(scope, data="all", min_records=max(records - size, 0)) if truncates(phases) else scope
 
 
 def attained_source(phases: Sequence[dps.Phase]) -> str:
     """Source of the proof that the lower end is attained."""
-    where = "dpspec.accounting.TruncatedPoisson" if theory.truncates(phases) else "section 3.3"
-    if theory.allocates(phases):
+    where = "dpspec.accounting.TruncatedPoisson" if truncates(phases) else "section 3.3"
+    if allocates(phases):
         where += ", dpspec.accounting.RandomAllocation"
     return f"{theory.source_of(phases)}; attained: {where}"
-
-
-def _mixed(schemes: Collection[str]) -> bool:
-    """Whether the worst cases of the phases need different gradients of the other records."""
-    return "fixed" in schemes and bool({"poisson", "truncated-poisson", "random-allocation"} & set(schemes))
 
 
 def adjacencies(spec: dps.Spec) -> list[str]:
@@ -288,25 +286,15 @@ def scopes(spec: dps.Spec, size: int, records: int, direction: str) -> Iterator[
     batches needs a maximum size, which scopes cannot express, so it covers only the declared dataset.
     """
     phases = spec.phases
-    least = _min_records(phases, size, records)
+    least = max(scheme_of(phase).min_records(size, records) for phase in phases)
     access = "transcript" if spec.threat_model.access == "transcript" else "all-iterates"
     scope = dps.Scope(direction=direction, access=access, adversary="gradient", min_records=least)
-    if theory.truncates(phases):
+    if truncates(phases):
         yield replace(scope, data="this", min_records=0)
         return
     yield scope
     if least > 0:
         yield replace(scope, data="this", min_records=0)
-
-
-def _min_records(phases: Sequence[dps.Phase], size: int, records: int) -> int:
-    """Minimum size of the smaller dataset: without the group for fixed-size batches, all records for shuffled ones.
-
-    Shuffled batches use zero-out adjacency, and fewer records mean more epochs.
-    """
-    if theory.shuffles(phases):
-        return records
-    return max(records - size, 0) if any(phase.sampling.scheme == "fixed" for phase in phases) else 0
 
 
 def _all_datasets(direction: str) -> list[dps.Scope]:

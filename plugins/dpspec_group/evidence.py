@@ -23,6 +23,7 @@ from dpspec.stats.independence.step_dependence import Dependence
 from dpspec_group import scores, theory
 from dpspec_group.design import attack_delta, many_run_design, one_run_design
 from dpspec_group.options import EDGES, Attack
+from dpspec_group.schemes import scheme_of
 
 _MANY_RUN_SOURCE = "Clopper & Pearson 1934; Kairouz, Oh & Viswanath 2015"
 
@@ -176,7 +177,7 @@ def _status_of_gaussian_curve(spec: dps.Spec) -> Literal["declared", "unchecked"
     attack = Attack.of(spec)
     if attack.elsewhere:
         return "declared" if spec.audit.options["scores"].get("gaussian_curve") else None
-    if spec.threat_model.direction == "add" and any(phase.sampling.scheme != "full" for phase in spec.phases):
+    if spec.threat_model.direction == "add" and any(scheme_of(phase).sampled for phase in spec.phases):
         return None
     noisy = not any(phase.noiseless for phase in spec.phases)
     return "declared" if attack.space == "gradient" and noisy else "unchecked"

@@ -10,6 +10,7 @@ from dpspec.contract.attacks import USUAL
 from dpspec.kit.scores_elsewhere import scores_block
 from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec_group.options import Attack
+from dpspec_group.schemes import ADD_REMOVE, SCHEMES, scheme_of
 
 #: Smallest supported noise multiplier. Anything lower is a typo and outside the accountant's range.
 MIN_NOISE = 1e-6
@@ -27,16 +28,6 @@ _MIN_CANARIES, _MIN_RUNS = 8, 16
 MAX_SEQUENTIAL_RUNS = 10**5
 
 #: Supported sampling schemes.
-_SCHEMES = ("poisson", "truncated-poisson", "fixed", "full", "random-allocation")
-
-#: Sampling schemes whose bound also covers zero-out adjacency.
-_ZERO_OUT_SCHEMES = {"poisson", "full", "random-allocation"}
-
-#: Sampling schemes without a single-record profile for black-box conversions, with the reason.
-_NO_PROFILE = {
-    "truncated-poisson": "their profile is an interval",
-    "random-allocation": "their profile is not that of a mixture of Gaussians",
-}
 
 _CANARY = ("audit", "canary")
 
@@ -53,10 +44,11 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 def _adjacencies(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     """Zero-out adjacency is supported for Poisson, full, random-allocation and shuffled batches, without an attack."""
-    schemes = {phase.sampling.scheme for phase in spec.phases}
-    if spec.audit is None and schemes <= _ZERO_OUT_SCHEMES and _named(spec) <= {"add-remove", "zero-out"}:
+    schemes = [scheme_of(phase) for phase in spec.phases]
+    both = all(scheme.zero_out and scheme.add_remove for scheme in schemes)
+    if spec.audit is None and both and _named(spec) <= {"add-remove", "zero-out"}:
         return
-    if _only_zero_out(spec) and schemes <= {*_ZERO_OUT_SCHEMES, "shuffled"}:
+    if _only_zero_out(spec) and all(scheme.zero_out for scheme in schemes):
         return
     help = "Ganesh 2024 covers groups that are added or removed, not replaced groups"
     yield from dps.other_adjacencies(spec, "add-remove", "the group theory", help)
@@ -72,7 +64,7 @@ def _transcripts(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             ("threat_model", "access"),
             "write access: all-iterates",
         )
-    for scheme in sorted({phase.sampling.scheme for phase in spec.phases} - {"poisson", "full"}):
+    for scheme in sorted({phase.sampling.scheme for phase in spec.phases if not scheme_of(phase).independent}):
         yield kit.unsupported(
             f"no bound covers a transcript of {scheme} sampling, where the other drawn records depend on the group",
             ("threat_model", "access"),
@@ -106,39 +98,31 @@ def _sizes(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     black_box = {"vadhan-literal", "vadhan-sharp"} & set(spec.mechanism.get("baselines", ()))
     drawn = {phase.sampling.scheme for phase in spec.phases}
-    for scheme, why in _NO_PROFILE.items():
-        if black_box and scheme in drawn:
+    for name, scheme in SCHEMES.items():
+        if black_box and name in drawn and scheme.no_profile:
             yield kit.unsupported(
-                f"{' and '.join(sorted(black_box))} cannot be computed for {scheme} batches: {why}",
+                f"{' and '.join(sorted(black_box))} cannot be computed for {name} batches: {scheme.no_profile}",
                 ("mechanism", "baselines"),
                 "remove them; linear and full-batch are supported",
             )
     largest = max([*spec.threat_model.group_size, *(c.group_size for c in spec.claims)])
     for i, phase in enumerate(spec.phases):
-        sampling, noise = phase.sampling, phase.noise_multiplier
-        why = ": adding or removing a record changes all batches of an epoch" if sampling.scheme == "shuffled" else ""
+        sampling, noise, scheme = phase.sampling, phase.noise_multiplier, scheme_of(phase)
+        why = "" if scheme.add_remove else ": adding or removing a record changes all batches of an epoch"
         yield from kit.other_scheme(
             spec,
             i,
-            (*_SCHEMES, "shuffled") if _only_zero_out(spec) or spec.audit is not None else _SCHEMES,
+            tuple(SCHEMES) if _only_zero_out(spec) or spec.audit is not None else ADD_REMOVE,
             f"no theorem here covers {{batches}}{why}",
             "train with poisson or fixed sampling; the bound for one does not hold for the other. Shuffled batches "
             "with adjacency: zero-out and without audit have a bound without amplification. With an audit block, "
             "shuffled batches are attacked, and claims can only be refuted",
         )
-        if sampling.scheme == "shuffled" and (sampling.batch_size or 0) > facts.records:
+        without = largest if scheme.displaces else 0
+        if (sampling.batch_size or 0) > facts.records - without:
+            group = f" without a group of {largest}" if without else ""
             yield kit.bad_value(
-                f"batch_size {sampling.batch_size} exceeds the {facts.records} records",
-                dps.in_phase(spec, i, "sampling", "batch_size"),
-            )
-        if (
-            sampling.scheme == "fixed"
-            and sampling.batch_size is not None
-            and sampling.batch_size > facts.records - largest
-        ):
-            yield kit.bad_value(
-                f"batch_size {sampling.batch_size} exceeds the {facts.records - largest} records without a group of "
-                f"{largest}",
+                f"batch_size {sampling.batch_size} exceeds the {facts.records - without} records{group}",
                 dps.in_phase(spec, i, "sampling", "batch_size"),
             )
         if sampling.epoch_steps is not None and sampling.batches_per_epoch > sampling.epoch_steps:
@@ -318,7 +302,7 @@ def _estimates(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps
         return
     batch = 0.0
     for i, phase in enumerate(spec.phases):
-        if phase.sampling.scheme != "poisson" or phase.sampling.of_users:
+        if not phase.sampling.is_poisson or phase.sampling.of_users:
             drawn = "users" if phase.sampling.of_users else f"{phase.sampling.scheme} batches"
             yield kit.unsupported(
                 f"expected_from estimates the mean sum of Poisson batches of records, but this phase samples {drawn}",

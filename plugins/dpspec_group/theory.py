@@ -1,76 +1,24 @@
-"""Group privacy of DP-SGD: the mixtures of Gaussians of a spec's phases, and epsilon, rates, advantage and mu.
+"""Group privacy of DP-SGD: epsilon, rates, advantage and mu of a spec's phases.
 
-Ganesh 2024, "Tight Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of Gaussians Mechanisms":
-with c the random number of group members in a batch (Theorem 3.1, Poisson: Binomial(k, rate)) or twice that number
-(Theorem 3.3, fixed size: 2 Hypergeometric(batch, n + k, k)), the T-fold composition of the pair
-
-    N(0, sigma^2)   and   sum_j P[c = j] N(j, sigma^2)
-
-dominates T steps of DP-SGD for groups of up to k records, under add-up-to-k and remove-up-to-k. No membership test has
-a larger true-positive rate at a false-positive rate, or a larger advantage tpr - fpr, than the best test of this pair.
-In the direction remove the test detects the presence of the group, in the direction add its absence.
-
-*One mu for all deltas.* An adversary who also sees c distinguishes N(c, sigma^2) from N(0, sigma^2), with the same
-distribution of c in both. Given c = j this is G_(j/sigma), at most G_(s/sigma) with s the largest shift. Revealing c
-can only help a test, so each step is s/sigma-GDP, and all steps are mu-GDP with
-
-    mu = sqrt(sum over steps of (s / sigma)^2)                     (Dong, Roth & Su 2022, Corollary 3.3).
-
-With Poisson batches no smaller mu holds for all deltas: all members are in all batches with a probability p > 0, so
-that the best test for this event, of level Phi(-z), has power at least p Phi(mu - z), and ln p + ln Phi(mu - z) exceeds
-ln Phi(m - z) for every m < mu and large z. Therefore mu does not reflect the amplification by sampling.
-
-*Random allocation.* ``docs/explanation/proofs/random-allocation.md``: with the noise of each step split among the k
-members (Theorem 1) an epoch is dominated by k independent pairs RandomAllocation(t, sigma / sqrt(k)), and for groups of
-at most four also by the pair that reveals which members share steps (Theorem 2). The smaller epsilon is used. For k = 1
-both are attained. Lower bounds come from k members with one gradient (Theorem 3), and outside its range from a single
-member and from the sum over an epoch: N(k, t sigma^2) against N(0, t sigma^2). If sigma / sqrt(k) is below the range of
-the accountant, the steps count as revealed, which is an upper bound: one Gaussian release with noise sigma and
-sensitivity k.
-
-*Several batches per epoch.* A member is in a uniformly random set of r of the t steps. Cut the t steps, in random
-order, into r blocks of floor(t / r) or ceil(t / r) steps, and draw one step of each block uniformly: all sets of r
-steps are equally likely. An adversary who sees the blocks, which have the same distribution without the member,
-observes one independent allocation per block. By joint convexity this leaks at least as much. An epoch is therefore
-dominated, for each member, by r - (t mod r) pairs of floor(t / r) steps and t mod r pairs of one step more. (Feldman &
-Shenfeld 2025 treat r of t.) The lower end is the divergence of the sums, N(k r, t sigma^2). The exact value is not
-known.
-
-For truncated Poisson batches, the dominating and the attained pair differ (``dpspec.accounting.TruncatedPoisson``) and
-give the two ends of the interval.
+``docs/explanation/proofs/groups.md`` has the theorems (20 and 21). In the direction remove a test detects the presence
+of the group, in the direction add its absence.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from dpspec.accounting import (
-    Direction,
-    EqualMembers,
-    Interval,
-    Mixture,
-    Pair,
-    PrivacyLoss,
-    RandomAllocation,
-    TruncatedPoisson,
-    round_up,
-)
+from dpspec.accounting import Direction, EqualMembers, Interval, Mixture, Pair, PrivacyLoss, round_up
 from dpspec.contract import Phase
+from dpspec_group.schemes import SCHEMES, Composed, allocates, allocation_of, has_lower, scheme_of, truncates
 
 #: Directions of specs, and of the accountant: present-first compares the dataset with the group to the one without.
 DIRECTIONS: dict[str, Direction] = {"remove": "present-first", "add": "absent-first"}
 
 #: Noise multipliers below this count as no noise: epsilon overflows.
 NO_NOISE = 1e-100
-
-#: Below this noise, in clip norms, the bound of random allocation assumes that its steps are revealed.
-MIN_ALLOCATED_NOISE = 0.1
-
-#: Rounding error of a product of two correctly rounded numbers.
-_LAST_PLACE = 4.0 * sys.float_info.epsilon
 
 #: Largest noise multiplier, relative to the declared one, that is reported as ruled out. Beyond it sampling dominates.
 _MAX_NOISE_RATIO = 10.0
@@ -84,15 +32,6 @@ WIDTH = 1e-4
 #: Relative width of epsilon in curves without a claim. One composition per direction computes a curve at this width.
 CURVE_WIDTH = 1e-3
 
-SOURCES = {
-    "poisson": "Ganesh 2024, Theorem 3.1",
-    "fixed": "Ganesh 2024, Theorem 3.3",
-    "full": "Ganesh 2024, Theorem 3.1 at rate 1",
-    "shuffled": "one Gaussian release per epoch, without amplification",
-    "truncated-poisson": "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025",
-    "random-allocation": "Chua et al. 2025 and Feldman & Shenfeld 2025, one record; groups: proofs, Theorems 1 and 2",
-}
-
 #: Source of the bound for records in several batches per epoch.
 _SEVERAL = "several batches per epoch: one block of steps each"
 
@@ -102,180 +41,49 @@ MU_SOURCE = "Ganesh 2024, Lemma 2.9; Dong, Roth & Su 2022, Corollary 3.3"
 
 def source_of(phases: Sequence[Phase]) -> str:
     """Sources of the bound for these phases."""
-    found = [SOURCES[scheme] for scheme in sorted({phase.sampling.scheme for phase in phases})]
+    found = [SCHEMES[scheme].source for scheme in sorted({phase.sampling.scheme for phase in phases})]
     several = any(phase.sampling.batches_per_epoch > 1 for phase in phases)
     return "; ".join([*found, _SEVERAL] if several else found)
 
 
-def dominating(phase: Phase, group_size: int, records: int) -> Pair:
-    """A pair that dominates one step of a phase, in units of the clip norm.
-
-    Args:
-        phase: The phase.
-        group_size: k.
-        records: Size of the dataset. The smaller dataset of a pair has at least ``records - group_size`` records for
-            fixed-size batches (Theorem 3.3), and between this and ``records`` for truncated batches.
-
-    Raises:
-        ValueError: If an argument is invalid or no theorem covers the sampling scheme.
-    """
-    if phase.sampling.scheme == "truncated-poisson":
-        fewest = max(0, records - group_size)
-        return _truncated(phase, group_size, records, phase.noise_multiplier, fewest).above()
-    return attained(phase, group_size, records)
+def composed(phase: Phase, group_size: int, records: int) -> Composed:
+    """Pairs that dominate a phase, with the number of compositions of each."""
+    return scheme_of(phase).composed(phase, group_size, records)
 
 
-def attained(phase: Phase, group_size: int, records: int) -> Mixture:
-    """A pair that one step of a phase attains on some data: the dominating pair, except for truncated batches.
-
-    For truncated batches the smaller dataset has ``records - group_size`` records.
-
-    Raises:
-        ValueError: As :func:`dominating`.
-    """
-    sampling, sigma = phase.sampling, phase.noise_multiplier
-    match sampling.scheme:
-        case "poisson":
-            return Mixture.poisson(group_size, phase.rate(), sigma)
-        case "truncated-poisson":
-            return _truncated(phase, group_size, max(0, records - group_size), sigma).attained()
-        case "fixed":
-            return Mixture.fixed(group_size, records - group_size, int(phase["sampling"]["batch_size"]), sigma)
-        case "full":
-            return Mixture.full(group_size, sigma)
-    raise ValueError(f"no theorem here covers {sampling.scheme} batches")
-
-
-def _truncated(phase: Phase, group_size: int, smaller: int, sigma: float, fewest: int = 0) -> TruncatedPoisson:
-    return TruncatedPoisson(group_size, phase.rate(), int(phase["sampling"]["max_batch"]), smaller, sigma, fewest)
-
-
-def truncates(phases: Sequence[Phase]) -> bool:
-    """Whether a phase has truncated batches, whose dominating and attained pairs differ."""
-    return any(phase.sampling.scheme == "truncated-poisson" for phase in phases)
-
-
-def composed(phase: Phase, group_size: int, records: int) -> tuple[tuple[Pair, int], ...]:
-    """Pairs that dominate a phase, with the number of compositions of each.
-
-    Shuffled batches under zero-out adjacency: given the orders, every member is in one batch per epoch. The total shift
-    of an epoch's sums has norm at most k, so that one Gaussian release of sensitivity k dominates the epoch. Unknown
-    orders leak at most as much (joint convexity). A phase begins ceil(steps / ceil(records / batch_size)) epochs, and
-    no more with more records. Random allocation: see the module.
-    """
-    if phase.sampling.scheme == "random-allocation":
-        return _allocated(phase, group_size)
-    if phase.sampling.scheme == "shuffled":
-        batches = -(-records // int(phase["sampling"]["batch_size"]))
-        return ((Mixture.full(group_size, phase.noise_multiplier), -(-phase.steps // batches)),)
-    return ((dominating(phase, group_size, records), phase.steps),)
-
-
-def _epochs(phase: Phase) -> tuple[int, int]:
-    """Number of epochs of random allocation, and of steps in each."""
-    steps = int(phase["sampling"]["epoch_steps"])
-    epochs, rest = divmod(phase.steps, steps)
-    if rest:
-        raise ValueError(f"steps must be a multiple of {steps}, the steps of an epoch, got {phase.steps}")
-    return epochs, steps
-
-
-def _allocated(phase: Phase, group_size: int) -> tuple[tuple[Pair, int], ...]:
-    """Pairs that dominate all epochs: one per member, or Gaussian pairs if the noise per member is out of range.
-
-    With r batches per epoch the squared norms of the revealed steps' shifts sum to at most k^2 r: no step has more than
-    k members, and all steps have k r.
-    """
-    epochs, steps = _epochs(phase)
-    each, times = _noise_of_each(phase, group_size), phase.sampling.batches_per_epoch
-    if each < MIN_ALLOCATED_NOISE:
-        return ((Mixture.full(group_size, phase.noise_multiplier), epochs * times),)
-    short, longer = divmod(steps, times)
-    blocks = ((short, times - longer), (short + 1, longer))
-    return tuple((RandomAllocation(length, each), epochs * group_size * count) for length, count in blocks if count)
-
-
-def _noise_of_each(phase: Phase, group_size: int) -> float:
-    """The noise per member if it is split among the members, rounded down from sigma / sqrt(k)."""
-    sigma = phase.noise_multiplier
-    return sigma if group_size == 1 else sigma / math.sqrt(group_size) * (1.0 - _LAST_PLACE)
-
-
-def allocates(phases: Sequence[Phase]) -> bool:
-    """Whether a phase uses random allocation."""
-    return any(phase.sampling.scheme == "random-allocation" for phase in phases)
-
-
-def _shared(phases: Sequence[Phase], group_size: int, records: int) -> tuple[tuple[Pair, int], ...]:
-    """Dominating pairs with the shared steps revealed (Theorem 2); none without random allocation or out of range."""
-    if group_size == 1 or group_size > RandomAllocation.most_members or not allocates(phases):
-        return ()
+def _shared(phases: Sequence[Phase], group_size: int, records: int) -> Composed:
+    """Dominating pairs with the shared steps of random allocation revealed; none without it or out of range."""
     pairs: list[tuple[Pair, int]] = []
+    if not allocates(phases):
+        return ()
     for phase in phases:
-        if phase.sampling.scheme != "random-allocation":
-            pairs.extend(composed(phase, group_size, records))
-            continue
-        if phase.noise_multiplier < MIN_ALLOCATED_NOISE * group_size or phase.sampling.batches_per_epoch > 1:
+        allocation = allocation_of(phase)
+        revealed = allocation.revealed(phase, group_size) if allocation else composed(phase, group_size, records)
+        if not revealed:
             return ()
-        epochs, steps = _epochs(phase)
-        pairs.append((RandomAllocation(steps, phase.noise_multiplier, group_size), epochs))
+        pairs.extend(revealed)
     return tuple(pairs)
 
 
-def _from_below(phases: Sequence[Phase], group_size: int, records: int) -> list[tuple[tuple[Pair, int], ...]]:
+def _from_below(phases: Sequence[Phase], group_size: int, records: int) -> list[Composed]:
     """Alternative pairs that all steps attain on some data; empty if the dominating pairs are attained."""
-    allocated = [phase for phase in phases if phase.sampling.scheme == "random-allocation"]
-    alike = all(
-        phase.noise_multiplier >= MIN_ALLOCATED_NOISE * group_size and phase.sampling.batches_per_epoch == 1
-        for phase in allocated
-    )
+    allocated = allocates(phases)
+    alike = all(a.is_alike(phase, group_size) for phase in phases if (a := allocation_of(phase)))
     if not truncates(phases) and (not allocated or (alike and group_size == 1)):
         return []
     if alike and group_size <= EqualMembers.most_members:
-        return [_attained_pairs(phases, group_size, records, group_size)]
-    return [_attained_pairs(phases, group_size, records, members) for members in ((1, 0) if allocated else (0,))]
-
-
-def _attained_pairs(
-    phases: Sequence[Phase], group_size: int, records: int, members: int
-) -> tuple[tuple[Pair, int], ...]:
-    """Pairs that all steps attain on some data.
-
-    Args:
-        phases: The phases.
-        group_size: k.
-        records: Size of the dataset.
-        members: Number of members with one common gradient in an epoch of random allocation. 0, or a number out of
-            range, uses the sum over the epoch with all members.
-    """
-    pairs: list[tuple[Pair, int]] = []
-    for phase in phases:
-        if phase.sampling.scheme != "random-allocation":
-            pairs.append((attained(phase, group_size, records), phase.steps))
-            continue
-        epochs, steps = _epochs(phase)
-        times = phase.sampling.batches_per_epoch
-        if members and times == 1 and phase.noise_multiplier >= MIN_ALLOCATED_NOISE * members:
-            kind = RandomAllocation if members == 1 else EqualMembers
-            pairs.append((kind(steps, phase.noise_multiplier, members), epochs))
-        else:
-            shift = group_size * times / math.sqrt(steps) * (1.0 - 2.0 * _LAST_PLACE)
-            pairs.append((Mixture([shift], [1.0], phase.noise_multiplier), epochs))
-    return tuple(pairs)
-
-
-def shuffles(phases: Sequence[Phase]) -> bool:
-    """Whether a phase has shuffled batches, which have no lower bound."""
-    return any(phase.sampling.scheme == "shuffled" for phase in phases)
+        choices: tuple[int, ...] = (group_size,)
+    else:
+        choices = (1, 0) if allocated else (0,)
+    return [
+        tuple(pair for phase in phases for pair in scheme_of(phase).attained(phase, group_size, records, members))
+        for members in choices
+    ]
 
 
 def uncovered(phases: Sequence[Phase], adjacencies: Collection[str]) -> str:
-    """Reason why no theorem bounds these phases under one of the adjacencies; empty if a theorem does.
-
-    An additional record shifts all later records in the order of an epoch: every batch can change by two records, and
-    the number of batches by one. The Gaussian release per epoch requires neighbours with equal orders.
-    """
-    if shuffles(phases) and "add-remove" in adjacencies:
+    """Reason why no theorem bounds these phases under one of the adjacencies; empty if a theorem does."""
+    if "add-remove" in adjacencies and not all(scheme_of(phase).add_remove for phase in phases):
         return "no theorem covers shuffled batches under add-remove adjacency: all batches of an epoch change"
     return ""
 
@@ -304,7 +112,7 @@ def loss_intervals(
     if shared := _shared(phases, group_size, records):
         alternatives = question(PrivacyLoss(shared, DIRECTIONS[direction]))
         highs = [min(pair, key=lambda high: high.upper) for pair in zip(highs, alternatives, strict=True)]
-    if shuffles(phases):
+    if not has_lower(phases):
         return [Interval(0.0, high.upper, high.method, "no lower bound is known") for high in highs]
     attained_pairs = _from_below(phases, group_size, records)
     if not attained_pairs:
@@ -403,7 +211,7 @@ def _epsilons(
     if quiet:
         seen = _detection_probability(quiet, group_size, records, direction)
         return tuple(Interval(math.inf if delta < seen else 0.0, math.inf).by("without noise") for delta in deltas)
-    if _from_below(phases, group_size, records):  # the interval combines two pairs, so refine fully
+    if has_lower(phases) and _from_below(phases, group_size, records):  # two pairs: refine fully
         other_direction = None
     question = functools.partial(PrivacyLoss.epsilons, deltas=deltas, width=widths, other_direction=other_direction)
     return tuple(loss_intervals(phases, group_size, records, direction, question))
@@ -414,18 +222,10 @@ def _detection_probability(quiet: Sequence[Phase], group_size: int, records: int
 
     With the group they do if a member is drawn. Without the group they do only if every batch would have a member.
     """
-    log_hidden = 0.0
-    for phase in quiet:
-        if phase.sampling.scheme == "shuffled":
-            continue
-        if phase.sampling.scheme == "random-allocation":
-            return 1.0  # every member is in every epoch
-        drawn = attained(phase.replace(noise_multiplier=1.0), group_size, records)
-        missed = float(drawn.log_probabilities[0]) if drawn.sensitivities[0] == 0.0 else -math.inf
-        log_hidden += phase.steps * missed
-    if direction == "add":
-        return 1.0 if log_hidden == -math.inf else 0.0
-    return -math.expm1(log_hidden) * (1.0 - 1e-9)
+    log_hidden = math.fsum(scheme_of(phase).log_hidden(phase, group_size, records) for phase in quiet)
+    if log_hidden == -math.inf:
+        return 1.0
+    return 0.0 if direction == "add" else -math.expm1(log_hidden) * (1.0 - 1e-9)
 
 
 def tpr_interval(phases: Sequence[Phase], group_size: int, records: int, fpr: float, direction: str) -> Interval:

@@ -63,7 +63,7 @@ def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 
 def _phase(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
     message = "the theorem covers Poisson batches, not {scheme} ones"
-    yield from kit.other_scheme(spec, i, ("poisson", "full"), message, "train with scheme: poisson")
+    yield from kit.other_scheme(spec, i, dps.Sampling.INDEPENDENT, message, "train with scheme: poisson")
     options = PhaseOptions.of(phase)
     if facts.parameters is not None and options.sparsity > facts.parameters:
         yield dps.Diagnostic(

@@ -48,7 +48,7 @@ def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         yield from kit.other_scheme(
             spec,
             i,
-            ("poisson", "full"),
+            dps.Sampling.INDEPENDENT,
             "sampling.scheme must be poisson or full, got {scheme}: the theory needs records to be drawn independently",
             "write sampling: {scheme: poisson, rate: ...} if the training samples this way",
         )

@@ -139,7 +139,7 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
     if all(run.included is None for run in runs):
         return
     for number, phase in enumerate(spec.phases):
-        if phase.sampling.scheme == "poisson":
+        if phase.sampling.is_poisson:
             chances = sum(run.records * phase.steps for run in runs)
             # Runs without a log count as zero drawn records.
             drawn = sum(run.included[number] for run in runs if run.included is not None)

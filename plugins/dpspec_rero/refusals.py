@@ -16,9 +16,6 @@ MAX_DRAWS = 4_000_000_000
 #: The norm that each noise is calibrated to.
 _NORMS = {"gaussian": "l2", "laplace": "l1"}
 
-#: Ways of drawing batches that the theory covers.
-_SCHEMES = ("poisson", "full")
-
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     """Errors for specs that cannot be audited as declared, and warnings about trivial bounds."""
@@ -62,7 +59,7 @@ def _phase(spec: dps.Spec, number: int, phase: dps.Phase) -> Iterator[dps.Diagno
     yield from kit.other_scheme(
         spec,
         number,
-        _SCHEMES,
+        dps.Sampling.INDEPENDENT,
         "the reconstruction theory covers Poisson sampling and full batches, not {batches}",
         "write sampling: {scheme: poisson, rate: ...}, if that is how batches are drawn",
     )
@@ -193,7 +190,7 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             "use sgd or momentum; the bound holds for any optimizer",
         )
     needs = ["iterates"]
-    if iterates and any(phase.sampling.scheme != "full" for phase in spec.phases):
+    if iterates and not all(phase.sampling.is_full for phase in spec.phases):
         needs.append("sampling-log")
     if "laplace" in noises:
         # Gradients are scaled to an l1 norm by a part of this plugin.

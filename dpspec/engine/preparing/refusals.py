@@ -136,7 +136,7 @@ def _of_users(spec: Spec, facts: Facts, backend: Offered, catalog: Catalog) -> I
             "write unit and records_per_user once, in mechanism.sampling",
         )
     for i, sampling in enumerate(drawn):
-        if sampling is not None and sampling.of_users and sampling.scheme != "poisson":
+        if sampling is not None and sampling.of_users and not sampling.is_poisson:
             yield _unsupported(
                 f"users are drawn one by one, each independently, and not in {sampling.scheme} batches",
                 in_phase(spec, i, "sampling", "scheme"),

@@ -20,6 +20,7 @@ from typing import Literal, TypeAlias
 from scipy import special
 
 from dpspec.contract import FrozenMap, Phase
+from dpspec.contract.phase import poisson_sampling
 from dpspec.stats import binomial
 from dpspec.stats.conformance import canary_contributions
 from dpspec.stats.conformance.evidence import RunEvidence, read_runs
@@ -68,7 +69,7 @@ class Ran:
         return tuple(
             phase.replace(
                 noise_multiplier=phase.noise_multiplier * ratio,
-                sampling={"scheme": "poisson", "rate": rate} if rate < 1.0 else {"scheme": "full"},
+                sampling=poisson_sampling(rate),
             )
             for phase, rate in zip(phases, rates, strict=True)
         )
@@ -162,7 +163,7 @@ def _rates(
     logs = [run.sampling_log for run in runs if run.sampling_log is not None]
     found: list[tuple[float, float]] = []
     for number, phase in enumerate(phases):
-        if phase.sampling.scheme not in ("poisson", "full"):
+        if not phase.sampling.is_independent:
             return (), (f"rate ({phase.sampling.scheme} batches are not Poisson samples)",)
         if phase.noise != "gaussian" or phase.noiseless:
             return (), ("noise (a phase has no Gaussian noise)",)

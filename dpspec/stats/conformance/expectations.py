@@ -172,7 +172,7 @@ class _Part:
             first=int(seen[:: epoch or 1].sum()),
             inclusion=max(0.0, apart * float((drawn * (1.0 - drawn)).sum())),
             cap=phase.sampling.max_batch,
-            shuffled=phase.sampling.batch_size if phase.sampling.scheme == "shuffled" else None,
+            shuffled=phase.sampling.batch_size if phase.sampling.is_shuffled else None,
             epoch=epoch,
             times=times,
         )

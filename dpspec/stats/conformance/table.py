@@ -65,7 +65,7 @@ class Runs:
     def dependent(self) -> bool:
         """Whether all noisy phases have shuffled batches."""
         noisy = [phase for phase in self.phases if phase.get("noise_multiplier") != 0.0]
-        return bool(noisy) and all(phase.sampling.scheme == "shuffled" for phase in noisy)
+        return bool(noisy) and all(phase.sampling.is_shuffled for phase in noisy)
 
     def drawn(self, number: int) -> Drawn | None:
         """Return the batches of a phase; None if no run reports any."""
@@ -368,7 +368,7 @@ def _rate(drawn: Drawn) -> Outcome:
 
 
 def _exact_sizes(drawn: Drawn) -> Outcome:
-    if drawn.phase.sampling.scheme == "shuffled":
+    if drawn.phase.sampling.is_shuffled:
         size = int(drawn.phase["sampling"]["batch_size"])
         expected = [sizes_of(records, size, batch.steps) for records, batch in drawn.batches]
     else:
@@ -463,7 +463,7 @@ def _overlaps(drawn: Drawn) -> Outcome:
 
 
 def _in_each_epoch(drawn: Drawn) -> Outcome:
-    if drawn.phase.sampling.scheme == "shuffled":
+    if drawn.phase.sampling.is_shuffled:
         early = [batch.early for _, batch in drawn.batches if batch.early is not None]
         test = "records drawn again before their epoch ended"
         return exactly(test, not any(early), 0, sum(early), None) if early else _CUT_SHORT

@@ -16,7 +16,6 @@ The test cannot detect faults of sampling rates, noise size, inactive clip norms
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.frozen import FrozenMap
-from dpspec.contract.phase import Phase
+from dpspec.contract.phase import Phase, poisson_sampling
 from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
 from dpspec.stats.conformance.evidence import ReplayedStep
 from dpspec.training.gradients import flat_model
@@ -82,8 +81,9 @@ def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
 
 def _full_batch_phase(phase: Phase, job: TrainingJob) -> Phase:
     """One step without noise over all records, or all users with all their records."""
-    poisson = phase.sampling.scheme == "poisson"
-    drawn: Mapping[str, str | float] = {"scheme": "poisson", "rate": 1.0} if poisson else {"scheme": "full"}
+    drawn = poisson_sampling(1.0)
+    if phase.sampling.is_poisson:
+        drawn = {"scheme": phase.sampling.scheme, "rate": 1.0}
     if phase.sampling.of_users:
         drawn = {**drawn, "unit": "user", "records_per_user": job.y.shape[1]}
     return phase.replace(steps=1, noise_multiplier=0.0, sampling=drawn)

@@ -15,6 +15,7 @@ from dpspec.accounting import PrivacyLoss
 from dpspec_group import theory
 from dpspec_group.options import DEFAULT_DELTA
 from dpspec_group.printed import blackbox
+from dpspec_group.schemes import scheme_of
 
 
 def size_series(spec: dps.Spec, records: int, findings: Sequence[dps.Finding]) -> dps.Series:
@@ -67,7 +68,7 @@ def comparison(
         columns,
         units={"group_size": "records"},
         rigor="certified" if len(columns) == 2 else "approximate",
-        source="; ".join([*sorted({theory.SOURCES[phase.sampling.scheme] for phase in spec.phases}), *vadhan]),
+        source="; ".join([*sorted({scheme_of(phase).source for phase in spec.phases}), *vadhan]),
         x="group_size",
         y=[name for name in columns if name not in ("group_size", "ratio")],
         upper=[name for name in columns if name not in ("group_size", "linear", "ratio")],

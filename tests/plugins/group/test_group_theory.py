@@ -98,9 +98,3 @@ def test_without_noise_epsilon_is_infinite_where_an_outcome_tells(
 ) -> None:
     (epsilon,) = theory.group_epsilons([phase(sampling, 0.0, 10)], 1, 100, [delta], direction)
     assert epsilon.lower == lower
-
-
-def test_a_scheme_without_a_theorem_has_no_mixture() -> None:
-    """Whatever options it takes: shuffled batches have a size as fixed ones do, and are not theirs."""
-    with pytest.raises(ValueError, match="shuffled"):
-        theory.dominating(phase({"scheme": "shuffled", "batch_size": 5}, 1.0, 2), 1, 100)
