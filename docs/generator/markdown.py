@@ -144,4 +144,9 @@ def _is_method(thing: type, name: str) -> bool:
 def _member(name: str, value: Any) -> str:
     shown = name if isinstance(value, property) else signature(name, value).replace("\n", " ")
     text = " ".join(line for line in prose((inspect.getdoc(value) or "").split("\n\n")[0]) if line)
-    return f"- `{' '.join(shown.split())}`: {text}"
+    return f"- `{' '.join(shown.split())}`: {first_sentence(text)}"
+
+
+def first_sentence(text: str) -> str:
+    """The text up to the first full stop before a capital letter."""
+    return re.split(r"(?<=[a-z0-9`)][.]) (?=[A-Z`])", text)[0]

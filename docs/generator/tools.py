@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +11,7 @@ import dpspec
 import dpspec.accounting as accounting
 import dpspec.kit as kit
 import dpspec.testing as suites
-from generator.markdown import cell, described, prose, tidy
+from generator.markdown import cell, described, first_sentence, prose, tidy
 
 _ROOT = Path(dpspec.__file__).parent
 
@@ -105,4 +104,4 @@ def _summary(node: ast.Module | ast.FunctionDef | ast.ClassDef) -> str:
     """The first sentence of a docstring."""
     lines = prose((ast.get_docstring(node) or "").split("\n\n")[0])
     text = cell(" ".join(line for line in lines if line)).replace("&amp;lt;", "&lt;")
-    return re.split(r"(?<=[a-z0-9`)][.]) (?=[A-Z`])", text)[0]
+    return first_sentence(text)

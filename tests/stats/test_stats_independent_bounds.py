@@ -17,9 +17,9 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.stats.attacks import gaussian_fit
 from dpspec.stats.conformance import layer_noise
-from dpspec.stats.conformance.evidence import dependence_of_size, layers_share
 from dpspec.stats.independence import independent_bounds as independent
 from dpspec.stats.independence import order_statistics
+from dpspec.stats.independence.independent_bounds import dependence_of_size, layers_share
 from dpspec.stats.independence.step_dependence import Dependence
 
 AT = FrozenMap({"delta": 1e-5, "group_size": 1})

@@ -19,9 +19,7 @@ import numpy as np
 from dpspec import json_records
 from dpspec.contract import FrozenMap, Json, Phase
 from dpspec.json_records import INLINE, AboveZero, Amount, Count, Positive, Real, Record, Row, Whole
-from dpspec.stats.conformance import layer_noise
 from dpspec.stats.conformance.layer_noise import MOST_LAYERS, Shared
-from dpspec.stats.independence.step_dependence import Dependence
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -640,7 +638,7 @@ def read_run(evidence: Mapping[str, Json], where: str = "evidence") -> RunEviden
 
 def read_runs(phases: Sequence[Phase], evidence: Sequence[FrozenMap]) -> list[RunEvidence]:
     """Read the runs of trials that declare these phases; ``ValueError`` if one contradicts them or another trial."""
-    runs = _read_all(evidence)
+    runs = read_all(evidence)
     layers = [_layers(run) for run in runs]
     named = next((names for names in layers if names), None)
     sizes = next((_sizes(run) for run in runs if run.signal is not None), None)
@@ -655,23 +653,9 @@ def read_runs(phases: Sequence[Phase], evidence: Sequence[FrozenMap]) -> list[Ru
     return runs
 
 
-def _read_all(evidence: Sequence[Mapping[str, Json]]) -> list[RunEvidence]:
+def read_all(evidence: Sequence[Mapping[str, Json]]) -> list[RunEvidence]:
+    """Read the runs of trials."""
     return [read_run(one, f"evidence of trial {number}") for number, one in enumerate(evidence, start=1)]
-
-
-def dependence_of_size(evidence: Sequence[Mapping[str, Json]], size: int) -> list[Dependence]:
-    """Return the dependence within steps between groups of ``size``, of all runs that have it."""
-    found = (one for run in _read_all(evidence) if run.signal is not None for one in run.signal.luck or ())
-    return [Dependence(one.count, one.degrees, one.means, one.spreads) for one in found if one.size == size]
-
-
-def layers_share(evidence: Sequence[Mapping[str, Json]]) -> float | None:
-    """Return the p-value for shared noise of two layers, with a Bonferroni correction over runs; None without any."""
-    sums = [run.measured.shared for run in _read_all(evidence) if run.measured is not None]
-    found = [one for one in sums if one is not None]
-    if not found:
-        return None
-    return min(1.0, len(found) * min(layer_noise.p_value(one.shared, one.pairs) for one in found))
 
 
 def _sizes(run: RunEvidence) -> list[int] | None:

@@ -16,14 +16,15 @@ other, larger one assumes ``no-shared-luck``, which only several runs can test.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from scipy import special
 
-from dpspec.contract import Assumption, Finding, FrozenMap, Scope
+from dpspec.contract import Assumption, Finding, FrozenMap, Json, Scope
 from dpspec.stats.attacks import gaussian_fit
 from dpspec.stats.conformance import layer_noise
+from dpspec.stats.conformance.evidence import read_all
 from dpspec.stats.independence import curve_shape, order_statistics, step_dependence
 from dpspec.stats.independence.order_statistics import Guesses
 
@@ -224,3 +225,20 @@ def epsilon_lower(runs: Sequence[Guesses], correct: Sequence[int], delta: float,
     guessed = zip(runs, correct, strict=True)
     least = min(order_statistics.mu_lower([run], right, 1.0 - (both - shared)) for run, right in guessed)
     return gaussian_fit.epsilon(least, delta / shared)
+
+
+def dependence_of_size(evidence: Sequence[Mapping[str, Json]], size: int) -> list[step_dependence.Dependence]:
+    """Return the dependence within steps between groups of ``size``, of all runs that have it."""
+    found = (one for run in read_all(evidence) if run.signal is not None for one in run.signal.luck or ())
+    return [
+        step_dependence.Dependence(one.count, one.degrees, one.means, one.spreads) for one in found if one.size == size
+    ]
+
+
+def layers_share(evidence: Sequence[Mapping[str, Json]]) -> float | None:
+    """Return the p-value for shared noise of two layers, with a Bonferroni correction over runs; None without any."""
+    sums = [run.measured.shared for run in read_all(evidence) if run.measured is not None]
+    found = [one for one in sums if one is not None]
+    if not found:
+        return None
+    return min(1.0, len(found) * min(layer_noise.p_value(one.shared, one.pairs) for one in found))
