@@ -100,7 +100,7 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float
     claim: dict[str, Json] = {"id": "one-record", "kind": "approx-dp", "epsilon": claimed, "delta": delta}
     document["claims"], comments = [claim], dict(_UNKNOWN)
     unchecked = [one.name.removesuffix(UNKNOWN) for one in bound.assumptions if one.status == "unchecked"]
-    if unchecked == [PER_RECORD_CLIPPING] and audit.conformance.status == "conforms-within":
+    if unchecked == [PER_RECORD_CLIPPING] and audit.conformance.status == "no-deviation-found":
         claim["expect"] = ["open"]
         comments["training", "run"] = (
             f"{PER_RECORD_CLIPPING} is unchecked: record with loss=, or add assume: [{PER_RECORD_CLIPPING}]; "

@@ -133,7 +133,8 @@ class Backend:
     Attributes:
         as_declared: Training options with which the backend follows the declaration if its defaults do not. The
             conformance suite uses them.
-        constants: The assumption ``public-constants`` about divisor, sampling rate, clip norm and schedule, or the name
+        constants: The assumption ``data-independent-hyperparameters`` about divisor, sampling rate, clip norm and
+        schedule, or the name
             of an assumption or of a function of the spec that returns it. ``by-construction``: they come from the job;
             ``false``: one is computed from the records, so nothing is proved. Default: unknown, and proofs become
             ``supported``.

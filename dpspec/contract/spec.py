@@ -132,7 +132,7 @@ class AuditOptions:
     runs: int = 1
     confidence: float = 0.95
     seed: int = 0
-    expect: str = "conforms-within"
+    expect: str = "no-deviation-found"
     options: FrozenMap = field(default_factory=FrozenMap)
     canary: Canary | None = field(default=None, compare=False, repr=False)
     score: Score | None = field(default=None, compare=False, repr=False)

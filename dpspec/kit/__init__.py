@@ -52,6 +52,7 @@ from dpspec.kit.specs import (
     unsupported,
 )
 from dpspec.kit.trials import (
+    canary_free_accuracy,
     chunks,
     expected_checks,
     runs_together,
@@ -60,7 +61,6 @@ from dpspec.kit.trials import (
     training_bytes,
     training_job,
     training_seconds,
-    twin_accuracy,
 )
 from dpspec.kit.users import UsersAsGroups, draws_users
 
@@ -77,6 +77,7 @@ __all__ = [
     "array",
     "bad_value",
     "block",
+    "canary_free_accuracy",
     "choice",
     "chunks",
     "claimed_deltas",
@@ -112,7 +113,6 @@ __all__ = [
     "training_bytes",
     "training_job",
     "training_seconds",
-    "twin_accuracy",
     "unsupported",
     "whole_number",
 ]

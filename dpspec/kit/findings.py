@@ -69,18 +69,19 @@ def _finite(value: dps.Json) -> dps.Json:
 
 _DP_SGD: Mapping[str, str] = {
     "noise-scale": "Gaussian noise of the declared scale in every step",
-    "fresh-noise": "noise is independent across steps",
+    "independent-noise": "noise is independent across steps",
     "clipping": "every record's gradient is clipped to the clip norm",
     "sampling": "batches are drawn by the declared scheme, afresh each step",
     "steps": "the number of updates is exactly the declared one",
-    "public-constants": "rate, divisor and schedule do not depend on rows",
+    "data-independent-hyperparameters": "rate, divisor and schedule do not depend on rows",
 }
 
 
 def dp_sgd_assumptions(**texts: str) -> tuple[dps.Assumption, ...]:
     """Assumptions of a bound on DP-SGD, each ``declared``, with optional custom texts.
 
-    Names: noise_scale, fresh_noise, clipping, sampling, steps, public_constants. Raises ``ValueError`` for others.
+    Names: noise_scale, independent_noise, clipping, sampling, steps, data_independent_hyperparameters. Others raise
+    ``ValueError``.
 
     >>> [a.text for a in dp_sgd_assumptions(noise_scale="Laplace noise") if a.name == "noise-scale"]
     ['Laplace noise']

@@ -165,7 +165,7 @@ def training_job(
     )
 
 
-def twin_accuracy(job: dps.TrainingJob, context: dps.Context) -> dict[str, dict[str, int]]:
+def canary_free_accuracy(job: dps.TrainingJob, context: dps.Context) -> dict[str, dict[str, int]]:
     """Train the canary-free ``job`` and count correct predictions per split: ``{train: {right, records}, ...}``."""
     from dpspec.training.measure.accuracy import right_answers
 
@@ -183,7 +183,7 @@ def expected_checks(
     phases: Sequence[dps.Phase] | None = None,
     planted: int = 0,
     groups: Mapping[int, int] | None = None,
-    twin: bool = False,
+    canary_free_run: bool = False,
     estimated: int | None = None,
 ) -> tuple[dps.Check, ...]:
     """Planned conformance checks of the runs of ``spec`` with their detection limits, for ``Plan.checks``.
@@ -197,7 +197,7 @@ def expected_checks(
         phases: The trained phases. Default: the spec's.
         planted: Mean number of inserted canaries.
         groups: Number of groups of gradient canaries per group size.
-        twin: Whether each run is accompanied by a second one.
+        canary_free_run: Whether each run is accompanied by one without canaries.
         estimated: Number of records that estimate the contribution of all at each step; None for no estimate.
     """
     from dpspec.stats.conformance import expectations
@@ -209,7 +209,7 @@ def expected_checks(
         groups=groups or {},
         capabilities=facts.capabilities,
         trials=trials,
-        twin=twin,
+        twin=canary_free_run,
         looks=looks,
         undone=undone,
         estimated=estimated,

@@ -10,6 +10,7 @@ from dpspec.contract import AuditOptions, Claim, Diagnostic, FrozenMap, Json, Se
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.canonical import digest
 from dpspec.contract.catalog import Catalog
+from dpspec.contract.renamed import rename, with_old_words
 from dpspec.contract.spec import unit_in_words
 from dpspec.errors import PluginError, SpecError
 from dpspec.language.composing import overrides as command_line
@@ -77,6 +78,7 @@ def build(
 
 def digest_of(document: Mapping[str, Json]) -> str:
     """Return the SHA-256 of a resolved document without the keys in :data:`OUTSIDE_DIGEST`."""
+    document = with_old_words(document)
     return digest({key: value for key, value in document.items() if key not in OUTSIDE_DIGEST})
 
 
@@ -216,7 +218,9 @@ def from_document(
     invalid = json_problem(document)
     if invalid is not None:
         raise SpecError([invalid])
-    checked = check(thaw(document), catalog)
+    plain_document: dict[str, Json] = thaw(document)
+    rename(plain_document)
+    checked = check(plain_document, catalog)
     errors = [d for d in checked.diagnostics if d.severity == "error"]
     if errors and _plugins_only(errors):
         raise PluginError("; ".join(d.message for d in errors), errors)
@@ -276,9 +280,10 @@ def _build_cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec 
     if unclear:
         return None, [locate(d, spans) for d in unclear]
     document = plain(root)
+    old_words = rename(document)
     checked = check(document, catalog)
     unused = schedules.unused_settings(document, composed.chosen, merged=root is not composed.root)
-    wrong = [locate(d, spans) for d in (*checked.diagnostics, *unused)]
+    wrong = [locate(d, spans) for d in (*old_words, *checked.diagnostics, *unused)]
     if any(d.severity == "error" for d in wrong):
         return None, wrong
     name = checked.document["name"] + composed.suffix

@@ -31,7 +31,7 @@ DPSPEC_API = HOOK_API
 REPORTERS = (
     Reporter(
         format="json",
-        summary="The whole result, of the published schema dpspec/result/v1",
+        summary="The whole result, of the published schema dpspec/result/v2",
         render="dpspec.reporters.formats.data_files:render_json",
         suffix=".json",
     ),

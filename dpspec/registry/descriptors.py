@@ -27,6 +27,7 @@ from dpspec.contract import (
 )
 from dpspec.contract.attacks import USUAL, Canary, Score
 from dpspec.contract.findings import AssumptionStatus
+from dpspec.contract.renamed import ASSUMPTIONS
 from dpspec.text import closest, did_you_mean
 
 
@@ -195,8 +196,8 @@ def _backend(b: Backend) -> Iterator[str]:
 
 def _constants(said: object) -> Iterator[str]:
     if isinstance(said, Assumption):
-        if said.name != "public-constants":
-            yield f"constants must be the assumption 'public-constants', got {said.name!r}"
+        if ASSUMPTIONS.get(said.name, said.name) != "data-independent-hyperparameters":
+            yield f"constants must be the assumption 'data-independent-hyperparameters', got {said.name!r}"
         if said.status not in get_args(AssumptionStatus):
             yield f"constants: status must be one of {', '.join(get_args(AssumptionStatus))}, got {said.status!r}"
     elif said != "":

@@ -29,7 +29,7 @@ VERDICTS = {
 }
 
 CONFORMANCE = {
-    "conforms-within": "No test found a deviation of the executed run from its declaration. Each test states the "
+    "no-deviation-found": "No test found a deviation of the executed run from its declaration. Each test states the "
     "smallest deviation that it detects.",
     "deviates": "A test found that the executed run deviates from its declaration.",
     "checks-missing": "Planned tests of the executed run were not made.",
@@ -46,14 +46,14 @@ RIGOR = {
 #: The property that each conformance test checks, by the name of its assumption.
 CHECKED = {
     "noise-scale": "scale of the noise",
-    "noise-isotropy": "equal noise in all layers",
-    "fresh-noise": "new noise at each step",
+    "per-layer-noise": "equal noise in all layers",
+    "independent-noise": "new noise at each step",
     "clipping": "limit on each record",
     "sampling": "sampling of records",
     "steps": "number of steps",
     "update": "no other term in the update",
-    "contribution": "contribution of one record",
-    "public-constants": "fixed constants",
+    "sensitivity": "contribution of one record",
+    "data-independent-hyperparameters": "fixed constants",
     "gap": "gap between the mixed models",
     "mixing-weights": "weights of the mixture",
     "hidden-weights": "weights that stay secret",
@@ -126,7 +126,7 @@ _DATA = {
 }
 
 _CONFORMANCE = {
-    "conforms-within": "no deviation found",
+    "no-deviation-found": "no deviation found",
     "checks-missing": "checks missing",
     "not-run": "not tested",
 }

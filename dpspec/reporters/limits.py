@@ -58,7 +58,7 @@ def _audit(audit: AuditResult) -> Iterator[str]:
         )
     if audit.planned_trials:
         yield "A lower bound from an attack is a minimum: a stronger attack may find more."
-        if conformance == "conforms-within":
+        if conformance == "no-deviation-found":
             yield (
                 "Conformance means that no test found a deviation. Deviations below the detection limits, and of kinds "
                 "that no test covers, remain possible."
@@ -84,7 +84,7 @@ def _audit(audit: AuditResult) -> Iterator[str]:
 def _single_run(audit: AuditResult) -> bool:
     """Whether no check compared the run with a second one."""
     options = audit.document.get("audit")
-    return isinstance(options, Mapping) and options.get("twin") is False
+    return isinstance(options, Mapping) and options.get("canary_free_run") is False
 
 
 def stored_trials(result: Result) -> Iterator[str]:

@@ -157,7 +157,7 @@ def _executed(audits: Sequence[AuditResult]) -> Iterator[str]:
     if bare:
         of = "" if len(bare) == len(audits) else f" for {len(bare)} of {len(audits)} audits"
         yield f"No training code was run{of}: results apply to the specification."
-    fine = [audit for audit in audits if audit.conformance.status == "conforms-within"]
+    fine = [audit for audit in audits if audit.conformance.status == "no-deviation-found"]
     if fine:
         tests = sum(len(audit.checks) for audit in fine)
         where = "" if len(audits) == 1 else f" in {labels.count(len(fine), 'audit')}"
@@ -234,7 +234,7 @@ def _untested(audits: Sequence[AuditResult]) -> Iterator[str]:
     ]
     if unknown:
         yield f"Conformance of the executed run{'' if len(audits) == 1 else f' of {_named(unknown)}'}."
-    if any(audit.conformance.status == "conforms-within" for audit in audits):
+    if any(audit.conformance.status == "no-deviation-found" for audit in audits):
         yield "Deviations below the detection limits, or of kinds that no test covers."
     held = [one for audit in audits for one in assumptions_of(audit)]
     most = _ASSUMED if len(audits) == 1 else _ASSUMED // 2

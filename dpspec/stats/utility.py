@@ -21,7 +21,7 @@ class Answers(Record):
         return None if self.right <= self.records else f"right must be at most {self.records}, got {self.right}"
 
 
-def accuracies(spec: Spec, trials: Sequence[Trial], model: str = "canary-free twin") -> Iterator[Finding | Evidence]:
+def accuracies(spec: Spec, trials: Sequence[Trial], model: str = "canary-free run") -> Iterator[Finding | Evidence]:
     """Accuracy by split from evidence ``internal: {accuracy: {test: {right, records}, ...}}`` of trials.
 
     Args:

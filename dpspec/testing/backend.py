@@ -314,8 +314,8 @@ class BackendSuite(ProviderSuite):
         provider = self.provider()
         require(
             provider.constants,
-            "write constants=dps.Assumption(name='public-constants', status='by-construction', text=...) if divisor, "
-            "rate and clip norm are the job's, or status='false' if one of them is computed from the records",
+            "write constants=dps.Assumption(name='data-independent-hyperparameters', status='by-construction', "
+            "text=...) if divisor, rate and clip norm are the job's; status='false' if one depends on the records",
         )
         if isinstance(provider.constants, str) or provider.constants.status == "false":
             return

@@ -191,7 +191,7 @@ class MechanismSuite(ProviderSuite):
             require(any(f.bound == "upper" for f in audit.findings), f"{audit.name}: there is no upper bound")
 
     def test_result_is_of_the_published_schema(self) -> None:
-        """The result, written as JSON, validates against ``dpspec/result/v1`` and reads back equal."""
+        """The result, written as JSON, validates against ``dpspec/result/v2`` and reads back equal."""
         from jsonschema import Draft202012Validator
 
         result = self.laboratory().first.result

@@ -27,7 +27,7 @@ _DIVISOR = {
 
 #: The native loop computes no constants from the records.
 NATIVE_CONSTANTS = Assumption(
-    name="public-constants",
+    name="data-independent-hyperparameters",
     status="by-construction",
     text="the native loop takes divisor, rate, clip norm and schedule from its job, not from the records",
 )
@@ -47,7 +47,7 @@ def native_constants(spec: Spec) -> Assumption:
         f"the divisor is the sampling rate times the number of {unit}, which is assumed to be public; "
         "training.expected_batch_size declares a divisor without this assumption"
     )
-    return Assumption(name="public-constants", status="declared", text=text)
+    return Assumption(name="data-independent-hyperparameters", status="declared", text=text)
 
 
 def opacus_constants(spec: Spec) -> Assumption:
@@ -64,7 +64,9 @@ def opacus_constants(spec: Spec) -> Assumption:
         wrong.append("a record's weight depends on other records' labels")
     fix = "; a declared rate (sampler: declared-rate) and divisor (divisor: declared) do not depend on records"
     text = "; ".join(wrong) + fix if wrong else "Opacus uses the divisor, rate and clip norm that the spec declares"
-    return Assumption(name="public-constants", status="false" if wrong else "by-construction", text=text)
+    return Assumption(
+        name="data-independent-hyperparameters", status="false" if wrong else "by-construction", text=text
+    )
 
 
 class RecordedTrainer:
@@ -105,7 +107,7 @@ _PUBLIC_NAMES: dict[str, Json] = {
     "maxItems": 50,
     "default": [],
     "description": "Names of hyperparameters whose values do not depend on the records, such as learning_rate, "
-    "weight_decay, clip_norm or divisor. public_constants declares all.",
+    "weight_decay, clip_norm or divisor. data_independent_hyperparameters declares all.",
 }
 
 BACKENDS: tuple[Backend, ...] = (
@@ -142,7 +144,7 @@ BACKENDS: tuple[Backend, ...] = (
                 "run": _RUN,
                 "assume": _ASSUME,
                 "public": _PUBLIC_NAMES,
-                "public_constants": _PUBLIC,
+                "data_independent_hyperparameters": _PUBLIC,
             },
             "required": ["run"],
             "additionalProperties": False,
@@ -150,7 +152,9 @@ BACKENDS: tuple[Backend, ...] = (
         capabilities=frozenset(),
         trainer="dpspec.training.providers:RecordedTrainer",
         recording="dpspec.engine.recorded.executed_run:RecordedRuns",
-        constants=Assumption(name="public-constants", status="unchecked", text="the recorded run was not inspected"),
+        constants=Assumption(
+            name="data-independent-hyperparameters", status="unchecked", text="the recorded run was not inspected"
+        ),
     ),
 )
 

@@ -1,12 +1,12 @@
 """Attack trials: train with canary groups and score every group, and train a canary-free run.
 
-The canary-free run measures the accuracy and tests whether two runs add the same noise, unless ``audit.twin`` is false.
-A fair coin decides for each of m groups whether all its k members or none are in the data. A group of gradient canaries
-has a separate direction in parameter space; a group of input canaries is k equal records. The adversary knows the data,
-the canaries and the released models, but not coins, batches or noise. With all iterates the adversary subtracts the
-expected update of the real records and scores each group by the log-likelihood ratio of the residual, summed over
-steps. With the final model the score is the movement along the direction, or a function of the model's outputs on the
-records. The adversary assumes that half of all groups are present.
+The canary-free run measures the accuracy and tests whether two runs add the same noise, unless
+``audit.canary_free_run`` is false. A fair coin decides for each of m groups whether all its k members or none are in
+the data. A group of gradient canaries has a separate direction in parameter space; a group of input canaries is k equal
+records. The adversary knows the data, the canaries and the released models, but not coins, batches or noise. With all
+iterates the adversary subtracts the expected update of the real records and scores each group by the log-likelihood
+ratio of the residual, summed over steps. With the final model the score is the movement along the direction, or a
+function of the model's outputs on the records. The adversary assumes that half of all groups are present.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _prepare_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, in
 
     sizes = np.repeat(np.asarray(attack.sizes, dtype=np.int64), attack.share)
     coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=len(sizes), dtype=np.int64)
-    parts = 2 if _has_twin(attack, index) else 1
+    parts = 2 if _has_canary_free_run(attack, index) else 1
     job = kit.training_job(inputs, context, index, "training", progress="training", parts=parts)
     planted = plant(attack, context, index, job, sizes, coins)
     # Only the first two of many runs are logged, because the logs are large.
@@ -116,20 +116,22 @@ def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, r
     from dpspec.stats.conformance.evidence import joined
     from dpspec.training.measure.run_evidence import RunLogs
 
-    planted, twin_logs = run.planted, None
+    planted, other_logs = run.planted, None
     values = scores.replace_non_finite(planted.score())
     evidence: dict[str, dps.Json] = {
         "records": run.job.public_records,
         "outcomes": _outcomes(attack, run.sizes, run.coins, values),
     }
-    if _has_twin(attack, run.index):
+    if _has_canary_free_run(attack, run.index):
         seed = context.seed(run.index, "twin")
-        twin = kit.training_job(
+        other = kit.training_job(
             inputs, context, run.index, "twin", model_seed=seed, progress="training", part=1, parts=2
         )
-        twin_logs = RunLogs(twin)  # only its noise is compared with the run's
-        evidence["internal"] = {"accuracy": kit.twin_accuracy(replace(twin, observers=(twin_logs.noise,)), context)}
-    ran = run.watched.evidence(twin_logs, run.sizes, run.coins)
+        other_logs = RunLogs(other)  # only its noise is compared with the run's
+        evidence["internal"] = {
+            "accuracy": kit.canary_free_accuracy(replace(other, observers=(other_logs.noise,)), context)
+        }
+    ran = run.watched.evidence(other_logs, run.sizes, run.coins)
     if run.index == 0 and "iterates" in context.facts.capabilities:
         ran = joined(ran, _replayed(inputs, context))
     evidence = evidence | ran if run.watched.logs is None else joined(evidence, ran)
@@ -149,8 +151,8 @@ def _replayed(inputs: dps.FrozenMap, context: dps.Context) -> dict[str, dps.Json
     return write_run(RunEvidence(replayed=replayed_step(context.trainer, job)))
 
 
-def _has_twin(attack: Attack, index: int) -> bool:
-    return attack.twin and (attack.method == "one-run" or index == 0)
+def _has_canary_free_run(attack: Attack, index: int) -> bool:
+    return attack.canary_free_run and (attack.method == "one-run" or index == 0)
 
 
 def plant(

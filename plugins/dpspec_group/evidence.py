@@ -393,6 +393,6 @@ def predict_checks(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
         looks=attack.looks,
         planted=attack.records_on_average,
         groups=dict.fromkeys(attack.sizes, attack.share) if attack.space == "gradient" and attack.every == 1 else None,
-        twin=attack.twin,
+        canary_free_run=attack.canary_free_run,
         estimated=None if attack.expected_from == facts.records else attack.expected_from,
     )

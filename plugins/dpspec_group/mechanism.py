@@ -84,8 +84,8 @@ class RecordsAudit(dps.Audit):
         attack, runs = Attack.of(spec), spec.audit.runs
         many = attack.method == "many-run"
         # A many-run audit trains one canary-free run in total; observed steps differentiate records again.
-        twins = (1.0 / runs if many else 1.0) if attack.twin else 0.0
-        trained = 1.0 + twins + attack.trains
+        others = (1.0 / runs if many else 1.0) if attack.canary_free_run else 0.0
+        trained = 1.0 + others + attack.trains
         records, sampled = float(facts.records), attack.expected_from or 0
         if attack.others_drawn or sampled:  # only batches and the sample are differentiated
             records *= sum(phase.steps * (phase.sampling.rate or 1.0) for phase in spec.phases) / spec.steps
@@ -120,13 +120,13 @@ class RecordsAudit(dps.Audit):
             super().trial_inputs(spec),
             mechanism_without=("baselines",),
             threat_model=("adjacency", "access", "group_size"),
-            audit_without=("stop", "shard_runs", "twin"),
+            audit_without=("stop", "shard_runs", "canary_free_run"),
         )
         # The split changes the trial key but not the seeds: units of noise have other scores than trials of earlier
         # versions, and a run without a canary-free run is otherwise the same run.
         attack = Attack.of(spec) if spec.audit is not None else None
         split: dict[str, dps.Json] = {"units": "noise"} if attack is not None and attack.in_noise else {}
-        if attack is not None and not attack.twin:
+        if attack is not None and not attack.canary_free_run:
             split["twin"] = False
         return dps.FrozenMap({**inputs, "split": split}) if split else inputs
 

@@ -65,7 +65,7 @@ AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
         "batch. It makes attacks on small batches much cheaper; its variance slightly lowers the power of scores and "
         "checks.",
     },
-    twin={
+    canary_free_run={
         "type": "boolean",
         "description": "Whether to train a canary-free run with other seeds. Default: true. It measures the accuracy "
         "of the pipeline, and tests whether two runs add the same noise. Without it the audit trains once less, "
@@ -94,7 +94,7 @@ class Attack(kit.Options):
         every: Gradient canaries have gradients in every ``every``-th step.
         expected_from: Number of real records in the estimate of the mean update; None for all.
         scoring: The score of input canaries under the final model. :meth:`chosen` sets it for a trial.
-        twin: Whether the audited run (the first of many) has a canary-free run.
+        canary_free_run: Whether the audited run (the first of many) has a canary-free run.
         shard_runs: Maximum number of runs that train together; trials ignore it.
     """
 
@@ -112,7 +112,7 @@ class Attack(kit.Options):
     every: int = 1
     expected_from: int | None = None
     scoring: Score | None = None
-    twin: bool = True
+    canary_free_run: bool = True
     shard_runs: int | None = None
 
     @classmethod
@@ -147,7 +147,7 @@ class Attack(kit.Options):
             share=int(canary.get("count", len(sizes))) // len(sizes),
             sequential=audit.get("stop") == "settled",
             elsewhere="scores" in audit,
-            twin=bool(audit.get("twin", (block.get("split") or {}).get("twin", True))),
+            canary_free_run=bool(audit.get("canary_free_run", (block.get("split") or {}).get("twin", True))),
             chosen_weights=isinstance((block.get("model") or {}).get("initial"), str),
             shard_runs=audit.get("shard_runs"),
         )
@@ -182,8 +182,8 @@ class Attack(kit.Options):
         scored = "" if self.white_box or self.space == "gradient" else f" by {self.score}"
         started = ", worst-case initial weights" if self.chosen_weights else ""
         known = "" if self.expected_from is None else f", mean updates estimated from {self.expected_from} records"
-        twin = "" if self.twin else ", no canary-free run"
-        return f"{self.method}, {self.access}{planted}{scored}{known}{started}{twin}"
+        alone = "" if self.canary_free_run else ", no canary-free run"
+        return f"{self.method}, {self.access}{planted}{scored}{known}{started}{alone}"
 
     @property
     def calibrated(self) -> bool:

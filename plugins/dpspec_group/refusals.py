@@ -277,11 +277,11 @@ def _options(
 def _twins(spec: dps.Spec, attack: Attack) -> Iterator[dps.Diagnostic]:
     """Claims about accuracy need the canary-free run."""
     for i, claim in enumerate(spec.claims):
-        if claim.kind == "metric" and not attack.twin:
+        if claim.kind == "metric" and not attack.canary_free_run:
             yield kit.unsupported(
-                f"claim {claim.id!r} needs the canary-free run, which twin: false disables",
+                f"claim {claim.id!r} needs the canary-free run, which canary_free_run: false disables",
                 ("claims", i),
-                "remove twin: false, or the claim",
+                "remove canary_free_run: false, or the claim",
             )
 
 

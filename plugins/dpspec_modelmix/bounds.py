@@ -21,7 +21,8 @@ from dpspec_modelmix.utility import utility_findings
 #: Assumptions of every bound.
 BASE = kit.dp_sgd_assumptions(
     noise_scale="noise of the declared distribution and scale in every step",
-    public_constants="rate, divisor, learning rate, threshold and the first two models do not depend on rows",
+    data_independent_hyperparameters="rate, divisor, learning rate, threshold and the first two models do not depend "
+    "on rows",
 )
 
 #: Additional assumptions of the amplification.

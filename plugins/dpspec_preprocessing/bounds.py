@@ -37,7 +37,7 @@ ASSUMPTIONS = (
     ),
     dps.Assumption(name="constants", status="declared", text="Lipschitz constant, smoothness and sensitivity"),
     dps.Assumption(name="noise-scale", status="declared", text="noise of the declared scale in every step"),
-    dps.Assumption(name="fresh-noise", status="declared", text="noise is independent across steps"),
+    dps.Assumption(name="independent-noise", status="declared", text="noise is independent across steps"),
     dps.Assumption(name="released", status="declared", text="only the private mechanism's output is released"),
     dps.Assumption(
         name="public-count",

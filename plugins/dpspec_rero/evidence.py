@@ -80,7 +80,7 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
     pictures = picture_series(spec, trials, SOURCE)
     if pictures is not None:
         yield pictures
-    yield from utility.accuracies(spec, trials, "twin on all records")
+    yield from utility.accuracies(spec, trials, "canary-free run on all records")
 
 
 def read_ranks(trials: Sequence[dps.Trial], candidates: Candidates) -> list[int]:

@@ -156,7 +156,7 @@ audit: {method: many-run, runs: 40, seed: 1}
 
 RERO = dps.Mechanism(
     kind="rero",
-    summary="DP-SGD and its like: how well a record could be reconstructed, from hypothesis testing",
+    summary="Reconstruction robustness of DP-SGD and similar mechanisms, from hypothesis testing",
     description="training with noise (DP-SGD), with a bound on the success of reconstructing a record",
     schemas=dps.Schemas(mechanism=_MECHANISM, threat_model=_THREAT_MODEL, audit=kit.block(None, shard_runs=SHARD_RUNS)),
     claims=frozenset({"rero", "approx-dp", "pure-dp", "membership", "tradeoff", "metric"}),

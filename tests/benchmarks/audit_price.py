@@ -5,8 +5,8 @@
 By hand. CPU time of one thread, the least of three, contenders in turn. The training is the run alone, with nobody
 looking on; the audit is its one trial, with 1,000 gradient canaries, their twin and all that conformance measures.
 ``estimated`` is ``all-iterates`` with the mean update estimated from as many records as a batch holds, and ``alone``
-says ``twin: false``. What a trial does once takes about a tenth of a second, which the fewer steps of a small model do
-not hide.
+says ``canary_free_run: false``. What a trial does once takes about a tenth of a second, which the fewer steps of a
+small model do not hide.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ WAYS = {
     "all-iterates": ("all-iterates", ""),
     "estimated": ("all-iterates", ", expected_from: {batch}"),
     "transcript": ("transcript", ""),
-    "estimated-alone": ("all-iterates", ", expected_from: {batch}, twin: false"),
-    "transcript-alone": ("transcript", ", twin: false"),
+    "estimated-alone": ("all-iterates", ", expected_from: {batch}, canary_free_run: false"),
+    "transcript-alone": ("transcript", ", canary_free_run: false"),
 }
 
 ROUNDS = 3

@@ -62,7 +62,7 @@ def test_parameters_that_diverge_are_no_deviation_and_the_checks_say_what_they_c
     assert not [c for c in checks if rejected(c, len(checks))]
     silent = {(c.assumption, c.note.partition(", ")[0]) for c in checks if "not tested: the rounding" in c.note}
     assert all(c.p_value == 1.0 and c.detectable is None for c in checks if "not tested" in c.note)
-    assert {a for a, _ in silent} == {"noise-scale", "noise-isotropy", "update", "fresh-noise"}
+    assert {a for a, _ in silent} == {"noise-scale", "per-layer-noise", "update", "independent-noise"}
     # Nothing that a run within bounds tells is missing.
     monkeypatch.setattr(
         right_runs, "drawn", lambda seed: {**case, "options": {**case["options"], "optimizer": {"kind": "sgd"}}}

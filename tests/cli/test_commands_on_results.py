@@ -39,7 +39,7 @@ def test_report_in_any_format(dpspec, stored, format_, start):
 def test_report_into_a_file(dpspec, stored, tmp_path):
     ended = dpspec("report", stored, "--format", "json", "-o", tmp_path / "copy.json")
     assert (ended.code, ended.out) == (0, "")
-    assert json.loads((tmp_path / "copy.json").read_text("utf-8"))["schema"] == "dpspec/result/v1"
+    assert json.loads((tmp_path / "copy.json").read_text("utf-8"))["schema"] == "dpspec/result/v2"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.json", "result.json"]
 
 
@@ -69,8 +69,8 @@ def test_report_of_an_unknown_format(dpspec, stored):
         (b"", "not JSON"),
         (b"\xff\xfe\x00", "not a text file"),
         (b"[1]", "not a dpspec result"),
-        (b'{"schema": "dpspec/result/v1"}', "is missing"),
-        (b'{"schema": "dpspec/result/v1", "x": NaN}', "NaN"),
+        (b'{"schema": "dpspec/result/v2"}', "is missing"),
+        (b'{"schema": "dpspec/result/v2", "x": NaN}', "NaN"),
         (b"[" * 100_000, "not JSON"),
     ],
 )

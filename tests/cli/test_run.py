@@ -117,7 +117,7 @@ def test_reports_are_written(dpspec, counting, tmp_path):
 
 def test_a_report_on_stdout_takes_the_place_of_the_terminals(dpspec, counting):
     ended = dpspec("run", counting, "--report", "json=-")
-    assert json.loads(ended.out)["schema"] == "dpspec/result/v1"
+    assert json.loads(ended.out)["schema"] == "dpspec/result/v2"
 
 
 def test_the_command_to_reproduce_holds_what_numbers_depend_on(dpspec, counting):

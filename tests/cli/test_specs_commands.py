@@ -163,7 +163,7 @@ def test_schema(dpspec, tmp_path):
     ended = dpspec("schema", "--output", "s.json")
     assert (ended.code, ended.out) == (0, "")
     assert json.loads((tmp_path / "s.json").read_text("utf-8")) == printed
-    assert json.loads(dpspec("schema", "--result").out)["$id"] == "dpspec/result/v1"
+    assert json.loads(dpspec("schema", "--result").out)["$id"] == "dpspec/result/v2"
 
 
 @pytest.fixture

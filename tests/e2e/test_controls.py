@@ -81,7 +81,7 @@ def test_every_control_comes_out_as_its_spec_says(dpspec: Run, tmp_path: Path, n
         verdicts = {v["verdict"] for v in audit["verdicts"]}
         unseen = {"open"} if name in DEPENDENT else {"proved"}
         assert verdicts <= (unseen if name in UNSEEN else {"refuted", "contradicted"})
-        assert audit["conformance"]["status"] == ("conforms-within" if name == "too-good" else "deviates")
+        assert audit["conformance"]["status"] == ("no-deviation-found" if name == "too-good" else "deviates")
         if name in SINGLE:
             rejected = {(c["assumption"], c["test"]) for c in audit["checks"] if c["p_value"] < 1e-8}
             assert any(a == SINGLE[name][0] and test.startswith(SINGLE[name][1]) for a, test in rejected)
@@ -98,7 +98,7 @@ def test_repaired_none_is_refuted_or_deviates(dpspec: Run, tmp_path: Path, names
     found = audits(tmp_path)
     for name in set(names) - {"too-good"}:
         assert {v["verdict"] for v in found[name]["verdicts"]} == {"proved"}
-        assert found[name]["conformance"]["status"] == "conforms-within"
+        assert found[name]["conformance"]["status"] == "no-deviation-found"
     assert "NOT AS EXPECTED" in done.stdout
     assert "expected refuted" in " ".join(done.stdout.split())
 
@@ -115,10 +115,10 @@ def test_the_plan_says_which_tests_will_see_what(dpspec: Run) -> None:
     assert "could show epsilon up to" in told
     for assumption in (
         "noise-scale",
-        "noise-isotropy",
-        "fresh-noise",
+        "per-layer-noise",
+        "independent-noise",
         "update",
-        "contribution",
+        "sensitivity",
         "sampling",
         "clipping",
     ):

@@ -45,7 +45,7 @@ def test_a_result_follows_its_published_schema() -> None:
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
-        (lambda d: d.update(schema="dpspec/result/v9"), "dpspec/result/v1"),
+        (lambda d: d.update(schema="dpspec/result/v9"), "dpspec/result/v2"),
         (lambda d: d.pop("audits"), r"result\.audits is missing"),
         (lambda d: d.update(extra=1), "unknown key 'extra'"),
         (lambda d: d["audits"][0].update(name=3), r"audits\[0\].name must be a string"),

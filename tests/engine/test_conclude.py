@@ -169,7 +169,9 @@ def concluded(*outcomes: Any, bounds: Any = ()) -> Any:
     object.__setattr__(prepared, "spec", spec(approx()))
     object.__setattr__(prepared, "offers", {})
     object.__setattr__(prepared, "facts", Facts(records=100, features=1, classes=2))
-    object.__setattr__(prepared, "constants", Assumption(name="public-constants", status="by-construction"))
+    object.__setattr__(
+        prepared, "constants", Assumption(name="data-independent-hyperparameters", status="by-construction")
+    )
     return conclude(Bounded(prepared=prepared, bounds=bounds), [Trial(index=0, evidence=FrozenMap())])
 
 

@@ -13,11 +13,11 @@ from dpspec.engine.judging.judge import judge
 @pytest.mark.parametrize(
     ("p_values", "expect", "status", "expected"),
     [
-        ([], "conforms-within", "not-run", True),
+        ([], "no-deviation-found", "not-run", True),
         ([], "deviates", "not-run", False),
-        ([0.3, 1e-5], "conforms-within", "conforms-within", True),
-        ([0.3, 1e-5], "deviates", "conforms-within", False),
-        ([0.3, 0.0], "conforms-within", "deviates", False),
+        ([0.3, 1e-5], "no-deviation-found", "no-deviation-found", True),
+        ([0.3, 1e-5], "deviates", "no-deviation-found", False),
+        ([0.3, 0.0], "no-deviation-found", "deviates", False),
         ([0.3, 0.0], "deviates", "deviates", True),
     ],
 )
@@ -33,27 +33,27 @@ PROMISED = [audits.check(1.0, "noise-scale"), audits.check(1.0, "sampling", obse
 @pytest.mark.parametrize(
     ("made", "expect", "status", "expected"),
     [
-        (PROMISED, "conforms-within", "conforms-within", True),
-        (PROMISED, "not-run", "conforms-within", False),
-        (PROMISED[:1], "conforms-within", "checks-missing", False),
+        (PROMISED, "no-deviation-found", "no-deviation-found", True),
+        (PROMISED, "not-run", "no-deviation-found", False),
+        (PROMISED[:1], "no-deviation-found", "checks-missing", False),
         (PROMISED[:1], "deviates", "checks-missing", False),
         (PROMISED[:1], "checks-missing", "checks-missing", True),
-        ([audits.check(0.0)], "conforms-within", "deviates", False),
+        ([audits.check(0.0)], "no-deviation-found", "deviates", False),
         ([audits.check(0.0)], "deviates", "deviates", True),
-        ([], "conforms-within", "checks-missing", False),
+        ([], "no-deviation-found", "checks-missing", False),
     ],
 )
 def test_a_promised_check_that_was_not_made_is_a_failure_of_its_own(made, expect, status, expected) -> None:
     found = conformance_of(expect, made, len(made), PROMISED, executed=True)
     assert (found.status, found.expected) == (status, expected)
     waiting = conformance_of(expect, made, len(made), PROMISED, executed=False)
-    assert waiting.status in ("conforms-within", "deviates", "not-run")
+    assert waiting.status in ("no-deviation-found", "deviates", "not-run")
 
 
 def test_the_reason_names_what_is_missing() -> None:
-    missed = conformance_of("conforms-within", PROMISED[:1], 1, PROMISED, executed=True)
+    missed = conformance_of("no-deviation-found", PROMISED[:1], 1, PROMISED, executed=True)
     assert missed.reason.startswith("A check that the plan promised was not made: sampling (reported).")
-    both = conformance_of("conforms-within", [audits.check(0.0, "steps")], 1, PROMISED, executed=True)
+    both = conformance_of("no-deviation-found", [audits.check(0.0, "steps")], 1, PROMISED, executed=True)
     assert "2 checks that the plan promised were not made: noise-scale (measured), sampling (reported)." in both.reason
     assert both.reason.startswith("The executed run deviates from its declaration: steps")
 
@@ -61,8 +61,8 @@ def test_the_reason_names_what_is_missing() -> None:
 @pytest.mark.parametrize(
     ("expect", "executed", "expected"),
     [
-        ("conforms-within", True, False),
-        ("conforms-within", False, True),
+        ("no-deviation-found", True, False),
+        ("no-deviation-found", False, True),
         ("not-run", True, True),
         ("not-run", False, True),
         ("deviates", True, False),
@@ -96,13 +96,13 @@ def test_all_checks_of_the_invocation_share_the_level() -> None:
     one = audits.unjudged(audits.spec(), audits.check(6e-7))
     others = audits.unjudged(audits.spec(), audits.check(0.5))
     assert judge([one])[0].conformance.status == "deviates"
-    assert [j.conformance.status for j in judge([one, others])] == ["conforms-within", "conforms-within"]
+    assert [j.conformance.status for j in judge([one, others])] == ["no-deviation-found", "no-deviation-found"]
 
 
 def test_the_reason_names_what_would_have_been_seen() -> None:
     checks = [audits.check(0.5, "noise-scale", detectable=d) for d in (0.0123, 0.004)]
     checks += [audits.check(0.5, "sampling", detectable=0.2), audits.check(0.5, "steps", detectable=None)]
-    reason = conformance_of("conforms-within", checks, 4).reason
+    reason = conformance_of("no-deviation-found", checks, 4).reason
     assert reason == (
         "No check is rejected. A deviation of this size would have been seen: noise-scale 0.4% to 1.3%, sampling 20%. "
         "The checks of steps are not rejected, but no deviation could have failed them."
@@ -115,7 +115,7 @@ def test_the_reason_names_what_deviates_worst_first() -> None:
         audits.check(0.0, "noise-scale", measured=0.1),
         audits.check(0.5, "steps"),
     ]
-    reason = conformance_of("conforms-within", checks, 3).reason
+    reason = conformance_of("no-deviation-found", checks, 3).reason
     assert reason == (
         "The executed run deviates from its declaration: noise-scale (chi-square, p = 0; declared 1, measured 0.1); "
         "sampling (chi-square, p = 1e-9; declared 1, measured 0.9)."
@@ -125,7 +125,7 @@ def test_the_reason_names_what_deviates_worst_first() -> None:
 @pytest.mark.parametrize("bad", [-0.1, 1.5, float("nan")])
 def test_what_is_no_p_value_is_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="noise-scale"):
-        conformance_of("conforms-within", [audits.check(bad)], 1)
+        conformance_of("no-deviation-found", [audits.check(bad)], 1)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_claims_and_audits_that_come_and_go() -> None:
 
 
 def test_conformance_that_breaks_is_worse() -> None:
-    broken = Conformance(status="deviates", expect="conforms-within", expected=False, reason="")
+    broken = Conformance(status="deviates", expect="no-deviation-found", expected=False, reason="")
     changes = diff(factory.result(), factory.result(factory.audit(conformance=broken)))
     assert [(c.what, c.trend) for c in changes] == [("conformance", "worse")]
 
@@ -133,7 +133,7 @@ def test_a_control_that_no_longer_fails_is_a_regression() -> None:
 
 
 def test_conformance_that_breaks_is_a_regression_once() -> None:
-    broken = Conformance(status="deviates", expect="conforms-within", expected=False, reason="")
+    broken = Conformance(status="deviates", expect="no-deviation-found", expected=False, reason="")
     after = factory.result(factory.audit(conformance=broken))
     (change,) = regressions(factory.result(), after)
     assert change.what == "conformance"
@@ -158,7 +158,7 @@ DOCUMENT = {
     "claims": [
         {"id": "one", "kind": "approx-dp", "epsilon": 3.0, "delta": 1e-5, "group_size": 1, "expect": ["proved"]}
     ],
-    "audit": {"method": "one-run", "confidence": 0.95, "expect": "conforms-within", "runs": 1},
+    "audit": {"method": "one-run", "confidence": 0.95, "expect": "no-deviation-found", "runs": 1},
 }
 
 
@@ -169,7 +169,7 @@ def stated(*, block: str = "", **changes: Any) -> Result:
     document.get(block, {}).update(changes)
     expect = tuple(document["claims"][0]["expect"])
     conformance = Conformance(
-        status="conforms-within", expect=document["audit"]["expect"], expected=True, reason="measured"
+        status="no-deviation-found", expect=document["audit"]["expect"], expected=True, reason="measured"
     )
     audit = factory.audit(
         document=FrozenMap(document), conformance=conformance, verdicts=(factory.verdict(expect=expect),)
@@ -310,8 +310,8 @@ def test_keys_that_the_version_before_did_not_know_are_no_change() -> None:
 
 
 def test_conformance_that_is_no_longer_tested_is_worse() -> None:
-    none = Conformance(status="not-run", expect="conforms-within", expected=True, reason="")
-    kept = Conformance(status="conforms-within", expect="conforms-within", expected=True, reason="")
+    none = Conformance(status="not-run", expect="no-deviation-found", expected=True, reason="")
+    kept = Conformance(status="no-deviation-found", expect="no-deviation-found", expected=True, reason="")
     ran, idle = (factory.result(factory.audit(conformance=each)) for each in (kept, none))
     assert [(c.what, c.trend) for c in regressions(ran, idle)] == [("conformance", "worse")]
     assert [c.trend for c in diff(idle, ran)] == ["other"]

@@ -134,7 +134,9 @@ def test_specs_of_opacus_are_proved_only_with_a_public_divisor(tmp_path: Path) -
     assert "no theorem covers shuffled batches" in shuffled.reason
     assert len(found) == 4
     assert {v.verdict for v in found.values()} == {"open"}
-    assert all("public-constants is false" in v.reason and "issue 819" in v.reason for v in found.values())
+    assert all(
+        "data-independent-hyperparameters is false" in v.reason and "issue 819" in v.reason for v in found.values()
+    )
 
 
 def test_calibration_takes_no_bound_for_proved_that_rests_on_a_false_assumption() -> None:

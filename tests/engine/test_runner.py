@@ -47,7 +47,7 @@ def test_an_audit_from_spec_to_verdicts(load: Load, store: Store) -> None:
         ("held", "proved", True),
         ("broken", "refuted", True),
     ]
-    assert audit.conformance.status == "conforms-within"
+    assert audit.conformance.status == "no-deviation-found"
     assert counting.RAN == [0, 1, 2, 3, 4]
     assert result.exit_code == ExitCode.OK
 

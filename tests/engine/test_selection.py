@@ -287,7 +287,8 @@ def test_constants_are_known_as_well_as_in_the_worst_cell(audited: Callable[[str
     (audit,) = audited(head + "".join(map(str.__add__, begun, cells))).audits
     assert audit.verdicts[0].verdict == "open"
     assert all(
-        any(a.name == "public-constants" and a.status == "false" for a in found.assumptions) for found in uppers(audit)
+        any(a.name == "data-independent-hyperparameters" and a.status == "false" for a in found.assumptions)
+        for found in uppers(audit)
     )
 
 

@@ -254,7 +254,7 @@ def test_a_job_is_what_the_spec_declares(tmp_path: Any) -> None:
     assert job.seed == context.seed(3, "twin") != context.seed(3, "training")
     rows = (np.asarray(context.data.train_x)[:5], np.asarray(context.data.train_y)[:5])
     assert len(kit.training_job(inputs, context, 3, "twin", rows=rows, records=5).x) == 5
-    twin = kit.twin_accuracy(kit.training_job(inputs, context, 3, "twin"), context)
+    twin = kit.canary_free_accuracy(kit.training_job(inputs, context, 3, "twin"), context)
     assert twin["train"]["records"] == 200
     assert 0 <= twin["train"]["right"] <= 200
 

@@ -25,7 +25,7 @@ def test_a_valid_spec(load: Load, valid: str) -> None:
     assert spec.threat_model.group_size == (1, 4)
     assert spec.audit is not None
     assert (spec.audit.method, spec.audit.runs, spec.audit.confidence, spec.audit.seed) == ("one-run", 1, 0.95, 7)
-    assert spec.audit.expect == "conforms-within"
+    assert spec.audit.expect == "no-deviation-found"
     assert spec.audit.options == {
         "canary": {"space": "gradient", "kind": "orthogonal", "count": 100, "norm": 2.0},
         "depth": 3,

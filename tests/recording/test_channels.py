@@ -26,7 +26,13 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(**other: Any) -> Check:
-    given = {"assumption": "fresh-noise", "test": "a test", "p_value": 0.5, "observed": "reported", "detectable": 0.1}
+    given = {
+        "assumption": "independent-noise",
+        "test": "a test",
+        "p_value": 0.5,
+        "observed": "reported",
+        "detectable": 0.1,
+    }
     return Check(**{**given, **other})
 
 
@@ -71,7 +77,7 @@ def test_what_is_open_can_be_assumed_and_what_is_violated_cannot(name: str) -> N
     assert noise(made(), assumption("false"), assumed=(name,)).status == "violated"
     assert noise(exact(False), assumption("unchecked"), assumed=(name,)).status == "violated"
     assert noise(assumed=("noise",)).status == "assumed"
-    assert noise(made(), assumption("unchecked"), assumed=("fresh-noise",)).status == "open"
+    assert noise(made(), assumption("unchecked"), assumed=("independent-noise",)).status == "open"
 
 
 def test_all_that_is_said_of_a_run_belongs_to_a_channel(sound: Path) -> None:
@@ -85,7 +91,13 @@ def test_all_that_is_said_of_a_run_belongs_to_a_channel(sound: Path) -> None:
 def test_the_headline_names_what_a_proof_assumes(sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = check_run(sound, Question(delta=1e-5, epsilon=9.0))
     named = assumes(found.channels)
-    assert {"one-record", "unmixed-batches", "secret-randomness", "released-model", "public-constants"} <= set(named)
+    assert {
+        "one-record",
+        "unmixed-batches",
+        "secret-randomness",
+        "released-model",
+        "data-independent-hyperparameters",
+    } <= set(named)
     assert {"library-code", "observed-passes"} <= set(named)
     assert main(["check", str(sound), "--epsilon", "9"]) == 0
     text = " ".join(capsys.readouterr().out.split())

@@ -43,7 +43,7 @@ def sound(tmp_path_factory):
 def test_a_sound_run_is_proved_at_what_it_costs(sound):
     expected = pld_epsilon([(1.1, 0.1, 40)])
     found = checked(sound, epsilon=expected * 1.01)
-    assert (found.verdict, found.conformance.status, found.fine) == ("proved", "conforms-within", True)
+    assert (found.verdict, found.conformance.status, found.fine) == ("proved", "no-deviation-found", True)
     interval = found.costs[1].interval
     assert interval.lower <= expected * (1 + 1e-4)
     assert interval.upper == pytest.approx(expected, rel=1e-3)
@@ -68,10 +68,12 @@ def test_groups_cost_what_their_mixture_does(sound):
 def test_whoever_adds_a_record_learns_their_number_from_opacus_constants(sound):
     found = checked(sound, epsilon=100.0, adjacency="add-remove")
     assert found.verdict == "open"
-    assert found.reason.startswith("The channel constants is open: public-constants: ")
+    assert found.reason.startswith("The channel constants is open: data-independent-hyperparameters: ")
     assert "the rate 0.1 may be 1 over the number of batches, the divisor 30 may be the floor" in found.reason
-    assert [one.status for one in found.assumptions if one.name == "public-constants"] == ["unchecked"]
-    assert [one.status for one in checked(sound).assumptions if one.name == "public-constants"] == ["declared"]
+    assert [one.status for one in found.assumptions if one.name == "data-independent-hyperparameters"] == ["unchecked"]
+    assert [one.status for one in checked(sound).assumptions if one.name == "data-independent-hyperparameters"] == [
+        "declared"
+    ]
 
 
 def test_the_accountants_figure_is_the_accountants(sound):
@@ -129,7 +131,7 @@ def test_a_noise_schedule_is_composed_step_by_step(tmp_path):
     phases = [(p.noise_multiplier, p.rate, p.steps) for p in found.phases]
     assert [round(sigma, 6) for sigma, _, _ in phases][:2] == [1.1, 0.88]
     assert found.costs[1].interval.upper == pytest.approx(pld_epsilon(phases, grid=1e-3), rel=1e-3)
-    assert found.conformance.status == "conforms-within"
+    assert found.conformance.status == "no-deviation-found"
     assert found.told.difference.startswith("The accountant covers the same phases")
 
 
@@ -170,7 +172,7 @@ def test_shuffled_batches_are_not_amplified(tmp_path):
 def test_adaptive_clipping_has_no_bound_and_says_why(tmp_path):
     Training(clipping="adaptive").run(tmp_path / "run")
     found = checked(tmp_path / "run", epsilon=100.0)
-    assert found.conformance.status == "conforms-within"
+    assert found.conformance.status == "no-deviation-found"
     assert (found.verdict, found.costs[1].interval) == ("open", None)
     assert "divides its noisy count by the real batch size" in found.reason
 
@@ -178,7 +180,7 @@ def test_adaptive_clipping_has_no_bound_and_says_why(tmp_path):
 def test_ghost_clipping_conforms_and_says_what_it_does_not_show(tmp_path):
     Training(clipping="ghost", physical=8).run(tmp_path / "run")
     found = checked(tmp_path / "run", epsilon=100.0)
-    assert (found.verdict, found.conformance.status) == ("open", "conforms-within")
+    assert (found.verdict, found.conformance.status) == ("open", "no-deviation-found")
     clipping = next(one for one in found.assumptions if one.name == "per-record-clipping")
     assert clipping.status == "unchecked"
     assert "because ghost clipping never forms them" in clipping.text
@@ -199,7 +201,7 @@ def test_many_sound_runs_conform():
     for seed in range(4):
         with tempfile.TemporaryDirectory() as folder:
             Training(seed=seed, epochs=2).run(Path(folder) / "run")
-            assert checked(Path(folder) / "run").conformance.status == "conforms-within"
+            assert checked(Path(folder) / "run").conformance.status == "no-deviation-found"
 
 
 def test_a_loader_that_is_not_the_one_of_the_loop_is_noticed(tmp_path):
@@ -227,7 +229,7 @@ def test_steps_before_the_recording_leave_the_claim_open(tmp_path):
         with way.recorder(tmp_path / "run"):
             way.train()
     found = checked(tmp_path / "run", epsilon=100.0)
-    assert (found.verdict, found.conformance.status) == ("open", "conforms-within")
+    assert (found.verdict, found.conformance.status) == ("open", "no-deviation-found")
     assert "its accountant had counted 20 steps when it began" in found.reason
     assert "it counted 40 steps (20 before the recording), the run has 20" in found.told.difference
 
@@ -242,7 +244,7 @@ def test_noise_that_is_used_again_is_noticed(tmp_path):
             way.train(each=lambda t: t.optimizer_.generator.manual_seed(t.optimizer_.generator.initial_seed()))
     found = checked(tmp_path / "run", epsilon=100.0)
     assert found.conformance.status == "deviates"
-    assert found.conformance.reason.startswith("The executed run deviates from its declaration: fresh-noise")
+    assert found.conformance.reason.startswith("The executed run deviates from its declaration: independent-noise")
 
 
 def test_noise_that_is_missing_in_a_small_layer_is_noticed(tmp_path):
@@ -261,7 +263,7 @@ def test_noise_that_is_missing_in_a_small_layer_is_noticed(tmp_path):
         with way.recorder(tmp_path / "run"):
             way.train()
     found = checked(tmp_path / "run", epsilon=100.0)
-    bad = [check for check in found.checks if check.assumption == "noise-isotropy" and check.p_value < 1e-12]
+    bad = [check for check in found.checks if check.assumption == "per-layer-noise" and check.p_value < 1e-12]
     assert found.conformance.status == "deviates"
     assert any("0.bias" in check.note for check in bad)
 
@@ -321,7 +323,7 @@ def test_a_divisor_that_is_the_real_batch_is_noticed(tmp_path):
         with way.recorder(tmp_path / "run"):
             way.train()
     found = checked(tmp_path / "run", epsilon=100.0)
-    assert "public-constants (divisor of the gradient" in found.conformance.reason
+    assert "data-independent-hyperparameters (divisor of the gradient" in found.conformance.reason
 
 
 def test_the_command_prints_text_and_json(sound, capsys, monkeypatch):
@@ -342,12 +344,12 @@ def test_the_command_prints_text_and_json(sound, capsys, monkeypatch):
     assert main(["check", str(sound), "--epsilon", "1", "--json"]) == 1
     (audit,) = json.loads(capsys.readouterr().out)["audits"]
     assert audit["verdicts"][0]["verdict"] == "open"
-    assert (audit["recording"]["steps"], audit["conformance"]["status"]) == (40, "conforms-within")
+    assert (audit["recording"]["steps"], audit["conformance"]["status"]) == (40, "no-deviation-found")
     assert "these bounds hold for the recorded schedule, not for the run" not in page
     assert main(["check", str(sound), "--all"]) == 5
     every = " ".join(capsys.readouterr().out.split())
     assert "sampling, rate, phase 1: binomial, two-sided" in every
-    assert "public-constants" in every
+    assert "data-independent-hyperparameters" in every
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_a_changed_sum_deviates(script: Script, made: dict[str, Any], tmp_path: 
 )
 def test_an_honest_sum_conforms(made: dict[str, Any], tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", sound, **made)
-    assert found.conformance.status == "conforms-within"
+    assert found.conformance.status == "no-deviation-found"
     limits = [c.detectable for c in found.checks if c.test.startswith(CLIPPED_SUMS)]
     assert len(limits) == (made.get("clipping") != "ghost")
     assert all(limit is not None and limit < 1e-3 for limit in limits)
@@ -215,7 +215,7 @@ def test_schedulers_of_torch_replace_no_method(tmp_path: Path) -> None:
         schedule = torch.optim.lr_scheduler.StepLR(training.optimizer_, step_size=5, gamma=0.9)
         training.train(each=lambda _: schedule.step())
 
-    assert recorded(tmp_path / "run", script).conformance.status == "conforms-within"
+    assert recorded(tmp_path / "run", script).conformance.status == "no-deviation-found"
 
 
 def sharpness_aware(training: Training) -> None:
@@ -304,7 +304,7 @@ def evaluated(training: Training) -> None:
 
 @pytest.mark.parametrize("script", [averaged, evaluated])
 def test_evaluations_between_steps_conform(script: Script, tmp_path: Path) -> None:
-    assert recorded(tmp_path / "run", script).conformance.status == "conforms-within"
+    assert recorded(tmp_path / "run", script).conformance.status == "no-deviation-found"
 
 
 def test_a_model_that_is_saved_or_copied_inside_the_block_keeps_no_hook(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_a_model_that_is_saved_or_copied_inside_the_block_keeps_no_hook(tmp_path
         torch.save(training.model._module, tmp_path / "model.pt")
         copy.deepcopy(training.model._module).eval()(torch.randn(3, 6))
 
-    assert recorded(tmp_path / "run", script, epochs=1).conformance.status == "conforms-within"
+    assert recorded(tmp_path / "run", script, epochs=1).conformance.status == "no-deviation-found"
 
 
 def test_an_exception_leaves_the_claim_open(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_a_loss_with_another_reduction_is_reported(given: str, right: str, tmp_p
         training.train()
 
     found = recorded(tmp_path / "run", script, reduction=right, epochs=8)
-    assert (found.verdict, found.conformance.status) == ("open", "conforms-within")
+    assert (found.verdict, found.conformance.status) == ("open", "no-deviation-found")
     assert f"as if the loss were a {given} over the batch" in found.reason
 
 

@@ -74,7 +74,7 @@ def test_poisson_samples_and_declared_noise_need_no_advice(tmp_path):
 
 def test_a_check_by_itself_keeps_its_advice():
     layer = Check(
-        assumption="noise-isotropy",
+        assumption="per-layer-noise",
         test="chi-square of the quietest layer",
         p_value=0.0,
         note="in each layer, least in 0.weight",

@@ -134,7 +134,7 @@ def test_ghost_clipping_without_its_criterion_clips_nothing(tmp_path: Path) -> N
 def test_with_its_criterion_it_conforms_and_stays_open(tmp_path: Path) -> None:
     """A loss beside the criterion would add contributions that nobody clips, and that nobody sees."""
     found = recorded(tmp_path / "run", sound, clipping="ghost")
-    assert (found.verdict, found.conformance.status) == ("open", "conforms-within")
+    assert (found.verdict, found.conformance.status) == ("open", "no-deviation-found")
     assert found.reason.startswith("The channel sensitivity is open: per-record-clipping: ")
 
 
@@ -189,10 +189,10 @@ def test_a_constant_that_follows_each_batch_is_proved_for_no_neighbours(what: st
 
     found = recorded(tmp_path / "run", real, adjacency="zero-out")
     assert found.verdict == "open"
-    assert found.reason.startswith("The channel constants is violated: public-constants: ")
+    assert found.reason.startswith("The channel constants is violated: data-independent-hyperparameters: ")
     assert f"but the {what.partition(' and')[0]} " in found.reason
     assert "the number of records in each batch" in found.reason
-    assert next(a.status for a in found.assumptions if a.name == "public-constants") == "false"
+    assert next(a.status for a in found.assumptions if a.name == "data-independent-hyperparameters") == "false"
 
 
 def test_a_schedule_follows_no_batch(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_it_agrees_with_check(epsilon: float, place: Path, capsys: pytest.Captur
     assert code == code_of_check == (0 if epsilon == 4.0 else 1)
     (other,) = answer["audits"]
     assert audit["verdicts"][0]["verdict"] == other["verdicts"][0]["verdict"] == ("proved" if code == 0 else "refuted")
-    assert audit["conformance"]["status"] == other["conformance"]["status"] == "conforms-within"
+    assert audit["conformance"]["status"] == other["conformance"]["status"] == "no-deviation-found"
     assert audit["verdicts"][0]["provable"] == other["verdicts"][0]["provable"]
 
 
@@ -129,13 +129,13 @@ def test_constants_that_may_count_the_records_are_for_somebody_to_state(
     code, audit = ran(place, adjacency="add-remove")
     assert (code, audit["verdicts"][0]["verdict"]) == (1, "open")
     assert checked(capsys, "--epsilon", "4", "--adjacency", "add-remove")[0] == 1
-    code, audit = ran(place, adjacency="add-remove", more=", public_constants: true")
+    code, audit = ran(place, adjacency="add-remove", more=", data_independent_hyperparameters: true")
     assert (code, audit["verdicts"][0]["verdict"]) == (0, "proved")
-    stated = [a for f in audit["findings"] for a in f["assumptions"] if a["name"] == "public-constants"]
+    stated = [a for f in audit["findings"] for a in f["assumptions"] if a["name"] == "data-independent-hyperparameters"]
     assert stated
     assert all(a["status"] == "declared" for a in stated)
     assert all("the user declares all hyperparameters public" in a["text"] for a in stated)
-    assert checked(capsys, "--epsilon", "4", "--adjacency", "add-remove", "--public-constants")[0] == 0
+    assert checked(capsys, "--epsilon", "4", "--adjacency", "add-remove", "--data-independent-hyperparameters")[0] == 0
 
 
 def test_a_spec_names_what_it_declares_public(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,7 +173,7 @@ def test_ghost_clipping_is_no_proof(place: Path) -> None:
     assert (code, audit["verdicts"][0]["verdict"], audit["conformance"]["status"]) == (
         1,
         "open",
-        "conforms-within",
+        "no-deviation-found",
     )
 
 
@@ -195,7 +195,7 @@ def test_what_has_no_bound_has_none_by_phases_that_were_written_after_it(place: 
     (place / "spec.yaml").write_text(yaml.safe_dump(document))
     assert main(["run", "spec.yaml", "--report", "json=result.json"]) == 1
     (audit,) = json.loads((place / "result.json").read_text())["audits"]
-    assert audit["conformance"]["status"] == "conforms-within"
+    assert audit["conformance"]["status"] == "no-deviation-found"
     assert audit["verdicts"][0]["verdict"] == "open"
     assert "no accountant covers" in audit["verdicts"][0]["reason"]
 

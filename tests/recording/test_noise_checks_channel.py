@@ -56,7 +56,7 @@ def made(noise: Any, rows: Any = None) -> list[Any]:
 def test_good_statistics_give_twelve_checks() -> None:
     found = made(GOOD)
     assert len(found) == 12
-    assert {one.assumption for one in found} == {"fresh-noise", "noise-isotropy", "noise-law"}
+    assert {one.assumption for one in found} == {"independent-noise", "per-layer-noise", "noise-law"}
     assert "most extreme in weight" in next(one.note for one in found if "layer's rows" in one.test)
 
 

@@ -323,7 +323,7 @@ def test_schedulers_of_torch_are_accepted(name: str, tmp_path: Path) -> None:
         found = check_run(folder, Question(delta=DELTA, epsilon=1e3))
         assert (found.verdict, status(found, "update-rule")) == ("proved", "tested"), found.reason
         assert name in found.run.options.schedulers
-        constants = next(one.text for one in found.assumptions if one.name == "public-constants")
+        constants = next(one.text for one in found.assumptions if one.name == "data-independent-hyperparameters")
         calling = name in ("LambdaLR", "MultiplicativeLR", "CyclicLR")
         assert ("calls functions of the script" in constants) is calling
 
@@ -400,7 +400,7 @@ def test_classes_get_their_methods_back(tmp_path: Path) -> None:
 
 def test_first_values_are_listed_with_the_constants(tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", lambda training: training.train(), optimizer="adamw")
-    text = next(one.text for one in found.assumptions if one.name == "public-constants")
+    text = next(one.text for one in found.assumptions if one.name == "data-independent-hyperparameters")
     assert "Options at the first step: lr 0.05, betas[0] 0.9, betas[1] 0.999, eps 1e-8, weight_decay 0.01" in text
 
 

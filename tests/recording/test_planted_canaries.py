@@ -47,7 +47,7 @@ def test_noise_that_was_forgotten_is_refuted_although_the_loop_tells_of_it(seed,
     run, model, _ = train(tmp_path / "run", seed, fault="no-noise", canaries=300)
     run.score(model, loss)
     found = checked(tmp_path / "run", epsilon=2.5)
-    assert found.conformance.status == "conforms-within"
+    assert found.conformance.status == "no-deviation-found"
     assert found.costs[1].interval.upper < 2.5 < found.canaries.lower
     assert (found.verdict, found.exit_code) == ("refuted", ExitCode.UNEXPECTED)
     assert checked(tmp_path / "run").exit_code == ExitCode.UNEXPECTED
@@ -179,7 +179,7 @@ def test_who_was_drawn_is_who_was_there_and_the_sampling_is_tested_on_them(score
     header = RunFolder.open(folder).header
     assert (header.records, header.present, header.canaries) == (600, 600 - len(out), 400)
     found = checked(folder)
-    assert found.conformance.status == "conforms-within"
+    assert found.conformance.status == "no-deviation-found"
     assert [(phase.rate, phase.noise_multiplier, phase.steps) for phase in found.phases] == [(RATE, SIGMA, STEPS)]
 
 
@@ -351,11 +351,11 @@ def test_tokens_in_dictionaries_through_opacus(tmp_path):
         run.score(model, of_each)
     assert empty > 0
     found = checked(tmp_path / "run", epsilon=20.0)
-    assert (found.verdict, found.conformance.status) == ("proved", "conforms-within")
+    assert (found.verdict, found.conformance.status) == ("proved", "no-deviation-found")
     assert found.run.header.canary_kind == "mislabelled"
     assert found.canaries.lower <= found.costs[1].interval.upper
     assert [one.name for one in found.canaries.assumptions] == ["blind-training", "fair-coins", "scored-once"]
-    assert not any("contribution" in one.test and one.p_value < 1e-6 for one in found.checks)
+    assert not any("sensitivity" in one.test and one.p_value < 1e-6 for one in found.checks)
 
 
 @pytest.mark.parametrize(

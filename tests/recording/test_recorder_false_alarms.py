@@ -78,7 +78,7 @@ def evaluated_between(training: Training) -> None:
 )
 def test_batches_that_nobody_used_are_no_step(script: Script, unused: int, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script)
-    assert (found.verdict, found.conformance.status) == ("proved", "conforms-within")
+    assert (found.verdict, found.conformance.status) == ("proved", "no-deviation-found")
     said = [one.text for one in found.assumptions if one.name == "unused-batches"]
     assert len(said) == 1
     assert said[0].startswith("one batch was" if unused == 1 else f"{unused} batches were")
@@ -158,7 +158,7 @@ def half(training: Training, kind: torch.dtype) -> None:
 def test_clipping_in_half_precision_is_charged(tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", lambda t: half(t, torch.bfloat16), clip=0.2)
     full = recorded(tmp_path / "full", lambda t: t.train(), clip=0.2, epochs=3)
-    assert (found.verdict, found.conformance.status) == ("proved", "conforms-within")
+    assert (found.verdict, found.conformance.status) == ("proved", "no-deviation-found")
     largest = max(step.largest for step in found.run.folder.internal())
     assert 1.0 + 1e-4 < largest < 1.0 + 5 * 2.0**-8
     assert found.phases[0].noise_multiplier == pytest.approx(1.1 / (1.0 + 5 * 2.0**-8), rel=1e-12)
@@ -227,7 +227,7 @@ def test_sums_in_half_precision_have_no_bound(tmp_path: Path) -> None:
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
     assert found.verdict == "open"
     assert [one.status for one in found.assumptions if one.name == "precision"] == ["unchecked"]
-    assert not any(c.p_value == 0.0 and c.assumption == "public-constants" for c in found.checks)
+    assert not any(c.p_value == 0.0 and c.assumption == "data-independent-hyperparameters" for c in found.checks)
 
 
 # What an answer says first.
@@ -329,9 +329,9 @@ def test_constants_of_ones_own_are_public_where_somebody_says_so(
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
-    asked = Question(delta=1e-5, epsilon=50.0, adjacency="add-remove", public_constants=stated)
+    asked = Question(delta=1e-5, epsilon=50.0, adjacency="add-remove", data_independent_hyperparameters=stated)
     found = check_run(tmp_path / "run", asked)
-    assert (found.verdict, found.conformance.status) == (verdict, "conforms-within")
-    constants = next(one for one in found.assumptions if one.name == "public-constants")
+    assert (found.verdict, found.conformance.status) == (verdict, "no-deviation-found")
+    constants = next(one for one in found.assumptions if one.name == "data-independent-hyperparameters")
     assert ("may be" in constants.text) is not (rate == 0.07 and divisor == 20.0)
     assert ("the user declares all hyperparameters public" in constants.text) is stated

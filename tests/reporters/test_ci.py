@@ -35,7 +35,7 @@ PLACES = FrozenMap(
 
 def broken(**changes: Any) -> Result:
     refuted = factory.verdict(verdict="refuted", expected=False, reason="the attack rejects it", upper=math.inf)
-    deviates = Conformance(status="deviates", expect="conforms-within", expected=False, reason="half the noise")
+    deviates = Conformance(status="deviates", expect="no-deviation-found", expected=False, reason="half the noise")
     audit = factory.audit(verdicts=(refuted,), conformance=deviates, places=PLACES, trials=(), **changes)
     return factory.result(audit)
 

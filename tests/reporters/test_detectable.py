@@ -21,12 +21,12 @@ def check(name: str, detectable: float | None, p_value: float = 0.5) -> Check:
     return Check(assumption=name, test="t", p_value=p_value, observed="measured", detectable=detectable)
 
 
-def audit(*checks: Check, status: str = "conforms-within", assumptions: tuple[Assumption, ...] = ()) -> AuditResult:
+def audit(*checks: Check, status: str = "no-deviation-found", assumptions: tuple[Assumption, ...] = ()) -> AuditResult:
     finding = factory.audit().findings[0]
     return factory.audit(
         checks=checks,
         findings=(type(finding)(**{**finding.__dict__, "assumptions": assumptions}),),
-        conformance=Conformance(status=status, expect="conforms-within", expected=True, reason="Why."),  # type: ignore[arg-type]
+        conformance=Conformance(status=status, expect="no-deviation-found", expected=True, reason="Why."),  # type: ignore[arg-type]
     )
 
 

@@ -50,7 +50,7 @@ def test_formats_of_failures_label_the_proof_too(name: str, result: Result) -> N
 def test_the_page_has_no_green_badge_and_no_odds_for_a_deviating_run(result: Result) -> None:
     page = rendered("html", deviating(result, expected=False))
     shown = page[: page.index('<dl class="words">')]  # the legend shows every badge
-    assert not re.search(r'class="verdict (proved|supported|conforms-within)', shown)
+    assert not re.search(r'class="verdict (proved|supported|no-deviation-found)', shown)
     assert 'class="verdict as-declared' in shown
     assert "guessing gives" not in shown
     assert "guessing gives" in rendered("html", result)

@@ -21,7 +21,7 @@ def audit(name: str = "demo", **changes: object) -> AuditResult:
 
 
 def deviates() -> Conformance:
-    return Conformance(status="deviates", expect="conforms-within", expected=True, reason="Why.")
+    return Conformance(status="deviates", expect="no-deviation-found", expected=True, reason="Why.")
 
 
 def _bound(epsilon: float, access: str = "all-iterates") -> Finding:

@@ -51,7 +51,7 @@ def test_a_claim_that_is_not_established_is_not_called_checked(verdict: str) -> 
 @pytest.mark.parametrize(
     ("status", "coverage", "words"),
     [
-        ("conforms-within", "checked", "compared with this"),
+        ("no-deviation-found", "checked", "compared with this"),
         ("deviates", "checked", "deviates"),
         ("not-run", "declared", "not compared"),
     ],

@@ -26,7 +26,7 @@ DOCUMENT = {
     "model": {"kind": "mlp", "hidden": [8]},
     "training": {"backend": "native"},
     "threat_model": {"adjacency": "add-remove", "access": "all-iterates", "group_size": [1, 4]},
-    "audit": {"method": "one-run", "runs": 1, "expect": "conforms-within"},
+    "audit": {"method": "one-run", "runs": 1, "expect": "no-deviation-found"},
 }
 
 
@@ -35,7 +35,7 @@ def audit(name: str = "demo", **changes: object) -> AuditResult:
 
 
 def status(name: str, *, expected: bool = True) -> Conformance:
-    return Conformance(status=name, expect="conforms-within", expected=expected, reason="Why.")  # type: ignore[arg-type]
+    return Conformance(status=name, expect="no-deviation-found", expected=expected, reason="Why.")  # type: ignore[arg-type]
 
 
 def said(*audits: AuditResult) -> str:
@@ -150,7 +150,7 @@ def test_controls_of_several_audits_are_counted() -> None:
 
 
 def test_the_executed_run_has_a_sentence() -> None:
-    fine = audit(conformance=status("conforms-within"))
+    fine = audit(conformance=status("no-deviation-found"))
     assert said(fine).endswith("1 conformance test of the executed run found no deviation above its detection limit.")
     deviating = audit(conformance=status("deviates", expected=False))
     assert said(deviating).startswith("The executed run deviates from its declaration: proofs apply to")
@@ -174,7 +174,9 @@ def test_four_parts_of_one_audit_and_of_several() -> None:
 
 
 def test_mechanisms_and_assumptions_have_descriptions_and_names() -> None:
-    unchecked = Assumption(name="fresh-noise", status="unchecked", text="every step draws fresh noise; no test exists")
+    unchecked = Assumption(
+        name="independent-noise", status="unchecked", text="every step draws fresh noise; no test exists"
+    )
     false = Assumption(name="sampling", status="false", text="batches are drawn by chance")
     stated = Assumption(name="released", status="declared", text="only the output is released")
     tested = Assumption(name="clipping", status="declared", text="each record is clipped", test="largest norm")
@@ -185,7 +187,7 @@ def test_mechanisms_and_assumptions_have_descriptions_and_names() -> None:
     assert answers["Audited"][0].endswith("by training with noise (the mechanism group).")
     text = " ".join(answers["Not tested"])
     assert "False assumption of some numbers: batches are drawn by chance (sampling)." in text
-    assert "Unchecked assumption: every step draws fresh noise (fresh-noise)." in text
+    assert "Unchecked assumption: every step draws fresh noise (independent-noise)." in text
     assert "Declared by the spec, not tested: only the output is released (released)." in text
     assert "clipping" not in text
     strange = audit(document=FrozenMap({**DOCUMENT, "mechanism": {"kind": "theirs"}}))
@@ -214,7 +216,7 @@ def test_cells_are_named_by_their_values_in_the_risk() -> None:
 
 
 def fine(name: str = "app", **changes: object) -> AuditResult:
-    values: dict[str, object] = {"verdicts": (factory.verdict("one"),), "conformance": status("conforms-within")}
+    values: dict[str, object] = {"verdicts": (factory.verdict("one"),), "conformance": status("no-deviation-found")}
     return factory.audit(name, **{**values, **changes})
 
 

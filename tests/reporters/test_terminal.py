@@ -108,7 +108,7 @@ def test_several_audits_are_named(result):
         cell=FrozenMap({"mechanism.noise_multiplier": 1.2}),
         verdicts=(),
         trials=(),
-        conformance=Conformance(status="deviates", expect="conforms-within", expected=False, reason="no noise"),
+        conformance=Conformance(status="deviates", expect="no-deviation-found", expected=False, reason="no noise"),
     )
     text = render(dataclasses.replace(result, audits=(audit, second)))
     assert "Findings: digits-group[1.2]" in text
@@ -210,7 +210,9 @@ def fine(name: str = "app", **changes: object) -> AuditResult:
     values = {
         "name": name,
         "verdicts": (factory.verdict("one"), factory.verdict("two", verdict="refuted", expect=("refuted",))),
-        "conformance": Conformance(status="conforms-within", expect="conforms-within", expected=True, reason="fine"),
+        "conformance": Conformance(
+            status="no-deviation-found", expect="no-deviation-found", expected=True, reason="fine"
+        ),
         "checks": (check("steps", detectable=0.0), check("noise-scale", detectable=0.005), check("update")),
         "notes": (),
         **changes,
@@ -222,7 +224,7 @@ def deviating(name: str = "app") -> AuditResult:
     return fine(
         name,
         conformance=Conformance(
-            status="deviates", expect="conforms-within", expected=False, reason="What ran is not what was declared."
+            status="deviates", expect="no-deviation-found", expected=False, reason="What ran is not what was declared."
         ),
         checks=(check("steps", detectable=0.0), check("clipping", LOW), check("noise-scale", 0.0)),
     )

@@ -40,7 +40,7 @@ def approx(epsilon: float = 3.0, delta: float = 1e-9, **more: Any) -> Claim:
     return claim("approx-dp", epsilon=epsilon, delta=delta, **more)
 
 
-def spec(*claims: Claim, confidence: float = 0.95, expect: str = "conforms-within", **threat: Any) -> Spec:
+def spec(*claims: Claim, confidence: float = 0.95, expect: str = "no-deviation-found", **threat: Any) -> Spec:
     return Spec(
         name="demo",
         description="",

@@ -91,7 +91,7 @@ class CheckedRun:
 
     @property
     def fine(self) -> bool:
-        return self.verdict in (None, "proved") and self.conformance.status == "conforms-within"
+        return self.verdict in (None, "proved") and self.conformance.status == "no-deviation-found"
 
     @property
     def measured(self) -> float | None:

@@ -52,7 +52,7 @@ def audit(name: str = "demo", **changes: Any) -> AuditResult:
         cell=FrozenMap(),
         facts=Facts(records=10, features=2, classes=2, shape=(2,), digest="d"),
         verdicts=(verdict(),),
-        conformance=Conformance(status="not-run", expect="conforms-within", expected=True, reason="nothing ran"),
+        conformance=Conformance(status="not-run", expect="no-deviation-found", expected=True, reason="nothing ran"),
         findings=(upper, infinite),
         series=(
             Series(

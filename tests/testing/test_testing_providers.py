@@ -307,7 +307,7 @@ def quiet_with_adam(job):
     return dataclasses.replace(job, observers=()) if adam else job
 
 
-PUBLIC = Assumption(name="public-constants", status="by-construction", text="the job's")
+PUBLIC = Assumption(name="data-independent-hyperparameters", status="by-construction", text="the job's")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_control_is_refuted_and_a_careless_pipeline_contradicted(execute: Exec
         assert done.returncode == 0, done.stdout + done.stderr
         (audit,) = json.loads(done.stdout)["audits"]
         assert [verdict["verdict"] for verdict in audit["verdicts"]] == verdicts
-        assert audit["conformance"]["status"] == ("deviates" if name == "control" else "conforms-within")
+        assert audit["conformance"]["status"] == ("deviates" if name == "control" else "no-deviation-found")
 
 
 def test_another_backend_is_refused_where_it_stands(execute: Execute) -> None:

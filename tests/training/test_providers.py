@@ -98,7 +98,7 @@ def test_the_mean_size_of_shuffled_batches_rests_on_the_number_of_records(tmp_pa
 def test_a_finding_tells_of_it(tmp_path: Path) -> None:
     constants(tmp_path)
     result = dpspec.run(tmp_path / "spec.yaml", store=tmp_path / "store")
-    told = [a for f in result.audits[0].findings for a in f.assumptions if a.name == "public-constants"]
+    told = [a for f in result.audits[0].findings for a in f.assumptions if a.name == "data-independent-hyperparameters"]
     assert told
     assert all(a.status == "declared" and "training.expected_batch_size" in a.text for a in told)
     assert result.audits[0].verdicts[0].verdict == "proved"

@@ -44,7 +44,7 @@ def job(records: int = 90, seed: int = 0, **changes: Any) -> TrainingJob:
 
 def checks(found: Any) -> list[Any]:
     made = table.checks([FrozenMap(PHASE)], [FrozenMap(write_run(RunEvidence(replayed=found)))])
-    return [one for one in made if one.assumption == "public-constants"]
+    return [one for one in made if one.assumption == "data-independent-hyperparameters"]
 
 
 @settings(max_examples=25, deadline=None)

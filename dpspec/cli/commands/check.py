@@ -50,9 +50,10 @@ def check(
             "number is private.",
         ),
     ] = Adjacency.ZERO_OUT,
-    public_constants: Annotated[
+    data_independent_hyperparameters: Annotated[
         bool,
         typer.Option(
+            "--data-independent-hyperparameters",
             "--public-constants",
             help="Declare that no hyperparameter depends on the records: --public with every name.",
         ),
@@ -119,7 +120,7 @@ def check(
         epsilon=epsilon,
         group_sizes=sizes,
         adjacency=adjacency.value,
-        public_constants=public_constants,
+        data_independent_hyperparameters=data_independent_hyperparameters,
         assume=tuple(dict.fromkeys(assume)),
         public=tuple(dict.fromkeys(public)),
     )

@@ -11,7 +11,7 @@ from dpspec.engine.results.result import Conformance, ConformanceName
 from dpspec.stats.conformance.measurement import LEVEL
 
 #: Assumption of backends about the origin of constants.
-CONSTANTS = "public-constants"
+CONSTANTS = "data-independent-hyperparameters"
 
 
 def rejected(check: Check, family: int) -> bool:
@@ -75,7 +75,7 @@ def conformance_of(
 ) -> Conformance:
     """The conformance of one audit.
 
-    ``deviates`` if a check is rejected; ``checks-missing`` if a promised one is missing; ``conforms-within`` the
+    ``deviates`` if a check is rejected; ``checks-missing`` if a promised one is missing; ``no-deviation-found`` the
     detectable deviations of its checks; ``not-run`` without checks of the run, or if all abstain. Steps on a
     neighbor are not part of the run.
 
@@ -84,16 +84,16 @@ def conformance_of(
         checks: The checks of the audit.
         family: The number of checks that share the level.
         promised: The checks of its plan.
-        executed: Whether all trials exist. Otherwise a status ``not-run`` satisfies ``conforms-within``.
+        executed: Whether all trials exist. Otherwise a status ``not-run`` satisfies ``no-deviation-found``.
     """
     bad = [check for check in checks if rejected(check, family)]
     absent = missing(promised, checks) if executed else ()
     own_checks = [check for check in checks if not _on_a_neighbour(check)]
     looked = any(check.detectable is not None or check.p_value < 1.0 for check in own_checks)
     status: ConformanceName = (
-        "deviates" if bad else "checks-missing" if absent else "conforms-within" if looked else "not-run"
+        "deviates" if bad else "checks-missing" if absent else "no-deviation-found" if looked else "not-run"
     )
-    waiting = expect == "conforms-within" and status == "not-run" and not executed
+    waiting = expect == "no-deviation-found" and status == "not-run" and not executed
     return Conformance(
         status=status, expect=expect, expected=status == expect or waiting, reason=reason(bad, checks, absent)
     )

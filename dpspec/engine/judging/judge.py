@@ -187,7 +187,7 @@ class ClaimEvaluator:
         return "supported", reasons.supported(weakest.part, weakest.best, enough), weakest
 
     def _deviating_recording(self) -> bool:
-        return self.audit.recording is not None and self.conformance.status != "conforms-within"
+        return self.audit.recording is not None and self.conformance.status != "no-deviation-found"
 
     def _unproved(self, tested: TestedClaim, view: PartView | None) -> str:
         """Why a recorded run proves nothing: it deviates, or an assumption is open. Empty for all others."""
@@ -294,7 +294,7 @@ def judge(audits: Sequence[Concluded], others: PendingTests = NO_PENDING) -> tup
     rejected = reject_bounds(findings, [audit.judged_evidence for audit in audits])
     judged = []
     for number, audit in enumerate(audits):
-        expect = audit.spec.audit.expect if audit.spec.audit is not None else "conforms-within"
+        expect = audit.spec.audit.expect if audit.spec.audit is not None else "no-deviation-found"
         conformance = conformance_of(expect, audit.checks, families[number], audit.promised, executed=audit.executed)
         evaluator = ClaimEvaluator(
             audit=audit,

@@ -15,7 +15,7 @@ from dpspec.engine.preparing import initial_weights
 from dpspec.registry.foreign_code import made, misbehaved, resolve
 
 #: The assumption of findings that a backend's statement is about.
-CONSTANTS = "public-constants"
+CONSTANTS = "data-independent-hyperparameters"
 
 #: The assumption of evidence if a plugin's code made the canaries or scored them.
 ATTACK_CODE = "attack-code"

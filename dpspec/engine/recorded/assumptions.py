@@ -181,7 +181,7 @@ def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Ass
         text += f". Options at the first step: {run.options.listed()}"
     if run.options.calling:
         text += f". {', '.join(run.options.calling)} calls functions of the script, which are assumed to read no record"
-    return Assumption(name="public-constants", status=status, text=text)
+    return Assumption(name="data-independent-hyperparameters", status=status, text=text)
 
 
 def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assumption]:

@@ -33,7 +33,7 @@ KINDS = {
     "sensitivity": _Kind(
         text="each record changes the sum of a step by at most one clip norm",
         names=(
-            *("clipping", "per-record-clipping", "contribution", "one-record", "unmixed-batches", "loop-reports"),
+            *("clipping", "per-record-clipping", "sensitivity", "one-record", "unmixed-batches", "loop-reports"),
             *("loss-reduction", "repeated-records", "replaced-methods"),
         ),
         missing="no contribution was observed",
@@ -42,8 +42,8 @@ KINDS = {
         text="each sum gets fresh Gaussian noise of the recorded size",
         names=(
             "noise-scale",
-            "noise-isotropy",
-            "fresh-noise",
+            "per-layer-noise",
+            "independent-noise",
             "noise-shape",
             "noise-law",
             "secret-randomness",
@@ -78,7 +78,7 @@ KINDS = {
     ),
     "constants": _Kind(
         text="the constants of the training do not depend on the records",
-        names=("public-constants",),
+        names=("data-independent-hyperparameters",),
         missing="the recording does not show the constants",
     ),
 }

@@ -34,7 +34,7 @@ class RunClaim:
         epsilon: The claim, for the first of the group sizes; None if nothing is claimed.
         group_sizes: The group sizes at which epsilon is bounded.
         adjacency: ``zero-out`` or ``add-remove``.
-        public_constants: Whether the user declares all hyperparameters public.
+        data_independent_hyperparameters: Whether the user declares all hyperparameters public.
         assume: Names of channels and assumptions that the user assumes if the recording leaves them open.
         public: Names of hyperparameters that the user declares public.
     """
@@ -43,7 +43,7 @@ class RunClaim:
     epsilon: float | None = None
     group_sizes: tuple[int, ...] = (1,)
     adjacency: str = "zero-out"
-    public_constants: bool = False
+    data_independent_hyperparameters: bool = False
     assume: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
 
@@ -71,7 +71,7 @@ def document_of(run: Path, claim: RunClaim) -> dict[str, Json]:
         "training": {
             "backend": KIND,
             "run": run.as_posix(),
-            "public_constants": claim.public_constants,
+            "data_independent_hyperparameters": claim.data_independent_hyperparameters,
             **{key: given for key, given in names.items() if given},
         },
         "threat_model": {"adjacency": claim.adjacency, "group_size": sorted(claim.group_sizes)},
@@ -128,7 +128,7 @@ def _options(claim: RunClaim) -> list[str]:
         found += ["--group-size", str(size)]
     if claim.adjacency != "zero-out":
         found += ["--adjacency", claim.adjacency]
-    found += ["--public-constants"] if claim.public_constants else []
+    found += ["--data-independent-hyperparameters"] if claim.data_independent_hyperparameters else []
     for option, names in (("--public", claim.public), ("--assume", claim.assume)):
         found += [word for name in names for word in (option, name)]
     return found

@@ -158,7 +158,7 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
     if scaled_squares(run) is None or not parts:
         return
     name, quiet = noise_tests.quietest(parts)
-    yield check("noise-isotropy", quiet, "reported", f"in each layer, least in {name}")
+    yield check("per-layer-noise", quiet, "reported", f"in each layer, least in {name}")
     least = {
         name: (float(value), size)
         for (name, size), value in zip(run.header.layers, run.quietest, strict=True)
@@ -167,7 +167,7 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
     if least:
         name, quiet = noise_tests.quietest(least, run.steps)
         quiet = replace(quiet, test=f"{quiet.test} at a step, in {name}")
-        yield check("noise-isotropy", quiet, "reported", "in each layer, each step")
+        yield check("per-layer-noise", quiet, "reported", "in each layer, each step")
 
 
 def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
@@ -332,5 +332,11 @@ def _divided(run: RecordedRun) -> Iterator[Check]:
         right = bool(difference[at] <= precision)
         note = "the configured divisor"
         yield exact(
-            "public-constants", "divisor of the gradient", "reported", right, *values, note, detectable=precision
+            "data-independent-hyperparameters",
+            "divisor of the gradient",
+            "reported",
+            right,
+            *values,
+            note,
+            detectable=precision,
         )

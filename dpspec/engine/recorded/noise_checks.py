@@ -65,7 +65,7 @@ def _repeated(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
         return
     count, expected, gaps = given
     measured = gaussian_noise.repeats(int(count), expected, int(gaps), 1, REPEATED)
-    yield check("fresh-noise", measured, "reported", f"among {int(gaps):,} of {_sampled(found)} sampled steps")
+    yield check("independent-noise", measured, "reported", f"among {int(gaps):,} of {_sampled(found)} sampled steps")
 
 
 def _common(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
@@ -73,7 +73,7 @@ def _common(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
     if given is None or not pairs or not 0.0 <= given[0] <= given[2] or given[2] < 1.0:
         return
     measured = gaussian_noise.repeats(int(given[0]), given[1], int(given[2]), pairs, COMMON)
-    yield check("fresh-noise", measured, "reported", f"of {pairs} pairs of steps")
+    yield check("independent-noise", measured, "reported", f"of {pairs} pairs of steps")
 
 
 def _shifted(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
@@ -85,7 +85,7 @@ def _shifted(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
         if given is not None and given[1] >= 1.0 and number:
             made.append(gaussian_noise.shifts(given[0], int(given[1]), number, SHIFTED))
     if made:
-        yield worst("noise-isotropy", made, "reported", f"at {sampled} sampled steps, and in total")
+        yield worst("per-layer-noise", made, "reported", f"at {sampled} sampled steps, and in total")
 
 
 def _rows(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
@@ -98,26 +98,28 @@ def _rows(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
         gaussian_noise.spread(blocks[1], int(blocks[2]), ROWS),
     ]
     note = f"in {int(blocks[0])} blocks, and in total; most extreme in {layers[int(block[0])][0]}"
-    yield worst("noise-isotropy", made, "reported", note)
+    yield worst("per-layer-noise", made, "reported", note)
 
 
 def _steps(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
     given = _numbers(found.get("steps"), 2)
     if given is not None and given[1] >= 1.0:
-        yield check("fresh-noise", gaussian_noise.spread(given[0], int(given[1]), STEPS), "reported", "pairs of steps")
+        yield check(
+            "independent-noise", gaussian_noise.spread(given[0], int(given[1]), STEPS), "reported", "pairs of steps"
+        )
     rows = run.rows[run.rows.any(axis=1)]
     if len(rows) > 1:
         squares, degrees = gaussian_noise.dependence(rows)
         if degrees:
             measured = gaussian_noise.spread(squares, degrees, DIRECTIONS)
-            yield check("fresh-noise", measured, "reported", "along the recorder's directions")
+            yield check("independent-noise", measured, "reported", "along the recorder's directions")
         made = [
             step_correlations.pairs(rows, PAIRS),
             step_correlations.distances(rows, DISTANCES),
             *step_correlations.earlier_sums(rows, EARLIER),
             *step_correlations.windows(rows, WINDOWS),
         ]
-        yield worst("fresh-noise", made, "reported", f"of {len(rows)} steps, along the recorder's directions")
+        yield worst("independent-noise", made, "reported", f"of {len(rows)} steps, along the recorder's directions")
 
 
 def _quiet(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
@@ -128,7 +130,7 @@ def _quiet(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
     # Rounding can bring each value of a coordinate closer to 0.
     least = (math.sqrt(least) + math.sqrt(steps) * rounding) ** 2
     measured = replace(noise_tests.least_coordinate(least, int(steps), int(count)), test=QUIET)
-    yield check("noise-isotropy", measured, "reported", f"of {int(count)} coordinates")
+    yield check("per-layer-noise", measured, "reported", f"of {int(count)} coordinates")
 
 
 def _shape(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:

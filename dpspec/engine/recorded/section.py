@@ -140,7 +140,7 @@ def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -
         if len(values) > _FEW and header.clipping != "adaptive":
             yield (
                 f"The {words} took {len(values)} values in {run.steps} steps: if they were computed from records or "
-                "gradients, no bound holds (see public-constants)."
+                "gradients, no bound holds (see data-independent-hyperparameters)."
             )
     if excess := run.norm_excess:
         yield (

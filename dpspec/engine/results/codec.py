@@ -9,7 +9,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from dpspec.contract import FrozenMap, Json
 from dpspec.contract.frozen import deeper_than
-from dpspec.engine.results.result import SCHEMA, Result
+from dpspec.contract.renamed import rename_in_result
+from dpspec.engine.results.result import SCHEMA, SCHEMA_1, Result
 from dpspec.engine.results.result_validation import require_sound
 from dpspec.errors import ResultError
 from dpspec.json_records import hints_of, read, write
@@ -31,13 +32,15 @@ def dump(result: Result, *, indent: int | None = 1) -> str:
 
 
 def load(text: str) -> Result:
-    """Read a result. Raises ``ResultError`` with the place of an invalid value."""
+    """Read a result of version 2 or 1. Raises ``ResultError`` with the place of an invalid value."""
     try:
         data = json.loads(text, parse_constant=_refuse_constant, parse_int=_whole, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise ResultError(f"not JSON: {error}") from None
     if deeper_than(data, MAX_DEPTH):
         raise ResultError(f"not a dpspec result: values are nested deeper than {MAX_DEPTH} levels")
+    if isinstance(data, dict) and data.get("schema") == SCHEMA_1:
+        data = {**rename_in_result(data), "schema": SCHEMA}
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
         raise ResultError(f"not a dpspec result: schema is {found!r}, expected {SCHEMA!r}")
@@ -79,7 +82,7 @@ def _refuse_constant(text: str) -> float:
 
 
 def result_schema() -> dict[str, Json]:
-    """JSON Schema 2020-12 of ``dpspec/result/v1``."""
+    """JSON Schema 2020-12 of ``dpspec/result/v2``."""
     definitions: dict[str, Json] = {}
     root = _schema(Result, definitions)
     definitions["Result"]["properties"]["schema"] = {"const": SCHEMA}

@@ -135,7 +135,7 @@ Trend: TypeAlias = Literal["better", "worse", "other"]
 _RANK = {"contradicted": 0, "refuted": 1, "open": 2, "supported": 3, "proved": 4}
 
 #: Conformances from worst to best.
-_LOOKED = {"deviates": 0, "checks-missing": 1, "not-run": 2, "conforms-within": 3}
+_LOOKED = {"deviates": 0, "checks-missing": 1, "not-run": 2, "no-deviation-found": 3}
 
 #: The change that, if raised, makes attacks refute less, and if lowered, makes statements hold less often.
 CONFIDENCE = "audit.confidence"
@@ -273,7 +273,7 @@ def _declared_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
         after = f"{_number(now)}, at which attacks refute less" if raised else _number(now)
         found.append(change(CONFIDENCE, _number(was), after, weaker=not raised))
     if expected != expects:
-        found.append(change("audit.expect", expected, expects, weaker=expects != "conforms-within"))
+        found.append(change("audit.expect", expected, expects, weaker=expects != "no-deviation-found"))
     yield from found
     if not found and old.digest != new.digest:
         yield change("spec", old.digest[:12], new.digest[:12])

@@ -1,6 +1,6 @@
 """The result of a run: all numbers and verdicts with the evidence to recompute both. Plain frozen values.
 
-``dpspec.engine.results.codec`` writes and reads them as JSON of the published schema ``dpspec/result/v1``.
+``dpspec.engine.results.codec`` writes and reads them as JSON of the published schema ``dpspec/result/v2``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from dpspec.engine.results.matrices import Matrix, joined_series, matrices
 from dpspec.engine.results.recording import Recording
 from dpspec.errors import ExitCode
 
-SCHEMA = "dpspec/result/v1"
+SCHEMA = "dpspec/result/v2"
+
+#: Schema of versions before 0.3, which has other words for statuses and checks (:mod:`dpspec.contract.renamed`).
+SCHEMA_1 = "dpspec/result/v1"
 
 VerdictName: TypeAlias = Literal["contradicted", "refuted", "proved", "supported", "open"]
-ConformanceName: TypeAlias = Literal["conforms-within", "deviates", "checks-missing", "not-run"]
+ConformanceName: TypeAlias = Literal["no-deviation-found", "deviates", "checks-missing", "not-run"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -174,7 +174,7 @@ def _blurred_away(old: AuditResult, new: AuditResult, family: int) -> bool:
     """Whether a rejected check may no longer reject because its p-value was rounded to a power of ten."""
     family *= inspections(len(new.trials), new.needed_trials)
     near = (dataclasses.replace(check, p_value=check.p_value / 10.0) for check in new.checks if check.p_value < 1.0)
-    return (old.conformance.status, new.conformance.status) == ("deviates", "conforms-within") and any(
+    return (old.conformance.status, new.conformance.status) == ("deviates", "no-deviation-found") and any(
         rejected(check, family) for check in near
     )
 

@@ -28,7 +28,7 @@ _CONTRADICTS = 1e-9
 
 def as_executed(finding: dps.Finding) -> dps.Finding:
     """Convert an upper bound for the declared mechanism to one for the external run, if it follows the declaration."""
-    kept = tuple(a for a in finding.assumptions if a.name != "public-constants")
+    kept = tuple(a for a in finding.assumptions if a.name != "data-independent-hyperparameters")
     return replace(
         finding,
         scope=replace(finding.scope, pipeline="executed"),

@@ -57,7 +57,7 @@ _OTHERS = {
     "score": "the external program computed the scores",
     "stop": "the table is complete",
     "expected_from": "no update is observed",
-    "twin": "dpspec does not train",
+    "canary_free_run": "dpspec does not train",
     "shard_runs": "dpspec does not train",
 }
 
@@ -125,7 +125,7 @@ def _keys(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             ("audit", "runs"),
             "remove runs; scores.rows declares their number",
         )
-    if spec.audit.expect in ("conforms-within", "checks-missing"):
+    if spec.audit.expect in ("no-deviation-found", "checks-missing"):
         yield specs.bad_value(
             f"expect is {spec.audit.expect}, but the conformance of external scores is not-run: dpspec does not "
             "observe the training",

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 
 from dpspec.contract import Diagnostic, Json, Mechanism, Path, is_privacy_quantity, thaw
 from dpspec.language.validating.blocks import claim_block, claim_kinds, core, known_claim_kinds
+from dpspec.language.validating.installed import closest_kind
 from dpspec.language.validating.problems import cast, fill, problems
-from dpspec.text import closest, did_you_mean, listed, quoted, shown
+from dpspec.text import did_you_mean, listed, quoted, shown
 
 #: For each value of the threat model, the values that a claim may have.
 _NARROWER = {
@@ -92,7 +93,7 @@ def _check_claim(
     if kind not in known and mechanism is None:
         return claim, []  # the unknown mechanism may define it
     if kind not in known:
-        message = f"{quoted(kind)} is not a claim kind" + did_you_mean(closest(kind, judged))
+        message = f"{quoted(kind)} is not a claim kind" + did_you_mean(closest_kind(kind, judged))
         hint = f"valid: {listed(judged)}"
         return claim, [Diagnostic(code="bad-choice", message=message, path=(*path, "kind"), help=hint)]
     schema = claim_block(kind, mechanism)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -117,13 +117,24 @@ def _unknown_kind(
     if broken is not None:
         message = f"{_plugin_name(broken)} failed to load: {clipped(broken.reason, 200)} (see `dpspec plugins`)"
         return Diagnostic(code="broken-plugin", message=message, path=path, help=_broken_help(broken))
-    near = closest(kind, installed)
+    near = closest_kind(kind, installed)
     message = f"{missing} {quoted(kind)}" + did_you_mean(near)
     hint = _installed_help(installed)
     if near is None and catalog.broken:
         names = ", ".join(_plugin_name(b) for b in catalog.broken)
         hint += f". A plugin that failed to load may provide it: {names} (see `dpspec plugins`)"
     return Diagnostic(code="unknown-kind", message=message, path=path, help=hint)
+
+
+#: Names of the field for kinds.
+_SYNONYMS = {"reconstruction": "rero", "reconstruction-robustness": "rero"}
+
+
+def closest_kind(word: str, kinds: Iterable[str]) -> str | None:
+    """Return the kind that a word means or resembles, or None."""
+    known = list(kinds)
+    synonym = _SYNONYMS.get(word.lower().replace("_", "-"))
+    return synonym if synonym in known else closest(word, known)
 
 
 def _plugin_name(broken: BrokenPlugin) -> str:

@@ -124,7 +124,7 @@ _RULES = {
     "supported": "A claim is supported by evidence, not proved",
     "proved": "A claim is proved that was expected to fail",
     "deviates": "The executed run deviates from its declaration",
-    "conforms-within": "No deviation found in a run that was expected to deviate",
+    "no-deviation-found": "No deviation found in a run that was expected to deviate",
     "not-run": "The conformance of the executed run was not tested",
     "checks-missing": "Planned checks of the executed run are missing",
     "incomplete": "Trials are missing",

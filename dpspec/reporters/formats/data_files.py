@@ -19,7 +19,7 @@ from dpspec.text import json_text, markdown, plain
 
 
 def render_json(result: Result, *, internal: bool = False) -> str:
-    """Return JSON of the schema ``dpspec/result/v1``, which ``verify``, ``diff`` and ``report`` read.
+    """Return JSON of the schema ``dpspec/result/v2``, which ``verify``, ``diff`` and ``report`` read.
 
     ``internal`` keeps data-dependent and per-record values.
     """

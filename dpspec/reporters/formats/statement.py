@@ -182,7 +182,7 @@ def _mechanism(audit: AuditResult) -> tuple[Coverage, str]:
     values = {key: value for key, value in mechanism.items() if isinstance(value, str | int | float | Mapping)}
     declared = labels.conditions(values)
     conformance = audit.conformance
-    if conformance.status == "conforms-within":
+    if conformance.status == "no-deviation-found":
         return "checked", f"{declared}. The executed run was compared with this: {conformance.reason}"
     if conformance.status == "deviates":
         return "checked", f"{declared}. The executed run deviates from this: {conformance.reason}"

@@ -172,7 +172,7 @@ def _checked_run(page: Page, audit: AuditResult, suffix: str) -> None:
     page.heading(f"Epsilon{suffix}")
     if text := adversary(audit.document):
         page.line(f"{labels.sentence(text)}.", indent=2)
-    if audit.conformance.status != "conforms-within":
+    if audit.conformance.status != "no-deviation-found":
         page.line("The run deviates: these bounds hold for the recorded schedule, not for the run.", indent=2)
     for finding in audit.findings:
         own = finding.source.startswith(recording.SOURCE) or finding.scope.pipeline == "executed"
@@ -216,7 +216,7 @@ def _conformance(page: Page, audit: AuditResult) -> None:
     if not outcome:
         return
     label = labels.conformance_label(status)
-    if status != "conforms-within":
+    if status != "no-deviation-found":
         _row(page, label, f"{outcome}: {audit.conformance.reason}")
         return
     limit: dict[str, float] = {}

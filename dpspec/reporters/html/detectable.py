@@ -166,7 +166,7 @@ def _percent(size: float) -> str:
 
 def reason(audit: AuditResult) -> str:
     """Return the reason of a conformance, without the limits that the figure shows."""
-    if audit.conformance.status != "conforms-within":
+    if audit.conformance.status != "no-deviation-found":
         return audit.conformance.reason
     tests = labels.count(len(audit.checks), "test")
     return f"{tests}, none rejected. The figure shows the smallest deviation that each kind of test detects."

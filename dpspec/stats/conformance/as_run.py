@@ -28,7 +28,7 @@ from dpspec.stats.conformance.evidence import RunEvidence, read_runs
 Reading: TypeAlias = Literal["measured", "reported"]
 
 #: Share of each interval in the error probability.
-SHARES = {"contribution": 0.8, "noise": 0.1, "rate": 0.1}
+SHARES = {"sensitivity": 0.8, "noise": 0.1, "rate": 0.1}
 
 #: Largest factor between executed and declared ratio of noise to contribution. Beyond it an end is clipped or missing.
 FARTHEST = 30.0
@@ -111,7 +111,7 @@ def _measured(
 ) -> Ran:
     outside = [run.noise for run in runs if run.noise is not None and run.noise.degrees]
     planted = canary_contributions.interval(
-        [run.signal for run in runs if run.signal is not None], error["contribution"]
+        [run.signal for run in runs if run.signal is not None], error["sensitivity"]
     )
     if not outside or planted is None or strange:
         noise = () if outside else ("noise (no released model shows it)",)

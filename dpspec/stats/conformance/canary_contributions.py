@@ -260,7 +260,7 @@ class _Difference:
 def _difference(
     groups: Sequence[tuple[int, Sequence[float], Sequence[float]]], declared: Declared, by_step: ByStep | None
 ) -> _Difference | None:
-    """Return the statistic of :func:`contribution`; None without power."""
+    """Return the statistic of :func:`sensitivity`; None without power."""
     told = [_OfSize.of(size, absent, present, declared) for size, absent, present in groups]
     unit = sum(one.weight * one.size * declared.draws for one in told)
     if unit == 0.0:

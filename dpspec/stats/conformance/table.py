@@ -574,7 +574,7 @@ TABLE: tuple[Row, ...] = (
         test=_outside_noise_each,
     ),
     _released(
-        assumption="noise-isotropy",
+        assumption="per-layer-noise",
         compares="in each layer and each parameter",
         evidence="squared residuals of each layer, and of the quietest parameter, over all steps",
         null="chi-square, lower tail, Bonferroni over layers and parameters",
@@ -590,7 +590,7 @@ TABLE: tuple[Row, ...] = (
         test=_update,
     ),
     _released(
-        assumption="fresh-noise",
+        assumption="independent-noise",
         compares="at every lag",
         evidence="residuals along earlier residuals, at the worst lag",
         null="Freedman, Bonferroni over lags",
@@ -598,7 +598,7 @@ TABLE: tuple[Row, ...] = (
         test=_lags,
     ),
     _released(
-        assumption="fresh-noise",
+        assumption="independent-noise",
         compares="between any two layers",
         evidence="products of the residuals of the eight largest layers",
         null="Ville, Bonferroni over pairs of layers",
@@ -606,7 +606,7 @@ TABLE: tuple[Row, ...] = (
         test=_layers,
     ),
     _released(
-        assumption="contribution",
+        assumption="sensitivity",
         compares="of an inserted canary, relative to rate * clip norm",
         evidence="projections on the directions of inserted and of absent canary groups",
         null="the larger of Welch's t over groups and Student's t over steps",
@@ -630,7 +630,7 @@ TABLE: tuple[Row, ...] = (
         test=_noise_each_reported,
     ),
     _reported(
-        assumption="fresh-noise",
+        assumption="independent-noise",
         compares="at every lag, of every two steps, and of two runs",
         evidence="products of the noise of different steps, and with the noise of a run with another seed",
         null="normal or Chernoff, Bonferroni over lags and pairs",
@@ -638,7 +638,7 @@ TABLE: tuple[Row, ...] = (
         test=partial(_repeated_noise, second=True),
     ),
     _reported(
-        assumption="fresh-noise",
+        assumption="independent-noise",
         compares="at every lag and of every two steps",
         evidence="products of the noise of different steps, without a second run",
         null="normal or Chernoff, Bonferroni over lags and pairs",
@@ -753,7 +753,7 @@ TABLE: tuple[Row, ...] = (
         rows=True,
     ),
     _released(
-        assumption="public-constants",
+        assumption="data-independent-hyperparameters",
         compares="a record adds the same with all other records (divisor, clip norm, preparation)",
         evidence="updates without noise of two datasets and of both combined, by the first trial",
         null=_EXACT,

@@ -156,7 +156,7 @@ def a_copy_is_trained_without_noise(folder: Path) -> None:
     opacus(folder, late=late)
 
 
-@leaks("assumes", "public-constants")
+@leaks("assumes", "data-independent-hyperparameters")
 def records_in_the_initial_model(folder: Path) -> None:
     def setup(t: Any) -> None:
         t.net[0].weight.data.copy_(t.x[:16])

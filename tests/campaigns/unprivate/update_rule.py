@@ -78,7 +78,7 @@ def momentum_is_edited(folder: Path) -> None:
     opacus(folder, optimizer=lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9), after=after)
 
 
-@leaks("assumes", "public-constants")
+@leaks("assumes", "data-independent-hyperparameters")
 def the_rate_decays_when_the_target_is_drawn(folder: Path) -> None:
     def setup(t: Any) -> None:
         t.scheduler = schedulers.ExponentialLR(t.inner, 0.9)
@@ -86,7 +86,7 @@ def the_rate_decays_when_the_target_is_drawn(folder: Path) -> None:
     opacus(folder, setup=setup, after=lambda t: has_target(t) and t.scheduler.step())
 
 
-@leaks("assumes", "public-constants")
+@leaks("assumes", "data-independent-hyperparameters")
 def the_noise_decays_when_the_target_is_drawn(folder: Path) -> None:
     def setup(t: Any) -> None:
         t.scheduler = ExponentialNoise(t.opt, gamma=0.99)
@@ -94,7 +94,7 @@ def the_noise_decays_when_the_target_is_drawn(folder: Path) -> None:
     opacus(folder, setup=setup, after=lambda t: has_target(t) and t.scheduler.step())
 
 
-@leaks("assumes", "public-constants")
+@leaks("assumes", "data-independent-hyperparameters")
 def the_divisor_is_a_record(folder: Path) -> None:
     opacus(folder, setup=lambda t: setattr(t.opt, "expected_batch_size", 30.0 + float(t.x[TARGET, 0])))
 

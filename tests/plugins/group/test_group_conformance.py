@@ -55,7 +55,7 @@ def planned_and_made(tmp_path: Path, *overrides: str) -> tuple[dict[Name, Check]
 def by_name(outcomes: Iterable[object]) -> dict[Name, Check]:
     """All checks except those that no plan promises: products of layers, and the step on a neighbor."""
     checks = [c for c in outcomes if isinstance(c, Check) and c.note != "between any two layers"]
-    return {(c.assumption, c.observed, c.note): c for c in checks if c.assumption != "public-constants"}
+    return {(c.assumption, c.observed, c.note): c for c in checks if c.assumption != "data-independent-hyperparameters"}
 
 
 def test_the_plan_of_a_final_model_audit_foresees_what_few_looks_see(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_the_plan_of_a_final_model_audit_foresees_what_few_looks_see(tmp_path: P
 
 def test_the_plan_foresees_what_all_steps_see_where_all_are_seen(tmp_path: Path) -> None:
     planned, made = planned_and_made(tmp_path, "threat_model.access=all-iterates", "mechanism.steps=40")
-    name = ("contribution", "measured", "of an inserted canary, relative to rate * clip norm")
+    name = ("sensitivity", "measured", "of an inserted canary, relative to rate * clip norm")
     assert planned[name].detectable == pytest.approx(made[name].detectable, rel=0.1)
 
 

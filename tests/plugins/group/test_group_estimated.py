@@ -51,7 +51,7 @@ def audited(tmp_path: Path, *changes: tuple[str, str]) -> Audit:
 def test_an_audit_refutes_conforms_and_says_how_it_estimated(tmp_path: Path) -> None:
     audit = audited(tmp_path)
     assert {v.claim: v.verdict for v in audit.verdicts} == {"proved": "proved", "low": "refuted"}
-    assert audit.conformance.status == "conforms-within"
+    assert audit.conformance.status == "no-deviation-found"
     assert "mean updates estimated from 30 records" in audit.evidence[0].method
     assert all(check.p_value > 1e-3 for check in audit.checks)
     # The bound speaks of the mechanism, and the attack's access is what it was.
@@ -60,7 +60,7 @@ def test_an_audit_refutes_conforms_and_says_how_it_estimated(tmp_path: Path) -> 
 
 def test_planted_records_are_scored_by_estimates_too(tmp_path: Path) -> None:
     audit = audited(tmp_path, RECORDS, ("{id: low, ", "{id: low, "), (", refuted_by: attack, expect: refuted", ""))
-    assert audit.conformance.status == "conforms-within"
+    assert audit.conformance.status == "no-deviation-found"
     (update,) = [c for c in audit.checks if c.assumption == "update" and "at each step" not in c.test]
     assert update.p_value > 1e-3
 
@@ -75,7 +75,7 @@ def test_what_is_seen_depends_on_the_number_of_records(tmp_path: Path) -> None:
         prepared = prepare(load_specs([path], catalog).specs[0], catalog)
         foreseen[records] = detectable(prepared.audit.plan(prepared.spec, prepared.facts).checks)
     assert seen[30]["update"] > seen[300]["update"]
-    assert foreseen[30]["contribution"] > foreseen[300]["contribution"]
+    assert foreseen[30]["sensitivity"] > foreseen[300]["sensitivity"]
 
 
 def detectable(checks: Iterable[Check]) -> dict[str, float]:

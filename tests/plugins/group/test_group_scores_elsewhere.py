@@ -222,11 +222,11 @@ def diagnostics(folder: Path, catalog: Catalog, *overrides: str) -> list[Diagnos
 @pytest.mark.parametrize(
     ("overrides", "code", "path", "words"),
     [
-        (["audit.expect=conforms-within"], "bad-value", "audit.expect", "does not observe the training"),
+        (["audit.expect=no-deviation-found"], "bad-value", "audit.expect", "does not observe the training"),
         (["audit.canary={space: gradient, count: 9}"], "unsupported", "audit.canary", "cannot be combined with scores"),
         (["audit.score=loss"], "unsupported", "audit.score", "cannot be combined with scores"),
         (["audit.expected_from=50"], "unsupported", "audit.expected_from", "cannot be combined with scores"),
-        (["audit.twin=false"], "unsupported", "audit.twin", "cannot be combined with scores"),
+        (["audit.canary_free_run=false"], "unsupported", "audit.canary_free_run", "cannot be combined with scores"),
         (["audit.shard_runs=2"], "unsupported", "audit.shard_runs", "cannot be combined with scores"),
         (["audit.stop=settled"], "unsupported", "audit.stop", "the table is complete"),
         (
@@ -314,7 +314,7 @@ def test_a_run_is_supported_and_never_proved_and_its_conformance_is_not_run(tmp_
     upper = [f for f in audit.findings if f.bound == "upper"]
     assert upper
     assert all(any(a.name == "trained-as-declared" and a.status == "unchecked" for a in f.assumptions) for f in upper)
-    assert not any(a.name == "public-constants" for f in upper for a in f.assumptions)
+    assert not any(a.name == "data-independent-hyperparameters" for f in upper for a in f.assumptions)
     again = audited(spec, catalog, tmp_path).audits[0]
     assert again.stored_trials == 1
 

@@ -117,11 +117,11 @@ def test_no_theorem_and_an_attack_that_refutes(tmp_path: Path) -> None:
     assert all(math.isinf(finding.value) for finding in bounds)
     assert not [f for f in audit.findings if f.bound == "lower" and f.scope.pipeline == "declared"]
     assert not [f for f in audit.findings if "rules out noise" in f.method]
-    assert audit.conformance.status == "conforms-within"
+    assert audit.conformance.status == "no-deviation-found"
     notes = {check.note for check in audit.checks if check.assumption == "sampling"}
     assert {"batch size, phase 1", "batches of each epoch, phase 1", "batches of different epochs, phase 1"} <= notes
     left_out = [check for check in audit.checks if "depends on the epoch's other batches" in check.note]
-    assert {check.assumption for check in left_out} == {"update", "fresh-noise"}
+    assert {check.assumption for check in left_out} == {"update", "independent-noise"}
 
 
 def test_too_large_batches_are_refused(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_much_noise_hides_who_is_there(tmp_path: Path) -> None:
     for seed in (1, 2, 3):
         (audit,) = dpspec.run(written(tmp_path, quiet.replace("seed: 3", f"seed: {seed}"))).audits
         assert [v.verdict for v in audit.verdicts] == ["open"] * 6
-        assert audit.conformance.status == "conforms-within"
+        assert audit.conformance.status == "no-deviation-found"
 
 
 @pytest.mark.parametrize(("epsilon", "sigma"), [(0.0, 1.0), (0.5, 1.0), (1.0, 0.7)])

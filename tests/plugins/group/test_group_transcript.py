@@ -59,7 +59,7 @@ def test_bounds_cover_it_and_the_attack_speaks_of_it_alone(tmp_path: Path) -> No
     reasons = [v.reason for v in audit.verdicts]
     assert "The attack (one-run, transcript) rejects the claim" in reasons[2]
     assert "attack" not in reasons[3]  # by data sets that attain the bound, which say nothing of what ran
-    assert audit.conformance.status == "conforms-within"
+    assert audit.conformance.status == "no-deviation-found"
     assert {e.scope.access for e in audit.evidence} == {"transcript"}
     upper = {f.scope.access for f in audit.findings if f.bound == "upper" and f.quantity == "epsilon"}
     assert upper == {"transcript"}
@@ -98,7 +98,7 @@ def test_of_the_expected_update_nothing_hides_in_sampling(tmp_path: Path) -> Non
 def test_records_many_runs_and_opacus(tmp_path: Path, changes: list[tuple[str, str]]) -> None:
     audit = audited(tmp_path, *changes)
     assert [v.verdict for v in audit.verdicts[:2]] == ["proved", "proved"]
-    assert audit.conformance.status == "conforms-within"
+    assert audit.conformance.status == "no-deviation-found"
     assert {e.scope.access for e in audit.evidence} == {"transcript"}
 
 

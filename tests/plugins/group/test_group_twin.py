@@ -67,13 +67,13 @@ def test_what_is_not_seen_without_it_is_said(tmp_path: Path) -> None:
     )
     said = [
         any(one.startswith(sentence) for one in limits(ran(tmp_path, more)))
-        for more in ("", ", twin: false", ", twin: false, runs: 2")
+        for more in ("", ", canary_free_run: false", ", canary_free_run: false, runs: 2")
     ]
     assert said == [False, True, False]
 
 
 def test_the_attack_is_the_same_and_the_result_says_what_is_missing(tmp_path: Path) -> None:
-    both, alone = audited(tmp_path, ""), audited(tmp_path, ", twin: false")
+    both, alone = audited(tmp_path, ""), audited(tmp_path, ", canary_free_run: false")
     assert [(v.claim, v.verdict, v.upper) for v in alone.verdicts] == [
         (v.claim, v.verdict, v.upper) for v in both.verdicts
     ]
@@ -83,16 +83,16 @@ def test_the_attack_is_the_same_and_the_result_says_what_is_missing(tmp_path: Pa
     assert "accuracy" in {f.quantity for f in both.findings}
     assert "accuracy" not in {f.quantity for f in alone.findings}
     assert {e.method for e in alone.evidence} == {"one-run, transcript, no canary-free run"}
-    assert alone.conformance.status == "conforms-within"
+    assert alone.conformance.status == "no-deviation-found"
     made = {(c.assumption, c.note) for c in both.checks}
     missing = made - {(c.assumption, c.note) for c in alone.checks}
-    assert {assumption for assumption, _ in missing} == {"fresh-noise"}
+    assert {assumption for assumption, _ in missing} == {"independent-noise"}
     assert len(missing) == 2
     assert {c for c in alone.checks if (c.assumption, c.note) not in made} == set()
 
 
 def test_what_is_planned_costs_less_and_promises_no_more(tmp_path: Path) -> None:
-    both, alone = plan(tmp_path, ""), plan(tmp_path, ", twin: false")
+    both, alone = plan(tmp_path, ""), plan(tmp_path, ", canary_free_run: false")
     assert alone.seconds is not None
     assert both.seconds is not None
     assert alone.seconds < both.seconds
@@ -101,13 +101,13 @@ def test_what_is_planned_costs_less_and_promises_no_more(tmp_path: Path) -> None
 
 def test_a_twin_that_is_written_is_that_which_is_left_out(tmp_path: Path) -> None:
     """Trials that were stored without the key are those of a spec that asks for what they have."""
-    inputs = [prepared(tmp_path, twin) for twin in ("", ", twin: true", ", twin: false")]
+    inputs = [prepared(tmp_path, twin) for twin in ("", ", canary_free_run: true", ", canary_free_run: false")]
     left_out, true, false = (of.audit.trial_inputs(of.spec) for of in inputs)
     assert left_out == true != false
 
 
 def test_claims_about_the_twin_are_refused(tmp_path: Path) -> None:
-    path = written(tmp_path, ", twin: false", SPEC.replace("claims:\n", ACCURATE))
+    path = written(tmp_path, ", canary_free_run: false", SPEC.replace("claims:\n", ACCURATE))
     (found,) = check(load_specs([path], CATALOG).specs[0], CATALOG)
     assert (found.code, found.path) == ("unsupported", ("claims", 0))
-    assert "claim 'accurate' needs the canary-free run, which twin: false disables" in found.message
+    assert "claim 'accurate' needs the canary-free run, which canary_free_run: false disables" in found.message

@@ -247,7 +247,7 @@ def test_a_table_of_users_is_bounded_attacked_and_judged(tmp_path: Path) -> None
         ("as-of-a-visit", "refuted"),
         ("useful", "supported"),
     ]
-    assert audit.conformance.status == "conforms-within"
+    assert audit.conformance.status == "no-deviation-found"
     assert audit.verdicts[1].text == "epsilon <= 2.757 at delta = 1e-5 for one user (at most 4 records)"
     assert "one user (at most 4 records)" in audit.verdicts[1].reason
     assert {e.scope.unit for e in audit.evidence} == {f.scope.unit for f in audit.findings} - {"record"}

@@ -475,7 +475,7 @@ def test_an_audit_with_laplace_noise(tmp_path: Path) -> None:
     assert [f.method for f in printed] == ["Lemma D.2 and its total, in units of the spec"]
     assert all(f.printed is not None and f.printed.refuted for f in printed)
     assert {s.name for s in audit.series if isinstance(s, Series)} >= {"epsilon-by-threshold", "epsilon-by-steps"}
-    assert audit.conformance.status == "conforms-within"
+    assert audit.conformance.status == "no-deviation-found"
 
 
 def test_what_laplace_noise_loses_falls_back_to_plain_noise(tmp_path: Path) -> None:

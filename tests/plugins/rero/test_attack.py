@@ -127,8 +127,8 @@ def test_success_stays_below_the_bound_and_well_above_guessing(tmp_path: Path, n
     assert {c.assumption for c in checks} >= {
         "steps",
         "noise-scale",
-        "noise-isotropy",
-        "fresh-noise",
+        "per-layer-noise",
+        "independent-noise",
         "sampling",
         "clipping",
     }

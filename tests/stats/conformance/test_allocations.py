@@ -294,4 +294,4 @@ def test_of_what_rests_on_the_past_first_steps_alone_are_foreseen(looks: int | N
     measured = as_declared(run).measured
     assert measured is not None
     assert (measured.seen, measured.steps) == (looks or EPOCH * EPOCHS, first)
-    assert {"noise-scale", "noise-isotropy", "update"} <= {check.assumption for check in foresee(run)}
+    assert {"noise-scale", "per-layer-noise", "update"} <= {check.assumption for check in foresee(run)}

@@ -63,13 +63,13 @@ def changed(path, value, phase=PHASE):
         (["steps"], 201, "steps"),
         (["noise", "statistic"], lambda v: 0.9 * v, "noise-scale"),
         (["noise_log", "statistic"], lambda v: 1.1 * v, "noise-scale"),
-        (["noise_log", "lag"], {"lag": 50, "products": -20_000.0}, "fresh-noise"),
-        (["noise_log", "pair"], 2900.0, "fresh-noise"),
-        (["noise_log", "twin", "largest"], 2900.0, "fresh-noise"),
-        (["measured", "coordinates", "least"], 1.0, "noise-isotropy"),
+        (["noise_log", "lag"], {"lag": 50, "products": -20_000.0}, "independent-noise"),
+        (["noise_log", "pair"], 2900.0, "independent-noise"),
+        (["noise_log", "twin", "largest"], 2900.0, "independent-noise"),
+        (["measured", "coordinates", "least"], 1.0, "per-layer-noise"),
         (["measured", "drift", "total"], 3000.0, "update"),
-        (["measured", "lag", "total"], 3000.0, "fresh-noise"),
-        (["signal", "draws"], 2.0, "contribution"),
+        (["measured", "lag", "total"], 3000.0, "independent-noise"),
+        (["signal", "draws"], 2.0, "sensitivity"),
         (["sampling_log", "batches", 0], {"steps": 200, "total": 22_000, "squares": 2_440_000}, "sampling"),
         (["sampling_log", "batches", 0, "squares"], 200 * 100**2, "sampling"),
         (["sampling_log", "batches", 0, "spread"], lambda v: round(1.1 * v), "sampling"),
@@ -121,7 +121,7 @@ def test_shuffled_batches_are_held_against_their_epochs():
     drawn = [c.note.partition(",")[0] for c in checks if c.note.endswith("phase 1")]
     assert drawn == ["batch size", "batches of each epoch", "batches of different epochs"]
     left = {(c.assumption, c.detectable) for c in checks if "depends on the epoch's other batches" in c.note}
-    assert left == {("update", None), ("fresh-noise", None)}
+    assert left == {("update", None), ("independent-noise", None)}
     assert changed(["sampling_log", "batches", 0, "total"], lambda v: v - 1, phase)
     assert changed(["sampling_log", "batches", 0, "early"], lambda v: v + 1, phase)
 
@@ -164,11 +164,11 @@ def test_looks_are_spread_evenly(steps, looks, seen):
 
 def test_less_is_foreseen_of_a_backend_that_shows_less():
     names = {c.assumption for c in expectations.foresee(run(capabilities=("iterates",)))}
-    assert names == {"steps", "noise-scale", "noise-isotropy", "update", "fresh-noise"}
+    assert names == {"steps", "noise-scale", "per-layer-noise", "update", "independent-noise"}
     assert {c.observed for c in expectations.foresee(run(capabilities=("sampling-log",)))} == {"reported"}
     assert list(expectations.foresee(run(capabilities=()))) == []
     quiet = FrozenMap({**PHASE, "noise_multiplier": 0.0})
-    assert {c.assumption for c in expectations.foresee(run(quiet))} == {"steps", "sampling", "clipping", "contribution"}
+    assert {c.assumption for c in expectations.foresee(run(quiet))} == {"steps", "sampling", "clipping", "sensitivity"}
 
 
 def test_two_phases_are_tested_apart():
@@ -184,8 +184,8 @@ def test_what_speaks_of_rows_is_kept_inside_and_marked():
     assert not set(kept["internal"]) & set(kept)
     private = [c for c in table.checks([PHASE], [FrozenMap(kept)]) if c.privacy == "data-dependent"]
     public = [c for c in table.checks([PHASE], [FrozenMap(kept)]) if c.privacy == "public"]
-    assert {c.assumption for c in private} >= {"noise-scale", "update", "contribution", "clipping"}
-    assert {c.assumption for c in public} == {"steps", "noise-scale", "fresh-noise", "sampling"}
+    assert {c.assumption for c in private} >= {"noise-scale", "update", "sensitivity", "clipping"}
+    assert {c.assumption for c in public} == {"steps", "noise-scale", "independent-noise", "sampling"}
     assert all(c.privacy == "public" for c in table.checks([PHASE], [FrozenMap(kept)], privacy="public"))
     without = FrozenMap({key: value for key, value in kept.items() if key != "internal"})
     assert [c.test for c in table.checks([PHASE], [without])] == [c.test for c in public]
@@ -198,7 +198,7 @@ LOGS = {"batches": "sampling_log", "noise": "noise_log", "norms": "norm_log"}
 def status(runs):
     checks = list(table.of_runs([Phase.of(phase) for phase in THREE.phases], runs))
     promised = list(expectations.foresee(THREE))
-    return conformance_of("conforms-within", checks, len(checks), promised, executed=True).status
+    return conformance_of("no-deviation-found", checks, len(checks), promised, executed=True).status
 
 
 def without(run, what):
@@ -212,7 +212,7 @@ def without(run, what):
 @pytest.mark.parametrize("number", [0, 2])
 def test_one_silent_run_among_three_deviates(what, number):
     runs = [expectations.as_declared(THREE)] * 3
-    assert status(runs) == "conforms-within"
+    assert status(runs) == "no-deviation-found"
     runs[number] = without(runs[number], what)
     assert status(runs) == "deviates"
 
@@ -221,7 +221,9 @@ def test_runs_without_logs_conform_but_runs_with_empty_logs_deviate():
     run = expectations.as_declared(THREE)
     assert status([run, RunEvidence(told=ReportedSteps()), run]) == "deviates"
     # Of many runs only the first ones are logged; of some, released models are not counted either.
-    assert status([run, run, run, RunEvidence(), RunEvidence(steps=run.steps, states=run.states)]) == "conforms-within"
+    assert (
+        status([run, run, run, RunEvidence(), RunEvidence(steps=run.steps, states=run.states)]) == "no-deviation-found"
+    )
 
 
 def test_a_second_run_that_reports_nothing_is_missing():
@@ -230,8 +232,8 @@ def test_a_second_run_that_reports_nothing_is_missing():
     silent = replace(whole, noise_log=replace(whole.noise_log, twin=None))
     promised = list(expectations.foresee(plan))
     found = [list(table.of_runs([Phase.of(PHASE)], [one])) for one in (whole, silent)]
-    names = [conformance_of("conforms-within", made, 20, promised, executed=True).status for made in found]
-    assert names == ["conforms-within", "checks-missing"]
+    names = [conformance_of("no-deviation-found", made, 20, promised, executed=True).status for made in found]
+    assert names == ["no-deviation-found", "checks-missing"]
 
 
 def test_each_sampling_scheme_has_rows():

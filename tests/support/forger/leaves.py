@@ -13,7 +13,7 @@ Path: TypeAlias = tuple[str | int, ...]
 #: Words of which a result says one: each is changed into the others.
 WORDS = (
     ("contradicted", "refuted", "proved", "supported", "open"),
-    ("conforms-within", "deviates", "not-run"),
+    ("no-deviation-found", "deviates", "not-run"),
     ("certified", "theorem", "statistical", "approximate"),
     ("upper", "lower", "estimate"),
     ("public", "data-dependent", "per-record"),

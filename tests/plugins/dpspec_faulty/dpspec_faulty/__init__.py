@@ -54,7 +54,9 @@ def _backend(kind: str, summary: str, properties: Mapping[str, dps.Json], traine
         capabilities=dps.CAPABILITIES,
         trainer=f"dpspec_faulty.backend:{trainer}",
         constants=dps.Assumption(
-            name="public-constants", status="by-construction", text="divisor, rate and clip norm are the job's"
+            name="data-independent-hyperparameters",
+            status="by-construction",
+            text="divisor, rate and clip norm are the job's",
         ),
     )
 

@@ -14,6 +14,8 @@ def dpspec_backends():
         capabilities=frozenset({"iterates", "gradient-canaries", "sampling-log", "noise-log", "norm-log"}),
         trainer="dpspec_own_loop.loop:OwnLoop",
         constants=dps.Assumption(
-            name="public-constants", status="by-construction", text="divisor, rate and clip norm are the job's"
+            name="data-independent-hyperparameters",
+            status="by-construction",
+            text="divisor, rate and clip norm are the job's",
         ),
     )

@@ -12,7 +12,7 @@ DPSPEC_API = 1
 
 #: Whether constants of a run depend on records: none does, whichever of the backends below runs.
 _CONSTANTS = dps.Assumption(
-    name="public-constants",
+    name="data-independent-hyperparameters",
     status="by-construction",
     text="clip norm, matrix, separation and divisor are the job's, whatever the records are",
 )

@@ -32,7 +32,7 @@ _ATTAINED = "a record in the worst slot whose gradient has the clip norm and one
 
 _ASSUMPTIONS = kit.dp_sgd_assumptions(
     noise_scale="the noise is C^-1 Z, with Gaussian Z of the declared scale",
-    fresh_noise="the rows of Z, and what the nodes of a tree add, are independent",
+    independent_noise="the rows of Z, and what the nodes of a tree add, are independent",
     sampling="batches are cyclic: a record takes part once in every separation steps",
 )
 
