@@ -63,10 +63,10 @@ def _audit(audit: AuditResult) -> Iterator[str]:
                 "Conformance means that no test found a deviation. Deviations below the detection limits, and of kinds "
                 "that no test covers, remain possible."
             )
-            if _single_run(audit):
+            if _without_second_run(audit):
                 yield (
-                    f"{name} was trained once, without a canary-free run: its tests cannot detect noise that is the "
-                    "same in every run."
+                    f"{name} was trained without a canary-free run: its tests cannot detect noise that is the same "
+                    "in every run."
                 )
         elif conformance == "checks-missing":
             yield f"Planned checks of {name} are missing: the deviations that they would detect are unknown."
@@ -81,8 +81,8 @@ def _audit(audit: AuditResult) -> Iterator[str]:
         yield f"Some upper values of {name} hold only between neighbours of the kind {kind!r}."
 
 
-def _single_run(audit: AuditResult) -> bool:
-    """Whether no check compared the run with a second one."""
+def _without_second_run(audit: AuditResult) -> bool:
+    """Whether the audit has no canary-free run to compare with."""
     options = audit.document.get("audit")
     return isinstance(options, Mapping) and options.get("canary_free_run") is False
 

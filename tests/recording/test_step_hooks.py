@@ -19,22 +19,47 @@ def optimizer() -> torch.optim.Optimizer:
     return torch.optim.SGD([parameter], lr=0.1)
 
 
-def test_hooks_that_run_between_the_recorder_and_the_step_are_found() -> None:
+def test_hooks_of_the_script_run_outside_of_the_recorder_s() -> None:
     of, seen = optimizer(), []
+    early = of.register_step_pre_hook(lambda *_: seen.append("early"))  # type: ignore[func-returns-value]
     hooks = StepHooks(of, lambda: seen.append("before"), lambda: seen.append("after"))
-    of.step()
-    assert (hooks.ordered, hooks.disordered) == (True, 0)
     of.register_step_pre_hook(lambda *_: seen.append("pre"))  # type: ignore[func-returns-value]
     of.register_step_post_hook(lambda *_: seen.append("post"))  # type: ignore[func-returns-value]
     of.step()
+    assert seen == ["early", "pre", "before", "after", "post"]
+    early.remove()
+    of.step()
+    assert seen[5:] == ["pre", "before", "after", "post"]
+    assert (hooks.ordered, hooks.disordered) == (True, 0)
+    hooks.remove()
+    of.step()
+    assert seen[9:] == ["pre", "post"]
+
+
+def test_a_hook_may_remove_itself_during_a_step() -> None:
+    of, seen = optimizer(), []
+    hooks = StepHooks(of, lambda: seen.append("before"), lambda: seen.append("after"))
+
+    def once(*_: Any) -> None:
+        seen.append("once")
+        handle.remove()
+
+    handle = of.register_step_pre_hook(once)
+    of.step()
+    of.step()
+    assert seen == ["once", "before", "after", "before", "after"]
+    assert hooks.disordered == 0
+
+
+def test_a_step_without_the_recorder_s_hook_before_it_is_found() -> None:
+    of: Any = optimizer()
+    hooks = StepHooks(of, lambda: None, lambda: None)
+    kept, of._optimizer_step_pre_hooks = of._optimizer_step_pre_hooks, {}
+    of.step()
+    of._optimizer_step_pre_hooks = kept
     assert (hooks.ordered, hooks.disordered) == (False, 1)
     of.step()
     assert (hooks.ordered, hooks.disordered) == (True, 1)
-    of.register_step_pre_hook(lambda *_: seen.append("late"))  # type: ignore[func-returns-value]
-    hooks.put_last()
-    of.step()
-    assert (hooks.ordered, hooks.disordered) == (True, 1)
-    assert seen[-5:] == ["pre", "late", "before", "after", "post"]
 
 
 def test_a_hook_that_is_put_before_the_recorder_s_after_the_step_is_found() -> None:

@@ -87,7 +87,7 @@ class OpacusWatch:
             begin = [use, sums.compare, self.recomputed.expect, self._probe, self._begin_sum]
             self._wrap(optimizer, "clip_and_accumulate", begin, [self._after_sum])
         self._hooks = StepHooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after))
-        self._wrap(optimizer, "add_noise", [self._hooks.put_last, use, sums.use, self._enter], [self._after_noise])
+        self._wrap(optimizer, "add_noise", [use, sums.use, self._enter], [self._after_noise])
         self._wrap(optimizer, "scale_grad", [self._before_scaling], [self._after_scaling])
         self._undo.append(self._hooks.remove)
         guarded(lambda: self.replaced.check(self._wrappers))

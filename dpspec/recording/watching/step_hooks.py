@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FunctionType
@@ -18,7 +19,25 @@ _FUNCTIONS = ("_generate_noise", "_check_processed_flag", "_mark_as_processed")
 #: Packages whose wrappers of ``step`` count calls, measure time or move data, and call the method.
 _WRAPPERS = ("torch", "accelerate", "lightning", "pytorch_lightning", "lightning_fabric")
 
-_BEFORE, _AFTER = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+_BEFORE = "_optimizer_step_pre_hooks"
+
+
+class _HooksAndLast(UserDict[int, Any]):
+    """The hooks of a script before a step, followed by one of the recorder.
+
+    A hook may remove itself or add others while torch runs the hooks, because torch iterates over a list.
+    """
+
+    def __init__(self, hooks: Any, last: Callable[..., None]) -> None:
+        # not a copy: handles of earlier hooks refer to this dictionary
+        self.data: Any = hooks
+        self.last = [last]
+
+    def values(self) -> Any:
+        return [*self.data.values(), *self.last]
+
+    def move_to_end(self, key: int, last: bool = True) -> None:
+        self.data.move_to_end(key, last)
 
 
 class StepHooks:
@@ -27,46 +46,40 @@ class StepHooks:
     Otherwise changes by those hooks would be attributed to the step.
 
     Attributes:
-        ordered: Whether, at the last step, no other hook of the optimizer ran between ``before`` and ``after``.
-        disordered: The number of steps at which one did.
+        ordered: Whether both were called at the last step, and no other hook of the optimizer ran between them.
+        disordered: The number of steps for which this is false.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, before: Callable[[], None], after: Callable[[], None]) -> None:
-        self._optimizer, self._observe_before, self._observe_after = optimizer, before, after
-        self._before = optimizer.register_step_pre_hook(lambda *_: self._begin())
-        self._after = optimizer.register_step_post_hook(lambda *_: self._end())
-        self._move(_AFTER, self._after, last=False)
-        self.ordered, self.disordered = True, 0
-
-    def put_last(self) -> None:
-        """Move ``before`` behind all other hooks. Call this before the optimizer runs its hooks."""
-        self._move(_BEFORE, self._before, last=True)
+        self._optimizer: Any = optimizer
+        self._observe_before, self._observe_after = before, after
+        self._before = _HooksAndLast(self._optimizer._optimizer_step_pre_hooks, self._begin)
+        setattr(self._optimizer, _BEFORE, self._before)
+        self._after = optimizer.register_step_post_hook(self._end)
+        self._put_first()
+        self._began, self.ordered, self.disordered = False, True, 0
 
     def remove(self) -> None:
-        """Remove both hooks."""
-        self._before.remove()
+        """Remove both hooks. The hooks of the script stay, and their handles remain valid."""
+        self._before.last.clear()
         self._after.remove()
 
-    def _begin(self) -> None:
-        self.ordered = self._is_at(_BEFORE, self._before, -1)
+    def _begin(self, *_: Any) -> None:
+        self._began = True
         self._observe_before()
         # torch iterates over the hooks before a step now, and order can only be changed among those after it
-        self._move(_AFTER, self._after, last=False)
+        self._put_first()
 
-    def _end(self) -> None:
-        self.ordered = self.ordered and self._is_at(_AFTER, self._after, 0)
+    def _end(self, *_: Any) -> None:
+        ids = list(getattr(self._optimizer, "_optimizer_step_post_hooks", ()))
+        self.ordered, self._began = self._began and ids[:1] == [self._after.id], False
         self.disordered += not self.ordered
         self._observe_after()
-        self.put_last()
 
-    def _move(self, name: str, handle: Any, *, last: bool) -> None:
-        """Move a hook to an end; nothing if it is gone or the optimizer keeps its hooks in another way."""
+    def _put_first(self) -> None:
+        """Move the hook after a step before the others; nothing if it is gone or torch keeps hooks in another way."""
         with contextlib.suppress(AttributeError, KeyError, TypeError):
-            getattr(self._optimizer, name).move_to_end(handle.id, last=last)
-
-    def _is_at(self, name: str, handle: Any, place: int) -> bool:
-        ids = list(getattr(self._optimizer, name, ()))
-        return bool(ids) and ids[place] == handle.id
+            self._optimizer._optimizer_step_post_hooks.move_to_end(self._after.id, last=False)
 
 
 class ReplacedMethods:

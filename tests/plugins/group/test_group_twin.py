@@ -61,15 +61,12 @@ def audited(folder: Path, twin: str) -> Audit:
 
 
 def test_what_is_not_seen_without_it_is_said(tmp_path: Path) -> None:
-    """Two trials are held against each other."""
-    sentence = (
-        "alone was trained once, without a canary-free run: its tests cannot detect noise that is the same in every"
-    )
+    sentence = "alone was trained without a canary-free run: its tests cannot detect noise that is the same in every"
     said = [
         any(one.startswith(sentence) for one in limits(ran(tmp_path, more)))
         for more in ("", ", canary_free_run: false", ", canary_free_run: false, runs: 2")
     ]
-    assert said == [False, True, False]
+    assert said == [False, True, True]
 
 
 def test_the_attack_is_the_same_and_the_result_says_what_is_missing(tmp_path: Path) -> None:
@@ -86,9 +83,9 @@ def test_the_attack_is_the_same_and_the_result_says_what_is_missing(tmp_path: Pa
     assert alone.conformance.status == "no-deviation-found"
     made = {(c.assumption, c.note) for c in both.checks}
     missing = made - {(c.assumption, c.note) for c in alone.checks}
-    assert {assumption for assumption, _ in missing} == {"independent-noise"}
-    assert len(missing) == 2
-    assert {c for c in alone.checks if (c.assumption, c.note) not in made} == set()
+    assert missing == {("independent-noise", "at every lag, of every two steps, and of two runs")}
+    others = {(c.assumption, c.note) for c in alone.checks} - made
+    assert others == {("independent-noise", "at every lag and of every two steps")}
 
 
 def test_what_is_planned_costs_less_and_promises_no_more(tmp_path: Path) -> None:
@@ -96,7 +93,10 @@ def test_what_is_planned_costs_less_and_promises_no_more(tmp_path: Path) -> None
     assert alone.seconds is not None
     assert both.seconds is not None
     assert alone.seconds < both.seconds
-    assert len(both.checks) - len(alone.checks) == 2
+    assert len(both.checks) == len(alone.checks)
+    assert {c.note for c in both.checks} - {c.note for c in alone.checks} == {
+        "at every lag, of every two steps, and of two runs"
+    }
 
 
 def test_a_twin_that_is_written_is_that_which_is_left_out(tmp_path: Path) -> None:
