@@ -8,13 +8,16 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from dpspec.accounting import EqualMembers, Mixture, Pair, RandomAllocation, TruncatedPoisson
+from dpspec import accounting  # loads numpy at the first use
 from dpspec.contract import Phase
 
+if TYPE_CHECKING:
+    from dpspec.accounting import Mixture, Pair, TruncatedPoisson
+
 #: Pairs with the number of compositions of each.
-Composed: TypeAlias = tuple[tuple[Pair, int], ...]
+Composed: TypeAlias = "tuple[tuple[Pair, int], ...]"
 
 #: Below this noise, in clip norms, the bound of random allocation assumes that its steps are revealed.
 MIN_ALLOCATED_NOISE: Final = 0.1
@@ -60,8 +63,8 @@ class SchemeTheory:
         """A pair that one step attains on some data."""
         rate = phase.rate()
         if rate < 1.0:
-            return Mixture.poisson(group_size, rate, phase.noise_multiplier)
-        return Mixture.full(group_size, phase.noise_multiplier)
+            return accounting.Mixture.poisson(group_size, rate, phase.noise_multiplier)
+        return accounting.Mixture.full(group_size, phase.noise_multiplier)
 
     def log_hidden(self, phase: Phase, group_size: int, records: int) -> float:
         """ln of the probability that no member is in a batch of the phase; 0 if unknown."""
@@ -88,7 +91,7 @@ class _Fixed(SchemeTheory):
 
     def step(self, phase: Phase, group_size: int, records: int) -> Mixture:
         size = int(phase["sampling"]["batch_size"])
-        return Mixture.fixed(group_size, records - group_size, size, phase.noise_multiplier)
+        return accounting.Mixture.fixed(group_size, records - group_size, size, phase.noise_multiplier)
 
     def min_records(self, group_size: int, records: int) -> int:
         return max(records - group_size, 0)
@@ -112,7 +115,7 @@ class _Truncated(SchemeTheory):
     @staticmethod
     def _capped(phase: Phase, group_size: int, smaller: int, fewest: int = 0) -> TruncatedPoisson:
         cap = int(phase["sampling"]["max_batch"])
-        return TruncatedPoisson(group_size, phase.rate(), cap, smaller, phase.noise_multiplier, fewest)
+        return accounting.TruncatedPoisson(group_size, phase.rate(), cap, smaller, phase.noise_multiplier, fewest)
 
 
 class _Shuffled(SchemeTheory):
@@ -129,7 +132,7 @@ class _Shuffled(SchemeTheory):
 
     def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
         batches = -(-records // int(phase["sampling"]["batch_size"]))
-        return ((Mixture.full(group_size, phase.noise_multiplier), -(-phase.steps // batches)),)
+        return ((accounting.Mixture.full(group_size, phase.noise_multiplier), -(-phase.steps // batches)),)
 
     def log_hidden(self, phase: Phase, group_size: int, records: int) -> float:
         return 0.0
@@ -152,17 +155,21 @@ class _Allocated(SchemeTheory):
         each = sigma if group_size == 1 else sigma / math.sqrt(group_size) * (1.0 - _LAST_PLACE)
         if each < MIN_ALLOCATED_NOISE:
             # No step has more than k members, and all steps have k r: the squared shifts sum to at most k^2 r.
-            return ((Mixture.full(group_size, sigma), epochs * times),)
+            return ((accounting.Mixture.full(group_size, sigma), epochs * times),)
         short, longer = divmod(steps, times)
         blocks = ((short, times - longer), (short + 1, longer))
-        return tuple((RandomAllocation(length, each), epochs * group_size * count) for length, count in blocks if count)
+        return tuple(
+            (accounting.RandomAllocation(length, each), epochs * group_size * count)
+            for length, count in blocks
+            if count
+        )
 
     def revealed(self, phase: Phase, group_size: int) -> Composed:
         """Dominating pairs with the shared steps revealed (Theorem 2); none out of its range."""
-        if not self.is_alike(phase, group_size) or not 1 < group_size <= RandomAllocation.most_members:
+        if not self.is_alike(phase, group_size) or not 1 < group_size <= accounting.RandomAllocation.most_members:
             return ()
         epochs, steps = self.epochs(phase)
-        return ((RandomAllocation(steps, phase.noise_multiplier, group_size), epochs),)
+        return ((accounting.RandomAllocation(steps, phase.noise_multiplier, group_size), epochs),)
 
     def is_alike(self, phase: Phase, members: int) -> bool:
         """Whether ``members`` with one gradient are in range: their pair is attained."""
@@ -172,10 +179,10 @@ class _Allocated(SchemeTheory):
         """The pair of ``members`` with one gradient; if 0 or out of range, the sum over an epoch with all members."""
         epochs, steps = self.epochs(phase)
         if members and self.is_alike(phase, members):
-            kind = RandomAllocation if members == 1 else EqualMembers
+            kind = accounting.RandomAllocation if members == 1 else accounting.EqualMembers
             return ((kind(steps, phase.noise_multiplier, members), epochs),)
         shift = group_size * phase.sampling.batches_per_epoch / math.sqrt(steps) * (1.0 - 2.0 * _LAST_PLACE)
-        return ((Mixture([shift], [1.0], phase.noise_multiplier), epochs),)
+        return ((accounting.Mixture([shift], [1.0], phase.noise_multiplier), epochs),)
 
     def log_hidden(self, phase: Phase, group_size: int, records: int) -> float:
         return -math.inf  # every member is in every epoch

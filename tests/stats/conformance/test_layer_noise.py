@@ -158,7 +158,7 @@ def test_rounding_is_taken_off() -> None:
     [
         ("squares", {"a": 1000.0}, "squares must name two layers"),
         ("squares", {"a": 1000.0, "b": 950.0, "c": 1.0}, "squares must name two layers"),
-        ("product", 980.0, "product must be at most that of the lengths"),
+        ("product", 980.0, "product must be at most the product of the norms"),
         ("product", float("nan"), "product must be a number"),
         ("squares", {"a": 1000.0, "b": -1.0}, "squares.b must be a number from 0"),
         ("planned", 999, "planned must be at least count"),
