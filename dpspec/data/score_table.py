@@ -287,7 +287,7 @@ def read_table(directory: str | Path, options: Mapping[str, Any], group_size: in
     Args:
         directory: The folder that the path is relative to.
         options: ``path``, ``coin`` and ``score``, optionally ``group_size``, ``id`` and ``rows``.
-        group_size: The group size of all rows, if there is no column for it.
+        group_size: The group size of all rows, if the table has no such column.
 
     Raises:
         DataError: The table is invalid. The error's key is the path in the spec.

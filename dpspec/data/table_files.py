@@ -1,4 +1,4 @@
-"""Data kinds ``csv`` and ``parquet``: tables with named columns, one of them the label."""
+"""Data kinds ``csv`` and ``parquet``: tables with named columns, including the label."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Csv(TableOfUsers):
             records = sum(1 for _ in lines)
         shape = (table.columns.width,)
         if not records:
-            raise DataError(f"{table.file}: is empty: there are no records after the header")
+            raise DataError(f"{table.file}: is empty: no record follows the header")
         check_count(table.file, (records, *shape))
         key = {"kind": "csv", "file": sha256(table.file), "columns": list(table.features), **self.table_key()}
         if self.options.get("missing"):
@@ -211,7 +211,9 @@ class Parquet(TableOfUsers):
         files = self._files()
         counts, layouts = zip(*map(self._described, files), strict=True)
         if layouts[-1] != layouts[0]:
-            raise DataError(f"{files[-1]}: the features differ from those of {files[0]}; list them under columns")
+            raise DataError(
+                f"{files[-1]}: the features differ from the features of {files[0]}; list them under columns"
+            )
         shape = (layouts[0].width,)
         for file, count in zip(files, counts, strict=True):
             check_count(file, (count, *shape))

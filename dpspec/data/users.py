@@ -171,7 +171,7 @@ def check_user_options(options: FrozenMap) -> None:
         raise DataError(f"{bounds[0]} needs the key user, the column with the user of each record", bounds[0])
     if len(bounds) == 2:
         raise DataError(
-            "records_per_user rejects users with more records, max_records_per_user drops records; use one of them",
+            "records_per_user rejects users with more records, max_records_per_user drops records; use one of the two",
             "records_per_user",
         )
     if options.get("size") is not None:

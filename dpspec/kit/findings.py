@@ -32,7 +32,7 @@ def series(
 ) -> dps.Series:
     """Create a series of named ``columns`` of equal length. Non-finite floats become empty (None).
 
-    Drawing options are those of ``dpspec.contract.Series.plot``; without ``y`` the series is only a table. ``units``
+    ``dpspec.contract.Series.plot`` describes the drawing options; without ``y`` the series is only a table. ``units``
     maps columns to units. ``upper`` and ``lower`` are the columns with bounds, which reports round up and down.
     """
     plot: dict[str, dps.Json] = {"kind": kind, "x": x, "y": list(y), "by": by, "band": list(band), "log": list(log)}
@@ -124,7 +124,7 @@ def executed_scope(
         adversary: See ``Scope``.
         data: ``this`` dataset, or ``planted`` if the canaries are among other canaries.
         records: Number of records of the smaller neighbor, the minimum of the scope.
-        access: What the adversary saw. Default: the threat model's.
+        access: Access of the adversary. Default: the threat model's.
         record: See ``Scope``.
         neighbours: See ``Scope``.
     """
@@ -153,7 +153,7 @@ def theorem_upper(
     assumptions: Sequence[dps.Assumption] = (),
     printed: dps.Printed | None = None,
 ) -> dps.Finding:
-    """An upper bound by a proved formula evaluated in float64; ``inf`` if there is none."""
+    """An upper bound by a proved formula evaluated in float64; ``inf`` for no bound."""
     return dps.Finding(
         quantity=quantity,
         value=value,
@@ -192,7 +192,7 @@ def lower_from(
         privacy: Privacy label of the finding.
 
     Raises:
-        ValueError: There is no delta for a bound on epsilon, or evidence of this kind yields no bound.
+        ValueError: A bound on epsilon has no delta, or evidence of this kind yields no bound.
     """
     from dpspec.stats import binomial
     from dpspec.stats.attacks import evidence_tests

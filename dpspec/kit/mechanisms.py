@@ -67,7 +67,7 @@ class SimpleMechanism(dps.Audit):
     def epsilon(self, spec: dps.Spec, delta: float, group_size: int) -> Interval | float:
         """Upper bound on epsilon at ``delta`` for groups of up to ``group_size`` units, in the class's ``scope``.
 
-        For an interval, the upper end is the bound and the lower end shows its tightness. ``inf`` if there is none.
+        For an interval, the upper end is the bound and the lower end shows its tightness. ``inf`` for no bound.
         """
 
     @classmethod
@@ -191,7 +191,7 @@ class AttackedMechanism(SimpleMechanism):
             (scale 1). Every run is checked against it.
         seconds: Seconds per release, for plans.
         adversary: Adversary of the attack (``dps.Scope``), who knows the data except the group.
-        access: What the adversary sees.
+        access: Access of the adversary (``dps.Scope``).
     """
 
     noise: ClassVar[str]

@@ -150,7 +150,7 @@ def _window(source: str, start: int, end: int, room: int) -> tuple[str, int, int
     marked = sum(widths[start:end])
     if sum(widths) <= room:
         return "".join(cells), sum(widths[:start]), max(marked, 1)
-    # Too long: use a third of the room for context before the error, the rest for what follows.
+    # Too long: use a third of the room for context before the error, the remaining two thirds for the text after it.
     left, before = start, 0
     while left > 0 and before + widths[left - 1] <= room // 3:
         left -= 1

@@ -142,8 +142,8 @@ def _one_sided(audit: AuditResult) -> Iterator[Rate]:
                 labels.access(audit, verdict),
                 "members" if size == 1 else f"groups of {size} members",
                 powers,
-                f"This follows from the claim {verdict.claim}, which does not bound the certainty with which an "
-                "attacker identifies non-members.",
+                f"This follows from the certified bound of claim {verdict.claim}, which holds for removing a record "
+                "only.",
             )
 
 

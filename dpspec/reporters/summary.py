@@ -248,9 +248,15 @@ def _untested(audits: Sequence[AuditResult]) -> Iterator[str]:
 
 
 def _plainly(of: Assumption) -> str:
-    """``scores are normal (gaussian-scores)``: the text to its first semicolon or stop, and the name."""
+    """``scores are normal (gaussian-scores)``: the text to its first semicolon or stop, and the name.
+
+    A long text ends at the last comma, colon or bracket among its first 160 characters.
+    """
     text = re.split(r";|\. ", of.text, maxsplit=1)[0].strip()
-    return f"{textwrap.shorten(text, 120, placeholder='...')} ({of.name})" if text else of.name
+    if len(text) > 160:
+        clause = re.match(r".{20,156}(?=[,:] | \()", text)
+        text = f"{clause[0]} ..." if clause else textwrap.shorten(text, 160, placeholder="...")
+    return f"{text} ({of.name})" if text else of.name
 
 
 def _named(names: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ MOST_OWN_RUNS = 256
 #: Largest tabulated order.
 MOST_ORDER = 512
 
-#: Maximum bytes of clipped gradients of the mean rule, which needs all of them in memory.
+#: Maximum bytes of clipped gradients of the mean rule, which holds all gradients in memory.
 MOST_BYTES = 2**30
 
 #: Minimum number of runs per record with which an attack can prove anything.

@@ -6,7 +6,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING
 
-#: Default Renyi orders: those of the paper, with intermediate ones for common noise multipliers.
+#: Default Renyi orders: the paper's orders, with intermediate ones for common noise multipliers.
 ORDERS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0)
 
 _COMPOSITION: dict[str, dps.Json] = {
@@ -29,8 +29,8 @@ _COMPOSITION: dict[str, dps.Json] = {
             default=10,
         ),
         unobserved=kit.choice(
-            "Value of unobserved steps in estimates. nearest: the last observed value. data-independent: that of a "
-            "saturated gradient. Confidence bounds always use data-independent.",
+            "Value of unobserved steps in estimates. nearest: the last observed value. data-independent: the value of "
+            "a saturated gradient. Confidence bounds always use data-independent.",
             "nearest",
             "data-independent",
             default="nearest",

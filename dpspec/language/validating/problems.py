@@ -78,7 +78,7 @@ def _valid_keys(schema: Json) -> list[str]:
 
 
 def _unknown_with_suggestions(schema: Json, value: Json) -> Iterator[tuple[str, str | None]]:
-    """Yield the unknown keys of a map, each with the most similar valid key."""
+    """Yield the unknown keys of a map, each with its nearest valid key."""
     required = schema.get("required", ())
     # Prefer keys that are required and missing; keys that are present come last.
     likely = sorted(_valid_keys(schema), key=lambda key: (key in value, key not in required))
@@ -351,7 +351,7 @@ def problems(schema: Plain, value: Json, path: Path = ()) -> Iterator[Diagnostic
     reported: set[Diagnostic] = set()
     for error in validator_class()(root).iter_errors(value):
         for diagnostic in _diagnose(error, root, path):
-            if diagnostic not in reported:  # the library repeats the list of missing keys for each of them
+            if diagnostic not in reported:  # the library repeats the list of missing keys for each key
                 reported.add(diagnostic)
                 yield diagnostic
 
