@@ -497,7 +497,7 @@ def _norms(runs: Runs) -> Outcome:
     astray = sum(log.astray or 0 for log in logs)
     largest = max(log.largest for log in logs)
     if largest <= 1.0 + CLIP_TOLERANCE and missing:
-        return exactly("drawn records without a clipped norm of their own", False, 0, missing)
+        return exactly("drawn records without a clipped norm", False, 0, missing)
     if largest <= 1.0 + CLIP_TOLERANCE and astray:
         return exactly("steps with more or fewer clipped norms than drawn records", False, 0, astray)
     p_value = 1.0 if largest <= 1.0 + CLIP_TOLERANCE else 0.0
