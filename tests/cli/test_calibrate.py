@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shlex
+import time
 from pathlib import Path
 
 import pytest
@@ -188,8 +189,12 @@ def test_values_that_rest_on_the_data_stay_inside(dpspec, counting, monkeypatch)
 def test_progress_is_shown_where_it_takes_long(dpspec, counting, monkeypatch):
     from dpspec.cli import progress
 
+    calls = []
+
     def bound(self, spec, context):
         context.progress(2, 2, "thinking")
+        calls.append(spec)
+        time.sleep(0.3 if len(calls) == 1 else 0.0)  # a line is written every 0.01 s
         yield from flat_from_below(self, spec, context)
 
     monkeypatch.setattr(progress, "LINE_EVERY", 0.0)

@@ -119,7 +119,7 @@ def test_csv_dialect(source: Make, files: Path) -> None:
         ("a,label\n1,yes\n", {"columns": ["c"]}, ["no column 'c'"]),
         ("a,label\n1,yes\n", {"columns": ["label"]}, ["is the label and cannot be a feature"]),
         ("a,a,label\n1,2,yes\n", {}, ["two columns have the name 'a'"]),
-        ("a,label\n", {}, ["is empty", "no records after the header"]),
+        ("a,label\n", {}, ["is empty", "no record follows the header"]),
         ("\n", {}, ["is empty", "must name the columns"]),
         ("a" * 100 + "\n1\n", {}, [f"(its columns: {'a' * 37}...)"]),
         (f"a,label\n{'b' * 100},yes\n", {}, [f"'{'b' * 37}...' is not a finite number"]),

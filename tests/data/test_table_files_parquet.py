@@ -84,7 +84,7 @@ def test_columns_and_test_tables(parquet: Write, source: Make, tmp_path: Path) -
     _refused(source("parquet", tmp_path, **{**options, "columns": ["note"]}), "test.parquet: has no column 'note'")
     _refused(
         source("parquet", tmp_path, **TABLE, test_path="test.parquet"),
-        "test.parquet: the features differ from those of",
+        "test.parquet: the features differ from the features of",
         "columns",
     )
     before = source("parquet", tmp_path, **options).facts().digest

@@ -164,7 +164,7 @@ def test_parquet_is_read_as_csv_is(source: Any, tmp_path: Path) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"records_per_user": 3}, "a user has 4 records, but records_per_user is 3", "records_per_user"),
-    ({"records_per_user": 4, "max_records_per_user": 4}, "use one of them", "records_per_user"),
+    ({"records_per_user": 4, "max_records_per_user": 4}, "use one of the two", "records_per_user"),
     ({"user": None, "max_records_per_user": 4}, "the column with the user", "max_records_per_user"),
     ({"user": "whom"}, "no column 'whom'; did you mean 'who'", "user"),
     ({"user": "y"}, "cannot be a label or feature", "user"),
