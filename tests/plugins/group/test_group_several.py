@@ -233,7 +233,7 @@ def test_a_run_conforms_and_is_judged(tmp_path: Path) -> None:
     (audit,) = dpspec.run(written(tmp_path, SPEC + AUDIT), store=tmp_path / "store").audits
     assert {verdict.claim: verdict.verdict for verdict in audit.verdicts} == {"one": "proved", "low": "refuted"}
     assert audit.conformance.status == "no-deviation-found"
-    assert any("2 times in every epoch" in found.note for found in audit.checks)
+    assert any("declared number of batches of an epoch" in found.test for found in audit.checks)
     assert any("several batches per epoch" in found.source for found in audit.findings)
 
 

@@ -405,6 +405,7 @@ def test_a_process_that_is_killed(tmp_path: Path) -> None:
     whole = trial_of(tmp_path / "whole", Watch(), kept=False)
     code = (
         "import importlib.util, pathlib, sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
         f"found = importlib.util.spec_from_file_location('resumed', {str(Path(__file__))!r})\n"
         "module = importlib.util.module_from_spec(found)\n"
         "sys.modules['resumed'] = module\n"
