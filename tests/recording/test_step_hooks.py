@@ -62,6 +62,14 @@ def test_a_step_without_the_recorder_s_hook_before_it_is_found() -> None:
     assert (hooks.ordered, hooks.disordered) == (True, 1)
 
 
+def test_a_hook_that_is_put_behind_the_recorder_s_before_the_step_is_found() -> None:
+    of: Any = optimizer()
+    hooks = StepHooks(of, lambda: None, lambda: None)
+    of._optimizer_step_pre_hooks.last.append(lambda *_: None)
+    of.step()
+    assert (hooks.ordered, hooks.disordered) == (False, 1)
+
+
 def test_a_hook_that_is_put_before_the_recorder_s_after_the_step_is_found() -> None:
     of: Any = optimizer()
     hooks = StepHooks(of, lambda: None, lambda: None)

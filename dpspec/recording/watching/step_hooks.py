@@ -72,7 +72,8 @@ class StepHooks:
 
     def _end(self, *_: Any) -> None:
         ids = list(getattr(self._optimizer, "_optimizer_step_post_hooks", ()))
-        self.ordered, self._began = self._began and ids[:1] == [self._after.id], False
+        alone = self._before.last == [self._begin]
+        self.ordered, self._began = self._began and alone and ids[:1] == [self._after.id], False
         self.disordered += not self.ordered
         self._observe_after()
 
