@@ -29,7 +29,6 @@ _TOLERANCE = 1e-5
 
 
 def offers_of(spec: Spec, catalog: Catalog) -> dict[str, tuple[str, Offered]]:
-    """The providers that an audit selects from the hook ``dpspec_attacks``, as ``canary`` and ``score``."""
     found: dict[str, tuple[str, Offered]] = {}
     if spec.audit is not None and spec.audit.canary is not None:
         found["canary"] = _found(spec.audit.canary.kind, catalog.canaries, "canary")
@@ -45,7 +44,6 @@ def _found(kind: str, offers: Mapping[str, Offered], what: str) -> tuple[str, Of
 
 
 def limited(spec: Spec, facts: Facts, catalog: Catalog) -> Iterator[Diagnostic]:
-    """Yield an error if the spec requests more canaries than their kind can make."""
     chosen = offers_of(spec, catalog).get("canary")
     if chosen is None or not chosen[1].provider.limit:
         return
@@ -69,12 +67,10 @@ def _limit(offered: Offered, limit: Any) -> tuple[int, str]:
 
 
 def options_of(spec: Spec) -> FrozenMap:
-    """The keys of ``audit.canary`` that belong to the kind."""
     return FrozenMap({key: value for key, value in _block(spec).items() if key not in CORE_KEYS["canary"]})
 
 
 def scoring_of(spec: Spec) -> FrozenMap:
-    """The keys of ``audit.scoring``, which belong to the score."""
     return FrozenMap((spec.audit.options.get("scoring") if spec.audit is not None else None) or {})
 
 
@@ -83,24 +79,19 @@ def _block(spec: Spec) -> Mapping[str, Any]:
 
 
 class ChosenAttack:
-    """Implements :class:`dpspec.contract.attacks.Attacker` for one audit."""
-
     def __init__(self, spec: Spec, catalog: Catalog, context: Context) -> None:
         self._spec, self._context = spec, context
         self._offers = offers_of(spec, catalog)
 
     @property
     def canary(self) -> Canary | None:
-        """The kind of canaries."""
         return None if self._spec.audit is None else self._spec.audit.canary
 
     @property
     def score(self) -> Score | None:
-        """The score."""
         return None if self._spec.audit is None else self._spec.audit.score
 
     def records(self, count: int, seed: int) -> Records:
-        """Canary records. Raises ``PluginError`` if they are invalid."""
         offered, records = self._make(count, seed)
         x = self._context.data.train_x
         if is_foreign(offered):
@@ -108,7 +99,6 @@ class ChosenAttack:
         return cast(Records, records)
 
     def directions(self, count: int, seed: int) -> Directions:
-        """The directions of gradient canaries. Raises ``PluginError`` unless they are orthonormal."""
         import numpy as np
 
         from dpspec.training.canaries import DenseDirections
@@ -125,7 +115,7 @@ class ChosenAttack:
         return DenseDirections(rows.copy(), device=self._context.device)
 
     def scores(self, observed: Observed) -> Array:
-        """The scores (m,). Raises ``PluginError`` if they are not finite numbers."""
+        """Scores (m,)."""
         import numpy as np
 
         _, offered = self._offers["score"]
@@ -162,7 +152,6 @@ class ChosenAttack:
 
 
 def _checked_records(offered: Offered, records: Any, count: int, shape: tuple[int, ...], facts: Facts) -> Records:
-    """The records, in the types of the training records."""
     import numpy as np
 
     if not isinstance(records, tuple) or len(records) != 2 or not all(isinstance(a, np.ndarray) for a in records):
@@ -198,7 +187,6 @@ def _require_orthonormal(offered: Offered, off: float) -> None:
 
 
 def _read_only(observed: Observed) -> Observed:
-    """The observation in read-only arrays, with a copy of the model."""
     job = replace(
         observed.job, x=_sealed(observed.job.x), y=_sealed(observed.job.y), model=copy.deepcopy(observed.job.model)
     )

@@ -13,7 +13,6 @@ from dpspec.registry.foreign_code import made, misbehaved
 
 
 def audit_of(offered: Offered) -> Audit:
-    """A new audit of a mechanism."""
     audit = made(offered, offered.provider.audit, "its audit")
     if not isinstance(audit, Audit):
         raise misbehaved(offered, f"{offered.provider.audit} makes a {type(audit).__name__}, not an Audit")
@@ -21,17 +20,14 @@ def audit_of(offered: Offered) -> Audit:
 
 
 def source_of(offered: Offered, options: FrozenMap, directory: object) -> DataSource:
-    """The source of a data kind."""
     return cast(DataSource, made(offered, offered.provider.source, "its source", options, directory))
 
 
 def factory_of(offered: Offered, options: FrozenMap, facts: Facts) -> ModelFactory:
-    """The factory of a model kind. Raises ``ValueError`` if options and facts are incompatible."""
     return cast(ModelFactory, made(offered, offered.provider.factory, "its factory", options, facts))
 
 
 def trainer_of(offered: Offered) -> Trainer:
-    """A new trainer of a backend."""
     trainer = made(offered, offered.provider.trainer, "its trainer")
     if not callable(getattr(trainer, "train", None)):
         raise misbehaved(offered, f"{offered.provider.trainer} makes a {type(trainer).__name__}, which has no train()")

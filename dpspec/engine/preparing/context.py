@@ -25,8 +25,6 @@ _EVERY = 0.1
 
 
 class RunContext:
-    """Implements :class:`dpspec.contract.Context` for one audit on this machine."""
-
     def __init__(
         self,
         prepared: Prepared,
@@ -54,17 +52,14 @@ class RunContext:
             self.__dict__["data"] = like.data
 
     def attend(self, emit: Callable[[Event], None] | None, stop: Callable[[], bool] | None) -> None:
-        """Send events to ``emit`` and ask ``stop`` whether to stop."""
         self._emit, self._stop = emit, stop
 
     @property
     def facts(self) -> Facts:
-        """The public facts of data and model."""
         return self.prepared.facts
 
     @cached_property
     def data(self) -> LoadedData:
-        """The rows. Raises ``DataError`` if the files do not match their headers or have changed."""
         rows = self.prepared.source.load()
         if self.prepared.source.facts().digest != self.prepared.facts.digest:
             raise DataError("the data changed during the run: a file differs from its state at the start")
@@ -75,11 +70,6 @@ class RunContext:
 
     @cached_property
     def model(self) -> ModelFactory:
-        """The factory of the spec's model, with weights that the adversary chose if the spec says so.
-
-        Raises:
-            ValueError: The spec has no model.
-        """
         if self.prepared.model is None:
             raise ValueError(f"spec {self.prepared.spec.name!r} has no model")
         if not chosen(self.prepared.spec):
@@ -92,41 +82,34 @@ class RunContext:
 
     @cached_property
     def trainer(self) -> Trainer:
-        """The trainer of the spec's backend."""
         return self.prepared.trainer(self._catalog)
 
     @cached_property
     def attack(self) -> Attacker:
-        """The canaries and the score of the spec."""
         return ChosenAttack(self.prepared.spec, self._catalog, self)
 
     @cached_property
     def device(self) -> str:
-        """The torch device. The first use imports torch."""
         from dpspec.training.device import resolve_device
 
         return resolve_device(self.wanted_device)
 
     @property
     def directory(self) -> Path:
-        """The base folder of the spec's relative paths."""
         return Path(self.prepared.spec.directory)
 
     @property
     def device_used(self) -> str | None:
-        """The device if it was used."""
         device: str | None = self.__dict__.get("device")
         return device
 
     @property
     def scratch(self) -> Path:
-        """A folder for temporary files, removed by :meth:`close`."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="dpspec-")
         return Path(self._folder.name)
 
     def seed(self, index: int, *purpose: str) -> int:
-        """A 63-bit seed derived from the trial's inputs without ``split``, an index and a purpose."""
         return trial_seed(self._seeding, index, *purpose)
 
     @cached_property
@@ -135,12 +118,10 @@ class RunContext:
         return FrozenMap({key: value for key, value in self.inputs.items() if key != "split"})
 
     def resumable(self, index: int) -> Resumable | None:
-        """Storage for the state of trial ``index``, which the store removes with the finished trial."""
         folder = self.state_folder(index) if self.state_folder is not None else None
         return None if folder is None else Resumable(folder=folder)
 
     def progress(self, done: int, total: int, what: str = "", *, unit: str = "", records: float = 0.0) -> None:
-        """Emit a progress event, unless one was emitted a moment ago."""
         now = time.monotonic()
         if self._emit is not None and (done >= total or now - self._told >= _EVERY):
             self._told = now
@@ -148,11 +129,9 @@ class RunContext:
             self._emit(Progressed(audit=name, what=what, done=done, total=total, unit=unit, records=records))
 
     def cancelled(self) -> bool:
-        """Whether to stop at the next safe point."""
         return self._stop is not None and self._stop()
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
-        """Apply a function to independent items, in order. Raises ``Cancelled`` between items on request."""
         for item in items:
             if self.cancelled():
                 raise Cancelled
@@ -166,7 +145,6 @@ class RunContext:
         return other
 
     def close(self) -> None:
-        """Remove the scratch folders of this context and its components."""
         while self._components:
             self._components.pop().close()
         if self._folder is not None:
@@ -175,6 +153,5 @@ class RunContext:
 
 
 def same_rows(first: Prepared, second: Prepared) -> bool:
-    """Whether two audits read the same rows in the same way."""
     same_digest = first.facts.digest is not None and first.facts.digest == second.facts.digest
     return same_digest and first.spec.data == second.spec.data and first.spec.directory == second.spec.directory

@@ -26,7 +26,6 @@ _CAPPED = ("by-construction", "not-rejected", "declared")
 
 
 def constants_of(offered: Offered, spec: Spec) -> Assumption:
-    """The backend's statement about its constants. Raises ``PluginError`` if it cannot be read."""
     backend: Backend = offered.provider
     stated = backend.constants
     if not stated:
@@ -64,7 +63,6 @@ def _combined(constants: Assumption, own: Assumption) -> Assumption:
 
 
 def with_attack_code(offers: Mapping[str, tuple[str, Offered]], outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-    """The outcomes, with an assumption on the privacy results of an attack if a plugin provides its code."""
     attack = [(part, offers[part]) for part in ("canary", "score") if part in offers]
     if not attack:
         yield from outcomes
@@ -83,7 +81,6 @@ def with_attack_code(offers: Mapping[str, tuple[str, Offered]], outcomes: Iterab
 
 
 def with_initial_weights(outcomes: Iterable[Outcome], spec: Spec) -> Iterator[Outcome]:
-    """The outcomes, with the assumption about initial weights on upper bounds and on lower bounds of attacks."""
     chosen = initial_weights.chosen(spec)
     if not chosen and initial_weights.path_of(spec) is None:
         yield from outcomes

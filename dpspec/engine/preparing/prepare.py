@@ -48,11 +48,9 @@ _WEAKEST = ("false", "unchecked", "reported", "declared", "not-rejected", "by-co
 class Prepared:
     """A spec with the objects that its kinds name.
 
-    Attributes:
-        offers: By part of the spec, its kind and provider.
-        constants: The statement of the backend, or the weakest of the components, about public constants.
-        missing: Whether the mechanism takes records with missing values.
-        components: Other audits on the same data that the audit composes.
+    ``offers`` has the kind and provider of each part of the spec, ``constants`` the statement of the backend, or the
+    weakest of the components. ``missing``: the mechanism takes records with missing values. ``components`` are audits
+    on the same data that the audit composes.
     """
 
     spec: Spec
@@ -68,12 +66,10 @@ class Prepared:
 
     @cached_property
     def makers(self) -> FrozenMap:
-        """By part, the provider of the trials, with the code of providers of other distributions."""
         return FrozenMap({part: maker(kind, offered) for part, (kind, offered) in self.offers.items()})
 
     @property
     def revisions(self) -> FrozenMap:
-        """The kind and trial revision of every part."""
         return FrozenMap({part: [kind, o.provider.trial_revision] for part, (kind, o) in self.offers.items()})
 
     @property
@@ -83,25 +79,16 @@ class Prepared:
         return resolve(reference) if reference else None
 
     def plan(self) -> Plan:
-        """The audit's plan; an empty one for a spec with bounds only."""
         return NO_TRIALS if self.spec.audit is None else self.audit.plan(self.spec, self.facts)
 
     def trainer(self, catalog: Catalog) -> Trainer:
-        """A new trainer of the spec's backend."""
         return trainer_of(_find(catalog.backends, self.spec.training.kind, "backend"))
 
 
 def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> Prepared:
-    """Look up the providers of a spec and check them together. ``Prepared.diagnostics`` lists the problems.
+    """Look up the providers of a spec and check them together; ``diagnostics`` lists the problems.
 
-    Args:
-        spec: The spec.
-        catalog: The installed providers.
-        recorded: The facts of a result, used if the data is not available.
-
-    Raises:
-        SpecError: Data, model or a component cannot be described.
-        PluginError: A kind is not installed.
+    ``recorded`` are the facts of a result, used if the data is not available.
     """
     mechanism = _find(catalog.mechanisms, spec.mechanism.kind, "mechanism")
     dataset = _find(catalog.datasets, spec.data.kind, "data")
@@ -161,7 +148,6 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
 
 
 def _components(audit: Audit, spec: Spec, catalog: Catalog, recorded: Facts | None) -> tuple[Prepared, ...]:
-    """Prepare the audits that an audit composes. Raises ``SpecError`` at the component that is invalid."""
     prepared = []
     for name, path, document in audit.components(spec):
         try:
@@ -177,7 +163,7 @@ def _components(audit: Audit, spec: Spec, catalog: Catalog, recorded: Facts | No
 
 
 def check(spec: Spec, catalog: Catalog) -> tuple[Diagnostic, ...]:
-    """Every semantic diagnostic of a spec that its schema accepts, located. No torch, no rows."""
+    """Every semantic diagnostic of a spec that its schema accepts. No torch, no rows."""
     try:
         return prepare(spec, catalog).diagnostics
     except SpecError as error:
@@ -185,12 +171,10 @@ def check(spec: Spec, catalog: Catalog) -> tuple[Diagnostic, ...]:
 
 
 def plan(spec: Spec, catalog: Catalog) -> Plan:
-    """Cost and power of the spec's trials. Raises ``SpecError`` if the spec cannot be audited."""
     return require_auditable(prepare(spec, catalog)).plan()
 
 
 def require_auditable(prepared: Prepared) -> Prepared:
-    """The argument. Raises ``SpecError`` with its errors, if any."""
     errors = [d for d in prepared.diagnostics if d.severity == "error"]
     if errors:
         raise SpecError(errors)
@@ -206,7 +190,6 @@ def data_unreadable(error: DataError, spec: Spec) -> Diagnostic:
 
 
 def raise_located(error: BaseException, spec: Spec) -> NoReturn:
-    """Raise an error of a trial: ``SpecError`` if data or model caused it, otherwise the error itself."""
     if isinstance(error, DataError):
         raise SpecError([data_unreadable(error, spec)]) from error
     if isinstance(error, ModelError):
@@ -215,7 +198,6 @@ def raise_located(error: BaseException, spec: Spec) -> NoReturn:
 
 
 def out_of_range(error: ArithmeticError, spec: Spec) -> Diagnostic:
-    """The diagnostic of numbers that are too large or too small to compute bounds with."""
     what = error.args[-1] if error.args else type(error).__name__
     message = f"bounds cannot be computed in floating point: {what}"
     hint = "a number of the mechanism, or of its rate, noise or limits, is far too large or too small"

@@ -20,15 +20,6 @@ MOST_CHOICES = 1000
 def refusals(
     spec: Spec, facts: Facts, source: DataSource, offers: Mapping[str, tuple[str, Offered]], catalog: Catalog
 ) -> Iterator[Diagnostic]:
-    """Yield all diagnostics that do not need the audit.
-
-    Args:
-        spec: The spec.
-        facts: The public facts of data and model.
-        source: The data source, which may add remarks on existing files.
-        offers: The provider of each part of the spec.
-        catalog: The installed providers, which the fixes name.
-    """
     (kind, mechanism), (_, backend) = offers["mechanism"], offers["backend"]
     if spec.data.get("missing") and not mechanism.provider.missing:
         yield _unsupported(
@@ -82,7 +73,6 @@ def refusals(
 
 
 def require_takes_texts(model: Offered, facts: Facts, catalog: Catalog) -> None:
-    """Raise ``ValueError`` if the data are texts and the model does not take them."""
     if facts.vocabulary is not None and not model.provider.tokens:
         raise ValueError(
             f"{model.provider.kind} computes with features, and the records are ids of {facts.vocabulary} tokens; "
@@ -116,7 +106,6 @@ def _of_chosen_weights(
 
 
 def _of_users(spec: Spec, facts: Facts, backend: Offered, catalog: Catalog) -> Iterator[Diagnostic]:
-    """Yield why users cannot be drawn as the spec says; nothing if it draws records."""
     drawn = [phase.sampling if "sampling" in phase else None for phase in spec.phases]
     first = next((i for i, sampling in enumerate(drawn) if sampling is not None and sampling.of_users), None)
     if first is None:
@@ -187,7 +176,6 @@ def _untrainable(
 
 
 def _kinds(offers: Mapping[str, Offered], field: str) -> str:
-    """The installed kinds whose descriptor sets a flag."""
     return ", ".join(sorted(kind for kind, offered in offers.items() if getattr(offered.provider, field)))
 
 

@@ -50,7 +50,6 @@ def load(text: str) -> Result:
 
 
 def reread(result: Result) -> Result:
-    """Return the result as :func:`load` reads it from its JSON."""
     return _read(write(result))
 
 
@@ -82,7 +81,6 @@ def _refuse_constant(text: str) -> float:
 
 
 def result_schema() -> dict[str, Json]:
-    """JSON Schema 2020-12 of ``dpspec/result/v2``."""
     definitions: dict[str, Json] = {}
     root = _schema(Result, definitions)
     definitions["Result"]["properties"]["schema"] = {"const": SCHEMA}

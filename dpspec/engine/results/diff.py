@@ -39,7 +39,7 @@ _LONGEST = 80
 
 
 def statement(audit: AuditResult, verdict: Verdict) -> Leaves | None:
-    """The statement of a claim with its scope; None if the result's document lacks the claim."""
+    """None if the result's document lacks the claim."""
     document = thaw(audit.document)
     claims, threat = document.get("claims"), document.get("threat_model")
     threat = threat if isinstance(threat, dict) else {}
@@ -55,18 +55,15 @@ def statement(audit: AuditResult, verdict: Verdict) -> Leaves | None:
 
 
 def rows(audit: AuditResult) -> str:
-    """The audited data in a few words."""
     digest = audit.facts.digest
     return f"{audit.facts.records} records, {f'digest {digest[:12]}' if digest else 'declared without rows'}"
 
 
 def of_data(path: str) -> bool:
-    """Whether a path of a statement names the datasets that the claim covers."""
     return path == "rows" or path.partition(".")[0] == "collection"
 
 
 def _spoken_of(audit: AuditResult, claim: Mapping[str, Json]) -> Leaves:
-    """The datasets that a claim covers, if not all."""
     over, record = claim.get("over"), claim.get("record")
     own = over == "this" or (over is None and claim.get("kind") == "per-instance-dp")
     found: Leaves = {"rows": rows(audit)} if own or record not in (None, "all") else {}
@@ -78,12 +75,10 @@ def _spoken_of(audit: AuditResult, claim: Mapping[str, Json]) -> Leaves:
 
 
 def shown(verdict: Verdict) -> Leaves:
-    """The statement of a claim as its verdict shows it."""
     return {"kind": verdict.kind, "text": verdict.text, "quantity": verdict.quantity}
 
 
 def declared(audit: AuditResult) -> Leaves:
-    """The declared pipeline and attack, without keys that are compared separately."""
     document = thaw(audit.document)
     found = leaves({block: document[block] for block in _BLOCKS if block in document}) | {"rows": rows(audit)}
     if audit.facts.initial_weights is not None:
@@ -92,10 +87,7 @@ def declared(audit: AuditResult) -> Leaves:
 
 
 def wanted(stated: Leaves | None, verdict: Verdict) -> int:
-    """1 if a larger value is better for a claim, -1 if a smaller one is, 0 if the claim does not say.
-
-    Smaller is better for claims about privacy and for metrics with an upper limit.
-    """
+    """1 if a larger value is better for a claim, -1 if a smaller one is, 0 if the claim does not say."""
     if verdict.kind != "metric":
         return -1
     sides = [
@@ -105,7 +97,6 @@ def wanted(stated: Leaves | None, verdict: Verdict) -> int:
 
 
 def confidence(audit: AuditResult) -> float | None:
-    """The confidence of the audit; None if its document does not state one."""
     block = audit.document.get("audit")
     value = block.get("confidence") if isinstance(block, Mapping) else None
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
@@ -124,7 +115,6 @@ def leaves(value: Mapping[str, Json], above: str = "") -> Leaves:
 
 
 def text(value: Json) -> str:
-    """A value on one line."""
     stated = value if isinstance(value, str) else json.dumps(value)
     return stated if len(stated) <= _LONGEST else f"{stated[: _LONGEST - 3]}..."
 
@@ -175,7 +165,6 @@ def diff(a: Result, b: Result) -> tuple[Change, ...]:
 
 
 def failing(changes: tuple[Change, ...], *, allow_changed_claims: bool = False) -> tuple[Change, ...]:
-    """Changes that must fail a gate: regressions, and changed or removed claims unless allowed."""
     if allow_changed_claims:
         return tuple(change for change in changes if change.trend == "worse" and not change.of_claim)
     return tuple(change for change in changes if change.trend == "worse" or change.of_claim)
@@ -259,8 +248,6 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> list[Change]:
 
 
 def _declared_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
-    """Changes of the declared pipeline, attack, confidence and expectation."""
-
     def change(what: str, before: str, after: str, weaker: bool = False) -> Change:
         trend: Trend = "worse" if weaker else "other"
         return Change(audit=old.name, claim="", what=what, before=before, after=after, trend=trend, of_claim=weaker)
@@ -280,7 +267,6 @@ def _declared_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
 
 
 def _claim_changes(old: AuditResult, was: Verdict, new: AuditResult, now: Verdict) -> Iterator[Change]:
-    """Changes of a claim's statement and expectation."""
     before, after = statement(old, was), statement(new, now)
     if before is None or after is None:
         before, after = shown(was), shown(now)
@@ -305,7 +291,6 @@ def _claim_changes(old: AuditResult, was: Verdict, new: AuditResult, now: Verdic
 
 
 def _differences(before: Leaves, after: Leaves) -> Iterator[tuple[str, str, str]]:
-    """Paths where two sets of values differ, with both values as text."""
     for path in [*before, *(path for path in after if path not in before)]:
         if path not in before or path not in after or before[path] != after[path]:
             was, now = ("absent" if path not in side else text(side[path]) for side in (before, after))
@@ -313,15 +298,7 @@ def _differences(before: Leaves, after: Leaves) -> Iterator[tuple[str, str, str]
 
 
 def _verdict_changes(audit: str, was: Verdict, now: Verdict, *, same: bool, towards: int) -> Iterator[Change]:
-    """Changes of verdict and bounds.
-
-    Args:
-        audit: The audit's name.
-        was: The old verdict.
-        now: The new verdict.
-        same: Whether the claim is the same. Otherwise changes are neither better nor worse.
-        towards: 1 if larger bounds are better, -1 if smaller ones are, 0 if neither.
-    """
+    """``towards``: 1 if larger bounds are better, -1 if smaller ones are. Changes of another claim are neither."""
     if was.verdict != now.verdict:
         trend: Trend = "better" if _RANK[now.verdict] > _RANK[was.verdict] else "worse"
         yield Change(

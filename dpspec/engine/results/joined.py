@@ -42,7 +42,6 @@ def join(results: Sequence[tuple[str, Result]]) -> Result:
 
 
 def split(result: Result) -> tuple[Result, ...]:
-    """The original results of a joined one; the result itself if it is not joined."""
     if not result.parts:
         return (result,)
     return tuple(
@@ -82,7 +81,6 @@ def _taken(result: Result) -> Iterator[Result]:
 
 
 def _parts(source: str, result: Result) -> tuple[Part, ...]:
-    """The values of a result without its audits; for a joined one, of its parts."""
     if result.parts:
         return tuple(dataclasses.replace(part, source=f"{source}: {part.source}") for part in result.parts)
     return (
@@ -98,12 +96,10 @@ def _parts(source: str, result: Result) -> tuple[Part, ...]:
 
 
 def _together(parts: Sequence[Part]) -> float:
-    """The joint confidence, in decimals as stated."""
     return float(max(1 - sum(1 - Decimal(repr(part.confidence)) for part in parts), Decimal(0)))
 
 
 def _shared(environments: Sequence[FrozenMap]) -> FrozenMap:
-    """The common environment; the commands stay with the parts."""
     first, *others = environments
     return FrozenMap(
         {key: value for key, value in first.items() if key != "command" and all(e.get(key) == value for e in others)}

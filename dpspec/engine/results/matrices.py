@@ -77,7 +77,6 @@ def matrices(every: Sequence[A], origins: Sequence[str]) -> tuple[Matrix[A], ...
 
 
 def axes_of(every: Sequence[A], found: Sequence[Matrix[A]]) -> dict[str, dict[str, Json]]:
-    """By audit name, the values of the axes of its matrix; empty for other audits."""
     of: dict[str, dict[str, Json]] = {audit.name: {} for audit in every}
     for matrix in found:
         of.update((audit.name, matrix.values(audit)) for audit in matrix.audits)
@@ -89,9 +88,6 @@ def joined_series(every: Sequence[A], found: Sequence[Matrix[A]], name: str) -> 
 
     Missing columns are None. The joined series has the weakest rigor and the strictest privacy of its parts; a column
     holds bounds if it does in all.
-
-    Raises:
-        UsageError: No audit has such a series.
     """
     held = [(audit, series) for audit in every for series in audit.series if series.name == name]
     if not held:
@@ -125,7 +121,6 @@ def joined_series(every: Sequence[A], found: Sequence[Matrix[A]], name: str) -> 
 
 
 def _bounds(series: Series, column: str, side: Json) -> bool:
-    """Whether a column, if the series has it, holds bounds of this side."""
     return column not in series.columns or series.bounds.get(column) == side
 
 
@@ -135,7 +130,6 @@ _PRIVACY = ("public", "data-dependent", "per-record")
 
 
 def base_name(audit: Cell) -> str:
-    """The name of a cell's spec: the cell's name without its values."""
     return audit.name.partition("[")[0] or audit.name
 
 

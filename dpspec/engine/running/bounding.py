@@ -53,15 +53,12 @@ _LOSSES = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Computed:
-    """The bounds of an audit, the plan of its trials, and the seconds to compute both."""
-
     bounds: list[Finding | Series]
     plan: Plan
     seconds: float
 
 
 def compute(context: RunContext, *, plan: bool) -> Computed:
-    """Compute the bounds of the context's audit, and its plan if ``plan`` is true; raises as the audit does."""
     began, prepared = time.monotonic(), context.prepared
     bounds = list(prepared.audit.bound(prepared.spec, context))
     planned = prepared.plan() if plan else NO_TRIALS
@@ -76,12 +73,6 @@ def bound(
     plan: bool,
     emit: Callable[[Event], None],
 ) -> Bounded:
-    """Compute the bounds of an audit, and the plan of its trials if ``plan`` is true.
-
-    Raises:
-        SpecError: Data or a recorded run cannot be read, or numbers are out of range.
-        RecordingError: The folder holds no recorded run.
-    """
     from dpspec.training.threads import limited
 
     began, spec = time.monotonic(), prepared.spec
@@ -102,13 +93,12 @@ def bound(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputeBounds(AuditTask):
-    """Bounds and plan of one audit, in another process; ``sender`` are the caller's versions."""
+    """``sender`` are the caller's versions."""
 
     plan: bool
     sender: Mapping[str, Json]
 
     def run(self, context: RunContext) -> Iterator[Computed]:
-        """Yield one :class:`Computed`. Raises ``UsageError`` if the worker has other versions."""
         if _versions() != self.sender:
             raise UsageError("a worker has other versions of dpspec, Python or numeric libraries")
         computed = compute(context, plan=self.plan)
@@ -118,15 +108,12 @@ class ComputeBounds(AuditTask):
 
 @cache
 def _versions() -> dict[str, Json]:
-    """The versions of dpspec, Python and numeric libraries of this process, and its kind of processor."""
     libraries: dict[str, Json] = {library: version_of(library) for library in _LIBRARIES}
     python = [platform.python_implementation(), platform.python_version(), platform.machine()]
     return {**libraries, "python": python}
 
 
 class Bounding:
-    """The bounds, and if ``plan`` is true the plans, of all audits of one run."""
-
     def __init__(
         self,
         audits: Sequence[Prepared],
@@ -151,7 +138,6 @@ class Bounding:
         ]
 
     def run(self) -> list[Bounded]:
-        """The bounds in the order of the audits; raises as :func:`bound` of the first audit that does."""
         shared = False
         for number in range(len(self._audits)):
             if not shared and (pool := self._pool(number)) is not None:
@@ -198,7 +184,6 @@ class Bounding:
         return None if isinstance(pool, InlinePool) else pool
 
     def _share(self, pool: Pool, number: int) -> None:
-        """Compute the bounds from this audit on by a pool."""
         needs = Resources(memory_bytes=max(each.plan.memory_bytes for each in self._recent))
         self._waiting.extend(n for n in self._shareable if n >= number)
         while self._waiting or self._running:

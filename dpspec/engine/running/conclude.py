@@ -48,11 +48,6 @@ from dpspec.registry.foreign_code import is_foreign
 
 @dataclass(frozen=True, kw_only=True)
 class Bounded:
-    """An audit with its theoretical bounds and the plan of its trials; ``seconds`` is the duration of both.
-
-    ``recording`` is the recorded run of the spec, if any.
-    """
-
     prepared: Prepared
     bounds: Sequence[Finding | Series] = ()
     plan: Plan = NO_TRIALS
@@ -61,7 +56,6 @@ class Bounded:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes of the plan and of the audit's bounds."""
         return (*self.plan.notes, *self.prepared.audit.notes(self.bounds))
 
 
@@ -69,10 +63,8 @@ class Bounded:
 class Trained:
     """An audit with its existing trials, in the order of their indices.
 
-    Attributes:
-        stopped_after: The number of trials after which all claims were decided, if the run ended early.
-        from_store: The number of trials from the store.
-        seconds: The duration of the other trials.
+    ``stopped_after`` is the number of trials after which all claims were decided; ``seconds`` is the duration of the
+    trials that are not from the store.
     """
 
     bounded: Bounded
@@ -83,7 +75,6 @@ class Trained:
 
     @property
     def needed_trials(self) -> int:
-        """The number of needed trials."""
         return self.bounded.plan.trials if self.stopped_after is None else self.stopped_after
 
 
@@ -105,7 +96,6 @@ def with_data_size(outcome: T, prepared: Prepared) -> T:
 
 
 def _within(scope: Scope, leaving: int, prepared: Prepared) -> Scope:
-    """Complete a scope; ``leaving`` is the number of records that the smaller neighbor may lack."""
     if scope.data not in _AT_HAND:
         return scope
     if scope.min_records == 0:
@@ -121,16 +111,7 @@ def _within(scope: Scope, leaving: int, prepared: Prepared) -> Scope:
 
 
 def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = None) -> Concluded:
-    """The audit's bounds, and the conclusions from its trials.
-
-    Args:
-        bounded: The audit with its bounds.
-        trials: The existing trials.
-        needed: The number of needed trials; by default the number of ``trials``.
-
-    Raises:
-        PluginError: The audit yields an outcome that the judge cannot read.
-    """
+    """The audit's bounds and the conclusions from its trials; ``needed`` is by default the number of ``trials``."""
     began, prepared, plan = time.monotonic(), bounded.prepared, bounded.plan
     spec = prepared.spec
     quantities = {part.quantity for claim in spec.claims for part in statement(claim).parts}
@@ -161,7 +142,6 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
 
 
 def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Iterator[Outcome]:
-    """The outcomes with core's assumptions; for a recorded run with its recording's."""
     if bounded.recording is None:
         constants = bounded.prepared.constants
         known = (with_constants(constants, o, spec) if isinstance(o, Finding) else o for o in outcomes)
@@ -176,12 +156,9 @@ def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Itera
 
 
 def _flaw(outcome: object, quantities: Container[str], *, stored: bool) -> str:
-    """Why the judge cannot read an outcome; empty if it can. ``dpspec.testing`` finds other faults.
+    """Why the judge cannot read an outcome; empty if it can.
 
-    Args:
-        outcome: The outcome.
-        quantities: Quantities of claims and bounds. Evidence of other quantities is not tested.
-        stored: Whether to test also that JSON can hold the outcome, as of plugins, stored trials and recordings.
+    For ``stored`` outcomes, of plugins, stored trials and recordings: also whether JSON can hold them.
     """
     if not isinstance(outcome, Finding | Series | Check | Evidence):
         return f"a {type(outcome).__name__}, not a Finding, Series, Check or Evidence"
@@ -220,7 +197,6 @@ def undefined_numbers(outcome: Outcome) -> Iterator[str]:
 
 
 def _undefined(value: Any, place: str) -> Iterator[str]:
-    """Every NaN, with its place."""
     if isinstance(value, float) and math.isnan(value):
         yield f"its {place} is NaN: if nothing can be computed, yield nothing, or inf for an absent bound"
     elif isinstance(value, Mapping):
@@ -256,18 +232,13 @@ def stopped_after(bounded: Bounded, trials: Mapping[int, Trial], others: Pending
 
 
 class EarlyStop:
-    """Judges the trials of one audit as they arrive."""
-
     def __init__(self, bounded: Bounded, others: PendingTests) -> None:
         self._bounded, self._others = bounded, others
         self._chunks = bounded.plan.chunks
         self._judged_chunks = 0
 
     def chunks_needed(self, available: Container[int], trial: Callable[[int], Trial]) -> int | None:
-        """The number of chunks after which all claims are decided; None while they are not.
-
-        ``available`` contains the indices for which ``trial`` returns a trial.
-        """
+        """The number of chunks after which all claims are decided; None while they are not."""
         for chunks in self._complete(available):
             indices = sorted(index for chunk in self._chunks[:chunks] for index in chunk)
             if all_decided(self._bounded, [trial(index) for index in indices], self._others):

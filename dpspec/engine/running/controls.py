@@ -26,10 +26,6 @@ def controls_decided_by_theory(prepared: Prepared, catalog: Catalog) -> Iterator
 
     A claim is checked if it expects ``refuted`` and does not set ``refuted_by``. Bounds are computed only for such
     claims; bounds that need rows or cannot be computed give no warning.
-
-    Args:
-        prepared: The spec with its providers, without errors.
-        catalog: The installed providers.
     """
     spec = prepared.spec
     claims = spec.document["claims"]
@@ -70,8 +66,6 @@ def _theory_verdicts(prepared: Prepared, catalog: Catalog) -> tuple[Verdict, ...
 
 
 class _PublicContext(RunContext):
-    """A context without rows."""
-
     @property
     def data(self) -> NoReturn:
         raise DataError("rows are not read here")

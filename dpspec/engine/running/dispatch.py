@@ -28,14 +28,7 @@ TRIES = 3
 
 @dataclass
 class QueuedChunk:
-    """The missing trials of a chunk of an audit.
-
-    Attributes:
-        audit: The number of the audit in the run.
-        missing: Indices of trials.
-        task: Creates the task for given indices.
-        losses: The number of workers lost with it.
-    """
+    """The missing trials of a chunk of an audit, and the number of workers lost with it."""
 
     audit: int
     name: str
@@ -68,7 +61,6 @@ class Dispatcher:
         self._started = 0
 
     def run(self, chunks: Iterable[QueuedChunk]) -> None:
-        """Run all chunks that have ``missing`` trials. A chunk that does not finish keeps some."""
         self._waiting.extend(chunks)
         while self._waiting or self._running:
             self._start_waiting()
@@ -78,7 +70,6 @@ class Dispatcher:
                 self._handle(message)
 
     def _start_waiting(self) -> None:
-        """Start chunks while the pool has room and before the deadline."""
         while self._waiting:
             left = self._seconds_left()
             if left is not None and left < 0.0:

@@ -21,15 +21,10 @@ _SHORT = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Executor, worker count, thread count, device and limits of a run.
+    """Execution of a run; None lets dpspec decide.
 
-    Attributes:
-        executor: The kind of executor; None for this process.
-        workers: The number of concurrent tasks; None lets dpspec decide.
-        threads: The CPU threads of each trial; None lets dpspec decide.
-        address: The address of a cluster.
-        deadline: A ``time.monotonic()`` after which no training continues.
-        max_trials: The maximum number of new trials.
+    Without ``executor`` tasks run in this process. ``deadline`` is a ``time.monotonic()``; ``max_trials`` counts new
+    trials.
     """
 
     executor: str | None = None
@@ -41,7 +36,6 @@ class RunOptions:
     max_trials: int | None = None
 
     def seconds_left(self) -> float | None:
-        """The time until the deadline; None without one."""
         return None if self.deadline is None else self.deadline - time.monotonic()
 
     def threads_of(self, plan: Plan) -> int:
@@ -70,7 +64,6 @@ class Workers:
         self._pool: Pool | None = None
 
     def pool(self, *, tasks: int, seconds: float, device: str) -> Pool:
-        """The open pool, or a new one; this process if more do not help. See :func:`open_pool`."""
         if self._pool is not None:
             return self._pool
         pool = open_pool(
@@ -81,7 +74,6 @@ class Workers:
         return pool
 
     def close(self) -> None:
-        """Stop all workers and their tasks."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
@@ -96,19 +88,6 @@ def open_pool(
     device: str,
     on_progress: Callable[[TaskProgress], None],
 ) -> Pool:
-    """The pool of the options' executor, or this process.
-
-    Args:
-        options: Options of the run.
-        catalog: The installed executors.
-        tasks: The expected number of tasks.
-        seconds: Their total sequential duration.
-        device: The device of tasks that need one.
-        on_progress: Receives progress reports of tasks in this process.
-
-    Raises:
-        PluginError: No plugin offers the executor.
-    """
     if options.executor is None:
         return InlinePool(on_progress)
     if options.executor not in catalog.executors:
@@ -128,11 +107,9 @@ LEAST, MOST, BESIDE = 1.0 / 3.0, 5.0, 2.0
 
 
 def span(seconds: float) -> tuple[float, float]:
-    """The range of the processor seconds of a plan on one idle core."""
     return LEAST * seconds, MOST * seconds + BESIDE
 
 
 def format_time_range(seconds: float) -> str:
-    """The range in words: ``1.1 s to 18 s``."""
     low, high = span(seconds)
     return f"{duration(low)} to {duration(high)}"

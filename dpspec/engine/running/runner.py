@@ -46,20 +46,9 @@ def run(
 ) -> Result:
     """Audit every spec and judge all claims in one family.
 
-    Args:
-        specs: The specs.
-        catalog: The installed providers.
-        store: The store of trials.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
-        listeners: Receive events.
-        deadline: A ``time.monotonic()`` after which no training continues; the result is then incomplete.
-        train: Whether trials may be made. Otherwise only bounds judge the claims.
-        options: Executor, workers and limits, which replace ``device`` and ``deadline``.
-
-    Raises:
-        SpecError: With all diagnostics of all specs, before any work begins.
-        PluginError: A kind is not installed.
-        NothingToRunError: ``specs`` is empty.
+    After the ``deadline``, a ``time.monotonic()``, no training continues, and the result is incomplete. Without
+    ``train`` only bounds judge the claims. ``options`` replace ``device`` and ``deadline``. Raises ``SpecError`` with
+    all diagnostics of all specs before any work begins.
     """
     if not specs:
         raise NothingToRunError("no spec to run")
@@ -96,7 +85,6 @@ def run(
 
 
 def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
-    """Prepare every spec; raises one ``SpecError`` with all errors."""
     ready: list[Prepared] = []
     errors: list[Diagnostic] = []
     for spec in specs:
@@ -135,7 +123,6 @@ def conclude_all(
 
 
 def conclude_trained(trained: Trained) -> Concluded:
-    """The conclusions of one audit. Raises ``SpecError`` if the data cannot be read."""
     from dpspec.training.threads import limited
 
     try:
@@ -148,7 +135,6 @@ def conclude_trained(trained: Trained) -> Concluded:
 def assemble(
     trained: Sequence[Trained], concluded: Sequence[Concluded], judged: Sequence[Judged], catalog: Catalog
 ) -> Result:
-    """The result of an invocation from the stages of all its audits."""
     audits = tuple(audit_result(*stages) for stages in zip(trained, concluded, judged, strict=True))
     return Result(
         audits=audits,
@@ -160,14 +146,12 @@ def assemble(
 
 
 def descriptions(catalog: Catalog, audits: Sequence[AuditResult]) -> dict[str, str]:
-    """Return the description of each mechanism kind of the audits, for reports."""
     kinds = dict.fromkeys(str(audit.document["mechanism"]["kind"]) for audit in audits)
     offered = {kind: catalog.mechanisms[kind].provider.description for kind in kinds if kind in catalog.mechanisms}
     return {kind: text for kind, text in offered.items() if text}
 
 
 def audit_result(trained: Trained, concluded: Concluded, judged: Judged) -> AuditResult:
-    """The result of one audit from its stages."""
     bounded, spec = trained.bounded, concluded.spec
     return AuditResult(
         name=spec.name,
@@ -202,7 +186,6 @@ def _emit_warnings(prepared: Iterable[Prepared], emit: Listener) -> None:
 
 
 def _stage(name: str, audits: Sequence[T], names: Sequence[str], emit: Listener) -> Iterator[T]:
-    """The audits one by one, with an event as each enters the stage, and the progress through many."""
     total = len(audits)
     for number, audit in enumerate(audits):
         emit(StageStarted(audit=names[number], stage=name))
@@ -224,7 +207,6 @@ def _same_name(spec: Spec, other: Spec) -> Diagnostic:
 
 
 def _places(spec: Spec) -> FrozenMap:
-    """The place of each claim by its id, and of the spec under the empty id."""
     spans = {claim.id: spec.origin.get(("claims", i)) for i, claim in enumerate(spec.claims)}
     spans[""] = spec.origin.get(())
     return FrozenMap(

@@ -28,8 +28,6 @@ from dpspec.executors.pools import InlinePool
 
 @dataclass
 class _AuditTrials:
-    """The trials of one audit while they arrive."""
-
     bounded: Bounded
     trials: StoredTrials
     early_stop: EarlyStop | None = None
@@ -42,7 +40,6 @@ class _AuditTrials:
         return self.bounded.prepared.spec.name
 
     def trained(self) -> Trained:
-        """The stage's value after the last trial."""
         trials = self.trials.in_order()
         return Trained(
             bounded=self.bounded,
@@ -57,8 +54,7 @@ class Training:
     """The trials of all audits of one run: stored ones, and new ones.
 
     An audit with a sequential plan stops once its claims are decided (``running.conclude.EarlyStop``). A ``Noticed``
-    event reports each audit that lacks trials because of the limits. All methods raise ``SpecError`` if the data cannot
-    be read, and the errors of trials.
+    event reports each audit that lacks trials because of the limits.
     """
 
     def __init__(
@@ -89,7 +85,6 @@ class Training:
         ]
 
     def run(self) -> list[Trained]:
-        """Take stored trials and make the missing ones."""
         self.look_in_store()
         self.make_missing()
         return [audit.trained() for audit in self.audits]
@@ -107,7 +102,6 @@ class Training:
         return [audit.trained() for audit in self.audits]
 
     def look_in_store(self) -> None:
-        """Take trials from the store and report the number of missing ones."""
         for audit in self.audits:
             if audit.bounded.plan.chunks:
                 audit.trials.look()
@@ -117,7 +111,6 @@ class Training:
                 self._emit(TrialsPlanned(audit=audit.name, total=total, stored=total - missing, seconds=seconds))
 
     def make_missing(self) -> None:
-        """Make missing trials within the limits, and repeat doubted ones. Then the workers end."""
         waiting = [(number, missing) for number in self._order() for missing in self.audits[number].trials.missing()]
         chosen = _first(waiting, self._options.max_trials)
         if not chosen:
@@ -162,11 +155,9 @@ class Training:
             self._report_missing(cut=len(chosen) < len(waiting))
 
     def _doubted(self) -> set[tuple[int, int]]:
-        """The audit's number and the index of each stored trial that must be repeated."""
         return {(number, index) for number, audit in enumerate(self.audits) for index in audit.trials.doubted}
 
     def _queued(self, number: int, missing: list[int], *, other_processes: bool) -> QueuedChunk:
-        """The missing trials of a chunk; ``other_processes``: whether other processes make them."""
         audit = self.audits[number]
         prepared, plan = audit.bounded.prepared, audit.bounded.plan
         threads = self._options.threads_of(plan)
@@ -188,7 +179,6 @@ class Training:
         return QueuedChunk(audit=number, name=audit.name, needs=needs, missing=missing, task=task)
 
     def _stop_if_decided(self, audit: _AuditTrials) -> None:
-        """Stop the trials of an audit whose claims are decided."""
         if audit.early_stop is None or audit.stopped_after is not None:
             return
         available = audit.trials.available
@@ -208,7 +198,6 @@ class Training:
         self._emit(Noticed(audit=audit.name, message=message))
 
     def _order(self) -> list[int]:
-        """The numbers of the audits: first those with claims that bounds leave open."""
         if len(self.audits) == 1:
             return [0]
         judged = judge([conclude(replace(audit.bounded, plan=NO_TRIALS), ()) for audit in self.audits])
@@ -219,7 +208,6 @@ class Training:
         raise_located(error, self.audits[chunk.audit].bounded.prepared.spec)
 
     def _report_missing(self, *, cut: bool) -> None:
-        """Report why audits lack trials; ``cut``: whether ``max_trials`` was reached."""
         why = f"stopped after {self._options.max_trials} trials" if cut else "stopped at the time limit"
         late = (self._options.seconds_left() or 0.0) < 0.0
         for audit in self.audits:

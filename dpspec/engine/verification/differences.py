@@ -49,7 +49,6 @@ class Mismatch:
 
 
 def compare(audit: str, what: str, recorded: Json, recomputed: Json) -> Iterator[Mismatch]:
-    """Yield a mismatch at every leaf where two JSON values differ."""
     if isinstance(recorded, dict) and isinstance(recomputed, dict):
         for key in [*recorded, *(k for k in recomputed if k not in recorded)]:
             if key in recorded and key in recomputed:
@@ -65,7 +64,6 @@ def compare(audit: str, what: str, recorded: Json, recomputed: Json) -> Iterator
 
 
 def explained(mismatches: Iterable[Mismatch], reasons: Sequence[str]) -> Iterator[Mismatch]:
-    """The mismatches of verdicts, with the reasons of the recomputed verdicts."""
     for mismatch in mismatches:
         place = _NAME.fullmatch(mismatch.what)
         yield dataclasses.replace(mismatch, because=reasons[int(place[1])]) if place is not None else mismatch
@@ -80,7 +78,6 @@ def _equal(a: Json, b: Json) -> bool:
 
 
 def short(value: Json) -> str:
-    """A value on one line."""
     text = f"a list of {len(value)}" if isinstance(value, list) else str(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
@@ -113,13 +110,11 @@ def other_versions(result: Result, catalog: Catalog) -> tuple[str, ...]:
 
 
 def absent_packages(result: Result, catalog: Catalog) -> tuple[str, ...]:
-    """The plugins' distributions of a result that are not installed, with their versions."""
     here, recorded = _versions(environment(catalog)), _versions(result.environment)
     return tuple(clipped(f"{name} {version}") for name, version in recorded.items() if name not in here)
 
 
 def changed(result: Result, mismatches: Sequence[Mismatch]) -> Iterator[tuple[Mismatch, str]]:
-    """The mismatches that change the conclusions of a result, each in one line."""
     for mismatch in mismatches:
         if not mismatch.differs or _NUMBERS.fullmatch(mismatch.what) or _OF_RULES.match(mismatch.what):
             continue
@@ -145,7 +140,6 @@ def _claim(result: Result, audit: str, index: int) -> str:
 
 
 def _versions(values: FrozenMap) -> dict[str, str]:
-    """The versions of dpspec and of the plugins' distributions."""
     plugins = values.get("plugins")
     named = [str(text).rpartition(" ") for text in (plugins.values() if isinstance(plugins, Mapping) else ())]
     versions = {name: version for name, _, version in named}
@@ -172,7 +166,6 @@ UNVERIFIED = {
 
 
 def unverified(result: Result, store: Store | None) -> str:
-    """One line that names them, including measurements of trials that no store contains."""
     trials = sum(len(audit.trials) for audit in result.audits)
     parts = list(dict.fromkeys(UNVERIFIED.values()))
     if not result.parts:

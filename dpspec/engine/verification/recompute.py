@@ -113,7 +113,6 @@ def not_vouched(audit: AuditResult, stored: Sequence[StoredTrial | None]) -> Ite
 
 
 def counted_trials(number: int) -> str:
-    """``2 trials``."""
     return f"{number} trial{'' if number == 1 else 's'}"
 
 
@@ -122,7 +121,6 @@ _NUMBERED = re.compile(r"\[#[1-9][0-9]*\]")
 
 
 def of_spec(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Mismatch]:
-    """Compare the audit's values about its spec with the document."""
     yield from compare(audit.name, "digest", audit.digest, spec.digest)
     yield from compare(audit.name, "document", write(audit.document), write(spec.document))
     cell = Cell({place: from_plain(thaw(value)) for place, value in audit.cell.items()})
@@ -138,7 +136,6 @@ def of_spec(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Mismat
 
 
 def same_names(audits: Sequence[AuditResult]) -> Iterator[Mismatch]:
-    """Report audits of one invocation with equal names."""
     names = [audit.name for audit in audits]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         number = f"{names.count(name)} audits"
@@ -146,7 +143,6 @@ def same_names(audits: Sequence[AuditResult]) -> Iterator[Mismatch]:
 
 
 def _is_cell(cell: Cell, spec: Spec, catalog: Catalog) -> bool:
-    """Whether the document already contains the cell's values in their places."""
     placed, problems = place_cell(from_plain(spec.to_json()), cell)
     try:
         return not problems and from_document(plain(placed), catalog, spec.directory).digest == spec.digest
@@ -155,7 +151,6 @@ def _is_cell(cell: Cell, spec: Spec, catalog: Catalog) -> bool:
 
 
 def _is_named(audit: AuditResult, cell: Cell) -> bool:
-    """Whether the audit has the name of its document and cell."""
     name = str(audit.document.get("name", ""))
     if not audit.cell:
         return audit.name == name
@@ -248,7 +243,6 @@ def recompute(
 
 
 def _bounds(prepared: Prepared, catalog: Catalog, inputs: FrozenMap) -> list[Finding | Series]:
-    """Compute the bounds. Raises ``SpecError`` if numbers are out of range."""
     context = RunContext(prepared, catalog, inputs, device="cpu")
     try:
         return list(prepared.audit.bound(prepared.spec, context))
@@ -259,7 +253,6 @@ def _bounds(prepared: Prepared, catalog: Catalog, inputs: FrozenMap) -> list[Fin
 
 
 def _concluded(bounded: Bounded, trials: Sequence[Trial], others: PendingTests) -> tuple[Concluded, int | None]:
-    """The conclusions from the trials, and the number after which they had to stop. Raises ``ValueError`` without."""
     if not trials:
         return conclude(bounded, trials), None
     try:
@@ -290,7 +283,6 @@ def _as_recorded(audit: AuditResult, bounds: Concluded) -> Concluded:
 
 
 def _made_otherwise(audit: str, origins: OtherOrigins, installed: FrozenMap) -> Iterator[Mismatch]:
-    """Report every provider whose revision or code has changed since the trials, and unexplained trials."""
     for revisions, indices in origins.by_revisions.items():
         for part, kind, revision in revisions:
             yield Mismatch(
@@ -317,7 +309,6 @@ def _made_otherwise(audit: str, origins: OtherOrigins, installed: FrozenMap) -> 
 
 
 def _unseen(audit: AuditResult, prepared: Prepared) -> Iterator[Mismatch]:
-    """Report facts of data or weights that are taken from the result because the files are missing."""
     try:
         prepared.source.facts()
     except DataError as error:
@@ -328,7 +319,6 @@ def _unseen(audit: AuditResult, prepared: Prepared) -> Iterator[Mismatch]:
 
 
 def _taken_as_recorded(audit: AuditResult, what: str, recorded: str, why: str) -> Mismatch:
-    """A value that cannot be recomputed and affects every verdict."""
     return Mismatch(
         audit=audit.name,
         what=what,
@@ -340,7 +330,6 @@ def _taken_as_recorded(audit: AuditResult, what: str, recorded: str, why: str) -
 
 
 def _uncounted(indices: Sequence[int], planned: Container[int], audit: str) -> Iterator[Mismatch]:
-    """Report trials that are not planned, repeated or unordered."""
     if sorted(set(indices)) != list(indices) or not all(index in planned for index in indices):
         yield Mismatch(
             audit=audit,
@@ -351,7 +340,6 @@ def _uncounted(indices: Sequence[int], planned: Container[int], audit: str) -> I
 
 
 def _trial(record: TrialRecord, stored: StoredTrial | None) -> Trial:
-    """The trial with the arrays and the internal evidence of the store."""
     if stored is None:
         return Trial(index=record.index, evidence=record.evidence)
     more = {key: stored.record.evidence[key] for key in (INTERNAL,) if key in stored.record.evidence}
@@ -359,7 +347,6 @@ def _trial(record: TrialRecord, stored: StoredTrial | None) -> Trial:
 
 
 def _altered(audit: str, record: TrialRecord, stored: StoredTrial | None) -> Iterator[Mismatch]:
-    """Compare the result's trial with the stored one, except for removed evidence."""
     if stored is None:
         return
     ours = {key: value for key, value in stored.record.evidence.items() if key in record.evidence or key != INTERNAL}

@@ -112,7 +112,6 @@ def verify(
 def _of_parts(
     result: Result, catalog: Catalog, directory: str | None, store: Store | None, *, vouched: bool
 ) -> Iterator[Mismatch]:
-    """Verify every part of a joined result, and the composition of the whole."""
     parts = split(result)
     for source, part, named in zip((recorded.source for recorded in result.parts), parts, apart(result), strict=True):
         names = {old.name: new.name for old, new in zip(part.audits, named.audits, strict=True)}

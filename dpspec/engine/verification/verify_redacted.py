@@ -46,11 +46,7 @@ def comparable(
 ) -> tuple[AuditResult, AuditResult, list[Mismatch]]:
     """A redacted audit and its recomputation without incomparable values, and the mismatches.
 
-    Args:
-        old: The audit of the result.
-        new: The recomputed audit.
-        family: The number of checks of the invocation.
-        taken: The part of each value taken from the result; None if nothing is missing.
+    ``taken`` is the part of each value taken from the result; None if nothing is missing.
     """
     new = redact_audit(new, family)
     if taken is None or (not taken and old.left_out == new.left_out):
@@ -86,7 +82,6 @@ def _merge(recorded: Sequence[Any], again: Sequence[Any]) -> tuple[list[Any], in
 
 
 def _key(item: Any) -> Hashable:
-    """The identity of an outcome without its numbers."""
     match item:
         case Finding():
             what = (item.quantity, item.bound, item.rigor, item.method, item.source, item.privacy)
@@ -119,7 +114,6 @@ def _counts(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
 
 
 def _left_out(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
-    """Compare the known parts of verdicts that depend on removed values."""
     again = {verdict.claim: verdict for verdict in new.verdicts}
     for verdict in old.verdicts:
         if verdict.reason not in LEFT_OUT_REASONS:
@@ -151,7 +145,6 @@ def _left_out(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
 
 
 def _taken(old: AuditResult, taken: Sequence[str]) -> Iterator[Mismatch]:
-    """Report the values taken from the result and the claims that depend on them."""
     everyone = tuple(verdict.claim for verdict in old.verdicts)
     executed = tuple(
         verdict.claim
