@@ -20,10 +20,9 @@ from dpspec.engine.judging.evidence_weight import claim_scope, proving_findings
 from dpspec.engine.judging.inequalities import statement
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
-from dpspec.engine.preparing.checked_providers import audit_of
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.outcome_assumptions import with_constants, with_initial_weights
-from dpspec.engine.preparing.prepare import Prepared, data_unreadable, prepare
+from dpspec.engine.preparing.prepare import Prepared, audit_of, data_unreadable, prepare
 from dpspec.engine.results.result import Verdict
 from dpspec.errors import SpecError, UsageError
 from dpspec.language.load import from_document

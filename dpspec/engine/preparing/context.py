@@ -14,11 +14,11 @@ from dpspec.contract.attacks import Attacker
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Progressed
 from dpspec.engine.preparing.attacks import ChosenAttack
-from dpspec.engine.preparing.checked_providers import require_rows
 from dpspec.engine.preparing.initial_weights import chosen
 from dpspec.engine.preparing.prepare import Prepared
+from dpspec.engine.preparing.refusals import texts_flaw
 from dpspec.engine.preparing.trial_keys import trial_seed
-from dpspec.registry.foreign_code import is_foreign
+from dpspec.registry.foreign_code import is_foreign, misbehaved
 
 #: Minimum number of seconds between progress events.
 _EVERY = 0.1
@@ -41,18 +41,19 @@ class RunContext:
         self.inputs = inputs
         self.wanted_device = device
         self._catalog = catalog
-        self._emit = emit
-        self._stop = stop
+        self.emit = emit
+        self.stop = stop
         self._told = 0.0
         self._components: list[RunContext] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         #: Where the runs of a trial keep their state, by the trial's index; None for nowhere.
         self.state_folder: Callable[[int], Path | None] | None = None
-        if like is not None and "data" in like.__dict__ and same_rows(like.prepared, prepared):
+        if like is None or "data" not in like.__dict__:
+            return
+        other = like.prepared
+        same_digest = prepared.facts.digest is not None and other.facts.digest == prepared.facts.digest
+        if same_digest and (other.spec.data, other.spec.directory) == (prepared.spec.data, prepared.spec.directory):
             self.__dict__["data"] = like.data
-
-    def attend(self, emit: Callable[[Event], None] | None, stop: Callable[[], bool] | None) -> None:
-        self._emit, self._stop = emit, stop
 
     @property
     def facts(self) -> Facts:
@@ -64,8 +65,8 @@ class RunContext:
         if self.prepared.source.facts().digest != self.prepared.facts.digest:
             raise DataError("the data changed during the run: a file differs from its state at the start")
         offered = self.prepared.offers["data"][1]
-        if is_foreign(offered):
-            require_rows(offered, rows, self.prepared.facts, self.prepared.spec.data.options)
+        if is_foreign(offered) and (flaw := rows_flaw(rows, self.prepared.facts, self.prepared.spec.data.options)):
+            raise misbehaved(offered, f"load(): {flaw}")
         return rows
 
     @cached_property
@@ -123,13 +124,13 @@ class RunContext:
 
     def progress(self, done: int, total: int, what: str = "", *, unit: str = "", records: float = 0.0) -> None:
         now = time.monotonic()
-        if self._emit is not None and (done >= total or now - self._told >= _EVERY):
+        if self.emit is not None and (done >= total or now - self._told >= _EVERY):
             self._told = now
             name = self.prepared.spec.name
-            self._emit(Progressed(audit=name, what=what, done=done, total=total, unit=unit, records=records))
+            self.emit(Progressed(audit=name, what=what, done=done, total=total, unit=unit, records=records))
 
     def cancelled(self) -> bool:
-        return self._stop is not None and self._stop()
+        return self.stop is not None and self.stop()
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
         for item in items:
@@ -140,7 +141,7 @@ class RunContext:
     def for_component(self, prepared: Prepared) -> RunContext:
         """The context of another audit, which shares equal rows and is closed with this one."""
         inputs = prepared.audit.trial_inputs(prepared.spec)
-        other = RunContext(prepared, self._catalog, inputs, device=self.wanted_device, stop=self._stop, like=self)
+        other = RunContext(prepared, self._catalog, inputs, device=self.wanted_device, stop=self.stop, like=self)
         self._components.append(other)
         return other
 
@@ -152,6 +153,21 @@ class RunContext:
             self._folder = None
 
 
-def same_rows(first: Prepared, second: Prepared) -> bool:
-    same_digest = first.facts.digest is not None and first.facts.digest == second.facts.digest
-    return same_digest and first.spec.data == second.spec.data and first.spec.directory == second.spec.directory
+def rows_flaw(rows: LoadedData, facts: Facts, options: FrozenMap) -> str:
+    """The difference between the rows of a data kind and its public facts, which bounds use; empty if they agree."""
+    import numpy as np
+
+    shape, missing = tuple(facts.shape), bool(options.get("missing"))
+    for part, number in (("train", facts.records), ("test", facts.test_records or None)):
+        x, y = getattr(rows, f"{part}_x"), getattr(rows, f"{part}_y")
+        if x.dtype.kind != "f" or y.dtype.kind not in "iu":
+            return f"{part}_x is of {x.dtype} and {part}_y of {y.dtype}, not of float32 and int64"
+        if y.shape != (len(x),) or (len(x) and shape and x.shape[1:] != shape):
+            return f"{part}_x has the shape {x.shape} and {part}_y {y.shape}, where facts() says {('n', *shape)}"
+        if number is not None and len(x) != number:
+            return f"{part}_x has {len(x)} rows, where facts() says {number}"
+        if not (np.isfinite(x) | np.isnan(x)).all() or (not missing and np.isnan(x).any()):
+            return f"{part}_x holds values that are not finite"
+        if flaw := texts_flaw(x, part, facts.vocabulary):
+            return flaw
+    return ""

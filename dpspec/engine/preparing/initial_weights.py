@@ -69,7 +69,3 @@ def path_of(spec: Spec) -> Path | None:
 
 def chosen(spec: Spec) -> bool:
     return spec.model is not None and spec.model.get(KEY) == WORST_CASE
-
-
-def from_file(model: ModelFactory | None) -> bool:
-    return isinstance(model, FromFile)

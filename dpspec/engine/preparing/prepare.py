@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, cast
 
 from dpspec.contract import (
     Assumption,
@@ -20,7 +20,6 @@ from dpspec.contract import (
     Diagnostic,
     Facts,
     FrozenMap,
-    ModelError,
     ModelFactory,
     Plan,
     Spec,
@@ -30,15 +29,14 @@ from dpspec.contract import Path as SpecPath
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.preparing.attacks import limited, offers_of
-from dpspec.engine.preparing.checked_providers import audit_of, factory_of, source_of, trainer_of
 from dpspec.engine.preparing.initial_weights import options_of, started
 from dpspec.engine.preparing.outcome_assumptions import constants_of
-from dpspec.engine.preparing.refusals import refusals, require_takes_texts
+from dpspec.engine.preparing.refusals import kinds_with, refusals
 from dpspec.engine.preparing.trial_keys import maker
 from dpspec.errors import PluginError, SpecError
 from dpspec.language.load import from_document
 from dpspec.language.reading.tree import locate
-from dpspec.registry.foreign_code import is_foreign, resolve
+from dpspec.registry.foreign_code import is_foreign, made, misbehaved, resolve
 
 #: Statuses of constants, the weakest first.
 _WEAKEST = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
@@ -82,7 +80,12 @@ class Prepared:
         return NO_TRIALS if self.spec.audit is None else self.audit.plan(self.spec, self.facts)
 
     def trainer(self, catalog: Catalog) -> Trainer:
-        return trainer_of(_find(catalog.backends, self.spec.training.kind, "backend"))
+        offered = _find(catalog.backends, self.spec.training.kind, "backend")
+        trainer = made(offered, offered.provider.trainer, "its trainer")
+        if not callable(getattr(trainer, "train", None)):
+            what = f"{offered.provider.trainer} makes a {type(trainer).__name__}"
+            raise misbehaved(offered, f"{what}, which has no train()")
+        return cast(Trainer, trainer)
 
 
 def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> Prepared:
@@ -99,8 +102,15 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         "backend": (spec.training.kind, backend),
     }
     try:
-        source = source_of(dataset, spec.data.options, Path(spec.directory))
-        facts = _facts(source, recorded)
+        source: DataSource = made(
+            dataset, dataset.provider.source, "its source", spec.data.options, Path(spec.directory)
+        )
+        try:
+            facts = source.facts()
+        except DataError:
+            if recorded is None:
+                raise
+            facts = recorded
     except DataError as error:
         raise SpecError([data_unreadable(error, spec)]) from None
     capabilities = tuple(sorted(backend.provider.capabilities))
@@ -110,18 +120,22 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         offered = _find(catalog.models, spec.model.kind, "model")
         offers["model"] = (spec.model.kind, offered)
         try:
-            require_takes_texts(offered, facts, catalog)
-            model = factory_of(offered, options_of(spec), facts)
-            facts = dataclasses.replace(facts, parameters=model.parameters())
+            if facts.vocabulary is not None and not offered.provider.tokens:
+                raise ValueError(
+                    f"{offered.provider.kind} computes with features, and the records are ids of {facts.vocabulary} "
+                    f"tokens; models that take them: {kinds_with(catalog.models, 'tokens')}"
+                )
+            factory: ModelFactory = made(offered, offered.provider.factory, "its factory", options_of(spec), facts)
+            facts = dataclasses.replace(facts, parameters=factory.parameters())
         except ValueError as error:
-            raise SpecError([_mismatch(error, ("model",), spec)]) from None
+            raise SpecError([model_mismatch(error, ("model",), spec)]) from None
         try:
-            model, digest = started(spec, model, recorded)
+            model, digest = started(spec, factory, recorded)
             facts = dataclasses.replace(facts, initial_weights=digest)
         except DataError as error:
             raise SpecError([data_unreadable(error, spec)]) from None
         except ValueError as error:
-            raise SpecError([_mismatch(error, ("model", "initial", "path"), spec)]) from None
+            raise SpecError([model_mismatch(error, ("model", "initial", "path"), spec)]) from None
     offers |= {part: each for part, each in offers_of(spec, catalog).items() if is_foreign(each[1])}
     audit, constants = audit_of(mechanism), constants_of(backend, spec)
     components = _components(audit, spec, catalog, recorded)
@@ -145,6 +159,13 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         constants=constants,
         components=components,
     )
+
+
+def audit_of(offered: Offered) -> Audit:
+    audit = made(offered, offered.provider.audit, "its audit")
+    if not isinstance(audit, Audit):
+        raise misbehaved(offered, f"{offered.provider.audit} makes a {type(audit).__name__}, not an Audit")
+    return audit
 
 
 def _components(audit: Audit, spec: Spec, catalog: Catalog, recorded: Facts | None) -> tuple[Prepared, ...]:
@@ -189,14 +210,6 @@ def data_unreadable(error: DataError, spec: Spec) -> Diagnostic:
     return locate(Diagnostic(code="data-unreadable", message=str(error), path=path), spec.origin)
 
 
-def raise_located(error: BaseException, spec: Spec) -> NoReturn:
-    if isinstance(error, DataError):
-        raise SpecError([data_unreadable(error, spec)]) from error
-    if isinstance(error, ModelError):
-        raise SpecError([_mismatch(error, ("model",), spec)]) from error
-    raise error
-
-
 def out_of_range(error: ArithmeticError, spec: Spec) -> Diagnostic:
     what = error.args[-1] if error.args else type(error).__name__
     message = f"bounds cannot be computed in floating point: {what}"
@@ -204,17 +217,8 @@ def out_of_range(error: ArithmeticError, spec: Spec) -> Diagnostic:
     return locate(Diagnostic(code="out-of-range", message=message, path=("mechanism",), help=hint), spec.origin)
 
 
-def _mismatch(error: ValueError, place: SpecPath, spec: Spec) -> Diagnostic:
+def model_mismatch(error: ValueError, place: SpecPath, spec: Spec) -> Diagnostic:
     return locate(Diagnostic(code="model-mismatch", message=str(error), path=place), spec.origin)
-
-
-def _facts(source: DataSource, recorded: Facts | None) -> Facts:
-    try:
-        return source.facts()
-    except DataError:
-        if recorded is None:
-            raise
-        return recorded
 
 
 def _find(offers: Mapping[str, Offered], kind: str, what: str) -> Offered:

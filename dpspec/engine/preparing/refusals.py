@@ -63,21 +63,13 @@ def refusals(
         yield _unsupported(
             f"{kind!r} computes with features, and {spec.data.kind!r} gives ids of tokens",
             ("data", "kind"),
-            f"use a mechanism that takes texts: {_kinds(catalog.mechanisms, 'tokens')}",
+            f"use a mechanism that takes texts: {kinds_with(catalog.mechanisms, 'tokens')}",
         )
     if backend.provider.recording:
         comparable = sorted(name for name, each in catalog.mechanisms.items() if each.provider.recordable)
         reader: Any = resolve(backend.provider.recording)
         yield from reader.check(spec, comparable)
     yield from _of_chosen_weights(spec, kind, mechanism, backend, catalog)
-
-
-def require_takes_texts(model: Offered, facts: Facts, catalog: Catalog) -> None:
-    if facts.vocabulary is not None and not model.provider.tokens:
-        raise ValueError(
-            f"{model.provider.kind} computes with features, and the records are ids of {facts.vocabulary} tokens; "
-            f"models that take them: {_kinds(catalog.models, 'tokens')}"
-        )
 
 
 def _of_chosen_weights(
@@ -91,7 +83,7 @@ def _of_chosen_weights(
             f"the bounds of {kind!r} do not hold for weights that an adversary chose",
             path,
             f"its bounds assume the model's own initial weights; for chosen ones, use a mechanism of "
-            f"{_kinds(catalog.mechanisms, 'chosen_weights')}",
+            f"{kinds_with(catalog.mechanisms, 'chosen_weights')}",
         )
     if backend.provider.recording:
         yield _unsupported("an adversary cannot choose the weights of a recorded run", path, "remove initial")
@@ -149,7 +141,7 @@ def _untrainable(
             code="missing-capability",
             message=f"backend {spec.training.kind!r} draws records, not users",
             path=("training", "backend"),
-            help=f"backend: {_kinds(catalog.backends, 'users')}, or remove audit",
+            help=f"backend: {kinds_with(catalog.backends, 'users')}, or remove audit",
         )
     if spec.audit is not None and (spec.audit.options.get("canary") or {}).get("space") == "input":
         yield _unsupported(
@@ -175,7 +167,7 @@ def _untrainable(
         )
 
 
-def _kinds(offers: Mapping[str, Offered], field: str) -> str:
+def kinds_with(offers: Mapping[str, Offered], field: str) -> str:
     return ", ".join(sorted(kind for kind, offered in offers.items() if getattr(offered.provider, field)))
 
 

@@ -73,17 +73,12 @@ def maker(kind: str, offered: Offered) -> dict[str, Json]:
         "version": offered.version,
     }
     if _counts(offered):
-        record["code"] = code_of(offered)
+        try:
+            record["code"] = _digest(offered)
+        except UnknownCodeError:
+            record["code"] = f"{_UNKNOWN}{uuid.uuid4().hex}"
         record["requires"] = dict(requirements(offered.distribution))
     return record
-
-
-def code_of(offered: Offered) -> str:
-    """The digest of a provider's code, or a unique text."""
-    try:
-        return _digest(offered)
-    except UnknownCodeError:
-        return f"{_UNKNOWN}{uuid.uuid4().hex}"
 
 
 def known_code(offered: Offered) -> str | None:
@@ -132,16 +127,13 @@ def describe_maker(maker: Mapping[str, Json]) -> str:
     return f"{maker.get('distribution')} {maker.get('version')}{what}"
 
 
-def _reference(offered: Offered) -> str:
-    return next(str(getattr(offered.provider, name)) for name in _NAMED if hasattr(offered.provider, name))
-
-
 def _counts(offered: Offered) -> bool:
     return normalise(offered.distribution) != _OURS and not offered.provider.revision_only
 
 
 def _digest(offered: Offered) -> str:
-    where = offered.distribution, offered.plugin, _reference(offered)
+    reference = next(str(getattr(offered.provider, name)) for name in _NAMED if hasattr(offered.provider, name))
+    where = offered.distribution, offered.plugin, reference
     digest = source_digest(*where)
     require_unchanged(*where)
     return digest

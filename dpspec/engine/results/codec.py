@@ -99,7 +99,14 @@ def _schema(hint: Any, definitions: dict[str, Json]) -> dict[str, Json]:
         name = hint.__name__  # type: ignore[union-attr]
         if name not in definitions:
             definitions[name] = {}
-            definitions[name] = _object(hint, definitions)
+            hints, fields = hints_of(hint), dataclasses.fields(hint)  # type: ignore[arg-type]
+            definitions[name] = {
+                "type": "object",
+                "description": " ".join((hint.__doc__ or "").split()),
+                "properties": {f.name: _schema(hints[f.name], definitions) for f in fields},
+                "required": [f.name for f in fields],
+                "additionalProperties": False,
+            }
         return {"$ref": f"#/$defs/{name}"}
     if origin in (Union, types.UnionType):
         return {"anyOf": [_schema(member, definitions) for member in get_args(hint)]}
@@ -111,14 +118,3 @@ def _schema(hint: Any, definitions: dict[str, Json]) -> dict[str, Json]:
         return {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]}
     plain = {FrozenMap: "object", int: "integer", str: "string", bool: "boolean", type(None): "null"}
     return {"type": plain[hint]}
-
-
-def _object(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]:
-    hints = hints_of(cls)
-    return {
-        "type": "object",
-        "description": " ".join((cls.__doc__ or "").split()),
-        "properties": {f.name: _schema(hints[f.name], definitions) for f in dataclasses.fields(cls)},
-        "required": [f.name for f in dataclasses.fields(cls)],
-        "additionalProperties": False,
-    }

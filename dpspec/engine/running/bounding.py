@@ -19,7 +19,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 from dpspec.contract import DataError, Finding, Json, Plan, Series
 from dpspec.contract.audit import NO_TRIALS
@@ -139,24 +138,21 @@ class Bounding:
 
     def run(self) -> list[Bounded]:
         shared = False
-        for number in range(len(self._audits)):
+        for number, audit in enumerate(self._audits):
             if not shared and (pool := self._pool(number)) is not None:
                 shared = True
                 self._share(pool, number)
-            if number not in self._bounded:
-                self._compute_here(number, first=number == 0)
+            if number in self._bounded:
+                continue
+            self._emit(StageStarted(audit=audit.spec.name, stage="bound"))
+            bounded = bound(audit, self._catalog, cache=self._cache, plan=self._plan, emit=self._emit)
+            if number > 0:  # the first loads libraries, and its duration says nothing of the others
+                self._recent.append(bounded)
+            if (reason := self._failed.get(number)) is not None:
+                message = f"its bounds were computed by the process that was started, as no worker could: {reason}"
+                self._emit(Noticed(audit=audit.spec.name, message=message))
+            self._done(number, bounded)
         return [self._bounded[number] for number in range(len(self._audits))]
-
-    def _compute_here(self, number: int, *, first: bool) -> None:
-        audit = self._audits[number]
-        self._emit(StageStarted(audit=audit.spec.name, stage="bound"))
-        bounded = bound(audit, self._catalog, cache=self._cache, plan=self._plan, emit=self._emit)
-        if not first:  # which loads libraries, and says nothing of the others
-            self._recent.append(bounded)
-        if (reason := self._failed.get(number)) is not None:
-            message = f"its bounds were computed by the process that was started, as no worker could: {reason}"
-            self._emit(Noticed(audit=audit.spec.name, message=message))
-        self._done(number, bounded)
 
     def _done(self, number: int, bounded: Bounded) -> None:
         self._bounded[number] = bounded
@@ -219,7 +215,9 @@ class Bounding:
                 if not (isinstance(event, Progressed) and len(self._running) > 1):
                     self._emit(event)
             case PartialResult(value=computed):
-                self._take(number, computed)
+                bounds, plan, seconds = computed.bounds, computed.plan, computed.seconds
+                bounded = Bounded(prepared=self._audits[number], bounds=bounds, plan=plan, seconds=seconds)
+                self._done(number, bounded)
             case TaskFailed(error=error):
                 self._give_up(number, " ".join(f"{type(error).__name__}: {error}".split()))
                 self._waiting.clear()  # perhaps a spec is wrong, and then those after it need no bounds
@@ -230,12 +228,6 @@ class Bounding:
                     self._waiting.clear()
             case _:
                 self._running.discard(number)
-
-    def _take(self, number: int, computed: Any) -> None:
-        audit = self._audits[number]
-        self._done(
-            number, Bounded(prepared=audit, bounds=computed.bounds, plan=computed.plan, seconds=computed.seconds)
-        )
 
     def _give_up(self, number: int, reason: str) -> None:
         self._running.discard(number)

@@ -64,41 +64,30 @@ class Workers:
         self._pool: Pool | None = None
 
     def pool(self, *, tasks: int, seconds: float, device: str) -> Pool:
+        """The open pool, or a new one for the expected tasks and their sequential seconds."""
         if self._pool is not None:
             return self._pool
-        pool = open_pool(
-            self._options, self._catalog, tasks=tasks, seconds=seconds, device=device, on_progress=self._on_progress
-        )
-        if not isinstance(pool, InlinePool):  # which gives way to processes once there is more to do
-            self._pool = pool
+        executor, offers = self._options.executor, self._catalog.executors
+        if executor is None:
+            return InlinePool(self._on_progress)
+        if executor not in offers:
+            valid = ", ".join(sorted(offers))
+            raise PluginError(f"no installed plugin offers executor {executor!r} (installed: {valid})")
+        workers, address = self._options.workers, self._options.address
+        demand = PoolRequest(tasks=tasks, seconds=seconds, device=device, workers=workers, address=address)
+        offered = offers[executor]
+        pool = cast(Pool, made(offered, offered.provider.pool, "its pool", demand))
+        if not all(callable(getattr(pool, name, None)) for name in ("room", "start", "messages", "close")):
+            raise misbehaved(offered, f"{offered.provider.pool} makes a {type(pool).__name__}, not a Pool")
+        if isinstance(pool, InlinePool):  # which gives way to processes once there is more to do
+            return InlinePool(self._on_progress)
+        self._pool = pool
         return pool
 
     def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
-
-
-def open_pool(
-    options: RunOptions,
-    catalog: Catalog,
-    *,
-    tasks: int,
-    seconds: float,
-    device: str,
-    on_progress: Callable[[TaskProgress], None],
-) -> Pool:
-    if options.executor is None:
-        return InlinePool(on_progress)
-    if options.executor not in catalog.executors:
-        valid = ", ".join(sorted(catalog.executors))
-        raise PluginError(f"no installed plugin offers executor {options.executor!r} (installed: {valid})")
-    demand = PoolRequest(tasks=tasks, seconds=seconds, device=device, workers=options.workers, address=options.address)
-    offered = catalog.executors[options.executor]
-    pool = cast(Pool, made(offered, offered.provider.pool, "its pool", demand))
-    if not all(callable(getattr(pool, name, None)) for name in ("room", "start", "messages", "close")):
-        raise misbehaved(offered, f"{offered.provider.pool} makes a {type(pool).__name__}, not a Pool")
-    return InlinePool(on_progress) if isinstance(pool, InlinePool) else pool
 
 
 #: Factors and seconds that bound the time of a trial relative to its plan on one idle core. Plans count operations;

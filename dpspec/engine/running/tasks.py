@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from dpspec.contract import DataError, Facts, FrozenMap, Spec
+from dpspec.contract.canonical import canonical_json
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event
 from dpspec.engine.preparing.attacks import offers_of
-from dpspec.engine.preparing.checked_providers import require_storable
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.preparing.trial_keys import known_code
@@ -60,7 +60,7 @@ class WorkerCache:
             if last is not None:
                 last.close()
         assert self._context is not None
-        self._context.attend(emit, stop)
+        self._context.emit, self._context.stop = emit, stop
         return self._context
 
     def close(self) -> None:
@@ -131,6 +131,8 @@ class TrainTrials(AuditTask):
         return {**super().__getstate__(), "folders": folders}
 
     def run(self, context: RunContext) -> Iterator[NewTrial]:
+        import numpy as np
+
         spec, model = context.prepared.spec, context.prepared.model
         context.state_folder = self._folder
         if model is not None:
@@ -143,7 +145,13 @@ class TrainTrials(AuditTask):
             if trial.index not in missing:
                 raise misbehaved(mechanism, f"trials() makes trial {trial.index}, which was not requested")
             missing.discard(trial.index)
-            require_storable(mechanism, trial)
+            for name, array in trial.arrays.items():
+                if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+                    raise misbehaved(mechanism, f"trials(): the array {name!r} is not an array of numbers")
+            try:
+                canonical_json(trial.evidence)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise misbehaved(mechanism, f"trials(): its evidence cannot be kept: {error}") from error
             seconds = time.monotonic() - began
             recorded = {
                 **environment(None),

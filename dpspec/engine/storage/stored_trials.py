@@ -75,15 +75,6 @@ class StoredTrials:
     def missing_trials(self) -> int:
         return sum(map(len, self.missing()))
 
-    def computed_together(self, indices: Sequence[int]) -> tuple[int, ...]:
-        """The indices to compute so that the missing ``indices`` of one chunk are as in a new run.
-
-        Trials of a chunk may share floating-point sums, whose rounding depends on the number of runs: then all are
-        computed.
-        """
-        chunk = next(chunk for chunk in self.plan.chunks if indices[0] in chunk)
-        return tuple(indices) if self.plan.independent else chunk
-
     def folders(self, indices: Sequence[int], *, create: bool) -> dict[int, Path | None]:
         """By index, the folder of an unfinished trial's state; ``create`` makes them for other processes."""
         folders = {index: self._store.unfinished(self._keys[index]) for index in indices}

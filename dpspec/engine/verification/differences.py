@@ -29,7 +29,7 @@ TOLERANCE = 1e-9
 _NAME = re.compile(r"verdicts\[(\d+)\]\.verdict")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Mismatch:
     """A value of a result that does not follow from the rest.
 
@@ -55,12 +55,12 @@ def compare(audit: str, what: str, recorded: Json, recomputed: Json) -> Iterator
                 yield from compare(audit, f"{what}.{key}", recorded[key], recomputed[key])
             else:
                 old, new = (short(side[key]) if key in side else "nothing" for side in (recorded, recomputed))
-                yield Mismatch(audit=audit, what=f"{what}.{key}", recorded=old, recomputed=new)
+                yield Mismatch(audit, f"{what}.{key}", old, new)
     elif isinstance(recorded, list) and isinstance(recomputed, list) and len(recorded) == len(recomputed):
         for i, (old, new) in enumerate(zip(recorded, recomputed, strict=True)):
             yield from compare(audit, f"{what}[{i}]", old, new)
     elif not _equal(recorded, recomputed):
-        yield Mismatch(audit=audit, what=what, recorded=short(recorded), recomputed=short(recomputed))
+        yield Mismatch(audit, what, short(recorded), short(recomputed))
 
 
 def explained(mismatches: Iterable[Mismatch], reasons: Sequence[str]) -> Iterator[Mismatch]:
