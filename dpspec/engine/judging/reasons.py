@@ -120,7 +120,7 @@ def undecided(
 
 def _refutable(part: Part, value: float | None, attacked: bool) -> str:
     if value is None:
-        return "the evidence in scope can refute no such claim" if attacked else "no evidence in scope can refute it"
+        return "the evidence in scope cannot refute this claim" if attacked else "no evidence against it is in scope"
     limit = f"up to {lower(value)}" if part.side == "at-most" else f"down to {upper(value)}"
     return f"with perfect results, the evidence could refute claims {limit}"
 
