@@ -144,7 +144,7 @@ class WatchedTraining:
                 "resumed": self._resumed,
                 "sums": opacus.sums.found if opacus is not None else None,
                 "recomputed": opacus.recomputed_sums if opacus is not None else None,
-                "ghost": opacus.ghost.found if opacus is not None and opacus.ghost is not None else None,
+                **({"ghost": opacus.ghost.found} if opacus is not None and opacus.ghost is not None else {}),
                 "scaling": opacus.scaling.found if opacus is not None else None,
                 "probe": self._probe.found if self._probe is not None else None,
                 "probe_failure": self._probe.failure if self._probe is not None else "",
