@@ -19,7 +19,7 @@ Each module imports only modules above it:
 * ``gaussian``, ``laplace``, ``discrete``, ``mixture`` (on ``densities``): steps
 * ``truncated_poisson``, ``allocation`` (on ``convex_sums``): sampling schemes with other steps
 * ``composition``, ``rare_steps``: convolution of measures on a grid with every error bounded
-* ``profiles``, ``solver``, ``privacy_loss``: certified answers about a composition
+* ``profiles``, ``refinement``, ``solver``, ``privacy_loss``: certified answers about a composition
 * ``rdp``, ``moments``, ``tradeoff``, ``curves``: Renyi divergences and f-DP
 
 Names are imported on first use: ``import dpspec.accounting`` imports neither numpy nor scipy.
