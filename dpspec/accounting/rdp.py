@@ -31,8 +31,8 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dpspec.accounting.bounded import Laplace
 from dpspec.accounting.densities import log_binomial
-from dpspec.accounting.laplace import Laplace
 from dpspec.accounting.mixture import Mixture
 from dpspec.accounting.moments import log_gaussian_excess, log_laplace_excess
 from dpspec.accounting.numerics import EPS, Directions, Floats, bisect, directions, finite, inside, whole
