@@ -1,9 +1,10 @@
 """Steps of bounded loss, whose outcomes all are kept: the Laplace mechanism, and finitely many outcomes.
 
-*Laplace*, on all records or on a Poisson sample. Without the record a step shows Lap(0, b), with it Lap(s, b), or, sampled at rate q, (1 - q) Lap(0, b) + q Lap(s, b). In
-terms of the loss l = ln(Lap(s, b) / Lap(0, b)) in [-m, m], m = s / b, the pair is exact: Lap(0, b) has an atom 1/2 at
--m, one of e^-m / 2 at m and the density e^(-(l + m) / 2) / 4 between them; Lap(s, b) that times e^l. Outcomes with l
-between a and c, merged, have the loss (a + c) / 2. A sampled step's loss is x = ln(1 + q (e^l - 1)).
+*Laplace*, on all records or on a Poisson sample. Without the record a step shows Lap(0, b), with it Lap(s, b), or,
+sampled at rate q, (1 - q) Lap(0, b) + q Lap(s, b). In terms of the loss l = ln(Lap(s, b) / Lap(0, b)) in [-m, m], m = s
+/ b, the pair is exact: Lap(0, b) has an atom 1/2 at -m, one of e^-m / 2 at m and the density e^(-(l + m) / 2) / 4
+between them; Lap(s, b) that times e^l. Outcomes with l between a and c, merged, have the loss (a + c) / 2. A sampled
+step's loss is x = ln(1 + q (e^l - 1)).
 
 *Discrete*: two probability vectors, as of randomized response.
 """
