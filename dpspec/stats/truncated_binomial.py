@@ -13,7 +13,6 @@ from scipy import special
 from dpspec.accounting import bisect
 from dpspec.stats import binomial, chernoff
 
-
 Array = npt.NDArray[np.float64]
 
 
