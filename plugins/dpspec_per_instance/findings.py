@@ -29,7 +29,6 @@ _COINS = kit.coins("the record is included independently with probability 1/2 in
 
 
 def record_findings(spec: dps.Spec, records: Analysis) -> Iterator[dps.Finding]:
-    """Findings at the claimed deltas and directions, and the number of runs needed."""
     for direction in bounds.spoken_directions(spec):
         if not set(bounds.one_sided(direction)) <= set(records.audited.directions):
             continue
@@ -52,11 +51,7 @@ def _quantiles(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> Iterato
     audited = records.audited
     claimed = {float(c["fraction"]) for c in spec.claims if "fraction" in c.options}
     for fraction in sorted({*FRACTIONS, *claimed}):
-        at: dict[str, dps.Json] = {
-            "delta": epsilons.delta,
-            "fraction": fraction,
-            "population": audited.quantiles_of,
-        }
+        at: dict[str, dps.Json] = {"delta": epsilons.delta, "fraction": fraction, "population": audited.quantiles_of}
         for confident in (False, True):
             values = epsilons.capped_confidence_upper if confident else epsilons.capped_estimate
             failure = records.failure if confident else None
@@ -96,7 +91,6 @@ def above(population: int, marked: int, drawn: int) -> npt.NDArray[np.float64]:
 
 
 def _renyi_comparison(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
-    """Ratio of estimated to data-independent epsilon, both from Renyi divergences at the same orders."""
     below = np.minimum(epsilons.estimate, epsilons.renyi)
     values: list[tuple[str, float | None, float]] = [
         ("share_below_data_independent", None, float(np.mean(epsilons.estimate < epsilons.renyi)))
@@ -149,7 +143,6 @@ def _epsilon_finding(
 
 
 def _this_data(direction: str, record: str | int) -> dps.Scope:
-    """Scope of a statement about this dataset and this record."""
     return dps.Scope(direction=direction, data="this", record=record)
 
 
@@ -162,7 +155,7 @@ def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
     shared = audited.shared_direction
     direction = shared if shared in audited.directions else audited.directions[0]
     composer = bounds.Composer(spec.mechanism.options, bounds.DIRECTIONS[direction])
-    order = composer.best_order(kit.claimed_deltas(spec)[-1])
+    order = composer.best(kit.claimed_deltas(spec)[-1]).order
     last, second = composer.kappa(order)
     side = "above" if last > math.log(runs) else "below"
     return dps.Finding(
@@ -179,7 +172,7 @@ def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
 
 
 def _runs_needed(records: Analysis) -> dps.Finding:
-    total = records.detailed_total(records.best_order)
+    total = records.total(records.best_order)
     median = int(np.argsort(total.plug_in, kind="stable")[len(total.plug_in) // 2])
     random = slice(1, None)
     needed = runs_needed(

@@ -20,16 +20,8 @@ from dpspec import kit
 from dpspec.accounting import Floats, whole
 from dpspec_per_instance import theory
 from dpspec_per_instance.analysis import Analysis
-from dpspec_per_instance.one_step import (
-    SOURCE as COROLLARY_SOURCE,
-)
-from dpspec_per_instance.one_step import (
-    best_corollary,
-    epsilons,
-    one_step,
-    split,
-    stratified_distances,
-)
+from dpspec_per_instance.one_step import SOURCE as COROLLARY_SOURCE
+from dpspec_per_instance.one_step import best_corollary, epsilons, one_step, split, stratified_distances
 from dpspec_per_instance.options import AuditBlock, MeanRule
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -71,7 +63,6 @@ class Batches(NamedTuple):
 
 
 def draw(rng: np.random.Generator, records: int, rate: float, outer: int, inner: int, order: int) -> Batches:
-    """Draw Poisson batches of ``records`` records."""
     return Batches(
         (rng.random((outer, records), dtype=np.float32) < rate).astype(np.float32),
         (rng.random((outer, inner, order, records), dtype=np.float32) < rate).astype(np.float32),
@@ -203,7 +194,6 @@ _EXPONENTS = tuple(np.geomspace(1.5, 1e4, 20).tolist())
 
 
 def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
-    """Both tables if audit.mean_rule is set."""
     trial = records.trials[0]
     rule = None if spec.audit is None else AuditBlock.of(spec.audit.options).mean_rule
     if rule is not None and "mean_rule" in trial.arrays:
@@ -217,20 +207,18 @@ def _tuple_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.T
     The column sum has the theorem's value for sums under removal, which is too large to be useful.
     """
     values, sizes = trial.arrays["mean_rule"], trial.arrays["mean_rule_sizes"]
-
-    def rows() -> Iterator[Sequence[dps.Json]]:
-        for s, stage in enumerate(STAGES):
-            for b, batch in enumerate(rule.batches):
-                rate, sigma = float(batch) / records.records, _noise(spec, s)
-                for o, order in enumerate(rule.orders):
-                    medians = [float(np.median(values[s, b, o, kind])) for kind in (0, 1, 2)]
-                    base = float(theory.step_divergence(float(order), rate, 1.0 / sigma))
-                    yield stage, float(batch), int(order), *medians, base, float(sizes[s, b, o, :2].min())
-
+    rows: list[Sequence[dps.Json]] = []
+    for s, stage in enumerate(STAGES):
+        for b, batch in enumerate(rule.batches):
+            rate, sigma = float(batch) / records.records, _noise(spec, s)
+            for o, order in enumerate(rule.orders):
+                medians = [float(np.median(values[s, b, o, kind])) for kind in (0, 1, 2)]
+                base = float(theory.step_divergence(float(order), rate, 1.0 / sigma))
+                rows.append((stage, float(batch), int(order), *medians, base, float(sizes[s, b, o, :2].min())))
     return kit.series(
         "mean-rule",
         "One step with noise on the mean of a batch: the median record, by expected batch size",
-        kit.columns_of(("stage", "batch", "order", "remove", "add", "sum", "data_independent", "tuples"), rows()),
+        kit.columns_of(("stage", "batch", "order", "remove", "add", "sum", "data_independent", "tuples"), rows),
         upper=("data_independent",),
         rigor="approximate",
         source=f"{SOURCE}, sampled",
@@ -252,33 +240,31 @@ def _moment_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.
     delta = kit.claimed_deltas(spec)[-1]
     inside = records.audited.population == "train"
     norms: Array = trial.arrays["mean_norms"]
-
-    def rows() -> Iterator[Sequence[dps.Json]]:
-        for s, stage in enumerate(STAGES):
-            for b, batch in enumerate(rule.batches):
-                rate, sigma = float(batch) / records.records, _noise(spec, s)
-                changes: Array = trial.arrays[f"mean_changes_{b}"][s]
-                others = records.records - inside
-                typical = typical_sizes(others, rate)
-                each = [
-                    [
-                        _step_epsilon(others, rate, sigma, delta, float(norm), sampled)
-                        for sampled in (dict(zip(typical, changes[:, :, m], strict=True)), None)
-                    ]
-                    for m, norm in enumerate(norms[s])
+    rows: list[Sequence[dps.Json]] = []
+    for s, stage in enumerate(STAGES):
+        for b, batch in enumerate(rule.batches):
+            rate, sigma = float(batch) / records.records, _noise(spec, s)
+            changes: Array = trial.arrays[f"mean_changes_{b}"][s]
+            others = records.records - inside
+            typical = typical_sizes(others, rate)
+            each = [
+                [
+                    _step_epsilon(others, rate, sigma, delta, float(norm), sampled)
+                    for sampled in (dict(zip(typical, changes[:, :, m], strict=True)), None)
                 ]
-                base = one_step(rate, sigma, 1.0, delta)
-                sampled, bounded = (float(v) for v in np.median(each, axis=0))
-                yield stage, float(batch), sampled, bounded, base.amplified, base.printed, "yes" if base.holds else "no"
-
+                for m, norm in enumerate(norms[s])
+            ]
+            base = one_step(rate, sigma, 1.0, delta)
+            sampled, bounded = (float(v) for v in np.median(each, axis=0))
+            rows.append(
+                (stage, float(batch), sampled, bounded, base.amplified, base.printed, "yes" if base.holds else "no")
+            )
     return kit.series(
         "mean-step",
         f"Epsilon of one step at delta {delta:g} with noise on the mean of a batch: the median record".replace(
             "e-0", "e-"
         ),
-        kit.columns_of(
-            ("stage", "batch", "sampled", "bounded", "data_independent", "printed", "printed_holds"), rows()
-        ),
+        kit.columns_of(("stage", "batch", "sampled", "bounded", "data_independent", "printed", "printed_holds"), rows),
         upper=("data_independent",),
         rigor="approximate",
         source=f"{COROLLARY_SOURCE}; exact batch sizes, sampled batches of typical sizes",
@@ -303,7 +289,6 @@ def _step_epsilon(
 
 @cache
 def _tabulated_epsilons(inner: float, sigma: float) -> Array:
-    """Epsilon of a batch at distances 0, ..., 1 clip norm."""
     return epsilons(np.linspace(0.0, 1.0, _DISTANCES + 1), inner, sigma)
 
 

@@ -197,7 +197,6 @@ def _worst_step(steps: Sequence[tuple[float, float]], norm: float, delta: float)
 
 
 def step_findings(steps: Sequence[tuple[float, float]], delta: float) -> Iterator[dps.Finding]:
-    """Epsilon of one step of a saturated record for the worst of ``steps`` (rate, noise), and the printed form."""
     worst = _worst_step(steps, 1.0, delta)
     forms = [
         (worst.corollary, SOURCE, "one step of a saturated record", None),
@@ -223,17 +222,14 @@ def step_findings(steps: Sequence[tuple[float, float]], delta: float) -> Iterato
 
 
 def step_series(steps: Sequence[tuple[float, float]], delta: float) -> dps.Series:
-    """Table of one step by the record's clipped norm: figures 8 to 11 of the paper, for sums."""
-
-    def rows() -> Iterator[Sequence[dps.Json]]:
-        for norm in NORMS:
-            worst = _worst_step(steps, norm, delta)
-            yield norm, worst.corollary, worst.amplified, worst.printed, "yes" if worst.holds else "no"
-
+    rows: list[Sequence[dps.Json]] = []
+    for norm in NORMS:
+        worst = _worst_step(steps, norm, delta)
+        rows.append((norm, worst.corollary, worst.amplified, worst.printed, "yes" if worst.holds else "no"))
     return kit.series(
         "one-step",
         f"Epsilon of one step at delta {delta:g}, present-first, by the record's clipped norm".replace("e-0", "e-"),
-        kit.columns_of(("norm", "corollary", "amplified", "printed", "printed_holds"), rows()),
+        kit.columns_of(("norm", "corollary", "amplified", "printed", "printed_holds"), rows),
         upper=("corollary", "amplified"),
         rigor="theorem",
         source=SOURCE,
@@ -244,7 +240,6 @@ def step_series(steps: Sequence[tuple[float, float]], delta: float) -> dps.Serie
 
 
 def attack_series(spec: dps.Spec, steps: Sequence[tuple[float, float]], delta: float) -> dps.Series:
-    """Maximum power of attacks on a saturated record: in one step by Lemma A.1, in the run by its divergences."""
     composer = Composer(spec.mechanism.options, "present-first")
     fpr = np.array(RATES)
     single = np.max([best_lemma(*step, 1.0, delta, fpr) for step in steps], axis=0)

@@ -114,7 +114,6 @@ class StepTable:
 
 @lru_cache(maxsize=32)
 def step_table(rate: float, noise_multiplier: float, lowest: float, highest: float, direction: Direction) -> StepTable:
-    """A cached :class:`StepTable`; several stages of an audit use the same tables."""
     return StepTable(rate, noise_multiplier, lowest, highest, direction)
 
 
@@ -202,7 +201,6 @@ def recursion(order: float, steps: int, p: float | Sequence[float]) -> Exponents
 
 
 def checked_exponent(p: float) -> float:
-    """``p``, which must be finite and above 1."""
     value = float(p)
     if not 1.0 < value < math.inf:
         raise ValueError(f"the exponent p must be finite and above 1, got {p!r}")

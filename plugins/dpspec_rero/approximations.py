@@ -112,7 +112,6 @@ class LossTable:
 
 @lru_cache(maxsize=32)
 def tabulate_loss(step: Steps) -> LossTable:
-    """The table of one of ``step``'s steps."""
     if step.noise == "gaussian":
         return _gaussian(step)
     return _laplace(step)
@@ -181,7 +180,6 @@ def _least(log_kappa: float, phases: Sequence[Steps], first: Floats) -> tuple[fl
 
 
 def _divergences(orders: Floats, phases: Sequence[Steps]) -> Floats:
-    """The sum over all steps of the present-first divergences at ``orders``, same shape."""
     total = np.zeros(orders.shape)
     for phase in phases:
         if phase.effect == 0.0:
@@ -305,7 +303,6 @@ _ROUNDS, _NEAR = 20, 1e-5
 
 
 def gammas_contour(kappas: Sequence[float], phases: Sequence[Steps]) -> list[float]:
-    """gamma at each kappa for Gaussian steps."""
     if any(phase.noise != "gaussian" for phase in phases):
         raise ArithmeticError("the contour integral does not converge for noise whose loss has atoms")
     moving = [phase for phase in phases if phase.effect > 0.0]
@@ -343,7 +340,6 @@ class _Law:
 
     @cached_property
     def deviation(self) -> float:
-        """The standard deviation of the loss under the null."""
         return math.sqrt(_Tilted.at(self.phases, 0.0).variance)
 
     def tail(self, c: float, power: float) -> tuple[float, float]:
@@ -390,7 +386,6 @@ class _Tilted:
         return cls(tuple(steps), log_mass, mean, variance)
 
     def integral(self, c: float, tilt: float) -> float:
-        """The integral above, by the trapezoid rule; it converges exponentially."""
         width = 2.0 * math.pi / (60.0 * math.sqrt(self.variance) + 40.0 / min(abs(tilt), 1.0) + 40.0)
         drift, total, size = self.mean - c, 0.0, 0.0
         first = width * np.arange(_BATCH)

@@ -66,7 +66,6 @@ class HiddenTarget:
 
 
 def hide_target(candidates: Candidates, x: Array, y: Array, classes: int, seed: int) -> HiddenTarget:
-    """Draw the candidates and the target of one trial, from records ``x`` (n, ...) and labels ``y`` (n,)."""
     source = np.random.default_rng(seed)
     made_x, made_y = x[:0], y[:0]
     if candidates.source == "planted":
@@ -146,7 +145,6 @@ def _run_group(
 
 
 def _watch(index: int, job: dps.TrainingJob) -> WatchedRun:
-    """Collect conformance evidence: the full log for the first runs, released models only for the others."""
     logged = index < LOGGED
     measured = logged and sums_are_tested(job.phases, job.options)
     return WatchedRun(job, Residuals(job, 0, looks=LOOKS) if measured else None, logged=logged)
@@ -178,7 +176,6 @@ def _evidence(reader: Reader, run: int, hidden: HiddenTarget, order: Array) -> d
 
 
 def _accuracy(inputs: dps.FrozenMap, context: dps.Context) -> dict[str, dict[str, int]]:
-    """Numbers of correct predictions of a model trained on all records."""
     job = make_job(inputs, context, 0, (context.data.train_x, context.data.train_y), "twin")
     train_all(context, [job])
     return right_answers(job.model, context.data, context.device)

@@ -37,12 +37,10 @@ ASSUMPTIONS = kit.dp_sgd_assumptions(
 
 
 def scope_of(direction: str = "both") -> dps.Scope:
-    """Scope of the bounds in one direction of the spec."""
     return dps.Scope(direction=direction, access="all-iterates", adversary="gradient")
 
 
 def gamma_finding(kappa: float, gamma: Interval) -> dps.Finding:
-    """The certified bound on gamma at one baseline."""
     return _certified("gamma", gamma, at={"kappa": kappa}, source=gamma_source(gamma))
 
 
@@ -97,12 +95,10 @@ def _membership(spec: dps.Spec, leakage: Leakage) -> Iterator[tuple[dps.Finding,
 
 
 def _directions(spec: dps.Spec) -> list[str]:
-    """Every direction that the threat model or a claim names."""
     return sorted({claim.direction for claim in spec.claims} | {spec.threat_model.direction})
 
 
 def _pure(phases: Sequence[Steps], directions: Sequence[str]) -> Iterator[dps.Finding]:
-    """Epsilon at delta 0 if all noise is Laplace noise: the sum over the steps, and the form that the paper prints."""
     if pure_epsilon(phases) == math.inf:
         return
     source = "Balle, Barthe and Gaboardi 2018, Theorem 9; Dwork and Roth 2014, Theorem 3.16"

@@ -77,7 +77,6 @@ def log_ratios(phases: Sequence[Steps], samples: int, seed: int) -> Floats:
 
 
 def _draw_losses(phase: Steps, source: np.random.Generator, rows: int, columns: int) -> Floats:
-    """The log-ratios (rows,) of ``columns`` steps."""
     s = phase.effect
     if phase.noise == "gaussian":
         losses = source.standard_normal((rows, columns))
@@ -118,11 +117,7 @@ def _interval(kappa: float, pilot: Floats, rest: Floats, miss: float) -> Interva
         binomial.lower(above, len(rest), 1.0 - each), max(binomial.upper(above, len(rest), 1.0 - each), 1e-300)
     )
     below = np.where(rest > log_c, 0.0, np.exp(np.minimum(rest, log_c)))
-    power = max(
-        1.0 - _mean_limit(below, math.exp(log_c), each, upper=True),
-        math.exp(log_c) * level.lower,
-        0.0,
-    )
+    power = max(1.0 - _mean_limit(below, math.exp(log_c), each, upper=True), math.exp(log_c) * level.lower, 0.0)
     lower = min(1.0, power) * min(1.0, kappa / level.upper)
     upper = min(1.0, max(upper, kappa))
     return Interval(min(max(lower, kappa), upper), upper)
@@ -145,8 +140,6 @@ Values = list[float | None]
 
 @dataclass(frozen=True)
 class _Method:
-    """Bound, rigor and source under which a method's values are reported."""
-
     bound: dps.findings.Bound
     rigor: dps.findings.Rigor
     source: str
@@ -185,7 +178,6 @@ class Comparison:
     confidence: float | None = None
 
     def only(self, kappas: Sequence[float]) -> Comparison:
-        """The same at some of the baselines."""
         indices = [self.kappas.index(kappa) for kappa in kappas]
         return Comparison(
             kappas=tuple(kappas),
@@ -210,7 +202,6 @@ class Comparison:
 def compare(
     spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float], certified: Sequence[Interval], delta: float
 ) -> Comparison:
-    """All methods of the spec's ``baselines`` and ``monte_carlo`` at ``kappas``; ``certified`` are their intervals."""
     asked = Comparisons.of(spec.mechanism.options)
     return Comparison(
         kappas=tuple(kappas),
@@ -224,7 +215,6 @@ def compare(
 
 
 def gamma_findings(comparison: Comparison) -> Iterator[dps.Finding]:
-    """gamma at each baseline: the certified bound, then the requested comparisons."""
     for index, (kappa, interval) in enumerate(zip(comparison.kappas, comparison.certified, strict=True)):
         yield gamma_finding(kappa, interval)
         for name, values in comparison.others.items():

@@ -55,7 +55,6 @@ class AttackedRun(Record):
 
 
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-    """Evidence and findings of the attack: the success count, its lower bound, ranks, pictures and accuracy."""
     assert spec.audit is not None
     candidates = read_candidates(spec.threat_model.options)
     assert candidates is not None
@@ -84,19 +83,16 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
 
 
 def read_ranks(trials: Sequence[dps.Trial], candidates: Candidates) -> list[int]:
-    """Rank of the target in each trial, from 0."""
     return [kit.recorded_number(trial, "rank", least=0, most=candidates.count - 1) for trial in trials]
 
 
 def checks(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
-    """Compare steps, noise and sampling over all trials with the declaration."""
     evidence = [trial.evidence for trial in trials]
     yield from table.checks(trained_phases(spec.phases), evidence, privacy=spec.data_privacy)
     yield from _attack_checks(spec, evidence)
 
 
 def foreseen_checks(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Check]:
-    """Checks with their smallest detectable deviation, computed before training from the declared phases."""
     assert spec.audit is not None
     phases, runs = trained_phases(spec.phases), spec.audit.runs
     undone = sums_are_tested(phases, spec.training.options)
@@ -122,7 +118,6 @@ def sums_are_tested(phases: Sequence[dps.FrozenMap], training: dps.FrozenMap) ->
 
 
 def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterator[dps.Check]:
-    """Checks of the attack's measurements: remaining noise and numbers of drawn records."""
     runs = _attacked_runs(evidence, len(spec.phases))
     degrees = sum(run.noise.degrees for run in runs)
     if degrees:

@@ -173,14 +173,10 @@ _TOGETHER, _ROWS_BYTES = 64, 1 << 28
 
 
 class ReroAudit(dps.Audit):
-    """Upper bounds on reconstruction from hypothesis testing, lower bounds from an attack on a hidden record."""
-
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-        """Reject specs that the theory, the training backend or the attack does not cover."""
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        """Findings and tables: gamma at every baseline by every method, and membership."""
         from dpspec_rero import bounds, tables
         from dpspec_rero.comparison import compare, gamma_findings
         from dpspec_rero.options import Comparisons, declared_steps, requested_kappas
@@ -210,7 +206,6 @@ class ReroAudit(dps.Audit):
         context.progress(4, 4, "tables")
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-        """One trial per run, several runs per chunk, and the largest gamma that the trials can prove."""
         from dpspec.accounting import round_down
         from dpspec.stats import binomial
         from dpspec_rero.evidence import foreseen_checks
@@ -243,20 +238,17 @@ class ReroAudit(dps.Audit):
         )
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-        """Draw a target, train and rank the candidates, once per index."""
         from dpspec_rero.attack import run_trials
 
         return run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-        """The attack's success with its lower bound, accuracy, and conformance checks of the executed pipeline."""
         from dpspec_rero.evidence import checks, outcomes
 
         yield from outcomes(spec, trials)
         yield from checks(spec, trials)
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """The default inputs without keys that no trial reads: baselines and parts of the threat model."""
         inputs = kit.select_inputs(
             super().trial_inputs(spec),
             mechanism_without=_BOUNDS_ONLY,

@@ -36,7 +36,6 @@ class Steps(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Steps:
-        """From a phase."""
         phase = dps.Phase.of(block)
         if "noise_multiplier" in phase:
             scale, sensitivity = phase.noise_multiplier, 1.0
@@ -74,14 +73,11 @@ class Candidates:
 
 @dataclass(frozen=True, kw_only=True)
 class Prior(kit.Options):
-    """The declared candidates and the baselines that the threat model names."""
-
     candidates: Candidates | None
     kappas: tuple[float, ...]
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Prior:
-        """From a threat model's options, or from the part that trials read."""
         prior = block.get("prior") or {}
         named, masses = prior.get("kappa", ()), prior.get("probabilities")
         candidates = None
@@ -98,8 +94,6 @@ class Prior(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class MonteCarlo(kit.Options):
-    """Options of the Monte Carlo estimate: number of samples, seed, joint confidence."""
-
     samples: int
     seed: int
     confidence: float
@@ -107,8 +101,6 @@ class MonteCarlo(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparisons(kit.Options):
-    """Comparisons with the certified bound in the block ``mechanism``. They change no bound and no verdict."""
-
     baselines: tuple[str, ...] = ()
     edgeworth_order: int | None = None
     monte_carlo: MonteCarlo | None = None
@@ -117,7 +109,6 @@ class Comparisons(kit.Options):
 
 
 def declared_steps(phases: Sequence[dps.Phase]) -> tuple[Steps, ...]:
-    """The steps of every phase, in order."""
     return tuple(Steps.of(phase) for phase in phases)
 
 
@@ -128,7 +119,6 @@ def revealed_probability(phases: Sequence[Steps]) -> float:
 
 
 def noisy_steps(phases: Sequence[Steps]) -> tuple[Steps, ...]:
-    """The phases that add noise."""
     return tuple(phase for phase in phases if phase.effect <= NO_NOISE)
 
 
@@ -147,12 +137,10 @@ def adds_laplace(phases: Sequence[dps.FrozenMap]) -> bool:
 
 
 def read_candidates(threat_model: dps.FrozenMap) -> Candidates | None:
-    """The candidates that a threat model's ``prior`` declares; None without any."""
     return Prior.of(threat_model).candidates
 
 
 def requested_kappas(spec: dps.Spec) -> list[float]:
-    """Baselines of the threat model and the claims, ascending; ``KAPPAS`` without any."""
     prior = Prior.of(spec.threat_model.options)
     kappas = {*prior.kappas, *(float(claim["kappa"]) for claim in spec.claims if claim.kind == "rero")}
     if prior.candidates is not None:

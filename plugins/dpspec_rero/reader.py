@@ -40,7 +40,6 @@ _BYTES = 48 * 2**20
 def make_job(
     inputs: dps.FrozenMap, context: dps.Context, index: int, rows: tuple[Array, Array], purpose: str = "training"
 ) -> dps.TrainingJob:
-    """The run of trial ``index`` on the records ``rows``, (n, ...) and (n,)."""
     phases = trained_phases(dps.Phase.all_of(inputs["mechanism"]))
     return kit.training_job(
         inputs, context, index, purpose, rows=rows, phases=phases, records=len(rows[0]), resumable=False
@@ -48,7 +47,6 @@ def make_job(
 
 
 def train_all(context: dps.Context, jobs: Sequence[dps.TrainingJob]) -> None:
-    """Train every job, in one batch if the backend and the noise support it."""
     if not adds_laplace(jobs[0].phases):
         train_many(context.trainer, jobs)
         return
@@ -66,7 +64,6 @@ class AbsoluteSum:
     """The part ``contributions`` of the loop: a sum of gradients g, each times min(1, clip_norm / ||g||_1)."""
 
     def __init__(self, model: FlatModel, x: Tensor, y: Tensor) -> None:
-        """``x`` (n, ...) and ``y`` (n,) are on the model's device."""
         self._model, self._x, self._y = model, x, y
         self._chunk = max(1, _BYTES // (4 * model.size))
 
@@ -142,11 +139,9 @@ class Reader:
         self.included: list[list[int] | None] = [None for _ in rows]
 
     def observers(self) -> list[Observer]:
-        """One observer for each run."""
         return [_RunObserver(self, run) for run in range(len(self._rows))]
 
     def take_batch(self, run: int, step: int, indices: Tensor) -> None:
-        """Record the batch of one run's step."""
         self._batches[run] = indices.to("cpu")
         included = self.included[run] or [0] * len(self._schedule.phases)
         self.included[run] = included
@@ -157,7 +152,6 @@ class Reader:
             done += phase.steps
 
     def take_model(self, run: int, step: int, state: Tensor) -> None:
-        """Take one run's model after a step; the step is read once the models of all runs are there."""
         self._states[run] = state.detach().clone()
         if len(self._states) < len(self._rows):
             return
@@ -174,7 +168,6 @@ class Reader:
         self._previous = now
 
     def finish(self) -> None:
-        """Score the candidates by the final models, if only these were released."""
         if not self._iterates and self.steps > 0:
             with full_precision(self._x.device):
                 self._finish()
@@ -284,8 +277,6 @@ class Reader:
 
 
 class _RowWise:
-    """Materialized gradients of a module for R models. The module does not change."""
-
     def __init__(self, module: torch.nn.Module, device: torch.device) -> None:
         self._module, self._layout = module, flat_model.Layout.of(module)
         self._trained = flat_model.trained(module)
@@ -316,8 +307,6 @@ def _shift(means: Tensor, seen: Tensor) -> Tensor:
 
 
 class _RunObserver(Observer):
-    """Forwards batches and models of one run to the reader."""
-
     def __init__(self, reader: Reader, run: int) -> None:
         self._reader = reader
         self._run = run

@@ -37,7 +37,6 @@ _GUESSES = tuple(f"guess {place}" for place in range(1, PICTURED_GUESSES + 1))
 
 
 def curve_series(comparison: Comparison) -> dps.Series:
-    """gamma against kappa by every method, with the errors of the approximations relative to the certified value."""
     columns = {"kappa": list(comparison.kappas), **_columns(comparison)}
     return kit.series(
         "gamma-by-kappa",
@@ -57,7 +56,6 @@ def curve_series(comparison: Comparison) -> dps.Series:
 def noise_series(
     spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float], factors: Sequence[float]
 ) -> dps.Series:
-    """gamma, epsilon and the advantage for each factor on the noise: one row per factor and kappa."""
     delta = kit.claimed_deltas(spec)[-1]
     columns: dict[str, list[dps.Json]] = {}
     intervals: list[Interval] = []
@@ -139,7 +137,6 @@ def encode_pictures(records: Array) -> dict[str, dps.Json] | None:
 
 
 def picture_series(spec: dps.Spec, trials: Sequence[dps.Trial], source: str) -> dps.Series | None:
-    """Targets and guesses of the first trials; None if no trial stored pictures."""
     pictured = [(t, t.evidence["internal"]["pictures"]) for t in trials if "pictures" in t.evidence.get("internal", {})]
     if not pictured:
         return None
@@ -205,7 +202,6 @@ _LEAST, _MOST = 1e-6, 1e9
 
 
 def least_noise(phases: Sequence[Steps], holds: Callable[[Leakage], bool], *, relative: float = 1e-3) -> Boundary:
-    """Find the smallest factor on the noise of all ``phases`` for which ``holds`` accepts their leakage."""
     return find_boundary(
         lambda factor: holds(Leakage(scale_noise(phases, factor))),
         _LEAST,

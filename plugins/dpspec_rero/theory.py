@@ -139,7 +139,6 @@ class Leakage:
 
 
 def gamma_source(*intervals: Interval) -> str:
-    """Sources of the methods behind the upper ends of gamma."""
     return "; ".join(sorted({_SOURCES.get(interval.method, THEOREM) for interval in intervals}))
 
 
@@ -180,17 +179,14 @@ def absent_first_epsilon(rate: float, epsilon: float) -> float:
 
 
 def scale_noise(phases: Sequence[Steps], factor: float) -> tuple[Steps, ...]:
-    """The same steps with ``factor`` times the noise."""
     return tuple(replace(phase, effect=phase.effect / factor) for phase in phases)
 
 
 def _compose(phases: Sequence[Steps], direction: Directions) -> PrivacyLoss:
-    """The composition of ``phases``, which all have noise and a positive effect."""
     return PrivacyLoss(tuple((_pair(phase), phase.count) for phase in phases), direction)
 
 
 def _pair(step: Steps) -> Pair:
-    """Output distributions of one step with and without the record."""
     if step.noise == "laplace":
         return Laplace(1.0, step.effect, step.rate)
     return Mixture([0.0, step.effect], [1.0 - step.rate, step.rate], 1.0)
