@@ -112,9 +112,7 @@ class LossTable:
 
 @lru_cache(maxsize=32)
 def tabulate_loss(step: Steps) -> LossTable:
-    if step.noise == "gaussian":
-        return _gaussian(step)
-    return _laplace(step)
+    return _gaussian(step) if step.noise == "gaussian" else _laplace(step)
 
 
 def _gaussian(step: Steps) -> LossTable:
@@ -163,20 +161,19 @@ def gammas_rdp(kappas: Sequence[float], phases: Sequence[Steps]) -> list[tuple[f
 
     The formula is a bound at every order, so an inexact search only costs tightness.
     """
-    first = _divergences(1.0 + _FIRST, phases)
-    return [_least(math.log(inside("kappa", kappa, one=True)), phases, first) for kappa in kappas]
-
-
-def _least(log_kappa: float, phases: Sequence[Steps], first: Floats) -> tuple[float, float]:
-    orders, divergences = 1.0 + _FIRST, first
-    for _ in range(_ZOOMS + 1):
-        values = (1.0 - 1.0 / orders) * (log_kappa + divergences)
-        best = int(np.argmin(values))
-        value, order = float(values[best]), float(orders[best])
-        low, high = orders[max(best - 1, 0)], orders[min(best + 1, len(orders) - 1)]
-        orders = 1.0 + np.geomspace(low - 1.0, high - 1.0, _ZOOM)
-        divergences = _divergences(orders, phases)
-    return min(1.0, math.exp(min(value, 0.0))), order
+    first, bounds = _divergences(1.0 + _FIRST, phases), []
+    for kappa in kappas:
+        log_kappa = math.log(inside("kappa", kappa, one=True))
+        orders, divergences = 1.0 + _FIRST, first
+        for _ in range(_ZOOMS + 1):
+            values = (1.0 - 1.0 / orders) * (log_kappa + divergences)
+            best = int(np.argmin(values))
+            value, order = float(values[best]), float(orders[best])
+            low, high = orders[max(best - 1, 0)], orders[min(best + 1, len(orders) - 1)]
+            orders = 1.0 + np.geomspace(low - 1.0, high - 1.0, _ZOOM)
+            divergences = _divergences(orders, phases)
+        bounds.append((min(1.0, math.exp(min(value, 0.0))), order))
+    return bounds
 
 
 def _divergences(orders: Floats, phases: Sequence[Steps]) -> Floats:
@@ -241,7 +238,15 @@ def gammas_edgeworth(kappas: Sequence[float], phases: Sequence[Steps], order: in
     if not moving:
         return list(levels)
     null, alternative = series(moving, 0.0, order), series(moving, 1.0, order)
-    return [_gamma(level, null, alternative) for level in levels]
+    gammas: list[float | None] = []
+    for level in levels:
+        c = threshold(level, null) if level < 1.0 else None
+        if c is None:
+            gammas.append(1.0 if level == 1.0 else None)
+            continue
+        value = float(alternative.tail(np.asarray((c - alternative.mean) / alternative.deviation)))
+        gammas.append(value if level <= value <= 1.0 else None)
+    return gammas
 
 
 def threshold(kappa: float, null: Series) -> float | None:
@@ -269,16 +274,6 @@ def series(phases: Sequence[Steps], power: float, order: int) -> Series:
     deviation = math.sqrt(totals[1])
     rho = tuple(float(totals[r] / deviation ** (r + 1)) for r in range(2, 6))
     return Series(float(totals[0]), deviation, rho, order)  # type: ignore[arg-type]
-
-
-def _gamma(kappa: float, null: Series, alternative: Series) -> float | None:
-    if kappa == 1.0:
-        return 1.0
-    c = threshold(kappa, null)
-    if c is None:
-        return None
-    value = float(alternative.tail(np.asarray((c - alternative.mean) / alternative.deviation)))
-    return value if kappa <= value <= 1.0 else None
 
 
 def _cumulants(phase: Steps, power: float) -> Floats:

@@ -40,10 +40,6 @@ def scope_of(direction: str = "both") -> dps.Scope:
     return dps.Scope(direction=direction, access="all-iterates", adversary="gradient")
 
 
-def gamma_finding(kappa: float, gamma: Interval) -> dps.Finding:
-    return _certified("gamma", gamma, at={"kappa": kappa}, source=gamma_source(gamma))
-
-
 def prior_finding(leakage: Leakage) -> dps.Finding:
     """Largest baseline at which gamma stays below one half, so that reconstruction fails with probability over 1/2."""
     prior = leakage.prior(HALF)
@@ -65,37 +61,28 @@ def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Findin
 
     Upper bounds, and lower bounds if the worst case is attained (see the module docstring).
     """
-    bounds = list(_membership(spec, leakage))
+    directions = sorted({claim.direction for claim in spec.claims} | {spec.threat_model.direction})
+    deltas, fprs = kit.claimed_deltas(spec), kit.claimed_fprs(spec.claims) or list(FPRS)
+    bounds: list[tuple[dps.Finding, Interval]] = []
+    for direction in directions:
+        for delta, epsilon in zip(deltas, leakage.epsilons(deltas, direction), strict=True):
+            bounds.append((certified("epsilon", epsilon, at={"delta": delta}, direction=direction), epsilon))
+        for fpr, tpr in zip(fprs, leakage.tprs(fprs, direction), strict=True):
+            bounds.append((certified("tpr", tpr, at={"fpr": fpr}, direction=direction), tpr))
+    advantage = leakage.advantage()
+    bounds.append((certified("advantage", advantage), advantage))
     yield from (finding for finding, _ in bounds)
-    directions = _directions(spec)
     yield from _pure(leakage.phases, directions)
     if iterates_reveal_sums(spec.training.options, spec.steps):
         for direction in directions if pure_epsilon(leakage.phases) < math.inf else ():
-            epsilon = pure_epsilon(leakage.phases, direction)
-            low, high = epsilon * (1.0 - _SUM_ROUNDING), epsilon * (1.0 + _SUM_ROUNDING)
-            room = Interval(low, high).by("sum over steps")
-            bounds.append((_certified("epsilon", room, at={"delta": 0.0}, direction=direction), room))
+            pure = pure_epsilon(leakage.phases, direction)
+            room = Interval(pure * (1.0 - _SUM_ROUNDING), pure * (1.0 + _SUM_ROUNDING)).by("sum over steps")
+            bounds.append((certified("epsilon", room, at={"delta": 0.0}, direction=direction), room))
         largest = max((claim.min_records for claim in spec.claims), default=0)
         for finding, interval in bounds:
             lower = certified_lower(finding, interval, source=_ATTAINED, min_records=largest)
             if lower is not None:
                 yield lower
-
-
-def _membership(spec: dps.Spec, leakage: Leakage) -> Iterator[tuple[dps.Finding, Interval]]:
-    for direction in _directions(spec):
-        deltas = kit.claimed_deltas(spec)
-        for delta, epsilon in zip(deltas, leakage.epsilons(deltas, direction), strict=True):
-            yield _certified("epsilon", epsilon, at={"delta": delta}, direction=direction), epsilon
-        fprs = kit.claimed_fprs(spec.claims) or list(FPRS)
-        for fpr, tpr in zip(fprs, leakage.tprs(fprs, direction), strict=True):
-            yield _certified("tpr", tpr, at={"fpr": fpr}, direction=direction), tpr
-    advantage = leakage.advantage()
-    yield _certified("advantage", advantage), advantage
-
-
-def _directions(spec: dps.Spec) -> list[str]:
-    return sorted({claim.direction for claim in spec.claims} | {spec.threat_model.direction})
 
 
 def _pure(phases: Sequence[Steps], directions: Sequence[str]) -> Iterator[dps.Finding]:
@@ -124,7 +111,7 @@ def _pure_upper(
     )
 
 
-def _certified(
+def certified(
     quantity: str,
     interval: Interval,
     *,

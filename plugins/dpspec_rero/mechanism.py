@@ -179,13 +179,16 @@ class ReroAudit(dps.Audit):
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         from dpspec_rero import bounds, tables
         from dpspec_rero.comparison import compare, gamma_findings
-        from dpspec_rero.options import Comparisons, declared_steps, requested_kappas
-        from dpspec_rero.tables import rates_series
+        from dpspec_rero.options import KAPPAS, Comparisons, Prior, declared_steps
         from dpspec_rero.theory import Leakage
 
         phases = declared_steps(spec.phases)
         leakage = Leakage(phases)
-        kappas, delta = requested_kappas(spec), kit.claimed_deltas(spec)[-1]
+        prior, delta = Prior.of(spec.threat_model.options), kit.claimed_deltas(spec)[-1]
+        named = {*prior.kappas, *(float(claim["kappa"]) for claim in spec.claims if claim.kind == "rero")}
+        if prior.candidates is not None:
+            named.add(prior.candidates.kappa)
+        kappas = sorted(named or KAPPAS)
         all_kappas = sorted({*kappas, *tables.CURVE})
         context.progress(0, 4, "gamma")
         certified = leakage.gammas(all_kappas)
@@ -200,7 +203,7 @@ class ReroAudit(dps.Audit):
         asked = Comparisons.of(spec.mechanism.options)
         if asked.noise_factors:
             yield tables.noise_series(spec, phases, kappas, asked.noise_factors)
-        by_rate = rates_series(phases, tables.CURVE[1::3], asked.rates, delta) if asked.rates else None
+        by_rate = tables.rates_series(phases, tables.CURVE[1::3], asked.rates, delta) if asked.rates else None
         if by_rate is not None:
             yield by_rate
         context.progress(4, 4, "tables")
@@ -243,10 +246,9 @@ class ReroAudit(dps.Audit):
         return run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-        from dpspec_rero.evidence import checks, outcomes
+        from dpspec_rero.evidence import outcomes
 
-        yield from outcomes(spec, trials)
-        yield from checks(spec, trials)
+        return outcomes(spec, trials)
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
         inputs = kit.select_inputs(

@@ -140,14 +140,6 @@ def read_candidates(threat_model: dps.FrozenMap) -> Candidates | None:
     return Prior.of(threat_model).candidates
 
 
-def requested_kappas(spec: dps.Spec) -> list[float]:
-    prior = Prior.of(spec.threat_model.options)
-    kappas = {*prior.kappas, *(float(claim["kappa"]) for claim in spec.claims if claim.kind == "rero")}
-    if prior.candidates is not None:
-        kappas.add(prior.candidates.kappa)
-    return sorted(kappas or KAPPAS)
-
-
 def _trained(block: dps.FrozenMap) -> dps.Phase:
     phase = dps.Phase.of(block)
     rest = {key: value for key, value in phase.items() if key not in ("scale", "sensitivity")}

@@ -168,31 +168,30 @@ class Reader:
         self._previous = now
 
     def finish(self) -> None:
-        if not self._iterates and self.steps > 0:
-            with full_precision(self._x.device):
-                self._finish()
+        """Score the candidates by the final models, if only these were released."""
+        if self._iterates or self.steps == 0:
+            return
+        with full_precision(self._x.device):
+            start, end = self._start, self._previous
+            first = self._jobs[0]
+            # Effect of a sum on the model by the first step's update rule. A later change of the rule only costs power.
+            update = update_of(first.options, first.expected_batch_size, len(self._phases))
+            scale = -float(update(torch.zeros(1), torch.ones(1)))
+            everyone = [rows[:-1] for rows in self._rows]
+            known, spread, times = torch.zeros_like(start), 0.0, 0.0
+            for phase in self._schedule.phases:
+                q, clip = phase.sampler.inclusion, phase.clip_norm
+                for state in (start, end):
+                    known += 0.5 * phase.steps * q * self._sums(state, everyone, clip)
+                spread += phase.steps * (max(phase.noise_multiplier, _LEAST_NOISE) * clip) ** 2
+                times += phase.steps * q
+            rest = (start - end) / scale - known
 
-    def _finish(self) -> None:
-        start, end = self._start, self._previous
-        first = self._jobs[0]
-        # Effect of a sum on the model by the first step's update rule. A later change of the rule only costs power.
-        update = update_of(first.options, first.expected_batch_size, len(self._phases))
-        scale = -float(update(torch.zeros(1), torch.ones(1)))
-        everyone = [rows[:-1] for rows in self._rows]
-        known, spread, times = torch.zeros_like(start), 0.0, 0.0
-        for phase in self._schedule.phases:
-            q, clip = phase.sampler.inclusion, phase.clip_norm
-            for state in (start, end):
-                known += 0.5 * phase.steps * q * self._sums(state, everyone, clip)
-            spread += phase.steps * (max(phase.noise_multiplier, _LEAST_NOISE) * clip) ** 2
-            times += phase.steps * q
-        rest = (start - end) / scale - known
+            def loss(places: Tensor) -> Tensor:
+                total = 0.5 * times * (self._clipped(start, places, clip) + self._clipped(end, places, clip))
+                return _shift(total, rest) / spread
 
-        def loss(places: Tensor) -> Tensor:
-            total = 0.5 * times * (self._clipped(start, places, clip) + self._clipped(end, places, clip))
-            return _shift(total, rest) / spread
-
-        self._score(loss)
+            self._score(loss)
 
     def _read(self, phase: ScheduledPhase, before: Tensor, after: Tensor, batches: Sequence[Tensor | None]) -> None:
         assert isinstance(self._update, Invertible)

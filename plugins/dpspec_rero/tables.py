@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,27 +29,20 @@ PICTURED_TRIALS, PICTURED_GUESSES = 8, 4
 #: Largest side of a stored picture in pixels. Larger pictures are subsampled.
 _SIDE = 64
 
-#: The columns that hold lower bounds.
-_LOWERS = ("gamma-lower", "monte-carlo-lower")
 
 #: The columns of the candidates, best first.
 _GUESSES = tuple(f"guess {place}" for place in range(1, PICTURED_GUESSES + 1))
 
 
 def curve_series(comparison: Comparison) -> dps.Series:
-    columns = {"kappa": list(comparison.kappas), **_columns(comparison)}
-    return kit.series(
+    return _gamma_series(
         "gamma-by-kappa",
         "Reconstruction: gamma by baseline success kappa, on logarithmic axes",
-        columns,
-        rigor=_rigor(comparison),
-        source=gamma_source(*comparison.certified),
+        {"kappa": list(comparison.kappas), **_columns(comparison)},
+        comparison,
+        comparison.certified,
         x="kappa",
-        y=_methods(comparison),
-        log=("x", "y"),
         identity=True,
-        upper=_uppers(columns, comparison),
-        lower=[name for name in columns if name in _LOWERS],
     )
 
 
@@ -76,19 +69,8 @@ def noise_series(
         intervals.extend(comparison.certified)
         for name, values in added.items():
             columns.setdefault(name, []).extend(values)
-    return kit.series(
-        "gamma-by-noise",
-        f"Reconstruction and membership by noise, epsilon at delta {delta:g}".replace("e-0", "e-"),
-        columns,
-        rigor=_rigor(comparison),
-        source=gamma_source(*intervals),
-        x="factor",
-        y=_methods(comparison),
-        by="kappa",
-        log=("x", "y"),
-        upper=_uppers(columns, comparison),
-        lower=[name for name in columns if name in _LOWERS],
-    )
+    title = f"Reconstruction and membership by noise, epsilon at delta {delta:g}".replace("e-0", "e-")
+    return _gamma_series("gamma-by-noise", title, columns, comparison, intervals, x="factor", by="kappa")
 
 
 def rank_series(candidates: Candidates, ranks: Sequence[int], confidence: float, source: str) -> dps.Series:
@@ -181,17 +163,32 @@ def _columns(comparison: Comparison) -> dict[str, list[dps.Json]]:
     return columns
 
 
-def _uppers(columns: Iterable[str], comparison: Comparison) -> list[str]:
+def _gamma_series(
+    name: str,
+    title: str,
+    columns: Mapping[str, list[dps.Json]],
+    comparison: Comparison,
+    intervals: Sequence[Interval],
+    *,
+    x: str,
+    by: str | None = None,
+    identity: bool = False,
+) -> dps.Series:
     upper = {"gamma", "epsilon", "advantage", "monte-carlo-upper", *(set(comparison.others) - set(APPROXIMATE))}
-    return [name for name in columns if name in upper]
-
-
-def _methods(comparison: Comparison) -> list[str]:
-    return ["gamma", *comparison.others, *(["monte-carlo"] if comparison.drawn else [])]
-
-
-def _rigor(comparison: Comparison) -> dps.findings.Rigor:
-    return "approximate" if comparison.others or comparison.drawn else "certified"
+    return kit.series(
+        name,
+        title,
+        columns,
+        rigor="approximate" if comparison.others or comparison.drawn else "certified",
+        source=gamma_source(*intervals),
+        x=x,
+        y=["gamma", *comparison.others, *(["monte-carlo"] if comparison.drawn else [])],
+        by=by,
+        log=("x", "y"),
+        identity=identity,
+        upper=[column for column in columns if column in upper],
+        lower=[column for column in columns if column in ("gamma-lower", "monte-carlo-lower")],
+    )
 
 
 #: Relative accuracy of the noise that matches the declared epsilon.
