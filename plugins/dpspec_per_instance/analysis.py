@@ -32,11 +32,7 @@ PER_RECORD = ("ratios", "own", "right", "labels")
 
 
 def whole_runs(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Sequence[dps.Trial]:
-    """One trial per complete run: its first shard with the arrays of all shards.
-
-    Values of all records are compared and counted together, so they must come from the same runs. Raises
-    ``MissingArrayError`` if some shards have arrays that others lack.
-    """
+    """One trial per complete run, its first shard with the arrays of all shards: records are compared in equal runs."""
     shards = _shards(spec, trials)
     if shards.count == 1:
         return trials
@@ -163,7 +159,7 @@ class Analysis:
 
     @cached_property
     def shown_side(self) -> Side:
-        """The direction whose details tables show: the direction with shared runs, if audited."""
+        """The direction with shared runs, if audited."""
         return self.sides.get(self.audited.shared_direction, next(iter(self.sides.values())))
 
     @cached_property
@@ -183,7 +179,6 @@ class Analysis:
         return self._totals[order]
 
     def epsilons(self, delta: float, direction: str) -> Epsilons:
-        """Epsilon of every record; for ``both`` the maximum over two directions."""
         sides = [self.sides[side] for side in bounds.one_sided(direction)]
         if direction not in self._tight:
             self._tight[direction] = bounds.tight_epsilons(self.spec, direction)
@@ -207,11 +202,7 @@ def _worst(epsilons: Sequence[Floats]) -> Floats:
 
 
 def record_table(records: Analysis) -> dps.Series:
-    """One row per audited record: epsilon per direction, the data-independent epsilon, and their minimum.
-
-    The column ratio is the estimate divided by the data-independent epsilon of the same method and may exceed 1. The
-    column advantage bounds the membership advantage, see ``advantage``.
-    """
+    """``ratio`` is relative to the data-independent epsilon of the same method and may exceed 1."""
     delta, audited, ratios = kit.claimed_deltas(records.spec)[-1], records.audited, records.shown_side.ratios
     whole = records.epsilons(delta, audited.widest_direction)
     norms = np.mean([run.mean(axis=0, dtype=np.float64) for run in ratios], axis=0)
@@ -251,8 +242,7 @@ def record_table(records: Analysis) -> dps.Series:
 def advantage(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     """(e^epsilon - 1 + 2 delta) / (e^epsilon + 1), at most 1; arrays broadcast.
 
-    With (epsilon, delta) in both directions the probabilities of any event differ by at most this value. It bounds the
-    membership advantage, and the increase of the probability of a correct prediction due to training on the record.
+    With (epsilon, delta) in both directions it bounds the difference of the probabilities of any event.
     """
     eps = np.asarray(epsilon, dtype=np.float64)
     small = np.exp(-np.minimum(eps, 700.0))

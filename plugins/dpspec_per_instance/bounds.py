@@ -88,14 +88,13 @@ class Composer:
 
     @cached_property
     def tables(self) -> list[theory.StepTable]:
-        """One table per phase."""
         highest = float(theory.recursion(self.orders[-1], self.count, self.p).orders[0])
         if self._given is not None and self._given[0].highest >= highest:
             return self._given
         return [theory.step_table(*step, self.orders[0], highest, self.direction) for step in self._steps]
 
     def places(self, ratios: Sequence[Array]) -> list[npt.NDArray[np.uint16]]:
-        """Table indices (R, m) per observed step, from norms of all runs in clip norms, (observed, m) each."""
+        """Table indices (R, m) per observed step, from norms in clip norms, (observed, m) per run."""
         tables = (self.tables[self._phase_of[step - 1]] for step in self.observed)
         return [table.places(np.stack([run[j] for run in ratios])) for j, table in enumerate(tables)]
 
@@ -110,7 +109,6 @@ class Composer:
         return float(theory.step_divergence(order, rate, 1.0 / sigma, self.direction))
 
     def best(self, delta: float) -> BestEpsilon:
-        """Data-independent epsilon from Renyi divergences, and the best of the spec's orders."""
         return best_epsilon(self.orders, [self.baseline(order) for order in self.orders], delta)
 
     def kappa(self, order: float) -> tuple[float, float]:
@@ -172,10 +170,7 @@ def one_sided(direction: str) -> tuple[str, ...]:
 
 
 def tight_epsilons(spec: dps.Spec, direction: str) -> dict[float, Interval]:
-    """Epsilon of every record of every dataset by the tightest accountant, in one direction or the worse of both.
-
-    Computed at the claimed deltas, and in the widest direction along the curve.
-    """
+    """Epsilon of every record of every dataset at the claimed deltas, and in the widest direction along the curve."""
     curve = kit.CURVE_DELTAS if direction == spoken_directions(spec)[-1] else ()
     deltas = sorted({*kit.claimed_deltas(spec), *curve})
     pairs = []
@@ -193,10 +188,6 @@ def renyi_epsilon(mechanism: dps.FrozenMap, delta: float, direction: str) -> flo
 
 
 def upper_bounds(spec: dps.Spec) -> Iterator[dps.Finding]:
-    """Bounds on epsilon at the claimed deltas and along the curve, in every claimed direction.
-
-    Includes lower bounds at the claimed deltas, for the worst record of the worst dataset.
-    """
     claimed, attained = kit.claimed_deltas(spec), iterates_reveal_sums(spec.training.options, spec.steps)
     largest = max((claim.min_records for claim in spec.claims), default=0)
     populations = sorted({str(c["population"]) for c in spec.claims if "population" in c.options})

@@ -1,7 +1,4 @@
-"""Figures of the paper: steps and runs relative to a saturated record, during training and by correctness.
-
-A table compares them with published values of the same experiment.
-"""
+"""Figures of the paper, relative to a saturated record, and a comparison with published values."""
 
 from __future__ import annotations
 
@@ -48,10 +45,6 @@ def _over_training(records: Analysis) -> dps.Series:
 
 
 def _by_correctness(records: Analysis) -> dps.Series:
-    """Five steps: contribution over all runs, and divergence for records with correct and incorrect predictions.
-
-    Both are relative to a saturated record.
-    """
     side = records.shown_side
     composer, steps = side.composer, side.composer.observed
     shared = side.direction == records.audited.shared_direction
@@ -83,11 +76,7 @@ def _by_correctness(records: Analysis) -> dps.Series:
 
 
 def _by_runs(records: Analysis) -> dps.Series:
-    """The run relative to the data-independent divergence, by number of runs.
-
-    An estimate that still increases has not observed the models with the largest loss. The column confidence_upper is
-    the confidence bound of the runs.
-    """
+    """An estimate that still increases with the runs has not observed the models with the largest loss."""
     side = records.shown_side
     rows: list[Sequence[dps.Json]] = []
     for order in records.shown_orders:
@@ -112,11 +101,7 @@ def _by_runs(records: Analysis) -> dps.Series:
 
 
 def _by_exponent(spec: dps.Spec, records: Analysis) -> dps.Series:
-    """The run relative to the data-independent divergence, by exponent of the composition.
-
-    The theorem holds for every exponent and for schedules. Small exponents need fewer runs and increase the orders of
-    early steps. The minimum of several estimates is biased.
-    """
+    """The theorem holds for every exponent and schedule. The minimum of several estimates is biased."""
     side, steps = records.shown_side, records.shown_side.composer.count
     choices: dict[str, float | tuple[float, ...]] = {
         "n": 1.0 * steps,

@@ -74,10 +74,9 @@ def quantile_place(fraction: float, audited: int, population: int, failure: floa
 
 
 def above(population: int, marked: int, drawn: int) -> npt.NDArray[np.float64]:
-    """P[X > i] for i = 0, ..., drawn - 1 of the hypergeometric number X of marked records in a sample, shape (drawn,).
+    """P[X > i], i = 0, ..., drawn - 1, of the hypergeometric number X of marked records in a sample, shape (drawn,).
 
-    P[X = k + 1] / P[X = k] = (marked - k)(drawn - k) / ((k + 1)(population - marked - drawn + k + 1)), so the work is
-    linear in ``drawn``. The relative rounding error of results above 1e-290 is at most (10 drawn + 100) 2^-52. SciPy's
+    Linear in ``drawn``; the relative rounding error of results above 1e-290 is at most (10 drawn + 100) 2^-52. SciPy's
     function is linear in the population and does not finish for 2^62.
     """
     least, most = max(0, drawn - (population - marked)), min(drawn, marked)
@@ -147,10 +146,7 @@ def _this_data(direction: str, record: str | int) -> dps.Scope:
 
 
 def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
-    """Estimability index: ability of the runs, one trial each, to observe rare models with a large loss.
-
-    It depends only on the mechanism, not on measured norms.
-    """
+    """Ability of the runs, one trial each, to observe rare models with a large loss; independent of measured norms."""
     audited, runs = audited_records(spec, read_sizes(trials)), len(trials)
     shared = audited.shared_direction
     direction = shared if shared in audited.directions else audited.directions[0]
@@ -199,15 +195,9 @@ def _runs_needed(records: Analysis) -> dps.Finding:
 def runs_needed(
     means: npt.ArrayLike, weights: npt.ArrayLike, largest: npt.ArrayLike, fixed: float, goal: float, log_terms: float
 ) -> float:
-    """Number of runs with these means whose confidence bound on the total is at most ``goal``, or infinity.
+    """Number of runs with these plug-in ``means`` (s,) whose confidence bound on the total is at most ``goal``.
 
-    Args:
-        means: Plug-in means of the random terms, shape (s,).
-        weights: Their weights, shape (s,).
-        largest: Their maxima, shape (s,).
-        fixed: Deterministic contribution of the other steps.
-        goal: The goal for the total.
-        log_terms: ln(s / J).
+    ``weights`` and ``largest`` (s,) belong to the random terms, ``fixed`` is the rest; ``log_terms`` is ln(s / J).
     """
     terms = list(zip(*(np.asarray(v, dtype=np.float64).tolist() for v in (means, weights, largest)), strict=True))
 
@@ -227,10 +217,9 @@ def runs_needed(
 
 
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """Evidence and lower bound per attacked record; none if all inclusion bits are equal or there are no scores.
+    """Evidence and lower bound per attacked record; none if all inclusion bits are equal.
 
-    The index of the most exposed record is per-record information. Evidence therefore names only the reason for the
-    choice, except for records that a claim names.
+    The index of the most exposed record is per-record information, so evidence names the reason for the choice instead.
     """
     assert spec.audit is not None
     delta, confidence = kit.claimed_deltas(spec)[-1], spec.audit.confidence

@@ -43,11 +43,7 @@ class Estimate(NamedTuple):
 
 
 def plug_in(exponents: npt.ArrayLike, order: int) -> Estimate:
-    """Mean over outer batches of ln(mean over tuples).
-
-    Args:
-        exponents: Sums of <v_i, v_j> / sigma^2, shape (outer, inner, ...).
-    """
+    """Mean over outer batches of ln(mean over tuples), from sums of <v_i, v_j> / sigma^2, shape (outer, inner, ...)."""
     e = np.asarray(exponents, dtype=np.float64)
     total = logsumexp(e, axis=1)
     value = np.mean(total - math.log(e.shape[1]), axis=0) / (whole("order", order, 2) - 1.0)
@@ -80,8 +76,7 @@ def mean_changes(
 ) -> Array:
     """Change of a batch mean by each record, |g - mean| / (size + 1), shape (sizes, draws, m).
 
-    Batches of all ``sizes`` are prefixes of ``draws`` random orders of the data without the record. The other arguments
-    are those of ``estimate_kinds``.
+    Batches of all ``sizes`` are prefixes of ``draws`` random orders of the data without the record.
     """
     n, count = len(gradients), np.array(sizes)
     own = np.square(points, dtype=np.float64).sum(axis=1)
@@ -114,13 +109,9 @@ def estimate_kinds(
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Estimate D(with || without) and D(without || with) of one step, and the former with noise on sums, (m,) each.
 
-    Args:
-        gradients: Clipped gradients of all records, shape (n, d).
-        points: Clipped gradients of the audited records, shape (m, d).
-        inside: Positions of the audited records in the data, shape (m,); None for records outside the data.
-        batches: Inclusion bits of the records of the data.
-        coins: Inclusion bits of records outside the data, shapes (outer, m) and (outer, inner, order, m).
-        sigma: Standard deviation of the noise on the mean, or on the sum.
+    ``gradients`` (n, d) and ``points`` (m, d) are clipped. ``inside`` (m,) are the points' positions in the data, or
+    None for records outside, whose inclusion bits are ``coins``, shapes (outer, m) and (outer, inner, order, m).
+    ``sigma`` is the standard deviation of the noise on the mean, or on the sum.
     """
     rows = [
         _Rows(
@@ -202,10 +193,7 @@ def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
 
 
 def _tuple_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.Trial) -> dps.Series:
-    """Theorem 3.6: medians over records, compared with a saturated record at that batch size by Theorem 3.2.
-
-    The column sum has the theorem's value for sums under removal, which is too large to be useful.
-    """
+    """The column sum is the theorem's value for sums under removal, which is too large to be useful."""
     values, sizes = trial.arrays["mean_rule"], trial.arrays["mean_rule_sizes"]
     rows: list[Sequence[dps.Json]] = []
     for s, stage in enumerate(STAGES):
@@ -231,12 +219,7 @@ def _tuple_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.T
 
 
 def _moment_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.Trial) -> dps.Series:
-    """Corollary 3.1: the median record's present-first epsilon of one step, by batch size.
-
-    Columns: sampled uses drawn batches of typical sizes and a bound for other sizes; bounded uses that bound, which
-    depends on the record's norm, for all sizes; data_independent holds for every record; printed is the latter with the
-    paper's constant.
-    """
+    """Column sampled uses drawn batches of typical sizes and a bound for other sizes; bounded uses that bound for all."""
     delta = kit.claimed_deltas(spec)[-1]
     inside = records.audited.population == "train"
     norms: Array = trial.arrays["mean_norms"]

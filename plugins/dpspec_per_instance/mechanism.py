@@ -84,10 +84,7 @@ RECORDS = dps.Reporter(
 
 
 def render_records(result: Any, *, internal: bool = False) -> str:
-    """Render the tables ``records`` of all audits of a result as one CSV text with a header.
-
-    Without ``internal`` the text is a single comment, because per-record values depend on the records.
-    """
+    """One CSV text of the tables ``records`` of all audits; without ``internal`` a comment, for privacy."""
     if not internal:
         return "# per-record values are omitted: use --internal to include them\n"
     tables = [
@@ -137,7 +134,6 @@ class PerInstanceAudit(dps.Audit):
         looks = len(Composition.of(spec.mechanism.options).observed(spec.steps))
 
         def seconds(trained: float, rows: float) -> float:
-            """Estimated seconds of ``trained`` runs and ``rows`` additional gradients."""
             return kit.training_seconds(parameters, trained * batch + rows, trained * spec.steps)
 
         own = audited.needs_own_runs

@@ -30,11 +30,10 @@ SLACK = 1e-5
 
 
 class NormObserver(Observer):
-    """Measures clipped norms and correct predictions before each observed step.
+    """Measures before each observed step, shape (observed, m).
 
-    Attributes:
-        ratios: Clipped norms in units of the clip norm, float32 in [0, 1], shape (observed, m); 1 for diverged models.
-        right: 1 for correct predictions, int8, shape (observed, m).
+    ``ratios``: clipped norms in clip norms, float32 in [0, 1], 1 for diverged models. ``right``: 1 for correct
+    predictions, int8.
     """
 
     ratios: SyncedAttribute[Array] = SyncedAttribute()
@@ -78,10 +77,7 @@ class RecordView:
 
 
 class Target:
-    """The attacked record, all other records and the runs of the attack.
-
-    The first request at a step evaluates the models of all waiting runs together.
-    """
+    """One attacked record. The first request at a step evaluates the models of all waiting runs together."""
 
     def __init__(self, module: nn.Module, others: tuple[Tensor, Tensor], record: tuple[Tensor, Tensor]) -> None:
         self._x, self._y = others
@@ -92,7 +88,6 @@ class Target:
         self._ready: dict[int, tuple[Tensor, RecordView]] = {}
 
     def view(self, watcher: RecordAttack, state: Tensor, clip: float) -> RecordView:
-        """The view at ``state`` (P,), the previous model of ``watcher``'s run."""
         ready_state, view = self._ready.pop(id(watcher), (None, None))
         if ready_state is state and view is not None:
             return view
@@ -122,13 +117,7 @@ class Target:
 
 
 class RecordAttack(Observer):
-    """Sums one record's log-likelihood ratio over the scored steps.
-
-    Attributes:
-        score: The sum.
-        steps: Number of observed steps.
-        previous: The model before the next step, shape (P,).
-    """
+    """Sums one record's log-likelihood ratio over the scored steps. ``previous``: the model before the next step."""
 
     score: SyncedAttribute[float] = SyncedAttribute()
 
@@ -150,7 +139,6 @@ class RecordAttack(Observer):
         self.score = 0.0
 
     def released(self, step: int, state: Tensor) -> None:
-        """Invert the update that produced ``state`` and score it along the record's gradient."""
         previous = self.previous
         if previous is not None:
             noisy = self._update.invert(previous, state).noisy

@@ -44,12 +44,10 @@ class Audited:
 
     @property
     def shared_direction(self) -> str:
-        """The direction in which all records share the runs on the declared data."""
         return SHARED_DIRECTION[self.population]
 
     @property
     def needs_own_runs(self) -> bool:
-        """True if every record also needs separate runs on modified data."""
         return any(direction != self.shared_direction for direction in self.directions)
 
     @property
@@ -62,7 +60,6 @@ class Audited:
 
     @property
     def quantiles_of(self) -> str:
-        """The population of quantiles: the population, or ``chosen`` for listed records."""
         return self.population if self.complete or self.sampled else CHOSEN
 
     @property
@@ -78,8 +75,6 @@ class Sample(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Population(kit.Options):
-    """The audited population in ``threat_model``, from a document or a trial's inputs."""
-
     name: str
     direction: str
     points: str | Sample | tuple[int, ...]
@@ -195,11 +190,10 @@ class AuditBlock(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """Division of ``records`` audited records into ``count`` contiguous shards whose sizes differ by at most one.
+    """``records`` audited records in ``count`` contiguous shards whose sizes differ by at most one.
 
-    Trial ``run * count + shard`` repeats the training of its run exactly and measures only the records of its shard.
-    Measuring all records of a large dataset once costs more than many training steps. The first shard also does the
-    work that a run needs once.
+    Trial ``run * count + shard`` repeats the training of its run exactly and measures the records of its shard. The
+    first shard also does the work that a run needs once.
     """
 
     records: int

@@ -1,8 +1,4 @@
-"""Further statements of the paper for the declared mechanism, with their printed forms.
-
-Lemma A.1 and Corollary 3.1 for one step of a saturated record, the orders in Theorem 3.3's recursion, the number of
-runs in Fact 3.5, and Fact 5.2, unlearning without retraining.
-"""
+"""Further statements of the paper for the declared mechanism, with their printed forms."""
 
 from __future__ import annotations
 
@@ -49,15 +45,10 @@ def deletion_orders(order: float, deletions: int) -> Floats:
 def unlearned(
     order: float, deletions: int, divergence: npt.ArrayLike, constant: Callable[[float], float] = triangle_constant
 ) -> Floats:
-    """Divergence at ``order`` after ``deletions`` deletions without retraining.
+    """d_s(a) = c(a) d_{s-1}(2a) + D_{2a - 1}, d_0 = 0 (Fact 5.2): divergence after deletions without retraining.
 
-    d_s(a) = c(a) d_{s-1}(2a) + D_{2a - 1}, d_0 = 0 (Fact 5.2).
-
-    Args:
-        order: The order a.
-        deletions: Number of deletions.
-        divergence: Divergences at ``deletion_orders``, shape (deletions, ...), from the last deletion to the first.
-        constant: The function c.
+    ``divergence`` at ``deletion_orders``, shape (deletions, ...), from the last deletion to the first; ``constant`` is
+    c.
     """
     terms = np.asarray(divergence, dtype=np.float64)
     if terms.shape[:1] != (deletions,):
@@ -110,11 +101,7 @@ def findings_and_series(spec: dps.Spec, best_order: float) -> Iterator[dps.Findi
 
 
 def record_series(records: Analysis) -> Iterator[dps.Series]:
-    """Table for deleted records that resemble the audited ones, if losses under removal are known.
-
-    The expectation is over training on all records. After a deletion it would be over fewer records, for which there
-    are no runs.
-    """
+    """Deleted records that resemble the audited ones. Expectations are over runs on all records."""
     side = records.sides.get("remove")
     if side is None or records.audited.population != "train":
         return

@@ -1,8 +1,7 @@
-"""One trial: train on the declared data and measure its records; train on neighboring data and attack if requested.
+"""One trial: train on the declared data, measure its records, and attack single records if requested.
 
-All runs start from the same public model and draw independent batches and noise. In one direction all records share the
-runs on the declared data; the other direction needs separate runs on modified data for each record. Trials of the same
-run repeat its training. An attack makes many runs that include one record with probability 1/2.
+All runs start from the same public model. In one direction all records share the runs on the declared data; the other
+direction needs separate runs on modified data for each record.
 """
 
 from __future__ import annotations
@@ -80,7 +79,6 @@ class RunSetup:
         return Composition.of(self.inputs["mechanism"]).observed(total)
 
     def job(self, index: int, *purpose: str, rows: Rows | None = None, progress: str = "") -> dps.TrainingJob:
-        """The job of a run on the declared data or on other ``rows``, with the declared expected batch size."""
         job = kit.training_job(
             self.inputs,
             self.context,
@@ -192,7 +190,7 @@ def _train_own_runs(setup: RunSetup, run: _Run) -> Array:
 
 
 def choose_targets(setup: RunSetup, attack: AttackOptions) -> tuple[tuple[str, int], ...]:
-    """The attacked records: the reason for the choice as a name, and the index in the audited records.
+    """The reason for each choice, and the index in the audited records.
 
     A separate pilot run determines the most and the least exposed records, so the choice is independent of inclusion
     bits.
@@ -212,9 +210,9 @@ def choose_targets(setup: RunSetup, attack: AttackOptions) -> tuple[tuple[str, i
 def attack_records(
     setup: RunSetup, attack: AttackOptions, targets: Sequence[tuple[str, int]], run_number: int
 ) -> list[dps.Json]:
-    """Attacks of one trial: [name, [[inclusion bit, number of edges below the score], ...]] for every target.
+    """[name, [[inclusion bit, number of edges below the score], ...]] for every target.
 
-    Trials do not store scores: together with the published seed they would reveal information about the records.
+    Scores, together with the published seed, would reveal information about the records.
     """
     outcomes: list[dps.Json] = []
     for number, (name, place) in enumerate(targets):
@@ -252,13 +250,11 @@ class _Snapshots(dps.Observer):
 
 
 def estimate_mean_rule(setup: RunSetup, rule: MeanRule) -> dict[str, Array]:
-    """Estimate the mean rule at the first, the middle and the last observed model of a separate run.
+    """Estimate the mean rule at the first, the middle and the last model of a separate run, as arrays by name.
 
-    Returns:
-        ``mean_rule``: estimates, shape (stages, batches, orders, kinds, points), for means under removal, means under
-        addition, and sums. ``mean_rule_sizes``: effective numbers of tuples. Per expected batch size, the change of
-        means of typical sizes by each record in clip norms, shape (stages, sizes, draws, points). The records' clipped
-        norms, shape (stages, points).
+    ``mean_rule`` and ``mean_rule_sizes`` (effective tuples): shape (stages, batches, orders, kinds, points), for means
+    under removal, under addition, and sums. ``mean_changes_B``: change of means by each record in clip norms, shape
+    (stages, sizes, draws, points). ``mean_norms``: shape (stages, points).
     """
     job = setup.job(0, "mean rule", progress="training for the mean rule")
     phases = dps.Phase.all_of(setup.inputs["mechanism"])

@@ -31,8 +31,7 @@ CLT_MISPRINT = (
 def gamma_from_epsilon_delta(kappa: float, epsilon: float, delta: float, *, both: bool) -> float:
     """min(1, e^epsilon kappa + delta), for an (epsilon, delta)-DP mechanism (Theorem 1c as printed).
 
-    both: (epsilon, delta) holds in both directions, which also gives 1 - e^-epsilon (1 - delta - kappa): the whole
-    trade-off function of (epsilon, delta)-DP. epsilon >= 0, delta in [0, 1).
+    ``both`` directions also give 1 - e^-epsilon (1 - delta - kappa), the whole trade-off function.
     """
     level = inside("kappa", kappa, one=True)
     if epsilon < 0.0 or math.isnan(epsilon):
@@ -47,10 +46,7 @@ def gamma_from_epsilon_delta(kappa: float, epsilon: float, delta: float, *, both
 
 
 def gamma_clt(kappa: float, phases: Sequence[Steps], *, as_printed: bool = False) -> float:
-    """Phi(Phi^-1(kappa) + m), *approximate*. ``as_printed`` puts e^mu for e^(mu^2), as the paper's main text does.
-
-    The printed form covers only Gaussian noise. An m that overflows gives 1.
-    """
+    """Phi(Phi^-1(kappa) + m); ``as_printed`` (Gaussian noise only): e^mu for e^(mu^2), as in the paper's main text."""
     return GaussianTradeOff(min(clt_effect(phases, as_printed=as_printed), 1e300)).rero(kappa)
 
 
@@ -98,7 +94,7 @@ class LossTable:
     log_weights: Floats
 
     def moment(self, powers: npt.ArrayLike) -> Floats:
-        """ln of the mean of e^(a loss) when the record is absent, at real ``powers`` a (any shape)."""
+        """ln of the mean of e^(a loss) when the record is absent, at real ``powers`` a."""
         a = np.asarray(powers, dtype=np.float64)
         flat = [float(np.logaddexp.reduce(self.log_weights + x * self.losses)) for x in a.ravel()]
         return np.asarray(flat, dtype=np.float64).reshape(a.shape)
@@ -267,7 +263,6 @@ def threshold(kappa: float, null: Series) -> float | None:
 
 
 def series(phases: Sequence[Steps], power: float, order: int) -> Series:
-    """The series of the composed loss under the null (``power`` 0) or the alternative (1)."""
     totals = np.zeros(6)
     for phase in phases:
         totals += phase.count * _cumulants(phase, power)

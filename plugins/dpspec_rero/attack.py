@@ -31,10 +31,6 @@ Places = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    """Train one run per index, together where the backend can, and rank its candidates.
-
-    For trial 0 the attack also trains on all records and measures the accuracy of that model.
-    """
     candidates = read_candidates(inputs["threat_model"])
     if candidates is None or context.model is None:
         raise ValueError("the attack needs a model and threat_model.prior.candidates")
@@ -79,9 +75,8 @@ def hide_target(candidates: Candidates, x: Array, y: Array, classes: int, seed: 
 def make_records(count: int, x: Array, y: Array, classes: int, source: np.random.Generator) -> tuple[Array, Array]:
     """Make ``count`` records that are zero except in one feature, with distinct pairs of feature and label.
 
-    Their gradients in a first dense layer are orthogonal or opposed, which is the worst case of the bounds. Natural
-    records come close to it only in small numbers. Each record has the norm of the longest training record. Raises
-    ``DataError`` if there are fewer than ``count`` pairs of a feature and a label.
+    Their gradients in a first dense layer are orthogonal or opposed, the worst case of the bounds. Each has the norm of
+    the longest training record.
     """
     features = int(np.prod(x.shape[1:]))
     if count > features * classes:

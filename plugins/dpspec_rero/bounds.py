@@ -41,7 +41,6 @@ def scope_of(direction: str = "both") -> dps.Scope:
 
 
 def prior_finding(leakage: Leakage) -> dps.Finding:
-    """Largest baseline at which gamma stays below one half, so that reconstruction fails with probability over 1/2."""
     prior = leakage.prior(HALF)
     return dps.Finding(
         quantity="prior",
@@ -57,10 +56,6 @@ def prior_finding(leakage: Leakage) -> dps.Finding:
 
 
 def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Finding]:
-    """Bounds on epsilon, advantage and true-positive rate in every direction of the spec and its claims.
-
-    Upper bounds, and lower bounds if the worst case is attained (see the module docstring).
-    """
     directions = sorted({claim.direction for claim in spec.claims} | {spec.threat_model.direction})
     deltas, fprs = kit.claimed_deltas(spec), kit.claimed_fprs(spec.claims) or list(FPRS)
     bounds: list[tuple[dps.Finding, Interval]] = []

@@ -1,7 +1,4 @@
-"""gamma by every requested method at many baselines, compared with the certified interval, and Monte Carlo.
-
-Formulas of the Monte Carlo estimate and its confidence interval: ``docs/explanation/proofs/reconstruction.md``.
-"""
+"""gamma by every requested method, and Monte Carlo (``docs/explanation/proofs/reconstruction.md``)."""
 
 from __future__ import annotations
 
@@ -32,8 +29,6 @@ _LAST = 700.0
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """``value``, and an interval that contains gamma at the requested confidence."""
-
     value: float
     interval: Interval
 
@@ -156,12 +151,7 @@ _MONTE_CARLO = _Method("estimate", "approximate", MONTE_CARLO_SOURCE)
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """gamma at each of ``kappas``, with the joint ``confidence`` of the Monte Carlo intervals.
-
-    Attributes:
-        others: Values by other methods; None if a method has no value.
-        drawn: Monte Carlo estimates; empty without any.
-    """
+    """gamma at each of ``kappas``. ``others``: None where a method has no value. ``confidence``: joint."""
 
     kappas: tuple[float, ...]
     certified: tuple[Interval, ...]

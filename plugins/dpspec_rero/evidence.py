@@ -39,7 +39,7 @@ _ASSUMPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class ReadNoise(Record):
-    """Noise that remains after the attack subtracts the drawn records: a chi-square statistic, degrees of freedom."""
+    """Noise after subtracting the drawn records: a chi-square statistic and its degrees of freedom."""
 
     statistic: Amount
     degrees: Count
@@ -47,7 +47,7 @@ class ReadNoise(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class AttackedRun(Record):
-    """The attack's measurements of a run: noise and, if logged, the number of records that each phase drew."""
+    """``included``: number of records that each phase drew, if logged."""
 
     records: Positive
     noise: ReadNoise

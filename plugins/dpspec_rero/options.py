@@ -21,12 +21,10 @@ KAPPAS = (1e-6, 1e-4, 1e-2)
 
 @dataclass(frozen=True, kw_only=True)
 class Steps(kit.Options):
-    """A phase as the theory describes it: ``count`` queries of one effect size, each on a Poisson sample.
+    """``count`` queries of one effect size, each on a Poisson sample with inclusion probability ``rate``.
 
-    Attributes:
-        effect: Sensitivity divided by scale, >= 0, infinite without noise. Gaussian: l2 sensitivity over standard
-            deviation. Laplace: l1 sensitivity over the scale b.
-        rate: Probability that the record enters a step, in (0, 1].
+    ``effect`` is sensitivity / scale, infinite without noise: l2 sensitivity / standard deviation (Gaussian), or l1
+    sensitivity / b (Laplace).
     """
 
     noise: Noise
@@ -51,12 +49,7 @@ class Steps(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """The candidate records of the adversary, who wins if the target is among the ``top`` best candidates.
-
-    Attributes:
-        source: ``all`` training records, records of the ``same-class``, or synthetic, distinct ``planted`` records.
-        masses: Prior probabilities, shape (count,); None for a uniform prior.
-    """
+    """The adversary wins if the target is among the ``top`` best candidates. ``masses`` None is a uniform prior."""
 
     count: int
     source: Literal["all", "same-class", "planted"] = "all"
@@ -113,7 +106,6 @@ def declared_steps(phases: Sequence[dps.Phase]) -> tuple[Steps, ...]:
 
 
 def revealed_probability(phases: Sequence[Steps]) -> float:
-    """Probability that the record enters a step without noise, which reveals it."""
     logs = [(phase.count, phase.rate) for phase in phases if phase.effect > NO_NOISE]
     return -math.expm1(sum(count * math.log1p(-rate) if rate < 1.0 else -math.inf for count, rate in logs))
 
@@ -123,10 +115,9 @@ def noisy_steps(phases: Sequence[Steps]) -> tuple[Steps, ...]:
 
 
 def trained_phases(phases: Sequence[dps.Phase]) -> tuple[dps.Phase, ...]:
-    """The phases with ``clip_norm`` and ``noise_multiplier`` in place of ``sensitivity`` and ``scale``.
+    """Replace ``sensitivity`` and ``scale`` by ``clip_norm`` and ``noise_multiplier``.
 
-    The clip norm is in the norm that calibrates the noise: l1 for Laplace noise. The standard deviation of Laplace
-    noise is sqrt(2) times its scale.
+    The clip norm is in the norm that calibrates the noise; Laplace noise has sqrt(2) times its scale as deviation.
     """
     return tuple(phase.typed(_trained) for phase in phases)
 

@@ -1,8 +1,7 @@
 """The training run of one trial, and the likelihood of every candidate given the released models.
 
-Each gradient is scaled down to the sensitivity, in the norm that calibrates the noise. An l1 norm requires materialized
-gradients, so Laplace noise replaces a part of the native loop. The reader processes runs during training, several runs
-together if they train together (``docs/explanation/proofs/reconstruction.md``).
+An l1 norm requires materialized gradients, so Laplace noise replaces a part of the native loop. Formulas:
+``docs/explanation/proofs/reconstruction.md``.
 """
 
 from __future__ import annotations
@@ -68,7 +67,6 @@ class AbsoluteSum:
         self._chunk = max(1, _BYTES // (4 * model.size))
 
     def __call__(self, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
-        """The clipped sum of ``indices`` (b,) at ``state`` (P,); the norms are l1 norms after clipping."""
         total, norms = torch.zeros_like(state), [no_norms(state.device)]
         for chunk in torch.split(send(indices, state.device), self._chunk):
             rows = self._model.rows(state, self._x[chunk], self._y[chunk])
@@ -88,22 +86,18 @@ _LEAST_NOISE = 1e-3
 
 
 class Reader:
-    """Processes R runs, each with known records and the target as its last record.
+    """Processes R runs during training, each with known records and the target as its last record.
 
     Args:
         jobs: The runs' jobs. They differ only in rows, seeds and initial models.
-        rows: Per run, the positions of its records in ``x`` and ``y``, the target last.
-        candidates: Positions of the candidates, shape (R, k). They include the target.
-        x: Records, shape (n, ...).
-        y: Labels, shape (n,).
+        rows: Per run, the positions of its records in ``x`` (n, ...) and ``y`` (n,), the target last.
+        candidates: Positions of the candidates, shape (R, k).
         iterates: Whether the adversary sees all iterates or only the final model.
 
     Attributes:
         scores: Log-likelihood ratios of the candidates, float64, shape (R, k).
-        noise: Noise in all iterates summed over the noisy steps, float64, shape (R,), chi-square: squares in declared
-            variances (Gaussian), or twice the absolute values in declared scales (Laplace).
-        degrees: Degrees of freedom of ``noise``.
-        included: Per run, the number of drawn records in each phase; None without a log.
+        noise: Chi-square over the noisy steps, shape (R,): squares in declared variances (Gaussian), or twice the
+            absolute values in declared scales (Laplace).
     """
 
     def __init__(
@@ -241,7 +235,6 @@ class Reader:
         self.scores += torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
 
     def _halving(self, work: Callable[[int], Tensor], *, written: bool) -> Tensor:
-        """Run ``work`` on the largest chunk that fits memory; ``written``: gradients are materialized."""
         size = self._width if written else self._chunk
         found, self._most[written] = memory.halving(work, size, self._most.get(written))
         return found

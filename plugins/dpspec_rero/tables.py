@@ -74,7 +74,6 @@ def noise_series(
 
 
 def rank_series(candidates: Candidates, ranks: Sequence[int], confidence: float, source: str) -> dps.Series:
-    """Success among the first m candidates for m = 1, 2, 4, ..., each with its exact two-sided interval."""
     masses = sorted(candidates.masses or [1.0 / candidates.count] * candidates.count, reverse=True)
     rows = []
     for top in (1 << i for i in range(candidates.count.bit_length()) if 1 << i < candidates.count):
@@ -99,10 +98,9 @@ def rank_series(candidates: Candidates, ranks: Sequence[int], confidence: float,
 
 
 def encode_pictures(records: Array) -> dict[str, dps.Json] | None:
-    """Encode the target and the best candidates, ``records`` (at most 1 + PICTURED_GUESSES, ...), for a trial.
+    """Bytes in base64 with interleaved colors on a common scale, for a trial; None for records of other shapes.
 
-    Pictures have shape (height, width), (1, height, width) or (3, height, width). The result holds bytes in base64, in
-    rows with interleaved colors, on a common scale. Returns None for records of other shapes.
+    ``records`` are the target and the best candidates: (height, width), (1, height, width) or (3, height, width) each.
     """
     if records.ndim == 3:
         records = records[:, None]
@@ -212,10 +210,7 @@ def least_noise(phases: Sequence[Steps], holds: Callable[[Leakage], bool], *, re
 def rates_series(
     phases: Sequence[Steps], kappas: Sequence[float], rates: Sequence[float], delta: float
 ) -> dps.Series | None:
-    """gamma at every baseline for each sampling rate, with the smallest noise that keeps the declared epsilon.
-
-    The declared epsilon is the value of ``phases`` at ``delta`` in both directions. None if it is 0 or infinite.
-    """
+    """The smallest noise keeps the epsilon of ``phases`` at ``delta``, both directions; None if it is 0 or infinite."""
     (epsilon,) = Leakage(tuple(phases)).epsilons([delta], "both")
     if not 0.0 < epsilon.upper < math.inf:
         return None
