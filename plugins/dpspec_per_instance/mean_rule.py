@@ -219,7 +219,7 @@ def _tuple_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.T
 
 
 def _moment_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.Trial) -> dps.Series:
-    """Column sampled uses drawn batches of typical sizes and a bound for other sizes; bounded uses that bound for all."""
+    """sampled uses drawn batches of typical sizes and a bound for other sizes; bounded uses the bound for all."""
     delta = kit.claimed_deltas(spec)[-1]
     inside = records.audited.population == "train"
     norms: Array = trial.arrays["mean_norms"]
