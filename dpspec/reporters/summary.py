@@ -109,7 +109,7 @@ def outcomes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[s
         if reason.startswith(_NOT_PROVED):
             verb, reason = "is not proved", reason.removeprefix(_NOT_PROVED)
         reason = f": {reason[:1].lower()}{reason[1:]}" if reason else ""
-        subject = "The claim" if worst.claim == "claim" else f"The claim {worst.claim}"
+        subject = "The claim" if worst.claim == "claim" else f'The claim "{worst.claim}"'
         yield f"{subject} ({worst.text}){of} {verb}{reason}."
     if len(private) > 1:
         yield _counted("privacy claim", [(audit, one) for audit, _, one in private])

@@ -108,7 +108,7 @@ def test_open_says_what_could_have_been_shown() -> None:
         "Not refuted: with perfect results, the evidence could refute claims up to 5.808."
     )
     alone = verdict(approx(3.0))
-    no_bound = "Not proved: no proved upper bound is in scope. Not refuted: no evidence in scope can refute it."
+    no_bound = "Not proved: no proved upper bound is in scope. Not refuted: no evidence against it is in scope."
     assert alone.reason == no_bound
     assert (alone.provable, alone.refutable, alone.p_value, alone.upper, alone.lower) == (None,) * 5
 
@@ -120,7 +120,7 @@ def test_open_says_in_what_a_proof_is_out_of_scope() -> None:
     assert found.verdict == "open"
     assert found.reason == (
         "Not proved: no proved upper bound is in scope (an accountant: its access is 'final-model', and the "
-        "claim's 'all-iterates'). Not refuted: no evidence in scope can refute it."
+        "claim's 'all-iterates'). Not refuted: no evidence against it is in scope."
     )
 
 

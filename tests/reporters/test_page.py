@@ -93,7 +93,7 @@ def test_the_page_asks_nothing_of_any_server() -> None:
 def test_it_shows_the_verdict_and_what_it_rests_on() -> None:
     text = Page(html.render(plotted())).text
     for words in (
-        "proved one: epsilon <= 3 at delta = 1e-06",
+        "proved one : epsilon <= 3 at delta = 1e-06",
         "Interval [0.4, 2.5], as expected",
         "What it is",
         "Somebody 2020, Theorem 1",

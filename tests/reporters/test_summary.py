@@ -78,13 +78,13 @@ def test_each_verdict_has_its_sentence(verdict: str, sentence: str) -> None:
     one = factory.verdict("c", verdict=verdict, expected=verdict == "proved", reason="The bound 2.5 is known.")
     assert verdict_sentence(factory.result(audit(verdicts=(one,)))) == sentence
     first = next(outcomes([audit(verdicts=(one,))], ["demo"]))
-    assert first.startswith("The claim c (epsilon <= 3 at delta = 1e-06) is ")
+    assert first.startswith('The claim "c" (epsilon <= 3 at delta = 1e-06) is ')
     assert first.endswith(": the bound 2.5 is known.")
     unproved = dataclasses.replace(
         one, verdict="open", reason="Not proved: the certified bound 3.4 exceeds the claimed 3."
     )
     assert said(audit(verdicts=(unproved,))).startswith(
-        "The claim c (epsilon <= 3 at delta = 1e-06) is not proved: the certified bound 3.4 exceeds the claimed 3."
+        'The claim "c" (epsilon <= 3 at delta = 1e-06) is not proved: the certified bound 3.4 exceeds the claimed 3.'
     )
 
 
@@ -92,7 +92,7 @@ def test_the_most_important_claim_is_first_and_never_the_accuracy() -> None:
     accuracy = factory.verdict("useful", kind="metric", verdict="open", expected=False)
     proved, open_ = factory.verdict("fine"), factory.verdict("weak", verdict="open", expected=False)
     text = said(audit(verdicts=(accuracy, proved, open_)))
-    assert text.startswith("The claim weak (")
+    assert text.startswith('The claim "weak" (')
     assert "Of 2 privacy claims 1 is neither proved nor refuted and 1 is proved." in text
     assert "The utility claim is neither proved nor refuted." in text
     result = factory.result(audit(verdicts=(accuracy, proved, factory.verdict("also"))))
