@@ -140,7 +140,7 @@ class Spec:
     Attributes:
         document: The resolved mapping with all schema defaults.
         digest: SHA-256 of the canonical JSON without name, description and ``requires``.
-        origin: Where each value was written. Equality ignores this and ``directory``, the base folder of relative paths.
+        origin: Where each value was written. Equality ignores it and ``directory``, the base folder of relative paths.
     """
 
     name: str
