@@ -151,7 +151,7 @@ _MONTE_CARLO = _Method("estimate", "approximate", MONTE_CARLO_SOURCE)
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """gamma at each of ``kappas``. ``others``: None where a method has no value. ``confidence``: joint."""
+    """gamma at each of ``kappas``. ``others``: None if a method has no value. ``confidence``: joint."""
 
     kappas: tuple[float, ...]
     certified: tuple[Interval, ...]
