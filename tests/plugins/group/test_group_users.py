@@ -26,10 +26,9 @@ from dpspec.engine.preparing.prepare import check
 from dpspec.kit.users import bounded, in_records
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec_group import bounds
 from dpspec_group.mechanism import GroupAudit, RecordsAudit
 
-pytestmark = pytest.mark.usefixtures("no_independent_bounds")
+pytestmark = pytest.mark.usefixtures("no_independent_bounds", "claimed_deltas_alone")
 
 VISITS = Path(__file__).parents[3] / "specs" / "users" / "visits.yaml"
 
@@ -39,15 +38,6 @@ POISSON: dict[str, Any] = {
     "steps": 1,
     "sampling": {"scheme": "poisson", "rate": 0.4},
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def claimed_deltas_alone() -> Any:
-    """Curves and profiles at other deltas take time and add nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "CURVE_DELTAS", ())
-        patch.setattr(bounds, "PROFILE_DELTAS", ())
-        yield
 
 
 def spec_of(phase: dict[str, Any], most: int, *sizes: int, delta: float = 0.03, **data: Any) -> Spec:
