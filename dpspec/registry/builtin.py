@@ -1,4 +1,4 @@
-"""The providers of dpspec itself, registered by its own entry point like those of a third party."""
+"""The providers of dpspec itself, registered by its own entry point as for a third party."""
 
 from __future__ import annotations
 

@@ -165,6 +165,7 @@ def load_registry() -> Registry:
 
 
 def load_catalog() -> Catalog:
+    """The catalog of all installed plugins, computed once per process."""
     return load_registry().catalog
 
 
