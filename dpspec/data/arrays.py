@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
-from dpspec.contract.canonical import digest
 from dpspec.data.files import check_count, locate, sha256
 from dpspec.data.options import CLASSES, path, schema
-from dpspec.data.source import Source
+from dpspec.data.source import Source, whole_facts, whole_rows
 from dpspec.text import shortened
 
 if TYPE_CHECKING:
     import numpy as np
+
+    Array = np.ndarray[Any, Any]
 
 
 def _file(description: str) -> Json:
@@ -51,31 +52,29 @@ class Idx(Source):
     """Images of shape (1, height, width): bytes divided by the public constant 255."""
 
     def describe(self) -> Facts:
-        """Read the sizes from the files' headers, and hash the files."""
         pairs = self._pairs()
-        shapes = [_matching_shape(*pair) for pair in pairs]
+        shapes = []
+        for images, labels in pairs:
+            with _open_decompressed(images) as file:
+                shapes.append(_idx_header(file, images, axes=3))
+            with _open_decompressed(labels) as file:
+                (count,) = _idx_header(file, labels, axes=1)
+            if count != shapes[-1][0]:
+                raise DataError(f"{labels}: {count} labels for the {shapes[-1][0]} images of {images}")
         (count, *size), *test = shapes
         if test and test[0][1:] != tuple(size):
             raise DataError(f"{pairs[1][0]}: test images have shape {test[0][1:]}, training images {tuple(size)}")
-        return Facts(
-            records=count,
-            features=prod(size),
-            classes=int(self.options.get("classes", 10)),
-            shape=(1, *size),
-            test_records=test[0][0] if test else 0,
-            digest=digest({"kind": "idx", "files": [sha256(file) for pair in pairs for file in pair]}),
-        )
+        key: Json = {"kind": "idx", "files": [sha256(file) for pair in pairs for file in pair]}
+        classes = int(self.options.get("classes", 10))
+        return whole_facts(count, (1, *size), classes, key, test=test[0][0] if test else 0)
 
     def read(self) -> LoadedData:
-        """Read all images and labels."""
         import numpy as np
 
-        def scaled(file: Path) -> np.ndarray[Any, Any]:
+        def scaled(file: Path) -> Array:
             return _array(file, axes=3)[:, None].astype(np.float32) / np.float32(255)
 
-        (x, y), *test = [(scaled(images), _array(labels, axes=1)) for images, labels in self._pairs()]
-        test_x, test_y = test[0] if test else (x[:0], y[:0])
-        return LoadedData(train_x=x, train_y=y, test_x=test_x, test_y=test_y)
+        return whole_rows(*((scaled(images), _array(labels, axes=1)) for images, labels in self._pairs()))
 
     def what(self, test: bool = False) -> str:
         """Return the names of both files, because either may be wrong."""
@@ -94,24 +93,14 @@ class Idx(Source):
         for key in (key for pair in named for key in pair):
             if key not in self.options:
                 raise DataError(f"idx data with test records needs test_images and test_labels; {key} is missing")
-        return [(self._file(images), self._file(labels)) for images, labels in named]
 
-    def _file(self, key: str) -> Path:
-        return locate(self._folder, self.options[key], otherwise=".gz", key=key)
+        def file(key: str) -> Path:
+            return locate(self._folder, self.options[key], otherwise=".gz", key=key)
 
-
-def _matching_shape(images: Path, labels: Path) -> tuple[int, ...]:
-    """Return the images' shape (n, height, width). Raises ``DataError`` unless there are n labels."""
-    with _open_decompressed(images) as file:
-        shape = _idx_header(file, images, axes=3)
-    with _open_decompressed(labels) as file:
-        (count,) = _idx_header(file, labels, axes=1)
-    if count != shape[0]:
-        raise DataError(f"{labels}: {count} labels for the {shape[0]} images of {images}")
-    return shape
+        return [(file(images), file(labels)) for images, labels in named]
 
 
-def _array(path: Path, axes: int) -> np.ndarray[Any, Any]:
+def _array(path: Path, axes: int) -> Array:
     """Read an IDX file as uint8. Raises ``DataError`` unless its size matches its header."""
     import numpy as np
 
@@ -167,65 +156,44 @@ NPZ = Dataset(
 )
 
 
-#: Maximum number of names in a message.
-_SHOWN = 20
-
-
 class Npz(Source):
     """Features ``x`` of any real dtype and integer labels ``y``. Images without a channel axis get one."""
 
     def describe(self) -> Facts:
-        """Read the shapes from the arrays' headers, and hash the file."""
-        file = self._file()
+        file = locate(self.directory, self.options["path"])
         with open_archive(file) as archive:
             shape, labels = self._shape(archive, "x"), self._shape(archive, "y")
             test: tuple[int, ...] = (0, *shape[1:])
             test_labels: tuple[int, ...] = (0,)
-            if _has_test(archive):
+            if has_test(archive):
                 test, test_labels = self._shape(archive, "x_test"), self._shape(archive, "y_test")
         if test[1:] != shape[1:]:
             raise DataError(f"{file}: records of x_test have shape {test[1:]}, but x has {shape[1:]}")
         for name, wanted, got in (("y", shape[:1], labels), ("y_test", test[:1], test_labels)):
             if got != wanted:
                 raise DataError(f"{file}: {name} must have shape {wanted}, one label per record, got {got}")
-        return Facts(
-            records=shape[0],
-            features=prod(shape[1:]),
-            classes=int(self.options["classes"]),
-            shape=_record(shape),
-            test_records=test[0],
-            digest=digest({"kind": "npz", "file": sha256(file)}),
-        )
+        key: Json = {"kind": "npz", "file": sha256(file)}
+        return whole_facts(shape[0], _record(shape), int(self.options["classes"]), key, test=test[0])
 
     def read(self) -> LoadedData:
-        """Read all arrays, with a channel axis for images."""
-        with open_archive(self._file()) as archive:
-            x, y = self._array(archive, "x"), self._array(archive, "y")
-            test_x, test_y = x[:0], y[:0]
-            if _has_test(archive):
-                test_x, test_y = self._array(archive, "x_test"), self._array(archive, "y_test")
-        return LoadedData(train_x=x, train_y=y, test_x=test_x, test_y=test_y)
+        def rows(archive: zipfile.ZipFile, suffix: str) -> tuple[Array, Array]:
+            shape = self._shape(archive, f"x{suffix}")
+            self._shape(archive, f"y{suffix}")
+            x, y = npy_values(archive, f"x{suffix}"), npy_values(archive, f"y{suffix}")
+            return x.reshape(shape[0], *_record(shape)), y
 
-    def _file(self) -> Path:
-        return locate(self.directory, self.options["path"])
+        with open_archive(locate(self.directory, self.options["path"])) as archive:
+            return whole_rows(rows(archive, ""), rows(archive, "_test") if has_test(archive) else None)
 
     def _shape(self, archive: zipfile.ZipFile, name: str) -> tuple[int, ...]:
-        """Return an array's shape from its header. Raises ``DataError`` if it cannot be loaded."""
-        with open_member(archive, name) as member:
-            return _npy_header(member, f"{self.what()}: {name}", "iu" if name.startswith("y") else "fiu")
-
-    def _array(self, archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, Any]:
-        import numpy as np
-
-        shape = self._shape(archive, name)
-        with open_member(archive, name) as member:
-            array: np.ndarray[Any, Any] = np.lib.format.read_array(member, allow_pickle=False)
-        return array if name.startswith("y") else array.reshape(shape[0], *_record(shape))
-
-
-def _has_test(archive: zipfile.ZipFile) -> bool:
-    """Return True if a test array exists. Reading then reports a missing counterpart."""
-    return not {"x_test.npy", "y_test.npy"}.isdisjoint(archive.namelist())
+        what, labels = f"{self.what()}: {name}", name.startswith("y")
+        shape, dtype = npy_header(archive, name, what)
+        if dtype.kind not in ("iu" if labels else "fiu"):
+            raise DataError(f"{what} must hold {'integers' if labels else 'real numbers'}, got dtype {dtype}")
+        if not (len(shape) == 1 if labels else 2 <= len(shape) <= 4):
+            raise DataError(f"{what} must have {'1 axis' if labels else '2 to 4 axes'}, got shape {shape}")
+        check_count(what, shape)
+        return shape
 
 
 def _record(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -233,37 +201,48 @@ def _record(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (1, *shape[1:]) if len(shape) == 3 else shape[1:]
 
 
-def npy_header(member: IO[bytes], what: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def has_test(archive: zipfile.ZipFile) -> bool:
+    """Return True if a test array exists. Reading then reports a missing counterpart."""
+    return not {"x_test.npy", "y_test.npy"}.isdisjoint(archive.namelist())
+
+
+def npy_header(archive: zipfile.ZipFile, name: str, what: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return shape and dtype of an array in an archive from its header. Messages begin with ``what``."""
     import numpy as np
 
-    version = np.lib.format.read_magic(member)
-    if version == (1, 0):
-        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
-    elif version == (2, 0):
-        shape, _, dtype = np.lib.format.read_array_header_2_0(member)
-    else:
-        raise DataError(f"{what} is in .npy format {version}, which is not supported")
+    with _member(archive, name) as member:
+        version = np.lib.format.read_magic(member)
+        if version == (1, 0):
+            shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+        elif version == (2, 0):
+            shape, _, dtype = np.lib.format.read_array_header_2_0(member)
+        else:
+            raise DataError(f"{what} is in .npy format {version}, which is not supported")
     return tuple(int(n) for n in shape), dtype
 
 
-def _npy_header(member: IO[bytes], what: str, kinds: str) -> tuple[int, ...]:
-    shape, dtype = npy_header(member, what)
-    if dtype.kind not in kinds:
-        raise DataError(f"{what} must hold {'integers' if kinds == 'iu' else 'real numbers'}, got dtype {dtype}")
-    if not (len(shape) == 1 if kinds == "iu" else 2 <= len(shape) <= 4):
-        raise DataError(f"{what} must have {'1 axis' if kinds == 'iu' else '2 to 4 axes'}, got shape {shape}")
-    check_count(what, shape)
-    return shape
+def npy_values(archive: zipfile.ZipFile, name: str) -> Array:
+    """Read an array of an archive. :func:`npy_header` must have shown that it fits into memory."""
+    import numpy as np
+
+    with _member(archive, name) as member:
+        values: Array = np.lib.format.read_array(member, allow_pickle=False)
+    return values
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+    try:
+        return archive.open(f"{name}.npy")
+    except KeyError:
+        names = ", ".join(shortened(other.removesuffix(".npy")) for other in archive.namelist()[:20])
+        raise DataError(f"{archive.filename or 'the archive'}: has no array {name!r} (its arrays: {names})") from None
 
 
 @contextmanager
 def open_archive(file: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.ZipFile]:
-    """Open an archive. Every error becomes a ``DataError``, because zip, zlib and numpy raise many kinds.
+    """Open ``file``, or its ``content`` if it was read before.
 
-    Args:
-        file: The file, for messages.
-        content: The file's bytes, if they were read before.
+    Every error becomes a ``DataError``, because zip, zlib and numpy raise many kinds.
     """
     try:
         with zipfile.ZipFile(content or file) as archive:
@@ -272,15 +251,3 @@ def open_archive(file: Path, content: IO[bytes] | None = None) -> Iterator[zipfi
         raise
     except Exception as error:
         raise DataError(f"{file}: not a readable .npz file: {error}") from error
-
-
-@contextmanager
-def open_member(archive: zipfile.ZipFile, name: str) -> Iterator[IO[bytes]]:
-    """Open an array of an archive. Raises ``DataError`` with the existing names if it is missing."""
-    try:
-        member = archive.open(f"{name}.npy")
-    except KeyError:
-        names = ", ".join(shortened(other.removesuffix(".npy")) for other in archive.namelist()[:_SHOWN])
-        raise DataError(f"{archive.filename or 'the archive'}: has no array {name!r} (its arrays: {names})") from None
-    with member:
-        yield member

@@ -41,6 +41,11 @@ DECLARED = Dataset(
 )
 
 
+def declared_shape(features: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a record from the number of features, or the shape."""
+    return tuple(int(n) for n in features) if isinstance(features, tuple) else (int(features),)
+
+
 class Declared:
     """Facts from the spec. They have no digest, because there are no records."""
 
@@ -48,9 +53,7 @@ class Declared:
         self.options = options
 
     def facts(self) -> Facts:
-        """Return the declared facts."""
-        features = self.options.get("features", 1)
-        shape = tuple(int(f) for f in features) if isinstance(features, tuple) else (int(features),)
+        shape = declared_shape(self.options.get("features", 1))
         return Facts(
             records=int(self.options["records"]),
             features=prod(shape),
@@ -60,5 +63,4 @@ class Declared:
         )
 
     def load(self) -> LoadedData:
-        """Raise ``DataError``: there are no records."""
         raise DataError("data of kind 'declared' has no records, so it supports bounds but not training")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from itertools import islice
 from math import prod
@@ -20,18 +21,9 @@ MAX_VALUES = 2**28
 
 
 def locate(directory: Path, name: str, otherwise: str = "", key: str = "path") -> Path:
-    """Return the path of a regular file.
+    """Return the path of a regular file, with the suffix ``otherwise`` if there is none without. Raises ``DataError``.
 
     Empty files are rejected: system files in ``/proc`` report size 0 but may be endless or contain secrets.
-
-    Args:
-        directory: The folder that ``name`` is relative to.
-        name: The file's name.
-        otherwise: A suffix to append if the file does not exist.
-        key: The key of ``data`` that names the file.
-
-    Raises:
-        DataError: The file is missing, empty, too large or not a regular file.
     """
     path = directory / name
     try:
@@ -39,7 +31,10 @@ def locate(directory: Path, name: str, otherwise: str = "", key: str = "path") -
     except FileNotFoundError:
         if otherwise and os.path.exists(directory / (name + otherwise)):
             return locate(directory, name + otherwise, key=key)
-        raise DataError(f"{path}: no such file{did_you_mean(closest(path.name, _sibling_names(path)))}", key) from None
+        siblings: list[str] = []
+        with suppress(OSError), os.scandir(path.parent) as entries:
+            siblings = [entry.name for entry in islice(entries, 1000)]
+        raise DataError(f"{path}: no such file{did_you_mean(closest(path.name, siblings))}", key) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be opened: {error}", key) from error
     if not regular:
@@ -51,17 +46,7 @@ def locate(directory: Path, name: str, otherwise: str = "", key: str = "path") -
     return path
 
 
-def _sibling_names(path: Path) -> list[str]:
-    """Return up to 1000 names in a file's folder; empty if it cannot be read."""
-    try:
-        with os.scandir(path.parent) as entries:
-            return [entry.name for entry in islice(entries, 1000)]
-    except OSError:
-        return []
-
-
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes in hexadecimal."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

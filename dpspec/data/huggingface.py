@@ -8,36 +8,22 @@ requires ``datasets`` 4 or later, which does not support them.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
-from dpspec.contract.canonical import digest
-from dpspec.data.declared import DECLARED
+from dpspec.data.declared import DECLARED, declared_shape
 from dpspec.data.files import MAX_BYTES, check_count, import_optional
 from dpspec.data.images import KEYS as PICTURES
-from dpspec.data.images import check_shape, decoded, scaled
+from dpspec.data.images import check_shape, decoded
 from dpspec.data.options import schema
-from dpspec.data.table import KEYS, Columns, Table, column_values, listed, rows
+from dpspec.data.source import whole_facts, whole_rows
+from dpspec.data.table import KEYS, Columns, Table, column_values, listed
 
 if TYPE_CHECKING:
     import numpy as np
-
-_DECLARED = DECLARED.schema["properties"]
-
-#: Schema of the public facts that a spec declares.
-FACTS: dict[str, Json] = {
-    "records": {
-        **_DECLARED["records"],
-        "description": "The number of training records before split and size. Public, and checked on loading.",
-    },
-    "features": {
-        **{key: value for key, value in _DECLARED["features"].items() if key != "default"},
-        "description": "The number of features of a record, or its shape: [channels, height, width] for images. "
-        "Public, and checked on loading.",
-    },
-}
 
 
 def cache() -> Path:
@@ -51,6 +37,7 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dpspec" / "data"
 
 
+_DECLARED = DECLARED.schema["properties"]
 _SPLIT: dict[str, Json] = {"type": "string", "pattern": "^\\w+(\\.\\w+)*$"}
 
 DATASET = Dataset(
@@ -76,7 +63,15 @@ DATASET = Dataset(
                 "minimum": 1,
                 "description": "The number of test records. Public, and checked on loading.",
             },
-            **FACTS,
+            "records": {
+                **_DECLARED["records"],
+                "description": "The number of training records before split and size. Public, and checked on loading.",
+            },
+            "features": {
+                **{key: value for key, value in _DECLARED["features"].items() if key != "default"},
+                "description": "The number of features of a record, or its shape: [channels, height, width] for "
+                "images. Public, and checked on loading.",
+            },
             **KEYS,
             "image": {
                 "type": "string",
@@ -95,44 +90,37 @@ DATASET = Dataset(
 class HuggingFace(Table):
     """Records in the order of the published split."""
 
-    def identity(self) -> dict[str, Json]:
-        """Return the options that identify the records: name, configuration, commit, splits, decoding."""
-        keys = ("name", "config", "revision", "test_split", "image")
-        given = {key: self.options[key] for key in keys if key in self.options}
-        return {"kind": "huggingface", **given, "train_split": self._train_split, "resize": self._resize}
-
     def describe(self) -> Facts:
-        """Return the declared facts. Raises ``DataError`` for inconsistent options."""
         if ("test_split" in self.options) != ("test_records" in self.options):
             raise DataError(f"{self.what()}: test_split and test_records require each other")
+        shape = declared_shape(self.options["features"])
         if "image" in self.options:
-            for key in ("columns", "categories"):
-                if key in self.options:
-                    raise DataError(f"{self.what()}: image and {key} exclude each other")
-            features = self.options["features"]
-            check_shape(features if isinstance(features, tuple) else (features,))
+            for other in ("columns", "categories"):
+                if other in self.options:
+                    raise DataError(f"{self.what()}: image and {other} exclude each other")
+            check_shape(shape)
         elif self._resize:
             raise DataError(f"{self.what()}: resize needs the key image")
-        features = self.options["features"]
-        shape = tuple(int(n) for n in features) if isinstance(features, tuple) else (int(features),)
         records, test_records = int(self.options["records"]), int(self.options.get("test_records", 0))
         check_count(self.what(), (records, *shape))
         check_count(self.what(test=True), (max(1, test_records), *shape))
-        columns = [*(self.options.get("columns") or ())]
-        return Facts(
-            records=records,
-            features=prod(shape),
-            classes=len(self.classes()),
-            shape=shape,
-            test_records=test_records,
-            digest=digest({**self.identity(), **self.table_key(), "columns": columns, "shape": [*shape]}),
-        )
+        keys = [key for key in ("name", "config", "revision", "test_split", "image") if key in self.options]
+        key: Json = {
+            "kind": "huggingface",
+            "train_split": self._train_split,
+            "resize": self._resize,
+            **{name: self.options[name] for name in keys},
+            **self.table_key(),
+            "columns": [*(self.options.get("columns") or ())],
+            "shape": [*shape],
+        }
+        return whole_facts(records, shape, len(self.classes()), key, test=test_records)
 
     def read(self) -> LoadedData:
-        """Fetch the rows in the declared shape. Raises ``DataError`` if this fails or they contradict the facts."""
         facts, folder = self.describe(), cache()
+        splits = [self._train_split, *([self.options["test_split"]] if "test_split" in self.options else [])]
         try:
-            found = self.fetch(folder)
+            found = whole_rows(*(self._rows(table) for table in tables(self.options, splits, folder)))
         except DataError:
             raise
         except Exception as error:  # libraries, networks and servers raise many kinds
@@ -140,30 +128,16 @@ class HuggingFace(Table):
                 f"{self.what()}: could not be fetched ({type(error).__name__}: {error}). The first fetch needs a "
                 f"network connection; later ones use the cache in {folder} ($DPSPEC_DATA)"
             ) from error
-        train_x = self._shaped(found.train_x, facts.records, facts)
-        test_x = self._shaped(found.test_x, facts.test_records, facts, test=True)
-        return LoadedData(train_x=train_x, train_y=found.train_y, test_x=test_x, test_y=found.test_y)
-
-    def _shaped(self, x: np.ndarray[Any, Any], records: int, facts: Facts, test: bool = False) -> np.ndarray[Any, Any]:
-        """Reshape features to the declared shape. Raises ``DataError`` if their number differs."""
-        found = prod(x.shape[1:])
-        if (len(x), found) != (records, facts.features):
-            raise DataError(
-                f"{self.what(test)}: {len(x)} records of {found} features, but the spec declares {records} of "
-                f"{facts.features}"
-            )
-        return x.reshape(records, *facts.shape)
-
-    def fetch(self, folder: Path) -> LoadedData:
-        """Return the rows of the declared splits."""
-        splits = [self._train_split]
-        splits += [self.options["test_split"]] if "test_split" in self.options else []
-        (x, y), *test = [self._rows(table) for table in tables(self.options, splits, folder)]
-        test_x, test_y = test[0] if test else (x[:0], y[:0])
-        return LoadedData(train_x=x, train_y=y, test_x=test_x, test_y=test_y)
+        for test, x, records in ((False, found.train_x, facts.records), (True, found.test_x, facts.test_records)):
+            if (len(x), features := prod(x.shape[1:])) != (records, facts.features):
+                raise DataError(
+                    f"{self.what(test)}: {len(x)} records of {features} features, but the spec declares {records} of "
+                    f"{facts.features}"
+                )
+        train_x, test_x = (x.reshape(-1, *facts.shape) for x in (found.train_x, found.test_x))
+        return replace(found, train_x=train_x, test_x=test_x)
 
     def what(self, test: bool = False) -> str:
-        """Return the names of the dataset and the split."""
         split = self.options.get("test_split", "test") if test else self._train_split
         return f"huggingface {self.options['name']} ({split})"
 
@@ -183,25 +157,21 @@ class HuggingFace(Table):
 
         image = self.options.get("image")
         if image is None:
-            return rows(read, self, self.columns(table.column_names, self.what()), self.what())
+            return self.rows(read, self.columns(table.column_names, self.what()), self.what())
         for name in (image, self.options["label"]):
             if name not in table.column_names:
                 raise DataError(f"{self.what()}: has no column {name!r} (its columns: {listed(table.column_names)})")
-        _, y = rows(read, self, Columns(self.options["label"], (), {}), self.what())
-        shape = tuple(int(n) for n in self.options["features"])
+        _, y = self.rows(read, Columns(self.options["label"], (), {}), self.what())
+        shape = declared_shape(self.options["features"])
         x = np.zeros((len(y), *shape), dtype=np.float32)
         for i, cell in enumerate(table[image]):
             where = f"{self.what()}: record {i}"
-            x[i] = scaled(decoded(_bytes(cell.as_py(), where), shape, self._resize, "huggingface", where))
+            picture = cell.as_py()
+            data = picture.get("bytes") if isinstance(picture, dict) else None
+            if not isinstance(data, bytes):
+                raise DataError(f"{where}: contains no picture")
+            x[i] = decoded(data, shape, self._resize, "huggingface", where)
         return x, y
-
-
-def _bytes(cell: Any, where: str) -> bytes:
-    """Return the bytes of a picture in a table of the Hub."""
-    data = cell.get("bytes") if isinstance(cell, dict) else None
-    if not isinstance(data, bytes):
-        raise DataError(f"{where}: contains no picture")
-    return data
 
 
 def tables(options: Any, splits: list[str], folder: Path) -> list[Any]:

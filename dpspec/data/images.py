@@ -6,15 +6,13 @@ import os
 import warnings
 from collections.abc import Iterator
 from io import BytesIO
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
-from dpspec.contract.canonical import digest
 from dpspec.data.files import MAX_BYTES, check_count, import_optional, locate, sha256
 from dpspec.data.options import path, schema
-from dpspec.data.source import Source
+from dpspec.data.source import Source, whole_facts, whole_rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,26 +46,15 @@ KEYS: dict[str, Json] = {
 
 
 def check_shape(shape: tuple[int, ...]) -> None:
-    """Raise ``DataError`` unless ``shape`` is (1 or 3, height, width)."""
     if len(shape) != 3 or shape[0] not in _TARGETS:
         raise DataError(f"shape must be [1 or 3, height, width] for pictures, got {list(shape)}")
 
 
 def decoded(data: bytes, shape: tuple[int, ...], resize: bool, kind: str, where: object) -> np.ndarray[Any, Any]:
-    """Decode a PNG or JPEG picture. Transparency is dropped, and rotation metadata is ignored.
+    """Decode the bytes of a PNG or JPEG picture to float32 (channels, height, width) from 0 to 1.
 
-    Args:
-        data: The file's bytes.
-        shape: (channels, height, width).
-        resize: Scale pictures of another size.
-        kind: The data kind, for the message if pillow is missing.
-        where: The beginning of messages.
-
-    Returns:
-        Array (channels, height, width), uint8.
-
-    Raises:
-        DataError: Not a PNG or JPEG picture with 8 bits per channel, of the right size, and at most ``MAX_PIXELS``.
+    Transparency is dropped, and rotation metadata is ignored. ``resize`` scales pictures of another size. Messages name
+    the data ``kind`` and begin with ``where``.
     """
     import numpy as np
 
@@ -95,14 +82,7 @@ def decoded(data: bytes, shape: tuple[int, ...], resize: bool, kind: str, where:
         raise
     except Exception as error:  # pillow raises many kinds for invalid files
         raise DataError(f"{where}: not a readable PNG or JPEG picture: {error}") from error
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
-
-
-def scaled(pictures: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Divide bytes by the public constant 255; float32 from 0 to 1."""
-    import numpy as np
-
-    return pictures.astype(np.float32) / np.float32(255)
+    return pixels.transpose(2, 0, 1).astype(np.float32) / np.float32(255)
 
 
 DATASET = Dataset(
@@ -134,38 +114,30 @@ class Images(Source):
     """Records of the declared shape, ordered by class and file name."""
 
     def describe(self) -> Facts:
-        """Count and hash the files without decoding them."""
-        shape = self._shape()
+        shape = self._shape
         check_shape(shape)
         halves = [[*self._files(root)] for root in self._roots()]
         for root, half in zip(self._roots(), halves, strict=True):
             check_count(root, (len(half), *shape))
-        key = [[[place, sha256(file)] for place, file in half] for half in halves]
-        return Facts(
-            records=len(halves[0]),
-            features=prod(shape),
-            classes=len(self.options["classes"]),
-            shape=shape,
-            test_records=sum(map(len, halves[1:])),
-            digest=digest({"kind": "images", "shape": [*shape], "resize": self._resize(), "files": key}),
-        )
+        files: Json = [[[place, sha256(file)] for place, file in half] for half in halves]
+        key: Json = {"kind": "images", "shape": [*shape], "resize": self._resize, "files": files}
+        test = sum(map(len, halves[1:]))
+        return whole_facts(len(halves[0]), shape, len(self.options["classes"]), key, test=test)
 
     def read(self) -> LoadedData:
-        """Decode all pictures. Raises ``DataError`` at the first invalid file."""
-        (x, y), *test = map(self._rows, self._roots())
-        test_x, test_y = test[0] if test else (x[:0], y[:0])
-        return LoadedData(train_x=x, train_y=y, test_x=test_x, test_y=test_y)
+        return whole_rows(*map(self._rows, self._roots()))
 
     def what(self, test: bool = False) -> str:
-        """Return the folder of training or test pictures."""
         return str(self._roots()[-1 if test else 0])
 
     def _roots(self) -> list[Path]:
         return [self.directory / self.options[key] for key in ("path", "test_path") if key in self.options]
 
+    @property
     def _shape(self) -> tuple[int, ...]:
         return tuple(int(n) for n in self.options["shape"])
 
+    @property
     def _resize(self) -> bool:
         return bool(self.options.get("resize", False))
 
@@ -173,13 +145,13 @@ class Images(Source):
         import numpy as np
 
         files = [*self._files(root)]
-        x = np.zeros((len(files), *self._shape()), dtype=np.float32)
+        x = np.zeros((len(files), *self._shape), dtype=np.float32)
         for i, (_, file) in enumerate(files):
             try:
                 data = file.read_bytes()
             except OSError as error:
                 raise DataError(f"{file}: cannot be read: {error}") from error
-            x[i] = scaled(decoded(data, self._shape(), self._resize(), "images", file))
+            x[i] = decoded(data, self._shape, self._resize, "images", file)
         return x, np.array([place for place, _ in files], dtype=np.int64)
 
     def _files(self, root: Path) -> Iterator[tuple[int, Path]]:

@@ -72,22 +72,14 @@ COMMON: dict[str, Json] = {
 }
 
 
-#: Common keys that scale features.
-_SCALING = ("standardise", "radius")
-
-
 def schema(
     own: Mapping[str, Json], required: Sequence[str] = (), *, public: bool = False, scaled: bool = True
 ) -> dict[str, Json]:
     """Return the JSON Schema of a data block with a kind's own keys and the common ones.
 
-    Args:
-        own: The kind's own keys.
-        required: The required keys.
-        public: The default of the key ``public``.
-        scaled: True if the features are quantities that ``standardise`` and ``radius`` can scale.
+    ``public`` is the default of this key. ``scaled``: ``standardise`` and ``radius`` can scale the features.
     """
-    common = {key: value for key, value in COMMON.items() if scaled or key not in _SCALING}
+    common = {key: value for key, value in COMMON.items() if scaled or key not in ("standardise", "radius")}
     return {
         "type": "object",
         "properties": {**own, **common, "public": {**_PUBLIC, "default": public}},
@@ -113,28 +105,13 @@ CLASSES: dict[str, Json] = {
 
 
 def path(description: str) -> dict[str, Json]:
-    """Return the schema of a key that names a file."""
     return {"type": "string", "minLength": 1, "description": f"{description} Relative to the spec's directory."}
 
 
 def checked(
     x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], classes: int, what: object, *, missing: bool = False
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Validate and convert records and labels.
-
-    Args:
-        x: Records (n, ...), real numbers.
-        y: Labels (n,), integers.
-        classes: The number of classes.
-        what: The beginning of messages.
-        missing: Accept NaN as a missing value.
-
-    Returns:
-        Records as float32 (n, ...) and labels as int64 (n,).
-
-    Raises:
-        DataError: Invalid types, shapes, labels or values.
-    """
+    """Validate records (n, ...) and labels (n,), and convert them to float32 and int64. ``missing`` accepts NaN."""
     import numpy as np
 
     if x.dtype.kind not in "fiu":
@@ -153,7 +130,6 @@ def checked(
 
 
 def check_finite(x: np.ndarray[Any, Any], what: object, when: str, *, missing: bool = False) -> None:
-    """Raise ``DataError`` at the first record that is not finite in float32. ``missing`` allows NaN."""
     import numpy as np
 
     good = np.isfinite(x) | np.isnan(x) if missing else np.isfinite(x)
@@ -163,7 +139,6 @@ def check_finite(x: np.ndarray[Any, Any], what: object, when: str, *, missing: b
 
 
 def check_constants(options: FrozenMap, shape: tuple[int, ...]) -> None:
-    """Raise ``DataError`` if ``standardise`` has a list of the wrong length."""
     for key, value in (options.get("standardise") or {}).items():
         if isinstance(value, tuple) and len(value) != shape[0]:
             unit = "feature" if len(shape) == 1 else "channel"
@@ -171,27 +146,23 @@ def check_constants(options: FrozenMap, shape: tuple[int, ...]) -> None:
 
 
 def transformed(x: np.ndarray[Any, Any], options: FrozenMap, what: object) -> np.ndarray[Any, Any]:
-    """Apply ``standardise`` and ``radius`` to each record independently, in float64.
+    """Apply ``standardise`` and ``radius`` to each record of float32 (n, *shape) independently, in float64.
 
     Records with an l2 norm above ``radius`` are multiplied by radius (1 - 2^-22) / norm. The margin exceeds the
     relative rounding error of float32 (2^-24), so that no result is longer than ``radius``. Missing values stay missing
     and contribute 0 to the norm.
-
-    Args:
-        x: Records (n, *shape).
-        options: The data block.
-        what: The beginning of messages.
-
-    Returns:
-        Records (n, *shape), float32.
     """
     import numpy as np
+
+    def spread(constant: Json) -> np.ndarray[Any, Any]:
+        array = np.asarray(constant, dtype=np.float64)  # a list applies to the first axis of a record
+        return array.reshape((-1,) + (1,) * (x.ndim - 2)) if array.ndim else array
 
     constants, radius = options.get("standardise"), options.get("radius")
     if constants is not None and len(x):
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            centred = x.astype(np.float64) - _spread(constants.get("mean", 0.0), x.ndim)
-            x = (centred / _spread(constants.get("std", 1.0), x.ndim)).astype(np.float32)
+            centred = x.astype(np.float64) - spread(constants.get("mean", 0.0))
+            x = (centred / spread(constants.get("std", 1.0))).astype(np.float32)
         check_finite(x, what, "after standardise", missing=bool(options.get("missing")))
     if radius is not None and len(x):
         flat = x.reshape(len(x), -1).astype(np.float64)
@@ -199,11 +170,3 @@ def transformed(x: np.ndarray[Any, Any], options: FrozenMap, what: object) -> np
         shorter = flat * (radius * (1 - 2.0**-22) / np.maximum(norms, radius))
         x = np.where(norms > radius, shorter, flat).astype(np.float32).reshape(x.shape)
     return x
-
-
-def _spread(constant: Json, ndim: int) -> np.ndarray[Any, Any]:
-    """Reshape a constant to broadcast against records (n, *shape); lists apply to a record's first axis."""
-    import numpy as np
-
-    array = np.asarray(constant, dtype=np.float64)
-    return array.reshape((-1,) + (1,) * (ndim - 2)) if array.ndim else array

@@ -6,7 +6,6 @@ values, inclusion bits other than 0 and 1, scores that are NaN or constant, grou
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
 import math
@@ -17,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dpspec.contract import DataError
-from dpspec.data.arrays import npy_header, open_archive, open_member
-from dpspec.data.table import is_text, listed
-from dpspec.data.table_files import check_decompressed_size, open_parquet, parquet_column
+from dpspec.data.arrays import npy_header, npy_values, open_archive
+from dpspec.data.table import csv_lines, listed
+from dpspec.data.table_files import open_parquet, parquet_column
 from dpspec.regular_files import NotRegularError, read_regular
 from dpspec.text import closest, did_you_mean, shortened
 
@@ -27,12 +26,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     Array: TypeAlias = np.ndarray[Any, Any]
-
-#: Supported file name suffixes.
-SUFFIXES = (".csv", ".npz", ".parquet")
-
-#: Spellings of booleans in text.
-_WORDS = {"true": 1.0, "false": 0.0}
 
 #: Maximum size of decompressed arrays in bytes.
 _MAX_DECOMPRESSED_BYTES = 2**27
@@ -69,22 +62,11 @@ class Columns:
 
 
 def read_columns(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) -> Columns:
-    """Read columns of a table.
-
-    Args:
-        path: The file's path, for its suffix and messages.
-        content: The file's bytes.
-        wanted: The columns to read.
-        most: Maximum number of rows.
-
-    Raises:
-        DataError: The table is invalid, too large or empty, or a column is missing.
-    """
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise DataError(f"{path}: its name must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}", "path")
-    read = {".csv": _csv, ".npz": _npz, ".parquet": _parquet}[suffix]
-    columns = read(path, content, wanted, most)
+    """Read columns of a table of at most ``most`` rows; the suffix of ``path`` determines the format of ``content``."""
+    formats = {".csv": _csv, ".npz": _npz, ".parquet": _parquet}
+    if path.suffix.lower() not in formats:
+        raise DataError(f"{path}: its name must end in .csv, .npz or .parquet", "path")
+    columns = formats[path.suffix.lower()](path, content, wanted, most)
     if columns.rows == 0:
         raise DataError(f"{path}: is empty: it has no rows", "path")
     return columns
@@ -94,9 +76,13 @@ def _too_many(path: Path, most: int) -> DataError:
     return DataError(f"{path}: more than {most} rows, which is the maximum", "path")
 
 
-def _missing_column(path: Path, wanted: Wanted, names: Sequence[str]) -> DataError:
-    near = did_you_mean(closest(wanted.name, names))
-    return DataError(f"{path}: has no column {wanted.name!r}{near} (its columns: {listed(names)})", wanted.key)
+def _require_columns(path: Path, wanted: Sequence[Wanted], names: Sequence[str]) -> None:
+    for column in wanted:
+        if column.name not in names:
+            near = did_you_mean(closest(column.name, names))
+            raise DataError(f"{path}: has no column {column.name!r}{near} (its columns: {listed(names)})", column.key)
+        if names.count(column.name) > 1:
+            raise DataError(f"{path}: two columns have the name {column.name!r}", column.key)
 
 
 def _csv(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) -> Columns:
@@ -104,59 +90,36 @@ def _csv(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) -> Col
 
     numbers: dict[str, array[float]] = {column.key: array("d") for column in wanted if not column.text}
     texts: dict[str, list[str]] = {column.key: [] for column in wanted if column.text}
-    lines = array("q")
-    try:
-        reader = csv.reader(io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=""), strict=True)
-        header = [name.strip() for name in next(reader, [])]
-        places = _places(path, header, wanted)
-        for line in reader:
-            if not line:
-                continue
-            if len(line) != len(header):
-                raise DataError(
-                    f"{path}:{reader.line_num}: {len(line)} values under {len(header)} column names", "path"
-                )
-            if len(lines) >= most:
+    numbered = array("q")
+    with csv_lines(path, io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")) as (header, lines):
+        _require_columns(path, wanted, header)
+        places = [header.index(column.name) for column in wanted]
+        for number, line in lines:
+            if len(numbered) >= most:
                 raise _too_many(path, most)
-            lines.append(reader.line_num)
+            numbered.append(number)
             for column, place in zip(wanted, places, strict=True):
                 text = line[place].strip()
                 if column.text:
                     texts[column.key].append(text)
                 else:
-                    numbers[column.key].append(_number(text, column, f"{path}:{reader.line_num}"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not a readable CSV file: not UTF-8 text, save it as UTF-8: {error}", "path") from None
-    except csv.Error as error:
-        raise DataError(f"{path}: not a readable CSV file: {error}", "path") from None
+                    numbers[column.key].append(_number(text, column, f"{path}:{number}"))
     values: dict[str, Array] = {key: np.frombuffer(found, dtype=np.float64) for key, found in numbers.items()}
     values |= {key: np.array(found, dtype=object) for key, found in texts.items()}
-    return Columns(values=values, rows=len(lines), where=lambda row: f"{path}:{lines[row]}")
-
-
-def _places(path: Path, header: Sequence[str], wanted: Sequence[Wanted]) -> list[int]:
-    if not header:
-        raise DataError(f"{path}: is empty: its first line must name the columns", "path")
-    if len(header) == 1 and (found := [mark for mark in (";", "\t", "|") if mark in header[0]]):
-        raise DataError(f"{path}: columns are separated by commas, its first line has {found[0]!r}", "path")
-    for column in wanted:
-        if column.name not in header:
-            raise _missing_column(path, column, header)
-        if header.count(column.name) > 1:
-            raise DataError(f"{path}: two columns have the name {column.name!r}", column.key)
-    return [header.index(column.name) for column in wanted]
+    return Columns(values=values, rows=len(numbered), where=lambda row: f"{path}:{numbered[row]}")
 
 
 def _number(text: str, column: Wanted, where: str) -> float:
     """Parse a number in Python's notation without underscores, or a boolean; NaN for an empty string."""
     if not text:
         return math.nan
+    if text.lower() in ("true", "false"):
+        return float(text.lower() == "true")
     try:
         if "_" not in text:
             return float(text)
     except ValueError:
-        if text.lower() in _WORDS:
-            return _WORDS[text.lower()]
+        pass
     raise DataError(f"{where}: column {column.name!r}: {shortened(text)!r} is not a number", column.key)
 
 
@@ -165,69 +128,47 @@ def _npz(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) -> Col
 
     values: dict[str, Array] = {}
     with open_archive(path, io.BytesIO(content)) as archive:
-        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        _require_columns(path, wanted, [name.removesuffix(".npy") for name in dict.fromkeys(archive.namelist())])
         for column in wanted:
-            if column.name not in names:
-                raise _missing_column(path, column, names)
             what = f"{path}: {column.name}"
-            with open_member(archive, column.name) as member:
-                shape, dtype = npy_header(member, what)
-            kinds = "fiubUS" if column.text else "fiub"
-            if dtype.kind not in kinds:
+            shape, dtype = npy_header(archive, column.name, what)
+            if dtype.kind not in ("fiubUS" if column.text else "fiub"):
                 allowed = "strings or numbers" if column.text else "numbers"
                 raise DataError(f"{what} must contain {allowed}, got dtype {dtype}", column.key)
             if len(shape) != 1:
                 raise DataError(f"{what} must have 1 axis, got shape {shape}", column.key)
             if shape[0] > most:
                 raise _too_many(path, most)
-            if shape[0] * dtype.itemsize > _MAX_DECOMPRESSED_BYTES:
-                raise DataError(
-                    f"{what}: {shape[0] * dtype.itemsize} bytes; at most {_MAX_DECOMPRESSED_BYTES} are read", column.key
-                )
-            with open_member(archive, column.name) as member:
-                read = np.lib.format.read_array(member, allow_pickle=False)
-            values[column.key] = read.astype(object) if column.text else read.astype(np.float64)
-    return Columns(values=values, rows=_equal_length(path, wanted, values), where=_row(path))
+            size = shape[0] * dtype.itemsize
+            if size > _MAX_DECOMPRESSED_BYTES:
+                raise DataError(f"{what}: {size} bytes; at most {_MAX_DECOMPRESSED_BYTES} are read", column.key)
+            values[column.key] = npy_values(archive, column.name).astype(object if column.text else np.float64)
+    return _equally_long(path, wanted, values)
 
 
 def _parquet(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) -> Columns:
     import numpy as np
 
     values: dict[str, Array] = {}
-    with open_parquet(path, content=io.BytesIO(content)) as file:
-        names = list(file.schema_arrow.names)
-        for column in wanted:
-            if column.name not in names:
-                raise _missing_column(path, column, names)
-        rows = check_decompressed_size(file, path, _MAX_DECOMPRESSED_BYTES)
-        if rows > most:
+    with open_parquet(path, content, _MAX_DECOMPRESSED_BYTES) as file:
+        _require_columns(path, wanted, list(file.schema_arrow.names))
+        if file.metadata.num_rows > most:
             raise _too_many(path, most)
-        if rows == 0:
-            return Columns(values={}, rows=0, where=_row(path))
-        texts = [field.name for field in file.schema_arrow if is_text(field.type)]
-    with open_parquet(path, texts, io.BytesIO(content)) as file:
-        for column in wanted:
+        for column in wanted if file.metadata.num_rows else ():
             found = parquet_column(file, column.name, path)
-            if column.text:
-                values[column.key] = found.astype(object)
-            elif found.dtype.kind in "fiub":
-                values[column.key] = found.astype(np.float64)
-            else:
+            if not column.text and found.dtype.kind not in "fiub":
                 message = f"{path}: column {column.name!r} is not numeric or has missing values"
                 raise DataError(message, column.key)
-    return Columns(values=values, rows=_equal_length(path, wanted, values), where=_row(path))
+            values[column.key] = found.astype(object if column.text else np.float64)
+    return _equally_long(path, wanted, values)
 
 
-def _equal_length(path: Path, wanted: Sequence[Wanted], values: dict[str, Array]) -> int:
-    lengths = {column.name: len(values[column.key]) for column in wanted}
+def _equally_long(path: Path, wanted: Sequence[Wanted], values: dict[str, Array]) -> Columns:
+    lengths = {column.name: len(values.get(column.key, ())) for column in wanted}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise DataError(f"{path}: columns must have equal lengths, got: {found}", "path")
-    return next(iter(lengths.values()))
-
-
-def _row(path: Path) -> Callable[[int], str]:
-    return lambda row: f"{path}: row {row}"
+    return Columns(values=values, rows=next(iter(lengths.values())), where=lambda row: f"{path}: row {row}")
 
 
 #: Maximum number of rows of a table.
@@ -278,7 +219,7 @@ class ScoreTable:
 
 def table_digest(directory: str | Path, options: Mapping[str, Any]) -> str:
     """Return the SHA-256 of the table's bytes. Raises ``DataError`` if the file cannot be read."""
-    return hashlib.sha256(_bytes(_path(directory, options))).hexdigest()
+    return hashlib.sha256(_bytes(Path(directory) / str(options["path"]))).hexdigest()
 
 
 def read_table(directory: str | Path, options: Mapping[str, Any], group_size: int | None) -> ScoreTable:
@@ -292,7 +233,7 @@ def read_table(directory: str | Path, options: Mapping[str, Any], group_size: in
     Raises:
         DataError: The table is invalid. The error's key is the path in the spec.
     """
-    path = _path(directory, options)
+    path = Path(directory) / str(options["path"])
     content = _bytes(path)
     digest = hashlib.sha256(content).hexdigest()
     known = (digest, str(path), repr(sorted(options.items())), str(group_size))
@@ -305,10 +246,6 @@ def read_table(directory: str | Path, options: Mapping[str, Any], group_size: in
             del _READ[next(iter(_READ))]
         _READ[known] = table
     return _READ[known]
-
-
-def _path(directory: str | Path, options: Mapping[str, Any]) -> Path:
-    return Path(directory) / str(options["path"])
 
 
 def _bytes(path: Path) -> bytes:
@@ -341,74 +278,38 @@ def _checked(path: Path, content: bytes, digest: str, options: Mapping[str, Any]
     if rows is not None and columns.rows != rows:
         message = f"{path}: {columns.rows} rows, but rows declares {rows}; the number must be fixed before training"
         raise DataError(message, "rows")
-    coins, scores = _coins(columns, options), _scores(columns, options)
+
+    def require(key: str, good: Array, message: str) -> None:
+        bad = np.flatnonzero(~good)
+        if bad.size:
+            value = columns.values[key][bad[0]]
+            found = "is missing" if np.isnan(value) else f"is {value:g}"
+            where = f"{columns.where(int(bad[0]))}: column {options[key]!r}"
+            raise DataError(f"{where}: {message.format(found)}", key)
+
+    coins, scores = columns.values["coin"], columns.values["score"]
+    require("coin", (coins == 0.0) | (coins == 1.0), "the inclusion bit {}; it must be 1 (in) or 0 (out)")
+    help = "if training diverged, use one fixed score for these canaries, independent of their inclusion bits"
+    require("score", ~np.isnan(scores), f"the score is missing, or is not a number (NaN); {help}")
     sizes = np.full(columns.rows, group_size or 1, dtype=np.int64)
     if "group_size" in options:
-        sizes = _sizes(columns, options)
-    if "id" in options:
-        _check_unique_ids(columns, options)
-    table = ScoreTable(digest=digest, coins=coins, scores=scores, group_sizes=sizes)
+        declared = columns.values["group_size"]
+        fine = (declared >= 1.0) & (declared <= _MAX_GROUP) & (declared == np.floor(declared))
+        require("group_size", fine, "the group size {}; it must be an integer of at least 1")
+        sizes = declared.astype(np.int64)
+    seen: dict[str, int] = {}
+    for row, value in enumerate(columns.values.get("id", ())):
+        where, text = f"{columns.where(row)}: column {options['id']!r}", str(value)
+        if value is None or value != value or not text:
+            raise DataError(f"{where}: the id is missing", "id")
+        before = seen.setdefault(text, row)
+        if before != row:
+            message = f"{where}: {shortened(text)!r} is also at {columns.where(before)}"
+            raise DataError(f"{message}; each canary or run must have one row", "id")
+    table = ScoreTable(digest=digest, coins=coins.astype(np.int8), scores=scores, group_sizes=sizes)
     for size in table.sizes:
         values = table.of_size(size)[1]
         if len(values) > 1 and values.min() == values.max():
             of = f" of groups of {size}" if len(table.sizes) > 1 else ""
             raise DataError(f"{path}: all scores{of} are {values[0]:g}, so they contain no information", "score")
     return table
-
-
-def _first(columns: Columns, bad: Array, key: str, name: str) -> tuple[str, float] | None:
-    """Return the beginning of a message about the first ``bad`` row, and its value."""
-    import numpy as np
-
-    rows = np.flatnonzero(bad)
-    if not rows.size:
-        return None
-    return f"{columns.where(int(rows[0]))}: column {name!r}", float(columns.values[key][rows[0]])
-
-
-def _coins(columns: Columns, options: Mapping[str, Any]) -> Array:
-    import numpy as np
-
-    values = columns.values["coin"]
-    found = _first(columns, (values != 0.0) & (values != 1.0), "coin", options["coin"])
-    if found is not None:
-        what = "is missing" if found[1] != found[1] else f"is {found[1]:g}"
-        raise DataError(f"{found[0]}: the inclusion bit {what}; it must be 1 (in) or 0 (out)", "coin")
-    return values.astype(np.int8)
-
-
-def _scores(columns: Columns, options: Mapping[str, Any]) -> Array:
-    import numpy as np
-
-    values = columns.values["score"]
-    found = _first(columns, np.isnan(values), "score", options["score"])
-    if found is not None:
-        help = "if training diverged, use one fixed score for these canaries, independent of their inclusion bits"
-        raise DataError(f"{found[0]}: the score is missing, or is not a number (NaN); {help}", "score")
-    return values
-
-
-def _sizes(columns: Columns, options: Mapping[str, Any]) -> Array:
-    import numpy as np
-
-    values = columns.values["group_size"]
-    fine = (values >= 1.0) & (values <= _MAX_GROUP) & (values == np.floor(values))
-    found = _first(columns, ~fine, "group_size", options["group_size"])
-    if found is not None:
-        what = "is missing" if found[1] != found[1] else f"is {found[1]:g}"
-        raise DataError(f"{found[0]}: the group size {what}; it must be an integer of at least 1", "group_size")
-    return values.astype(np.int64)
-
-
-def _check_unique_ids(columns: Columns, options: Mapping[str, Any]) -> None:
-    """Raise ``DataError`` if two rows have the same id."""
-    seen: dict[str, int] = {}
-    for row, value in enumerate(columns.values["id"]):
-        text = "" if value is None or value != value else str(value)
-        if not text:
-            raise DataError(f"{columns.where(row)}: column {options['id']!r}: the id is missing", "id")
-        before = seen.setdefault(text, row)
-        if before != row:
-            first = columns.where(before)
-            message = f"{columns.where(row)}: column {options['id']!r}: {shortened(text)!r} is also at {first}"
-            raise DataError(f"{message}; each canary or run must have one row", "id")

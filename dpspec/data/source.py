@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from dpspec.contract import DataError, Facts, FrozenMap, Json, LoadedData
 from dpspec.contract.canonical import digest
@@ -14,16 +15,55 @@ from dpspec.data.options import check_constants, checked, transformed
 if TYPE_CHECKING:
     import numpy as np
 
+    #: Features (n, ...) and labels (n,).
+    Rows: TypeAlias = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+
 
 #: Purposes of random draws, which separate streams with the same seed.
 SPLIT, SIZE, GENERATE = 1, 2, 3
 
+#: Defaults of the keys of synthetic data.
+_DEFAULTS = {"records": 1000, "features": 16, "vocabulary": 50, "length": 16, "classes": 2, "seed": 0}
 
-def generator(seed: int, purpose: int) -> np.random.RandomState:
+
+def generator(seed: int, *purpose: int) -> np.random.RandomState:
     """Return the random stream of a seed and purpose. ``RandomState`` draws the same numbers in all numpy versions."""
     import numpy as np
 
-    return np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, purpose])))
+    return np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, *purpose])))
+
+
+def whole_facts(
+    records: int, shape: tuple[int, ...], classes: int, key: Json, *, test: int = 0, vocabulary: int | None = None
+) -> Facts:
+    """Return the facts of a whole source with ``test`` held-out records; the digest of ``key`` identifies its rows."""
+    return Facts(
+        records=records,
+        features=prod(shape),
+        classes=classes,
+        shape=shape,
+        test_records=test,
+        digest=digest(key),
+        vocabulary=vocabulary,
+    )
+
+
+def whole_rows(train: Rows, test: Rows | None = None) -> LoadedData:
+    """Return the rows of a whole source, with empty test arrays if it has no test records."""
+    (x, y), (test_x, test_y) = train, test or (train[0][:0], train[1][:0])
+    return LoadedData(train_x=x, train_y=y, test_x=test_x, test_y=test_y)
+
+
+def held_out_count(test: float, count: int, unit: str, key: str = "") -> int:
+    """Convert a fraction of ``count`` records or users, or a number of them, to a number that leaves at least one."""
+    if test >= 1 and not float(test).is_integer():
+        raise DataError(f"split.test must be a fraction below 1 or an integer, got {test}", key)
+    held = int(test) if test >= 1 else int(test * count + 0.5)
+    if not 1 <= held < count:
+        raise DataError(
+            f"split.test holds out {held} of {count} {unit}; testing and training need at least one each", key
+        )
+    return held
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,17 +86,23 @@ class Selection:
 
     @classmethod
     def of(cls, options: FrozenMap, whole: Facts) -> Selection:
-        """Resolve the options for a source. Raises ``DataError`` if they do not fit it."""
-        split, rest = options.get("split"), whole.records
+        split, records = options.get("split"), whole.records
         test = held = None
         if split is not None:
             if whole.test_records:
                 raise DataError("split: this source already has test records")
-            test_option = split["test"]
-            held = _listed(test_option, whole.records) if isinstance(test_option, tuple) else None
-            test = _count(float(test_option), whole.records) if held is None else len(held)
-            rest -= test
-        size = options.get("size")
+            if isinstance(split["test"], tuple):
+                held = tuple(sorted(int(place) for place in split["test"]))
+                test = len(held)
+                if held[-1] >= records:
+                    raise DataError(
+                        f"split.test holds out record {held[-1]}, but the last of {records} records is {records - 1}"
+                    )
+                if test == records:
+                    raise DataError(f"split.test holds out all {records} records; training needs at least one")
+            else:
+                test = held_out_count(float(split["test"]), records, "records")
+        size, rest = options.get("size"), records - (test or 0)
         if size is not None and size > rest:
             raise DataError(f"size is {size}, but there are only {rest} training records")
         return cls(
@@ -68,68 +114,35 @@ class Selection:
         )
 
     def key(self) -> dict[str, Json]:
-        """Return the values that determine the selected rows, for the digest."""
         drawn = None if self.test is None else [self.test, self.test_seed]
         split = drawn if self.held is None else {"held": list(self.held)}
         return {"split": split, "size": None if self.size is None else [self.size, self.size_seed]}
 
     def facts(self, whole: Facts) -> Facts:
-        """Return the facts of the whole source with the selection's counts."""
-        records = whole.records - (self.test or 0)
+        test = self.test or 0
         return dataclasses.replace(
-            whole, records=self.size or records, test_records=whole.test_records + (self.test or 0)
+            whole, records=self.size or whole.records - test, test_records=whole.test_records + test
         )
 
     def rows(self, whole: LoadedData) -> LoadedData:
-        """Return the selected rows in the source's order."""
-        x, y, test_x, test_y = whole.train_x, whole.train_y, whole.test_x, whole.test_y
+        import numpy as np
+
+        def drawn(records: int, count: int, seed: int, purpose: int) -> np.ndarray[Any, Any]:
+            mask = np.zeros(records, dtype=bool)
+            mask[generator(seed, purpose).permutation(records)[:count]] = True
+            return mask
+
+        x, y, test = whole.train_x, whole.train_y, (whole.test_x, whole.test_y)
         if self.test is not None:
-            held = _mask(len(y), self.held) if self.held else _draw(len(y), self.test, self.test_seed, SPLIT)
-            x, y, test_x, test_y = x[~held], y[~held], x[held], y[held]
+            if self.held is None:
+                held = drawn(len(y), self.test, self.test_seed, SPLIT)
+            else:
+                held = np.isin(np.arange(len(y)), self.held)
+            x, y, test = x[~held], y[~held], (x[held], y[held])
         if self.size is not None:
-            kept = _draw(len(y), self.size, self.size_seed, SIZE)
+            kept = drawn(len(y), self.size, self.size_seed, SIZE)
             x, y = x[kept], y[kept]
-        return LoadedData(train_x=x, train_y=y, test_x=test_x, test_y=test_y)
-
-
-def _count(test: float, records: int) -> int:
-    """Convert a fraction of the records, or a count, to a count that leaves at least one training record."""
-    if test >= 1 and not test.is_integer():
-        raise DataError(f"split.test must be a fraction below 1 or an integer, got {test}")
-    count = int(test) if test >= 1 else int(test * records + 0.5)
-    if not 1 <= count < records:
-        raise DataError(
-            f"split.test holds out {count} of {records} records; testing and training need at least one each"
-        )
-    return count
-
-
-def _listed(test_option: tuple[Json, ...], records: int) -> tuple[int, ...]:
-    """Return the listed indices, ascending. Raises ``DataError`` unless a training record remains."""
-    held = tuple(sorted(int(place) for place in test_option))
-    if held[-1] >= records:
-        raise DataError(f"split.test holds out record {held[-1]}, but the last of {records} records is {records - 1}")
-    if len(held) == records:
-        raise DataError(f"split.test holds out all {records} records; training needs at least one")
-    return held
-
-
-def _mask(records: int, places: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return a mask (records,) that is true at ``places``."""
-    import numpy as np
-
-    mask = np.zeros(records, dtype=bool)
-    mask[list(places)] = True
-    return mask
-
-
-def _draw(records: int, count: int, seed: int, purpose: int) -> np.ndarray[Any, Any]:
-    """Draw a uniformly random mask (records,) with ``count`` true entries."""
-    import numpy as np
-
-    mask = np.zeros(records, dtype=bool)
-    mask[generator(seed, purpose).permutation(records)[:count]] = True
-    return mask
+        return whole_rows((x, y), test)
 
 
 class RowSelection(Protocol):
@@ -167,11 +180,16 @@ class Source(ABC):
         """Return all rows before the common options, of any real dtype, with empty test arrays if there are none."""
 
     def facts(self) -> Facts:
-        """Return the public facts of the records that trials use. Raises ``DataError``."""
         whole = self.describe()
         check_constants(self.options, whole.shape)
         selection = self.selection(whole)
-        return dataclasses.replace(selection.facts(whole), digest=self._digest(whole, selection))
+        key: dict[str, Json] = {"rows": whole.digest, **selection.key()}
+        constants, radius = self.options.get("standardise"), self.options.get("radius")
+        if constants is not None:
+            key["standardise"] = [_floats(constants.get("mean", 0.0)), _floats(constants.get("std", 1.0))]
+        if radius is not None:
+            key["radius"] = float(radius)
+        return dataclasses.replace(selection.facts(whole), digest=digest(key))
 
     def load(self) -> LoadedData:
         """Return the records that trials use: finite float32 (NaN if missing), int64 labels. Raises ``DataError``."""
@@ -179,17 +197,16 @@ class Source(ABC):
         check_constants(self.options, whole.shape)
         raw = self.read()
         missing = bool(self.options.get("missing"))
-        train_x, train_y = checked(raw.train_x, raw.train_y, whole.classes, what, missing=missing)
-        test_x, test_y = checked(raw.test_x, raw.test_y, whole.classes, what_test, missing=missing)
-        if (train_x.shape, test_x.shape) != ((whole.records, *whole.shape), (whole.test_records, *whole.shape)):
-            raise DataError(f"{what}: shapes {train_x.shape} and {test_x.shape} differ from those described")
-        chosen = self.selection(whole).rows(LoadedData(train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y))
-        return LoadedData(
+        train = checked(raw.train_x, raw.train_y, whole.classes, what, missing=missing)
+        test = checked(raw.test_x, raw.test_y, whole.classes, what_test, missing=missing)
+        shapes = train[0].shape, test[0].shape
+        if shapes != ((whole.records, *whole.shape), (whole.test_records, *whole.shape)):
+            raise DataError(f"{what}: shapes {shapes[0]} and {shapes[1]} differ from those described")
+        chosen = self.selection(whole).rows(whole_rows(train, test))
+        return dataclasses.replace(
+            chosen,
             train_x=transformed(chosen.train_x, self.options, what),
-            train_y=chosen.train_y,
             test_x=transformed(chosen.test_x, self.options, what_test),
-            test_y=chosen.test_y,
-            owners=chosen.owners,
         )
 
     def selection(self, whole: Facts) -> RowSelection:
@@ -201,14 +218,9 @@ class Source(ABC):
         name = self.options.get("path")
         return ("data" if name is None else str(self.directory / name)) + " (test)" * test
 
-    def _digest(self, whole: Facts, selection: RowSelection) -> str:
-        key: dict[str, Json] = {"rows": whole.digest, **selection.key()}
-        constants, radius = self.options.get("standardise"), self.options.get("radius")
-        if constants is not None:
-            key["standardise"] = [_floats(constants.get("mean", 0.0)), _floats(constants.get("std", 1.0))]
-        if radius is not None:
-            key["radius"] = float(radius)
-        return digest(key)
+    def number(self, key: str) -> int:
+        """Return an integer of the options, or its default."""
+        return int(self.options.get(key, _DEFAULTS.get(key)))
 
 
 def _floats(constant: Json) -> Json:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from math import isqrt
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
-from dpspec.contract import DataError, Dataset, Facts, LoadedData
-from dpspec.contract.canonical import digest
+from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
 from dpspec.data.files import check_count
 from dpspec.data.options import CLASSES, schema
-from dpspec.data.source import GENERATE, Source, generator
+from dpspec.data.source import GENERATE, Source, generator, whole_facts, whole_rows
 
 if TYPE_CHECKING:
     import numpy as np
 
-    Rows: TypeAlias = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+    from dpspec.data.source import Rows
 
 DATASET = Dataset(
     kind="synthetic",
@@ -61,8 +60,8 @@ class Synthetic(Source):
     """Records (features,), or (1, side, side) for images. The same seed draws the same records."""
 
     def describe(self) -> Facts:
-        """Derive the facts from the options."""
-        pattern, features, classes = self.options.get("pattern", "blobs"), self._int("features"), self._int("classes")
+        numbers = {key: self.number(key) for key in ("records", "features", "classes", "seed")}
+        pattern, features, classes = self.options.get("pattern", "blobs"), numbers["features"], numbers["classes"]
         side = isqrt(features)
         if pattern == "images" and side * side != features:
             raise DataError(f"synthetic images need a square number of features, got {features}")
@@ -70,32 +69,20 @@ class Synthetic(Source):
             raise DataError(f"synthetic {pattern} needs at least 2 features, got {features}")
         if pattern == "xor" and classes != 2:
             raise DataError(f"synthetic xor has 2 classes, got {classes}")
-        records = self._int("records")
-        check_count("synthetic", (records, features))
-        key = {"pattern": pattern, "records": records, "features": features, "classes": classes}
-        return Facts(
-            records=records,
-            features=features,
-            classes=classes,
-            shape=(1, side, side) if pattern == "images" else (features,),
-            digest=digest({"kind": "synthetic", **key, "noise": self._noise(), "seed": self._int("seed")}),
-        )
+        check_count("synthetic", (numbers["records"], features))
+        shape = (1, side, side) if pattern == "images" else (features,)
+        key: Json = {"kind": "synthetic", "pattern": pattern, **numbers, "noise": self._noise()}
+        return whole_facts(numbers["records"], shape, classes, key)
 
     def read(self) -> LoadedData:
-        """Draw all records."""
         facts = self.describe()
-        random = generator(self._int("seed"), GENERATE)
+        random = generator(self.number("seed"), GENERATE)
         pattern = self.options.get("pattern", "blobs")
         x, y = _PATTERNS[pattern](random, facts)
         x += self._noise() * random.standard_normal(x.shape)
         if pattern == "images":
             x = x.clip(0, 1)
-        x = x.reshape(facts.records, *facts.shape)
-        return LoadedData(train_x=x, train_y=y, test_x=x[:0], test_y=y[:0])
-
-    def _int(self, key: str) -> int:
-        default = {"records": 1000, "features": 16, "classes": 2, "seed": 0}[key]
-        return int(self.options.get(key, default))
+        return whole_rows((x.reshape(facts.records, *facts.shape), y))
 
     def _noise(self) -> float:
         return float(self.options.get("noise", 0.2))

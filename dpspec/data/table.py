@@ -1,14 +1,16 @@
-"""Base class of tables: features, one-hot categories and named classes.
+"""Base class of tables: features, one-hot categories and named classes, from CSV lines or columns of pyarrow.
 
-:func:`rows` converts columns from pyarrow to records. A column is an array (n,) of dtype float, int, bool or object;
-objects are strings, or None for missing values.
+A column is an array (n,) of dtype float, int, bool or object; objects are strings, or None for missing values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from dpspec.contract import DataError, Json
 from dpspec.data.options import CLASSES
@@ -54,28 +56,43 @@ KEYS: dict[str, Json] = {
     },
 }
 
-#: Maximum number of names in a message.
-SHOWN = 20
-
 
 def listed(names: Sequence[str]) -> str:
     """Join the first names for a message."""
-    return ", ".join(map(shortened, names[:SHOWN])) + (", ..." if len(names) > SHOWN else "")
+    return ", ".join(map(shortened, names[:20])) + (", ..." if len(names) > 20 else "")
+
+
+@contextmanager
+def csv_lines(path: object, file: IO[str]) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
+    """Yield the column names of a CSV file and its numbered lines. Every error becomes a ``DataError``."""
+    try:
+        reader = csv.reader(file, strict=True)
+        header = [name.strip() for name in next(reader, [])]
+        if not header:
+            raise DataError(f"{path}: is empty: its first line must name the columns")
+        if len(header) == 1 and (found := [mark for mark in (";", "\t", "|") if mark in header[0]]):
+            raise DataError(f"{path}: columns are separated by commas, its first line has {found[0]!r}")
+
+        def lines() -> Iterator[tuple[int, list[str]]]:
+            for line in reader:
+                if line and len(line) != len(header):
+                    message = f"{len(line)} values under {len(header)} column names"
+                    raise DataError(f"{path}:{reader.line_num}: {message}")
+                if line:
+                    yield reader.line_num, line
+
+        yield header, lines()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not a readable CSV file: not UTF-8 text, save it as UTF-8: {error}") from error
+    except (OSError, csv.Error) as error:
+        raise DataError(f"{path}: not a readable CSV file: {error}") from error
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table to read.
-
-    Attributes:
-        label: The column of labels.
-        features: The feature columns, in order.
-        categories: For each categorical column, the position of each value among the column's features.
-    """
-
     label: str
     features: tuple[str, ...]
-    categories: Mapping[str, Mapping[str, int]]
+    categories: Mapping[str, Mapping[str, int]]  # position of each value of a categorical column among its features
 
     @property
     def width(self) -> int:
@@ -87,7 +104,6 @@ class Table(Source):
     """A source of rows with named columns: records (features,)."""
 
     def columns(self, header: Sequence[str], where: object) -> Columns:
-        """Return the columns that the options select. Raises ``DataError`` if they do not fit the header."""
         label, user = str(self.options["label"]), self.options.get("user")
         position = {name: index for index, name in enumerate(header)}
         for index, name in enumerate(header):
@@ -111,12 +127,10 @@ class Table(Source):
         return Columns(label, features, {name: places(values) for name, values in categories.items()})
 
     def classes(self) -> dict[str, int]:
-        """Return the class of each label as written in the table."""
         declared = self.options["classes"]
         return places(declared if isinstance(declared, tuple) else [str(c) for c in range(int(declared))])
 
     def unknown_class(self, label: str, where: object) -> DataError:
-        """Return the error for a label that is not a declared class."""
         hint = "" if isinstance(self.options["classes"], tuple) else "; list labels that are words: classes: [no, yes]"
         known = listed([*self.classes()])
         return DataError(f"{where}: label {shortened(label)!r} is not a declared class ({known}){hint}", "classes")
@@ -130,78 +144,48 @@ class Table(Source):
             **({"categories": {k: [*v] for k, v in categories.items()}} if categories else {}),
         }
 
+    def rows(self, read: Callable[[str], Array], columns: Columns, where: object) -> tuple[Array, Array]:
+        """Convert columns, which ``read`` returns by name, with one column in memory at a time.
+
+        Returns features (n, columns.width), float64, and labels (n,), int64. Records in messages count from 0.
+        """
+        import numpy as np
+
+        y = _places(read(columns.label), self.classes(), self.unknown_class, where)
+        x = np.zeros((len(y), columns.width), dtype=np.float64)
+        start = 0
+        for name in columns.features:
+            values, categories = read(name), columns.categories.get(name)
+            if len(values) != len(y):
+                raise DataError(f"{where}: column {name!r} has {len(values)} values for {len(y)} labels")
+            if categories is not None:
+                found = _places(values, categories, partial(unknown_category, name, categories), where)
+                x[np.arange(len(y)), start + found] = 1.0
+            elif values.dtype.kind not in "fiub":
+                message = f"{where}: column {name!r} is not numeric; list its values under categories, or exclude it"
+                raise DataError(message)
+            else:
+                x[:, start] = values
+                bad = np.flatnonzero(~np.isfinite(x[:, start]))
+                if bad.size:
+                    message = f"column {name!r}: {x[bad[0], start]} is not a finite number"
+                    raise DataError(f"{where}: record {bad[0]}: {message}")
+            start += 1 if categories is None else len(categories)
+        return x, y
+
 
 def places(names: Sequence[str]) -> dict[str, int]:
     """Return the index of each name without surrounding blanks."""
     return {name.strip(): place for place, name in enumerate(names)}
 
 
-def unknown_category(value: str, name: str, known: Mapping[str, int], where: object) -> DataError:
-    """Return the error for a value that is not a category of column ``name``."""
+def unknown_category(name: str, known: Mapping[str, int], value: str, where: object) -> DataError:
     hint = "" if value else '; add "" for missing values'
     message = f"{where}: {shortened(value)!r} is not a category of column {name!r} ({listed([*known])}){hint}"
     return DataError(message, "categories")
 
 
-def rows(read: Callable[[str], Array], table: Table, columns: Columns, where: object) -> tuple[Array, Array]:
-    """Convert columns to features and labels, with one column in memory at a time.
-
-    Args:
-        read: Returns a column by name.
-        table: The table's options.
-        columns: The columns to read.
-        where: The beginning of messages.
-
-    Returns:
-        Features (n, columns.width), float64, and labels (n,), int64.
-
-    Raises:
-        DataError: A value is missing, not a number, not a category or not a class. Records count from 0.
-    """
-    import numpy as np
-
-    known = table.classes()
-    values = read(columns.label)
-    y = _places(values, known, lambda text, record: table.unknown_class(text, _record(where, record)))
-    x = np.zeros((len(y), columns.width), dtype=np.float64)
-    start = 0
-    for name in columns.features:
-        values = read(name)
-        if len(values) != len(y):
-            raise DataError(f"{where}: column {name!r} has {len(values)} values for {len(y)} labels")
-        categories = columns.categories.get(name)
-        if categories is None:
-            x[:, start] = _numbers(values, name, where)
-            start += 1
-            continue
-        places = _places(values, categories, _unknown(name, categories, where))
-        x[np.arange(len(y)), start + places] = 1.0
-        start += len(categories)
-    return x, y
-
-
-def _unknown(name: str, known: Mapping[str, int], where: object) -> Callable[[str, int], DataError]:
-    return lambda text, record: unknown_category(text, name, known, _record(where, record))
-
-
-def _record(where: object, record: int) -> str:
-    return f"{where}: record {record}"
-
-
-def _numbers(values: Array, name: str, where: object) -> Array:
-    import numpy as np
-
-    if values.dtype.kind not in "fiub":
-        message = f"{where}: column {name!r} is not numeric; list its values under categories, or exclude it"
-        raise DataError(message)
-    numbers: Array = values.astype(np.float64)
-    bad = np.flatnonzero(~np.isfinite(numbers))
-    if bad.size:
-        raise DataError(f"{_record(where, int(bad[0]))}: column {name!r}: {numbers[bad[0]]} is not a finite number")
-    return numbers
-
-
-def _places(values: Array, known: Mapping[str, int], unknown: Callable[[str, int], DataError]) -> Array:
+def _places(values: Array, known: Mapping[str, int], unknown: Callable[[str, str], DataError], where: object) -> Array:
     """Return the index of each value (n,) by its text; ``unknown`` returns the error for a text and its record."""
     import numpy as np
 
@@ -213,7 +197,7 @@ def _places(values: Array, known: Mapping[str, int], unknown: Callable[[str, int
         found = np.array([place[value] for value in values], dtype=np.int64)
     bad = np.flatnonzero(found < 0)
     if bad.size:
-        raise unknown(text_of(values[bad[0]]), int(bad[0]))
+        raise unknown(text_of(values[bad[0]]), f"{where}: record {bad[0]}")
     return found
 
 
@@ -231,19 +215,19 @@ def text_of(value: Any) -> str:
 
 
 def column_values(values: Any, name: str, where: object) -> np.ndarray[Any, Any]:
-    """Convert a chunked array to numbers, booleans or strings; missing numbers become NaN, missing strings None.
-
-    Raises:
-        DataError: The column has another type, such as dates or lists.
-    """
+    """Convert a chunked array to numbers, booleans or strings; missing numbers become NaN, missing strings None."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.types as kinds
 
     kind = values.type
     if kinds.is_dictionary(kind):
-        if is_text(kind.value_type):
-            return _texts(values)
+        if is_text(kind.value_type):  # each distinct string is stored once to bound memory
+            chunks = values.unify_dictionaries().chunks
+            different = np.array([*(chunks[0].dictionary.to_pylist() if chunks else ()), None], dtype=object)
+            places = [chunk.indices.cast("int64").fill_null(len(different) - 1).to_numpy() for chunk in chunks]
+            texts: Array = different[np.concatenate([np.empty(0, dtype=np.int64), *places])]
+            return texts
         kind = kind.value_type
         values = values.cast(kind)
     if kinds.is_decimal(kind):
@@ -259,18 +243,6 @@ def column_values(values: Any, name: str, where: object) -> np.ndarray[Any, Any]
 
 
 def is_text(kind: Any) -> bool:
-    """Return True if an Arrow type is a string type."""
     import pyarrow.types as kinds
 
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
-
-
-def _texts(values: Any) -> np.ndarray[Any, Any]:
-    """Convert dictionary-encoded strings, storing each distinct string once to bound memory."""
-    import numpy as np
-
-    chunks = values.unify_dictionaries().chunks
-    different = np.array([*(chunks[0].dictionary.to_pylist() if chunks else ()), None], dtype=object)
-    places = [chunk.indices.cast("int64").fill_null(len(different) - 1).to_numpy() for chunk in chunks]
-    found: np.ndarray[Any, Any] = different[np.concatenate([np.empty(0, dtype=np.int64), *places])]
-    return found

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import csv
+import io
 import math
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dpspec.contract import DataError, Dataset, Facts, LoadedData
-from dpspec.contract.canonical import digest
+from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
 from dpspec.data import users
 from dpspec.data.files import MAX_BYTES, check_count, import_optional, locate, sha256
 from dpspec.data.options import path, schema
-from dpspec.data.table import KEYS, Columns, column_values, is_text, rows, text_of, unknown_category
+from dpspec.data.source import whole_facts, whole_rows
+from dpspec.data.table import KEYS, Columns, column_values, csv_lines, is_text, text_of, unknown_category
 from dpspec.data.users import TableOfUsers
 from dpspec.text import shortened
 
 if TYPE_CHECKING:
     import numpy as np
+
+    Array: TypeAlias = np.ndarray[Any, Any]
 
 
 CSV = Dataset(
@@ -48,111 +49,57 @@ CSV = Dataset(
 )
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """A file, the number of its columns, and the indices of features, label and all columns."""
-
-    file: Path
-    width: int
-    columns: Columns
-    features: Mapping[str, int]
-    label: int
-    places: Mapping[str, int]
-
-
 class Csv(TableOfUsers):
     """Records (features,): every column a number or one of its categories, every label one of the classes."""
 
     def describe(self) -> Facts:
-        """Count the lines without parsing numbers."""
-        with self._lines() as (table, lines):
-            records = sum(1 for _ in lines)
-        shape = (table.columns.width,)
+        with self._lines() as (file, columns, _, lines):
+            records = sum(1 for _ in lines)  # without parsing numbers
         if not records:
-            raise DataError(f"{table.file}: is empty: no record follows the header")
-        check_count(table.file, (records, *shape))
-        key = {"kind": "csv", "file": sha256(table.file), "columns": list(table.features), **self.table_key()}
+            raise DataError(f"{file}: is empty: no record follows the header")
+        check_count(file, (records, columns.width))
+        key = {"kind": "csv", "file": sha256(file), "columns": list(columns.features), **self.table_key()}
         if self.options.get("missing"):
             key["missing"] = sorted(self.options["missing"])
-        return Facts(records=records, features=shape[0], classes=len(self.classes()), shape=shape, digest=digest(key))
+        return whole_facts(records, (columns.width,), len(self.classes()), key)
 
     def read(self) -> LoadedData:
-        """Read all values. Raises ``DataError`` with line and column of the first invalid value."""
         import numpy as np
 
         x, y, classes = array("d"), array("q"), self.classes()
         missing = frozenset(text.strip() for text in self.options.get("missing") or ())
-        with self._lines() as (table, lines):
+        with self._lines() as (file, columns, places, lines):
             for number, line in lines:
-                where = f"{table.file}:{number}"
-                for name, index in table.features.items():
-                    known = table.columns.categories.get(name)
+                where = f"{file}:{number}"
+                for name in columns.features:
+                    text, known = line[places[name]], columns.categories.get(name)
                     if known is None:
-                        absent = bool(missing) and line[index].strip() in missing
-                        x.append(math.nan if absent else _number(line[index], f"{where}: column {name!r}"))
+                        absent = bool(missing) and text.strip() in missing
+                        x.append(math.nan if absent else _number(text, f"{where}: column {name!r}"))
+                    elif text.strip() not in known:
+                        raise unknown_category(name, known, text.strip(), where)
                     else:
-                        x.extend(_one_hot(line[index].strip(), name, known, where))
-                label = line[table.label].strip()
+                        x.extend(float(place == known[text.strip()]) for place in range(len(known)))
+                label = line[places[columns.label]].strip()
                 if label not in classes:
                     raise self.unknown_class(label, where)
                 y.append(classes[label])
-        features = np.frombuffer(x, dtype=np.float64).reshape(len(y), table.columns.width)
-        labels = np.frombuffer(y, dtype=np.int64)
-        return LoadedData(train_x=features, train_y=labels, test_x=features[:0], test_y=labels[:0])
+        features = np.frombuffer(x, dtype=np.float64).reshape(len(y), columns.width)
+        return whole_rows((features, np.frombuffer(y, dtype=np.int64)))
 
     def owners(self) -> list[str]:
-        """Return the user of each record."""
-        name = str(self.options["user"])
-        with self._lines() as (table, lines):
-            return [line[table.places[name]].strip() for _, line in lines]
+        with self._lines() as (_, _, places, lines):
+            return [line[places[self.options["user"]]].strip() for _, line in lines]
 
     @contextmanager
-    def _lines(self) -> Iterator[tuple[_Layout, Iterator[tuple[int, list[str]]]]]:
-        """Yield the table's layout and its numbered lines. Read errors become ``DataError``."""
+    def _lines(self) -> Iterator[tuple[Path, Columns, dict[str, int], Iterator[tuple[int, list[str]]]]]:
+        """Yield the file, the selected columns, the index of every column, and the numbered lines."""
         path = locate(self.directory, self.options["path"])
         try:
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                reader = csv.reader(file, strict=True)
-                table = self._layout(path, [name.strip() for name in next(reader, [])])
-                yield (
-                    table,
-                    (
-                        (reader.line_num, _check_width(line, table.width, f"{path}:{reader.line_num}"))
-                        for line in reader
-                        if line
-                    ),
-                )
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}: not a readable CSV file: not UTF-8 text, save it as UTF-8: {error}") from error
-        except (OSError, csv.Error) as error:
+            with path.open(encoding="utf-8-sig", newline="") as file, csv_lines(path, file) as (header, lines):
+                yield path, self.columns(header, path), {name: index for index, name in enumerate(header)}, lines
+        except OSError as error:
             raise DataError(f"{path}: not a readable CSV file: {error}") from error
-
-    def _layout(self, path: Path, header: list[str]) -> _Layout:
-        if not header:
-            raise DataError(f"{path}: is empty: its first line must name the columns")
-        if len(header) == 1 and (found := [mark for mark in (";", "\t", "|") if mark in header[0]]):
-            raise DataError(f"{path}: columns are separated by commas, its first line has {found[0]!r}")
-        columns = self.columns(header, path)
-        return _Layout(
-            file=path,
-            width=len(header),
-            columns=columns,
-            features={name: header.index(name) for name in columns.features},
-            label=header.index(columns.label),
-            places={name: place for place, name in enumerate(header)},
-        )
-
-
-def _check_width(line: list[str], width: int, where: str) -> list[str]:
-    if len(line) != width:
-        raise DataError(f"{where}: {len(line)} values under {width} column names")
-    return line
-
-
-def _one_hot(text: str, name: str, known: Mapping[str, int], where: str) -> list[float]:
-    if text not in known:
-        raise unknown_category(text, name, known, where)
-    return [float(place == known[text]) for place in range(len(known))]
 
 
 #: Common values that Python does not parse as numbers: dates, and numbers in other conventions.
@@ -160,31 +107,28 @@ _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
 _GROUPED = re.compile(r"[+-]?\d+(?:[.,' ]\d{3})*(?:[.,]\d+)?")
 
 
-def _hint(text: str) -> str:
-    if not text.strip():
-        return (
-            "; replace missing values by a public constant, or exclude the column (columns); for a mechanism that "
-            "imputes, declare the spelling of missing values (missing)"
-        )
-    if _DATE.search(text):
-        return "; convert dates to numbers, such as days since a public date, or exclude the column (columns)"
-    if _GROUPED.fullmatch(text.strip()):
-        return "; write numbers with a decimal point and without thousands separators"
-    return "" if _like_a_number(text) else "; declare the values of a categorical column (categories), or exclude it"
-
-
-def _like_a_number(text: str) -> bool:
-    return text.strip().lower().lstrip("+-")[:3] in ("nan", "inf") or any(c.isdigit() for c in text)
-
-
 def _number(text: str, where: str) -> float:
     try:
         value = math.nan if "_" in text else float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
-        raise DataError(f"{where}: {shortened(text)!r} is not a finite number{_hint(text)}")
-    return value
+    if math.isfinite(value):
+        return value
+    plain = text.strip()
+    if not plain:
+        hint = (
+            "; replace missing values by a public constant, or exclude the column (columns); for a mechanism that "
+            "imputes, declare the spelling of missing values (missing)"
+        )
+    elif _DATE.search(text):
+        hint = "; convert dates to numbers, such as days since a public date, or exclude the column (columns)"
+    elif _GROUPED.fullmatch(plain):
+        hint = "; write numbers with a decimal point and without thousands separators"
+    elif plain.lower().lstrip("+-")[:3] in ("nan", "inf") or any(c.isdigit() for c in text):
+        hint = ""
+    else:
+        hint = "; declare the values of a categorical column (categories), or exclude it"
+    raise DataError(f"{where}: {shortened(text)!r} is not a finite number{hint}")
 
 
 PARQUET = Dataset(
@@ -207,9 +151,11 @@ class Parquet(TableOfUsers):
     """Records (features,): every column a number or one of its categories, every label one of the classes."""
 
     def describe(self) -> Facts:
-        """Read counts and names from the files' footers, and hash the files."""
-        files = self._files()
-        counts, layouts = zip(*map(self._described, files), strict=True)
+        files, counts, layouts = self._files(), [], []
+        for file in files:
+            with open_parquet(file) as table:
+                layouts.append(self.columns(table.schema_arrow.names, file))
+                counts.append(int(table.metadata.num_rows))
         if layouts[-1] != layouts[0]:
             raise DataError(
                 f"{files[-1]}: the features differ from the features of {files[0]}; list them under columns"
@@ -217,32 +163,29 @@ class Parquet(TableOfUsers):
         shape = (layouts[0].width,)
         for file, count in zip(files, counts, strict=True):
             check_count(file, (count, *shape))
-        key = {"kind": "parquet", "files": [sha256(file) for file in files], **self.table_key()}
-        return Facts(
-            records=counts[0],
-            features=shape[0],
-            classes=len(self.classes()),
-            shape=shape,
-            test_records=sum(counts[1:]),
-            digest=digest({**key, "columns": list(layouts[0].features)}),
-        )
+        key: Json = {
+            "kind": "parquet",
+            "files": [sha256(file) for file in files],
+            **self.table_key(),
+            "columns": list(layouts[0].features),
+        }
+        return whole_facts(counts[0], shape, len(self.classes()), key, test=sum(counts[1:]))
 
     def read(self) -> LoadedData:
-        """Read the selected columns one at a time."""
-        (x, y), *test = [self._rows(file) for file in self._files()]
-        test_x, test_y = test[0] if test else (x[:0], y[:0])
-        return LoadedData(train_x=x, train_y=y, test_x=test_x, test_y=test_y)
+        def rows(file: Path) -> tuple[Array, Array]:
+            with open_parquet(file) as table:
+                columns = self.columns(table.schema_arrow.names, file)
+                return self.rows(lambda name: parquet_column(table, name, file), columns, file)
+
+        return whole_rows(*map(rows, self._files()))
 
     def what(self, test: bool = False) -> str:
-        """Return the file of training or test records."""
         return str(self.directory / self.options["test_path" if test and "test_path" in self.options else "path"])
 
     def owners(self) -> list[str]:
-        """Return the user of each training record. Integers are formatted as in specs."""
         file, name = self._files()[0], str(self.options["user"])
-        with open_parquet(file) as opened:
-            check_decompressed_size(opened, file, MAX_BYTES)
-            values = parquet_column(opened, name, file)
+        with open_parquet(file) as table:
+            values = parquet_column(table, name, file)
         if values.dtype.kind not in "iuO":  # floats could merge two users by rounding
             message = f"{file}: column {name!r} of users must contain strings or integers without missing values"
             raise DataError(message, "user")
@@ -253,42 +196,29 @@ class Parquet(TableOfUsers):
             locate(self.directory, self.options[key], key=key) for key in ("path", "test_path") if key in self.options
         ]
 
-    def _described(self, path: Path) -> tuple[int, Columns]:
-        """Return the number of records and the columns of a file. Raises ``DataError`` if it is too large."""
-        with open_parquet(path) as file:
-            found = self.columns(file.schema_arrow.names, path)
-            return check_decompressed_size(file, path, MAX_BYTES), found
-
-    def _rows(self, path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        with open_parquet(path) as file:
-            columns = self.columns(file.schema_arrow.names, path)
-            check_decompressed_size(file, path, MAX_BYTES)
-            texts = [field.name for field in file.schema_arrow if is_text(field.type)]
-        with open_parquet(path, texts) as file:
-            return rows(lambda name: parquet_column(file, name, path), self, columns, path)
-
-
-#: Limits of pyarrow for the footer: length of a string, and number of row groups or columns.
-_MAX_STRING, _MAX_ITEMS = 1 << 22, 1 << 16
-
 
 @contextmanager
-def open_parquet(path: Path, texts: Sequence[str] = (), content: IO[bytes] | None = None) -> Iterator[Any]:
-    """Open a Parquet file. Every error becomes a ``DataError``, because pyarrow raises many kinds.
+def open_parquet(path: Path, content: bytes | None = None, most: int | None = None) -> Iterator[Any]:
+    """Open a Parquet file, or its ``content`` if it was read before.
 
-    Args:
-        path: The file.
-        texts: Columns to read as dictionaries, so that memory stores repeated strings once, like the file.
-        content: The file's bytes, if they were read before.
+    Columns of strings are read as dictionaries, so that memory stores repeated strings once, like the file. Every error
+    becomes a ``DataError``, because pyarrow raises many kinds, and so do more than ``most`` decompressed bytes.
     """
     parquet = import_optional("pyarrow.parquet", "pyarrow", "parquet")
+
+    def opened(**options: Any) -> Any:  # limits of the footer: length of a string, number of row groups or columns
+        source = path if content is None else io.BytesIO(content)
+        limits = {"thrift_string_size_limit": 1 << 22, "thrift_container_size_limit": 1 << 16}
+        return parquet.ParquetFile(source, **limits, **options)
+
     try:
-        with parquet.ParquetFile(
-            content or path,
-            read_dictionary=list(texts),
-            thrift_string_size_limit=_MAX_STRING,
-            thrift_container_size_limit=_MAX_ITEMS,
-        ) as file:
+        with opened() as file:
+            groups, limit = range(file.metadata.num_row_groups), MAX_BYTES if most is None else most
+            size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
+            if size > limit:
+                raise DataError(f"{path}: {size} decompressed bytes; the maximum is {limit}")
+            texts = [field.name for field in file.schema_arrow if is_text(field.type)]
+        with opened(read_dictionary=texts) as file:
             yield file
     except DataError:
         raise
@@ -296,25 +226,8 @@ def open_parquet(path: Path, texts: Sequence[str] = (), content: IO[bytes] | Non
         raise DataError(f"{path}: not a readable Parquet file: {error}") from error
 
 
-def check_decompressed_size(file: Any, path: Path, most: int) -> int:
-    """Return the number of rows of an open file.
-
-    Raises:
-        DataError: The footer declares more than ``most`` bytes of decompressed data.
-    """
-    metadata = file.metadata
-    size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    if size > most:
-        raise DataError(f"{path}: {size} decompressed bytes; the maximum is {most}")
-    return int(metadata.num_rows)
-
-
-def parquet_column(file: Any, name: str, path: Path) -> np.ndarray[Any, Any]:
-    """Read a column of an open file with :func:`~dpspec.data.table.column_values`.
-
-    Raises:
-        DataError: The length differs from the number of rows in the footer.
-    """
+def parquet_column(file: Any, name: str, path: Path) -> Array:
+    """Read a column of an open file with :func:`~dpspec.data.table.column_values`."""
     values = column_values(file.read(columns=[name])[name], name, path)
     if len(values) != file.metadata.num_rows:
         raise DataError(f"{path}: not a readable Parquet file: column {shortened(name)!r} has {len(values)} values")

@@ -7,22 +7,22 @@ public constants. A public tokenizer must have produced the ids. Ids are not qua
 
 from __future__ import annotations
 
-import io
 import json
+import zipfile
 from array import array
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
-from dpspec.contract.canonical import digest
-from dpspec.data.arrays import npy_header, open_archive, open_member
+from dpspec.data.arrays import has_test, npy_header, npy_values, open_archive
 from dpspec.data.files import check_count, locate, sha256
 from dpspec.data.options import CLASSES, path, schema
-from dpspec.data.source import GENERATE, Source, generator
+from dpspec.data.source import GENERATE, Source, generator, whole_facts, whole_rows
 
 if TYPE_CHECKING:
-    import numpy as np
+    from dpspec.data.source import Rows
 
 #: The padding id.
 PADDING = 0
@@ -100,121 +100,84 @@ SYNTHETIC = Dataset(
 )
 
 
-class _Texts(Source):
-    """A source of records (length,) of ids below ``vocabulary``."""
-
-    def facts_of(self, records: int, test_records: int, key: Json) -> Facts:
-        """Return the facts of a source with the given numbers of texts; ``key`` identifies the texts."""
-        length, vocabulary = self.number("length"), self.number("vocabulary")
-        check_count(self.what(), (records + test_records, length))
-        decided: dict[str, Json] = {"length": length, "vocabulary": vocabulary, **key}
-        return Facts(
-            records=records,
-            features=length,
-            classes=self.number("classes"),
-            shape=(length,),
-            test_records=test_records,
-            digest=digest(decided),
-            vocabulary=vocabulary,
-        )
-
-    def number(self, key: str) -> int:
-        """Return a number from the options, or its default."""
-        defaults = {"records": 1000, "vocabulary": 50, "length": 16, "classes": 2, "seed": 0}
-        return int(self.options.get(key, defaults[key]))
+def _facts(source: Source, records: int, test: int, key: dict[str, Json]) -> Facts:
+    """Return the facts of texts (length,) of ids below ``vocabulary``; ``key`` identifies the texts."""
+    length, vocabulary = source.number("length"), source.number("vocabulary")
+    check_count(source.what(), (records + test, length))
+    key = {"length": length, "vocabulary": vocabulary, **key}
+    return whole_facts(records, (length,), source.number("classes"), key, test=test, vocabulary=vocabulary)
 
 
-class Tokens(_Texts):
+class Tokens(Source):
     """Texts from a file, in file order."""
 
     def describe(self) -> Facts:
         """Count lines, or read the headers of arrays."""
-        file, truncate = self._file(), bool(self.options.get("truncate", False))
-        count = self._counts_of_arrays if self._is_archive(file) else self._count_of_lines
-        return self.facts_of(*count(file), {"kind": "tokens", "file": sha256(file), "truncate": truncate})
+        file, archived = self._file()
+        if archived:
+            with open_archive(file) as archive:
+                records = self._count(archive, "")
+                test = self._count(archive, "_test") if has_test(archive) else 0
+        else:
+            records, test = sum(1 for _ in _numbered(file)), 0
+            if not records:
+                raise DataError(f"{file}: is empty: all lines are blank", "path")
+        truncate = bool(self.options.get("truncate", False))
+        return _facts(self, records, test, {"kind": "tokens", "file": sha256(file), "truncate": truncate})
 
     def read(self) -> LoadedData:
-        """Read all texts. Raises ``DataError`` at the first invalid line or record."""
-        file = self._file()
-        if not self._is_archive(file):
-            x, y = self._lines(file)
-            return LoadedData(train_x=x, train_y=y, test_x=x[:0], test_y=y[:0])
-        with open_archive(file) as archive:
-            x, y = self._array(archive, "x"), self._array(archive, "y")
-            test_x, test_y = x[:0], y[:0]
-            if "x_test.npy" in archive.namelist():
-                test_x, test_y = self._array(archive, "x_test"), self._array(archive, "y_test")
-        return LoadedData(train_x=x, train_y=y, test_x=test_x, test_y=test_y)
-
-    def _file(self) -> Path:
-        return locate(self.directory, self.options["path"])
-
-    def _is_archive(self, file: Path) -> bool:
-        if file.suffix.lower() not in (".jsonl", ".npz"):
-            raise DataError(f"{file}: its name must end in .jsonl or .npz", "path")
-        return file.suffix.lower() == ".npz"
-
-    def _counts_of_arrays(self, file: Path) -> tuple[int, int]:
-        with open_archive(file) as archive:
-            counts = [self._count(archive, "x", "y"), 0]
-            if not {"x_test.npy", "y_test.npy"}.isdisjoint(archive.namelist()):
-                counts[1] = self._count(archive, "x_test", "y_test")
-        return counts[0], counts[1]
-
-    def _count(self, archive: Any, texts: str, labels: str) -> int:
-        shape, wide = self._shape(archive, texts, 2), self.number("length")
-        if self._shape(archive, labels, 1) != shape[:1]:
-            raise DataError(f"{self.what()}: {labels} must contain one label for each of the {shape[0]} texts")
-        if shape[1] > wide and not self.options.get("truncate", False):
-            raise DataError(f"{self.what()}: {texts} has {shape[1]} ids per text, but length is {wide}", "length")
-        return shape[0]
-
-    def _shape(self, archive: Any, name: str, axes: int) -> tuple[int, ...]:
-        what = f"{self.what()}: {name}"
-        with open_member(archive, name) as member:
-            shape, dtype = npy_header(member, what)
-        if dtype.kind not in "iu" or len(shape) != axes:
-            raise DataError(f"{what} must have integers and {axes} axes, got dtype {dtype} and shape {shape}")
-        check_count(what, shape)
-        return shape
-
-    def _array(self, archive: Any, name: str) -> np.ndarray[Any, Any]:
         import numpy as np
 
-        axes = 1 if name.startswith("y") else 2
-        self._shape(archive, name, axes)
-        with open_member(archive, name) as member:
-            values: np.ndarray[Any, Any] = np.lib.format.read_array(member, allow_pickle=False)
-        if axes == 1:
-            return values
-        vocabulary, length = self.number("vocabulary"), self.number("length")
+        file, archived = self._file()
+        if archived:
+            with open_archive(file) as archive:
+                return whole_rows(self._rows(archive, ""), self._rows(archive, "_test") if has_test(archive) else None)
+        length, ids, labels = self.number("length"), array("q"), array("q")
+        for number, line in _numbered(file):
+            tokens, label = self._text(line, f"{file}:{number}")
+            ids.extend(tokens)
+            ids.extend([PADDING] * (length - len(tokens)))
+            labels.append(label)
+        x = np.frombuffer(ids, dtype=np.int64).reshape(-1, length)
+        return whole_rows((x, np.frombuffer(labels, dtype=np.int64)))
+
+    def _file(self) -> tuple[Path, bool]:
+        """Return the file, and whether it is an archive of arrays."""
+        file = locate(self.directory, self.options["path"])
+        if file.suffix.lower() not in (".jsonl", ".npz"):
+            raise DataError(f"{file}: its name must end in .jsonl or .npz", "path")
+        return file, file.suffix.lower() == ".npz"
+
+    def _count(self, archive: zipfile.ZipFile, suffix: str) -> int:
+        """Return the number of texts in x``suffix``, from the headers of the arrays of texts and labels."""
+        shapes = []
+        for name, axes in ((f"x{suffix}", 2), (f"y{suffix}", 1)):
+            what = f"{self.what()}: {name}"
+            shape, dtype = npy_header(archive, name, what)
+            if dtype.kind not in "iu" or len(shape) != axes:
+                raise DataError(f"{what} must have integers and {axes} axes, got dtype {dtype} and shape {shape}")
+            check_count(what, shape)
+            shapes.append(shape)
+        (count, width), labels = shapes
+        if labels != (count,):
+            raise DataError(f"{self.what()}: y{suffix} must contain one label for each of the {count} texts")
+        if width > self.number("length") and not self.options.get("truncate", False):
+            message = f"{self.what()}: x{suffix} has {width} ids per text, but length is {self.number('length')}"
+            raise DataError(message, "length")
+        return count
+
+    def _rows(self, archive: zipfile.ZipFile, suffix: str) -> Rows:
+        import numpy as np
+
+        self._count(archive, suffix)
+        values, vocabulary, length = npy_values(archive, f"x{suffix}"), self.number("vocabulary"), self.number("length")
         wrong = np.argwhere((values < 0) | (values >= vocabulary))
         if len(wrong):
             at = values[tuple(wrong[0])]
-            raise DataError(f"{self.what()}: {name}: id {at} of text {wrong[0][0]} is not in 0..{vocabulary - 1}")
+            raise DataError(f"{self.what()}: x{suffix}: id {at} of text {wrong[0][0]} is not in 0..{vocabulary - 1}")
         padded = np.full((len(values), length), PADDING, dtype=np.int64)
-        kept = values[:, :length]
-        padded[:, : kept.shape[1]] = kept
-        return padded
-
-    def _count_of_lines(self, file: Path) -> tuple[int, int]:
-        with _opened(file) as lines:
-            records = sum(1 for _ in _numbered(file, lines))
-        if not records:
-            raise DataError(f"{file}: is empty: all lines are blank", "path")
-        return records, 0
-
-    def _lines(self, file: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        import numpy as np
-
-        length, ids, labels = self.number("length"), array("q"), array("q")
-        with _opened(file) as lines:
-            for number, line in _numbered(file, lines):
-                tokens, label = self._text(line, f"{file}:{number}")
-                ids.extend(tokens)
-                ids.extend([PADDING] * (length - len(tokens)))
-                labels.append(label)
-        return np.frombuffer(ids, dtype=np.int64).reshape(-1, length), np.frombuffer(labels, dtype=np.int64)
+        padded[:, : values.shape[1]] = values[:, :length]
+        return padded, npy_values(archive, f"y{suffix}")
 
     def _text(self, line: str, where: str) -> tuple[list[int], int]:
         """Return the ids, at most ``length``, and the label of one line."""
@@ -237,11 +200,10 @@ class Tokens(_Texts):
         return tokens[:length], label
 
 
-class SyntheticTokens(_Texts):
+class SyntheticTokens(Source):
     """Texts of at least half the length. The remainder of an id modulo ``classes`` determines its class."""
 
     def describe(self) -> Facts:
-        """Derive the facts from the options."""
         vocabulary, classes = self.number("vocabulary"), self.number("classes")
         if classes >= vocabulary:
             raise DataError(
@@ -250,10 +212,9 @@ class SyntheticTokens(_Texts):
                 "vocabulary",
             )
         key = {name: self.number(name) for name in ("records", "classes", "seed")}
-        return self.facts_of(key["records"], 0, {"kind": "synthetic-tokens", **key, "noise": self._noise})
+        return _facts(self, key["records"], 0, {"kind": "synthetic-tokens", **key, "noise": self._noise})
 
     def read(self) -> LoadedData:
-        """Draw all texts. The same seed draws the same texts."""
         import numpy as np
 
         facts, random = self.describe(), generator(self.number("seed"), GENERATE)
@@ -266,7 +227,7 @@ class SyntheticTokens(_Texts):
         x = np.where(random.uniform(size=shape) < self._noise, any_id, preferred)
         lengths = random.randint((facts.features + 1) // 2, facts.features + 1, size=facts.records)
         x[np.arange(facts.features) >= lengths[:, None]] = PADDING
-        return LoadedData(train_x=x, train_y=y, test_x=x[:0], test_y=y[:0])
+        return whole_rows((x, y))
 
     @property
     def _noise(self) -> float:
@@ -277,22 +238,19 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _opened(file: Path) -> IO[str]:
-    try:
-        return io.TextIOWrapper(file.open("rb"), encoding="utf-8-sig", newline="\n")
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error}", "path") from error
-
-
-def _numbered(file: Path, lines: IO[str]) -> Iterator[tuple[int, str]]:
+def _numbered(file: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines that are not blank with their numbers from 1. Raises ``DataError`` for long lines."""
-    number = 0
     try:
-        while line := lines.readline(_MAX_LINE + 1):
-            number += 1
-            if len(line) > _MAX_LINE:
-                raise DataError(f"{file}:{number}: is longer than {_MAX_LINE} characters", "path")
-            if line.strip():
-                yield number, line
+        with file.open(encoding="utf-8-sig", newline="\n") as lines:
+            for number in count(1):
+                line = lines.readline(_MAX_LINE + 1)
+                if not line:
+                    return
+                if len(line) > _MAX_LINE:
+                    raise DataError(f"{file}:{number}: is longer than {_MAX_LINE} characters", "path")
+                if line.strip():
+                    yield number, line
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: not UTF-8 text: {error}", "path") from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error}", "path") from error

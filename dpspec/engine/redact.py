@@ -36,7 +36,7 @@ LEFT_OUT_REASONS = (
 
 
 def redact(result: Result) -> Result:
-    """The result without data-dependent and per-record values. Redaction is idempotent."""
+    """Idempotent."""
     if result.parts:
         return dataclasses.replace(
             result, audits=tuple(audit for part in apart(result) for audit in redact(part).audits)
@@ -46,7 +46,7 @@ def redact(result: Result) -> Result:
 
 
 def redact_audit(audit: AuditResult, family: int) -> AuditResult:
-    """One audit without its data-dependent and per-record values; ``family`` is the invocation's number of checks."""
+    """``family`` is the number of checks of the invocation."""
     sharp = sum(check.privacy != "public" and check.measured is not None for check in audit.checks)
     audit = coarsened(audit, family)
     classes = [*(finding.privacy for finding in audit.findings), *(series.privacy for series in audit.series)]
@@ -80,7 +80,6 @@ def _trial(trial: TrialRecord) -> TrialRecord:
 
 
 def _verdict(verdict: Verdict, moved: Mapping[int, int]) -> Verdict:
-    """Point a verdict at the findings' new places, and remove values of removed findings."""
     upper, lower = verdict.upper_finding, verdict.lower_finding
     changed = dataclasses.replace(
         verdict,
@@ -98,7 +97,6 @@ def _verdict(verdict: Verdict, moved: Mapping[int, int]) -> Verdict:
 
 
 def coarsened(audit: AuditResult, family: int) -> AuditResult:
-    """The audit with coarse data-dependent checks; ``family`` is the invocation's number of checks."""
     checks = tuple(_check(check) for check in audit.checks)
     if checks == audit.checks:
         return audit

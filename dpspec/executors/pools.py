@@ -10,13 +10,8 @@ from typing import Any, Protocol, TypeAlias
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """Resources of a running task.
-
-    Attributes:
-        threads: Number of CPU threads.
-        memory_bytes: Bytes of main memory; 0 if unknown.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``; ``cpu`` for tasks without a device.
-    """
+    """``memory_bytes`` is 0 if unknown; ``device`` is ``auto``, ``cpu``, ``cuda`` or ``cuda:1``; ``cpu`` for tasks
+    without one."""
 
     threads: int = 1
     memory_bytes: int = 0
@@ -25,14 +20,9 @@ class Resources:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolRequest:
-    """Expected work of a pool at the time of its creation.
+    """Expected work of a pool at the time of its creation; ``seconds`` is the sequential duration.
 
-    Attributes:
-        tasks: Number of tasks known so far.
-        seconds: Estimated sequential seconds of all tasks.
-        device: Device of tasks that need one.
-        workers: Number of concurrent tasks; None lets the pool decide.
-        address: Address of a cluster, for executors that use one.
+    Without ``workers`` the pool decides. ``address`` is of a cluster, for executors that use one.
     """
 
     tasks: int
@@ -60,11 +50,8 @@ class TaskContext(Protocol):
 class Task:
     """A unit of work. The task and its results are pickled.
 
-    Attributes:
-        number: Identifier of the task in its run.
-        name: Name for messages.
-        work: Called in the worker; yields parts of the result as they become available.
-        seconds: Time limit after which ``TaskContext.stopped`` returns True; None for no limit.
+    ``work`` yields parts of the result as they become available. ``seconds`` is the limit after which
+    ``TaskContext.stopped`` returns True; None for none.
     """
 
     number: int
@@ -137,23 +124,18 @@ class Pool(Protocol):
 
 
 class InlineContext:
-    """Context of a task in this process."""
-
     def __init__(self, device: str, seconds: float | None, tell: Callable[[Any], None]) -> None:
         self._device, self._tell = device, tell
         self._until = None if seconds is None else time.monotonic() + seconds
 
     @property
     def device(self) -> str:
-        """The given device."""
         return self._device
 
     def tell(self, value: Any) -> None:
-        """Forward ``value`` immediately."""
         self._tell(value)
 
     def stopped(self) -> bool:
-        """True if the time limit has passed."""
         return self._until is not None and time.monotonic() > self._until
 
 
@@ -170,15 +152,12 @@ class InlinePool:
         self._task: Task | None = None
 
     def room(self, needs: Resources) -> bool:
-        """True if no task is pending."""
         return self._task is None
 
     def start(self, task: Task) -> None:
-        """Store the task until :meth:`messages` runs it."""
         self._task = task
 
     def messages(self) -> Iterator[Message]:
-        """Run the task to its end."""
         task = self._task
         if task is None:
             return
@@ -199,5 +178,4 @@ class InlinePool:
             yield TaskFinished(task=number)
 
     def close(self) -> None:
-        """Do nothing, because the pool has no resources."""
         self._task = None

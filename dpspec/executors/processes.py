@@ -60,7 +60,6 @@ def safe_path() -> Iterator[None]:
 
 
 def safe_path_value() -> str | None:
-    """The environment's value for safe paths, for :func:`restore` in a worker."""
     return os.environ.get(_VARIABLE)
 
 
@@ -85,8 +84,6 @@ class _GoneError(Exception):
 
 @dataclass
 class _Worker:
-    """A worker process; ``device`` is the GPU that it uses, if any."""
-
     process: BaseProcess
     pipe: Connection
     device: str | None = None
@@ -94,14 +91,9 @@ class _Worker:
 
 
 class Processes:
-    """A pool of local processes.
+    """A pool of local processes on ``devices``: several GPUs, or one device.
 
-    Args:
-        devices: Devices among which tasks are distributed evenly: several GPUs, or one device.
-        most: Maximum number of concurrent tasks.
-        threads: Total number of CPU threads.
-        budget: Total memory in bytes.
-        idle: Memory in bytes of a process without a task.
+    ``budget`` is the memory of all tasks in bytes, ``idle`` that of a process without a task.
     """
 
     def __init__(self, devices: Sequence[str], most: int, threads: int, budget: int, idle: int = 0) -> None:
@@ -113,11 +105,9 @@ class Processes:
 
     @property
     def size(self) -> int:
-        """Maximum number of concurrent tasks."""
         return self._most
 
     def room(self, needs: Resources) -> bool:
-        """True if the free threads and memory suffice. A single task always fits."""
         running = [needs, *(worker.task.needs for worker in self._workers if worker.task is not None)]
         processes = max(len(running), len(self._workers))
         return len(running) == 1 or (
@@ -144,7 +134,6 @@ class Processes:
             worker.pipe.send((task, device))
 
     def messages(self) -> Iterator[Message]:
-        """Messages of the workers, and losses of dead ones."""
         busy = [worker for worker in self._workers if worker.task is not None]
         # A child of a dead worker may keep the pipe open, so wait for the process as well.
         heard = wait([thing for worker in busy for thing in (worker.pipe, worker.process.sentinel)], timeout=_MOMENT)
@@ -153,7 +142,6 @@ class Processes:
                 yield self._heard(worker)
 
     def close(self) -> None:
-        """Close the pipes, which ends idle workers, and stop busy workers."""
         for worker in self._workers:
             if worker.task is not None:
                 worker.process.terminate()
@@ -167,7 +155,6 @@ class Processes:
         atexit.unregister(self.close)
 
     def _heard(self, worker: _Worker) -> Message:
-        """Read a worker's message, or report its loss."""
         task = worker.task
         assert task is not None
         try:
@@ -207,7 +194,6 @@ def _death(code: int | None) -> str:
 
 
 def _serve(pipe: Connection, path: str | None) -> None:
-    """Main loop of a worker; ``path`` is the caller's environment value for safe paths."""
     restore(path)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the caller handles it
     os.dup2(2, 1)  # only the caller writes to stdout
@@ -277,12 +263,9 @@ def cores() -> int:
 
 
 def open_pool(demand: PoolRequest) -> Pool:
-    """Open a pool with one process per GPU if there are several, otherwise as many as cores and memory allow.
+    """One process per GPU if there are several, otherwise as many as cores and memory allow.
 
-    A single worker is the caller's process.
-
-    Raises:
-        UsageError: If the device does not exist.
+    A single worker is the caller's process. Raises ``UsageError`` if the device does not exist.
     """
     wanted = demand.workers
     if wanted == 1 or demand.tasks <= 1 or (wanted is None and demand.seconds < _WORTHWHILE):

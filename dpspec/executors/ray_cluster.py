@@ -56,8 +56,7 @@ _WORDS = 16
 def open_pool(demand: PoolRequest) -> Pool:
     """Connect to a cluster, or start a local one without an address (also not in ``RAY_ADDRESS``).
 
-    Raises:
-        UsageError: If Ray is not installed or no cluster answers.
+    Raises ``UsageError`` if Ray is not installed or no cluster answers.
     """
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a warning about tasks without a GPU
     try:
@@ -130,10 +129,7 @@ def _watch(head: str, over: threading.Event) -> None:
 
 
 class Cluster:
-    """A pool of the workers of a Ray cluster, whose number may change."""
-
     def __init__(self, ray: Any, demand: PoolRequest, *, ours: bool = False) -> None:
-        """``ours``: the connection ends with the pool."""
         self._ray, self._demand, self._ours = ray, demand, ours
         self._remote = ray.remote(_run)
         self._running: dict[Any, int] = {}
@@ -145,15 +141,12 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """Number of single-threaded tasks that fit all nodes."""
         return self._slots(Resources(device=self._demand.device))
 
     def room(self, needs: Resources) -> bool:
-        """True if the number of submitted tasks is below the limit. Ray decides the placement."""
         return len(self._running) < self._slots(needs) * (_AHEAD if self._demand.workers is None else 1.0)
 
     def start(self, task: Task) -> None:
-        """Submit the task with its resources. Raises ``UsageError`` if no node has them."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         gpu = self._gpu and task.needs.device != "cpu"
         fitting = [n for n in nodes if n.get("CPU", 0) >= task.needs.threads and (not gpu or n.get("GPU", 0) >= 1)]
@@ -172,12 +165,10 @@ class Cluster:
         self._running[generator] = task.number
 
     def messages(self) -> Iterator[Message]:
-        """Results, and losses of tasks whose worker or node is gone."""
         yield from self._round(_MOMENT)
         yield from self._round(0.0)  # most announced results have arrived by now
 
     def close(self) -> None:
-        """Stop all tasks and a cluster started by this pool."""
         for generator in self._running:
             self._ray.cancel(generator, force=True)
         self._over.set()  # last, because calls to a lost head never return
@@ -244,7 +235,6 @@ class Cluster:
 
 
 def _run(task: Task, device: str) -> Iterator[Message]:
-    """Run a task in its worker."""
     said: deque[Any] = deque(maxlen=_WORDS)
 
     def tell(value: Any) -> None:

@@ -8,22 +8,23 @@ bias 0.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dpspec.contract import Facts, FrozenMap, Json
+from dpspec.contract import Facts, FrozenMap
 
 if TYPE_CHECKING:
     import torch
 
 
+#: Shape of one record.
 Shape: TypeAlias = tuple[int, ...]
 
 
 class Layer(ABC):
-    """A layer of a model. Shapes are those of one record."""
+    """A layer of a model."""
 
     @abstractmethod
     def output(self, shape: Shape) -> Shape:
@@ -40,22 +41,19 @@ class Layer(ABC):
 
 @dataclass(frozen=True)
 class Chain(Layer):
-    """A sequence of layers."""
+    """A sequence of layers. Weights are drawn in their order."""
 
     layers: tuple[Layer, ...]
 
     def output(self, shape: Shape) -> Shape:
-        """Return the last layer's output shape."""
         for layer in self.layers:
             shape = layer.output(shape)
         return shape
 
     def parameters(self, shape: Shape) -> int:
-        """Return the sum over all layers."""
         return sum(layer.parameters(before) for layer, before in self._fitted(shape))
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """Build a ``torch.nn.Sequential``; weights are drawn in the order of the layers."""
         import torch
 
         return torch.nn.Sequential(*(layer.module(before, generator) for layer, before in self._fitted(shape)))
@@ -67,18 +65,48 @@ class Chain(Layer):
 
 
 @dataclass(frozen=True)
-class Flatten(Layer):
-    """Flatten any shape to one axis."""
+class Plain(Layer):
+    """A layer without parameters.
+
+    Attributes:
+        shaped: Maps the input shape to the output shape.
+        made: Builds the module from the package ``torch.nn`` and the input shape.
+    """
+
+    shaped: Callable[[Shape], Shape]
+    made: Callable[[Any, Shape], torch.nn.Module]
 
     def output(self, shape: Shape) -> Shape:
-        """Return (prod(shape),)."""
-        return (prod(shape),)
+        return self.shaped(shape)
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """Build a ``torch.nn.Flatten``."""
         import torch
 
-        return torch.nn.Flatten(1)
+        return self.made(torch.nn, shape)
+
+
+#: Any shape to one axis.
+FLATTEN = Plain(lambda shape: (prod(shape),), lambda nn, _: nn.Flatten(1))
+
+#: (channels, h, w) to (channels, 1, 1): the mean over all pixels.
+GLOBAL_AVERAGE = Plain(lambda shape: (shape[0], 1, 1), lambda nn, _: nn.AdaptiveAvgPool2d(1))
+
+
+def activation(name: str) -> Layer:
+    """Element-wise ``relu`` or ``tanh``."""
+    return Plain(lambda shape: shape, lambda nn, _: nn.ReLU() if name == "relu" else nn.Tanh())
+
+
+def pool(by: str) -> Layer:
+    """Maximum (``max``) or ``average`` of 2 x 2 pixels; halves height and width, rounded down."""
+
+    def halved(shape: Shape) -> Shape:
+        channels, h, w = shape
+        if min(h, w) < 2:
+            raise ValueError(f"images of {h} x {w} are too small for pooling")
+        return (channels, h // 2, w // 2)
+
+    return Plain(halved, lambda nn, _: nn.MaxPool2d(2) if by == "max" else nn.AvgPool2d(2))
 
 
 @dataclass(frozen=True)
@@ -89,15 +117,12 @@ class Dense(Layer):
     bias: bool = True
 
     def output(self, shape: Shape) -> Shape:
-        """Return (width,)."""
         return (self.width,)
 
     def parameters(self, shape: Shape) -> int:
-        """Return the number of weights and biases."""
         return (shape[0] + self.bias) * self.width
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """Build a ``torch.nn.Linear``."""
         import torch
 
         made = torch.nn.Linear(shape[0], self.width, bias=self.bias, device="meta", dtype=torch.float32)
@@ -115,7 +140,6 @@ class Convolution(Layer):
     bias: bool = True
 
     def output(self, shape: Shape) -> Shape:
-        """Return (width, h', w'). Raises ``ValueError`` for small images and records that are not images."""
         if len(shape) != 3:
             raise ValueError(f"needs images of shape (channels, height, width), got records of shape {shape}")
         h, w = ((side + 2 * self.padding - self.kernel) // self.stride + 1 for side in shape[1:])
@@ -126,59 +150,14 @@ class Convolution(Layer):
         return (self.width, h, w)
 
     def parameters(self, shape: Shape) -> int:
-        """Return the number of weights and biases."""
         return (shape[0] * self.kernel**2 + self.bias) * self.width
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """Build a ``torch.nn.Conv2d``."""
         import torch
 
-        made = torch.nn.Conv2d(
-            *(shape[0], self.width, self.kernel),
-            stride=self.stride,
-            padding=self.padding,
-            bias=self.bias,
-            device="meta",
-            dtype=torch.float32,
-        )
+        sizes = shape[0], self.width, self.kernel, self.stride, self.padding
+        made = torch.nn.Conv2d(*sizes, bias=self.bias, device="meta", dtype=torch.float32)
         return _drawn(made, shape[0] * self.kernel**2, generator)
-
-
-@dataclass(frozen=True)
-class Pool(Layer):
-    """Maximum or average of 2 x 2 pixels; halves height and width, rounded down."""
-
-    by: Literal["max", "average"] = "max"
-
-    def output(self, shape: Shape) -> Shape:
-        """Return (channels, h // 2, w // 2). Raises ``ValueError`` if h or w is 1."""
-        channels, h, w = shape
-        if min(h, w) < 2:
-            raise ValueError(f"images of {h} x {w} are too small for pooling")
-        return (channels, h // 2, w // 2)
-
-    def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """Build a ``torch.nn.MaxPool2d`` or ``torch.nn.AvgPool2d``."""
-        import torch
-
-        return torch.nn.MaxPool2d(2) if self.by == "max" else torch.nn.AvgPool2d(2)
-
-
-@dataclass(frozen=True)
-class Activation(Layer):
-    """Element-wise ``relu`` or ``tanh``."""
-
-    function: Literal["relu", "tanh"]
-
-    def output(self, shape: Shape) -> Shape:
-        """The same shape."""
-        return shape
-
-    def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """Build a ``torch.nn.ReLU`` or ``torch.nn.Tanh``."""
-        import torch
-
-        return torch.nn.ReLU() if self.function == "relu" else torch.nn.Tanh()
 
 
 def _drawn(module: torch.nn.Module, fan_in: int, generator: torch.Generator) -> torch.nn.Module:
@@ -196,93 +175,51 @@ def _drawn(module: torch.nn.Module, fan_in: int, generator: torch.Generator) -> 
 
 
 @dataclass(frozen=True)
-class GroupNorm(Layer):
-    """Group normalization (Wu and He 2018), with mean and variance per group of channels."""
+class Norm(Layer):
+    """Normalization with a weight and a bias per entry of the first axis.
 
-    groups: int
+    Attributes:
+        groups: Group normalization (Wu and He 2018), with mean and variance per group of channels; 0 for layer
+            normalization (Ba, Kiros and Hinton 2016), with mean and variance over all values of a record (inputs,).
+    """
+
+    groups: int = 0
 
     def output(self, shape: Shape) -> Shape:
-        """Return the same shape. Raises ``ValueError`` if ``groups`` does not divide the number of channels."""
-        if shape[0] % self.groups:
+        if self.groups and shape[0] % self.groups:
             raise ValueError(f"{shape[0]} channels cannot be divided into {self.groups} equal groups")
         return shape
 
     def parameters(self, shape: Shape) -> int:
-        """Return the number of parameters: a weight and a bias per channel."""
         return 2 * shape[0]
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """Build a ``torch.nn.GroupNorm``."""
         import torch
 
-        return torch.nn.GroupNorm(self.groups, shape[0], device="cpu", dtype=torch.float32)
-
-
-@dataclass(frozen=True)
-class LayerNorm(Layer):
-    """Layer normalization (Ba, Kiros and Hinton 2016), with mean and variance over all values of a record."""
-
-    def output(self, shape: Shape) -> Shape:
-        """The same shape."""
-        return shape
-
-    def parameters(self, shape: Shape) -> int:
-        """Return the number of parameters: a weight and a bias per value."""
-        return 2 * shape[0]
-
-    def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """Build a ``torch.nn.LayerNorm``."""
-        import torch
-
+        if self.groups:
+            return torch.nn.GroupNorm(self.groups, shape[0], device="cpu", dtype=torch.float32)
         return torch.nn.LayerNorm(shape[0], device="cpu", dtype=torch.float32)
-
-
-#: Schema of an activation function, without default.
-ACTIVATION: dict[str, Json] = {
-    "enum": ["relu", "tanh"],
-    "description": "The activation function. Bounded functions such as tanh often train better with clipping.",
-}
-
-#: Schema of the hidden layers' widths, without default.
-HIDDEN: dict[str, Json] = {
-    "type": "array",
-    "items": {"type": "integer", "minimum": 1, "maximum": 65536},
-    "minItems": 1,
-    "maxItems": 16,
-    "description": "The widths of the hidden layers.",
-}
 
 
 class Stack(ABC):
     """Base class of :class:`~dpspec.contract.ModelFactory` for sequences of layers.
 
-    The module maps float32 records (n, *shape) to scores (n, classes) before softmax.
-
-    Args:
-        options: The model block.
-        facts: The public facts of the data.
-
-    Raises:
-        ValueError: The layers do not fit the data.
+    The module maps float32 records (n, *shape) to scores (n, classes) before softmax. Raises ``ValueError`` if the
+    layers do not fit the data.
     """
 
     def __init__(self, options: FrozenMap, facts: Facts) -> None:
         self.options = options
         self.facts = facts
+        self._shape = facts.shape or (facts.features,)
         self._chain = Chain(tuple(self.layers()))
         self._chain.output(self._shape)
-
-    @property
-    def _shape(self) -> Shape:
-        """The shape of one record; (features,) if the data declares none."""
-        return self.facts.shape or (self.facts.features,)
 
     @abstractmethod
     def layers(self) -> Iterable[Layer]:
         """Return the layers that map ``facts.shape`` to (classes,)."""
 
     def parameters(self) -> int:
-        """Return the number of trainable parameters."""
         return self._chain.parameters(self._shape)
 
     def build(self, seed: int) -> torch.nn.Module:
@@ -290,11 +227,3 @@ class Stack(ABC):
         import torch
 
         return self._chain.module(self._shape, torch.Generator(device="cpu").manual_seed(seed))
-
-
-def check_images(kind: str, shape: Shape, least: int) -> None:
-    """Raise ``ValueError`` unless ``shape`` is (channels, h, w) with h and w at least ``least``."""
-    if len(shape) != 3 or min(shape[1:]) < least:
-        raise ValueError(
-            f"{kind} needs images (channels, height, width) of at least {least} x {least}, got records {shape}"
-        )

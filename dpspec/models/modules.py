@@ -23,7 +23,6 @@ class Sum(nn.Module):
         self.shortcut = shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply both to records (n, c, h, w)."""
         total: Tensor = self.body(x) + self.shortcut(x)
         return total
 
@@ -37,7 +36,6 @@ class Subsample(nn.Module):
         self.more = more
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (n, c, h, w) to (n, c + more, ceil(h / stride), ceil(w / stride))."""
         return nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.more))
 
 
@@ -45,7 +43,6 @@ class ZeroFirst(nn.Module):
     """Prepend a zero to the scores of each record."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (n, k) to (n, k + 1)."""
         return torch.nn.functional.pad(x, (1, 0))
 
 
@@ -53,16 +50,8 @@ class ZeroFirst(nn.Module):
 _MASKED = -1e9
 
 
-def _linear(inputs: int, outputs: int) -> nn.Linear:
-    return nn.Linear(inputs, outputs, device="meta", dtype=torch.float32)
-
-
-def _norm(width: int) -> nn.LayerNorm:
-    return nn.LayerNorm(width, device="meta", dtype=torch.float32)
-
-
-def _table(count: int, width: int) -> nn.Embedding:
-    return nn.Embedding(count, width, device="meta", dtype=torch.float32)
+#: Torch's initialization draws no random numbers on the meta device.
+_META: dict[str, Any] = {"device": "meta", "dtype": torch.float32}
 
 
 class Encoder(nn.Module):
@@ -73,10 +62,10 @@ class Encoder(nn.Module):
 
     def __init__(self, vocabulary: int, length: int, width: int, heads: int, depth: int, hidden: int) -> None:
         super().__init__()
-        self.tokens = _table(vocabulary, width)
-        self.positions = _table(length, width)
+        self.tokens = nn.Embedding(vocabulary, width, **_META)
+        self.positions = nn.Embedding(length, width, **_META)
         self.layers = nn.ModuleList(EncoderLayer(width, heads, hidden) for _ in range(depth))
-        self.norm = _norm(width)
+        self.norm = nn.LayerNorm(width, **_META)
         self.to_empty(device="cpu")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -98,12 +87,12 @@ class EncoderLayer(nn.Module):
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
         self.heads = heads
-        self.before_attention = _norm(width)
-        self.packed = _linear(width, 3 * width)
-        self.attended = _linear(width, width)
-        self.before_dense = _norm(width)
-        self.inner = _linear(width, hidden)
-        self.outer = _linear(hidden, width)
+        self.before_attention = nn.LayerNorm(width, **_META)
+        self.packed = nn.Linear(width, 3 * width, **_META)
+        self.attended = nn.Linear(width, width, **_META)
+        self.before_dense = nn.LayerNorm(width, **_META)
+        self.inner = nn.Linear(width, hidden, **_META)
+        self.outer = nn.Linear(hidden, width, **_META)
 
     def forward(self, x: Tensor, real: Tensor) -> Tensor:
         """Transform vectors (n, length, width); ``real`` (n, length) is 1 for tokens and 0 for padding."""
@@ -153,7 +142,6 @@ class _ChannelsLast(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *options: Any) -> Tensor:
-        """Pool, and save the indices in the layout of the input."""
         last = x.contiguous(memory_format=torch.channels_last)
         values, places = torch.ops.aten.max_pool2d_with_indices.default(last, *options)
         if ctx.needs_input_grad[0]:
@@ -164,7 +152,6 @@ class _ChannelsLast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Compute the gradient with torch's kernel."""
         x, places = ctx.saved_tensors
         found = torch.ops.aten.max_pool2d_with_indices_backward.default(gradient, x, *ctx.options, places)
         return found, *(None for _ in ctx.options)

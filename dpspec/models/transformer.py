@@ -47,7 +47,6 @@ class Transformer(Stack):
     """
 
     def layers(self) -> Iterable[Layer]:
-        """Return the encoder and the scores. Raises ``ValueError`` unless records are token sequences."""
         if self.facts.vocabulary is None or len(self.facts.shape) != 1:
             raise ValueError("transformer needs records of token ids, such as data of kind tokens")
         width, heads = int(self.options.get("width", 32)), int(self.options.get("heads", 2))
@@ -68,17 +67,15 @@ class Encoder(Layer):
     hidden: int
 
     def output(self, shape: Shape) -> Shape:
-        """Return (width,)."""
         return (self.width,)
 
     def parameters(self, shape: Shape) -> int:
-        """Return the number of parameters of both tables, all layers and the final normalization."""
         w, h = self.width, self.hidden
         each = 4 * w * (w + 1) + 4 * w + 2 * h * w + h + w
         return w * (self.vocabulary + shape[0]) + self.depth * each + 2 * w
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        """Build a :class:`dpspec.models.modules.Encoder`: embeddings from N(0, 0.1^2), dense layers by fan-in."""
+        """Draw embeddings from N(0, 0.1^2), and dense layers by fan-in."""
         import torch
 
         from dpspec.models.modules import Encoder as Module

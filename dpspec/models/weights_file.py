@@ -40,22 +40,9 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """Safetensors type and shape of one tensor of a file or a model."""
-
-    type: str
-    shape: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.type} {list(self.shape)}"
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weights:
-    """SHA-256 and tensors of a file."""
-
-    digest: str
+    digest: str  # SHA-256 of the file
     tensors: Mapping[str, torch.Tensor]
 
 
@@ -64,16 +51,9 @@ _IN_USE: WeakValueDictionary[str, Weights] = WeakValueDictionary()
 
 
 class FromFile:
-    """A :class:`~dpspec.contract.ModelFactory` whose modules have the weights of a file.
-
-    The file is read once.
-
-    Attributes:
-        digest: The SHA-256 of the file.
-    """
+    """A :class:`~dpspec.contract.ModelFactory` whose modules have the weights of a file, which is read once."""
 
     def __init__(self, factory: ModelFactory, path: Path) -> None:
-        """Read the weights."""
         self._factory = factory
         header = header_of(path)
         if factory.parameters() > MOST_BYTES // 4:  # check before building allocates the memory
@@ -89,7 +69,6 @@ class FromFile:
         self._path = path
 
     def parameters(self) -> int:
-        """Return the number of trainable parameters."""
         return self._factory.parameters()
 
     def build(self, seed: int) -> torch.nn.Module:
@@ -99,15 +78,15 @@ class FromFile:
         return module
 
 
-def header_of(path: Path) -> dict[str, Entry]:
-    """Return the types and shapes of a file's tensors by name, without reading them. Raises ``DataError``."""
+def header_of(path: Path) -> dict[str, str]:
+    """Return safetensors type and shape of a file's tensors by name, such as "F32 [4, 3]", without reading them."""
     from safetensors import SafetensorError, safe_open
 
     try:
         open_regular(path, MOST_BYTES).close()
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-            return {name: Entry(type=s.get_dtype(), shape=tuple(s.get_shape())) for name, s in slices.items()}
+            return {name: f"{s.get_dtype()} {list(s.get_shape())}" for name, s in slices.items()}
     except NotRegularError as error:
         raise DataError(f"{path}: {error.strerror}", PLACE) from error
     except FileNotFoundError:
@@ -122,7 +101,7 @@ def _unreadable(path: Path, why: str) -> DataError:
     return DataError(f"{path}: not a readable safetensors file: {why}", PLACE)
 
 
-def check_tensors(path: Path, header: Mapping[str, Entry], module: torch.nn.Module) -> None:
+def check_tensors(path: Path, header: Mapping[str, str], module: torch.nn.Module) -> None:
     """Raise ``ValueError`` if tensors are missing, unknown, or of another type or shape.
 
     A tied parameter needs only one of its names.
@@ -148,7 +127,6 @@ def check_tensors(path: Path, header: Mapping[str, Entry], module: torch.nn.Modu
 
 
 def load_into(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Copy matching tensors into a module. Raises ``ValueError`` if tied tensors differ."""
     import torch
 
     state = module.state_dict()
@@ -162,7 +140,6 @@ def load_into(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], path
 
 
 def _read(path: Path) -> Weights:
-    """Read the tensors. Raises ``DataError`` if they are not finite."""
     from safetensors.torch import load
 
     try:
@@ -193,8 +170,8 @@ def _tied(module: torch.nn.Module) -> list[list[str]]:
     return list(groups.values())
 
 
-def _entry(tensor: torch.Tensor) -> Entry:
-    return Entry(type=_TYPES.get(str(tensor.dtype), str(tensor.dtype)), shape=tuple(tensor.shape))
+def _entry(tensor: torch.Tensor) -> str:
+    return f"{_TYPES.get(str(tensor.dtype), str(tensor.dtype))} {list(tensor.shape)}"
 
 
 def _some(items: list[str], most: int = _SHOWN) -> str:

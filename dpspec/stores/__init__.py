@@ -13,11 +13,7 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
 def open_storage(location: str | Path) -> Storage:
-    """Open the storage backend at a path or URL: a folder, ``file://``, or an fsspec protocol (``s3://``, ``gs://``).
-
-    Raises:
-        UsageError: If the location is empty, or the protocol is unknown or needs a package that is not installed.
-    """
+    """The storage at a path or URL: a folder, ``file://``, or an fsspec protocol (``s3://``, ``gs://``)."""
     text = str(location)
     if not text.partition("://")[2 if "://" in text else 0].strip("/ \t") and not text.startswith("/"):
         raise UsageError(f"the store {text!r} has no location: give a folder, or a URL with a path after ://")

@@ -45,15 +45,12 @@ class FolderStorage:
 
     @property
     def location(self) -> str:
-        """The folder's path."""
         return str(self.root)
 
     def exists(self) -> bool:
-        """True if the folder exists."""
         return self.root.is_dir()
 
     def require_store(self) -> None:
-        """Check the marker file, or all contents of a folder without one."""
         if not os.path.lexists(self.root):
             return
         if not self.root.is_dir():
@@ -73,7 +70,6 @@ class FolderStorage:
             raise UsageError(f"cannot use the store {self.root}: {error.strerror or error}") from error
 
     def mark(self) -> None:
-        """Write the marker file if it does not exist."""
         mark = self.root / MARK
         if mark.is_file():
             return
@@ -88,7 +84,6 @@ class FolderStorage:
             beside.unlink(missing_ok=True)
 
     def refusal(self) -> str | None:
-        """Reason why the folder, or its nearest existing parent, is not writable; None if it is."""
         place = next(place for place in (self.root, *self.root.absolute().parents) if os.path.exists(place))
         if not os.path.isdir(place):
             return f"{place} is not a folder"
@@ -97,7 +92,6 @@ class FolderStorage:
         return None
 
     def keys(self) -> Iterator[str]:
-        """Keys of all records. Raises ``UsageError`` if a folder is not readable."""
         for above in self._below(self.root / "trials"):
             if above.is_symlink():
                 raise UsageError(f"{self.root} is not a store of trials: its {above.name} is a symbolic link")
@@ -110,26 +104,22 @@ class FolderStorage:
         return os.path.lexists(self._folder(key))
 
     def file(self, key: str, name: str, digest: str = "") -> Path:
-        """Path of the file. Raises ``NotADirectoryError`` if the record's folder is a symbolic link."""
         folder = self._folder(key)
         if folder.is_symlink():
             raise NotADirectoryError(errno.ENOTDIR, "its folder is a link", str(folder))
         return folder / name
 
     def size(self, key: str) -> int:
-        """Total size of the record's files in bytes."""
         folder = self._folder(key)
         return 0 if folder.is_symlink() else sum(path.lstat().st_size for path in folder.iterdir())
 
     def scratch(self) -> Path:
-        """Create a folder under ``tmp/``, on the same disk."""
         self.mark()
         folder = self.root / "tmp" / uuid.uuid4().hex
         folder.mkdir(parents=True)
         return folder
 
     def commit(self, key: str, folder: Path) -> bool:
-        """Rename the folder into place durably."""
         place = self._folder(key)
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -142,7 +132,6 @@ class FolderStorage:
         return True
 
     def quarantine(self, key: str) -> None:
-        """Rename the record's folder into ``damaged/``."""
         place = self.root / "damaged" / check_key(key)
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.is_symlink() or not place.is_dir():
@@ -161,12 +150,10 @@ class FolderStorage:
         shutil.rmtree(self.root / "damaged" / key, ignore_errors=True)
 
     def unfinished(self, key: str) -> Path | None:
-        """A folder under ``unfinished/``; None if it is a symbolic link."""
         folder = self.root / "unfinished" / check_key(key)
         return None if folder.is_symlink() else folder
 
     def sweep(self) -> int:
-        """Remove unfinished and damaged trials, and temporary folders older than a day."""
         freed = 0
         for folder in (*self._named("unfinished", KEY), *self._named("damaged", KEY), *self._named("tmp", SCRATCH)):
             with suppress(FileNotFoundError):  # another process was faster
@@ -176,7 +163,6 @@ class FolderStorage:
         return freed
 
     def _below(self, folder: Path) -> Iterator[os.DirEntry[str]]:
-        """Entries of a folder of the store; none if it does not exist or is a symbolic link."""
         try:
             if not folder.is_symlink():
                 with os.scandir(folder) as entries:
@@ -187,7 +173,6 @@ class FolderStorage:
             raise UsageError(f"cannot use the store {self.root}: {folder.name}: {error.strerror or error}") from error
 
     def _is_marked(self) -> bool:
-        """True if the marker file exists. Raises ``UsageError`` if its content is wrong."""
         mark = self.root / MARK
         if mark.is_symlink() or not mark.is_file():
             return False
@@ -196,7 +181,6 @@ class FolderStorage:
         return True
 
     def _named(self, part: str, name: re.Pattern[str]) -> list[Path]:
-        """Folders in one part of the store that have the names of a store. Other entries are not ours."""
         found = self.root.joinpath(part).glob("*")
         return [path for path in found if name.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
 
@@ -209,7 +193,6 @@ class FolderStorage:
 
 
 def _paths(folder: Path, above: str) -> Iterator[str]:
-    """All paths below a folder, relative to it."""
     with os.scandir(folder) as entries:
         for entry in entries:
             path = f"{above}{entry.name}"

@@ -50,7 +50,6 @@ class RemoteStorage:
 
     @classmethod
     def open(cls, url: str) -> RemoteStorage:
-        """Open a URL. Raises ``UsageError`` if fsspec does not support its protocol."""
         import fsspec
 
         try:
@@ -70,7 +69,6 @@ class RemoteStorage:
 
     @property
     def location(self) -> str:
-        """The URL, without secrets."""
         return shown(self._url)
 
     def exists(self) -> bool:
@@ -81,7 +79,6 @@ class RemoteStorage:
         """Do nothing. The first request checks the prefix."""
 
     def mark(self) -> None:
-        """Write the marker object if it does not exist."""
         self._look()
         if not self._marked:
             with self._asked():
@@ -89,7 +86,6 @@ class RemoteStorage:
             self._marked = True
 
     def refusal(self) -> str | None:
-        """Write and remove a probe object; the reason if that fails."""
         probe = f"{self._root}/tmp/{self._local.name}"
         try:
             self._look()
@@ -101,20 +97,17 @@ class RemoteStorage:
         return None
 
     def keys(self) -> Iterator[str]:
-        """Keys of all record files."""
         self._look()
         with self._asked():
             found = [path.split("/") for path in self._listed(f"{self._root}/trials")]
         yield from (path[-2] for path in found if path[-1] == RECORD and is_place_of(*path[-3:-1]))
 
     def holds(self, key: str) -> bool:
-        """True if the record file exists."""
         self._look()
         with self._asked():
             return bool(self._files.exists(f"{self._folder(key)}/{RECORD}"))
 
     def file(self, key: str, name: str, digest: str = "") -> Path:
-        """A local copy, downloaded unless a copy with this digest exists."""
         place = self._read(key) / _stored_name(name, digest)
         if not (digest and place.exists()):
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -126,16 +119,13 @@ class RemoteStorage:
         return place
 
     def size(self, key: str) -> int:
-        """Total size of the record's objects in bytes."""
         with self._asked():
             return sum(int(about["size"] or 0) for about in self._listed(self._folder(key)).values())
 
     def scratch(self) -> Path:
-        """Create a local folder."""
         return Path(tempfile.mkdtemp(dir=self._local))
 
     def commit(self, key: str, folder: Path) -> bool:
-        """Write the arrays, then the record if it does not exist."""
         if self.holds(key):
             return False
         self.mark()
@@ -153,7 +143,6 @@ class RemoteStorage:
         return True
 
     def quarantine(self, key: str) -> None:
-        """Move the record file to ``damaged/`` and delete its local copies."""
         shutil.rmtree(self._read(key), ignore_errors=True)
         record = f"{self._folder(key)}/{RECORD}"
         with self._asked():
@@ -197,14 +186,13 @@ class RemoteStorage:
         return sum(int(found[path]["size"] or 0) for path in gone)
 
     def _is_stale(self, path: str) -> bool:
-        """Whether an object is older than :data:`STALE`; False if the file system does not report its age."""
+        """False if the file system does not report the age."""
         try:
             return bool(self._files.modified(path).timestamp() < time.time() - STALE)
         except (AttributeError, KeyError, NotImplementedError):
             return False
 
     def _look(self) -> None:
-        """Check once that the prefix is a store or empty. Raises ``UsageError`` otherwise."""
         if self._looked:
             return
         with self._asked():
@@ -217,7 +205,6 @@ class RemoteStorage:
         self._looked = True
 
     def _is_marked(self) -> bool:
-        """True if the marker object exists. Raises ``UsageError`` if its content is wrong."""
         try:
             content = self._files.cat_file(f"{self._root}/{MARK}")
         except FileNotFoundError:
@@ -226,11 +213,9 @@ class RemoteStorage:
         return True
 
     def _below(self, path: str) -> str:
-        """Path of an object relative to the store."""
         return path.removeprefix(self._root).strip("/")
 
     def _create(self, path: str, content: bytes) -> None:
-        """Write a new object. Raises ``FileExistsError`` if it exists."""
         for pause in (*_PAUSES, None):
             try:
                 with self._asked():
@@ -242,7 +227,6 @@ class RemoteStorage:
                 time.sleep(pause)
 
     def _read(self, key: str) -> Path:
-        """Folder of the local copies of a record's files."""
         return self._local / "read" / check_key(key)
 
     def _folder(self, key: str) -> str:

@@ -44,12 +44,10 @@ KEY, SCRATCH = re.compile(_KEY), re.compile(r"[0-9a-f]{32}")
 
 
 def is_known(path: str) -> bool:
-    """True if version 0.1.0 wrote this path, with ``/`` as the separator."""
     return _KNOWN.fullmatch(path) is not None
 
 
 def check_mark(content: bytes, location: str) -> None:
-    """Raise ``UsageError`` if the content of a marker file is wrong."""
     try:
         said = json.loads(content)
         version = said["version"] if said["store"] == "dpspec" else None
@@ -64,7 +62,6 @@ def check_mark(content: bytes, location: str) -> None:
 
 
 def require_known(paths: Iterable[str], location: str) -> None:
-    """Raise ``UsageError`` if a location without a marker contains a path that version 0.1.0 did not write."""
     strange = next((path for path in paths if not is_known(path)), None)
     if strange is not None:
         raise UsageError(
@@ -111,16 +108,7 @@ class Storage(Protocol):
         """True if a record exists, complete or damaged."""
 
     def file(self, key: str, name: str, digest: str = "") -> Path:
-        """A local, read-only file with the content of one file of a record.
-
-        Args:
-            key: Key of the record.
-            name: Name of the file.
-            digest: SHA-256 of the file, if known.
-
-        Raises:
-            FileNotFoundError: If the file does not exist.
-        """
+        """A local, read-only file with the content of one file of a record, whose SHA-256 may be known."""
 
     def size(self, key: str) -> int:
         """Size of a record in bytes."""
@@ -158,7 +146,6 @@ def check_key(key: str) -> str:
 
 
 def check_digest(digest: str) -> str:
-    """Return the digest. Raises ``ValueError`` if it is not a SHA-256 digest."""
     if not _DIGEST.fullmatch(digest):
         raise ValueError(f"not a digest: {digest!r}")
     return digest

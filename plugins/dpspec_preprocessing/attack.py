@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 import dpspec.contract as dps
 from dpspec_preprocessing import collection, sensitivity, steps
-from dpspec_preprocessing.engines import Engine, LinearEngine, NoiseTally, bin_score, score_output
+from dpspec_preprocessing.engines import BINS, LinearEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import AuditBlock, Declaration, Pipeline
 from dpspec_preprocessing.sensitivity import Imputation, Merging, Projection, Step
+
+if TYPE_CHECKING:
+    from dpspec_preprocessing.network import NetworkEngine
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -25,10 +28,14 @@ _REACH, _MEMBER_OFFSET, _JITTER = 2.99, 0.95, 0.002
 
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    """Execute the repeats of every trial."""
     declared, options = Declaration.of(inputs["mechanism"]), AuditBlock.of(inputs["audit"])
     pipeline = declared.pipeline(context.facts.records, context.facts.features)
     x, y = collection.flat_rows(context, declared), _labels(context.data.train_y, declared)
+    engine: LinearEngine | NetworkEngine = LinearEngine.of(pipeline.private, declared.private, pipeline.out_radius)
+    if declared.private.network:
+        from dpspec_preprocessing.network import NetworkEngine
+
+        engine = NetworkEngine(private=pipeline.private, training=inputs["training"], context=context)
     y[0], tested = 1, declared.ptr is not None
     try:
         clusters, members = options.cluster_layout
@@ -42,7 +49,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
             processed.append(steps.run_steps(rows, pipeline.steps, pipeline.radius, device=device)[0])
     except ValueError as error:
         raise dps.DataError(f"the pipeline cannot run on these records: {error}") from error
-    engine = _engine(pipeline, declared, inputs["training"], context)
+
     exact = [engine.execute_without_noise(rows, y) for rows in processed]
     distances = [collection.distance_to_edge(rows, pipeline) if tested else 0.0 for rows in neighbours]
     changed, moved, total = steps.moved_distance(processed[0][1:], processed[1][1:])
@@ -62,7 +69,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
             if isinstance(engine, LinearEngine):  # the network engine reports steps
                 context.progress(done, len(coins), "executing")
             score = 0.0 if refusal else score_output(pipeline.private, next(outputs), exact[0], exact[1])
-            bins.append(bin_score(score))
+            bins.append(min(BINS - 1, max(0, math.floor(BINS * (0.5 + math.atan(score) / math.pi)))))
         internal: dict[str, dps.Json] = {"planted": {"changed": changed, "moved": moved, "tau": total}}
         if index == 0 and declared.private.loss is not None:
             internal["accuracy"] = _accuracy(context, pipeline, engine, declared, x)
@@ -86,21 +93,13 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
         yield dps.Trial(index=index, evidence=dps.FrozenMap(evidence))
 
 
-def _engine(pipeline: Pipeline, declared: Declaration, training: dps.FrozenMap, context: dps.Context) -> Engine:
-    if declared.private.network:
-        from dpspec_preprocessing.network import NetworkEngine
-
-        return NetworkEngine(private=pipeline.private, training=training, context=context)
-    return LinearEngine.of(pipeline.private, declared.private, pipeline.out_radius)
-
-
 def _labels(y: Array, declared: Declaration) -> Array:
     """Map class 0 to -1 and other classes to 1; networks keep all classes."""
     return y.copy() if declared.private.network else np.where(y == 0, -1.0, 1.0)
 
 
 def _accuracy(
-    context: dps.Context, pipeline: Pipeline, engine: Engine, declared: Declaration, x: Array
+    context: dps.Context, pipeline: Pipeline, engine: LinearEngine | NetworkEngine, declared: Declaration, x: Array
 ) -> dict[str, dict[str, int]]:
     """Numbers of correct predictions of a model trained on the real rows; test rows use the same fitted steps."""
     others = collection.flat_rows(context, declared, test=True)
@@ -115,13 +114,6 @@ def _accuracy(
     return counts
 
 
-class Neighbours(NamedTuple):
-    """Rows with the canary and with its replacement, shape (n, d) each. They differ only in record 0."""
-
-    present: Array
-    absent: Array
-
-
 def build_neighbours(
     x: Array,
     step: Step,
@@ -130,8 +122,8 @@ def build_neighbours(
     *,
     clusters: int = 5,
     members: int = 3,
-) -> Neighbours:
-    """Build both neighbours from real rows.
+) -> tuple[Array, Array]:
+    """Build both neighbours from real rows: with the canary as record 0, and with its replacement.
 
     Args:
         x: Real rows, shape (n, d); NaN if a value is missing.
@@ -142,21 +134,23 @@ def build_neighbours(
         members: Number of near-duplicates per cluster.
     """
     rows = np.array(x, dtype=np.float64)
+    features, replacement = rows.shape[1], None
     if isinstance(step, Merging):
         canary = _insert_clusters(rows, step.eta, radius, clusters, members, together=step.drops)
-        return _pair(rows, canary, -canary)
-    if isinstance(step, Imputation):
+    elif isinstance(step, Imputation):
         _empty_rows(rows, collection)
-        canary = np.full(rows.shape[1], radius / math.sqrt(rows.shape[1]))
-        return _pair(rows, canary, -canary)
-    if isinstance(step, Projection):
+        canary = np.full(features, radius / math.sqrt(features))
+    elif isinstance(step, Projection):
         values, vectors = np.linalg.eigh(np.cov(rows[1:], rowvar=False))
         order = np.argsort(values)[::-1]
         kept, dropped = vectors[:, order[step.components - 1]], vectors[:, order[step.components]]
         scale = radius / math.sqrt(2.0)
-        return _pair(rows, scale * (kept + dropped), scale * (kept - dropped))
-    canary = radius * np.eye(rows.shape[1])[int(np.argmin(rows.std(axis=0)))]
-    return _pair(rows, canary, -canary)
+        canary, replacement = scale * (kept + dropped), scale * (kept - dropped)
+    else:
+        canary = radius * np.eye(features)[int(np.argmin(rows.std(axis=0)))]
+    present, absent = rows, rows.copy()
+    present[0], absent[0] = canary, -canary if replacement is None else replacement
+    return present, absent
 
 
 def directions(count: int, features: int) -> Array:
@@ -212,9 +206,3 @@ def _empty_rows(x: Array, collection: Mapping[str, Any]) -> None:
         if not missing[row].any():
             x[row] = np.nan
             limit, observed = limit - 1, observed - 1
-
-
-def _pair(x: Array, canary: Array, replacement: Array) -> Neighbours:
-    present, absent = x.copy(), x.copy()
-    present[0], absent[0] = canary, replacement
-    return Neighbours(present, absent)

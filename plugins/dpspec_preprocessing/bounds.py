@@ -77,22 +77,18 @@ def upper_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
 
 
 def bounded_deltas(spec: dps.Spec) -> list[float]:
-    """Deltas of the claims and of the curve, ascending."""
     return sorted({*kit.claimed_deltas(spec), *CURVE_DELTAS})
 
 
 def proved_epsilon(pipeline: Pipeline, method: str, delta: float) -> float:
-    """Epsilon at ``delta`` by one accounting method."""
     return repaired_epsilon(pipeline.private, *_inputs(pipeline, method), delta)
 
 
 def proved_divergence(pipeline: Pipeline, method: str, order: float) -> float:
-    """Renyi divergence at ``order`` by one of the methods of :func:`proved_epsilon`."""
     return repaired_divergence(pipeline.private, order, *_inputs(pipeline, method))
 
 
 def _inputs(pipeline: Pipeline, method: str) -> tuple[float | None, float]:
-    """The distance tau and the number of changed records for a method."""
     return {
         "repaired": (pipeline.tau, pipeline.changed),
         "group": (None, pipeline.changed),
@@ -133,7 +129,10 @@ def tested_epsilon(pipeline: Pipeline, test: Test, delta: float) -> float:
     """Epsilon of the mechanism and the test for pairs with one dataset inside; NaN below the test's delta."""
     if delta < test.delta:
         return math.nan
-    inside = pipeline.tested()
+    assert pipeline.step is not None
+    inside = sensitivity.tested_sensitivity(
+        pipeline.step, pipeline.collection, pipeline.private.records, pipeline.features, pipeline.radius
+    )
     epsilon = repaired_epsilon(pipeline.private, pipeline.distance(inside), inside.changed, delta)
     return epsilon + test.epsilon
 
@@ -153,7 +152,6 @@ def refusal_probability(spec: dps.Spec, pipeline: Pipeline, test: Test, distance
 
 
 def round_up(value: float) -> float:
-    """Add the rounding error of the formulas."""
     return value * (1.0 + 1e-12)
 
 
@@ -195,9 +193,15 @@ def explicit_pairs(pipeline: Pipeline) -> list[ExplicitPair]:
         for step in pipeline.steps
     ):
         pairs.append(ExplicitPair("opposite", "all", 0, 2.0 * radius))
-    missing = _missing(pipeline)
-    if missing is not None:
-        pairs.append(ExplicitPair("collection", "collection", missing, 2.0 * radius * n / (n - missing)))
+    c = pipeline.collection
+    if pipeline.step_name == "mean" and set(REQUIRED_LIMITS["mean"]) <= set(c) <= _KEPT_LIMITS:
+        # The maximum number of records without the first feature.
+        missing = min(int(c["max_missing_rows"]), n - int(c["min_observed"]))
+        if "max_mean_norm" in c:
+            norm = float(c["max_mean_norm"]) * (1.0 - _ROUNDING)
+            missing = min(missing, math.floor(n - radius / norm) if norm > 0.0 else -1)
+        if missing >= 0:
+            pairs.append(ExplicitPair("collection", "collection", missing, 2.0 * radius * n / (n - missing)))
     return pairs
 
 
@@ -231,18 +235,6 @@ def lower_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
                     method=f"two datasets, {pair.name}",
                     source=SOURCE,
                 )
-
-
-def _missing(pipeline: Pipeline) -> int | None:
-    """p: maximum number of records without the first feature; None if the collection contains no such pair."""
-    c, n = pipeline.collection, pipeline.private.records
-    if pipeline.step_name != "mean" or not set(REQUIRED_LIMITS["mean"]) <= set(c) <= _KEPT_LIMITS:
-        return None
-    missing = min(int(c["max_missing_rows"]), n - int(c["min_observed"]))
-    if "max_mean_norm" in c:
-        norm = float(c["max_mean_norm"]) * (1.0 - _ROUNDING)
-        missing = min(missing, math.floor(n - pipeline.radius / norm) if norm > 0.0 else -1)
-    return missing if missing >= 0 else None
 
 
 def _epsilon(kind: str, shift: float, delta: float) -> float:

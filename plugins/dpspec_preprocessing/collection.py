@@ -15,7 +15,7 @@ import numpy as np
 import dpspec.contract as dps
 from dpspec_preprocessing.options import Declaration, Pipeline
 from dpspec_preprocessing.sensitivity import TESTABLE, Imputation, Merging, Projection, Step, gap_sensitivity
-from dpspec_preprocessing.steps import TREE_FEATURES, Neighbourhoods
+from dpspec_preprocessing.steps import TREE_FEATURES, Neighbourhoods, clip_rows
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -25,8 +25,6 @@ AT_LEAST = frozenset({"min_observed", "min_eigengap", "min_std", "min_eigenvalue
 #: Factor on the radius of counted balls, which must include records that rounding moves to within 3 eta of another.
 _EDGE = 1.0 + 1e-9
 
-#: Number of rows per block of a sum.
-_BLOCK = 1 << 16
 
 #: Relative rounding error of the norm of float32 rows.
 _ROUNDING = 1e-6
@@ -53,7 +51,7 @@ def in_ball(x: Array, radius: float, *, clip: bool = False) -> Array:
             f"{beyond} records are outside the declared ball of radius {radius:g}; write mechanism.clip_rows: true or "
             f"data.radius: {radius:g} to scale them down, or data.standardise to scale features first"
         )
-    return np.asarray(x * np.minimum(1.0, radius / np.maximum(norms, radius))[:, None], dtype=np.float64)
+    return clip_rows(x, radius)
 
 
 def search_device(context: dps.Context, pipeline: Pipeline) -> str:
@@ -92,7 +90,6 @@ def require_in_collection(x: Array, pipeline: Pipeline, *, tested: bool, device:
 
 
 def measure_limits(x: Array, step: Step, device: str = "cpu") -> dict[str, float]:
-    """Measure the limits that the bound of ``step`` reads, by their keys in a collection."""
     if isinstance(step, Merging):
         reach = 8.0 * step.eta * _EDGE
         neighbourhoods = Neighbourhoods(x, reach, device)
@@ -103,7 +100,7 @@ def measure_limits(x: Array, step: Step, device: str = "cpu") -> dict[str, float
     if isinstance(step, Projection):
         return {"min_eigengap": _eigengap(x, step.components)}
     if not isinstance(step, Imputation):
-        return {"min_std": float(np.sqrt(_moments(x)[1].diagonal() / len(x)).min())}
+        return {"min_std": float(x.std(axis=0).min())}
     missing = np.isnan(x)
     in_row = missing.sum(axis=1)
     observed = len(x) - missing.sum(axis=0)
@@ -125,7 +122,6 @@ def measure_limits(x: Array, step: Step, device: str = "cpu") -> dict[str, float
 
 
 def broken_limits(measured: Mapping[str, float], collection: Mapping[str, Any]) -> list[str]:
-    """Declared keys whose limit a measured value violates."""
     pairs = ((key, measured[key], limit) for key, limit in collection.items() if key in measured)
     return [key for key, value, limit in pairs if (value < limit if key in AT_LEAST else value > limit)]
 
@@ -155,26 +151,13 @@ def window_count(x: Array, width: float) -> int:
 
 
 def covariance_spectrum(x: Array) -> Array:
-    """Eigenvalues of the covariance (divisor n - 1), largest first, from one pass over float64 blocks."""
-    values = np.linalg.eigvalsh(_moments(x)[1] / (len(x) - 1))
-    return np.asarray(values[::-1], dtype=np.float64)
+    """Eigenvalues of the covariance (divisor n - 1), largest first."""
+    return np.asarray(np.linalg.eigvalsh(np.cov(x, rowvar=False))[::-1], dtype=np.float64)
 
 
 def _eigengap(x: Array, k: int) -> float:
     values = covariance_spectrum(x)
     return float(values[k - 1] - values[k])
-
-
-def _moments(x: Array) -> tuple[Array, Array]:
-    """The mean (d,) and the centered scatter matrix (d, d) of rows without missing values."""
-    start = x[:_BLOCK].mean(axis=0, dtype=np.float64)
-    total, scatter = np.zeros(x.shape[1]), np.zeros((x.shape[1], x.shape[1]))
-    for row in range(0, len(x), _BLOCK):
-        block = x[row : row + _BLOCK].astype(np.float64) - start
-        total += block.sum(axis=0)
-        scatter += block.T @ block
-    drift = total / len(x)
-    return start + drift, scatter - len(x) * np.outer(drift, drift)
 
 
 def _spread(x: Array, missing: Array, trim: int | None) -> float:

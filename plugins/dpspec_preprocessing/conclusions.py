@@ -22,8 +22,6 @@ _NOTE = "relative to the declared scale"
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryEffect(Record):
-    """Number of other records that the canary changed, their maximum displacement, and the sum of displacements."""
-
     changed: Count
     moved: Amount
     tau: Amount
@@ -47,11 +45,15 @@ class Executions(Record):
 
 
 def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-    """Evidence and lower bound at every claimed delta, noise checks, the canary's effect, and accuracy."""
     assert spec.audit is not None
     if not trials:
         return
-    coins = ranked_coins(trials, AuditBlock.of(spec.audit.options).repeats)
+    repeats = AuditBlock.of(spec.audit.options).repeats
+    drawn = "".join(kit.fair_coins(kit.recorded(trial, "coins"), repeats) for trial in trials)
+    bins = [kit.whole_number(b, "a bin", most=BINS - 1) for trial in trials for b in kit.recorded(trial, "bins")]
+    if len(bins) != len(drawn):
+        raise ValueError(f"expected {len(drawn)} bins, one per coin, got {len(bins)}")
+    coins = thresholds.outcomes(bins, [coin == "1" for coin in drawn])  # in ascending order of score
     present, absent = coins.count("1"), coins.count("0")
     declared = Declaration.of(spec.mechanism.options)
     checked = len(declared.steps) == 1 and declared.ptr is None  # trials are then refused outside of the collection
@@ -98,17 +100,7 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
     yield from utility.accuracies(spec, trials, "the pipeline on the real records")
 
 
-def ranked_coins(trials: Sequence[dps.Trial], repeats: int) -> str:
-    """Coins of all executions, in ascending order of score."""
-    coins = "".join(kit.fair_coins(kit.recorded(trial, "coins"), repeats) for trial in trials)
-    bins = [kit.whole_number(b, "a bin", most=BINS - 1) for trial in trials for b in kit.recorded(trial, "bins")]
-    if len(bins) != len(coins):
-        raise ValueError(f"expected {len(coins)} bins, one per coin, got {len(bins)}")
-    return thresholds.outcomes(bins, [coin == "1" for coin in coins])
-
-
 def _side_channel(spec: dps.Spec, trial: dps.Trial, lower_ends: Mapping[float, float]) -> dps.Series:
-    """The attack's lower bound between epsilon without and with the cost of pre-processing."""
     records, features = (kit.recorded_number(trial, key) for key in ("records", "features"))
     declared = Declaration.of(spec.mechanism.options)
     pipeline, test = declared.pipeline(records, features), declared.ptr
@@ -162,7 +154,6 @@ def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ch
 
 
 def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterator[dps.Check]:
-    """Predict the checks of ``executions`` executions and their smallest detectable deviations."""
     private = Declaration.of(spec.mechanism.options).private
     network, steps, kind = private.network, private.step_count, private.kind
     if network and "iterates" in facts.capabilities:
@@ -190,7 +181,7 @@ def _measure_scale(kind: str, total: float, count: int) -> Measurement:
 
     For Laplace noise, 2 |x| / scale is chi-squared with two degrees of freedom; the result is then the ratio of scales.
     """
-    measurement = noise_tests.two_sided(total, 1.0, count)
+    measurement = noise_tests.two_sided(total, count)
     if kind != "laplace":
         return measurement
     detectable = None if measurement.detectable is None else (1.0 + measurement.detectable) ** 2 - 1.0

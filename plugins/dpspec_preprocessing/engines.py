@@ -8,10 +8,9 @@ ball. The spec's backend trains networks (:mod:`dpspec_preprocessing.network`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -38,28 +37,9 @@ class NoiseTally:
     released: list[Mapping[str, Any]] = field(default_factory=list)
 
     def add(self, noise: Array) -> None:
-        """Add the noise of one draw."""
+
         self.count += noise.size
         self.squares += float(np.square(noise).sum())
-
-
-class Engine(Protocol):
-    """Executes a private mechanism on processed rows."""
-
-    @property
-    def private(self) -> PrivateMechanism:
-        """The mechanism."""
-
-    def execute_without_noise(self, x: Array, y: Array) -> Array:
-        """The noiseless output on rows (n, d) with labels (n,)."""
-
-    def execute(
-        self, sides: Sequence[Array], y: Array, which: Sequence[int], random: np.random.Generator, tally: NoiseTally
-    ) -> Iterator[Array]:
-        """Yield one output per index in ``which``, on ``sides[index]``, and add its noise to ``tally``."""
-
-    def count_right(self, output: Array, x: Array, y: Array) -> int:
-        """Number of records (n, d) that the trained ``output`` classifies correctly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +54,7 @@ class LinearEngine:
 
     @classmethod
     def of(cls, private: PrivateMechanism, declared: Private, radius: float) -> LinearEngine:
-        """The engine of a declared mechanism."""
+
         return cls(
             private=private,
             radius=radius,
@@ -85,7 +65,6 @@ class LinearEngine:
 
     @property
     def weight(self) -> float:
-        """The weight of a record in a query."""
         return min(self.private.lipschitz, self.private.sensitivity / (2.0 * self.radius))
 
     def query(self, x: Array) -> Array:
@@ -95,13 +74,13 @@ class LinearEngine:
         return np.asarray(sums[:1] if self.private.kind == "laplace" else sums, dtype=np.float64)
 
     def execute_without_noise(self, x: Array, y: Array) -> Array:
-        """The noiseless answer or the noiselessly trained parameters."""
+
         return self.train(x, y, None) if self.private.kind in GRADIENT else self.query(x)
 
     def execute(
         self, sides: Sequence[Array], y: Array, which: Sequence[int], random: np.random.Generator, tally: NoiseTally
     ) -> Iterator[Array]:
-        """Yield outputs. Queries are computed once per side, and their noise is output minus exact answer."""
+        """Yield one output per index in ``which``, on ``sides[index]``, and add its noise to ``tally``."""
         m = self.private
         exact = [] if m.kind in GRADIENT else [self.query(x) for x in sides]
         for side in which:
@@ -126,18 +105,11 @@ class LinearEngine:
         return np.array([float(np.argmax(exact / (2.0 * m.sigma) + random.gumbel(size=exact.shape)))])
 
     def count_right(self, output: Array, x: Array, y: Array) -> int:
-        """Number of records on the correct side of the hyperplane theta."""
+
         return int(np.count_nonzero(np.where(x @ output > 0.0, 1.0, -1.0) == y))
 
     def train(self, x: Array, y: Array, random: np.random.Generator | None, tally: NoiseTally | None = None) -> Array:
-        """Train theta, shape (d,).
-
-        Args:
-            x: Processed rows, shape (n, d).
-            y: Labels -1 or 1, shape (n,).
-            random: Generator of noise and samples; None trains without noise.
-            tally: Statistics that the noise is added to.
-        """
+        """Train theta (d,) on rows (n, d) with labels -1 or 1, shape (n,); without noise if ``random`` is None."""
         require_declared_count(self.private, x)
         m, n = self.private, len(x)
         theta, total = np.zeros(x.shape[1]), np.zeros(x.shape[1])
@@ -163,7 +135,7 @@ class LinearEngine:
         return theta if stop >= 0 else np.asarray(total / steps, dtype=np.float64)
 
     def gradients(self, theta: Array, x: Array, y: Array) -> Array:
-        """Gradients of the records' losses at theta, shape (n, d)."""
+
         margins = x @ theta
         if self.loss == "squared":
             return np.asarray((margins - y)[:, None] * x, dtype=np.float64)
@@ -196,8 +168,3 @@ def score_output(m: PrivateMechanism, output: Array, present: Array, absent: Arr
         return 0.0
     unit = 1.0 if m.kind != "gaussian" else m.sigma / length
     return float((output - 0.5 * (present + absent)) @ towards / (length * length * unit))
-
-
-def bin_score(value: float) -> int:
-    """Map a real score to one of ``BINS`` bins."""
-    return min(BINS - 1, max(0, math.floor(BINS * (0.5 + math.atan(value) / math.pi))))

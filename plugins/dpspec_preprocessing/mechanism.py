@@ -47,13 +47,13 @@ class PreprocessingAudit(dps.Audit):
     """Bounds over a declared collection of datasets, and attacks that exploit the pre-processing."""
 
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-        """Report unsupported specs."""
+
         from dpspec_preprocessing.refusals import refusals
 
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        """Yield the bounds of the chosen mode, tables of all modes, and the collection limits measured on the data."""
+
         from dpspec_preprocessing import bounds, tables
         from dpspec_preprocessing.tables import paper_tables, printed_findings
 
@@ -84,7 +84,7 @@ class PreprocessingAudit(dps.Audit):
                 yield bounds.refusal_probability(spec, pipeline, declared.ptr, collection.distance_to_edge(x, pipeline))
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-        """Plan one trial per run, with its repeats, and predict the power."""
+
         from dpspec.stats.attacks import thresholds
         from dpspec_preprocessing.conclusions import predict_checks
 
@@ -116,39 +116,31 @@ class PreprocessingAudit(dps.Audit):
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """Default inputs without accounting modes, tables and most of the threat model, which trials do not read.
-
-        Includes the norm of processed rows if version 0.1.0 used another norm, and therefore another weight or noise.
-        """
+        # Trials read neither accounting modes nor tables nor most of the threat model.
         inputs = kit.select_inputs(
             super().trial_inputs(spec), mechanism_without=_BOUNDS_ONLY, threat_model=("adjacency", "access")
         )
-        norm = _corrected_norm(Declaration.of(inputs["mechanism"]))
-        return inputs if norm is None else dps.FrozenMap({**inputs, "processed_norm": norm})
+        declared = Declaration.of(inputs["mechanism"])
+        private, norm, last = declared.private, declared.processed_norm, declared.steps[-1]
+        if private.takes_gradients:
+            # Version 0.1.0 used norm 1 for the noise of known losses.
+            corrected = private.known_loss and private.lipschitz is None and norm > 1.0
+        else:
+            # Version 0.1.0 used the norm after the last step for a query's weight.
+            corrected = norm != (last.clip if isinstance(last, Scaling) else declared.radius)
+        return dps.FrozenMap({**inputs, "processed_norm": norm}) if corrected else inputs
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-        """Execute the pipeline on a randomly chosen neighbour and score its output."""
+
         from dpspec_preprocessing.attack import run_trials
 
         yield from run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-        """Yield lower bounds with their evidence, the accuracy of the pipeline and the side-channel table."""
+
         from dpspec_preprocessing.conclusions import conclude_trials
 
         yield from conclude_trials(spec, trials)
-
-
-def _corrected_norm(declared: Declaration) -> float | None:
-    """The norm of processed rows if trials depend on it and version 0.1.0 used another norm, else None.
-
-    Version 0.1.0 used the norm after the last step for a query's weight, and 1 for the noise of known losses.
-    """
-    private, norm, last = declared.private, declared.processed_norm, declared.steps[-1]
-    if private.takes_gradients:
-        return norm if private.known_loss and private.lipschitz is None and norm > 1.0 else None
-    taken = last.clip if isinstance(last, Scaling) else declared.radius
-    return norm if norm != taken else None
 
 
 PREPROCESSING = dps.Mechanism(

@@ -39,7 +39,6 @@ class NetworkEngine:
 
     @property
     def batch_size(self) -> int:
-        """Number of records per step."""
         return self.private.records if self.private.kind == "dp-gd" else 1
 
     @property
@@ -56,7 +55,6 @@ class NetworkEngine:
     def execute(
         self, sides: Sequence[Array], y: Array, which: Sequence[int], random: np.random.Generator, tally: NoiseTally
     ) -> Iterator[Array]:
-        """Yield the parameters of the last models of independent runs."""
         shaped = [self._shaped(x) for x in sides]
         for start in range(0, len(which), _TOGETHER):
             some = which[start : start + _TOGETHER]
@@ -72,14 +70,11 @@ class NetworkEngine:
             yield from (_parameters(job.model) for job in jobs)
 
     def count_right(self, output: Array, x: Array, y: Array) -> int:
-        """Number of records whose class has the largest output."""
         model = self._model()
         flat_model.load(model, torch.tensor(output, dtype=torch.float32))
         return round(accuracy(model, self._shaped(x), y, device=self.context.device) * len(x))
 
     def _progress(self, before: int, together: int, runs: int) -> Callable[[int, int], None]:
-        """Progress of all runs, from the steps of the current batch of runs."""
-
         def report(done: int, total: int) -> None:
             records = float(self.batch_size)
             self.context.progress(
@@ -116,13 +111,10 @@ class NetworkEngine:
 
 
 class _NoiseLog(dps.Observer):
-    """Adds the noise that a backend reports to a tally, in units of its declared standard deviation."""
-
     def __init__(self, tally: NoiseTally, std: float, queue: TransferQueue) -> None:
         self._tally, self._std, self._queue = tally, std, queue
 
     def noised(self, step: int, noise: torch.Tensor) -> None:
-        """Add the noise of one step."""
         self._queue.add(self._count, noise.clone())
 
     def _count(self, noise: Array) -> None:

@@ -19,7 +19,6 @@ from dpspec_preprocessing.sensitivity import (
     Step,
     read_step,
     repaired_sensitivity,
-    tested_sensitivity,
 )
 
 #: Neighbour relation: the replaced record and its replacement have the same missing entries.
@@ -56,12 +55,10 @@ class Pipeline:
 
     @property
     def out_radius(self) -> float:
-        """Maximum norm of a processed row."""
         return out_radius(self.steps, self.radius)
 
     @property
     def same_mask(self) -> bool:
-        """Whether the repaired sensitivity requires neighbours with the same missing entries."""
         return isinstance(self.step, Imputation) and self.step.name == "mean" and self.step.same_mask
 
     @property
@@ -80,13 +77,7 @@ class Pipeline:
         return self.private.records if self.repaired is None else min(self.repaired.changed, self.private.records)
 
     def distance(self, sensitivity: Sensitivity) -> float:
-        """The result of :func:`distance_of`; infinite if mu is unknown."""
         return distance_of(self.private, sensitivity) if self.is_smooth else math.inf
-
-    def tested(self) -> Sensitivity:
-        """Sensitivity for pairs with one dataset inside the proposed limit and the other one record beyond it."""
-        assert self.step is not None
-        return tested_sensitivity(self.step, self.collection, self.private.records, self.features, self.radius)
 
 
 def distance_of(m: PrivateMechanism, sensitivity: Sensitivity) -> float:
@@ -121,16 +112,12 @@ class Test(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(kit.Options):
-    """The declared value ``over`` is replaced by each of ``values``."""
-
     over: str
     values: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperTable(kit.Options):
-    """Parameters for a copy of Table 2."""
-
     order: float
     changed: int
     eta: float
@@ -163,7 +150,6 @@ class Declaration(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Declaration:
-        """Read the block ``mechanism``."""
         limits, accounting = block.get("collection") or {}, block.get("accounting", "repaired")
         return cls.fill(
             block,
@@ -175,11 +161,9 @@ class Declaration(kit.Options):
 
     @property
     def processed_norm(self) -> float:
-        """Maximum norm of a processed row."""
         return out_radius(self.steps, self.radius)
 
     def pipeline(self, records: int, features: int) -> Pipeline:
-        """The pipeline for these numbers of records and features."""
         steps, limits, single = self.steps, self.collection, len(self.steps) == 1
         return Pipeline(
             steps=steps,
@@ -193,20 +177,16 @@ class Declaration(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditBlock(kit.Options):
-    """The plugin's keys of ``audit``; None for keys that are not declared."""
-
     repeats: int = 1
     clusters: int | None = None
     members: int | None = None
 
     @property
     def cluster_layout(self) -> tuple[int, int]:
-        """Number of inserted clusters, and of near-duplicates in each."""
         return self.clusters or 5, self.members or 3
 
 
 def claimed_orders(spec: dps.Spec) -> list[float]:
-    """Renyi orders of the claims, ascending."""
     return sorted({float(claim["alpha"]) for claim in spec.claims if claim.kind == "renyi-dp"})
 
 

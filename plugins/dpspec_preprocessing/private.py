@@ -69,14 +69,11 @@ class PrivateMechanism:
         return self.lipschitz == 1.0 and (self.smooth if self.kind in GRADIENT else self.sensitivity) == 1.0
 
     def with_noise_times(self, factor: float) -> PrivateMechanism:
-        """Multiply the noise parameter, for example by the size of a group of records."""
         return replace(self, noise=self.noise * factor)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Private(kit.Options):
-    """The declared block ``private``; None for values that are not declared."""
-
     kind: str
     eps_noise: float = math.nan
     lipschitz: float | None = None
@@ -90,26 +87,25 @@ class Private(kit.Options):
 
     @property
     def step_count(self) -> int:
-        """T; 1 if not declared."""
+
         return 1 if self.steps is None else self.steps
 
     @property
     def takes_gradients(self) -> bool:
-        """Whether the mechanism trains with noisy gradients."""
+
         return self.kind in GRADIENT
 
     @property
     def network(self) -> bool:
-        """Whether the mechanism trains the spec's model, whose gradient constants are unknown."""
+        # The gradient constants of the spec's model are unknown.
         return self.loss == "cross-entropy"
 
     @property
     def known_loss(self) -> bool:
-        """Whether the mechanism trains a linear model with a loss of known constants."""
+
         return self.loss in ("logistic", "squared")
 
     def mechanism(self, records: int, norm: float = 1.0) -> PrivateMechanism:
-        """The mechanism on ``records`` processed rows of l2 norm at most ``norm``."""
         lipschitz, smooth = self.constants(norm)
         return PrivateMechanism(
             kind=self.kind,
@@ -133,24 +129,19 @@ class Private(kit.Options):
         )
 
     def derived_constants(self, norm: float = 1.0) -> tuple[float, float]:
-        """L and mu of the loss for rows of ``norm``; 1 and infinity if unknown."""
-        of_loss = {"logistic": logistic_constants, "squared": squared_constants}.get(self.loss or "")
-        return of_loss(self.theta_radius, max(1.0, norm)) if of_loss else (1.0, math.inf)
+        """L and mu of the loss for ||x|| <= r = max(1, norm) and ||theta|| <= R; 1 and infinity if unknown.
 
-
-def logistic_constants(radius: float, norm: float = 1.0) -> tuple[float, float]:
-    """L and mu of the logistic loss for ||x|| <= r, ||theta|| <= R: r s and s + R r / 4, with s = 1 / (1 + e^(-R r)).
-
-    The gradient is -y g(-y theta x) x, with the logistic function g <= s, whose slope is at most 1 / 4.
-    """
-    steep = 1.0 / (1.0 + math.exp(-radius * norm))
-    return norm * steep, steep + radius * norm / 4.0
-
-
-def squared_constants(radius: float, norm: float = 1.0) -> tuple[float, float]:
-    """L and mu of (theta x - y)^2 / 2 for ||x|| <= r, |y| <= 1, ||theta|| <= R: r (R r + 1) and 2 R r + 1."""
-    reach = radius * norm
-    return norm * (reach + 1.0), 2.0 * reach + 1.0
+        Logistic: the gradient is -y g(-y theta x) x, with the logistic function g <= s = 1 / (1 + e^(-R r)), whose
+        slope is at most 1 / 4: r s and s + R r / 4. Squared, with |y| <= 1: r (R r + 1) and 2 R r + 1.
+        """
+        norm = max(1.0, norm)
+        reach = self.theta_radius * norm
+        if self.loss == "logistic":
+            steep = 1.0 / (1.0 + math.exp(-reach))
+            return norm * steep, steep + reach / 4.0
+        if self.loss == "squared":
+            return norm * (reach + 1.0), 2.0 * reach + 1.0
+        return 1.0, math.inf
 
 
 #: Maximum order of sampled gradients, because the sum has as many terms as the order.
@@ -245,7 +236,7 @@ _NODES, _REACH, _ROUNDS = 161, 16.0, 8
 
 
 def smooth_divergence(m: PrivateMechanism, order: float, tau: float) -> float:
-    """The smooth bound on the divergence of the pipeline at distance ``tau``."""
+
     if m.kind == "laplace":
         return repaired_rdp(m.with_noise_times(1.0 + m.reach * tau), order)
     if m.kind == "exponential":
@@ -270,7 +261,7 @@ def group_divergence(m: PrivateMechanism, order: float, changed: float) -> float
 
 
 def repaired_divergence(m: PrivateMechanism, order: float, tau: float | None, changed: float) -> float:
-    """The minimum of the smooth bound and the group bound."""
+
     by_group = group_divergence(m, order, changed)
     return by_group if tau is None or math.isinf(tau) else min(smooth_divergence(m, order, tau), by_group)
 

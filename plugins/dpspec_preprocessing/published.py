@@ -17,6 +17,7 @@ from dpspec_preprocessing.sensitivity import (
     Projection,
     Sensitivity,
     Step,
+    mean_same_mask,
     median,
     one_record_of_regression,
     trimmed_mean,
@@ -114,9 +115,9 @@ def table_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
         return None
     if name == "mean" and "max_missing_rows" in limits:
         missing = int(limits["max_missing_rows"])
-        return Sensitivity(missing, mean_printed(records, missing))
-    if isinstance(step, Merging) and "max_cluster" in limits:
-        return Sensitivity(clusters_printed(int(limits["max_cluster"])), 1.0 if step.drops else step.eta)
+        return Sensitivity(missing, mean_same_mask(records - missing))  # Corollary 4
+    if isinstance(step, Merging) and "max_cluster" in limits:  # Proposition 3: twice the largest good cluster
+        return Sensitivity(2.0 * int(limits["max_cluster"]), 1.0 if step.drops else step.eta)
     if name == "pca" and "min_eigengap" in limits and records >= PRINTED_RECORDS:
         return Sensitivity(records, PRINTED_PCA / float(limits["min_eigengap"]) / records)
     return None
@@ -165,16 +166,6 @@ def refutation(pipeline: Pipeline, method: str) -> str | None:
     if pipeline.step_name == "mean":
         return None if pipeline.same_mask else REFUTED["impute-any"]
     return REFUTED.get(str(pipeline.step_name))
-
-
-def mean_printed(records: int, missing: int, radius: float = 1.0) -> float:
-    """Corollary 4: 2 R / (n - p)."""
-    return 2.0 * radius / (records - missing)
-
-
-def clusters_printed(cluster: int) -> float:
-    """Proposition 3: 2 max |B| over good clusters B."""
-    return 2.0 * cluster
 
 
 def pca_printed(gap: float, records: int) -> Sensitivity:

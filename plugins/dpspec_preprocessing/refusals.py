@@ -55,7 +55,6 @@ _MIN_EXECUTIONS = 16
 
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Errors that prevent the audit of the spec, and warnings about vacuous bounds."""
     declared = Declaration.of(spec.mechanism.options)
     first = [*_threat_model(spec), *_steps(spec, facts), *_private(spec, facts), *_impossible_limits(declared, facts)]
     yield from first
@@ -209,7 +208,6 @@ def _impossible_limits(declared: Declaration, facts: dps.Facts) -> Iterator[dps.
 
 
 def _accounting(spec: dps.Spec, facts: dps.Facts, pipeline: Pipeline) -> Iterator[dps.Diagnostic]:
-    """Refuse specs that the chosen published formula does not cover, and warn that it proves nothing."""
     if spec.mechanism.get("accounting") == OLD_REPAIRED:
         yield _warning(f"accounting: {OLD_REPAIRED} is the former name of repaired", _ACCOUNTING, f"write {_REPAIRED}")
     mode, m, tabled = Declaration.of(spec.mechanism.options).accounting, pipeline.private, table_2_sensitivity(pipeline)
@@ -243,7 +241,6 @@ def _accounting(spec: dps.Spec, facts: dps.Facts, pipeline: Pipeline) -> Iterato
 
 
 def _test(spec: dps.Spec, pipeline: Pipeline, delta: float) -> Iterator[dps.Diagnostic]:
-    """Refuse propose-test-release without a known distance to the collection's edge or repaired accounting."""
     path = ("mechanism", "ptr")
     if pipeline.step_name not in TESTABLE or pipeline.repaired is None:
         yield kit.unsupported(
@@ -267,7 +264,6 @@ def _test(spec: dps.Spec, pipeline: Pipeline, delta: float) -> Iterator[dps.Diag
 
 
 def _private(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Refuse keys that do not apply, missing or invalid constants, and unsupported training."""
     declared, block = Declaration.of(spec.mechanism.options), spec.mechanism["private"]
     private = declared.private
     kind, gradient, sampled = private.kind, private.takes_gradients, private.kind == "sgd-sampled"
@@ -367,7 +363,6 @@ def _training(declared: Declaration, facts: dps.Facts) -> Iterator[dps.Diagnosti
 
 
 def _attack(spec: dps.Spec, audit: dps.AuditOptions, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Errors that prevent the attack of a spec with an audit."""
     declared, options = Declaration.of(spec.mechanism.options), AuditBlock.of(audit.options)
     private, step, n = declared.private, declared.steps[0], facts.records
     if audit.method != "many-run":

@@ -35,7 +35,6 @@ class Merging:
 
     @property
     def drops(self) -> bool:
-        """Whether merged records become zero."""
         return self.name == "deduplicate"
 
 
@@ -108,11 +107,11 @@ def repaired_sensitivity(
         return None
     match step:
         case Projection():
-            return (affine_pca if step.affine else pca)(float(collection["min_eigengap"]), records, radius)
+            return pca(float(collection["min_eigengap"]), records, radius, affine=step.affine)
         case Scaling():
             return scaling(float(collection["min_std"]), records, radius)
         case Merging():
-            return _merged(step, int(collection["max_ball"]), records, radius)
+            return merging(step, int(collection["max_ball"]), records, radius)
     missing_in_row = int(collection.get("max_missing_in_row", features))
     spread, observed = float(collection.get("max_spread", 0.0)), int(collection.get("min_observed", 0))
     missing = int(collection["max_missing_rows"])
@@ -133,8 +132,9 @@ def repaired_sensitivity(
     return Sensitivity(float(missing), min(2.0 * radius, moved))
 
 
-def _merged(step: Merging, ball: int, records: int, radius: float) -> Sensitivity:
-    return Sensitivity(min(float(records), clusters(ball)), radius if step.drops else 2.0 * step.eta)
+def merging(step: Merging, ball: int, records: int, radius: float = 1.0) -> Sensitivity:
+    """2 N_4, with ``ball`` records within 8 eta of a record: both records change only records within 4 eta."""
+    return Sensitivity(min(float(records), 2.0 * ball), radius if step.drops else 2.0 * step.eta)
 
 
 def mean_same_mask(observed: int, radius: float = 1.0) -> float:
@@ -185,24 +185,16 @@ def one_record_of_regression(smallest: float, largest: float) -> float:
     return largest**2 / ((largest + 1.0) * smallest**2) + 1.0 / smallest
 
 
-def clusters(ball: int) -> float:
-    """2 N_4, with ``ball`` records within 8 eta of a record: both records change only records within 4 eta."""
-    return 2.0 * ball
-
-
-def pca(gap: float, records: int, radius: float = 1.0) -> Sensitivity:
+def pca(gap: float, records: int, radius: float = 1.0, *, affine: bool = False) -> Sensitivity:
     """Projection onto the first k principal directions: Delta_2 = R min(1, e / (gap - e)) with e = 4 R^2 / n.
 
     The covariances differ by (a a^T - b b^T) / n with ||a||, ||b|| <= 2 R, hence by at most e in norm. Then use
-    Davis-Kahan.
+    Davis-Kahan with the gap of either one. The affine map x -> A A^T (x - mean) + mean has twice the displacement, plus
+    2 R / n for the mean.
     """
     e = 4.0 * radius**2 / records
-    return Sensitivity(records, radius * (min(1.0, e / (gap - e)) if gap > 2.0 * e else 1.0))
-
-
-def affine_pca(gap: float, records: int, radius: float = 1.0) -> Sensitivity:
-    """The map x -> A A^T (x - mean) + mean: twice the displacement of the projection, plus 2 R / n for the mean."""
-    return Sensitivity(records, 2.0 * pca(gap, records, radius).moved + 2.0 * radius / records)
+    moved = radius * (e / (gap - e) if gap > 2.0 * e else 1.0)
+    return Sensitivity(records, 2.0 * moved + 2.0 * radius / records if affine else moved)
 
 
 def scaling(min_std: float, records: int, radius: float = 1.0) -> Sensitivity:
@@ -230,13 +222,10 @@ def refusal_probability(distance: float, epsilon: float, delta: float) -> float:
 def tested_sensitivity(
     step: Step, collection: Mapping[str, Any], records: int, features: int, radius: float
 ) -> Sensitivity:
-    """Sensitivity for pairs with one dataset inside the proposed limit and the other one record beyond it."""
     if isinstance(step, Projection):
-        e, gap = 4.0 * radius**2 / records, float(collection["min_eigengap"])
-        moved = radius * min(1.0, e / (gap - e))
-        return Sensitivity(records, 2.0 * moved + 2.0 * radius / records if step.affine else moved)
+        return pca(float(collection["min_eigengap"]), records, radius, affine=step.affine)
     if isinstance(step, Merging):
-        return _merged(step, int(collection["max_ball"]) + 1, records, radius)
+        return merging(step, int(collection["max_ball"]) + 1, records, radius)
     missing = int(collection["max_missing_rows"])
     observed = records - missing - 1
     if observed < 2:

@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -41,47 +41,39 @@ _SAMPLE, _SPARSE = 256, 1.0 / 64.0
 _MANY = 1 << 14
 
 
-class Finder(Protocol):
-    """Fixed-radius search among records (n, d) with weights (n,)."""
-
-    def weights_within(self, radius: float) -> Array:
-        """Total weight of the records within ``radius`` of each record, itself included, shape (n,)."""
-
-    def within(self, rows: Array, radius: float) -> list[Array]:
-        """Ascending indices of the records within ``radius`` of each of ``rows``."""
-
-
-def choose_finder(x: Array, weight: Array, radius: float, device: str = "cpu") -> Finder:
-    """Select the search algorithm for records (n, d), their largest radius and the device."""
-    if x.shape[1] <= TREE_FEATURES:
+def choose_finder(x: Array, weight: Array, radius: float, device: str = "cpu") -> Tree | Products:
+    """Select the search among records (n, d) of weights (n,), for their largest radius and the device."""
+    if x.shape[1] <= TREE_FEATURES or (device == "cpu" and Tree(x, weight).sparse(radius)):
         return Tree(x, weight)
-    if device == "cpu":
-        tree = Tree(x, weight)
-        if tree.sparse(radius):
-            return tree
     return Products(x, weight, device)
 
 
 class Tree:
-    """A k-d tree, on the first principal directions for many features."""
+    """Fixed-radius search by a k-d tree, on the first principal directions for many features.
+
+    ``weights_within``: total weight of the records within ``radius`` of each record, itself included, shape (n,).
+    ``within``: ascending indices of the records within ``radius`` of each of ``rows``.
+    """
 
     def __init__(self, x: Array, weight: Array) -> None:
         from scipy.spatial import cKDTree
 
         self._x, self._weight = x, weight
         self._exact = x.shape[1] <= TREE_FEATURES
-        self._places = x if self._exact else _leading(x)
+        self._places = x
+        if not self._exact:
+            centred = x - x.mean(axis=0)
+            self._places = centred @ np.linalg.eigh(centred.T @ centred)[1][:, -TREE_FEATURES:]
         self._tree = cKDTree(self._places)
         self._workers = -1 if len(x) > _MANY else 1
 
     def sparse(self, radius: float) -> bool:
-        """Whether neighbourhoods along the first principal directions are small."""
         n = len(self._x)
         some = self._places[:: max(1, n // _SAMPLE)]
         return float(self._tree.query_ball_point(some, radius, return_length=True).mean()) <= max(8.0, _SPARSE * n)
 
     def weights_within(self, radius: float) -> Array:
-        """See :class:`Finder`. An exact tree counts records, and pairs add the weight of duplicates; else all pairs."""
+        # An exact tree counts records, and pairs add the weight of duplicates; else all pairs are measured.
         counts = np.asarray(
             self._tree.query_ball_point(self._places, self._reach(radius), return_length=True, workers=self._workers)
         )
@@ -93,7 +85,7 @@ class Tree:
         return np.rint(total).astype(np.int64)
 
     def within(self, rows: Array, radius: float) -> list[Array]:
-        """See :class:`Finder`. Candidates of an inexact tree are measured again."""
+
         counts = self._tree.query_ball_point(
             self._places[rows], self._reach(radius), return_length=True, workers=self._workers
         )
@@ -124,7 +116,7 @@ class Tree:
 
 
 class Products:
-    """Blocked products of centered rows on a device."""
+    """The search of :class:`Tree` by blocked products of centered rows on a device; the CPU adds borderline pairs."""
 
     def __init__(self, x: Array, weight: Array, device: str) -> None:
         import torch
@@ -142,7 +134,7 @@ class Products:
         self._block = max(1, _PRODUCTS // max(1, len(x)))
 
     def weights_within(self, radius: float) -> Array:
-        """See :class:`Finder`. Sums on the device; borderline pairs are added on the CPU."""
+
         total = np.zeros(len(self._x))
         for start in range(0, len(self._x), self._block):
             rows = np.arange(start, min(len(self._x), start + self._block))
@@ -153,7 +145,7 @@ class Products:
         return np.rint(total).astype(np.int64)
 
     def within(self, rows: Array, radius: float) -> list[Array]:
-        """See :class:`Finder`. Borderline pairs are added on the CPU."""
+
         neighbours: list[Array] = []
         for start in range(0, len(rows), self._block):
             some = rows[start : start + self._block]
@@ -185,13 +177,6 @@ class Products:
             inside = _distances(self._x[a], self._x[b]) <= radius
             close.append((a[inside], b[inside]))
         return sure, close
-
-
-def _leading(x: Array) -> Array:
-    """Coordinates of rows along the first principal directions, shape (n, 15)."""
-    centred = x - x.mean(axis=0)
-    vectors = np.linalg.eigh(centred.T @ centred)[1]
-    return np.asarray(centred @ vectors[:, -TREE_FEATURES:], dtype=np.float64)
 
 
 def _distances(first: Array, second: Array) -> Array:
@@ -243,19 +228,10 @@ class Neighbourhoods:
         return np.asarray(self._finder.weights_within(radius)[self._which], dtype=np.int64)
 
     def good_clusters(self, eta: float) -> Clusters:
-        """Find the good clusters at distance eta."""
         near, wide = self._finder.weights_within(eta), self._finder.weights_within(3.0 * eta)
         centres = near == wide
-        keeper = self._keepers(near, centres, eta)[self._which]
-        representative = np.where(keeper < 0, np.arange(len(keeper)), keeper)
-        return Clusters(centres[self._which], representative, int(near[centres].max(initial=1)))
-
-    def _keepers(self, near: Array, centres: Array, eta: float) -> Array:
-        """Representative of each distinct row, the first center of its cluster; -1 outside of clusters.
-
-        Any center finds its whole cluster. Batches of centers are drawn in random order, with at most as many results
-        as there are rows, so that few clusters are searched twice.
-        """
+        # Any center finds its whole cluster, whose first center keeps it. Batches of centers are drawn in random order,
+        # with at most as many results as there are rows, so that few clusters are searched twice.
         keeper, unassigned = np.full(len(near), -1), centres & (near > 1)
         random = np.random.default_rng(0)
         while unassigned.any():
@@ -264,11 +240,11 @@ class Neighbourhoods:
             for inside in self._finder.within(some, eta):
                 keeper[inside] = self._first[inside[centres[inside]]].min()
                 unassigned[inside] = False
-        return keeper
+        representative = np.where(keeper[self._which] < 0, np.arange(len(self._which)), keeper[self._which])
+        return Clusters(centres[self._which], representative, int(near[centres].max(initial=1)))
 
 
 def find_good_clusters(x: Array, eta: float, device: str = "cpu") -> Clusters:
-    """The good clusters of records (n, d)."""
     return Neighbourhoods(x, 3.0 * eta, device).good_clusters(eta)
 
 
@@ -315,12 +291,14 @@ def fit_step(x: Array, step: Step, radius: float = 1.0, device: str = "cpu") -> 
         fill = fit_imputation(x, step.name, step.trim)
         return lambda rows: clip_rows(fill(rows), radius)
     if isinstance(step, Merging):
-        merge, eta = deduplicate if step.drops else quantise, step.eta
-        return lambda rows: merge(rows, eta, device) if rows is x else rows
+        merge = deduplicate if step.drops else quantise
+        return lambda rows: merge(rows, step.eta, device) if rows is x else rows
     if isinstance(step, Projection):
         return fit_projection(x, step.components, affine=step.affine)
-    scale, clip = fit_standardisation(x), step.clip
-    return lambda rows: clip_rows(scale(rows), clip)
+    from sklearn.preprocessing import StandardScaler
+
+    scaler, clip = StandardScaler().fit(x), step.clip
+    return lambda rows: clip_rows(np.asarray(scaler.transform(rows), dtype=np.float64), clip)
 
 
 def fit_imputation(x: Array, by: str, trim: int = 0) -> Map:
@@ -380,20 +358,15 @@ def fit_projection(x: Array, k: int, *, affine: bool = False) -> Map:
     return lambda rows: np.asarray((rows - centre) @ v.T @ v + centre, dtype=np.float64)
 
 
-def fit_standardisation(x: Array) -> Map:
-    """Fit (x - mean) / std per feature, with the population standard deviation."""
-    from sklearn.preprocessing import StandardScaler
-
-    model = StandardScaler().fit(x)
-    return lambda rows: np.asarray(model.transform(rows), dtype=np.float64)
-
-
 def clip_rows(x: Array, radius: float) -> Array:
-    """Scale longer rows down to norm ``radius``: 1-Lipschitz and per record, so without privacy cost."""
-    norms = np.linalg.norm(x, axis=1)
-    with np.errstate(divide="ignore"):
-        scale = np.minimum(1.0, radius / norms)
-    return np.asarray(x * np.where(np.isfinite(scale), scale, 1.0)[:, None], dtype=np.float64)
+    """Scale longer rows down to norm ``radius``: 1-Lipschitz and per record, so without privacy cost.
+
+    Missing values count as 0 in the norm.
+    """
+    norms = np.sqrt(np.nansum(np.square(x), axis=1))
+    scale, beyond = np.ones(len(x)), norms > radius
+    scale[beyond] = radius / norms[beyond]
+    return np.asarray(x * scale[:, None], dtype=np.float64)
 
 
 def moved_distance(first: Array, second: Array) -> tuple[int, float, float]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import dpspec.contract as dps
@@ -45,7 +45,7 @@ from dpspec_preprocessing.published import (
     theorem_2_divergence,
     theorem_2_sensitivity,
 )
-from dpspec_preprocessing.sensitivity import Merging, Sensitivity, clusters, mean_same_mask, pca
+from dpspec_preprocessing.sensitivity import Merging, Sensitivity, mean_same_mask, merging, pca
 
 #: Accounting methods of this module with their source.
 SOURCES = {
@@ -54,13 +54,34 @@ SOURCES = {
 }
 
 
+#: The steps that merge near-duplicates, and the entries that Table 2 lacks: mechanism, and whether for a projection.
+_MERGING: Final = ("deduplicate", "quantise")
+_NOT_TABLED: Final = (("sgd-sampled", False), ("sgd-iterated", True))
+
+
 def printed_findings(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
     """Findings of the chosen mode at the deltas and orders of claims, and along a curve of deltas."""
     method = Declaration.of(spec.mechanism.options).accounting
-    for delta in bounded_deltas(spec):
-        yield _finding(spec, pipeline, method, printed_epsilon(pipeline, method, delta), {"delta": delta})
-    for order in claimed_orders(spec):
-        yield _finding(spec, pipeline, method, printed_divergence(pipeline, method, order), {"alpha": order})
+    why = refutation(pipeline, method)
+    values: list[tuple[dict[str, float], float]] = [
+        *(({"delta": delta}, printed_epsilon(pipeline, method, delta)) for delta in bounded_deltas(spec)),
+        *(({"alpha": order}, printed_divergence(pipeline, method, order)) for order in claimed_orders(spec)),
+    ]
+    for at, value in values:
+        yield dps.Finding(
+            quantity="epsilon",
+            value=math.inf if math.isnan(value) else value,
+            bound="upper",
+            rigor="approximate",
+            at=dps.FrozenMap(at),
+            scope=bound_scope(
+                spec, pipeline.private, data="collection", neighbours=SAME_MASK if pipeline.same_mask else "all"
+            ),
+            method=method,
+            source=SOURCES[method],
+            assumptions=(*ASSUMPTIONS, COLLECTION),
+            printed=dps.Printed(refuted=why is not None, reason=why or "as published, not corrected"),
+        )
 
 
 def printed_epsilon(pipeline: Pipeline, method: str, delta: float) -> float:
@@ -82,99 +103,47 @@ def printed_divergence(pipeline: Pipeline, method: str, order: float) -> float:
             return math.nan
         return theorem_2_divergence(m, order, distance_of(m, sensitivity), changed)
     sensitivity = table_2_sensitivity(pipeline)
-    projects = pipeline.step_name == "pca"
-    if sensitivity is None or not m.unit or (m.kind, projects) in (("sgd-sampled", False), ("sgd-iterated", True)):
+    if sensitivity is None or not m.unit or (m.kind, pipeline.step_name == "pca") in _NOT_TABLED:
         return math.nan
     return table_2_divergence(m, order, sensitivity.tau, changed)
 
 
-def _finding(spec: dps.Spec, pipeline: Pipeline, method: str, value: float, at: dict[str, float]) -> dps.Finding:
-    why = refutation(pipeline, method)
-    neighbours = SAME_MASK if pipeline.same_mask else "all"
-    return dps.Finding(
-        quantity="epsilon",
-        value=math.inf if math.isnan(value) else value,
-        bound="upper",
-        rigor="approximate",
-        at=dps.FrozenMap(at),
-        scope=bound_scope(spec, pipeline.private, data="collection", neighbours=neighbours),
-        method=method,
-        source=SOURCES[method],
-        assumptions=(*ASSUMPTIONS, COLLECTION),
-        printed=dps.Printed(refuted=why is not None, reason=why or "as published, not corrected"),
-    )
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of Table 2.
-
-    Attributes:
-        name: The pre-processing.
-        changed: Delta_inf.
-        tabled: x in the table.
-        tau: Distance for Theorem 2.
-        proved: Sensitivity of the repaired bound.
-    """
-
-    name: str
-    changed: int
-    tabled: float
-    tau: float
-    proved: Sensitivity
-
-    @property
-    def is_projection(self) -> bool:
-        """Whether this is the last column, which has other mechanisms."""
-        return self.name == "pca"
-
-    @property
-    def status(self) -> str:
-        """Status of the published column."""
-        why = REFUTED.get(self.name)
-        if why is not None:
-            return f"printed and theorem2 are refuted: {why}"
-        if self.is_projection:
-            return "printed holds, and is loose"
-        return "printed holds for neighbours with the same missing values"
-
-
 def paper_tables(stated: PaperTable, records: int, noise: float) -> Iterator[dps.Series]:
     """Table 2 at one order with constants of 1, one series per column."""
-    p, eta, gap = stated.changed, stated.eta, stated.eigengap
-    ball = min(float(records), clusters(stated.ball))
-    each = 2.0 / (records - p)
-    columns = (
-        Column("deduplicate", p, p, p, Sensitivity(ball, 1.0)),
-        Column("quantise", p, p * eta, p * eta, Sensitivity(ball, 2.0 * eta)),
-        Column("impute-mean", p, p * each, p * each, Sensitivity(p, mean_same_mask(records - p))),
-        Column("pca", records, PRINTED_PCA / gap, pca_printed(gap, records).tau, pca(gap, records)),
-    )
-    order, steps = stated.order, stated.steps
-    for column in columns:
-        rows = (_paper_row(column, order, kind, noise, records, steps) for kind in KINDS)
+    p, eta, gap, order = stated.changed, stated.eta, stated.eigengap, stated.order
+    each = mean_same_mask(records - p)
+    repaired = {name: merging(Merging(name=name, eta=eta), stated.ball, records) for name in _MERGING}
+    #: By pre-processing: x in the table, tau of Theorem 2, and the sensitivity of the repaired bound.
+    columns: dict[str, tuple[float, float, Sensitivity]] = {
+        "deduplicate": (p, p, repaired["deduplicate"]),
+        "quantise": (p * eta, p * eta, repaired["quantise"]),
+        "impute-mean": (p * each, p * each, Sensitivity(p, each)),
+        "pca": (PRINTED_PCA / gap, pca_printed(gap, records).tau, pca(gap, records)),
+    }
+    for name, (tabled, tau, proved) in columns.items():
+        changed = 0.0 if name == "pca" else float(p)
+        rows: list[tuple[dps.Json, ...]] = []
+        for kind in KINDS:
+            m = PrivateMechanism(kind=kind, noise=noise, records=records, steps=stated.steps, factor=4.0)
+            printed = (math.nan, math.nan)
+            if (kind, name == "pca") not in _NOT_TABLED:
+                printed = table_2_divergence(m, order, tabled, changed), theorem_2_divergence(m, order, tau, changed)
+            smooth = repaired_divergence(m, order, distance_of(m, proved), proved.changed)
+            group = group_divergence(m, order, proved.changed)
+            rows.append((kind, repaired_divergence(m, order, None, 0.0), *printed, smooth, group))
+        status = "printed holds for neighbours with the same missing values"
+        if name in REFUTED:
+            status = f"printed and theorem2 are refuted: {REFUTED[name]}"
+        elif name == "pca":
+            status = "printed holds, and is loose"
         yield kit.series(
-            f"table-2-{column.name}",
-            f"Table 2, {column.name}: Renyi divergence at order {order:g}",
+            f"table-2-{name}",
+            f"Table 2, {name}: Renyi divergence at order {order:g}",
             kit.columns_of(("mechanism", "ignored", "printed", "theorem2", "repaired", "group"), rows),
             rigor="approximate",
-            source=f"{PAPER}, Table 2 (Theorem 16); {column.status}",
+            source=f"{PAPER}, Table 2 (Theorem 16); {status}",
             upper=["repaired", "group"],
         )
-
-
-def _paper_row(column: Column, order: float, kind: str, noise: float, records: int, steps: int) -> tuple[dps.Json, ...]:
-    changed = 0.0 if column.is_projection else float(column.changed)
-    m = PrivateMechanism(kind=kind, noise=noise, records=records, steps=steps, factor=4.0)
-    in_table = (kind, column.is_projection) not in (("sgd-sampled", False), ("sgd-iterated", True))
-    return (
-        kind,
-        repaired_divergence(m, order, None, 0.0),
-        table_2_divergence(m, order, column.tabled, changed) if in_table else math.nan,
-        theorem_2_divergence(m, order, column.tau, changed) if in_table else math.nan,
-        repaired_divergence(m, order, distance_of(m, column.proved), column.proved.changed),
-        group_divergence(m, order, column.proved.changed),
-    )
 
 
 #: Rigor of every table: rows mix theorems, printed numbers and values that are not bounds.
@@ -203,7 +172,6 @@ STEP_TITLES = {
 
 
 def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
-    """Epsilon by every method at every claimed delta, the cost of pre-processing, and the status of the method."""
     declared = Declaration.of(spec.mechanism.options)
 
     def rows() -> Iterator[tuple[dps.Json, ...]]:
@@ -232,13 +200,14 @@ def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
 
 
 def order_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
-    """Renyi divergence by every method against the order."""
     declared = Declaration.of(spec.mechanism.options)
     rows = (
         (order, value, _label(pipeline, method))
         for method in _methods(declared)
         for order in declared.orders
-        if math.isfinite(value := divergence_by(pipeline, method, order))
+        if math.isfinite(
+            value := (printed_divergence if method in SOURCES else proved_divergence)(pipeline, method, order)
+        )
     )
     return kit.series(
         "divergence-by-order",
@@ -255,7 +224,6 @@ def order_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
 
 
 def constants_series(declared: Declaration, pipeline: Pipeline) -> dps.Series:
-    """The noise and the constants of the private mechanism, and their origin."""
     m, private = pipeline.private, declared.private
     of_loss = f"{private.loss} loss, record norm {declared.processed_norm:g}" if private.known_loss else "default"
     rows: list[tuple[dps.Json, ...]] = []
@@ -283,7 +251,6 @@ def constants_series(declared: Declaration, pipeline: Pipeline) -> dps.Series:
 
 
 def sensitivity_series(pipeline: Pipeline) -> dps.Series:
-    """Number of changed records, displacement of each, tau, and tau in units of one replaced record."""
     sensitivities = {
         "repaired": pipeline.repaired,
         "theorem2": theorem_2_sensitivity(pipeline),
@@ -313,7 +280,6 @@ def sensitivity_series(pipeline: Pipeline) -> dps.Series:
 
 
 def sweep_series(spec: dps.Spec, pipeline: Pipeline, sweep: Sweep) -> dps.Series:
-    """Epsilon by every method for each value of the sweep."""
     declared, over, delta = Declaration.of(spec.mechanism.options), sweep.over, kit.claimed_deltas(spec)[-1]
     step = STEP_TITLES.get(str(pipeline.step_name), "a chain")
     swept = [(value, _with_value(declared, pipeline, over, value)) for value in sweep.values]
@@ -338,7 +304,6 @@ def sweep_series(spec: dps.Spec, pipeline: Pipeline, sweep: Sweep) -> dps.Series
 
 
 def measured_series(pipeline: Pipeline, measured: Mapping[str, float]) -> dps.Series:
-    """Declared limits and the values measured on the data, for the owner of the data."""
     rows = ((key, pipeline.collection.get(key), measured[key]) for key in sorted(measured))
     return kit.series(
         "measured",
@@ -351,13 +316,8 @@ def measured_series(pipeline: Pipeline, measured: Mapping[str, float]) -> dps.Se
 
 
 def epsilon_by(pipeline: Pipeline, method: str, delta: float) -> float:
-    """Epsilon at ``delta`` by one accounting method; NaN if the method does not apply."""
+    """NaN if the method does not apply."""
     return (printed_epsilon if method in SOURCES else proved_epsilon)(pipeline, method, delta)
-
-
-def divergence_by(pipeline: Pipeline, method: str, order: float) -> float:
-    """Renyi divergence at ``order`` by one accounting method; NaN if the method does not apply."""
-    return (printed_divergence if method in SOURCES else proved_divergence)(pipeline, method, order)
 
 
 def _methods(declared: Declaration) -> list[str]:
@@ -387,12 +347,10 @@ def _with_value(declared: Declaration, pipeline: Pipeline, over: str, value: flo
 
 
 def _label(pipeline: Pipeline, method: str) -> str:
-    """Label of a line; refuted methods are marked."""
     return METHOD_TITLES[method] + (" (refuted)" if _status(pipeline, method) == "refuted" else "")
 
 
 def _source(spec: dps.Spec, pipeline: Pipeline) -> str:
-    """The paper, and the reason if its printed values are refuted."""
     refuted = [
         method for method in _methods(Declaration.of(spec.mechanism.options)) if _status(pipeline, method) == "refuted"
     ]

@@ -14,13 +14,14 @@ from support.elsewhere import State
 from dpspec.contract import DataError, Finding, FrozenMap, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Noticed, Progressed, StageStarted
+from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.results.result import Result
 from dpspec.engine.running import bounding
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError, UsageError
-from dpspec.executors import processes
+from dpspec.executors import Message, PartialResult, processes
 from dpspec.json_records import write
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
@@ -227,21 +228,18 @@ def test_a_selection_is_bounded_where_its_cells_are_known(
     specs = load_specs([Path(__file__).parents[2] / "specs" / "tuning.yaml"], catalog).specs
     names = [spec.name for spec in specs if spec.mechanism.kind == "selection"]
     assert names
-    monkeypatch.setattr(bounding.Bounding, "_compute_here", counted(here := []))
+    here: list[str] = []
+    bound = bounding.bound
+
+    def counted(prepared: Prepared, *given: Any, **options: Any) -> Any:
+        here.append(prepared.spec.name)
+        return bound(prepared, *given, **options)
+
+    monkeypatch.setattr(bounding, "bound", counted)
     run(specs, catalog, store=Store(tmp_path), options=ELSEWHERE, train=False)
     assert set(names) <= set(here)
     assert not set(names) & set(state.tasks)
     assert state.tasks
-
-
-def counted(names: list[str]) -> Any:
-    computes = bounding.Bounding._compute_here
-
-    def compute_here(self: Any, number: int, **options: Any) -> None:
-        names.append(self._audits[number].spec.name)
-        computes(self, number, **options)
-
-    return compute_here
 
 
 @pytest.mark.ci
@@ -257,13 +255,14 @@ def test_processes_find_for_every_mechanism_what_this_one_does(tmp_path: Path, m
             file.write("matrix: {audit.seed: [1, 2]}\n")
     specs = load_specs(files, catalog).specs
     by_workers: list[str] = []
-    take = bounding.Bounding._take
+    handle = bounding.Bounding._handle
 
-    def taken(self: Any, number: int, computed: Any) -> None:
-        by_workers.append(specs[number].name)
-        take(self, number, computed)
+    def handled(self: Any, message: Message) -> None:
+        if isinstance(message, PartialResult):
+            by_workers.append(specs[message.task].name)
+        handle(self, message)
 
-    monkeypatch.setattr(bounding.Bounding, "_take", taken)
+    monkeypatch.setattr(bounding.Bounding, "_handle", handled)
     results = []
     for workers in (1, 2):
         options = RunOptions(executor="local", workers=workers, device="cpu")

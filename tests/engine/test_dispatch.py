@@ -10,7 +10,7 @@ import pytest
 
 from dpspec.contract import FrozenMap, Trial
 from dpspec.contract.events import Event, Noticed
-from dpspec.engine.running.dispatch import Dispatcher, QueuedChunk
+from dpspec.engine.running.dispatch import QueuedChunk, dispatch
 from dpspec.engine.running.tasks import AuditTask
 from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.executors import Message, PartialResult, Resources, Task, TaskFinished, WorkerLost
@@ -67,7 +67,7 @@ def test_a_lost_piece_that_nobody_asks_for_is_let_go(decided: bool) -> None:
         if decided:
             second.missing.clear()
 
-    Dispatcher(pool, on_trial=hear, on_error=failed, emit=told.append).run([first, second])
+    dispatch(pool, [first, second], on_trial=hear, on_error=failed, emit=told.append)
     assert heard == ([0] if decided else [0, 1])
     assert not pool.said
     notices = [event.message for event in told if isinstance(event, Noticed)]

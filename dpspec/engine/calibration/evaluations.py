@@ -20,10 +20,9 @@ from dpspec.engine.judging.evidence_weight import claim_scope, proving_findings
 from dpspec.engine.judging.inequalities import statement
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
-from dpspec.engine.preparing.checked_providers import audit_of
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.outcome_assumptions import with_constants, with_initial_weights
-from dpspec.engine.preparing.prepare import Prepared, data_unreadable, prepare
+from dpspec.engine.preparing.prepare import Prepared, audit_of, data_unreadable, prepare
 from dpspec.engine.results.result import Verdict
 from dpspec.errors import SpecError, UsageError
 from dpspec.language.load import from_document
@@ -52,7 +51,6 @@ class ValidIntegers:
     listed: tuple[int, ...] = ()
 
     def value(self, index: float) -> float:
-        """The value at an index."""
         return float(self.listed[int(index)]) if self.listed else index * self.step
 
     def index(self, value: float) -> float:
@@ -62,7 +60,6 @@ class ValidIntegers:
         return value if self.step == 1 else float(-(-value // self.step))
 
     def limits(self, low: float, high: float) -> tuple[float, float]:
-        """The first and the last index of a range of values, both ends included."""
         if self.listed:
             return 0.0, float(len(self.listed) - 1)
         return self.index(low), high if self.step == 1 else float(high // self.step)
@@ -71,19 +68,11 @@ class ValidIntegers:
 def valid_integers(
     start: int, low: float, high: float, is_valid: Callable[[int], bool], document: Json
 ) -> ValidIntegers:
-    """Find the gaps in the valid values around ``start``, which is valid.
+    """The gaps in the valid values around ``start``, which is valid.
 
-    Args:
-        start: A valid value.
-        low: The smallest value that is tested.
-        high: The largest one.
-        is_valid: Whether the spec is valid with a value.
-        document: The part of the spec whose integers the value may have to divide.
-
-    Returns:
-        The valid divisors of an integer of the document, if ``start`` divides it, and if the nearest integers and the
-        first multiples of ``start`` that do not are invalid. Otherwise the multiples of the smallest divisor of
-        ``start`` whose steps from ``start`` are valid.
+    If ``start`` divides an integer of the document, and the nearest integers and first multiples that do not divide it
+    are invalid: its valid divisors. Otherwise the multiples of the smallest divisor of ``start`` whose steps from
+    ``start`` are valid.
     """
 
     def fits(value: int) -> bool:
@@ -108,14 +97,13 @@ def valid_integers(
 
 
 def valid_beyond(last: float, high: float, is_valid: Callable[[int], bool], document: Json) -> int | None:
-    """A valid value beyond the last one that a search reached, if one is found; None otherwise."""
+    """A valid value beyond the last one that a search reached; None if none is found."""
     multiples = [int(last) * factor for factor in _FACTORS]
     divisors = [d for n in set(_integers(document)) if 0 < n <= _LARGEST_FACTORED for d in _divisors(n)]
     return next((v for v in sorted({*multiples, *divisors}) if last < v <= high and is_valid(v)), None)
 
 
 def _integers(document: Json) -> Iterator[int]:
-    """All integers of a document."""
     if isinstance(document, dict):
         for value in document.values():
             yield from _integers(value)
@@ -127,7 +115,6 @@ def _integers(document: Json) -> Iterator[int]:
 
 
 def _divisors(number: int) -> list[int]:
-    """The divisors of a positive integer, ascending."""
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
 
@@ -142,11 +129,9 @@ def _non_divisors(number: int, start: int, low: float, high: float) -> Iterator[
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """The chosen claims at one value of the key.
+    """The chosen claims at one value of the key; ``problem`` says why there is no verdict.
 
-    Attributes:
-        problem: Why nothing could be computed; there is no verdict then.
-        private: Whether a verdict depends on a data-dependent number.
+    ``private``: a verdict depends on a data-dependent number.
     """
 
     value: float
@@ -158,13 +143,10 @@ class Point:
 
     @property
     def proved(self) -> bool:
-        """Whether every chosen claim is proved."""
         return bool(self.verdicts) and all(verdict.verdict == "proved" for verdict in self.verdicts)
 
 
 class Evaluations:
-    """Judges the chosen claims of one spec at any value of one key."""
-
     def __init__(
         self,
         spec: Spec,
@@ -183,11 +165,9 @@ class Evaluations:
 
     @property
     def judged(self) -> int:
-        """The number of judged values."""
         return len(self._points)
 
     def at(self, value: float) -> Point:
-        """The claims at one value. An invalid value proves nothing and has a problem."""
         if value not in self._points:
             self._points[value] = self._judge(value)
         return self._points[value]
@@ -201,7 +181,6 @@ class Evaluations:
         return ""
 
     def candidate(self, value: float) -> Prepared:
-        """The prepared spec with this value. Raises ``SpecError`` if it is not valid."""
         made = from_document(
             with_value(self.spec, self.key, value),
             self._catalog,
@@ -285,15 +264,7 @@ class _Room:
 def trend(evaluations: Evaluations, start: float, low: float, high: float, valid: ValidIntegers) -> bool | None:
     """Whether larger values of the key increase the margins of the claims; None if no two tried values differ.
 
-    Args:
-        evaluations: The evaluations.
-        start: The value to begin with.
-        low: The first index of the valid values.
-        high: The last index.
-        valid: The valid values.
-
-    Raises:
-        UsageError: Some margins increase and others decrease.
+    ``low`` and ``high`` are indices of ``valid``. Raises ``UsageError`` if some margins increase and others decrease.
     """
     here = evaluations.at(start)
     for index in _others(evaluations, valid.index(start), low, high):
@@ -346,7 +317,6 @@ def _others(evaluations: Evaluations, start: float, low: float, high: float) -> 
 
 
 def _room(point: Point, name: str) -> list[_Room]:
-    """For each inequality of a claim, the margin of its best proved bound."""
     if point.spec is None:
         return []
     claim = next(c for c in point.spec.claims if c.id == name)

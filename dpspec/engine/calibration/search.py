@@ -38,21 +38,11 @@ PRECISION = 1e-3
 class Calibration:
     """The result for one spec, or one cell of its matrix.
 
-    Attributes:
-        name: The name of the spec with its cell.
-        source: The spec's file.
-        cell: The values of the cell, as ``--set`` takes them.
-        key: The varied number.
-        claims: The ids of the claims to prove.
-        more_helps: Whether larger values make the claims easier to prove.
-        proved: The last value at which all claims are proved; None without one.
-        unproved: The next value, at which one is not proved: the next valid integer, or a real value within the
-            precision. None if all are proved up to the limit. Without ``proved``, the limit that was tried.
-        limit: Why nothing beyond the range was tried, if it ended at a limit.
-        valid_beyond: A valid value beyond that limit that was not tried; None if none is known.
-        evaluations: The number of judged values.
-        contradictions: Tried values that contradict a monotonic bound: values beyond either end with the other end's
-            answer, or, without ``proved``, a limit that is worse than the start.
+    ``proved`` is the last value at which all claims are proved, ``unproved`` the next one: the next valid integer, or a
+    real value within the precision; None if all are proved up to the limit. Without ``proved``, it is the limit that
+    was tried. ``limit`` says why the range ended, and ``valid_beyond`` is a known valid value beyond it.
+    ``contradictions`` are tried values that contradict a monotonic bound: beyond either end with the other end's
+    answer, or, without ``proved``, a limit that is worse than the start.
     """
 
     name: str
@@ -70,12 +60,10 @@ class Calibration:
 
     @property
     def complete(self) -> bool:
-        """Whether a value was found and no known valid value was skipped."""
         return self.proved is not None and self.valid_beyond is None
 
     @property
     def private(self) -> bool:
-        """Whether the values depend on data-dependent numbers."""
         return any(point.private for point in (self.proved, self.unproved) if point is not None)
 
 
@@ -118,20 +106,9 @@ def calibrate_spec(
 ) -> Calibration:
     """Find the last value of the number at ``vary`` at which the chosen claims are all proved.
 
-    The direction is found by evaluation. The audit block is ignored, because trials prove nothing.
-
-    Args:
-        spec: The spec.
-        catalog: The installed providers.
-        vary: A dotted place as for ``--set``: ``mechanism.noise_multiplier``, ``claims.family.group_size``.
-        claims: Ids; by default all privacy claims that are expected to be proved.
-        relative: Relative distance of a real value from the nearest tried value that fails.
-        emit: Receives events.
-
-    Raises:
-        UsageError: The key does not exist, holds no number, or does not affect the claims; or a claim is invalid.
-        SpecError: The spec cannot be bounded.
-        PluginError: A kind is not installed.
+    The direction is found by evaluation. The audit block is ignored, because trials prove nothing. ``vary`` is a dotted
+    place as for ``--set``; the default claims are all about privacy that are expected to be proved; ``relative`` is the
+    relative distance of a real value from the nearest tried value that fails.
     """
     chosen = _chosen(spec, claims)
     key = numeric_key(spec, catalog, vary)
@@ -205,13 +182,11 @@ def calibrate_spec(
 
 
 def _guess(evaluations: Evaluations, valid: ValidIntegers, one: float, other: float) -> float | None:
-    """The index between two others at which the answer may change."""
     value = crossing(evaluations.at(valid.value(one)), evaluations.at(valid.value(other)))
     return None if value is None else valid.index(value)
 
 
 def _chosen(spec: Spec, claims: Sequence[str]) -> tuple[str, ...]:
-    """The ids of the claims to prove."""
     about = {claim.id: claim for claim in spec.claims}
     for name in claims:
         if name not in about:
@@ -268,12 +243,10 @@ def _valid_range(evaluations: Evaluations, start: float, valid: ValidIntegers) -
 
 
 def _cell(spec: Spec, key: NumericKey) -> list[tuple[str, Json]]:
-    """The values of the spec's cell, without the varied key."""
     return [(place, value) for place, value in spec.cell.items() if place not in (key.place, dotted(key.path))]
 
 
 def _name(spec: Spec, key: NumericKey) -> str:
-    """The spec's name with its cell, without the varied key."""
     others = _cell(spec, key)
     if len(others) == len(spec.cell):
         return spec.name

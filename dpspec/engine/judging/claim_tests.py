@@ -30,7 +30,6 @@ class Family:
     _adjusted: dict[Hypothesis, float] | None = None
 
     def add(self, hypothesis: Hypothesis, evidence: Evidence) -> None:
-        """Test a new hypothesis. Raises ``ValueError`` if no test reads the evidence."""
         from dpspec.stats.attacks import evidence_tests
 
         if hypothesis in self._p_values:
@@ -46,11 +45,10 @@ class Family:
         self._adjusted = None
 
     def adjusted(self, hypothesis: Hypothesis) -> float | None:
-        """The p-value adjusted over the family; None for a hypothesis outside it."""
-        from dpspec.stats import holm
+        from dpspec.stats.attacks import evidence_tests
 
         if self._adjusted is None:
-            adjusted = holm.adjust([*self._p_values.values(), *[1.0] * self.others])
+            adjusted = evidence_tests.holm([*self._p_values.values(), *[1.0] * self.others])
             self._adjusted = dict(zip(self._p_values, adjusted, strict=False))
         return self._adjusted.get(hypothesis)
 
@@ -59,12 +57,10 @@ class Family:
 
 
 def group_size(at: Evidence | Finding) -> int:
-    """The group size of a finding or an attack; 1 by default."""
     return int(at.at.get("group_size", 1))
 
 
 def attacks_on(claim: Claim, scope: Scope, evidence: Sequence[Evidence]) -> list[tuple[int, Evidence]]:
-    """The privacy attacks against a claim: in its scope, on groups no larger, without doubtful assumptions."""
     return [
         (index, e)
         for index, e in enumerate(evidence)
@@ -98,7 +94,6 @@ def measurements_of(
 
 
 def counts_of(part: Part, scope: Scope, evidence: Sequence[Evidence]) -> list[tuple[int, Evidence]]:
-    """The privacy attacks in a claim's scope whose success rate a part of the claim bounds."""
     return [
         (index, e)
         for index, e in enumerate(evidence)
@@ -115,7 +110,6 @@ def claim_hypotheses(
     evidence: Sequence[Evidence],
     findings: Sequence[Finding],
 ) -> list[tuple[Hypothesis, Evidence]]:
-    """The hypotheses of a claim, one per piece of evidence that can refute it."""
     if stated.about_privacy:
         attacks = attacks_on(claim, scope, evidence) if stated.points else []
         counted = [(part, index, e) for part in stated.parts for index, e in counts_of(part, scope, evidence)]
@@ -179,14 +173,12 @@ def _bounds_on(evidence: Evidence, findings: Sequence[Finding]) -> list[Finding]
 
 
 def worst_point(evidence: Evidence, points: Points) -> tuple[float, float]:
-    """The point of a curve with the smallest p-value."""
     from dpspec.stats.attacks import evidence_tests
 
     return min(points, key=lambda point: evidence_tests.p_value(evidence, *point))
 
 
 def _points(finding: Finding) -> list[tuple[float, float]]:
-    """The (epsilon, delta) pairs of an upper bound on the whole run."""
     conditions = set(finding.at) - {"group_size"}
     if finding.quantity == "epsilon" and conditions <= {"delta"}:
         return [(max(0.0, finding.value), float(finding.at.get("delta", 0.0)))]
@@ -204,8 +196,6 @@ METRIC_SHARE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class TestedClaim:
-    """A claim of audit ``number`` with its parts and hypotheses."""
-
     number: int
     claim: Claim
     statement: Statement
@@ -214,17 +204,11 @@ class TestedClaim:
 
     @property
     def about_privacy(self) -> bool:
-        """Whether the claim is about privacy and not about a metric."""
         return self.statement.about_privacy
 
 
 class ClaimTests:
-    """The two families of claims, with all tests made before any claim is judged.
-
-    Attributes:
-        claims: The claims of all audits, in their order.
-        confidence: The family-wise confidence of the invocation.
-    """
+    """The two families of claims, with all tests made before any claim is judged."""
 
     def __init__(
         self, audits: Sequence[Concluded], findings: Sequence[tuple[Finding, ...]], others: PendingTests
@@ -246,11 +230,9 @@ class ClaimTests:
             family.others += sum(self._to_come(number, about_privacy) for number in range(len(audits)))
 
     def level(self, tested: TestedClaim) -> float:
-        """The level of the claim's family."""
         return self._levels[tested.about_privacy]
 
     def smallest(self, tested: TestedClaim) -> tuple[float, Evidence] | None:
-        """The smallest adjusted p-value among a claim's tests, with its evidence; None without tests."""
         family = self._families[tested.about_privacy]
         adjusted = [(p, evidence) for h, evidence in tested.hypotheses if (p := family.adjusted(h)) is not None]
         return min(adjusted, key=lambda test: test[0], default=None)
@@ -336,12 +318,10 @@ def _extreme_metric(part: Part, measurements: Sequence[Evidence], level: float) 
 
 @dataclass(frozen=True, kw_only=True)
 class RejectedBound:
-    """A curve of proved bounds that an attack rejects.
+    """A curve of proved bounds of one scope that an attack rejects.
 
-    Attributes:
-        findings: The findings of the curve, all of one scope.
-        points: Its (epsilon, delta) pairs; for a bound on a success rate, its value and 0.
-        p_value: Adjusted by Holm over all tests of bounds.
+    ``points`` are (epsilon, delta) pairs, or the value of a bound on a success rate and 0; ``p_value`` is adjusted by
+    Holm over all tests of bounds.
     """
 
     evidence: Evidence
@@ -384,5 +364,4 @@ def reject_bounds(
 
 
 def rejection_of(finding: Finding, rejected: Sequence[RejectedBound]) -> RejectedBound | None:
-    """The first rejected bound that rejects a finding; None without one."""
     return next((bound for bound in rejected if bound.hits(finding)), None)

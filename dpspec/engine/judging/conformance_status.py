@@ -15,11 +15,7 @@ CONSTANTS = "data-independent-hyperparameters"
 
 
 def rejected(check: Check, family: int) -> bool:
-    """Whether a check rejects the declaration: p <= 1e-6 / family (Bonferroni over the ``family`` checks).
-
-    Raises:
-        ValueError: The p-value is outside [0, 1].
-    """
+    """Whether p <= 1e-6 / family (Bonferroni)."""
     if not 0.0 <= check.p_value <= 1.0:
         raise ValueError(f"the check of {check.assumption!r} has p-value {check.p_value}")
     return check.p_value * family <= LEVEL
@@ -37,8 +33,7 @@ def inspections(there: int, needed: int) -> int:
 def family_sizes(audits: Sequence[tuple[int, int, int]]) -> list[int]:
     """The number of checks that share the level of each audit: all of the invocation, times its inspections.
 
-    Args:
-        audits: Per audit, the numbers of its checks, of its trials and of the trials that it needs.
+    ``audits`` are numbers of checks, of trials and of needed trials.
     """
     checks = sum(made for made, _, _ in audits)
     return [checks * inspections(there, needed) for _, there, needed in audits]
@@ -75,16 +70,10 @@ def conformance_of(
 ) -> Conformance:
     """The conformance of one audit.
 
-    ``deviates`` if a check is rejected; ``checks-missing`` if a promised one is missing; ``no-deviation-found`` the
-    detectable deviations of its checks; ``not-run`` without checks of the run, or if all abstain. Steps on a
-    neighbor are not part of the run.
-
-    Args:
-        expect: The expected status.
-        checks: The checks of the audit.
-        family: The number of checks that share the level.
-        promised: The checks of its plan.
-        executed: Whether all trials exist. Otherwise a status ``not-run`` satisfies ``no-deviation-found``.
+    ``deviates`` if a check is rejected; ``checks-missing`` if a promised one is missing; ``no-deviation-found`` up to
+    the detectable deviations of its checks; ``not-run`` without checks of the run, or if all abstain. Steps on a
+    neighbor are not part of the run. Unless all trials exist (``executed``), ``not-run`` satisfies ``no-deviation-
+    found``.
     """
     bad = [check for check in checks if rejected(check, family)]
     absent = missing(promised, checks) if executed else ()
@@ -100,7 +89,6 @@ def conformance_of(
 
 
 def reason(bad: Sequence[Check], checks: Sequence[Check], absent: Sequence[Check] = ()) -> str:
-    """A sentence on rejected checks, on missing ones, or on the detectable deviations of the others."""
     if bad:
         shown = "; ".join(_deviation(check) for check in sorted(bad, key=lambda c: c.p_value)[:3])
         more = f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
@@ -113,7 +101,6 @@ def reason(bad: Sequence[Check], checks: Sequence[Check], absent: Sequence[Check
 
 
 def _absent(absent: Sequence[Check]) -> str:
-    """The missing checks, named once for each assumption."""
     named = dict.fromkeys(f"{check.assumption} ({check.observed})" for check in absent)
     number = (
         "A check that the plan promised was"
@@ -185,7 +172,6 @@ def _deviation(check: Check) -> str:
 
 
 def _limits(checks: Iterable[Check]) -> str:
-    """The detectable deviations of each assumption."""
     detectable: dict[str, list[float]] = {}
     for check in checks:
         detectable.setdefault(check.assumption, []).append(_sharpness(check))

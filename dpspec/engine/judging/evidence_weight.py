@@ -42,7 +42,6 @@ def covers(upper: Scope, claim: Scope) -> bool:
 
 
 def shortfall(upper: Scope, claim: Scope) -> list[str]:
-    """Why ``upper`` does not cover a claim's scope, in words; empty if it does."""
     return [
         _short(name, value, getattr(claim, name))
         for name, value in dataclasses.asdict(upper).items()
@@ -96,15 +95,12 @@ STRENGTHS: tuple[Strength, ...] = ("proof", "conditional", "statistical", "appro
 
 @dataclass(frozen=True, kw_only=True)
 class WeighedFinding:
-    """A finding and its strength for one part of a claim; ``index`` is its place among the audit's findings."""
-
     index: int
     finding: Finding
     strength: Strength
 
     @property
     def value(self) -> float:
-        """The finding's number."""
         return self.finding.value
 
 
@@ -172,7 +168,6 @@ def is_metric(quantity: str, findings: Sequence[Finding]) -> bool:
 
 
 def missing_measurements(verdicts: Sequence[Verdict], findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield a sentence for every open claim about a metric without a measurement."""
     measured = sorted({finding.quantity for finding in findings if measures(finding)})
     quantities = {finding.quantity for finding in findings}
     for verdict in verdicts:
@@ -233,7 +228,6 @@ def reaches(finding: Finding, scope: Scope) -> bool:
 
 
 def usable(assumptions: Sequence[Assumption]) -> bool:
-    """Whether no assumption is false or unchecked."""
     return all(a.status not in ("false", "unchecked") for a in assumptions)
 
 

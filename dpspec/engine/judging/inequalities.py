@@ -34,11 +34,9 @@ class Part:
     at: FrozenMap = field(default_factory=FrozenMap)
 
     def within(self, value: float) -> bool:
-        """Whether a bound on the proving side is within the claim."""
         return value <= self.claimed if self.side == "at-most" else value >= self.claimed
 
     def exceeded(self, value: float) -> bool:
-        """Whether a bound on the other side is strictly beyond the claim."""
         return value > self.claimed if self.side == "at-most" else value < self.claimed
 
     def holds_under(self, at: Mapping[str, Json]) -> bool:
@@ -65,11 +63,9 @@ class Part:
 class Statement:
     """A claim in parts.
 
-    Attributes:
-        text: The claim as people read it.
-        parts: Its inequalities. All must be proved; a refuted one refutes the claim.
-        points: Its implied (epsilon, delta) pairs, together the null hypothesis of attacks.
-        curve: The same points for another claimed value, if the claim has a single one.
+    All ``parts`` must be proved; a refuted one refutes the claim. ``points`` are the implied (epsilon, delta) pairs,
+    together the null hypothesis of attacks; ``curve`` gives them for another claimed value, if the claim has a single
+    one.
     """
 
     text: str
@@ -88,14 +84,10 @@ PartOf: TypeAlias = tuple[str, float, Options]
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimKind:
-    """A kind of claims.
+    """The text of a kind of claims (``among`` follows its scope), its at-most inequalities and implied (epsilon,
+    delta) pairs.
 
-    Attributes:
-        says: The claim as people read it, without its scope.
-        among: A suffix that follows the scope.
-        parts: Its at-most inequalities.
-        points: Its implied (epsilon, delta) pairs.
-        value: The option with the claimed value, if a single one determines the points.
+    ``value`` is the option with the claimed value, if a single one determines the points.
     """
 
     says: Callable[[Options], str]
@@ -105,7 +97,6 @@ class ClaimKind:
     value: str = ""
 
     def statement(self, claim: Claim) -> Statement:
-        """A claim of this kind in parts."""
         options, size = claim.options, claim.group_size
         return Statement(
             text=f"{self.says(options)}{narrowing(claim)}{self.among(options)}",
@@ -129,16 +120,13 @@ def statement(claim: Claim) -> Statement:
 
 
 def implied_points(kind: str, options: Options) -> Points:
-    """The (epsilon, delta) pairs that a claim with the ``options`` of its kind implies.
-
-    Raises:
-        KeyError: A key is missing. ``TypeError`` or ``ValueError`` for an invalid value.
-    """
+    """The (epsilon, delta) pairs that a claim implies. Raises ``KeyError``, ``TypeError`` or ``ValueError`` if it is
+    invalid."""
     return _KINDS[kind].points(options) if kind in _KINDS else ()
 
 
 def about_privacy(kind: str) -> bool:
-    """Whether claims of a kind are about privacy. Claims about metrics and kinds of plugins are not."""
+    """Claims about metrics and kinds of plugins are not about privacy."""
     return kind in _KINDS
 
 
@@ -154,7 +142,6 @@ def for_whom(group_size: int, unit: str) -> str:
 
 
 def narrowing(claim: Claim) -> str:
-    """The restrictions of the claim's scope, as a suffix of its text."""
     text = for_whom(claim.group_size, claim.unit)
     text += f" for record {claim.record}" if claim.record is not None else ""
     text += f" in direction {claim.direction}" if claim.direction != "both" else ""

@@ -47,12 +47,9 @@ def as_expected(verdict: VerdictName, expect: Sequence[str]) -> bool:
 class PartView:
     """The findings for one part of a claim.
 
-    Attributes:
-        best: The strongest and tightest finding within the claim; None without one.
-        rank: 2 if it is a proof, 1 if it is weaker, 0 without one.
-        unbounded: Whether a proof in scope gives an infinite value; ``unbounded_by`` says why.
-        refuting: A certified bound on the other side beyond the claim.
-        rejected_support: The rejection of the only bound that would have proved the part.
+    ``best`` is the strongest and tightest finding within the claim and ``rank`` 2 for a proof, 1 for a weaker one, 0
+    without; ``unbounded_by`` says why a proof in scope is infinite; ``refuting`` is a certified bound on the other side
+    beyond the claim; ``rejected_support`` the rejection of the only bound that would have proved the part.
     """
 
     def __init__(
@@ -104,14 +101,6 @@ def _disproves(part: Part, weighed: WeighedFinding) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimEvaluator:
-    """Judges the claims of one audit.
-
-    Attributes:
-        findings: The audit's findings, joined with its checks.
-        rejected: Its bounds that an attack rejects.
-        tests: The tests of the invocation.
-    """
-
     audit: Concluded
     findings: tuple[Finding, ...]
     conformance: Conformance
@@ -119,7 +108,6 @@ class ClaimEvaluator:
     tests: ClaimTests
 
     def verdict(self, tested: TestedClaim) -> Verdict:
-        """Judge one claim."""
         claim, stated = tested.claim, tested.statement
         views = self._views(tested)
         name, reason, view = self._decide(tested, views)
@@ -234,7 +222,6 @@ class ClaimEvaluator:
     def _undecided(
         self, tested: TestedClaim, view: PartView | None, views: Sequence[PartView], refutable: float | None
     ) -> str:
-        """Why a claim is open: the values that the run could have proved and refuted."""
         if view is None:
             return reasons.undecided(None, None, None, attacked=bool(tested.hypotheses))
         scope = tested.scope if tested.about_privacy else None
@@ -253,7 +240,6 @@ class ClaimEvaluator:
 
 
 def _refuting_bound(views: Sequence[PartView]) -> tuple[PartView, WeighedFinding] | None:
-    """The first part with a certified bound beyond it, and that bound."""
     return next(((view, view.refuting) for view in views if view.refuting is not None), None)
 
 
@@ -269,8 +255,6 @@ def _tester(evidence: Evidence, stated: Statement) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """The verdicts of one audit in the order of its claims, its conformance, and its findings with its checks."""
-
     verdicts: tuple[Verdict, ...]
     conformance: Conformance
     findings: tuple[Finding, ...]
@@ -279,12 +263,7 @@ class Judged:
 def judge(audits: Sequence[Concluded], others: PendingTests = NO_PENDING) -> tuple[Judged, ...]:
     """Judge all audits of one invocation: their tests are one family, and so are their checks.
 
-    Args:
-        audits: The audits.
-        others: Tests of the invocation's other audits, so that a refutation holds among them too.
-
-    Raises:
-        ValueError: A p-value is invalid, or no test reads the evidence.
+    ``others`` are tests of its other audits, so that a refutation holds among them too.
     """
     families = family_sizes([(len(audit.checks), audit.trials, audit.needed) for audit in audits])
     findings = [

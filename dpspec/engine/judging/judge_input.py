@@ -17,13 +17,9 @@ CONFIDENCE = 0.95
 class Concluded:
     """The conclusions of one audit by type.
 
-    Attributes:
-        trials: The number of existing trials, of ``needed``. Tests of a fixed number of trials wait for the last.
-        sequential: Whether the plan promises that conclusions hold after any number of trials.
-        tests: The maximum number of privacy tests of all trials. While trials are missing, they count as made.
-        promised: The checks of the plan.
-        recording: The recorded run that replaces trials, if any.
-        seconds: The duration of concluding.
+    Tests of a fixed number of trials wait for the last of ``needed``. ``sequential``: conclusions hold after any number
+    of trials. ``tests`` is the maximum number of privacy tests of all trials, which count as made while trials are
+    missing.
     """
 
     spec: Spec
@@ -41,7 +37,6 @@ class Concluded:
 
     @property
     def incomplete(self) -> bool:
-        """Whether trials are missing."""
         return self.trials < self.needed
 
     @property
@@ -66,13 +61,8 @@ class Concluded:
 
 @dataclass(frozen=True, kw_only=True)
 class PendingTests:
-    """The tests of the other audits of an invocation.
-
-    Attributes:
-        confidence: The highest confidence of the invocation's specs.
-        tests: The maximum number of further privacy tests.
-        metrics: Whether the invocation has claims about metrics.
-    """
+    """The tests of the other audits of an invocation: their maximum number, and whether claims about metrics share
+    the level."""
 
     confidence: float = 0.0
     tests: int = 0
@@ -84,7 +74,6 @@ NO_PENDING = PendingTests()
 
 
 def confidence_of(specs: Sequence[Spec]) -> float:
-    """The family-wise confidence of an invocation: the highest of its specs."""
     return max((spec.audit.confidence for spec in specs if spec.audit is not None), default=CONFIDENCE)
 
 
@@ -101,11 +90,6 @@ def pending_tests(tests: Sequence[int], claim_kinds: Iterable[str], confidence: 
     """For each audit of an invocation the tests of the others, before their trials are known.
 
     A claim that is decided with these stays decided for all results of the others.
-
-    Args:
-        tests: The number of tests of each audit, from :func:`planned_tests`.
-        claim_kinds: The kinds of all claims of the invocation.
-        confidence: The confidence of the invocation.
     """
     # A kind that only a plugin knows shares the level as metrics do.
     metrics = not all(about_privacy(kind) for kind in claim_kinds)

@@ -20,11 +20,7 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True)
 class ProvenCurve:
-    """The proven pairs for one group size and scope, without implied ones.
-
-    Attributes:
-        varying: The keys of the scope in which the audit's curves differ.
-    """
+    """The proven pairs for one group size and scope; in the keys ``varying`` of the scope the audit's curves differ."""
 
     group_size: int
     scope: Scope
@@ -33,7 +29,6 @@ class ProvenCurve:
 
     @property
     def polygon(self) -> Polygon:
-        """The trade-off curve."""
         return polygon(self.pairs)
 
 
@@ -60,20 +55,17 @@ def proven_curves(audit: AuditResult) -> list[ProvenCurve]:
 
 
 def polygon(pairs: Iterable[Pair]) -> Polygon:
-    """The largest trade-off curve that all pairs allow."""
     from dpspec.accounting import Polygon
 
     return Polygon.from_epsilon_delta((max(0.0, epsilon), min(1.0, max(0.0, delta))) for epsilon, delta in pairs)
 
 
 def is_profile(series: Series) -> bool:
-    """Whether a series plots delta over epsilon."""
     y = series.plot.get("y")
     return series.plot.get("x") == "epsilon" and isinstance(y, list | tuple) and tuple(y) == ("delta",)
 
 
 def _is_point(finding: Finding) -> bool:
-    """Whether a finding is a proven upper bound on epsilon for all records, in both directions."""
     return (
         (finding.quantity, finding.bound) == ("epsilon", "upper")
         and (finding.scope.direction, finding.scope.record) == ("both", "all")

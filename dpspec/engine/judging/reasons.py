@@ -20,7 +20,6 @@ def contradicted(attack: str, epsilon: float, delta: float, points: int, p_value
 
 
 def contradicted_count(attack: str, finding: Finding, p_value: float, deviates: bool) -> str:
-    """The attack succeeds more often than a proved upper bound on its success rate allows."""
     at = ", ".join(f"{key} = {exact(value)}" for key, value in finding.at.items())
     bound = f"the proved bound {finding.quantity} <= {upper(finding.value)}{' at ' + at if at else ''} itself"
     return _contradicted(attack, bound, p_value, deviates)
@@ -35,25 +34,16 @@ def _contradicted(attack: str, bound: str, p_value: float, deviates: bool) -> st
 
 
 def refuted(method: str, p_value: float, confidence: float, clash: bool) -> str:
-    """The attack or the measurement rejects the claim."""
     text = f"{method} rejects the claim: p = {upper(p_value)}, family-wise at confidence {exact(confidence)}."
     return text + (" A proved bound is within the claim: one of the two is wrong." if clash else "")
 
 
 def refuted_by_bound(part: Part, weighed: WeighedFinding, unrejected: tuple[str, float] | None = None) -> str:
-    """A certified bound contradicts the claim.
-
-    Args:
-        part: The part of the claim.
-        weighed: The bound.
-        unrejected: The attack that does not reject the claim, and its p-value.
-    """
     text = f"{_opposing_bound(part, weighed)}."
     return text if unrejected is None else f"{text} {unrejected[0]} does not reject it: p = {upper(unrejected[1])}."
 
 
 def only_attack_may_refute(part: Part, weighed: WeighedFinding) -> str:
-    """A certified bound contradicts a claim that only an attack may refute."""
     return f" {_opposing_bound(part, weighed)}, but only an attack may refute this claim (refuted_by: attack)."
 
 
@@ -67,14 +57,6 @@ def _opposing_bound(part: Part, weighed: WeighedFinding) -> str:
 
 
 def proved(part: Part, weighed: WeighedFinding, *, deviates: bool = False, assumes: Sequence[str] = ()) -> str:
-    """A proved bound is within the claim.
-
-    Args:
-        part: The part of the claim.
-        weighed: The bound.
-        deviates: Whether the executed run deviates from the declared mechanism.
-        assumes: Names of everything that a proof on a recording assumes.
-    """
     side, value = _proving(part, weighed.value)
     text = f"The {_rigor(weighed)} {side} bound of {value} ({weighed.finding.method}) is within the claim."
     warning = " Proved as declared, run deviates: the bound does not apply to the executed run."
@@ -83,18 +65,11 @@ def proved(part: Part, weighed: WeighedFinding, *, deviates: bool = False, assum
 
 
 def deviating_recording(why: str, unbounded: str) -> str:
-    """Nothing is proved of a recorded run that deviates.
-
-    Args:
-        why: The reason of its conformance.
-        unbounded: Why nothing bounds its schedule; empty if something does.
-    """
     text = f"Nothing is proved of a run that deviates. {why}"
     return f"{text} No finite bound is proved either: {unbounded}." if unbounded else text
 
 
 def open_assumption(doubted: Assumption, channels: Sequence[Channel]) -> str:
-    """An assumption of the bound on a recorded run is open, or false."""
     name = doubted.name.removesuffix("-unknown")
     of = next((one.name for one in channels if name in one.sources), "")
     how = "violated" if doubted.status == "false" else "open"
@@ -103,13 +78,6 @@ def open_assumption(doubted: Assumption, channels: Sequence[Channel]) -> str:
 
 
 def supported(part: Part, weighed: WeighedFinding, enough: int | None = None) -> str:
-    """Only a bound without proof is within the claim.
-
-    Args:
-        part: The part of the claim.
-        weighed: The bound.
-        enough: The smallest ``min_records`` for which a proof is within the claim.
-    """
     finding, (side, value) = weighed.finding, _proving(part, weighed.value)
     if weighed.strength == "approximate":
         return f"Only the approximate value {value} ({finding.method}) is within the claim; it carries no guarantee."
@@ -135,16 +103,6 @@ def undecided(
     unbounded: bool = False,
     shortfall: str = "",
 ) -> str:
-    """An open claim: the bound that does not prove it, and the limit of the evidence.
-
-    Args:
-        part: The part of the claim that is not proved.
-        proof: The best proof in scope, which is not within the claim.
-        refutable: The largest (at-least claims: smallest) value that the evidence could have refuted.
-        attacked: Whether there is evidence against the claim.
-        unbounded: Whether a proof in scope gives an infinite value.
-        shortfall: Why a proof does not apply, or is infinite.
-    """
     if part is None:
         return "Not proved: this claim kind has no numeric bound to compare with."
     side = "upper" if part.side == "at-most" else "lower"
@@ -168,19 +126,11 @@ def _refutable(part: Part, value: float | None, attacked: bool) -> str:
 
 
 def missing(available: int, needed: int, waiting: bool) -> str:
-    """A sentence for an incomplete run.
-
-    Args:
-        available: The number of trials that exist.
-        needed: The number of trials of the plan.
-        waiting: Whether evidence against the claim exists that is judged only once all trials exist.
-    """
     tests = "the tests of a fixed number of trials, for which there is evidence, are" if waiting else "their tests are"
     return f" {available} of {needed} trials are available; {tests} judged once all are."
 
 
 def attack_name(evidence: Evidence) -> str:
-    """The attack as reasons name it."""
     groups = evidence.at.get("group_size", 1)
     if evidence.scope.unit != "record":
         return f"{evidence.method}, {several(groups, evidence.scope.unit)}"

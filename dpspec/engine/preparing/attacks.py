@@ -29,7 +29,6 @@ _TOLERANCE = 1e-5
 
 
 def offers_of(spec: Spec, catalog: Catalog) -> dict[str, tuple[str, Offered]]:
-    """The providers that an audit selects from the hook ``dpspec_attacks``, as ``canary`` and ``score``."""
     found: dict[str, tuple[str, Offered]] = {}
     if spec.audit is not None and spec.audit.canary is not None:
         found["canary"] = _found(spec.audit.canary.kind, catalog.canaries, "canary")
@@ -45,7 +44,6 @@ def _found(kind: str, offers: Mapping[str, Offered], what: str) -> tuple[str, Of
 
 
 def limited(spec: Spec, facts: Facts, catalog: Catalog) -> Iterator[Diagnostic]:
-    """Yield an error if the spec requests more canaries than their kind can make."""
     chosen = offers_of(spec, catalog).get("canary")
     if chosen is None or not chosen[1].provider.limit:
         return
@@ -53,7 +51,10 @@ def limited(spec: Spec, facts: Facts, catalog: Catalog) -> Iterator[Diagnostic]:
     limit = made(offered, offered.provider.limit, "limit()", facts, options_of(spec))
     if limit is None:
         return
-    most, why = _limit(offered, limit)
+    fits = isinstance(limit, tuple) and len(limit) == 2 and isinstance(limit[0], int) and isinstance(limit[1], str)
+    if not fits:
+        raise misbehaved(offered, f"limit() returns {limit!r}, not a number and why, or None")
+    most, why = limit
     sizes = len(set(spec.threat_model.group_size))
     count = int(_block(spec).get("count", sizes)) // sizes * sizes
     if count > most:
@@ -61,21 +62,8 @@ def limited(spec: Spec, facts: Facts, catalog: Catalog) -> Iterator[Diagnostic]:
         yield Diagnostic(code="bad-value", message=message, path=("audit", "canary", "count"))
 
 
-def _limit(offered: Offered, limit: Any) -> tuple[int, str]:
-    fits = isinstance(limit, tuple) and len(limit) == 2 and isinstance(limit[0], int) and isinstance(limit[1], str)
-    if not fits:
-        raise misbehaved(offered, f"limit() returns {limit!r}, not a number and why, or None")
-    return cast("tuple[int, str]", limit)
-
-
 def options_of(spec: Spec) -> FrozenMap:
-    """The keys of ``audit.canary`` that belong to the kind."""
     return FrozenMap({key: value for key, value in _block(spec).items() if key not in CORE_KEYS["canary"]})
-
-
-def scoring_of(spec: Spec) -> FrozenMap:
-    """The keys of ``audit.scoring``, which belong to the score."""
-    return FrozenMap((spec.audit.options.get("scoring") if spec.audit is not None else None) or {})
 
 
 def _block(spec: Spec) -> Mapping[str, Any]:
@@ -83,41 +71,55 @@ def _block(spec: Spec) -> Mapping[str, Any]:
 
 
 class ChosenAttack:
-    """Implements :class:`dpspec.contract.attacks.Attacker` for one audit."""
-
     def __init__(self, spec: Spec, catalog: Catalog, context: Context) -> None:
         self._spec, self._context = spec, context
         self._offers = offers_of(spec, catalog)
 
     @property
     def canary(self) -> Canary | None:
-        """The kind of canaries."""
         return None if self._spec.audit is None else self._spec.audit.canary
 
     @property
     def score(self) -> Score | None:
-        """The score."""
         return None if self._spec.audit is None else self._spec.audit.score
 
     def records(self, count: int, seed: int) -> Records:
-        """Canary records. Raises ``PluginError`` if they are invalid."""
-        offered, records = self._make(count, seed)
-        x = self._context.data.train_x
-        if is_foreign(offered):
-            return _checked_records(offered, records, count, x.shape[1:], self._context.facts)
-        return cast(Records, records)
-
-    def directions(self, count: int, seed: int) -> Directions:
-        """The directions of gradient canaries. Raises ``PluginError`` unless they are orthonormal."""
         import numpy as np
 
-        from dpspec.training.canaries import DenseDirections
+        offered, records = self._make(count, seed)
+        if not is_foreign(offered):
+            return cast(Records, records)
+        wanted, facts = (count, *self._context.data.train_x.shape[1:]), self._context.facts
+        if not isinstance(records, tuple) or len(records) != 2 or not all(isinstance(a, np.ndarray) for a in records):
+            raise misbehaved(offered, f"make() returns a {type(records).__name__}, not Records of two arrays")
+        x, y = records
+        if x.shape != wanted or x.dtype.kind != "f" or not np.isfinite(x).all():
+            raise misbehaved(offered, f"make(): x is {x.dtype} of shape {x.shape}, not finite float32 of {wanted}")
+        if y.shape != (count,) or y.dtype.kind not in "iu" or not ((y >= 0) & (y < facts.classes)).all():
+            raise misbehaved(offered, f"make(): y is not {count} labels 0 to {facts.classes - 1}")
+        if flaw := texts_flaw(x, "canaries'", facts.vocabulary):
+            raise misbehaved(offered, f"make(): {flaw}")
+        return Records(x.astype(np.float32), y.astype(np.int64))
+
+    def directions(self, count: int, seed: int) -> Directions:
+        import numpy as np
+
+        from dpspec.training.canaries import DenseDirections, InvalidDirectionsError, read_directions
 
         offered, rows = self._make(count, seed)
+        parameters = self._context.facts.parameters
         if not isinstance(rows, np.ndarray):
-            held = _held(offered, rows, count, self._context) if is_foreign(offered) else rows
-            return cast(Directions, held)
-        wanted = (count, self._context.facts.parameters)
+            if not is_foreign(offered):
+                return cast(Directions, rows)
+            assert parameters is not None
+            # Directions that compute their own gradients are evaluated once before any canary is inserted.
+            try:
+                found, off = read_directions(rows, count, parameters, self._context.device)
+            except InvalidDirectionsError as error:
+                raise misbehaved(offered, str(error)) from None
+            _require_orthonormal(offered, off)
+            return found
+        wanted = (count, parameters)
         if rows.shape != wanted or rows.dtype.kind != "f":
             raise misbehaved(offered, f"make() returns {rows.dtype} of shape {rows.shape}, not float32 of {wanted}")
         products = rows.astype(np.float64) @ rows.astype(np.float64).T
@@ -125,13 +127,24 @@ class ChosenAttack:
         return DenseDirections(rows.copy(), device=self._context.device)
 
     def scores(self, observed: Observed) -> Array:
-        """The scores (m,). Raises ``PluginError`` if they are not finite numbers."""
+        """Scores (m,)."""
         import numpy as np
 
         _, offered = self._offers["score"]
         foreign = is_foreign(offered)
-        observed = replace(observed, options=scoring_of(self._spec))
-        found = made(offered, offered.provider.score, "score()", _read_only(observed) if foreign else observed)
+        scoring = None if self._spec.audit is None else self._spec.audit.options.get("scoring")
+        observed = replace(observed, options=FrozenMap(scoring or {}))
+        if foreign:  # read-only arrays, and a copy of the model
+            job = observed.job
+            names = ("copies", "before", "after", "first", "last", "coins")
+            sealed: dict[str, Any] = {name: _sealed(getattr(observed, name)) for name in names}
+            observed = replace(
+                observed,
+                canaries=Records(*map(_sealed, observed.canaries)),
+                job=replace(job, x=_sealed(job.x), y=_sealed(job.y), model=copy.deepcopy(job.model)),
+                **sealed,
+            )
+        found = made(offered, offered.provider.score, "score()", observed)
         if not foreign:
             return cast(Array, found)
         values, wanted = np.asarray(found), observed.copies.shape
@@ -161,58 +174,10 @@ class ChosenAttack:
         return offered, made(offered, provider.make, "make()", request)
 
 
-def _checked_records(offered: Offered, records: Any, count: int, shape: tuple[int, ...], facts: Facts) -> Records:
-    """The records, in the types of the training records."""
-    import numpy as np
-
-    if not isinstance(records, tuple) or len(records) != 2 or not all(isinstance(a, np.ndarray) for a in records):
-        raise misbehaved(offered, f"make() returns a {type(records).__name__}, not Records of two arrays")
-    x, y = records
-    if x.shape != (count, *shape) or x.dtype.kind != "f" or not np.isfinite(x).all():
-        raise misbehaved(offered, f"make(): x is {x.dtype} of shape {x.shape}, not finite float32 of {(count, *shape)}")
-    if y.shape != (count,) or y.dtype.kind not in "iu" or not ((y >= 0) & (y < facts.classes)).all():
-        raise misbehaved(offered, f"make(): y is not {count} labels 0 to {facts.classes - 1}")
-    if flaw := texts_flaw(x, "canaries'", facts.vocabulary):
-        raise misbehaved(offered, f"make(): {flaw}")
-    return Records(x.astype(np.float32), y.astype(np.int64))
-
-
-def _held(offered: Offered, rows: Any, count: int, context: Context) -> Directions:
-    """Directions that compute their own gradients, evaluated once before any canary is inserted."""
-    from dpspec.training.canaries import InvalidDirectionsError, read_directions
-
-    parameters = context.facts.parameters
-    assert parameters is not None
-    try:
-        found, off = read_directions(rows, count, parameters, context.device)
-    except InvalidDirectionsError as error:
-        raise misbehaved(offered, str(error)) from None
-    _require_orthonormal(offered, off)
-    return found
-
-
 def _require_orthonormal(offered: Offered, off: float) -> None:
     """``off`` is the maximum error of the products of directions."""
     if not off <= _TOLERANCE:  # not a number is no good either
         raise misbehaved(offered, "make() returns directions that are not of length one, or not orthogonal")
-
-
-def _read_only(observed: Observed) -> Observed:
-    """The observation in read-only arrays, with a copy of the model."""
-    job = replace(
-        observed.job, x=_sealed(observed.job.x), y=_sealed(observed.job.y), model=copy.deepcopy(observed.job.model)
-    )
-    return replace(
-        observed,
-        canaries=Records(*map(_sealed, observed.canaries)),
-        copies=_sealed(observed.copies),
-        before=_sealed(observed.before),
-        after=_sealed(observed.after),
-        first=_sealed(observed.first),
-        last=_sealed(observed.last),
-        coins=_sealed(observed.coins),
-        job=job,
-    )
 
 
 def _sealed(array: np.ndarray[Any, Any]) -> Array:

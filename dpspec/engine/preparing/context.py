@@ -14,19 +14,17 @@ from dpspec.contract.attacks import Attacker
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Progressed
 from dpspec.engine.preparing.attacks import ChosenAttack
-from dpspec.engine.preparing.checked_providers import require_rows
 from dpspec.engine.preparing.initial_weights import chosen
 from dpspec.engine.preparing.prepare import Prepared
+from dpspec.engine.preparing.refusals import texts_flaw
 from dpspec.engine.preparing.trial_keys import trial_seed
-from dpspec.registry.foreign_code import is_foreign
+from dpspec.registry.foreign_code import is_foreign, misbehaved
 
 #: Minimum number of seconds between progress events.
 _EVERY = 0.1
 
 
 class RunContext:
-    """Implements :class:`dpspec.contract.Context` for one audit on this machine."""
-
     def __init__(
         self,
         prepared: Prepared,
@@ -43,43 +41,36 @@ class RunContext:
         self.inputs = inputs
         self.wanted_device = device
         self._catalog = catalog
-        self._emit = emit
-        self._stop = stop
+        self.emit = emit
+        self.stop = stop
         self._told = 0.0
         self._components: list[RunContext] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         #: Where the runs of a trial keep their state, by the trial's index; None for nowhere.
         self.state_folder: Callable[[int], Path | None] | None = None
-        if like is not None and "data" in like.__dict__ and same_rows(like.prepared, prepared):
+        if like is None or "data" not in like.__dict__:
+            return
+        other = like.prepared
+        same_digest = prepared.facts.digest is not None and other.facts.digest == prepared.facts.digest
+        if same_digest and (other.spec.data, other.spec.directory) == (prepared.spec.data, prepared.spec.directory):
             self.__dict__["data"] = like.data
-
-    def attend(self, emit: Callable[[Event], None] | None, stop: Callable[[], bool] | None) -> None:
-        """Send events to ``emit`` and ask ``stop`` whether to stop."""
-        self._emit, self._stop = emit, stop
 
     @property
     def facts(self) -> Facts:
-        """The public facts of data and model."""
         return self.prepared.facts
 
     @cached_property
     def data(self) -> LoadedData:
-        """The rows. Raises ``DataError`` if the files do not match their headers or have changed."""
         rows = self.prepared.source.load()
         if self.prepared.source.facts().digest != self.prepared.facts.digest:
             raise DataError("the data changed during the run: a file differs from its state at the start")
         offered = self.prepared.offers["data"][1]
-        if is_foreign(offered):
-            require_rows(offered, rows, self.prepared.facts, self.prepared.spec.data.options)
+        if is_foreign(offered) and (flaw := rows_flaw(rows, self.prepared.facts, self.prepared.spec.data.options)):
+            raise misbehaved(offered, f"load(): {flaw}")
         return rows
 
     @cached_property
     def model(self) -> ModelFactory:
-        """The factory of the spec's model, with weights that the adversary chose if the spec says so.
-
-        Raises:
-            ValueError: The spec has no model.
-        """
         if self.prepared.model is None:
             raise ValueError(f"spec {self.prepared.spec.name!r} has no model")
         if not chosen(self.prepared.spec):
@@ -92,41 +83,34 @@ class RunContext:
 
     @cached_property
     def trainer(self) -> Trainer:
-        """The trainer of the spec's backend."""
         return self.prepared.trainer(self._catalog)
 
     @cached_property
     def attack(self) -> Attacker:
-        """The canaries and the score of the spec."""
         return ChosenAttack(self.prepared.spec, self._catalog, self)
 
     @cached_property
     def device(self) -> str:
-        """The torch device. The first use imports torch."""
         from dpspec.training.device import resolve_device
 
         return resolve_device(self.wanted_device)
 
     @property
     def directory(self) -> Path:
-        """The base folder of the spec's relative paths."""
         return Path(self.prepared.spec.directory)
 
     @property
     def device_used(self) -> str | None:
-        """The device if it was used."""
         device: str | None = self.__dict__.get("device")
         return device
 
     @property
     def scratch(self) -> Path:
-        """A folder for temporary files, removed by :meth:`close`."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="dpspec-")
         return Path(self._folder.name)
 
     def seed(self, index: int, *purpose: str) -> int:
-        """A 63-bit seed derived from the trial's inputs without ``split``, an index and a purpose."""
         return trial_seed(self._seeding, index, *purpose)
 
     @cached_property
@@ -135,24 +119,20 @@ class RunContext:
         return FrozenMap({key: value for key, value in self.inputs.items() if key != "split"})
 
     def resumable(self, index: int) -> Resumable | None:
-        """Storage for the state of trial ``index``, which the store removes with the finished trial."""
         folder = self.state_folder(index) if self.state_folder is not None else None
         return None if folder is None else Resumable(folder=folder)
 
     def progress(self, done: int, total: int, what: str = "", *, unit: str = "", records: float = 0.0) -> None:
-        """Emit a progress event, unless one was emitted a moment ago."""
         now = time.monotonic()
-        if self._emit is not None and (done >= total or now - self._told >= _EVERY):
+        if self.emit is not None and (done >= total or now - self._told >= _EVERY):
             self._told = now
             name = self.prepared.spec.name
-            self._emit(Progressed(audit=name, what=what, done=done, total=total, unit=unit, records=records))
+            self.emit(Progressed(audit=name, what=what, done=done, total=total, unit=unit, records=records))
 
     def cancelled(self) -> bool:
-        """Whether to stop at the next safe point."""
-        return self._stop is not None and self._stop()
+        return self.stop is not None and self.stop()
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
-        """Apply a function to independent items, in order. Raises ``Cancelled`` between items on request."""
         for item in items:
             if self.cancelled():
                 raise Cancelled
@@ -161,12 +141,11 @@ class RunContext:
     def for_component(self, prepared: Prepared) -> RunContext:
         """The context of another audit, which shares equal rows and is closed with this one."""
         inputs = prepared.audit.trial_inputs(prepared.spec)
-        other = RunContext(prepared, self._catalog, inputs, device=self.wanted_device, stop=self._stop, like=self)
+        other = RunContext(prepared, self._catalog, inputs, device=self.wanted_device, stop=self.stop, like=self)
         self._components.append(other)
         return other
 
     def close(self) -> None:
-        """Remove the scratch folders of this context and its components."""
         while self._components:
             self._components.pop().close()
         if self._folder is not None:
@@ -174,7 +153,21 @@ class RunContext:
             self._folder = None
 
 
-def same_rows(first: Prepared, second: Prepared) -> bool:
-    """Whether two audits read the same rows in the same way."""
-    same_digest = first.facts.digest is not None and first.facts.digest == second.facts.digest
-    return same_digest and first.spec.data == second.spec.data and first.spec.directory == second.spec.directory
+def rows_flaw(rows: LoadedData, facts: Facts, options: FrozenMap) -> str:
+    """The difference between the rows of a data kind and its public facts, which bounds use; empty if they agree."""
+    import numpy as np
+
+    shape, missing = tuple(facts.shape), bool(options.get("missing"))
+    for part, number in (("train", facts.records), ("test", facts.test_records or None)):
+        x, y = getattr(rows, f"{part}_x"), getattr(rows, f"{part}_y")
+        if x.dtype.kind != "f" or y.dtype.kind not in "iu":
+            return f"{part}_x is of {x.dtype} and {part}_y of {y.dtype}, not of float32 and int64"
+        if y.shape != (len(x),) or (len(x) and shape and x.shape[1:] != shape):
+            return f"{part}_x has the shape {x.shape} and {part}_y {y.shape}, where facts() says {('n', *shape)}"
+        if number is not None and len(x) != number:
+            return f"{part}_x has {len(x)} rows, where facts() says {number}"
+        if not (np.isfinite(x) | np.isnan(x)).all() or (not missing and np.isnan(x).any()):
+            return f"{part}_x holds values that are not finite"
+        if flaw := texts_flaw(x, part, facts.vocabulary):
+            return flaw
+    return ""

@@ -41,22 +41,14 @@ CHOSEN = Assumption(
 
 
 def options_of(spec: Spec) -> FrozenMap:
-    """The options of the model that its factory receives. The spec has a model."""
     assert spec.model is not None
     return FrozenMap({key: value for key, value in spec.model.options.items() if key != KEY})
 
 
 def started(spec: Spec, factory: ModelFactory, recorded: Facts | None) -> tuple[ModelFactory, str | None]:
-    """The factory whose models start from the spec's file, and the file's digest; without a file, the factory.
+    """The factory whose models start from the spec's file, and the file's digest.
 
-    Args:
-        spec: The spec.
-        factory: The factory of the spec's model.
-        recorded: The facts of a result, whose digest replaces the digest of a missing file.
-
-    Raises:
-        DataError: The file cannot be read.
-        ValueError: It holds another model's weights.
+    ``recorded``: the facts of a result, whose digest replaces the digest of a missing file.
     """
     path = path_of(spec)
     if path is None:
@@ -71,16 +63,9 @@ def started(spec: Spec, factory: ModelFactory, recorded: Facts | None) -> tuple[
 
 
 def path_of(spec: Spec) -> Path | None:
-    """The file of initial weights that a spec names, if any."""
     initial = None if spec.model is None else spec.model.get(KEY)
     return None if initial is None or chosen(spec) else Path(spec.directory) / str(initial["path"])
 
 
 def chosen(spec: Spec) -> bool:
-    """Whether the spec lets the adversary choose the initial weights."""
     return spec.model is not None and spec.model.get(KEY) == WORST_CASE
-
-
-def from_file(model: ModelFactory | None) -> bool:
-    """Whether a factory's models start from a file."""
-    return isinstance(model, FromFile)

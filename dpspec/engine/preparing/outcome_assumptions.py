@@ -26,7 +26,6 @@ _CAPPED = ("by-construction", "not-rejected", "declared")
 
 
 def constants_of(offered: Offered, spec: Spec) -> Assumption:
-    """The backend's statement about its constants. Raises ``PluginError`` if it cannot be read."""
     backend: Backend = offered.provider
     stated = backend.constants
     if not stated:
@@ -46,25 +45,23 @@ def with_constants(constants: Assumption, finding: Finding, spec: Spec) -> Findi
 
     All upper bounds of a trained model do; findings of other mechanisms name the assumption.
     """
-    if any(assumption.name == CONSTANTS for assumption in finding.assumptions):
-        known = tuple(_combined(constants, a) if a.name == CONSTANTS else a for a in finding.assumptions)
-        return replace(finding, assumptions=known)
+    known: list[Assumption] = []
+    for own in finding.assumptions:
+        if own.name == CONSTANTS and own.status != "false":
+            # A bad status replaces the finding's text.
+            words = [constants.text] if constants.status in _BAD else [own.text, constants.text]
+            text = "; ".join(filter(None, words))
+            own = replace(own, status=constants.status, text=text, test=constants.test)
+        known.append(own)
+    if any(assumption.name == CONSTANTS for assumption in known):
+        return replace(finding, assumptions=tuple(known))
     declared_upper = finding.bound == "upper" and finding.scope.pipeline == "declared"
     if constants.status in _BAD and spec.model is not None and declared_upper:
         return replace(finding, assumptions=(*finding.assumptions, constants))
     return finding
 
 
-def _combined(constants: Assumption, own: Assumption) -> Assumption:
-    """The finding's assumption with the backend's status and text; a bad status replaces the finding's text."""
-    if own.status == "false":
-        return own
-    words = [own.text, constants.text] if constants.status not in _BAD else [constants.text]
-    return replace(own, status=constants.status, text="; ".join(filter(None, words)), test=constants.test)
-
-
 def with_attack_code(offers: Mapping[str, tuple[str, Offered]], outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-    """The outcomes, with an assumption on the privacy results of an attack if a plugin provides its code."""
     attack = [(part, offers[part]) for part in ("canary", "score") if part in offers]
     if not attack:
         yield from outcomes
@@ -83,7 +80,6 @@ def with_attack_code(offers: Mapping[str, tuple[str, Offered]], outcomes: Iterab
 
 
 def with_initial_weights(outcomes: Iterable[Outcome], spec: Spec) -> Iterator[Outcome]:
-    """The outcomes, with the assumption about initial weights on upper bounds and on lower bounds of attacks."""
     chosen = initial_weights.chosen(spec)
     if not chosen and initial_weights.path_of(spec) is None:
         yield from outcomes

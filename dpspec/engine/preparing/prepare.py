@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, cast
 
 from dpspec.contract import (
     Assumption,
@@ -20,7 +20,6 @@ from dpspec.contract import (
     Diagnostic,
     Facts,
     FrozenMap,
-    ModelError,
     ModelFactory,
     Plan,
     Spec,
@@ -30,15 +29,14 @@ from dpspec.contract import Path as SpecPath
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.preparing.attacks import limited, offers_of
-from dpspec.engine.preparing.checked_providers import audit_of, factory_of, source_of, trainer_of
 from dpspec.engine.preparing.initial_weights import options_of, started
 from dpspec.engine.preparing.outcome_assumptions import constants_of
-from dpspec.engine.preparing.refusals import refusals, require_takes_texts
+from dpspec.engine.preparing.refusals import kinds_with, refusals
 from dpspec.engine.preparing.trial_keys import maker
 from dpspec.errors import PluginError, SpecError
 from dpspec.language.load import from_document
 from dpspec.language.reading.tree import locate
-from dpspec.registry.foreign_code import is_foreign, resolve
+from dpspec.registry.foreign_code import is_foreign, made, misbehaved, resolve
 
 #: Statuses of constants, the weakest first.
 _WEAKEST = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
@@ -48,11 +46,9 @@ _WEAKEST = ("false", "unchecked", "reported", "declared", "not-rejected", "by-co
 class Prepared:
     """A spec with the objects that its kinds name.
 
-    Attributes:
-        offers: By part of the spec, its kind and provider.
-        constants: The statement of the backend, or the weakest of the components, about public constants.
-        missing: Whether the mechanism takes records with missing values.
-        components: Other audits on the same data that the audit composes.
+    ``offers`` has the kind and provider of each part of the spec, ``constants`` the statement of the backend, or the
+    weakest of the components. ``missing``: the mechanism takes records with missing values. ``components`` are audits
+    on the same data that the audit composes.
     """
 
     spec: Spec
@@ -68,12 +64,10 @@ class Prepared:
 
     @cached_property
     def makers(self) -> FrozenMap:
-        """By part, the provider of the trials, with the code of providers of other distributions."""
         return FrozenMap({part: maker(kind, offered) for part, (kind, offered) in self.offers.items()})
 
     @property
     def revisions(self) -> FrozenMap:
-        """The kind and trial revision of every part."""
         return FrozenMap({part: [kind, o.provider.trial_revision] for part, (kind, o) in self.offers.items()})
 
     @property
@@ -83,25 +77,21 @@ class Prepared:
         return resolve(reference) if reference else None
 
     def plan(self) -> Plan:
-        """The audit's plan; an empty one for a spec with bounds only."""
         return NO_TRIALS if self.spec.audit is None else self.audit.plan(self.spec, self.facts)
 
     def trainer(self, catalog: Catalog) -> Trainer:
-        """A new trainer of the spec's backend."""
-        return trainer_of(_find(catalog.backends, self.spec.training.kind, "backend"))
+        offered = _find(catalog.backends, self.spec.training.kind, "backend")
+        trainer = made(offered, offered.provider.trainer, "its trainer")
+        if not callable(getattr(trainer, "train", None)):
+            what = f"{offered.provider.trainer} makes a {type(trainer).__name__}"
+            raise misbehaved(offered, f"{what}, which has no train()")
+        return cast(Trainer, trainer)
 
 
 def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> Prepared:
-    """Look up the providers of a spec and check them together. ``Prepared.diagnostics`` lists the problems.
+    """Look up the providers of a spec and check them together; ``diagnostics`` lists the problems.
 
-    Args:
-        spec: The spec.
-        catalog: The installed providers.
-        recorded: The facts of a result, used if the data is not available.
-
-    Raises:
-        SpecError: Data, model or a component cannot be described.
-        PluginError: A kind is not installed.
+    ``recorded`` are the facts of a result, used if the data is not available.
     """
     mechanism = _find(catalog.mechanisms, spec.mechanism.kind, "mechanism")
     dataset = _find(catalog.datasets, spec.data.kind, "data")
@@ -112,8 +102,15 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         "backend": (spec.training.kind, backend),
     }
     try:
-        source = source_of(dataset, spec.data.options, Path(spec.directory))
-        facts = _facts(source, recorded)
+        source: DataSource = made(
+            dataset, dataset.provider.source, "its source", spec.data.options, Path(spec.directory)
+        )
+        try:
+            facts = source.facts()
+        except DataError:
+            if recorded is None:
+                raise
+            facts = recorded
     except DataError as error:
         raise SpecError([data_unreadable(error, spec)]) from None
     capabilities = tuple(sorted(backend.provider.capabilities))
@@ -123,18 +120,22 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         offered = _find(catalog.models, spec.model.kind, "model")
         offers["model"] = (spec.model.kind, offered)
         try:
-            require_takes_texts(offered, facts, catalog)
-            model = factory_of(offered, options_of(spec), facts)
-            facts = dataclasses.replace(facts, parameters=model.parameters())
+            if facts.vocabulary is not None and not offered.provider.tokens:
+                raise ValueError(
+                    f"{offered.provider.kind} computes with features, and the records are ids of {facts.vocabulary} "
+                    f"tokens; models that take them: {kinds_with(catalog.models, 'tokens')}"
+                )
+            factory: ModelFactory = made(offered, offered.provider.factory, "its factory", options_of(spec), facts)
+            facts = dataclasses.replace(facts, parameters=factory.parameters())
         except ValueError as error:
-            raise SpecError([_mismatch(error, ("model",), spec)]) from None
+            raise SpecError([model_mismatch(error, ("model",), spec)]) from None
         try:
-            model, digest = started(spec, model, recorded)
+            model, digest = started(spec, factory, recorded)
             facts = dataclasses.replace(facts, initial_weights=digest)
         except DataError as error:
             raise SpecError([data_unreadable(error, spec)]) from None
         except ValueError as error:
-            raise SpecError([_mismatch(error, ("model", "initial", "path"), spec)]) from None
+            raise SpecError([model_mismatch(error, ("model", "initial", "path"), spec)]) from None
     offers |= {part: each for part, each in offers_of(spec, catalog).items() if is_foreign(each[1])}
     audit, constants = audit_of(mechanism), constants_of(backend, spec)
     components = _components(audit, spec, catalog, recorded)
@@ -160,8 +161,14 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
     )
 
 
+def audit_of(offered: Offered) -> Audit:
+    audit = made(offered, offered.provider.audit, "its audit")
+    if not isinstance(audit, Audit):
+        raise misbehaved(offered, f"{offered.provider.audit} makes a {type(audit).__name__}, not an Audit")
+    return audit
+
+
 def _components(audit: Audit, spec: Spec, catalog: Catalog, recorded: Facts | None) -> tuple[Prepared, ...]:
-    """Prepare the audits that an audit composes. Raises ``SpecError`` at the component that is invalid."""
     prepared = []
     for name, path, document in audit.components(spec):
         try:
@@ -177,7 +184,7 @@ def _components(audit: Audit, spec: Spec, catalog: Catalog, recorded: Facts | No
 
 
 def check(spec: Spec, catalog: Catalog) -> tuple[Diagnostic, ...]:
-    """Every semantic diagnostic of a spec that its schema accepts, located. No torch, no rows."""
+    """Every semantic diagnostic of a spec that its schema accepts. No torch, no rows."""
     try:
         return prepare(spec, catalog).diagnostics
     except SpecError as error:
@@ -185,12 +192,10 @@ def check(spec: Spec, catalog: Catalog) -> tuple[Diagnostic, ...]:
 
 
 def plan(spec: Spec, catalog: Catalog) -> Plan:
-    """Cost and power of the spec's trials. Raises ``SpecError`` if the spec cannot be audited."""
     return require_auditable(prepare(spec, catalog)).plan()
 
 
 def require_auditable(prepared: Prepared) -> Prepared:
-    """The argument. Raises ``SpecError`` with its errors, if any."""
     errors = [d for d in prepared.diagnostics if d.severity == "error"]
     if errors:
         raise SpecError(errors)
@@ -205,34 +210,15 @@ def data_unreadable(error: DataError, spec: Spec) -> Diagnostic:
     return locate(Diagnostic(code="data-unreadable", message=str(error), path=path), spec.origin)
 
 
-def raise_located(error: BaseException, spec: Spec) -> NoReturn:
-    """Raise an error of a trial: ``SpecError`` if data or model caused it, otherwise the error itself."""
-    if isinstance(error, DataError):
-        raise SpecError([data_unreadable(error, spec)]) from error
-    if isinstance(error, ModelError):
-        raise SpecError([_mismatch(error, ("model",), spec)]) from error
-    raise error
-
-
 def out_of_range(error: ArithmeticError, spec: Spec) -> Diagnostic:
-    """The diagnostic of numbers that are too large or too small to compute bounds with."""
     what = error.args[-1] if error.args else type(error).__name__
     message = f"bounds cannot be computed in floating point: {what}"
     hint = "a number of the mechanism, or of its rate, noise or limits, is far too large or too small"
     return locate(Diagnostic(code="out-of-range", message=message, path=("mechanism",), help=hint), spec.origin)
 
 
-def _mismatch(error: ValueError, place: SpecPath, spec: Spec) -> Diagnostic:
+def model_mismatch(error: ValueError, place: SpecPath, spec: Spec) -> Diagnostic:
     return locate(Diagnostic(code="model-mismatch", message=str(error), path=place), spec.origin)
-
-
-def _facts(source: DataSource, recorded: Facts | None) -> Facts:
-    try:
-        return source.facts()
-    except DataError:
-        if recorded is None:
-            raise
-        return recorded
 
 
 def _find(offers: Mapping[str, Offered], kind: str, what: str) -> Offered:

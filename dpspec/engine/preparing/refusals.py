@@ -20,15 +20,6 @@ MOST_CHOICES = 1000
 def refusals(
     spec: Spec, facts: Facts, source: DataSource, offers: Mapping[str, tuple[str, Offered]], catalog: Catalog
 ) -> Iterator[Diagnostic]:
-    """Yield all diagnostics that do not need the audit.
-
-    Args:
-        spec: The spec.
-        facts: The public facts of data and model.
-        source: The data source, which may add remarks on existing files.
-        offers: The provider of each part of the spec.
-        catalog: The installed providers, which the fixes name.
-    """
     (kind, mechanism), (_, backend) = offers["mechanism"], offers["backend"]
     if spec.data.get("missing") and not mechanism.provider.missing:
         yield _unsupported(
@@ -72,22 +63,13 @@ def refusals(
         yield _unsupported(
             f"{kind!r} computes with features, and {spec.data.kind!r} gives ids of tokens",
             ("data", "kind"),
-            f"use a mechanism that takes texts: {_kinds(catalog.mechanisms, 'tokens')}",
+            f"use a mechanism that takes texts: {kinds_with(catalog.mechanisms, 'tokens')}",
         )
     if backend.provider.recording:
         comparable = sorted(name for name, each in catalog.mechanisms.items() if each.provider.recordable)
         reader: Any = resolve(backend.provider.recording)
         yield from reader.check(spec, comparable)
     yield from _of_chosen_weights(spec, kind, mechanism, backend, catalog)
-
-
-def require_takes_texts(model: Offered, facts: Facts, catalog: Catalog) -> None:
-    """Raise ``ValueError`` if the data are texts and the model does not take them."""
-    if facts.vocabulary is not None and not model.provider.tokens:
-        raise ValueError(
-            f"{model.provider.kind} computes with features, and the records are ids of {facts.vocabulary} tokens; "
-            f"models that take them: {_kinds(catalog.models, 'tokens')}"
-        )
 
 
 def _of_chosen_weights(
@@ -101,7 +83,7 @@ def _of_chosen_weights(
             f"the bounds of {kind!r} do not hold for weights that an adversary chose",
             path,
             f"its bounds assume the model's own initial weights; for chosen ones, use a mechanism of "
-            f"{_kinds(catalog.mechanisms, 'chosen_weights')}",
+            f"{kinds_with(catalog.mechanisms, 'chosen_weights')}",
         )
     if backend.provider.recording:
         yield _unsupported("an adversary cannot choose the weights of a recorded run", path, "remove initial")
@@ -116,7 +98,6 @@ def _of_chosen_weights(
 
 
 def _of_users(spec: Spec, facts: Facts, backend: Offered, catalog: Catalog) -> Iterator[Diagnostic]:
-    """Yield why users cannot be drawn as the spec says; nothing if it draws records."""
     drawn = [phase.sampling if "sampling" in phase else None for phase in spec.phases]
     first = next((i for i, sampling in enumerate(drawn) if sampling is not None and sampling.of_users), None)
     if first is None:
@@ -160,7 +141,7 @@ def _untrainable(
             code="missing-capability",
             message=f"backend {spec.training.kind!r} draws records, not users",
             path=("training", "backend"),
-            help=f"backend: {_kinds(catalog.backends, 'users')}, or remove audit",
+            help=f"backend: {kinds_with(catalog.backends, 'users')}, or remove audit",
         )
     if spec.audit is not None and (spec.audit.options.get("canary") or {}).get("space") == "input":
         yield _unsupported(
@@ -186,8 +167,7 @@ def _untrainable(
         )
 
 
-def _kinds(offers: Mapping[str, Offered], field: str) -> str:
-    """The installed kinds whose descriptor sets a flag."""
+def kinds_with(offers: Mapping[str, Offered], field: str) -> str:
     return ", ".join(sorted(kind for kind, offered in offers.items() if getattr(offered.provider, field)))
 
 

@@ -33,14 +33,6 @@ def trial_key(
     It covers the inputs of trials, the digests of rows and initial weights, the revisions of mechanism, backend,
     dataset and model, and the trial's place in its chunk, because a chunk may be computed together. Claims, confidence
     and the number of runs are excluded, so changing them never trains again.
-
-    Args:
-        inputs: The inputs of the trials.
-        facts: The facts of data and model.
-        revisions: The kind and revision of every part.
-        chunk: The indices of the trial's chunk.
-        index: The trial's index.
-        code: The versions and the code of providers of other distributions.
     """
     identity: dict[str, Json] = {
         "inputs": inputs,
@@ -55,7 +47,7 @@ def trial_key(
 
 
 def trial_seed(inputs: FrozenMap, index: int, *purpose: str) -> int:
-    """A 63-bit seed for one purpose within one trial, derived from the trial's inputs and its index."""
+    """A 63-bit seed for one purpose within one trial."""
     text = "\x1f".join([digest(inputs), str(index), *purpose])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> (64 - _SEED_BITS)
 
@@ -73,7 +65,6 @@ _KEYED = ("distribution", "version", "code", "requires")
 
 
 def maker(kind: str, offered: Offered) -> dict[str, Json]:
-    """The provider of a kind: plugin, distribution, version, revision and, for other distributions, code."""
     record: dict[str, Json] = {
         "kind": kind,
         "revision": offered.provider.trial_revision,
@@ -82,17 +73,12 @@ def maker(kind: str, offered: Offered) -> dict[str, Json]:
         "version": offered.version,
     }
     if _counts(offered):
-        record["code"] = code_of(offered)
+        try:
+            record["code"] = _digest(offered)
+        except UnknownCodeError:
+            record["code"] = f"{_UNKNOWN}{uuid.uuid4().hex}"
         record["requires"] = dict(requirements(offered.distribution))
     return record
-
-
-def code_of(offered: Offered) -> str:
-    """The digest of a provider's code, or a unique text."""
-    try:
-        return _digest(offered)
-    except UnknownCodeError:
-        return f"{_UNKNOWN}{uuid.uuid4().hex}"
 
 
 def known_code(offered: Offered) -> str | None:
@@ -104,7 +90,6 @@ def known_code(offered: Offered) -> str | None:
 
 
 def unknown(offered: Offered) -> str | None:
-    """Why a provider's code is unknown; None if it is known or not part of keys."""
     if _counts(offered):
         try:
             _digest(offered)
@@ -114,12 +99,10 @@ def unknown(offered: Offered) -> str | None:
 
 
 def revisions_of(makers: FrozenMap) -> FrozenMap:
-    """The kind and revision of every part, as in keys."""
     return FrozenMap({part: [each["kind"], each["revision"]] for part, each in makers.items()})
 
 
 def code_in(makers: FrozenMap) -> FrozenMap:
-    """The values of makers in keys: of parts whose code counts."""
     return FrozenMap(
         {
             part: {name: each.get(name) for name in _KEYED}
@@ -130,7 +113,6 @@ def code_in(makers: FrozenMap) -> FrozenMap:
 
 
 def differences(then: FrozenMap, now: FrozenMap) -> Iterator[tuple[str, str, str]]:
-    """Parts whose code or version differs from the installed one: the part, its maker, and the installed maker."""
     was, is_ = code_in(then), code_in(now)
     for part, each in then.items():
         if (part in was or part in is_) and was.get(part) != is_.get(part):
@@ -145,17 +127,13 @@ def describe_maker(maker: Mapping[str, Json]) -> str:
     return f"{maker.get('distribution')} {maker.get('version')}{what}"
 
 
-def _reference(offered: Offered) -> str:
-    return next(str(getattr(offered.provider, name)) for name in _NAMED if hasattr(offered.provider, name))
-
-
 def _counts(offered: Offered) -> bool:
-    """Whether a provider's version and code are part of trial keys."""
     return normalise(offered.distribution) != _OURS and not offered.provider.revision_only
 
 
 def _digest(offered: Offered) -> str:
-    where = offered.distribution, offered.plugin, _reference(offered)
+    reference = next(str(getattr(offered.provider, name)) for name in _NAMED if hasattr(offered.provider, name))
+    where = offered.distribution, offered.plugin, reference
     digest = source_digest(*where)
     require_unchanged(*where)
     return digest

@@ -50,7 +50,6 @@ def load(text: str) -> Result:
 
 
 def reread(result: Result) -> Result:
-    """Return the result as :func:`load` reads it from its JSON."""
     return _read(write(result))
 
 
@@ -82,7 +81,6 @@ def _refuse_constant(text: str) -> float:
 
 
 def result_schema() -> dict[str, Json]:
-    """JSON Schema 2020-12 of ``dpspec/result/v2``."""
     definitions: dict[str, Json] = {}
     root = _schema(Result, definitions)
     definitions["Result"]["properties"]["schema"] = {"const": SCHEMA}
@@ -101,7 +99,14 @@ def _schema(hint: Any, definitions: dict[str, Json]) -> dict[str, Json]:
         name = hint.__name__  # type: ignore[union-attr]
         if name not in definitions:
             definitions[name] = {}
-            definitions[name] = _object(hint, definitions)
+            hints, fields = hints_of(hint), dataclasses.fields(hint)  # type: ignore[arg-type]
+            definitions[name] = {
+                "type": "object",
+                "description": " ".join((hint.__doc__ or "").split()),
+                "properties": {f.name: _schema(hints[f.name], definitions) for f in fields},
+                "required": [f.name for f in fields],
+                "additionalProperties": False,
+            }
         return {"$ref": f"#/$defs/{name}"}
     if origin in (Union, types.UnionType):
         return {"anyOf": [_schema(member, definitions) for member in get_args(hint)]}
@@ -113,14 +118,3 @@ def _schema(hint: Any, definitions: dict[str, Json]) -> dict[str, Json]:
         return {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]}
     plain = {FrozenMap: "object", int: "integer", str: "string", bool: "boolean", type(None): "null"}
     return {"type": plain[hint]}
-
-
-def _object(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]:
-    hints = hints_of(cls)
-    return {
-        "type": "object",
-        "description": " ".join((cls.__doc__ or "").split()),
-        "properties": {f.name: _schema(hints[f.name], definitions) for f in dataclasses.fields(cls)},
-        "required": [f.name for f in dataclasses.fields(cls)],
-        "additionalProperties": False,
-    }

@@ -28,12 +28,11 @@ def upper(value: float, *, digits: int = DIGITS, against: float | None = None) -
 
 
 def lower(value: float, *, digits: int = DIGITS, against: float | None = None) -> str:
-    """A lower bound, rounded down, with more digits if rounding would hide its order relative to ``against``."""
+    """Like :func:`upper`, rounded down."""
     return _directed(value, digits, ROUND_FLOOR, against)
 
 
 def nearest(value: float, *, digits: int = DIGITS) -> str:
-    """An estimate, rounded to nearest."""
     return _directed(value, digits, ROUND_HALF_EVEN, None)
 
 
@@ -89,7 +88,6 @@ def _directed(value: float, digits: int, rounding: str, against: float | None) -
 
 
 def _side(number: Decimal, against: float) -> int:
-    """-1, 0 or 1 for a number below, equal to or above another."""
     other = Decimal(repr(float(against)))
     return (number > other) - (number < other)
 

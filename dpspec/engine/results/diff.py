@@ -39,7 +39,7 @@ _LONGEST = 80
 
 
 def statement(audit: AuditResult, verdict: Verdict) -> Leaves | None:
-    """The statement of a claim with its scope; None if the result's document lacks the claim."""
+    """None if the result's document lacks the claim."""
     document = thaw(audit.document)
     claims, threat = document.get("claims"), document.get("threat_model")
     threat = threat if isinstance(threat, dict) else {}
@@ -50,22 +50,16 @@ def statement(audit: AuditResult, verdict: Verdict) -> Leaves | None:
             scope = {key: model.pop(key) for key in _NARROWED}
             model["unit"] = unit_in_words(str(model["unit"]), document.get("data") or {})
             own = {key: value for key, value in claim.items() if key not in _ASIDE}
-            return leaves({"group_size": 1, **scope, **own, **_spoken_of(audit, own), "threat_model": model})
+            return leaves({"group_size": 1, **scope, **own, **_data_of(audit, own), "threat_model": model})
     return None
 
 
 def rows(audit: AuditResult) -> str:
-    """The audited data in a few words."""
     digest = audit.facts.digest
     return f"{audit.facts.records} records, {f'digest {digest[:12]}' if digest else 'declared without rows'}"
 
 
-def of_data(path: str) -> bool:
-    """Whether a path of a statement names the datasets that the claim covers."""
-    return path == "rows" or path.partition(".")[0] == "collection"
-
-
-def _spoken_of(audit: AuditResult, claim: Mapping[str, Json]) -> Leaves:
+def _data_of(audit: AuditResult, claim: Mapping[str, Json]) -> Leaves:
     """The datasets that a claim covers, if not all."""
     over, record = claim.get("over"), claim.get("record")
     own = over == "this" or (over is None and claim.get("kind") == "per-instance-dp")
@@ -77,13 +71,7 @@ def _spoken_of(audit: AuditResult, claim: Mapping[str, Json]) -> Leaves:
     return found
 
 
-def shown(verdict: Verdict) -> Leaves:
-    """The statement of a claim as its verdict shows it."""
-    return {"kind": verdict.kind, "text": verdict.text, "quantity": verdict.quantity}
-
-
 def declared(audit: AuditResult) -> Leaves:
-    """The declared pipeline and attack, without keys that are compared separately."""
     document = thaw(audit.document)
     found = leaves({block: document[block] for block in _BLOCKS if block in document}) | {"rows": rows(audit)}
     if audit.facts.initial_weights is not None:
@@ -92,10 +80,7 @@ def declared(audit: AuditResult) -> Leaves:
 
 
 def wanted(stated: Leaves | None, verdict: Verdict) -> int:
-    """1 if a larger value is better for a claim, -1 if a smaller one is, 0 if the claim does not say.
-
-    Smaller is better for claims about privacy and for metrics with an upper limit.
-    """
+    """1 if a larger value is better for a claim, -1 if a smaller one is, 0 if the claim does not say."""
     if verdict.kind != "metric":
         return -1
     sides = [
@@ -105,7 +90,6 @@ def wanted(stated: Leaves | None, verdict: Verdict) -> int:
 
 
 def confidence(audit: AuditResult) -> float | None:
-    """The confidence of the audit; None if its document does not state one."""
     block = audit.document.get("audit")
     value = block.get("confidence") if isinstance(block, Mapping) else None
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
@@ -124,7 +108,6 @@ def leaves(value: Mapping[str, Json], above: str = "") -> Leaves:
 
 
 def text(value: Json) -> str:
-    """A value on one line."""
     stated = value if isinstance(value, str) else json.dumps(value)
     return stated if len(stated) <= _LONGEST else f"{stated[: _LONGEST - 3]}..."
 
@@ -144,7 +127,7 @@ CONFIDENCE = "audit.confidence"
 _TOLERANCE = 1e-9
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Change:
     """One difference; ``claim`` is empty for the whole audit.
 
@@ -175,7 +158,6 @@ def diff(a: Result, b: Result) -> tuple[Change, ...]:
 
 
 def failing(changes: tuple[Change, ...], *, allow_changed_claims: bool = False) -> tuple[Change, ...]:
-    """Changes that must fail a gate: regressions, and changed or removed claims unless allowed."""
     if allow_changed_claims:
         return tuple(change for change in changes if change.trend == "worse" and not change.of_claim)
     return tuple(change for change in changes if change.trend == "worse" or change.of_claim)
@@ -200,155 +182,90 @@ def regressions(baseline: Result, result: Result, *, allow_changed_claims: bool 
         if change.of_claim or change.what in ("verdict", "conformance")
     ]
     reported = {(change.audit, change.claim) for change in worse if change.what in ("verdict", "conformance")}
+    wrong = {a.name for a in baseline.audits if not a.conformance.expected}
     for audit in result.audits:
         for verdict in audit.verdicts:
             place = (audit.name, verdict.claim)
             if not verdict.expected and (place not in known or place in changed) and place not in reported:
                 before = "as expected" if place in seen - known else "not as expected" if place in seen else "absent"
-                worse.append(
-                    Change(
-                        audit=audit.name,
-                        claim=verdict.claim,
-                        what="verdict",
-                        before=before,
-                        after=f"{verdict.verdict}, not as expected",
-                        trend="worse",
-                    )
-                )
-        wrong = {a.name for a in baseline.audits if not a.conformance.expected}
-        if not audit.conformance.expected and audit.name not in wrong and (audit.name, "") not in reported:
-            worse.append(
-                Change(
-                    audit=audit.name,
-                    claim="",
-                    what="conformance",
-                    before="as expected",
-                    after=f"{audit.conformance.status}, not as expected",
-                    trend="worse",
-                )
-            )
+                worse.append(Change(*place, "verdict", before, f"{verdict.verdict}, not as expected", "worse"))
+        conformance = audit.conformance
+        if not conformance.expected and audit.name not in wrong and (audit.name, "") not in reported:
+            after = f"{conformance.status}, not as expected"
+            worse.append(Change(audit.name, "", "conformance", "as expected", after, "worse"))
     return tuple(worse)
 
 
-def _audit_changes(old: AuditResult, new: AuditResult) -> list[Change]:
-    changes = [*_declared_changes(old, new)]
+def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
+    yield from _declared_changes(old, new)
     before, after = {v.claim: v for v in old.verdicts}, {v.claim: v for v in new.verdicts}
     for claim in [*before, *(c for c in after if c not in before)]:
         was, now = before.get(claim), after.get(claim)
         if was is None or now is None:
-            changes.append(_presence(old.name, claim, "claim", was is not None))
-        else:
-            stated = [*_claim_changes(old, was, new, now)]
-            same = all(change.what == "expect" for change in stated)
-            towards = wanted(statement(new, now), now) if same else 0
-            changes.extend([*stated, *_verdict_changes(old.name, was, now, same=same, towards=towards)])
-    if old.conformance.status != new.conformance.status:
-        better = _LOOKED[new.conformance.status] > _LOOKED[old.conformance.status]
-        trend: Trend = "worse" if not better else "better" if old.conformance.status == "deviates" else "other"
-        changes.append(
-            Change(
-                audit=old.name,
-                claim="",
-                what="conformance",
-                before=old.conformance.status,
-                after=new.conformance.status,
-                trend=trend,
-            )
-        )
-    return changes
+            yield _presence(old.name, claim, "claim", was is not None)
+            continue
+        stated = [*_claim_changes(old, was, new, now)]
+        yield from stated
+        same = all(change.what == "expect" for change in stated)
+        if was.verdict != now.verdict:
+            trend: Trend = "better" if _RANK[now.verdict] > _RANK[was.verdict] else "worse"
+            yield Change(old.name, claim, "verdict", was.verdict, now.verdict, trend if same else "other")
+        towards = wanted(statement(new, now), now) if same else 0
+        for what in ("upper", "lower"):
+            one, other = getattr(was, what), getattr(now, what)
+            if not _same(one, other):
+                trend = "other"
+                if one is not None and other is not None and towards != 0:
+                    trend = "better" if (other > one) == (towards > 0) else "worse"
+                yield Change(old.name, claim, what, _number(one), _number(other), trend)
+    status = old.conformance.status
+    if status != new.conformance.status:
+        better = _LOOKED[new.conformance.status] > _LOOKED[status]
+        trend = "worse" if not better else "better" if status == "deviates" else "other"
+        yield Change(old.name, "", "conformance", status, new.conformance.status, trend)
 
 
 def _declared_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
     """Changes of the declared pipeline, attack, confidence and expectation."""
-
-    def change(what: str, before: str, after: str, weaker: bool = False) -> Change:
-        trend: Trend = "worse" if weaker else "other"
-        return Change(audit=old.name, claim="", what=what, before=before, after=after, trend=trend, of_claim=weaker)
-
     was, now = confidence(old), confidence(new)
     expected, expects = old.conformance.expect, new.conformance.expect
-    found = [change(path, before, after) for path, before, after in _differences(declared(old), declared(new))]
+    found = [(*each, False) for each in _differences(declared(old), declared(new))]
     if was is not None and was != now:
         raised = now is not None and now > was
         after = f"{_number(now)}, at which attacks refute less" if raised else _number(now)
-        found.append(change(CONFIDENCE, _number(was), after, weaker=not raised))
+        found.append((CONFIDENCE, _number(was), after, not raised))
     if expected != expects:
-        found.append(change("audit.expect", expected, expects, weaker=expects != "no-deviation-found"))
-    yield from found
+        found.append(("audit.expect", expected, expects, expects != "no-deviation-found"))
     if not found and old.digest != new.digest:
-        yield change("spec", old.digest[:12], new.digest[:12])
+        found.append(("spec", old.digest[:12], new.digest[:12], False))
+    for what, before, after, weaker in found:
+        yield Change(old.name, "", what, before, after, "worse" if weaker else "other", weaker)
 
 
 def _claim_changes(old: AuditResult, was: Verdict, new: AuditResult, now: Verdict) -> Iterator[Change]:
     """Changes of a claim's statement and expectation."""
     before, after = statement(old, was), statement(new, now)
     if before is None or after is None:
-        before, after = shown(was), shown(now)
+        before, after = ({"kind": v.kind, "text": v.text, "quantity": v.quantity} for v in (was, now))
         if not _same(was.claimed, now.claimed):
             before, after = {**before, "claimed": was.claimed}, {**after, "claimed": now.claimed}
     elif any(before.get(key) != after.get(key) for key in ("over", "record")):  # which data that is then follows
-        before, after = ({k: v for k, v in side.items() if not of_data(k)} for side in (before, after))
+        data = {path for path in (*before, *after) if path == "rows" or path.partition(".")[0] == "collection"}
+        before, after = ({k: v for k, v in side.items() if k not in data} for side in (before, after))
     for path, one, other in _differences(before, after):
         what = path if path == "claimed" else f"claim.{path}"
-        yield Change(audit=old.name, claim=was.claim, what=what, before=one, after=other, trend="other", of_claim=True)
+        yield Change(old.name, was.claim, what, one, other, "other", of_claim=True)
     if set(was.expect) != set(now.expect):
         weaker = not set(now.expect) <= set(was.expect)
-        yield Change(
-            audit=old.name,
-            claim=was.claim,
-            what="expect",
-            before=" or ".join(was.expect),
-            after=" or ".join(now.expect),
-            trend="worse" if weaker else "other",
-            of_claim=weaker,
-        )
+        one, other = " or ".join(was.expect), " or ".join(now.expect)
+        yield Change(old.name, was.claim, "expect", one, other, "worse" if weaker else "other", weaker)
 
 
 def _differences(before: Leaves, after: Leaves) -> Iterator[tuple[str, str, str]]:
-    """Paths where two sets of values differ, with both values as text."""
     for path in [*before, *(path for path in after if path not in before)]:
         if path not in before or path not in after or before[path] != after[path]:
             was, now = ("absent" if path not in side else text(side[path]) for side in (before, after))
             yield path, was, now
-
-
-def _verdict_changes(audit: str, was: Verdict, now: Verdict, *, same: bool, towards: int) -> Iterator[Change]:
-    """Changes of verdict and bounds.
-
-    Args:
-        audit: The audit's name.
-        was: The old verdict.
-        now: The new verdict.
-        same: Whether the claim is the same. Otherwise changes are neither better nor worse.
-        towards: 1 if larger bounds are better, -1 if smaller ones are, 0 if neither.
-    """
-    if was.verdict != now.verdict:
-        trend: Trend = "better" if _RANK[now.verdict] > _RANK[was.verdict] else "worse"
-        yield Change(
-            audit=audit,
-            claim=was.claim,
-            what="verdict",
-            before=was.verdict,
-            after=now.verdict,
-            trend=trend if same else "other",
-        )
-    for what in ("upper", "lower"):
-        old, new = getattr(was, what), getattr(now, what)
-        if not _same(old, new):
-            yield Change(
-                audit=audit,
-                claim=was.claim,
-                what=what,
-                before=_number(old),
-                after=_number(new),
-                trend=_trend(old, new, towards),
-            )
-
-
-def _trend(old: float | None, new: float | None, towards: int) -> Trend:
-    if old is None or new is None or towards == 0:
-        return "other"
-    return "better" if (new > old) == (towards > 0) else "worse"
 
 
 def _same(a: float | None, b: float | None) -> bool:
@@ -362,12 +279,5 @@ def _number(value: float | None) -> str:
 
 
 def _presence(audit: str, claim: str, what: str, removed: bool) -> Change:
-    return Change(
-        audit=audit,
-        claim=claim,
-        what=what,
-        before="present" if removed else "absent",
-        after="absent" if removed else "present",
-        trend="worse" if removed else "other",
-        of_claim=removed,
-    )
+    before, after = ("present", "absent") if removed else ("absent", "present")
+    return Change(audit, claim, what, before, after, "worse" if removed else "other", removed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 
 from dpspec.contract import FrozenMap
@@ -28,21 +28,28 @@ def join(results: Sequence[tuple[str, Result]]) -> Result:
     audits = [audit for _, result in results for audit in result.audits]
     names = [(name, part.source) for part in parts for name in part.names]
     times = Counter(name for name, _ in names)
+    confidence = float(max(1 - sum(1 - Decimal(repr(part.confidence)) for part in parts), Decimal(0)))
+    together = f"at confidence {exact(confidence)}" if confidence > 0.0 else "at no confidence that could be stated"
+    note = (
+        f"{len(parts)} results are shown side by side. Each was judged by itself, its claims and tests as one family; "
+        f"the statements of all of them hold together {together}."
+    )
+    first, *others = [part.environment for part in parts]
+    shared = {k: v for k, v in first.items() if k != "command" and all(other.get(k) == v for other in others)}
     return Result(
         audits=tuple(
             dataclasses.replace(audit, name=name if times[name] == 1 else f"{name} ({source})")
             for audit, (name, source) in zip(audits, names, strict=True)
         ),
-        confidence=(confidence := _together(parts)),
+        confidence=confidence,
         created=max(part.created for part in parts),
-        environment=_shared([part.environment for part in parts]),
-        notes=(_note(len(parts), confidence), *dict.fromkeys(note for part in parts for note in part.notes)),
+        environment=FrozenMap(shared),
+        notes=(note, *dict.fromkeys(own for part in parts for own in part.notes)),
         parts=tuple(parts),
     )
 
 
 def split(result: Result) -> tuple[Result, ...]:
-    """The original results of a joined one; the result itself if it is not joined."""
     if not result.parts:
         return (result,)
     return tuple(
@@ -60,7 +67,13 @@ def apart(result: Result) -> tuple[Result, ...]:
     """Like :func:`split`, with the audits' names in the joined result."""
     if not result.parts:
         return (result,)
-    return tuple(_taken(result))
+    found, start = [], 0
+    for part in result.parts:
+        audits = result.audits[start : start + len(part.names)]
+        values = {field: getattr(part, field) for field in ("confidence", "created", "environment", "notes")}
+        found.append(Result(audits=audits, **values))
+        start += len(part.names)
+    return tuple(found)
 
 
 def sources(result: Result) -> tuple[str, ...]:
@@ -68,21 +81,7 @@ def sources(result: Result) -> tuple[str, ...]:
     return tuple(part.source for part in result.parts for _ in part.names) or ("",) * len(result.audits)
 
 
-def _taken(result: Result) -> Iterator[Result]:
-    start = 0
-    for part in result.parts:
-        yield Result(
-            audits=result.audits[start : start + len(part.names)],
-            confidence=part.confidence,
-            created=part.created,
-            environment=part.environment,
-            notes=part.notes,
-        )
-        start += len(part.names)
-
-
 def _parts(source: str, result: Result) -> tuple[Part, ...]:
-    """The values of a result without its audits; for a joined one, of its parts."""
     if result.parts:
         return tuple(dataclasses.replace(part, source=f"{source}: {part.source}") for part in result.parts)
     return (
@@ -94,25 +93,4 @@ def _parts(source: str, result: Result) -> tuple[Part, ...]:
             environment=result.environment,
             notes=result.notes,
         ),
-    )
-
-
-def _together(parts: Sequence[Part]) -> float:
-    """The joint confidence, in decimals as stated."""
-    return float(max(1 - sum(1 - Decimal(repr(part.confidence)) for part in parts), Decimal(0)))
-
-
-def _shared(environments: Sequence[FrozenMap]) -> FrozenMap:
-    """The common environment; the commands stay with the parts."""
-    first, *others = environments
-    return FrozenMap(
-        {key: value for key, value in first.items() if key != "command" and all(e.get(key) == value for e in others)}
-    )
-
-
-def _note(parts: int, confidence: float) -> str:
-    together = f"at confidence {exact(confidence)}" if confidence > 0.0 else "at no confidence that could be stated"
-    return (
-        f"{parts} results are shown side by side. Each was judged by itself, its claims and tests as one family; the "
-        f"statements of all of them hold together {together}."
     )

@@ -76,28 +76,19 @@ def matrices(every: Sequence[A], origins: Sequence[str]) -> tuple[Matrix[A], ...
     return tuple(found)
 
 
-def axes_of(every: Sequence[A], found: Sequence[Matrix[A]]) -> dict[str, dict[str, Json]]:
-    """By audit name, the values of the axes of its matrix; empty for other audits."""
-    of: dict[str, dict[str, Json]] = {audit.name: {} for audit in every}
-    for matrix in found:
-        of.update((audit.name, matrix.values(audit)) for audit in matrix.audits)
-    return of
-
-
 def joined_series(every: Sequence[A], found: Sequence[Matrix[A]], name: str) -> Series:
     """The joined series of this name: a column for the audit, one for each axis, and its own.
 
     Missing columns are None. The joined series has the weakest rigor and the strictest privacy of its parts; a column
     holds bounds if it does in all.
-
-    Raises:
-        UsageError: No audit has such a series.
     """
     held = [(audit, series) for audit in every for series in audit.series if series.name == name]
     if not held:
         names = dict.fromkeys(series.name for audit in every for series in audit.series)
         raise UsageError(f"no audit has a series {name!r}; there are: {', '.join(names) or 'none'}")
-    axes = axes_of(every, found)
+    axes: dict[str, dict[str, Json]] = {audit.name: {} for audit in every}
+    for matrix in found:
+        axes.update((audit.name, matrix.values(audit)) for audit in matrix.audits)
     first = held[0][1]
     own = dict.fromkeys(column for _, series in held for column in series.columns)
     varying = [axis for axis in dict.fromkeys(a for audit, _ in held for a in axes[audit.name]) if axis not in own]
@@ -119,14 +110,13 @@ def joined_series(every: Sequence[A], found: Sequence[Matrix[A]], name: str) -> 
         source="; ".join(dict.fromkeys(series.source for _, series in held)),
         privacy=max((series.privacy for _, series in held), key=_PRIVACY.index),
         bounds=FrozenMap(
-            {key: side for key, side in first.bounds.items() if all(_bounds(s, key, side) for _, s in held)}
+            {
+                key: side
+                for key, side in first.bounds.items()
+                if all(key not in series.columns or series.bounds.get(key) == side for _, series in held)
+            }
         ),
     )
-
-
-def _bounds(series: Series, column: str, side: Json) -> bool:
-    """Whether a column, if the series has it, holds bounds of this side."""
-    return column not in series.columns or series.bounds.get(column) == side
 
 
 #: From strong to weak, and from public to secret.
@@ -135,7 +125,6 @@ _PRIVACY = ("public", "data-dependent", "per-record")
 
 
 def base_name(audit: Cell) -> str:
-    """The name of a cell's spec: the cell's name without its values."""
     return audit.name.partition("[")[0] or audit.name
 
 

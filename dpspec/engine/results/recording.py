@@ -91,12 +91,8 @@ class Recording:
 class ExecutedRun:
     """Contribution of a recorded run to the audit of its spec.
 
-    Attributes:
-        checks: The run against its own options, its accountant and the spec.
-        assumptions: Additional assumptions of the bounds of a declared mechanism.
-        findings: Bounds on the executed schedule, and the lower bound from canaries.
-        evidence: The guesses of canaries; empty if none were scored.
-        section: The section of the result.
+    ``assumptions`` are additional ones of the bounds of a declared mechanism; ``findings`` bound the executed schedule,
+    or are the lower bound from canaries.
     """
 
     checks: tuple[Check, ...]
@@ -106,7 +102,6 @@ class ExecutedRun:
     section: Recording
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Checks, bounds on the executed schedule, and evidence."""
         yield from self.checks
         yield from self.findings
         yield from self.evidence

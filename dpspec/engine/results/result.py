@@ -231,18 +231,14 @@ class Result:
         return joined_series(self.audits, self.matrices, name)
 
     def _repr_html_(self) -> str:
-        return html_frame(self)
+        """The HTML report in an ``iframe`` without access to the notebook or any server.
 
+        It omits data-dependent and per-record values, as every report.
+        """
+        from dpspec.registry.foreign_code import resolve
+        from dpspec.registry.loader import load_catalog
 
-def html_frame(result: object) -> str:
-    """The HTML report in an ``iframe`` without access to the notebook or any server.
-
-    It omits data-dependent and per-record values, as every report.
-    """
-    from dpspec.registry.foreign_code import resolve
-    from dpspec.registry.loader import load_catalog
-
-    render: Any = resolve(load_catalog().reporters["html"].provider.render)
-    page = escape(render(result), quote=True)
-    style = "width:100%;height:44rem;border:1px solid #8884"
-    return f'<iframe sandbox="allow-scripts" style="{style}" title="dpspec report" srcdoc="{page}"></iframe>'
+        render: Any = resolve(load_catalog().reporters["html"].provider.render)
+        page = escape(render(self), quote=True)
+        style = "width:100%;height:44rem;border:1px solid #8884"
+        return f'<iframe sandbox="allow-scripts" style="{style}" title="dpspec report" srcdoc="{page}"></iframe>'

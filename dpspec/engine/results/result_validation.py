@@ -26,7 +26,6 @@ _NUMBERS = frozenset({"epsilon", "delta", "alpha", "mu", "kappa", "gamma", "fpr"
 
 
 def of_document(document: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    """Yield the paths of a document with an invalid value, and the rule."""
     for key in ("name", "description", "system", "owner", "contact"):
         if key in document and not isinstance(document[key], str):
             yield key, f"must be a text, got {_quoted(document[key])}"
@@ -85,14 +84,12 @@ def _of_points(claim: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
 
 
 def is_number(value: Json) -> bool:
-    """Whether a JSON value is a number, including infinity."""
     if value in ("inf", "-inf"):  # as JSON has it
         return True
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_count(value: Json, least: int) -> bool:
-    """Whether a JSON value is a 64-bit integer of at least ``least``."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**63
 
 
@@ -109,7 +106,6 @@ _COLUMNS = ("x", "by", "y", "band")
 
 
 def require_sound(result: Result) -> None:
-    """Raise ``ResultError`` for the first invalid value."""
     for wrong in _wrong(result):
         raise ResultError(wrong)
 
@@ -171,7 +167,6 @@ def _of_audit(audit: AuditResult) -> Iterator[tuple[str, str]]:
 
 
 def flaws_of(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    """Yield the places of invalid values in an outcome, and the rules."""
     if isinstance(outcome, Finding | Evidence):
         for key, wrong in _of_conditions(outcome.at):
             yield f"at.{key}", wrong

@@ -19,7 +19,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 from dpspec.contract import DataError, Finding, Json, Plan, Series
 from dpspec.contract.audit import NO_TRIALS
@@ -53,15 +52,12 @@ _LOSSES = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Computed:
-    """The bounds of an audit, the plan of its trials, and the seconds to compute both."""
-
     bounds: list[Finding | Series]
     plan: Plan
     seconds: float
 
 
 def compute(context: RunContext, *, plan: bool) -> Computed:
-    """Compute the bounds of the context's audit, and its plan if ``plan`` is true; raises as the audit does."""
     began, prepared = time.monotonic(), context.prepared
     bounds = list(prepared.audit.bound(prepared.spec, context))
     planned = prepared.plan() if plan else NO_TRIALS
@@ -76,12 +72,6 @@ def bound(
     plan: bool,
     emit: Callable[[Event], None],
 ) -> Bounded:
-    """Compute the bounds of an audit, and the plan of its trials if ``plan`` is true.
-
-    Raises:
-        SpecError: Data or a recorded run cannot be read, or numbers are out of range.
-        RecordingError: The folder holds no recorded run.
-    """
     from dpspec.training.threads import limited
 
     began, spec = time.monotonic(), prepared.spec
@@ -102,13 +92,12 @@ def bound(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputeBounds(AuditTask):
-    """Bounds and plan of one audit, in another process; ``sender`` are the caller's versions."""
+    """``sender`` are the caller's versions."""
 
     plan: bool
     sender: Mapping[str, Json]
 
     def run(self, context: RunContext) -> Iterator[Computed]:
-        """Yield one :class:`Computed`. Raises ``UsageError`` if the worker has other versions."""
         if _versions() != self.sender:
             raise UsageError("a worker has other versions of dpspec, Python or numeric libraries")
         computed = compute(context, plan=self.plan)
@@ -118,15 +107,12 @@ class ComputeBounds(AuditTask):
 
 @cache
 def _versions() -> dict[str, Json]:
-    """The versions of dpspec, Python and numeric libraries of this process, and its kind of processor."""
     libraries: dict[str, Json] = {library: version_of(library) for library in _LIBRARIES}
     python = [platform.python_implementation(), platform.python_version(), platform.machine()]
     return {**libraries, "python": python}
 
 
 class Bounding:
-    """The bounds, and if ``plan`` is true the plans, of all audits of one run."""
-
     def __init__(
         self,
         audits: Sequence[Prepared],
@@ -151,26 +137,22 @@ class Bounding:
         ]
 
     def run(self) -> list[Bounded]:
-        """The bounds in the order of the audits; raises as :func:`bound` of the first audit that does."""
         shared = False
-        for number in range(len(self._audits)):
+        for number, audit in enumerate(self._audits):
             if not shared and (pool := self._pool(number)) is not None:
                 shared = True
                 self._share(pool, number)
-            if number not in self._bounded:
-                self._compute_here(number, first=number == 0)
+            if number in self._bounded:
+                continue
+            self._emit(StageStarted(audit=audit.spec.name, stage="bound"))
+            bounded = bound(audit, self._catalog, cache=self._cache, plan=self._plan, emit=self._emit)
+            if number > 0:  # the first loads libraries, and its duration says nothing of the others
+                self._recent.append(bounded)
+            if (reason := self._failed.get(number)) is not None:
+                message = f"its bounds were computed by the process that was started, as no worker could: {reason}"
+                self._emit(Noticed(audit=audit.spec.name, message=message))
+            self._done(number, bounded)
         return [self._bounded[number] for number in range(len(self._audits))]
-
-    def _compute_here(self, number: int, *, first: bool) -> None:
-        audit = self._audits[number]
-        self._emit(StageStarted(audit=audit.spec.name, stage="bound"))
-        bounded = bound(audit, self._catalog, cache=self._cache, plan=self._plan, emit=self._emit)
-        if not first:  # which loads libraries, and says nothing of the others
-            self._recent.append(bounded)
-        if (reason := self._failed.get(number)) is not None:
-            message = f"its bounds were computed by the process that was started, as no worker could: {reason}"
-            self._emit(Noticed(audit=audit.spec.name, message=message))
-        self._done(number, bounded)
 
     def _done(self, number: int, bounded: Bounded) -> None:
         self._bounded[number] = bounded
@@ -198,7 +180,6 @@ class Bounding:
         return None if isinstance(pool, InlinePool) else pool
 
     def _share(self, pool: Pool, number: int) -> None:
-        """Compute the bounds from this audit on by a pool."""
         needs = Resources(memory_bytes=max(each.plan.memory_bytes for each in self._recent))
         self._waiting.extend(n for n in self._shareable if n >= number)
         while self._waiting or self._running:
@@ -234,7 +215,9 @@ class Bounding:
                 if not (isinstance(event, Progressed) and len(self._running) > 1):
                     self._emit(event)
             case PartialResult(value=computed):
-                self._take(number, computed)
+                bounds, plan, seconds = computed.bounds, computed.plan, computed.seconds
+                bounded = Bounded(prepared=self._audits[number], bounds=bounds, plan=plan, seconds=seconds)
+                self._done(number, bounded)
             case TaskFailed(error=error):
                 self._give_up(number, " ".join(f"{type(error).__name__}: {error}".split()))
                 self._waiting.clear()  # perhaps a spec is wrong, and then those after it need no bounds
@@ -245,12 +228,6 @@ class Bounding:
                     self._waiting.clear()
             case _:
                 self._running.discard(number)
-
-    def _take(self, number: int, computed: Any) -> None:
-        audit = self._audits[number]
-        self._done(
-            number, Bounded(prepared=audit, bounds=computed.bounds, plan=computed.plan, seconds=computed.seconds)
-        )
 
     def _give_up(self, number: int, reason: str) -> None:
         self._running.discard(number)

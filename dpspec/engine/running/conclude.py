@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar, get_args
 
-from dpspec.contract import Check, Evidence, Finding, Outcome, Plan, Scope, Series, Spec, Trial
+from dpspec.contract import Check, Evidence, Finding, Outcome, Plan, Series, Spec, Trial
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.findings import Rigor
 from dpspec.engine.judging.inequalities import about_privacy, statement
@@ -48,31 +48,19 @@ from dpspec.registry.foreign_code import is_foreign
 
 @dataclass(frozen=True, kw_only=True)
 class Bounded:
-    """An audit with its theoretical bounds and the plan of its trials; ``seconds`` is the duration of both.
-
-    ``recording`` is the recorded run of the spec, if any.
-    """
-
     prepared: Prepared
     bounds: Sequence[Finding | Series] = ()
     plan: Plan = NO_TRIALS
     seconds: float = 0.0
     recording: ExecutedRun | None = None
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes of the plan and of the audit's bounds."""
-        return (*self.plan.notes, *self.prepared.audit.notes(self.bounds))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """An audit with its existing trials, in the order of their indices.
 
-    Attributes:
-        stopped_after: The number of trials after which all claims were decided, if the run ended early.
-        from_store: The number of trials from the store.
-        seconds: The duration of the other trials.
+    ``stopped_after`` is the number of trials after which all claims were decided; ``seconds`` is the duration of the
+    trials that are not from the store.
     """
 
     bounded: Bounded
@@ -83,7 +71,6 @@ class Trained:
 
     @property
     def needed_trials(self) -> int:
-        """The number of needed trials."""
         return self.bounded.plan.trials if self.stopped_after is None else self.stopped_after
 
 
@@ -98,39 +85,26 @@ def with_data_size(outcome: T, prepared: Prepared) -> T:
 
     A plugin's own statement takes precedence.
     """
-    if not isinstance(outcome, Evidence | Finding) or outcome.scope.pipeline != "executed":
+    if not isinstance(outcome, Evidence | Finding):
         return outcome
-    leaving = int(outcome.at.get("group_size", 1)) * prepared.spec.records_per_unit
-    return replace(outcome, scope=_within(outcome.scope, leaving, prepared))
-
-
-def _within(scope: Scope, leaving: int, prepared: Prepared) -> Scope:
-    """Complete a scope; ``leaving`` is the number of records that the smaller neighbor may lack."""
-    if scope.data not in _AT_HAND:
-        return scope
+    scope = outcome.scope
+    if scope.pipeline != "executed" or scope.data not in _AT_HAND:
+        return outcome
     if scope.min_records == 0:
         # Canaries are additional records. The smaller neighbor of this dataset lacks the records that may leave.
         leaves = scope.data != "planted" and scope.adjacency == "add-remove"
-        scope = replace(scope, min_records=max(0, prepared.facts.records - (leaving if leaves else 0)))
+        leaving = int(outcome.at.get("group_size", 1)) * prepared.spec.records_per_unit if leaves else 0
+        scope = replace(scope, min_records=max(0, prepared.facts.records - leaving))
     # Where the data block does not say how missing values are written no record misses any, but one that was planted
     # for a mechanism that takes such records may.
     full = not prepared.spec.data.get("missing") and (scope.data == "this" or not prepared.missing)
     if scope.neighbours == "all" and full:
         scope = replace(scope, neighbours="same-missing-values")
-    return scope
+    return replace(outcome, scope=scope)
 
 
 def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = None) -> Concluded:
-    """The audit's bounds, and the conclusions from its trials.
-
-    Args:
-        bounded: The audit with its bounds.
-        trials: The existing trials.
-        needed: The number of needed trials; by default the number of ``trials``.
-
-    Raises:
-        PluginError: The audit yields an outcome that the judge cannot read.
-    """
+    """The audit's bounds and the conclusions from its trials; ``needed`` is by default the number of ``trials``."""
     began, prepared, plan = time.monotonic(), bounded.prepared, bounded.plan
     spec = prepared.spec
     quantities = {part.quantity for claim in spec.claims for part in statement(claim).parts}
@@ -161,7 +135,6 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
 
 
 def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Iterator[Outcome]:
-    """The outcomes with core's assumptions; for a recorded run with its recording's."""
     if bounded.recording is None:
         constants = bounded.prepared.constants
         known = (with_constants(constants, o, spec) if isinstance(o, Finding) else o for o in outcomes)
@@ -176,12 +149,9 @@ def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Itera
 
 
 def _flaw(outcome: object, quantities: Container[str], *, stored: bool) -> str:
-    """Why the judge cannot read an outcome; empty if it can. ``dpspec.testing`` finds other faults.
+    """Why the judge cannot read an outcome; empty if it can.
 
-    Args:
-        outcome: The outcome.
-        quantities: Quantities of claims and bounds. Evidence of other quantities is not tested.
-        stored: Whether to test also that JSON can hold the outcome, as of plugins, stored trials and recordings.
+    For ``stored`` outcomes, of plugins, stored trials and recordings: also whether JSON can hold them.
     """
     if not isinstance(outcome, Finding | Series | Check | Evidence):
         return f"a {type(outcome).__name__}, not a Finding, Series, Check or Evidence"
@@ -216,68 +186,45 @@ def _flaw(outcome: object, quantities: Container[str], *, stored: bool) -> str:
 
 def undefined_numbers(outcome: Outcome) -> Iterator[str]:
     """Yield a sentence for every NaN in an outcome, with its place."""
-    yield from _undefined({name: getattr(outcome, name) for name in outcome.__dataclass_fields__}, "")
-
-
-def _undefined(value: Any, place: str) -> Iterator[str]:
-    """Every NaN, with its place."""
-    if isinstance(value, float) and math.isnan(value):
-        yield f"its {place} is NaN: if nothing can be computed, yield nothing, or inf for an absent bound"
-    elif isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _undefined(part, f"{place}.{key}" if place else str(key))
-    elif isinstance(value, list | tuple):
-        for i, part in enumerate(value):
-            yield from _undefined(part, f"{place}[{i}]")
+    left: list[tuple[str, Any]] = [(name, getattr(outcome, name)) for name in reversed(outcome.__dataclass_fields__)]
+    while left:
+        place, value = left.pop()
+        if isinstance(value, float) and math.isnan(value):
+            yield f"its {place} is NaN: if nothing can be computed, yield nothing, or inf for an absent bound"
+        elif isinstance(value, Mapping):
+            left += [(f"{place}.{key}", part) for key, part in reversed(list(value.items()))]
+        elif isinstance(value, list | tuple):
+            left += [(f"{place}[{i}]", part) for i, part in reversed(list(enumerate(value)))]
 
 
 _REJECTED = ("refuted", "contradicted")
-
-
-def all_decided(bounded: Bounded, trials: Sequence[Trial], others: PendingTests) -> bool:
-    """Whether these trials refute every privacy claim that bounds do not prove, and at least one.
-
-    If all claims are proved, trials test the proofs, and no number suffices. Likewise if only theory refutes a
-    claim: the trials show whether the attack detects it.
-    """
-    bounds = [bound for bound in bounded.bounds if not (isinstance(bound, Finding) and bound.bound == "lower")]
-    concluded = replace(conclude(replace(bounded, bounds=bounds), trials), checks=(), promised=())
-    (judged,) = judge([concluded], others)
-    names = [verdict.verdict for verdict in judged.verdicts if about_privacy(verdict.kind)]
-    return any(name in _REJECTED for name in names) and all(name in ("proved", *_REJECTED) for name in names)
-
-
-def stopped_after(bounded: Bounded, trials: Mapping[int, Trial], others: PendingTests) -> int | None:
-    """The number of trials after which the audit had to stop; None if its plan runs to the end."""
-    if not bounded.plan.sequential:
-        return None
-    chunks = EarlyStop(bounded, others).chunks_needed(trials, trials.__getitem__)
-    return None if chunks is None else sum(map(len, bounded.plan.chunks[:chunks]))
 
 
 class EarlyStop:
     """Judges the trials of one audit as they arrive."""
 
     def __init__(self, bounded: Bounded, others: PendingTests) -> None:
-        self._bounded, self._others = bounded, others
+        self._others = others
         self._chunks = bounded.plan.chunks
         self._judged_chunks = 0
+        # If only theory refutes a claim, the trials show whether the attack detects it.
+        bounds = [bound for bound in bounded.bounds if not (isinstance(bound, Finding) and bound.bound == "lower")]
+        self._bounded = replace(bounded, bounds=bounds)
 
     def chunks_needed(self, available: Container[int], trial: Callable[[int], Trial]) -> int | None:
         """The number of chunks after which all claims are decided; None while they are not.
 
-        ``available`` contains the indices for which ``trial`` returns a trial.
+        They are decided when trials refute every privacy claim that bounds do not prove, and at least one. If all
+        claims are proved, trials test the proofs, and no number suffices.
         """
-        for chunks in self._complete(available):
+        for chunks in range(self._judged_chunks + 1, len(self._chunks)):  # never all chunks
+            if not all(index in available for index in self._chunks[chunks - 1]):
+                return None
             indices = sorted(index for chunk in self._chunks[:chunks] for index in chunk)
-            if all_decided(self._bounded, [trial(index) for index in indices], self._others):
+            concluded = conclude(self._bounded, [trial(index) for index in indices])
+            (judged,) = judge([replace(concluded, checks=(), promised=())], self._others)
+            names = [verdict.verdict for verdict in judged.verdicts if about_privacy(verdict.kind)]
+            if any(name in _REJECTED for name in names) and all(name in ("proved", *_REJECTED) for name in names):
                 return chunks
             self._judged_chunks = chunks
         return None
-
-    def _complete(self, available: Container[int]) -> Iterator[int]:
-        """Yield numbers of leading chunks that are complete and not yet judged; never of all chunks."""
-        for number in range(self._judged_chunks + 1, len(self._chunks)):
-            if not all(index in available for index in self._chunks[number - 1]):
-                return
-            yield number

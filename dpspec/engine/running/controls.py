@@ -12,7 +12,6 @@ from dpspec.engine.judging.inequalities import about_privacy
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared
-from dpspec.engine.results.result import Verdict
 from dpspec.engine.running.bounding import compute
 from dpspec.engine.running.conclude import Bounded, conclude
 from dpspec.errors import PluginError
@@ -26,10 +25,6 @@ def controls_decided_by_theory(prepared: Prepared, catalog: Catalog) -> Iterator
 
     A claim is checked if it expects ``refuted`` and does not set ``refuted_by``. Bounds are computed only for such
     claims; bounds that need rows or cannot be computed give no warning.
-
-    Args:
-        prepared: The spec with its providers, without errors.
-        catalog: The installed providers.
     """
     spec = prepared.spec
     claims = spec.document["claims"]
@@ -44,11 +39,21 @@ def controls_decided_by_theory(prepared: Prepared, catalog: Catalog) -> Iterator
     # A recording drops the lower bounds of theory.
     if not suspects or spec.audit is None or prepared.recording is not None or prepared.components:
         return
-    for verdict in _theory_verdicts(prepared, catalog):
+    context = _PublicContext(prepared, catalog, prepared.audit.trial_inputs(spec), device="cpu")
+    try:
+        computed = compute(context, plan=False)
+        bounded = Bounded(prepared=prepared, bounds=computed.bounds, plan=NO_TRIALS, seconds=computed.seconds)
+        (judged,) = judge([conclude(bounded, ())])
+    except (DataError, PluginError, ValueError, ArithmeticError, MemoryError):
+        return
+    finally:
+        context.close()
+    for verdict in judged.verdicts:
         if verdict.claim in suspects and verdict.verdict == "refuted":
+            reason = verdict.reason[:1].lower() + verdict.reason[1:].rstrip(".")
             warning = Diagnostic(
                 code="control-without-attack",
-                message=f"claim {verdict.claim!r} is refuted without the attack: {_lower_first(verdict.reason)}",
+                message=f"claim {verdict.claim!r} is refuted without the attack: {reason}",
                 path=("claims", suspects[verdict.claim], "expect"),
                 help="add refuted_by: attack, so that only the attack can refute it; refuted_by: any if theory may",
                 severity="warning",
@@ -56,26 +61,7 @@ def controls_decided_by_theory(prepared: Prepared, catalog: Catalog) -> Iterator
             yield locate(warning, spec.origin)
 
 
-def _theory_verdicts(prepared: Prepared, catalog: Catalog) -> tuple[Verdict, ...]:
-    context = _PublicContext(prepared, catalog, prepared.audit.trial_inputs(prepared.spec), device="cpu")
-    try:
-        computed = compute(context, plan=False)
-        bounded = Bounded(prepared=prepared, bounds=computed.bounds, plan=NO_TRIALS, seconds=computed.seconds)
-        (judged,) = judge([conclude(bounded, ())])
-    except (DataError, PluginError, ValueError, ArithmeticError, MemoryError):
-        return ()
-    finally:
-        context.close()
-    return judged.verdicts
-
-
 class _PublicContext(RunContext):
-    """A context without rows."""
-
     @property
     def data(self) -> NoReturn:
         raise DataError("rows are not read here")
-
-
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:].rstrip(".")

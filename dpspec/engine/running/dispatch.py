@@ -11,13 +11,11 @@ from dpspec.contract.events import Event, Noticed, Progressed, StageStarted
 from dpspec.engine.running.tasks import AuditTask
 from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.executors import (
-    Message,
     PartialResult,
     Pool,
     Resources,
     Task,
     TaskFailed,
-    TaskFinished,
     TaskProgress,
     WorkerLost,
 )
@@ -28,14 +26,7 @@ TRIES = 3
 
 @dataclass
 class QueuedChunk:
-    """The missing trials of a chunk of an audit.
-
-    Attributes:
-        audit: The number of the audit in the run.
-        missing: Indices of trials.
-        task: Creates the task for given indices.
-        losses: The number of workers lost with it.
-    """
+    """The missing trials of a chunk of an audit, and the number of workers lost with it."""
 
     audit: int
     name: str
@@ -45,84 +36,59 @@ class QueuedChunk:
     losses: int = 0
 
 
-class Dispatcher:
-    """Runs chunks on a pool, in their order while there is room.
+def dispatch(
+    pool: Pool,
+    chunks: Iterable[QueuedChunk],
+    *,
+    on_trial: Callable[[QueuedChunk, NewTrial], None],
+    on_error: Callable[[QueuedChunk, BaseException], None],
+    emit: Callable[[Event], None],
+    seconds_left: Callable[[], float | None] = lambda: None,
+) -> None:
+    """Run all chunks that have ``missing`` trials on a pool, in their order while there is room.
 
-    ``on_trial`` receives every trial as it arrives. ``on_error`` receives the error of a chunk and raises.
-    ``seconds_left`` is the time until the deadline; after it nothing starts, and running tasks are stopped.
+    A chunk that does not finish keeps some. ``on_trial`` receives every trial as it arrives. ``on_error`` receives the
+    error of a chunk and raises. ``seconds_left`` is the time until the deadline; after it nothing starts, and running
+    tasks are stopped.
     """
-
-    def __init__(
-        self,
-        pool: Pool,
-        *,
-        on_trial: Callable[[QueuedChunk, NewTrial], None],
-        on_error: Callable[[QueuedChunk, BaseException], None],
-        emit: Callable[[Event], None],
-        seconds_left: Callable[[], float | None] = lambda: None,
-    ) -> None:
-        self._pool, self._emit, self._seconds_left = pool, emit, seconds_left
-        self._on_trial, self._on_error = on_trial, on_error
-        self._waiting: deque[QueuedChunk] = deque()
-        self._running: dict[int, QueuedChunk] = {}
-        self._started = 0
-
-    def run(self, chunks: Iterable[QueuedChunk]) -> None:
-        """Run all chunks that have ``missing`` trials. A chunk that does not finish keeps some."""
-        self._waiting.extend(chunks)
-        while self._waiting or self._running:
-            self._start_waiting()
-            if not self._running:
-                return
-            for message in self._pool.messages():
-                self._handle(message)
-
-    def _start_waiting(self) -> None:
-        """Start chunks while the pool has room and before the deadline."""
-        while self._waiting:
-            left = self._seconds_left()
+    waiting, running, started = deque(chunks), dict[int, QueuedChunk](), 0
+    while waiting or running:
+        while waiting:
+            left = seconds_left()
             if left is not None and left < 0.0:
-                return
-            if not self._waiting[0].missing:  # no longer needed
-                self._waiting.popleft()
+                break
+            if not waiting[0].missing:  # no longer needed
+                waiting.popleft()
                 continue
-            if not self._pool.room(self._waiting[0].needs):
-                return
-            chunk = self._waiting.popleft()
-            self._started += 1
-            self._running[self._started] = chunk
-            self._emit(StageStarted(audit=chunk.name, stage="trials"))
+            if not pool.room(waiting[0].needs):
+                break
+            chunk = waiting.popleft()
+            started += 1
+            running[started] = chunk
+            emit(StageStarted(audit=chunk.name, stage="trials"))
             work = chunk.task(tuple(chunk.missing))
-            task = Task(number=self._started, name=chunk.name, needs=chunk.needs, work=work, seconds=left)
-            self._pool.start(task)
-
-    def _handle(self, message: Message) -> None:
-        chunk = self._running[message.task]
-        match message:
-            case TaskProgress(value=event):
-                # While several chunks run, only their joint progress is shown.
-                if not (isinstance(event, Progressed) and len(self._running) > 1):
-                    self._emit(event)
-            case PartialResult(value=new):
-                if new.index in chunk.missing:
-                    chunk.missing.remove(new.index)
-                self._on_trial(chunk, new)
-            case TaskFinished():
-                del self._running[message.task]
-            case TaskFailed(error=error):
-                del self._running[message.task]
-                if not isinstance(error, Cancelled):
-                    self._on_error(chunk, error)
-            case WorkerLost(reason=reason):
-                del self._running[message.task]
-                self._retry(chunk, reason)
-
-    def _retry(self, chunk: QueuedChunk, reason: str) -> None:
-        if not chunk.missing:  # all that is needed of it is there
+            pool.start(Task(number=started, name=chunk.name, needs=chunk.needs, work=work, seconds=left))
+        if not running:
             return
-        chunk.losses += 1
-        again = chunk.losses < TRIES
-        outcome = "retrying" if again else f"given up after {TRIES} times"
-        self._emit(Noticed(audit=chunk.name, message=f"worker lost during a trial ({reason}); {outcome}"))
-        if again:
-            self._waiting.appendleft(chunk)
+        for message in pool.messages():
+            chunk = running[message.task]
+            if not isinstance(message, TaskProgress | PartialResult):
+                del running[message.task]
+            match message:
+                case TaskProgress(value=event):
+                    # While several chunks run, only their joint progress is shown.
+                    if not (isinstance(event, Progressed) and len(running) > 1):
+                        emit(event)
+                case PartialResult(value=new):
+                    if new.index in chunk.missing:
+                        chunk.missing.remove(new.index)
+                    on_trial(chunk, new)
+                case TaskFailed(error=error) if not isinstance(error, Cancelled):
+                    on_error(chunk, error)
+                case WorkerLost(reason=reason) if chunk.missing:
+                    chunk.losses += 1
+                    again = chunk.losses < TRIES
+                    outcome = "retrying" if again else f"given up after {TRIES} times"
+                    emit(Noticed(audit=chunk.name, message=f"worker lost during a trial ({reason}); {outcome}"))
+                    if again:
+                        waiting.appendleft(chunk)

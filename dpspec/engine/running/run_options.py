@@ -21,15 +21,10 @@ _SHORT = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Executor, worker count, thread count, device and limits of a run.
+    """Execution of a run; None lets dpspec decide.
 
-    Attributes:
-        executor: The kind of executor; None for this process.
-        workers: The number of concurrent tasks; None lets dpspec decide.
-        threads: The CPU threads of each trial; None lets dpspec decide.
-        address: The address of a cluster.
-        deadline: A ``time.monotonic()`` after which no training continues.
-        max_trials: The maximum number of new trials.
+    Without ``executor`` tasks run in this process. ``deadline`` is a ``time.monotonic()``; ``max_trials`` counts new
+    trials.
     """
 
     executor: str | None = None
@@ -41,7 +36,6 @@ class RunOptions:
     max_trials: int | None = None
 
     def seconds_left(self) -> float | None:
-        """The time until the deadline; None without one."""
         return None if self.deadline is None else self.deadline - time.monotonic()
 
     def threads_of(self, plan: Plan) -> int:
@@ -70,56 +64,30 @@ class Workers:
         self._pool: Pool | None = None
 
     def pool(self, *, tasks: int, seconds: float, device: str) -> Pool:
-        """The open pool, or a new one; this process if more do not help. See :func:`open_pool`."""
+        """The open pool, or a new one for the expected tasks and their sequential seconds."""
         if self._pool is not None:
             return self._pool
-        pool = open_pool(
-            self._options, self._catalog, tasks=tasks, seconds=seconds, device=device, on_progress=self._on_progress
-        )
-        if not isinstance(pool, InlinePool):  # which gives way to processes once there is more to do
-            self._pool = pool
+        executor, offers = self._options.executor, self._catalog.executors
+        if executor is None:
+            return InlinePool(self._on_progress)
+        if executor not in offers:
+            valid = ", ".join(sorted(offers))
+            raise PluginError(f"no installed plugin offers executor {executor!r} (installed: {valid})")
+        workers, address = self._options.workers, self._options.address
+        demand = PoolRequest(tasks=tasks, seconds=seconds, device=device, workers=workers, address=address)
+        offered = offers[executor]
+        pool = cast(Pool, made(offered, offered.provider.pool, "its pool", demand))
+        if not all(callable(getattr(pool, name, None)) for name in ("room", "start", "messages", "close")):
+            raise misbehaved(offered, f"{offered.provider.pool} makes a {type(pool).__name__}, not a Pool")
+        if isinstance(pool, InlinePool):  # which gives way to processes once there is more to do
+            return InlinePool(self._on_progress)
+        self._pool = pool
         return pool
 
     def close(self) -> None:
-        """Stop all workers and their tasks."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
-
-
-def open_pool(
-    options: RunOptions,
-    catalog: Catalog,
-    *,
-    tasks: int,
-    seconds: float,
-    device: str,
-    on_progress: Callable[[TaskProgress], None],
-) -> Pool:
-    """The pool of the options' executor, or this process.
-
-    Args:
-        options: Options of the run.
-        catalog: The installed executors.
-        tasks: The expected number of tasks.
-        seconds: Their total sequential duration.
-        device: The device of tasks that need one.
-        on_progress: Receives progress reports of tasks in this process.
-
-    Raises:
-        PluginError: No plugin offers the executor.
-    """
-    if options.executor is None:
-        return InlinePool(on_progress)
-    if options.executor not in catalog.executors:
-        valid = ", ".join(sorted(catalog.executors))
-        raise PluginError(f"no installed plugin offers executor {options.executor!r} (installed: {valid})")
-    demand = PoolRequest(tasks=tasks, seconds=seconds, device=device, workers=options.workers, address=options.address)
-    offered = catalog.executors[options.executor]
-    pool = cast(Pool, made(offered, offered.provider.pool, "its pool", demand))
-    if not all(callable(getattr(pool, name, None)) for name in ("room", "start", "messages", "close")):
-        raise misbehaved(offered, f"{offered.provider.pool} makes a {type(pool).__name__}, not a Pool")
-    return InlinePool(on_progress) if isinstance(pool, InlinePool) else pool
 
 
 #: Factors and seconds that bound the time of a trial relative to its plan on one idle core. Plans count operations;
@@ -128,11 +96,9 @@ LEAST, MOST, BESIDE = 1.0 / 3.0, 5.0, 2.0
 
 
 def span(seconds: float) -> tuple[float, float]:
-    """The range of the processor seconds of a plan on one idle core."""
     return LEAST * seconds, MOST * seconds + BESIDE
 
 
 def format_time_range(seconds: float) -> str:
-    """The range in words: ``1.1 s to 18 s``."""
     low, high = span(seconds)
     return f"{duration(low)} to {duration(high)}"

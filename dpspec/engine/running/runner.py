@@ -6,9 +6,8 @@ except trials, which go to an executor, and the bounds of many audits, which the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TypeVar
 
 from dpspec.contract import DataError, Diagnostic, FrozenMap, Spec
 from dpspec.contract.catalog import Catalog
@@ -30,8 +29,6 @@ from dpspec.errors import NothingToRunError, SpecError
 from dpspec.language.reading.tree import locate, source_file
 from dpspec.language.selections import best_of
 
-T = TypeVar("T")
-
 
 def run(
     specs: Sequence[Spec],
@@ -46,20 +43,9 @@ def run(
 ) -> Result:
     """Audit every spec and judge all claims in one family.
 
-    Args:
-        specs: The specs.
-        catalog: The installed providers.
-        store: The store of trials.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
-        listeners: Receive events.
-        deadline: A ``time.monotonic()`` after which no training continues; the result is then incomplete.
-        train: Whether trials may be made. Otherwise only bounds judge the claims.
-        options: Executor, workers and limits, which replace ``device`` and ``deadline``.
-
-    Raises:
-        SpecError: With all diagnostics of all specs, before any work begins.
-        PluginError: A kind is not installed.
-        NothingToRunError: ``specs`` is empty.
+    After the ``deadline``, a ``time.monotonic()``, no training continues, and the result is incomplete. Without
+    ``train`` only bounds judge the claims. ``options`` replace ``device`` and ``deadline``. Raises ``SpecError`` with
+    all diagnostics of all specs before any work begins.
     """
     if not specs:
         raise NothingToRunError("no spec to run")
@@ -70,33 +56,33 @@ def run(
             listener(event)
 
     prepared = prepare_all(specs, catalog)
-    names = tuple(audit.spec.name for audit in prepared)
-    emit(RunStarted(audits=names))
-    _emit_warnings(prepared, emit)
+    emit(RunStarted(audits=tuple(audit.spec.name for audit in prepared)))
+    for audit in prepared:
+        for warning in audit.diagnostics:
+            emit(Noticed(audit=audit.spec.name, message=f"warning[{warning.code}]: {warning.message}"))
     cache, workers = WorkerCache(prepared), Workers(options, catalog, on_progress=lambda report: emit(report.value))
     try:
         bounded = Bounding(prepared, catalog, options, cache, workers, emit, plan=train).run()
-        planned = train and any(audit.plan.chunks for audit in bounded)
+        planned = train and any(each.plan.chunks for each in bounded)
         training = Training(bounded, catalog, store, options, cache, workers, emit) if planned else None
-        trained = training.run() if training is not None else [Trained(bounded=audit) for audit in bounded]
-        concluded, errors = conclude_all(trained, names, emit)
+        trained = training.run() if training is not None else [Trained(bounded=each) for each in bounded]
+        concluded, errors = conclude_all(trained, emit)
         while errors and training is not None:  # a stored trial may be no trial that could have been made
             trained = training.repeat_doubted(errors)
-            concluded, errors = conclude_all(trained, names, emit)
+            concluded, errors = conclude_all(trained, emit)
     finally:
         workers.close()
         cache.close()
     judged = judge(concluded)
     result = assemble(trained, concluded, judged, catalog)
-    for audit in result.audits:
-        for message in missing_measurements(audit.verdicts, audit.findings):
-            emit(Noticed(audit=audit.name, message=message))
+    for judged_audit in result.audits:
+        for message in missing_measurements(judged_audit.verdicts, judged_audit.findings):
+            emit(Noticed(audit=judged_audit.name, message=message))
     emit(RunFinished(complete=result.complete))
     return result
 
 
 def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
-    """Prepare every spec; raises one ``SpecError`` with all errors."""
     ready: list[Prepared] = []
     errors: list[Diagnostic] = []
     for spec in specs:
@@ -105,7 +91,17 @@ def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
         except SpecError as error:
             errors.extend(error.diagnostics)
             continue
-        errors.extend(_same_name(spec, other.spec) for other in ready if other.spec.name == spec.name)
+        for other in ready:
+            if other.spec.name == spec.name:
+                first = other.spec.origin.get(("name",))
+                where = f", in {first.file}:{first.line}" if first is not None else ""
+                diagnostic = Diagnostic(
+                    code="same-name",
+                    message=f"another audit of this run is named {spec.name!r} too{where}",
+                    path=("name",),
+                    help="the audit's name identifies verdicts: rename one, or run them one by one",
+                )
+                errors.append(locate(diagnostic, spec.origin))
         ready.append(prepared)
         errors.extend(d for d in prepared.diagnostics if d.severity == "error")
     if errors:
@@ -113,16 +109,16 @@ def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
     return ready
 
 
-def conclude_all(
-    trained: Sequence[Trained], names: Sequence[str], emit: Listener
-) -> tuple[list[Concluded], dict[int, Exception]]:
+def conclude_all(trained: Sequence[Trained], emit: Listener) -> tuple[list[Concluded], dict[int, Exception]]:
     """The conclusions of every audit, and by number the errors of audits with trials from the store.
 
     Raises the error of an audit without stored trials.
     """
     concluded: list[Concluded] = []
     errors: dict[int, Exception] = {}
-    for number, audit in enumerate(_stage("conclude", trained, names, emit)):
+    total = len(trained)
+    for number, audit in enumerate(trained):
+        emit(StageStarted(audit=audit.bounded.prepared.spec.name, stage="conclude"))
         try:
             concluded.append(conclude_trained(audit))
         except MemoryError:
@@ -131,11 +127,13 @@ def conclude_all(
             if not audit.from_store:
                 raise
             errors[number] = error
+        if total > MANY:
+            name = f"{total} audits"
+            emit(Progressed(audit=name, what="conclude", done=number + 1, total=total, unit="audits"))
     return concluded, errors
 
 
 def conclude_trained(trained: Trained) -> Concluded:
-    """The conclusions of one audit. Raises ``SpecError`` if the data cannot be read."""
     from dpspec.training.threads import limited
 
     try:
@@ -148,27 +146,24 @@ def conclude_trained(trained: Trained) -> Concluded:
 def assemble(
     trained: Sequence[Trained], concluded: Sequence[Concluded], judged: Sequence[Judged], catalog: Catalog
 ) -> Result:
-    """The result of an invocation from the stages of all its audits."""
-    audits = tuple(audit_result(*stages) for stages in zip(trained, concluded, judged, strict=True))
+    audits = tuple(_audit_result(*stages) for stages in zip(trained, concluded, judged, strict=True))
+    kinds = dict.fromkeys(str(audit.document["mechanism"]["kind"]) for audit in audits)
+    offered = {kind: catalog.mechanisms[kind].provider.description for kind in kinds if kind in catalog.mechanisms}
+    described = {kind: text for kind, text in offered.items() if text}
     return Result(
         audits=audits,
         confidence=confidence_of([of_audit.spec for of_audit in concluded]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        environment=FrozenMap({**environment(catalog), "mechanisms": descriptions(catalog, audits)}),
+        environment=FrozenMap({**environment(catalog), "mechanisms": described}),
         notes=_notes(audits, [bool(each.bounded.prepared.components) for each in trained]),
     )
 
 
-def descriptions(catalog: Catalog, audits: Sequence[AuditResult]) -> dict[str, str]:
-    """Return the description of each mechanism kind of the audits, for reports."""
-    kinds = dict.fromkeys(str(audit.document["mechanism"]["kind"]) for audit in audits)
-    offered = {kind: catalog.mechanisms[kind].provider.description for kind in kinds if kind in catalog.mechanisms}
-    return {kind: text for kind, text in offered.items() if text}
-
-
-def audit_result(trained: Trained, concluded: Concluded, judged: Judged) -> AuditResult:
-    """The result of one audit from its stages."""
+def _audit_result(trained: Trained, concluded: Concluded, judged: Judged) -> AuditResult:
     bounded, spec = trained.bounded, concluded.spec
+    spans = {claim.id: spec.origin.get(("claims", i)) for i, claim in enumerate(spec.claims)}
+    spans[""] = spec.origin.get(())
+    places = {name: {"file": s.file, "line": s.line, "column": s.column} for name, s in spans.items() if s is not None}
     return AuditResult(
         name=spec.name,
         source=source_file(spec.origin),
@@ -186,49 +181,12 @@ def audit_result(trained: Trained, concluded: Concluded, judged: Judged) -> Audi
         planned_trials=bounded.plan.trials,
         settled_after=trained.stopped_after,
         power=bounded.plan.power,
-        notes=bounded.notes,
+        notes=(*bounded.plan.notes, *bounded.prepared.audit.notes(bounded.bounds)),
         seconds=round(bounded.seconds + trained.seconds + concluded.seconds, 3),
-        places=_places(spec),
+        places=FrozenMap(places),
         stored_trials=trained.from_store,
         promised=bounded.plan.checks,
         recording=concluded.recording,
-    )
-
-
-def _emit_warnings(prepared: Iterable[Prepared], emit: Listener) -> None:
-    for audit in prepared:
-        for warning in audit.diagnostics:
-            emit(Noticed(audit=audit.spec.name, message=f"warning[{warning.code}]: {warning.message}"))
-
-
-def _stage(name: str, audits: Sequence[T], names: Sequence[str], emit: Listener) -> Iterator[T]:
-    """The audits one by one, with an event as each enters the stage, and the progress through many."""
-    total = len(audits)
-    for number, audit in enumerate(audits):
-        emit(StageStarted(audit=names[number], stage=name))
-        yield audit
-        if total > MANY:
-            emit(Progressed(audit=f"{total} audits", what=name, done=number + 1, total=total, unit="audits"))
-
-
-def _same_name(spec: Spec, other: Spec) -> Diagnostic:
-    first = other.origin.get(("name",))
-    where = f", in {first.file}:{first.line}" if first is not None else ""
-    diagnostic = Diagnostic(
-        code="same-name",
-        message=f"another audit of this run is named {spec.name!r} too{where}",
-        path=("name",),
-        help="the audit's name identifies verdicts: rename one, or run them one by one",
-    )
-    return locate(diagnostic, spec.origin)
-
-
-def _places(spec: Spec) -> FrozenMap:
-    """The place of each claim by its id, and of the spec under the empty id."""
-    spans = {claim.id: spec.origin.get(("claims", i)) for i, claim in enumerate(spec.claims)}
-    spans[""] = spec.origin.get(())
-    return FrozenMap(
-        {name: {"file": s.file, "line": s.line, "column": s.column} for name, s in spans.items() if s is not None}
     )
 
 

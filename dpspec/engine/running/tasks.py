@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from dpspec.contract import DataError, Facts, FrozenMap, Spec
+from dpspec.contract.canonical import canonical_json
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event
 from dpspec.engine.preparing.attacks import offers_of
-from dpspec.engine.preparing.checked_providers import require_storable
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.preparing.trial_keys import known_code
@@ -34,7 +34,6 @@ class WorkerCache:
     """Prepared audits, and the context of the last task with its rows, in one process."""
 
     def __init__(self, prepared: Sequence[Prepared] = ()) -> None:
-        """``prepared``: audits that need no preparation."""
         self._prepared = {_identity(p.spec): p for p in prepared}
         self._context: RunContext | None = None
 
@@ -48,7 +47,6 @@ class WorkerCache:
         emit: Callable[[Event], None] | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> RunContext:
-        """A context for an audit. Raises ``DataError`` if the facts of the local data are not ``facts``."""
         prepared = self._prepared.get(_identity(spec))
         if prepared is None:
             prepared = prepare(spec, catalog)
@@ -62,11 +60,10 @@ class WorkerCache:
             if last is not None:
                 last.close()
         assert self._context is not None
-        self._context.attend(emit, stop)
+        self._context.emit, self._context.stop = emit, stop
         return self._context
 
     def close(self) -> None:
-        """Remove temporary files and release the rows."""
         if self._context is not None:
             self._context.close()
         self._context = None
@@ -78,13 +75,8 @@ _CACHE = WorkerCache()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditTask:
-    """Picklable work on one audit.
-
-    Attributes:
-        threads: The CPU threads of the computation.
-        cache: The cache of the caller's process, which is not sent.
-        versions: The sender's versions, in a task that was sent.
-    """
+    """Picklable work on one audit; ``versions`` are the sender's, in a task that was sent. The ``cache`` is not
+    sent."""
 
     spec: Spec
     catalog: Catalog
@@ -94,7 +86,6 @@ class AuditTask:
     versions: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
     def __call__(self, place: TaskContext) -> Iterator[Any]:
-        """Run the task. Raises ``UsageError`` if the sender has other versions."""
         from dpspec.training.threads import limited
 
         if self.versions and (here := _versions(self.catalog)) != self.versions:
@@ -117,7 +108,6 @@ class AuditTask:
                 raise
 
     def run(self, context: RunContext) -> Iterator[Any]:
-        """Yield the parts of the result."""
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
@@ -129,12 +119,7 @@ class AuditTask:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainTrials(AuditTask):
-    """Trials of one chunk.
-
-    Attributes:
-        makers: The providers of the trials, as the caller knows them.
-        folders: By index, the folder of a trial's state; None if it cannot be kept.
-    """
+    """Trials of one chunk; ``folders`` has the folder of each trial's state, None if it cannot be kept."""
 
     indices: tuple[int, ...]
     makers: FrozenMap = dataclasses.field(default_factory=FrozenMap)
@@ -146,7 +131,8 @@ class TrainTrials(AuditTask):
         return {**super().__getstate__(), "folders": folders}
 
     def run(self, context: RunContext) -> Iterator[NewTrial]:
-        """Yield each trial as it ends, with a record of its origin."""
+        import numpy as np
+
         spec, model = context.prepared.spec, context.prepared.model
         context.state_folder = self._folder
         if model is not None:
@@ -159,7 +145,13 @@ class TrainTrials(AuditTask):
             if trial.index not in missing:
                 raise misbehaved(mechanism, f"trials() makes trial {trial.index}, which was not requested")
             missing.discard(trial.index)
-            require_storable(mechanism, trial)
+            for name, array in trial.arrays.items():
+                if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+                    raise misbehaved(mechanism, f"trials(): the array {name!r} is not an array of numbers")
+            try:
+                canonical_json(trial.evidence)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise misbehaved(mechanism, f"trials(): its evidence cannot be kept: {error}") from error
             seconds = time.monotonic() - began
             recorded = {
                 **environment(None),
@@ -192,7 +184,6 @@ def gpu_name(device: str | None) -> str | None:
 
 
 def named(spec: Spec, catalog: Catalog) -> Catalog:
-    """The part of a catalog that a spec names."""
     chosen = offers_of(spec, catalog)
     return Catalog(
         mechanisms=_only(catalog.mechanisms, spec.mechanism.kind),
@@ -205,7 +196,6 @@ def named(spec: Spec, catalog: Catalog) -> Catalog:
 
 
 def _versions(catalog: Catalog) -> dict[str, str | None]:
-    """The local versions of dpspec and of the distributions in a catalog, and the digests of their code."""
     offers = (
         *(catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends),
         *(catalog.canaries, catalog.scores),

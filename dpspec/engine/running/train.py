@@ -10,26 +10,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from dpspec.contract import DataError, ModelError
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Noticed, Progressed, TrialsPlanned
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import confidence_of, pending_tests, planned_tests
-from dpspec.engine.preparing.prepare import raise_located
+from dpspec.engine.preparing.prepare import data_unreadable, model_mismatch
 from dpspec.engine.running.conclude import Bounded, EarlyStop, Trained, conclude
-from dpspec.engine.running.dispatch import Dispatcher, QueuedChunk
+from dpspec.engine.running.dispatch import QueuedChunk, dispatch
 from dpspec.engine.running.run_options import RunOptions, Workers
 from dpspec.engine.running.tasks import TrainTrials, WorkerCache
 from dpspec.engine.storage.stored_trials import Listener, NewTrial, StoredTrials
 from dpspec.engine.storage.trial_store import Store
+from dpspec.errors import SpecError
 from dpspec.executors import Resources
 from dpspec.executors.pools import InlinePool
 
 
 @dataclass
 class _AuditTrials:
-    """The trials of one audit while they arrive."""
-
     bounded: Bounded
     trials: StoredTrials
     early_stop: EarlyStop | None = None
@@ -42,7 +42,6 @@ class _AuditTrials:
         return self.bounded.prepared.spec.name
 
     def trained(self) -> Trained:
-        """The stage's value after the last trial."""
         trials = self.trials.in_order()
         return Trained(
             bounded=self.bounded,
@@ -57,8 +56,7 @@ class Training:
     """The trials of all audits of one run: stored ones, and new ones.
 
     An audit with a sequential plan stops once its claims are decided (``running.conclude.EarlyStop``). A ``Noticed``
-    event reports each audit that lacks trials because of the limits. All methods raise ``SpecError`` if the data cannot
-    be read, and the errors of trials.
+    event reports each audit that lacks trials because of the limits.
     """
 
     def __init__(
@@ -89,9 +87,14 @@ class Training:
         ]
 
     def run(self) -> list[Trained]:
-        """Take stored trials and make the missing ones."""
-        self.look_in_store()
-        self.make_missing()
+        for audit in self.audits:
+            if audit.bounded.plan.chunks:
+                audit.trials.look()
+                self._stop_if_decided(audit)
+                total, missing = audit.trials.plan.trials, audit.trials.missing_trials
+                seconds = audit.bounded.plan.seconds
+                self._emit(TrialsPlanned(audit=audit.name, total=total, stored=total - missing, seconds=seconds))
+        self._make_missing()
         return [audit.trained() for audit in self.audits]
 
     def repeat_doubted(self, errors: Mapping[int, Exception]) -> list[Trained]:
@@ -103,21 +106,10 @@ class Training:
             audit = self.audits[number]
             if not audit.trials.doubt(error, partial(conclude, audit.bounded)):
                 raise error
-        self.make_missing()
+        self._make_missing()
         return [audit.trained() for audit in self.audits]
 
-    def look_in_store(self) -> None:
-        """Take trials from the store and report the number of missing ones."""
-        for audit in self.audits:
-            if audit.bounded.plan.chunks:
-                audit.trials.look()
-                self._stop_if_decided(audit)
-                total, missing = audit.trials.plan.trials, audit.trials.missing_trials
-                seconds = audit.bounded.plan.seconds
-                self._emit(TrialsPlanned(audit=audit.name, total=total, stored=total - missing, seconds=seconds))
-
-    def make_missing(self) -> None:
-        """Make missing trials within the limits, and repeat doubted ones. Then the workers end."""
+    def _make_missing(self) -> None:
         waiting = [(number, missing) for number in self._order() for missing in self.audits[number].trials.missing()]
         chosen = _first(waiting, self._options.max_trials)
         if not chosen:
@@ -141,38 +133,46 @@ class Training:
             if pool.size > 1:
                 self._emit(Progressed(audit=everything, what="trials", done=done, total=total, unit="trials"))
 
+        def on_error(chunk: QueuedChunk, error: BaseException) -> None:
+            spec = self.audits[chunk.audit].bounded.prepared.spec
+            if isinstance(error, DataError):
+                raise SpecError([data_unreadable(error, spec)]) from error
+            if isinstance(error, ModelError):
+                raise SpecError([model_mismatch(error, ("model",), spec)]) from error
+            raise error
+
         try:
             other_processes = not isinstance(pool, InlinePool)
             queue = [self._queued(number, missing, other_processes=other_processes) for number, missing in chosen]
             for chunk in queue:
                 self.audits[chunk.audit].queued.append(chunk)
-            dispatcher = Dispatcher(
-                pool,
-                on_trial=on_trial,
-                on_error=self._raise,
-                emit=self._emit,
-                seconds_left=self._options.seconds_left,
-            )
-            dispatcher.run(queue)
+            left = self._options.seconds_left
+            dispatch(pool, queue, on_trial=on_trial, on_error=on_error, emit=self._emit, seconds_left=left)
         finally:
             self._workers.close()
         if self._doubted() - doubted:
-            self.make_missing()
-        else:
-            self._report_missing(cut=len(chosen) < len(waiting))
+            self._make_missing()
+            return
+        cut, late = len(chosen) < len(waiting), (self._options.seconds_left() or 0.0) < 0.0
+        why = f"stopped after {self._options.max_trials} trials" if cut else "stopped at the time limit"
+        for audit in self.audits:
+            if audit.trials.missing_trials and (cut or late):
+                message = f"{why}; running the same command again continues"
+                self._emit(Noticed(audit=audit.name, message=message))
 
     def _doubted(self) -> set[tuple[int, int]]:
-        """The audit's number and the index of each stored trial that must be repeated."""
         return {(number, index) for number, audit in enumerate(self.audits) for index in audit.trials.doubted}
 
     def _queued(self, number: int, missing: list[int], *, other_processes: bool) -> QueuedChunk:
-        """The missing trials of a chunk; ``other_processes``: whether other processes make them."""
         audit = self.audits[number]
         prepared, plan = audit.bounded.prepared, audit.bounded.plan
         threads = self._options.threads_of(plan)
 
         def task(indices: Sequence[int]) -> TrainTrials:
-            together = audit.trials.computed_together(indices)
+            # Trials of a chunk may share floating-point sums, whose rounding depends on the number of runs: then all
+            # are computed, as in a new run.
+            whole = next(chunk for chunk in audit.trials.plan.chunks if indices[0] in chunk)
+            together = tuple(indices) if plan.independent else whole
             return TrainTrials(
                 spec=prepared.spec,
                 catalog=self._catalog,
@@ -188,7 +188,6 @@ class Training:
         return QueuedChunk(audit=number, name=audit.name, needs=needs, missing=missing, task=task)
 
     def _stop_if_decided(self, audit: _AuditTrials) -> None:
-        """Stop the trials of an audit whose claims are decided."""
         if audit.early_stop is None or audit.stopped_after is not None:
             return
         available = audit.trials.available
@@ -208,24 +207,11 @@ class Training:
         self._emit(Noticed(audit=audit.name, message=message))
 
     def _order(self) -> list[int]:
-        """The numbers of the audits: first those with claims that bounds leave open."""
         if len(self.audits) == 1:
             return [0]
         judged = judge([conclude(replace(audit.bounded, plan=NO_TRIALS), ()) for audit in self.audits])
         is_open = [any(verdict.verdict == "open" for verdict in of_audit.verdicts) for of_audit in judged]
         return sorted(range(len(self.audits)), key=lambda number: not is_open[number])
-
-    def _raise(self, chunk: QueuedChunk, error: BaseException) -> None:
-        raise_located(error, self.audits[chunk.audit].bounded.prepared.spec)
-
-    def _report_missing(self, *, cut: bool) -> None:
-        """Report why audits lack trials; ``cut``: whether ``max_trials`` was reached."""
-        why = f"stopped after {self._options.max_trials} trials" if cut else "stopped at the time limit"
-        late = (self._options.seconds_left() or 0.0) < 0.0
-        for audit in self.audits:
-            if audit.trials.missing_trials and (cut or late):
-                message = f"{why}; running the same command again continues"
-                self._emit(Noticed(audit=audit.name, message=message))
 
 
 def _first(chunks: list[tuple[int, list[int]]], most: int | None) -> list[tuple[int, list[int]]]:

@@ -64,13 +64,10 @@ class ComponentContexts(Protocol):
 
 
 class SelectionAudit(Audit):
-    """Bounds the choice of the best cell: of all cells, each run once, or of a random number of tries."""
-
     def __init__(self, cells: Sequence[Component] = ()) -> None:
         self.cells = tuple(cells)
 
     def components(self, spec: Spec) -> Iterator[tuple[str, Path, FrozenMap]]:
-        """The cells, each with the claims at its share of delta."""
         from dpspec.engine.selection.bounds import share
 
         blocks = spec.mechanism["cells"]
@@ -83,11 +80,9 @@ class SelectionAudit(Audit):
             yield f"cell {number + 1}", (*_CELLS, number), FrozenMap({**shared, **thaw(block), "claims": claims})
 
     def compose(self, components: Sequence[Component]) -> SelectionAudit:
-        """The audit with its cells."""
         return SelectionAudit(components)
 
     def check(self, spec: Spec, facts: Facts) -> Iterator[Diagnostic]:
-        """Report errors of the cells, and cells without a common bound."""
         for number, cell in enumerate(self.cells):
             for wrong in cell.diagnostics:
                 message = f"cell {number + 1}: {wrong.message}"
@@ -102,7 +97,6 @@ class SelectionAudit(Audit):
                 yield _refused(number, "its threat model differs from the spec's")
 
     def bound(self, spec: Spec, context: Context) -> Iterator[Finding | Series]:
-        """Epsilon of the choice at each claim's delta, and a table with the cost of other ways to choose."""
         from dpspec.engine.selection import bounds
 
         rows: list[tuple[Json, ...]] = []
@@ -124,7 +118,6 @@ class SelectionAudit(Audit):
             yield _series(rows, privacy)
 
     def notes(self, bounds: Sequence[Finding | Series]) -> Iterator[str]:
-        """A sentence per claim that compares the ways to choose; none from a table that is not public."""
         for table in bounds:
             if not isinstance(table, Series) or table.name != COSTS or table.privacy != "public":
                 continue
@@ -187,7 +180,6 @@ def _tries(spec: Spec) -> Tries | None:
 
 
 def _usual_tries(cells: int) -> list[Tries]:
-    """Distributions with as many tries on average as there are cells."""
     from dpspec.accounting import Tries
 
     return [Tries("logarithmic", float(cells)), Tries("geometric", float(cells))]
@@ -198,7 +190,6 @@ def _identity(run: Dominating) -> object:
 
 
 def _findings(found: SelectionBound, claim: Claim) -> Iterator[Finding]:
-    """The upper bound in each of its scopes."""
     for scope in found.scopes:
         yield Finding(
             quantity="epsilon",

@@ -32,12 +32,7 @@ _SHARE = 1.0 - 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionBound:
-    """A bound on the choice, with the values of its finding.
-
-    Attributes:
-        lower: Lower end of the composition's interval, which does not bound the choice from below; None without one.
-        trainings: Number of trainings, on average if ``drawn``.
-    """
+    """``lower`` is the lower end of the composition's interval, which does not bound the choice from below."""
 
     label: str
     epsilon: float
@@ -52,7 +47,6 @@ class SelectionBound:
 
     @property
     def name(self) -> str:
-        """The label, with the number of trainings if it is random."""
         return f"{self.label}, {self.trainings:g} on average" if self.drawn else self.label
 
 
@@ -62,14 +56,13 @@ def share(delta: float, cells: int) -> float:
 
 
 def dominated(cells: Sequence[Component], claims: Sequence[Claim]) -> list[Dominating] | None:
-    """The dominating pairs of each cell for its claim; None if a cell has none."""
     every = [cell.audit.dominating(cell.spec, cell.facts, claim) for cell, claim in zip(cells, claims, strict=True)]
     known = [one for one in every if one is not None]
     return known if len(known) == len(every) else None
 
 
 def all_composed(every: Sequence[Dominating], claim: Claim) -> SelectionBound:
-    """The composition of the cells' dominating pairs: epsilon to a relative 1e-4, with its lower end."""
+    """Epsilon to a relative 1e-4, with its lower end."""
     from dpspec.accounting import PrivacyLoss, library_accuracy
 
     phases: Any = tuple(phase for one in every for phase in one.phases)
@@ -114,7 +107,6 @@ _PRIVACY = ("public", "data-dependent", "per-record")
 
 
 def strictest(every: Sequence[Privacy]) -> Privacy:
-    """The privacy class of a value that depends on all of these."""
     return max(every, key=_PRIVACY.index)
 
 
@@ -144,13 +136,11 @@ def at_random(
 
 
 def called(tries: Tries) -> str:
-    """The name of a distribution: ``geometric tries``."""
     shape = f", eta {tries.eta:g}" if tries.eta is not None else ""
     return f"{'Poisson' if tries.law == 'poisson' else tries.law.replace('-', ' ')} tries{shape}"
 
 
 def _rdp(one: Dominating, orders: Floats, known: dict[object, Floats]) -> Floats:
-    """The divergences of a run in both directions; ``known`` caches the divergences of one step by the pair's key."""
     import numpy as np
 
     total = np.zeros(orders.shape)
@@ -200,7 +190,6 @@ def _common(every: Sequence[Sequence[Scope]]) -> Iterator[Scope]:
 
 
 def _united(every: Iterable[tuple[Assumption, ...]]) -> tuple[Assumption, ...]:
-    """Each assumption once; the first of equal name and status."""
     named: dict[tuple[str, Json], Assumption] = {}
     for assumptions in every:
         for one in assumptions:

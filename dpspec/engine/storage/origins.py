@@ -17,7 +17,6 @@ _ENVIRONMENT = ("dpspec", "numpy", "scipy", "scikit-learn", "torch")
 
 
 def environment(catalog: Catalog | None) -> FrozenMap:
-    """Versions of Python, numeric libraries and, with a catalog, plugins."""
     values: dict[str, Json] = dict(_base())
     if catalog is not None:
         offers = (
@@ -36,7 +35,6 @@ def _base() -> FrozenMap:
 
 @cache
 def version_of(distribution: str) -> str | None:
-    """The installed version; None without one."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -51,7 +49,6 @@ _MIXED = ("device", "gpu", "dpspec", "torch")
 
 
 def mixture_notices(records: Sequence[TrialRecord]) -> list[str]:
-    """Sentences on trials of one audit with different devices or versions."""
     notices = []
     for what in _MIXED:
         describe_maker = [record.recorded.get(what) for record in records]
@@ -62,7 +59,6 @@ def mixture_notices(records: Sequence[TrialRecord]) -> list[str]:
 
 
 def version_notices(records: Sequence[TrialRecord], environment: Mapping[str, Json]) -> Iterator[str]:
-    """Sentences on trials of other versions than an environment's."""
     for what in _RECORDED:
         here = environment.get(what)
         made = [str(r.recorded[what]) for r in records if r.recorded.get(what) not in (None, here)]
@@ -72,7 +68,6 @@ def version_notices(records: Sequence[TrialRecord], environment: Mapping[str, Js
 
 
 def origin_summary(audit: AuditResult) -> str:
-    """The number of stored trials, with makers and dates; empty without trials."""
     if not audit.trials:
         return ""
     dates = sorted({made[:10] for t in audit.trials if isinstance(made := t.recorded.get("made"), str)})
@@ -88,7 +83,6 @@ def origin_summary(audit: AuditResult) -> str:
 
 
 def _makers(audit: AuditResult) -> Iterator[tuple[str, str]]:
-    """The parts of trials whose code matters or that plugins provide, with their makers."""
     seen: dict[tuple[str, str], None] = {}
     for trial in audit.trials:
         by = trial.recorded.get("by")
@@ -118,11 +112,8 @@ OtherCode = tuple[str, str, str]
 class OtherOrigins:
     """The indices of trials whose makers differ from the installed ones.
 
-    Attributes:
-        by_revisions: By the revisions that made them.
-        by_code: By the part whose code or version differs.
-        unexplained: Trials whose key does not follow from the spec with their recorded makers, or with the installed
-            ones if the record names none.
+    ``unexplained``: the key does not follow from the spec with the recorded makers, or with the installed ones if the
+    record names none.
     """
 
     by_revisions: dict[Revisions, list[int]] = field(default_factory=dict)
@@ -137,15 +128,7 @@ def trials_from_other_revisions(
     facts: Facts,
     installed: FrozenMap,
 ) -> OtherOrigins:
-    """The trials whose key differs from the one that they would have here, by their makers.
-
-    Args:
-        trials: Records of the trials.
-        chunk_of: By a trial's index, the indices of its chunk.
-        inputs: The inputs of the trials.
-        facts: The facts of the data.
-        installed: The installed makers.
-    """
+    """The trials whose key differs from the one that they would have here, by their makers."""
     origins = OtherOrigins()
     revisions = revisions_of(installed)
     for record in trials:
@@ -162,7 +145,6 @@ def trials_from_other_revisions(
 
 
 def _compare(makers: FrozenMap, installed: FrozenMap, index: int, origins: OtherOrigins) -> None:
-    """File a trial under the revisions and the code in which its makers differ from the installed ones."""
     revisions = revisions_of(installed)
     others: Revisions = tuple(
         (part, str(maker["kind"]), maker["revision"])

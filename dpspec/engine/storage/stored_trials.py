@@ -23,26 +23,17 @@ Listener = Callable[[Event], None]
 
 @dataclass(frozen=True, kw_only=True)
 class NewTrial:
-    """A new trial, its duration in seconds, and the record of its origin."""
-
     trial: Trial
     seconds: float
     recorded: FrozenMap = field(default_factory=FrozenMap)
 
     @property
     def index(self) -> int:
-        """The trial's index in its audit."""
         return self.trial.index
 
 
 class StoredTrials:
-    """The planned trials of one audit in one store.
-
-    Attributes:
-        available: Existing trials by index.
-        from_store: Indices of trials that existed before the run.
-        doubted: Stored trials without valid conclusions, with the error; they are repeated.
-    """
+    """The planned trials of one audit in one store. ``doubted`` ones have no valid conclusions and are repeated."""
 
     def __init__(self, prepared: Prepared, plan: Plan, store: Store, emit: Listener) -> None:
         self.plan = plan
@@ -63,7 +54,6 @@ class StoredTrials:
         }
 
     def look(self) -> None:
-        """Take existing trials from the store; a damaged record is reported and counts as missing."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             stored = pool.map(lambda item: self._store.get(item[1], self._notice, item[0]), self._keys.items())
             pairs = zip(self._keys, stored, strict=True)
@@ -77,24 +67,13 @@ class StoredTrials:
                 )
 
     def missing(self) -> Iterator[list[int]]:
-        """The missing indices, chunk by chunk."""
         for chunk in self.plan.chunks:
             if rest := [index for index in chunk if index not in self.available]:
                 yield rest
 
     @property
     def missing_trials(self) -> int:
-        """The number of missing trials."""
         return sum(map(len, self.missing()))
-
-    def computed_together(self, indices: Sequence[int]) -> tuple[int, ...]:
-        """The indices to compute so that the missing ``indices`` of one chunk are as in a new run.
-
-        Trials of a chunk may share floating-point sums, whose rounding depends on the number of runs: then all are
-        computed.
-        """
-        chunk = next(chunk for chunk in self.plan.chunks if indices[0] in chunk)
-        return tuple(indices) if self.plan.independent else chunk
 
     def folders(self, indices: Sequence[int], *, create: bool) -> dict[int, Path | None]:
         """By index, the folder of an unfinished trial's state; ``create`` makes them for other processes."""
@@ -106,7 +85,6 @@ class StoredTrials:
         return folders
 
     def cut(self, chunks: int) -> int:
-        """Keep only the first ``chunks`` chunks of the plan; returns their number of trials."""
         self.plan = replace(self.plan, chunks=self.plan.chunks[:chunks])
         return self.plan.trials
 
@@ -145,7 +123,7 @@ class StoredTrials:
         return alone or [index for index in stored if concludes(other for other in indices if other != index)]
 
     def keep(self, new: NewTrial) -> None:
-        """Store a new trial. Raises the error of a doubted one that it equals."""
+        """Raises the error of a doubted trial that the new one equals."""
         key = self._keys[new.index]
         doubted = self.doubted.pop(new.index, None)
         if doubted is not None:
@@ -159,7 +137,6 @@ class StoredTrials:
         self._emit(TrialFinished(audit=self._name, index=new.index, seconds=new.seconds))
 
     def in_order(self) -> list[StoredTrial]:
-        """The existing trials of the plan by index; emits notices on different origins."""
         planned = {index for chunk in self.plan.chunks for index in chunk}
         trials = [self.available[index] for index in sorted(self.available) if index in planned]
         records = [stored.record for stored in trials]

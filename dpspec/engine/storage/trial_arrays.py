@@ -41,17 +41,8 @@ class ArrayError(Exception):
 
 
 def read_array(file: Path, dtype: object, shape: object, digest: object) -> np.ndarray[Any, Any]:
-    """The read-only array in a file; a large one is mapped.
-
-    Args:
-        file: The file.
-        dtype: The type in the record.
-        shape: The shape in the record.
-        digest: The SHA-256 in the record.
-
-    Raises:
-        ArrayError: The file is not this array.
-    """
+    """The read-only array in a file; a large one is mapped. Raises ``ArrayError`` if it is not the array of the
+    record."""
     import numpy as np
 
     count = _count(shape)
@@ -78,13 +69,11 @@ def read_array(file: Path, dtype: object, shape: object, digest: object) -> np.n
 
 
 def file_digest(file: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _count(shape: object) -> int:
-    """The number of elements of a shape."""
     if not isinstance(shape, list) or len(shape) > 8 or not all(type(n) is int and 0 <= n <= MOST_BYTES for n in shape):
         raise ArrayError("has no shape that an array could have")
     return math.prod(shape)

@@ -42,10 +42,8 @@ _PURPOSE = b"dpspec/trial/v1\0"
 
 
 def read_key(file: Path | None) -> bytes | None:
-    """The secret in a file without surrounding line ends; None without a file.
-
-    Raises ``UsageError`` if it is invalid.
-    """
+    """The secret in a file without surrounding line ends; None without a file. Raises ``UsageError`` if it is
+    invalid."""
     if file is None:
         return None
     try:
@@ -58,12 +56,10 @@ def read_key(file: Path | None) -> bytes | None:
 
 
 def seal_of(key: bytes, digest: str) -> str:
-    """The seal of a record's digest, in hexadecimal."""
     return hmac.new(key, _PURPOSE + digest.encode("ascii"), hashlib.sha256).hexdigest()
 
 
 def is_sealed(key: bytes, digest: str, seal: object) -> bool:
-    """Whether a seal belongs to the digest and the key."""
     return isinstance(seal, str) and seal.isascii() and hmac.compare_digest(seal_of(key, digest), seal)
 
 

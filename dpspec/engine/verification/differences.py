@@ -29,7 +29,7 @@ TOLERANCE = 1e-9
 _NAME = re.compile(r"verdicts\[(\d+)\]\.verdict")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Mismatch:
     """A value of a result that does not follow from the rest.
 
@@ -49,23 +49,21 @@ class Mismatch:
 
 
 def compare(audit: str, what: str, recorded: Json, recomputed: Json) -> Iterator[Mismatch]:
-    """Yield a mismatch at every leaf where two JSON values differ."""
     if isinstance(recorded, dict) and isinstance(recomputed, dict):
         for key in [*recorded, *(k for k in recomputed if k not in recorded)]:
             if key in recorded and key in recomputed:
                 yield from compare(audit, f"{what}.{key}", recorded[key], recomputed[key])
             else:
                 old, new = (short(side[key]) if key in side else "nothing" for side in (recorded, recomputed))
-                yield Mismatch(audit=audit, what=f"{what}.{key}", recorded=old, recomputed=new)
+                yield Mismatch(audit, f"{what}.{key}", old, new)
     elif isinstance(recorded, list) and isinstance(recomputed, list) and len(recorded) == len(recomputed):
         for i, (old, new) in enumerate(zip(recorded, recomputed, strict=True)):
             yield from compare(audit, f"{what}[{i}]", old, new)
     elif not _equal(recorded, recomputed):
-        yield Mismatch(audit=audit, what=what, recorded=short(recorded), recomputed=short(recomputed))
+        yield Mismatch(audit, what, short(recorded), short(recomputed))
 
 
 def explained(mismatches: Iterable[Mismatch], reasons: Sequence[str]) -> Iterator[Mismatch]:
-    """The mismatches of verdicts, with the reasons of the recomputed verdicts."""
     for mismatch in mismatches:
         place = _NAME.fullmatch(mismatch.what)
         yield dataclasses.replace(mismatch, because=reasons[int(place[1])]) if place is not None else mismatch
@@ -80,7 +78,6 @@ def _equal(a: Json, b: Json) -> bool:
 
 
 def short(value: Json) -> str:
-    """A value on one line."""
     text = f"a list of {len(value)}" if isinstance(value, list) else str(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
@@ -113,13 +110,11 @@ def other_versions(result: Result, catalog: Catalog) -> tuple[str, ...]:
 
 
 def absent_packages(result: Result, catalog: Catalog) -> tuple[str, ...]:
-    """The plugins' distributions of a result that are not installed, with their versions."""
     here, recorded = _versions(environment(catalog)), _versions(result.environment)
     return tuple(clipped(f"{name} {version}") for name, version in recorded.items() if name not in here)
 
 
 def changed(result: Result, mismatches: Sequence[Mismatch]) -> Iterator[tuple[Mismatch, str]]:
-    """The mismatches that change the conclusions of a result, each in one line."""
     for mismatch in mismatches:
         if not mismatch.differs or _NUMBERS.fullmatch(mismatch.what) or _OF_RULES.match(mismatch.what):
             continue
@@ -145,7 +140,6 @@ def _claim(result: Result, audit: str, index: int) -> str:
 
 
 def _versions(values: FrozenMap) -> dict[str, str]:
-    """The versions of dpspec and of the plugins' distributions."""
     plugins = values.get("plugins")
     named = [str(text).rpartition(" ") for text in (plugins.values() if isinstance(plugins, Mapping) else ())]
     versions = {name: version for name, _, version in named}
@@ -172,7 +166,6 @@ UNVERIFIED = {
 
 
 def unverified(result: Result, store: Store | None) -> str:
-    """One line that names them, including measurements of trials that no store contains."""
     trials = sum(len(audit.trials) for audit in result.audits)
     parts = list(dict.fromkeys(UNVERIFIED.values()))
     if not result.parts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dpspec.contract import DataError, Finding, FrozenMap, MissingArrayError, Plan, Series, Spec, Trial, thaw
@@ -17,13 +17,13 @@ from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.judging.judge_input import Concluded, PendingTests
 from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.initial_weights import from_file, path_of
+from dpspec.engine.preparing.initial_weights import path_of
 from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, require_auditable
 from dpspec.engine.redact import INTERNAL
 from dpspec.engine.results.recording import ExecutedRun
 from dpspec.engine.results.result import AuditResult, TrialRecord
-from dpspec.engine.running.conclude import Bounded, Trained, conclude, stopped_after
-from dpspec.engine.storage.origins import OtherOrigins, trials_from_other_revisions
+from dpspec.engine.running.conclude import Bounded, EarlyStop, Trained, conclude
+from dpspec.engine.storage.origins import trials_from_other_revisions
 from dpspec.engine.storage.trial_store import Store, StoredTrial
 from dpspec.engine.verification.differences import Mismatch, compare, short
 from dpspec.engine.verification.verify_redacted import merged
@@ -32,88 +32,10 @@ from dpspec.json_records import write
 from dpspec.language.composing.matrix import Cell, place_cell, suffixes
 from dpspec.language.load import from_document
 from dpspec.language.reading.tree import from_plain, plain
-
-
-def absent_file(prepared: Prepared) -> DataError | None:
-    """Why a file that trials read in addition to the data is not available; None if it is, or without one."""
-    if prepared.spec.audit is None:
-        return None
-    try:
-        prepared.audit.trial_inputs(prepared.spec)
-    except DataError as error:
-        return error
-    return None
-
-
-def without_its_file(prepared: Prepared) -> Prepared:
-    """The same without the error about the missing file."""
-    kept = tuple(d for d in prepared.diagnostics if d.code != "data-unreadable")
-    return dataclasses.replace(prepared, diagnostics=kept)
-
-
-def recorded_plan(audit: AuditResult) -> Plan:
-    """The plan of a result that depends on a missing file."""
-    return Plan(
-        chunks=(tuple(range(audit.planned_trials)),),
-        seconds=0.0,
-        memory_bytes=0,
-        power=audit.power,
-        notes=audit.notes,
-        checks=audit.promised,
-    )
-
-
-def file_not_at_hand(audit: AuditResult, error: DataError) -> Mismatch:
-    """The report that trials are taken as recorded because their file is missing."""
-    return Mismatch(
-        audit=audit.name,
-        what="the file that its trials read",
-        recorded=counted_trials(len(audit.trials)),
-        recomputed=f"taken as recorded, without the file: {error}",
-        differs=False,
-        claims=tuple(verdict.claim for verdict in audit.verdicts),
-    )
-
-
-def recording_of(audit: AuditResult, prepared: Prepared) -> tuple[ExecutedRun | None, list[Mismatch]]:
-    """Evaluate the recorded run of a spec again, or use the result's values if its folder is missing or invalid."""
-    reader = prepared.recording
-    if reader is None:
-        return None, []
-    setup = audit.recording.setup if audit.recording is not None else audit.notes
-    recorded = "; ".join(setup[-1:]) or "a recorded run"
-    try:
-        return reader.read(prepared.spec, prepared.facts), []
-    except SpecError as error:  # there is no such folder
-        differs, found = False, f"taken as recorded: {error}"
-    except DpspecError as error:
-        differs, found = True, str(error)
-    gone = Mismatch(
-        audit=audit.name,
-        what="recording",
-        recorded=recorded,
-        recomputed=found,
-        differs=differs,
-        claims=tuple(verdict.claim for verdict in audit.verdicts),
-    )
-    return reader.from_result(audit), [gone]
-
-
-def not_vouched(audit: AuditResult, stored: Sequence[StoredTrial | None]) -> Iterator[Mismatch]:
-    """Yield a report of the trials that the store lacks."""
-    if missing := [index for index, trial in enumerate(stored) if trial is None]:
-        yield Mismatch(
-            audit=audit.name,
-            what="trials",
-            recorded=counted_trials(len(missing)),
-            recomputed=f"taken as recorded: the store has no seal of {'it' if len(missing) == 1 else 'them'}",
-            differs=False,
-            claims=tuple(verdict.claim for verdict in audit.verdicts),
-        )
+from dpspec.models.weights_file import FromFile
 
 
 def counted_trials(number: int) -> str:
-    """``2 trials``."""
     return f"{number} trial{'' if number == 1 else 's'}"
 
 
@@ -121,49 +43,30 @@ def counted_trials(number: int) -> str:
 _NUMBERED = re.compile(r"\[#[1-9][0-9]*\]")
 
 
-def of_spec(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Mismatch]:
+def _of_spec(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Mismatch]:
     """Compare the audit's values about its spec with the document."""
     yield from compare(audit.name, "digest", audit.digest, spec.digest)
     yield from compare(audit.name, "document", write(audit.document), write(spec.document))
     cell = Cell({place: from_plain(thaw(value)) for place, value in audit.cell.items()})
-    if not _is_cell(cell, spec, catalog):
-        recorded = short(thaw(audit.cell))
-        yield Mismatch(audit=audit.name, what="cell", recorded=recorded, recomputed="the document says otherwise")
-    if not _is_named(audit, cell):
-        says = f"the document is named {short(write(audit.document.get('name')))}"
-        yield Mismatch(audit=audit.name, what="name", recorded=short(audit.name), recomputed=says)
-    strange = [key for key in audit.places if key and key not in {claim.id for claim in spec.claims}]
-    for key in strange:
-        yield Mismatch(audit=audit.name, what=f"places.{key}", recorded="a place", recomputed="no such claim")
-
-
-def same_names(audits: Sequence[AuditResult]) -> Iterator[Mismatch]:
-    """Report audits of one invocation with equal names."""
-    names = [audit.name for audit in audits]
-    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
-        number = f"{names.count(name)} audits"
-        yield Mismatch(audit=name, what="name", recorded=number, recomputed="an invocation has one audit of a name")
-
-
-def _is_cell(cell: Cell, spec: Spec, catalog: Catalog) -> bool:
-    """Whether the document already contains the cell's values in their places."""
     placed, problems = place_cell(from_plain(spec.to_json()), cell)
     try:
-        return not problems and from_document(plain(placed), catalog, spec.directory).digest == spec.digest
+        is_cell = not problems and from_document(plain(placed), catalog, spec.directory).digest == spec.digest
     except SpecError:
-        return False
-
-
-def _is_named(audit: AuditResult, cell: Cell) -> bool:
-    """Whether the audit has the name of its document and cell."""
+        is_cell = False
+    if not is_cell:
+        recorded = short(thaw(audit.cell))
+        yield Mismatch(audit.name, "cell", recorded, "the document says otherwise")
     name = str(audit.document.get("name", ""))
-    if not audit.cell:
-        return audit.name == name
     added = audit.name.removeprefix(name)
     # Among cells with other axes, labels say which axis they are of.
-    other = Cell({"another": from_plain(None)})
-    known = (suffixes([cell])[0], suffixes([cell, other])[0])
-    return audit.name.startswith(name) and (added in known or _NUMBERED.fullmatch(added) is not None)
+    known = (suffixes([cell])[0], suffixes([cell, Cell({"another": from_plain(None)})])[0]) if audit.cell else ("",)
+    numbered = bool(audit.cell) and _NUMBERED.fullmatch(added) is not None
+    if not audit.name.startswith(name) or not (added in known or numbered):
+        says = f"the document is named {short(write(audit.document.get('name')))}"
+        yield Mismatch(audit.name, "name", short(audit.name), says)
+    for key in audit.places:
+        if key and key not in {claim.id for claim in spec.claims}:
+            yield Mismatch(audit.name, f"places.{key}", "a place", "no such claim")
 
 
 #: Keys of a trial's record about its time.
@@ -195,24 +98,30 @@ def recompute(
     """Recompute an audit; ``vouched``: whether the store must contain all of its trials."""
     folder = str(Path(audit.source).parent) if directory is None else directory
     spec = from_document(audit.document, catalog, folder, name=audit.name, cell=audit.cell)
-    mismatches = list(of_spec(audit, spec, catalog))
+    mismatches = list(_of_spec(audit, spec, catalog))
     prepared = prepare(spec, catalog, recorded=audit.facts)
-    absent = absent_file(prepared)
-    prepared = require_auditable(prepared if absent is None else without_its_file(prepared))
+    absent = None
+    if spec.audit is not None:
+        try:
+            prepared.audit.trial_inputs(spec)
+        except DataError as error:  # a file that trials read in addition to the data
+            absent = error
+            kept = tuple(d for d in prepared.diagnostics if d.code != "data-unreadable")
+            prepared = dataclasses.replace(prepared, diagnostics=kept)
+    prepared = require_auditable(prepared)
     mismatches.extend(compare(audit.name, "facts", write(audit.facts), write(prepared.facts)))
     mismatches.extend(_unseen(audit, prepared))
     inputs = prepared.audit.trial_inputs(spec) if absent is None else FrozenMap()
-    # Without planned trials, the result has bounds only.
-    asked = bool(audit.planned_trials or audit.trials)
-    plan = NO_TRIALS if not asked else prepared.plan() if absent is None else recorded_plan(audit)
-    chunk_of = {index: chunk for chunk in plan.chunks for index in chunk}
-    mismatches.extend(_uncounted([record.index for record in audit.trials], chunk_of, audit.name))
-    if absent is None:
-        origins = trials_from_other_revisions(audit.trials, chunk_of, inputs, prepared.facts, prepared.makers)
-        mismatches.extend(_made_otherwise(audit.name, origins, prepared.revisions))
+    if not audit.planned_trials and not audit.trials:  # the result has bounds only
+        plan = NO_TRIALS
+    elif absent is None:
+        plan = prepared.plan()
     else:
-        mismatches.append(file_not_at_hand(audit, absent))
-    recording, differences = recording_of(audit, prepared)
+        every = (tuple(range(audit.planned_trials)),)
+        power, notes, checks = audit.power, audit.notes, audit.promised
+        plan = dataclasses.replace(NO_TRIALS, chunks=every, power=power, notes=notes, checks=checks)
+    mismatches.extend(_origins(audit, plan, inputs, prepared, absent))
+    recording, differences = _recording(audit, prepared)
     mismatches.extend(differences)
     bounds = _bounds(prepared, catalog, inputs)
     bounded = Bounded(prepared=prepared, bounds=bounds, plan=plan, recording=recording)
@@ -220,8 +129,9 @@ def recompute(
     pairs = list(zip(audit.trials, stored, strict=True))
     for record, stored_trial in pairs:
         mismatches.extend(_altered(audit.name, record, stored_trial))
-    if vouched:
-        mismatches.extend(not_vouched(audit, stored))
+    if vouched and (missing := stored.count(None)):
+        why = f": the store has no seal of {'it' if missing == 1 else 'them'}"
+        mismatches.append(_taken_as_recorded(audit, "trials", counted_trials(missing), why))
     trials = [_trial(record, stored_trial) for record, stored_trial in pairs]
     at_hand = all(stored_trial is not None or INTERNAL in record.evidence for record, stored_trial in pairs)
     taken: tuple[str, ...] | None = None
@@ -247,8 +157,22 @@ def recompute(
     return Recomputed(recorded=audit, trained=trained, concluded=concluded, taken=taken), mismatches
 
 
+def _recording(audit: AuditResult, prepared: Prepared) -> tuple[ExecutedRun | None, list[Mismatch]]:
+    """Evaluate the recorded run of a spec again, or use the result's values if its folder is missing or invalid."""
+    reader = prepared.recording
+    if reader is None:
+        return None, []
+    setup = audit.recording.setup if audit.recording is not None else audit.notes
+    try:
+        return reader.read(prepared.spec, prepared.facts), []
+    except DpspecError as error:
+        gone = _taken_as_recorded(audit, "recording", "; ".join(setup[-1:]) or "a recorded run", f": {error}")
+        if not isinstance(error, SpecError):  # otherwise there is no such folder
+            gone = dataclasses.replace(gone, differs=True, recomputed=str(error))
+        return reader.from_result(audit), [gone]
+
+
 def _bounds(prepared: Prepared, catalog: Catalog, inputs: FrozenMap) -> list[Finding | Series]:
-    """Compute the bounds. Raises ``SpecError`` if numbers are out of range."""
     context = RunContext(prepared, catalog, inputs, device="cpu")
     try:
         return list(prepared.audit.bound(prepared.spec, context))
@@ -259,11 +183,14 @@ def _bounds(prepared: Prepared, catalog: Catalog, inputs: FrozenMap) -> list[Fin
 
 
 def _concluded(bounded: Bounded, trials: Sequence[Trial], others: PendingTests) -> tuple[Concluded, int | None]:
-    """The conclusions from the trials, and the number after which they had to stop. Raises ``ValueError`` without."""
     if not trials:
         return conclude(bounded, trials), None
     try:
-        stopped = stopped_after(bounded, {trial.index: trial for trial in trials}, others)
+        stopped = None
+        if bounded.plan.sequential:
+            by_index = {trial.index: trial for trial in trials}
+            chunks = EarlyStop(bounded, others).chunks_needed(by_index, by_index.__getitem__)
+            stopped = None if chunks is None else sum(map(len, bounded.plan.chunks[:chunks]))
         return conclude(bounded, trials), stopped
     except (MissingArrayError, MemoryError):
         raise
@@ -289,69 +216,72 @@ def _as_recorded(audit: AuditResult, bounds: Concluded) -> Concluded:
     )
 
 
-def _made_otherwise(audit: str, origins: OtherOrigins, installed: FrozenMap) -> Iterator[Mismatch]:
-    """Report every provider whose revision or code has changed since the trials, and unexplained trials."""
+def _origins(
+    audit: AuditResult, plan: Plan, inputs: FrozenMap, prepared: Prepared, absent: DataError | None
+) -> Iterator[Mismatch]:
+    """Report trials that are not of the plan, that are of other inputs, or whose provider has changed since."""
+    indices = [record.index for record in audit.trials]
+    chunk_of = {index: chunk for chunk in plan.chunks for index in chunk}
+    if sorted(set(indices)) != indices or not all(index in chunk_of for index in indices):
+        yield Mismatch(
+            audit.name,
+            "trials",
+            short(", ".join(map(str, indices))),
+            "every trial must be planned and occur once, in order",
+        )
+    if absent is not None:
+        why = f", without the file: {absent}"
+        yield _taken_as_recorded(audit, "the file that its trials read", counted_trials(len(indices)), why)
+        return
+    origins = trials_from_other_revisions(audit.trials, chunk_of, inputs, prepared.facts, prepared.makers)
     for revisions, indices in origins.by_revisions.items():
         for part, kind, revision in revisions:
+            installed = prepared.revisions[part][1]
             yield Mismatch(
-                audit=audit,
-                what=f"{counted_trials(len(indices))}, {part} {kind!r}",
-                recorded=f"made by its revision {revision}",
-                recomputed=f"its revision {installed[part][1]} is installed, which trains or measures in another way",
+                audit.name,
+                f"{counted_trials(len(indices))}, {part} {kind!r}",
+                f"made by its revision {revision}",
+                f"its revision {installed} is installed, which trains or measures in another way",
             )
     if indices := origins.unexplained:
         yield Mismatch(
-            audit=audit,
-            what=f"trials[{indices[0]}].key" + (f" and of {len(indices) - 1} more" if len(indices) > 1 else ""),
-            recorded="other inputs, data or revisions of plugins",
-            recomputed=f"no {'trial' if len(indices) == 1 else 'trials'} of this spec",
+            audit.name,
+            f"trials[{indices[0]}].key" + (f" and of {len(indices) - 1} more" if len(indices) > 1 else ""),
+            "other inputs, data or revisions of plugins",
+            f"no {'trial' if len(indices) == 1 else 'trials'} of this spec",
         )
     for (part, then, now), indices in origins.by_code.items():  # whether that makes the same trials, nobody knows
         yield Mismatch(
-            audit=audit,
-            what=f"{counted_trials(len(indices))}, {part}",
-            recorded=f"made by {then}",
-            recomputed=f"taken as recorded: installed is {now}",
+            audit.name,
+            f"{counted_trials(len(indices))}, {part}",
+            f"made by {then}",
+            f"taken as recorded: installed is {now}",
             differs=False,
         )
 
 
 def _unseen(audit: AuditResult, prepared: Prepared) -> Iterator[Mismatch]:
-    """Report facts of data or weights that are taken from the result because the files are missing."""
     try:
         prepared.source.facts()
     except DataError as error:
         yield _taken_as_recorded(audit, "facts", f"{audit.facts.records} records", f", without the data: {error}")
-    if prepared.facts.initial_weights is not None and not from_file(prepared.model):
+    if prepared.facts.initial_weights is not None and not isinstance(prepared.model, FromFile):
         recorded = f"digest {prepared.facts.initial_weights[:12]}"
         yield _taken_as_recorded(audit, "initial weights", recorded, f", without the file {path_of(prepared.spec)}")
 
 
 def _taken_as_recorded(audit: AuditResult, what: str, recorded: str, why: str) -> Mismatch:
-    """A value that cannot be recomputed and affects every verdict."""
     return Mismatch(
-        audit=audit.name,
-        what=what,
-        recorded=recorded,
-        recomputed=f"taken as recorded{why}",
+        audit.name,
+        what,
+        recorded,
+        f"taken as recorded{why}",
         differs=False,
         claims=tuple(verdict.claim for verdict in audit.verdicts),
     )
 
 
-def _uncounted(indices: Sequence[int], planned: Container[int], audit: str) -> Iterator[Mismatch]:
-    """Report trials that are not planned, repeated or unordered."""
-    if sorted(set(indices)) != list(indices) or not all(index in planned for index in indices):
-        yield Mismatch(
-            audit=audit,
-            what="trials",
-            recorded=short(", ".join(map(str, indices))),
-            recomputed="every trial must be planned and occur once, in order",
-        )
-
-
 def _trial(record: TrialRecord, stored: StoredTrial | None) -> Trial:
-    """The trial with the arrays and the internal evidence of the store."""
     if stored is None:
         return Trial(index=record.index, evidence=record.evidence)
     more = {key: stored.record.evidence[key] for key in (INTERNAL,) if key in stored.record.evidence}
@@ -359,7 +289,6 @@ def _trial(record: TrialRecord, stored: StoredTrial | None) -> Trial:
 
 
 def _altered(audit: str, record: TrialRecord, stored: StoredTrial | None) -> Iterator[Mismatch]:
-    """Compare the result's trial with the stored one, except for removed evidence."""
     if stored is None:
         return
     ours = {key: value for key, value in stored.record.evidence.items() if key in record.evidence or key != INTERNAL}

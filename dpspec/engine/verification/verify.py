@@ -7,17 +7,18 @@ reported. Values that cannot be recomputed because an input is missing are repor
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import pending_tests, planned_tests
 from dpspec.engine.results.joined import apart, join, split
-from dpspec.engine.results.result import AuditResult, Result
+from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import assemble
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.differences import Mismatch, absent_packages, compare, explained
-from dpspec.engine.verification.recompute import Recomputed, recompute, same_names
+from dpspec.engine.verification.recompute import Recomputed, recompute
 from dpspec.engine.verification.verify_redacted import comparable
 from dpspec.errors import PluginError, SpecError
 from dpspec.json_records import write
@@ -64,7 +65,12 @@ def verify(
     """
     if result.parts:
         return tuple(_of_parts(result, catalog, directory, store, vouched=vouched))
-    mismatches: list[Mismatch] = list(same_names(result.audits))
+    names = Counter(audit.name for audit in result.audits)
+    mismatches = [
+        Mismatch(name, "name", f"{n} audits", "an invocation has one audit of a name")
+        for name, n in names.items()
+        if n > 1
+    ]
     recomputed_audits: list[Recomputed] = []
     tests = [planned_tests((v.kind for v in a.verdicts), a.planned_trials, a.power) for a in result.audits]
     kinds = [verdict.kind for audit in result.audits for verdict in audit.verdicts]
@@ -77,17 +83,28 @@ def verify(
             raise PluginError(text, error.diagnostics) from None
         except (SpecError, OSError, ValueError, KeyError) as error:
             text = str(error) or type(error).__name__
-            mismatches.append(Mismatch(audit=audit.name, what="audit", recorded="a result", recomputed=text))
+            mismatches.append(Mismatch(audit.name, "audit", "a result", text))
             continue
         mismatches.extend(differences)
         recomputed_audits.append(again)
     if len(recomputed_audits) < len(result.audits):
-        return (*mismatches, *(_unjudged(again.recorded) for again in recomputed_audits))
+        mismatches.extend(
+            Mismatch(
+                again.recorded.name,
+                "its verdicts",
+                ", ".join(dict.fromkeys(v.verdict for v in again.recorded.verdicts)) or "none",
+                "they share a family with an audit that cannot be recomputed",
+                differs=False,
+                claims=tuple(v.claim for v in again.recorded.verdicts),
+            )
+            for again in recomputed_audits
+        )
+        return tuple(mismatches)
     concluded = [again.concluded for again in recomputed_audits]
     try:
         judged = judge(concluded)
     except ValueError as error:  # what was taken as recorded may be what no audit yields
-        none = Mismatch(audit="", what="verdicts", recorded="verdicts", recomputed=f"none can be given: {error}")
+        none = Mismatch("", "verdicts", "verdicts", f"none can be given: {error}")
         return (*mismatches, none)
     recomputed = assemble([again.trained for again in recomputed_audits], concluded, judged, catalog)
     family = sum(len(audit.checks) for audit in recomputed.audits)
@@ -97,7 +114,10 @@ def verify(
             old, new, differences = comparable(old, new, family, again.taken)
             mismatches.extend(differences)
         if new.promised and not old.promised:
-            mismatches.append(_unpromised(new))
+            # Results of version 0.1.0 lack their plans' promises.
+            told = f"taken from the plan, which promises {len(new.promised)}"
+            without = Mismatch(new.name, "promised", "no checks", told, differs=False)
+            mismatches.append(without)
             old = dataclasses.replace(old, promised=new.promised)
         for what in _RECOMPUTED:
             differences = list(compare(old.name, what, write(getattr(old, what)), write(getattr(new, what))))
@@ -112,7 +132,6 @@ def verify(
 def _of_parts(
     result: Result, catalog: Catalog, directory: str | None, store: Store | None, *, vouched: bool
 ) -> Iterator[Mismatch]:
-    """Verify every part of a joined result, and the composition of the whole."""
     parts = split(result)
     for source, part, named in zip((recorded.source for recorded in result.parts), parts, apart(result), strict=True):
         names = {old.name: new.name for old, new in zip(part.audits, named.audits, strict=True)}
@@ -124,25 +143,3 @@ def _of_parts(
     yield from compare("", "names", write(names_now), write(names_then))
     for what in ("confidence", "created", "environment", "notes"):
         yield from compare("", what, write(getattr(result, what)), write(getattr(again, what)))
-
-
-def _unjudged(audit: AuditResult) -> Mismatch:
-    return Mismatch(
-        audit=audit.name,
-        what="its verdicts",
-        recorded=", ".join(dict.fromkeys(verdict.verdict for verdict in audit.verdicts)) or "none",
-        recomputed="they share a family with an audit that cannot be recomputed",
-        differs=False,
-        claims=tuple(verdict.claim for verdict in audit.verdicts),
-    )
-
-
-def _unpromised(audit: AuditResult) -> Mismatch:
-    """Results of version 0.1.0 lack their plans' promises, which are taken from the new plan."""
-    return Mismatch(
-        audit=audit.name,
-        what="promised",
-        recorded="no checks",
-        recomputed=f"taken from the plan, which promises {len(audit.promised)}",
-        differs=False,
-    )

@@ -46,11 +46,7 @@ def comparable(
 ) -> tuple[AuditResult, AuditResult, list[Mismatch]]:
     """A redacted audit and its recomputation without incomparable values, and the mismatches.
 
-    Args:
-        old: The audit of the result.
-        new: The recomputed audit.
-        family: The number of checks of the invocation.
-        taken: The part of each value taken from the result; None if nothing is missing.
+    ``taken`` is the part of each value taken from the result; None if nothing is missing.
     """
     new = redact_audit(new, family)
     if taken is None or (not taken and old.left_out == new.left_out):
@@ -86,7 +82,6 @@ def _merge(recorded: Sequence[Any], again: Sequence[Any]) -> tuple[list[Any], in
 
 
 def _key(item: Any) -> Hashable:
-    """The identity of an outcome without its numbers."""
     match item:
         case Finding():
             what = (item.quantity, item.bound, item.rigor, item.method, item.source, item.privacy)
@@ -104,29 +99,28 @@ def _counts(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
     for privacy, number in old.left_out.items():
         due = int(new.left_out.get(privacy, 0))
         if privacy not in get_args(Privacy) or privacy == "public" or number < due:
-            yield Mismatch(audit=old.name, what=f"left_out.{privacy}", recorded=str(number), recomputed=str(due))
+            yield Mismatch(old.name, f"left_out.{privacy}", str(number), str(due))
         elif number > due:
             yield Mismatch(
-                audit=old.name,
-                what=f"left_out.{privacy}",
-                recorded=f"{number} values",
-                recomputed=f"{due} recomputed; the rest needs the run's store, or its data",
+                old.name,
+                f"left_out.{privacy}",
+                f"{number} values",
+                f"{due} recomputed; the rest needs the run's store, or its data",
                 differs=False,
             )
     for privacy, number in new.left_out.items():
         if privacy not in old.left_out:
-            yield Mismatch(audit=old.name, what=f"left_out.{privacy}", recorded="nothing", recomputed=str(number))
+            yield Mismatch(old.name, f"left_out.{privacy}", "nothing", str(number))
 
 
 def _left_out(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
-    """Compare the known parts of verdicts that depend on removed values."""
     again = {verdict.claim: verdict for verdict in new.verdicts}
     for verdict in old.verdicts:
         if verdict.reason not in LEFT_OUT_REASONS:
             continue
         what, verdict_now = f"the verdict of {verdict.claim}", again.get(verdict.claim)
         if verdict_now is None:
-            yield Mismatch(audit=old.name, what=what, recorded=verdict.verdict, recomputed="no such claim")
+            yield Mismatch(old.name, what, verdict.verdict, "no such claim")
             continue
         verdict_now = dataclasses.replace(verdict_now, expected=as_expected(verdict.verdict, verdict_now.expect))
         for key in _OF_THE_CLAIM:
@@ -136,22 +130,21 @@ def _left_out(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
         yield from compare(old.name, f"{what}: p_value", verdict.p_value, None)
         if verdict.upper is not None and verdict.lower is not None:
             ends = f"[{verdict.lower}, {verdict.upper}]"
-            yield Mismatch(audit=old.name, what=what, recorded=ends, recomputed="one end depends on an omitted value")
+            yield Mismatch(old.name, what, ends, "one end depends on an omitted value")
         # No omitted value can change an attack's rejection, because the privacy tests are a separate family.
         rejects = verdict.kind != "metric" and verdict_now.verdict in ("refuted", "contradicted")
         differs = rejects and verdict.verdict not in ("refuted", "contradicted")
         yield Mismatch(
-            audit=old.name,
-            what=what,
-            recorded=verdict.verdict,
-            recomputed=verdict_now.verdict if differs else "depends on values that this result omits",
+            old.name,
+            what,
+            verdict.verdict,
+            verdict_now.verdict if differs else "depends on values that this result omits",
             differs=differs,
             claims=(verdict.claim,),
         )
 
 
 def _taken(old: AuditResult, taken: Sequence[str]) -> Iterator[Mismatch]:
-    """Report the values taken from the result and the claims that depend on them."""
     everyone = tuple(verdict.claim for verdict in old.verdicts)
     executed = tuple(
         verdict.claim
@@ -161,10 +154,10 @@ def _taken(old: AuditResult, taken: Sequence[str]) -> Iterator[Mismatch]:
     rest = {"findings": everyone, "evidence": everyone, "series": (), "checks": executed}
     for part, number in Counter(taken).items():
         yield Mismatch(
-            audit=old.name,
-            what="conformance" if part == "checks" else part,
-            recorded=old.conformance.status if part == "checks" else f"a list of {len(getattr(old, part))}",
-            recomputed=f"{number} {part} depend on values that this result omits",
+            old.name,
+            "conformance" if part == "checks" else part,
+            old.conformance.status if part == "checks" else f"a list of {len(getattr(old, part))}",
+            f"{number} {part} depend on values that this result omits",
             differs=False,
             claims=rest[part],
         )

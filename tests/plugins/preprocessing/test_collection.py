@@ -11,7 +11,7 @@ from support.preprocessing_steps import count_in_balls
 from dpspec.contract import DataError, FrozenMap
 from dpspec_preprocessing import collection, sensitivity, steps
 from dpspec_preprocessing.options import Declaration
-from dpspec_preprocessing.published import clusters_printed, mean_printed, pca_printed
+from dpspec_preprocessing.published import pca_printed
 from dpspec_preprocessing.sensitivity import read_step
 
 NAN = math.nan
@@ -52,9 +52,7 @@ def test_clusters_of_nine_points() -> None:
     assert steps.quantise(ONE, 0.1)[:, 0].tolist() == expected
     measured = collection.measure_limits(ONE, read_step({"quantise": 0.1}))
     assert measured == {"max_ball": 7.0, "max_cluster": 3.0}
-    assert clusters_printed(3) == 6
-    assert sensitivity.clusters(7) == 14
-    assert sensitivity.clusters(7) * 2 * 0.1 == pytest.approx(2.8)
+    assert sensitivity.merging(sensitivity.Merging(name="quantise", eta=0.1), 7, 100).tau == pytest.approx(2.8)
 
 
 def test_both_ways_to_count_neighbours_agree() -> None:
@@ -79,7 +77,7 @@ def test_missing_values() -> None:
     assert measured["max_missing_in_row"] == 1
     mean = np.nanmean(TWO, axis=0)
     assert mean == pytest.approx([0.1857142857, 0.1142857143, 0.1666666667], abs=1e-10)
-    printed, same = mean_printed(8, 4), sensitivity.mean_same_mask(6)
+    printed, same = sensitivity.mean_same_mask(8 - 4), sensitivity.mean_same_mask(6)
     # M = min(sqrt(d), ||mean|| + 2 sqrt(d) / N)
     any_mask = sensitivity.mean_any_mask(6, 3, measured["max_mean_norm"])
     bound = measured["max_mean_norm"] + 2.0 * math.sqrt(3.0) / 6.0

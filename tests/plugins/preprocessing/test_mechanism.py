@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 from support import specs
 
-from dpspec.cli.app import main
 from dpspec.contract import FrozenMap, Section, Trial
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.result import AuditResult
@@ -24,7 +22,6 @@ from dpspec.errors import SpecError
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.testing import MechanismSuite, increasing
-from dpspec_preprocessing import steps
 from dpspec_preprocessing.bounds import proved_divergence, proved_epsilon
 from dpspec_preprocessing.collection import distance_to_edge, window_count
 from dpspec_preprocessing.conclusions import check_trials
@@ -32,7 +29,7 @@ from dpspec_preprocessing.engines import LinearEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import Declaration
 from dpspec_preprocessing.private import KINDS, Private, PrivateMechanism
 from dpspec_preprocessing.published import theorem_2_sensitivity
-from dpspec_preprocessing.sensitivity import REQUIRED_LIMITS, read_step, refusal_probability, threshold
+from dpspec_preprocessing.sensitivity import REQUIRED_LIMITS
 
 SPECS = Path(__file__).parents[3] / "specs"
 
@@ -106,11 +103,6 @@ def test_every_mechanism_is_executed_and_bounded(tmp_path: Path, name: str) -> N
     assert {f.at["split"] for f in accuracies} == ({"train", "test"} if "loss" in PRIVATE[name] else set())
     pure = [f for f in audit.findings if f.at.get("delta") == 0.0]
     assert bool(pure) == (name in ("laplace", "exponential"))
-
-
-def test_without_test_records_only_training_accuracy_is_told(tmp_path: Path) -> None:
-    audit = audited(tmp_path, f"mechanism.private={PRIVATE['dp-gd']}", *STEP["impute"], "data.split=null")
-    assert [f.at["split"] for f in audit.findings if f.quantity == "accuracy"] == ["train"]
 
 
 @pytest.mark.parametrize(
@@ -292,16 +284,6 @@ def test_distances_inside_never_move_by_more_than_one() -> None:
     assert window_count(np.array([[0.0], [0.1], [0.2], [0.9]]), 0.2) == 3
 
 
-def test_refusals_are_as_likely_as_said() -> None:
-    random = np.random.default_rng(12)
-    epsilon, delta, distance = 0.5, 1e-2, 9.0
-    noisy = distance + random.laplace(0.0, 1.0 / epsilon, 40_000)
-    share = float(np.mean(noisy <= threshold(epsilon, delta)))
-    assert share == pytest.approx(refusal_probability(distance, epsilon, delta), abs=0.012)
-    far = threshold(epsilon, delta) + 4.0
-    assert refusal_probability(far, epsilon, delta) == pytest.approx(math.exp(-epsilon * far) / delta)
-
-
 def test_the_side_channel_of_deduplicated_digits(tmp_path: Path) -> None:
     audit = ran(SPECS / "preprocessing" / "dedup-side-channel.yaml", tmp_path)
     verdicts = {v.claim: v for v in audit.verdicts}
@@ -321,24 +303,20 @@ def test_a_table_with_missing_values_from_end_to_end(tmp_path: Path) -> None:
     assert measured.privacy == "data-dependent"
 
 
-def test_missing_values_need_a_mechanism_that_imputes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pipeline", "overrides", "message"),
+    [
+        ("[{quantise: 0.01}]", ["audit=null", "mechanism.collection={max_ball: 9}"], "values are missing"),
+        ("[{scale: standard, clip: 1.0}, {quantise: 0.0}]", ["audit.repeats=20"], "cannot run on these records"),
+    ],
+)
+def test_missing_values_need_imputation(tmp_path: Path, pipeline: str, overrides: list[str], message: str) -> None:
     path = SPECS / "preprocessing" / "imputed-csv.yaml"
-    text = path.read_text(encoding="utf-8").replace("[{impute: mean}]", "[{quantise: 0.01}]")
+    text = path.read_text(encoding="utf-8").replace("[{impute: mean}]", pipeline)
     target = tmp_path / "no.yaml"
     target.write_text(text.replace("path: patients.csv", f"path: {path.parent / 'patients.csv'}"), encoding="utf-8")
-    with pytest.raises(SpecError, match="values are missing"):
-        ran(target, tmp_path, "audit=null", "mechanism.collection={max_ball: 9}")
-
-
-def test_a_chain_that_leaves_values_missing_is_an_error(tmp_path: Path) -> None:
-    path = SPECS / "preprocessing" / "imputed-csv.yaml"
-    text = path.read_text(encoding="utf-8").replace(
-        "[{impute: mean}]", "[{scale: standard, clip: 1.0}, {quantise: 0.0}]"
-    )
-    target = tmp_path / "no.yaml"
-    target.write_text(text.replace("path: patients.csv", f"path: {path.parent / 'patients.csv'}"), encoding="utf-8")
-    with pytest.raises(SpecError, match="the pipeline cannot run on these records"):
-        ran(target, tmp_path, "audit.repeats=20")
+    with pytest.raises(SpecError, match=message):
+        ran(target, tmp_path, *overrides)
 
 
 def test_figure_2_has_three_panels(tmp_path: Path) -> None:
@@ -366,12 +344,6 @@ def test_table_2_in_all_modes(tmp_path: Path) -> None:
     assert tables["table-2-deduplicate"].columns["printed"][0] == pytest.approx(1.05 * 11 * 1e-6 * 37)
     assert "refuted" in tables["table-2-quantise"].source
     assert tables["table-2-pca"].columns["printed"][-1] is None
-
-
-def test_processing_is_deterministic() -> None:
-    x = np.random.default_rng(2).normal(size=(50, 4)) * 0.3
-    for step in ({"pca": 2}, {"quantise": 0.2}, {"scale": "standard", "clip": 1.0}):
-        assert np.array_equal(steps.run_steps(x, [read_step(step)])[0], steps.run_steps(x, [read_step(step)])[0])
 
 
 def test_the_old_word_for_repaired_formulas_is_accepted(tmp_path: Path) -> None:
@@ -499,50 +471,47 @@ claims:
 LOGISTIC = "{kind: dp-gd, eps_noise: 0.3, steps: 60, loss: logistic, theta_radius: 2.0}"
 
 
-def constants(tmp_path: Path, clip: float, private: str = LOGISTIC) -> dict[str, tuple[float, str]]:
-    """The rows of the JSON's table, by their names."""
-    path = tmp_path / "scaled.yaml"
-    path.write_text(SPEC.replace("CLIP", str(clip)).replace("PRIVATE", private), encoding="utf-8")
-    reports = [f"{kind}={tmp_path / kind}" for kind in ("json", "html")]
-    assert main(["run", str(path), "-v", *(part for report in reports for part in ("--report", report))]) == 0
-    (audit,) = json.loads((tmp_path / "json").read_text(encoding="utf-8"))["audits"]
-    (table,) = (series["columns"] for series in audit["series"] if series["name"] == "constants")
-    return {name: (value, why) for name, value, why in zip(*table.values(), strict=True)}
+#: L = r / (1 + exp(-R r)) for norm r and radius R; sigma = L sqrt(T) / (eps_noise n).
+CONSTANTS: list[tuple[float, str, dict[str, float], str]] = [
+    *(
+        (
+            clip,
+            LOGISTIC,
+            {
+                "Lipschitz constant L": (lipschitz := clip / (1.0 + math.exp(-2.0 * clip))),
+                "smoothness mu": lipschitz / clip + clip / 2.0,
+                "noise std sigma": lipschitz * math.sqrt(60.0) / (0.3 * 1000),
+            },
+            f"logistic loss, record norm {clip:g}",
+        )
+        for clip in (3.0, 300.0)
+    ),
+    (
+        1.0,
+        "{kind: gaussian, eps_noise: 0.5, lipschitz: 0.3, sensitivity: 2.0}",
+        {"Lipschitz constant L": 0.3, "sensitivity": 2.0, "noise std sigma": 4.0},
+        "declared",
+    ),
+    (
+        1.0,
+        "{kind: laplace, eps_noise: 0.5}",
+        {"Lipschitz constant L": 1.0, "sensitivity": 1.0, "noise scale": 2.0},
+        "default",
+    ),
+    (
+        1.0,
+        "{kind: dp-gd, eps_noise: 0.3, steps: 9, lipschitz: 2.0, smooth: 5.0}",
+        {"Lipschitz constant L": 2.0, "smoothness mu": 5.0, "noise std sigma": 0.02},
+        "declared",
+    ),
+]
 
 
-@pytest.mark.parametrize("clip", [3.0, 300.0])
-def test_the_constants_of_a_loss_follow_from_clip(
-    clip: float, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("clip", "private", "expected", "origin"), CONSTANTS)
+def test_constants_are_declared_or_follow_from_the_loss(
+    clip: float, private: str, expected: dict[str, float], origin: str, tmp_path: Path
 ) -> None:
-    """L = r / (1 + exp(-R r)) for norm r and radius R; sigma = L sqrt(T) / (eps_noise n)."""
-    monkeypatch.setenv("COLUMNS", "80")
-    found = constants(tmp_path, clip)
-    lipschitz = clip / (1.0 + math.exp(-2.0 * clip))
-    sigma = lipschitz * math.sqrt(60.0) / (0.3 * 1000)
-    assert found["Lipschitz constant L"] == (pytest.approx(lipschitz), f"logistic loss, record norm {clip:g}")
-    assert found["noise std sigma"][0] == pytest.approx(sigma)
-    terminal = capsys.readouterr().out
-    page = (tmp_path / "html").read_text(encoding="utf-8")
-    for text in (terminal, page):
-        assert "noise std sigma" in text
-        assert f"{sigma:.4g}" in text
-        assert f"{lipschitz:.4g}" in text
-
-
-@pytest.mark.parametrize(
-    ("private", "expected"),
-    [
-        (
-            "{kind: gaussian, eps_noise: 0.5, lipschitz: 0.3, sensitivity: 2.0}",
-            {"Lipschitz constant L": 0.3, "sensitivity": 2.0, "noise std sigma": 4.0},
-        ),
-        ("{kind: laplace, eps_noise: 0.5}", {"Lipschitz constant L": 1.0, "sensitivity": 1.0, "noise scale": 2.0}),
-        (
-            "{kind: dp-gd, eps_noise: 0.3, steps: 9, lipschitz: 2.0, smooth: 5.0}",
-            {"Lipschitz constant L": 2.0, "smoothness mu": 5.0, "noise std sigma": 0.02},
-        ),
-    ],
-)
-def test_declared_constants_are_shown_as_such(private: str, expected: dict[str, float], tmp_path: Path) -> None:
-    found = constants(tmp_path, 1.0, private)
-    assert {name: value for name, (value, _) in found.items()} == pytest.approx(expected)
+    audit = specs.audited(tmp_path, SPEC.replace("CLIP", str(clip)).replace("PRIVATE", private))
+    columns = next(series.columns for series in audit.series if series.name == "constants")
+    assert dict(zip(columns["constant"], columns["value"], strict=True)) == pytest.approx(expected)
+    assert columns["from"][0] == origin

@@ -38,6 +38,8 @@ def diagnostics(tmp_path: Path, *overrides: str) -> list[Diagnostic]:
 def test_the_base_is_fine(tmp_path: Path) -> None:
     assert diagnostics(tmp_path) == []
     assert diagnostics(tmp_path, GD) == []
+    quantised = step("{quantise: 0.01}"), "mechanism.collection={max_ball: 9}", "mechanism.accounting=repaired"
+    assert diagnostics(tmp_path, *quantised, SWEEP) == []
 
 
 def step(text: str) -> str:
@@ -45,6 +47,11 @@ def step(text: str) -> str:
 
 
 AUDIT = "audit={method: many-run, runs: 20}"
+SWEEP = "mechanism.sweep={over: eta, values: [0.1, 0.2]}"
+PRINTED = "mechanism.accounting=printed"
+LAST = "threat_model.access=final-model"
+ITERATED = "mechanism.private={kind: sgd-iterated, eps_noise: 0.1, loss: logistic}"
+PTR = "mechanism.ptr={epsilon: 0.1, delta: 1e-6}"
 AT, BATCH = "mechanism.pipeline.0", "mechanism.private.batch_size"
 
 
@@ -88,19 +95,8 @@ AT, BATCH = "mechanism.pipeline.0", "mechanism.private.batch_size"
             "error",
             "mechanism.private.factor",
         ),
-        (
-            ["mechanism.private={kind: sgd-iterated, eps_noise: 0.1, loss: logistic}"],
-            "error",
-            "threat_model.access",
-        ),
-        (
-            [
-                "mechanism.private={kind: sgd-iterated, eps_noise: 0.1, loss: logistic, learning_rate: 3.0}",
-                "threat_model.access=final-model",
-            ],
-            "error",
-            "mechanism.private.learning_rate",
-        ),
+        ([ITERATED], "error", "threat_model.access"),
+        ([ITERATED, "mechanism.private.learning_rate=3.0", LAST], "error", "mechanism.private.learning_rate"),
         ([f"mechanism.private={NET}"], "error", "mechanism.private.loss"),
         ([MODEL], "error", "model"),
         ([GD, MODEL], "error", "model"),
@@ -119,40 +115,35 @@ AT, BATCH = "mechanism.pipeline.0", "mechanism.private.batch_size"
         (
             [
                 "mechanism.private={kind: sgd-iterated, eps_noise: 0.1, loss: cross-entropy, lipschitz: 1.0}",
-                "threat_model.access=final-model",
+                LAST,
                 MODEL,
             ],
             "error",
             "mechanism.private.loss",
         ),
         (
-            [
-                "mechanism.private={kind: sgd-iterated, eps_noise: 0.1, lipschitz: 1.0, smooth: 1.0}",
-                "threat_model.access=final-model",
-            ],
+            ["mechanism.private={kind: sgd-iterated, eps_noise: 0.1, lipschitz: 1.0, smooth: 1.0}", LAST],
             "error",
             "mechanism.private",
         ),
         (
             [
-                "mechanism.accounting=printed",
+                PRINTED,
                 "mechanism.private={kind: sgd-iterated, eps_noise: 0.2, loss: logistic, lipschitz: 1.0, smooth: 1.0}",
-                "threat_model.access=final-model",
+                LAST,
                 "claims.one={id: one, kind: renyi-dp, alpha: 16.0, epsilon: 1.0, over: collection}",
             ],
             "error",
             "claims.0.alpha",
         ),
-        (["mechanism.accounting=printed"], "warning", "mechanism.accounting"),
-        (["mechanism.accounting=printed", "mechanism.private.lipschitz=0.7"], "error", "mechanism.accounting"),
-        (
-            ["mechanism.accounting=printed", "claims.one={id: one, kind: renyi-dp, alpha: 4.0, epsilon: 1.0}"],
-            "error",
-            "claims.0.alpha",
-        ),
+        ([PRINTED], "warning", "mechanism.accounting"),
+        (["mechanism.accounting=certified"], "warning", "mechanism.accounting"),  # the former name of repaired
+        ([SWEEP, step("{pca: 2}")], "error", "mechanism.sweep.over"),
+        ([PRINTED, "mechanism.private.lipschitz=0.7"], "error", "mechanism.accounting"),
+        ([PRINTED, "claims.one={id: one, kind: renyi-dp, alpha: 4.0, epsilon: 1.0}"], "error", "claims.0.alpha"),
         (
             [
-                "mechanism.accounting=printed",
+                PRINTED,
                 step("{pca: 2}"),
                 "mechanism.collection.min_eigengap=0.5",
                 "data.records=90",
@@ -161,13 +152,9 @@ AT, BATCH = "mechanism.pipeline.0", "mechanism.private.batch_size"
             "error",
             "mechanism.accounting",
         ),
-        (["mechanism.ptr={epsilon: 0.1, delta: 1e-6}", step("{scale: standard, clip: 1.0}")], "error", "mechanism.ptr"),
+        ([PTR, step("{scale: standard, clip: 1.0}")], "error", "mechanism.ptr"),
         (
-            [
-                "mechanism.ptr={epsilon: 0.1, delta: 1e-6}",
-                step("{pca: 2}"),
-                "mechanism.collection.min_eigengap=0.03",
-            ],
+            [PTR, step("{pca: 2}"), "mechanism.collection.min_eigengap=0.03"],
             "error",
             "mechanism.collection.min_eigengap",
         ),

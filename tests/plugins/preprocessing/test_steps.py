@@ -11,11 +11,11 @@ import torch
 from support.preprocessing_steps import count_in_balls
 
 from dpspec_preprocessing import steps
-from dpspec_preprocessing.steps import Finder, Products, Tree
+from dpspec_preprocessing.steps import Products, Tree
 
 Rows = npt.NDArray[np.float64]
 
-WAYS: dict[str, Callable[[Rows, Rows], Finder]] = {
+WAYS: dict[str, Callable[[Rows, Rows], Tree | Products]] = {
     "tree": Tree,
     "products": lambda x, weight: Products(x, weight, "cpu"),
 }
