@@ -16,7 +16,7 @@ from itertools import islice
 from dpspec.contract import DataError, Finding, Json, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Progressed, StageStarted
-from dpspec.engine.judging.evidence_weight import claim_scope, proving_findings
+from dpspec.engine.judging.evidence_weight import claim_scope, weighed_findings
 from dpspec.engine.judging.inequalities import statement
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
@@ -322,7 +322,7 @@ def _room(point: Point, name: str) -> list[_Room]:
     claim = next(c for c in point.spec.claims if c.id == name)
     rooms: list[_Room] = []
     for part in statement(claim).parts:
-        weighed = proving_findings(part, claim_scope(point.spec, claim), point.findings)
+        weighed = weighed_findings(part, claim_scope(point.spec, claim), point.findings)
         best = next((s.finding for s in weighed if s.strength == "proof" and math.isfinite(s.value)), None)
         if best is None:
             rooms.append(_Room(-math.inf, -math.inf, 0.0))

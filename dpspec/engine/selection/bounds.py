@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dpspec.contract import Assumption, Claim, Context, Finding, Json, Scope
 from dpspec.contract.audit import Component, Dominating
 from dpspec.contract.findings import Privacy, Rigor
-from dpspec.engine.judging.evidence_weight import claim_scope, covers, proving_findings
+from dpspec.engine.judging.evidence_weight import claim_scope, covers, weighed_findings
 from dpspec.engine.judging.inequalities import statement
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def added_up(cells: Sequence[Component], claims: Sequence[Claim], contexts: Sequ
     for cell, claim, context in zip(cells, claims, contexts, strict=True):
         findings = [f for f in cell.audit.bound(cell.spec, context) if isinstance(f, Finding)]
         (part,) = statement(claim).parts
-        weighed = proving_findings(part, claim_scope(cell.spec, claim), findings)
+        weighed = weighed_findings(part, claim_scope(cell.spec, claim), findings)
         held = next((one.finding for one in weighed if one.strength in ("proof", "conditional")), None)
         if held is None:
             return None
