@@ -16,10 +16,10 @@ Each module imports only modules above it:
 * ``numerics``: rounding, arguments, intervals, root finding; ``boundary``: searches that report both sides
 * ``findings``: certified findings and the accuracy of libraries
 * ``grid``: the interface of a step, its outcomes as cells of privacy loss, and measures above and below them
-* ``gaussian``, ``laplace``, ``discrete``, ``mixture`` (on ``densities``): steps
+* ``gaussian``, ``bounded``, ``mixture`` (on ``densities``): steps
 * ``truncated_poisson``, ``allocation`` (on ``convex_sums``): sampling schemes with other steps
 * ``composition``, ``rare_steps``: convolution of measures on a grid with every error bounded
-* ``profiles``, ``solver``, ``privacy_loss``: certified answers about a composition
+* ``profiles``, ``refinement``, ``solver``, ``privacy_loss``: certified answers about a composition
 * ``rdp``, ``moments``, ``tradeoff``, ``curves``: Renyi divergences and f-DP
 
 Names are imported on first use: ``import dpspec.accounting`` imports neither numpy nor scipy.
@@ -73,8 +73,7 @@ if TYPE_CHECKING:
         TooLongError as TooLongError,
         TruncatedPair as TruncatedPair,
     )
-    from dpspec.accounting.laplace import Laplace as Laplace
-    from dpspec.accounting.discrete import Discrete as Discrete
+    from dpspec.accounting.bounded import Discrete as Discrete, Laplace as Laplace
     from dpspec.accounting.densities import log_binomial as log_binomial
     from dpspec.accounting.mixture import Mixture as Mixture
     from dpspec.accounting.truncated_poisson import Revealed as Revealed, TruncatedPoisson as TruncatedPoisson
@@ -123,8 +122,7 @@ _NAMES = {
     "boundary": "Boundary LEAST_TRIED NeverHoldsError find_boundary",
     "findings": "certified_lower certified_upper library_accuracy",
     "grid": "Bins Cells Pair TooLongError TruncatedPair",
-    "laplace": "Laplace",
-    "discrete": "Discrete",
+    "bounded": "Discrete Laplace",
     "densities": "log_binomial",
     "mixture": "Mixture",
     "truncated_poisson": "Revealed TruncatedPoisson",

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpspec.accounting.convex_sums import Coefficients, Law, merged, multiply, power_of, sum_of
+from dpspec.accounting.convex_sums import Coefficients, Law, combine, merged, power_of, sum_of
 from dpspec.accounting.densities import LogRatio, Masses
 from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, place_nodes_densely, span_grid
 from dpspec.accounting.numerics import EPS, Direction, Floats, one_direction, positive, whole
@@ -67,11 +67,6 @@ class RandomAllocation(Pair):
             raise ValueError(f"sigma must be at least {_SMALLEST_NOISE} for each member, got {sigma!r}")
         if self.members > self.most_members:
             raise ValueError(f"members must be at most {self.most_members}, got {members!r}")
-        self.key = (type(self).__name__, self.steps, self.sigma, self.members)
-        # An adversary who knows the steps sees at most one Gaussian release of all members.
-        self.dominating_effect = self.members / self.sigma
-        if self.steps == 1:
-            self.effect = self.dominating_effect
         self.key = (type(self).__name__, self.steps, self.sigma, self.members)
         # An adversary who knows the steps sees at most one Gaussian release of all members.
         self.dominating_effect = self.members / self.sigma
@@ -169,8 +164,10 @@ def _group_laws(steps: int, sigma: float, members: int, depth: float) -> tuple[L
     for log_weight, shares in _sharings(members, steps):
         blocks = [steps // len(shares) + (i < steps % len(shares)) for i in range(len(shares))]
         pairs = [_laws(length, sigma / share, depth) for length, share in zip(blocks, shares, strict=True)]
-        for found, laws in ((above, [pair[0] for pair in pairs]), (below, [pair[1] for pair in pairs])):
-            product = functools.reduce(lambda one, other: multiply(one, other, _POINTS, -depth - 20.0), laws)
+        for found, laws in zip((above, below), zip(*pairs, strict=True), strict=True):
+            product = laws[0]
+            for law in laws[1:]:
+                product = combine(product, law, np.multiply, _POINTS, -depth - 20.0)
             found.append(product.scaled(math.exp(log_weight)))
     return merged(above), merged(below)
 
@@ -227,17 +224,9 @@ def _equal_members(steps: int, sigma: float, members: int, depth: float) -> Law:
 @functools.lru_cache(maxsize=64)
 def _laws(steps: int, sigma: float, depth: float) -> tuple[Law, Law]:
     """The distribution of (W_1 + ... + W_t) / t under Q from above and from below, tails cut at a total e^-depth."""
-    log_little = -depth - math.log(64.0 * (1.0 + math.log2(steps)))
-    each = log_little - math.log(steps)
-    above, below = _one(1.0 / sigma, each)
-    sums = sum_of(above, steps, _POINTS, log_little), sum_of(below, steps, _POINTS, log_little)
-    high, low = (replace(law, values=law.values / steps, lost=law.lost / steps, off=law.off + EPS) for law in sums)
-    return high, low
-
-
-def _one(a: float, log_tail: float) -> tuple[Law, Law]:
-    """The distribution of exp(a z - a^2 / 2), z standard normal, from above and below, tails cut at e^log_tail."""
-    edge = math.sqrt(-2.0 * log_tail)
+    log_little, a = -depth - math.log(64.0 * (1.0 + math.log2(steps))), 1.0 / sigma
+    # first of W = exp(a z - a^2 / 2), z standard normal
+    edge = math.sqrt(-2.0 * (log_little - math.log(steps)))
     z = np.linspace(max(-edge, -_FARTHEST), min(a + edge, _FARTHEST), _SLICES + 1)
     ratio = LogRatio(np.array([a]), np.zeros(1))
     ends = np.concatenate(([-np.inf], z, [np.inf]))
@@ -258,4 +247,6 @@ def _one(a: float, log_tail: float) -> tuple[Law, Law]:
     below = Law(
         mean[inner] / mass[inner], mass[inner] * (1.0 - doubt[inner]), False, 0.0, float(2.0 * doubt[inner].max())
     )
-    return Law(values, upper, True, lost), below
+    sums = [sum_of(law, steps, _POINTS, log_little) for law in (Law(values, upper, True, lost), below)]
+    high, low = (replace(law, values=law.values / steps, lost=law.lost / steps, off=law.off + EPS) for law in sums)
+    return high, low

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -75,28 +75,25 @@ class Cumulants:
         self._phases: list[tuple[Floats, Floats, int]] = []
         for part, steps in parts:
             self._phases.append((*part.table(), steps))
-        self._moments: dict[float, tuple[float, float, float]] = {}
+        self._known: dict[float, SaddlePoint] = {}
 
-    def point(self, tilt: float, epsilon: float | None = None) -> SaddlePoint:
-        """The saddle point of a ``tilt``; its delta at ``epsilon`` if given."""
-        if tilt not in self._moments:  # kept, as searches for several answers begin with the same tilts
-            value = mean = variance = 0.0
-            for losses, logs, steps in self._phases:
-                exponents = logs + tilt * losses
-                top = float(exponents.max())
-                weights = np.exp(exponents - top)
-                mass = float(weights.sum())
-                mean_of_one = float(weights @ losses) / mass
-                value += steps * (top + math.log(mass))
-                mean += steps * mean_of_one
-                variance += steps * (float(weights @ np.square(losses - mean_of_one)) / mass)
-            self._moments[tilt] = value, mean, variance
-        value, mean, variance = self._moments[tilt]
-        if epsilon is None:
-            epsilon = mean - 1.0 / tilt - 1.0 / (1.0 + tilt)
-        around = 2 * math.pi * (variance + tilt**-2 + (1.0 + tilt) ** -2)
-        log_delta = value - tilt * epsilon - math.log(tilt) - math.log1p(tilt) - 0.5 * math.log(around)
-        return SaddlePoint(tilt, epsilon, log_delta, math.sqrt(variance))
+    def points(self, tilts: Floats) -> list[SaddlePoint]:
+        """The saddle points of ``tilts``, (n,)."""
+        value, mean, variance = (np.zeros(len(tilts)) for _ in range(3))
+        for losses, logs, steps in self._phases:
+            weights = logs + tilts[:, None] * losses
+            top = weights.max(axis=1)
+            weights = np.exp(weights - top[:, None])
+            mass = weights.sum(axis=1)
+            mean_of_one = weights @ losses / mass
+            value += steps * (top + np.log(mass))
+            mean += steps * mean_of_one
+            variance += steps * np.einsum("ij,ij->i", weights, np.square(losses - mean_of_one[:, None])) / mass
+        epsilons = mean - 1.0 / tilts - 1.0 / (1.0 + tilts)
+        around = 2.0 * math.pi * (variance + tilts**-2 + (1.0 + tilts) ** -2)
+        log_deltas = value - tilts * epsilons - np.log(tilts) - np.log1p(tilts) - 0.5 * np.log(around)
+        columns = (tilts, epsilons, log_deltas, np.sqrt(variance))
+        return [SaddlePoint(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
     def find(
         self,
@@ -118,7 +115,10 @@ class Cumulants:
 
         def excess(log_tilt: float) -> float:
             """Rises with the tilt; 0 at the saddle point."""
-            point = self.point(math.exp(log_tilt))
+            tilt = math.exp(log_tilt)
+            if tilt not in self._known:  # searches for several answers begin with the same tilts
+                (self._known[tilt],) = self.points(np.array([tilt]))
+            point = self._known[tilt]
             if epsilon is not None:
                 return point.epsilon - epsilon
             if log_delta is not None:
@@ -133,7 +133,9 @@ class Cumulants:
             middle = 0.5 * (low + high)
             low, high = (middle, high) if excess(middle) < 0.0 else (low, middle)
         high, low = crossing(excess, high, low, within=_NEAR)
-        found = self.point(math.exp(0.5 * (low + high)), epsilon)
+        (found,) = self.points(np.exp([0.5 * (low + high)]))
+        if epsilon is not None:
+            found = replace(found, epsilon=epsilon, log_delta=found.log_delta + found.tilt * (found.epsilon - epsilon))
         return found if log_delta is None or found.epsilon > 0.0 else self.find(epsilon=0.0)
 
     def for_deltas(self, log_deltas: Sequence[float]) -> list[SaddlePoint]:
@@ -143,7 +145,7 @@ class Cumulants:
         asked = np.array(log_deltas, dtype=np.float64)
         tilts = np.exp(np.linspace(*_TILTS, _LADDER))
         for _ in range(_LADDERS):
-            values = self._along(tilts)[2]
+            values = np.array([point.log_delta for point in self.points(tilts)])
             over, under = np.flatnonzero(values > asked.max()), np.flatnonzero(values < asked.min())
             first = over[-1] if len(over) else 0
             last = under[0] if len(under) and under[0] > first else len(tilts) - 1
@@ -151,30 +153,7 @@ class Cumulants:
             tilts = np.geomspace(tilts[first], tilts[last], _LADDER)
         order = np.argsort(values)
         chosen = np.exp(np.interp(asked, values[order], np.log(ladder)[order]))
-        epsilons, spreads, found = self._along(chosen)
-        return [
-            SaddlePoint(float(tilt), float(epsilon), float(log_delta), float(spread))
-            if epsilon > 0.0
-            else self.find(epsilon=0.0)
-            for tilt, epsilon, spread, log_delta in zip(chosen, epsilons, spreads, found, strict=True)
-        ]
-
-    def _along(self, tilts: Floats) -> tuple[Floats, Floats, Floats]:
-        """Epsilon, spread and ln delta of the saddle points at ``tilts``, (n,) each."""
-        value, mean, variance = (np.zeros(len(tilts)) for _ in range(3))
-        for losses, logs, steps in self._phases:
-            weights = logs + tilts[:, None] * losses
-            top = weights.max(axis=1)
-            weights = np.exp(weights - top[:, None])
-            mass = weights.sum(axis=1)
-            mean_of_one = weights @ losses / mass
-            value += steps * (top + np.log(mass))
-            mean += steps * mean_of_one
-            variance += steps * np.einsum("ij,ij->i", weights, np.square(losses - mean_of_one[:, None])) / mass
-        epsilons = mean - 1.0 / tilts - 1.0 / (1.0 + tilts)
-        around = 2.0 * math.pi * (variance + tilts**-2 + (1.0 + tilts) ** -2)
-        log_deltas = value - tilts * epsilons - np.log(tilts) - np.log1p(tilts) - 0.5 * np.log(around)
-        return epsilons, np.sqrt(variance), log_deltas
+        return [point if point.epsilon > 0.0 else self.find(epsilon=0.0) for point in self.points(chosen)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,7 +241,14 @@ def convolve(tilted: Sequence[TiltedMeasure], length: int) -> tuple[Floats, tupl
         if len(tilted) == part.steps == 1:
             return np.asarray(folded, dtype=np.float64), (part.rounding, part.rounding)
         spectrum = rfft(folded)
-        power = _power(spectrum, part.steps)
+        base, power, times = spectrum.copy(), None, part.steps
+        while times:  # spectrum ** steps by squaring: relative error at most 3 EPS per factor
+            if times & 1:
+                power = base.copy() if power is None else np.multiply(power, base, out=power)
+            times >>= 1
+            if times:
+                np.multiply(base, base, out=base)
+        assert power is not None
         slopes = np.ones(2)
         if part.steps > 1:  # bounds on the averages of |F|^(steps - 1)
             modulus = np.abs(power)
@@ -281,21 +267,6 @@ def convolve(tilted: Sequence[TiltedMeasure], length: int) -> tuple[Floats, tupl
 def _averages(modulus: Floats, length: int) -> Floats:
     """The average over all frequencies of a modulus given for one half, and the root of its average square."""
     return np.array([2.0 * float(modulus.sum()) / length, math.sqrt(2.0 * float(modulus @ modulus) / length)])
-
-
-def _power(values: npt.NDArray[np.complex128], times: int) -> npt.NDArray[np.complex128]:
-    """values ** times by squaring: relative error at most 3 EPS per factor."""
-    result: npt.NDArray[np.complex128] | None = None
-    base = values.copy()
-    while True:
-        if times & 1:
-            result = base.copy() if result is None else np.multiply(result, base, out=result)
-        times >>= 1
-        if times == 0:
-            break
-        np.multiply(base, base, out=base)
-    assert result is not None
-    return result
 
 
 @dataclass(frozen=True, eq=False)

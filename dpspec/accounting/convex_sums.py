@@ -96,20 +96,12 @@ def place(low: float, high: float, logs: Floats, masses: Floats, count: int) -> 
     return Points(low, width, places, cell)
 
 
-def add(one: Law, other: Law, count: int, log_little: float) -> Law:
-    """The distribution of the sum of two independent numbers, on about ``count`` points.
+def combine(one: Law, other: Law, join: np.ufunc, count: int, log_little: float) -> Law:
+    """The distribution of the sum (``np.add``) or product of two independent numbers, on about ``count`` points.
 
-    ``log_little``: ln of the mass that may be cut off at either end, under either distribution.
+    Products keep the convex order, as no number is negative. ``log_little``: ln of the mass that may be cut off at
+    either end, under either distribution.
     """
-    return _combine(one, other, np.add, count, log_little)
-
-
-def multiply(one: Law, other: Law, count: int, log_little: float) -> Law:
-    """The product of two independent numbers, as ``add``; convex order is kept, as neither is negative."""
-    return _combine(one, other, np.multiply, count, log_little)
-
-
-def _combine(one: Law, other: Law, join: np.ufunc, count: int, log_little: float) -> Law:
     first, second = _rough(one), _rough(other)
     sums = join.outer(first[0], second[0]).ravel()
     masses = np.multiply.outer(first[1], second[1]).ravel()
@@ -125,7 +117,26 @@ def _combine(one: Law, other: Law, join: np.ufunc, count: int, log_little: float
     high = math.log(float(sums[min(end, len(sums) - 1)])) + 1e-3
     weights = masses * (1.0 + sums / mean)
     points = place(low, max(high, low + 1e-6), np.log(sums), weights, count)
-    return _gather(one, other, join, points)
+    edges = points.values
+    cells = len(edges) + 1
+    mass, excess, terms = np.zeros(cells), np.zeros(cells), np.zeros(cells)
+    bases = np.concatenate(([0.0], edges))
+    for rows, others, weights in _blocks(one, other):
+        sums = join.outer(one.values[rows], other.values[others]).ravel()
+        masses = np.multiply.outer(one.masses[rows], weights).ravel()
+        cell = points.cells(sums, edges)
+        mass += np.bincount(cell, weights=masses, minlength=cells)
+        excess += np.bincount(cell, weights=masses * (sums - bases[cell]), minlength=cells)
+        terms += np.bincount(cell, minlength=cells)
+    if one.upper:
+        return _above(one, other, join, edges, mass, excess, terms)
+    # From below: each cell's mass in its mean, including the cells below the first point and above the last.
+    used, rounding = mass > _LIGHTEST, EPS * (8.0 + terms)
+    means = bases[used] + excess[used] / mass[used]
+    off = max(one.off, other.off) + 4.0 * float(rounding[used].max()) + 16.0 * EPS
+    if join is not np.add:
+        off += min(one.off, other.off)
+    return Law(means, mass[used] * (1.0 - rounding[used]), False, 0.0, off)
 
 
 def _rough(law: Law) -> tuple[Floats, Floats]:
@@ -136,24 +147,6 @@ def _rough(law: Law) -> tuple[Floats, Floats]:
     masses = np.add.reduceat(law.masses, starts)
     means = np.add.reduceat(law.masses * law.values, starts) / np.maximum(masses, 1e-320)
     return np.asarray(means, dtype=np.float64), np.asarray(masses, dtype=np.float64)
-
-
-def _gather(one: Law, other: Law, join: np.ufunc, points: Points) -> Law:
-    edges = points.values
-    count = len(edges) + 1
-    mass, excess, terms = np.zeros(count), np.zeros(count), np.zeros(count)
-    bases = np.concatenate(([0.0], edges))
-    for rows, others, weights in _blocks(one, other):
-        sums = join.outer(one.values[rows], other.values[others]).ravel()
-        masses = np.multiply.outer(one.masses[rows], weights).ravel()
-        cell = points.cells(sums, edges)
-        mass += np.bincount(cell, weights=masses, minlength=count)
-        excess += np.bincount(cell, weights=masses * (sums - bases[cell]), minlength=count)
-        terms += np.bincount(cell, minlength=count)
-    if one.upper:
-        return _above(one, other, join, edges, mass, excess, terms)
-    law = _below(one, other, bases, mass, excess, EPS * (8.0 + terms))
-    return law if join is np.add else replace(law, off=law.off + min(one.off, other.off))
 
 
 def _blocks(one: Law, other: Law) -> Iterator[tuple[slice, slice, Floats]]:
@@ -186,29 +179,14 @@ def _above(one: Law, other: Law, join: np.ufunc, edges: Floats, mass: Floats, ex
     masses[-1] += mass[-1]
     masses *= 1.0 + 2.0 * float(rounding[-1]) + 8.0 * EPS
     if join is np.add:
-        lost = one.lost * _total(other) + other.lost * _total(one)
+        lost = one.lost * float(other.masses.sum()) + other.lost * float(one.masses.sum())
     else:
-        lost = one.lost * _mean(other) + other.lost * _mean(one) + one.lost * other.lost
+        means = float(one.masses @ one.values), float(other.masses @ other.values)
+        lost = one.lost * means[1] + other.lost * means[0] + one.lost * other.lost
     lost = (lost + float(excess[-1])) * (1.0 + 1e-9)
     lost += float(_UNDERFLOW * terms.sum()) * float(join(one.values[-1], other.values[-1]))
     used = masses > 0.0
     return Law(values[used], masses[used], True, lost)
-
-
-def _below(one: Law, other: Law, bases: Floats, mass: Floats, excess: Floats, rounding: Floats) -> Law:
-    """Each cell's mass in its mean, including the cells below the first point and above the last."""
-    used = mass > _LIGHTEST
-    means = bases[used] + excess[used] / mass[used]
-    off = max(one.off, other.off) + 4.0 * float(rounding[used].max()) + 16.0 * EPS
-    return Law(means, mass[used] * (1.0 - rounding[used]), False, 0.0, off)
-
-
-def _total(law: Law) -> float:
-    return float(law.masses.sum())
-
-
-def _mean(law: Law) -> float:
-    return float(law.masses @ law.values)
 
 
 def sum_of(law: Law, times: int, count: int, log_little: float) -> Law:
@@ -217,12 +195,12 @@ def sum_of(law: Law, times: int, count: int, log_little: float) -> Law:
     power = law
     while True:
         if times & 1:
-            total = power if total is None else add(total, power, count, log_little)
+            total = power if total is None else combine(total, power, np.add, count, log_little)
         times >>= 1
         if not times:
             assert total is not None
             return total
-        power = add(power, power, count, log_little)
+        power = combine(power, power, np.add, count, log_little)
 
 
 def merged(laws: Sequence[Law]) -> Law:

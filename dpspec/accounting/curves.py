@@ -162,16 +162,12 @@ def _with(profile: _Profile, loss: PrivacyLoss, deltas: Floats, width: float) ->
         return profile
     epsilons = loss.epsilons([float(delta) for delta in deltas], width=width)
     low, high = np.array([x.lower for x in epsilons]), np.array([x.upper for x in epsilons])
-    in_range = high <= _LAST
-    return _Profile(
-        _sorted(np.append(profile.upper[0], high[in_range]), np.append(profile.upper[1], deltas[in_range])),
-        _sorted(np.append(profile.lower[0], low[low > 0.0]), np.append(profile.lower[1], deltas[low > 0.0])),
-    )
-
-
-def _sorted(epsilons: Floats, deltas: Floats) -> tuple[Floats, Floats]:
-    order = np.lexsort((-deltas, epsilons))
-    return epsilons[order], deltas[order]
+    points = []
+    for (known, values), found, used in ((profile.upper, high, high <= _LAST), (profile.lower, low, low > 0.0)):
+        known, values = np.append(known, found[used]), np.append(values, deltas[used])
+        order = np.lexsort((-values, known))
+        points.append((known[order], values[order]))
+    return _Profile(*points)
 
 
 def _refine(profile: _Profile, loss: PrivacyLoss, fprs: Sequence[float], width: float) -> _Profile:
@@ -189,7 +185,9 @@ def _refine(profile: _Profile, loss: PrivacyLoss, fprs: Sequence[float], width: 
 
 def _conjugate(first: _Profile, second: _Profile) -> TradeOffBounds:
     below = Polygon.above(Lines.of(*first.upper) + Lines.mirrored(*second.upper))
-    above = Polygon.above(_lines(*_corners(first, second)) + _mirrored(*_corners(second, first)))
+    (t, value), (s, other) = _corners(first, second), _corners(second, first)
+    mirrored = Lines(1.0 / s, 1.0 - (1.0 - other) / s, (1.0 - other) / s)
+    above = Polygon.above(Lines(t, value, 1.0 - value) + mirrored)
     at_zero = _interval(max(p.lower[1][0] for p in (first, second)), min(p.upper[1][0] for p in (first, second)))
     return TradeOffBounds(_shifted(below, -_ROUNDING), _shifted(above, _ROUNDING), at_zero)
 
@@ -236,14 +234,6 @@ def _slopes(t: Floats, low: Floats, s: Floats, high: Floats) -> tuple[Floats, Fl
     fall = np.max(np.where(left, slope - error, -1.0), axis=1)
     rise = np.min(np.where(right, slope + error, 0.0), axis=1)
     return np.clip(fall, -1.0, 0.0), np.clip(rise, -1.0, 0.0)
-
-
-def _lines(t: Floats, value: Floats) -> Lines:
-    return Lines(t, value, 1.0 - value)
-
-
-def _mirrored(t: Floats, value: Floats) -> Lines:
-    return Lines(1.0 / t, 1.0 - (1.0 - value) / t, (1.0 - value) / t)
 
 
 def _interval(low: float, high: float) -> Interval:

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy.typing as npt
 
-from dpspec.accounting.discrete import Discrete
+from dpspec.accounting.bounded import Discrete, Laplace
 from dpspec.accounting.grid import Pair
-from dpspec.accounting.laplace import Laplace
 from dpspec.accounting.mixture import Mixture
 from dpspec.accounting.numerics import OPPOSITE, Directions, Interval, directions, finite, inside, positive, whole
 from dpspec.accounting.profiles import CLOSED, Question, bound_without_grid, gaussian_answer

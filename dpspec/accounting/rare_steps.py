@@ -14,7 +14,7 @@ import numpy as np
 
 from dpspec.accounting.composition import Composition, compose
 from dpspec.accounting.grid import Atoms, TooLongError
-from dpspec.accounting.numerics import bisect
+from dpspec.accounting.numerics import bisect, log_or_minus_infinity
 
 #: The maximum probability of such a step, as a share of the root of delta.
 _SHARE = 1e-3
@@ -26,64 +26,48 @@ UNSURE = 1e-5
 _KINDS = 4
 
 
-@dataclass(frozen=True, eq=False)
-class SplitComposition:
-    """A profile as a sum of compositions with ln of their multiplicities; ``log_rest`` is added to upper bounds."""
+#: Compositions that add up to one profile, with ln of their multiplicities, and ln of what its upper bound adds.
+Split: TypeAlias = tuple[tuple[tuple[Composition, float], ...], float]
 
-    members: tuple[tuple[Composition, float], ...]
-    log_rest: float
+
+@dataclass(frozen=True, eq=False)
+class ComposedProfile:
+    """ln of bounds of the largest of several profiles near a reference, one per direction, on one grid."""
+
+    sides: tuple[Split, ...]
 
     @property
     def spacing(self) -> float:
         """The grid's step."""
-        return self.members[0][0].spacing
+        return self.sides[0][0][0][0].spacing
 
     def log_upper(self, epsilon: float) -> float:
         """ln of an upper bound of delta."""
-        terms = [composed.log_upper(epsilon) + log for composed, log in self.members]
-        return min(0.0, float(np.logaddexp.reduce([*terms, self.log_rest])))
+        sums = (
+            np.logaddexp.reduce([*(composed.log_upper(epsilon) + log for composed, log in side), log_rest])
+            for side, log_rest in self.sides
+        )
+        return min(0.0, float(max(sums)))
 
     def log_finite(self, epsilon: float) -> float:
         """The part of ``log_upper`` from finite losses."""
-        terms = [composed.log_finite(epsilon) + log for composed, log in self.members]
-        return float(np.logaddexp.reduce([*terms, self.log_rest]))
+        sums = (
+            np.logaddexp.reduce([*(composed.log_finite(epsilon) + log for composed, log in side), log_rest])
+            for side, log_rest in self.sides
+        )
+        return float(max(sums))
 
     def log_lower(self, epsilon: float) -> float:
         """ln of a lower bound of delta."""
-        return float(np.logaddexp.reduce([composed.log_lower(epsilon) + log for composed, log in self.members]))
-
-
-@dataclass(frozen=True, eq=False)
-class WorstComposition:
-    """The larger of several profiles, composed on one grid: of both directions."""
-
-    members: tuple[Composition | SplitComposition, ...]
-
-    @property
-    def spacing(self) -> float:
-        """The grid's step."""
-        return self.members[0].spacing
-
-    def log_upper(self, epsilon: float) -> float:
-        """ln of an upper bound of the largest delta."""
-        return max(member.log_upper(epsilon) for member in self.members)
-
-    def log_finite(self, epsilon: float) -> float:
-        """The part of ``log_upper`` from finite losses."""
-        return max(member.log_finite(epsilon) for member in self.members)
-
-    def log_lower(self, epsilon: float) -> float:
-        """ln of a lower bound of the largest delta."""
-        return max(member.log_lower(epsilon) for member in self.members)
-
-
-#: ln of bounds of delta near a reference.
-ComposedProfile: TypeAlias = Composition | SplitComposition | WorstComposition
+        sums = (
+            np.logaddexp.reduce([composed.log_lower(epsilon) + log for composed, log in side]) for side, _ in self.sides
+        )
+        return float(max(sums))
 
 
 def split_rare_steps(
     whole: Composition, phases: Sequence[tuple[Atoms, int]], floor: float, limit: int, log_delta: float
-) -> Composition | SplitComposition:
+) -> Split:
     """The ``whole`` composition of ``phases``, split if that is possible.
 
     Args:
@@ -93,12 +77,13 @@ def split_rare_steps(
         limit: the largest number of nodes of a transform.
         log_delta: ln of the wanted delta at the reference.
     """
+    alone = ((whole, 0.0),), -math.inf
     if len(phases) > _KINDS:
-        return whole
+        return alone
     reference = whole.reference
     halves = [_cut(atoms, steps, _SHARE * math.exp(0.5 * log_delta)) for atoms, steps in phases]
     if not any(jump.masses.any() for _, jump in halves):
-        return whole
+        return alone
     calm = [(bulk, steps) for (bulk, _), (_, steps) in zip(halves, phases, strict=True)]
     # infinite losses are counted once, with the first term
     finite = [(replace(bulk, infinity=0.0), steps) for bulk, steps in calm]
@@ -113,9 +98,8 @@ def split_rare_steps(
             members.append((compose(once, _tilt(once, reference), reference, floor, limit), math.log(steps)))
             chance += steps * float(jump.masses.sum())
     except TooLongError:
-        return whole
-    log_rest_bound = 0.5 * chance * chance * (1.0 + 1e-6)
-    return SplitComposition(tuple(members), math.log(log_rest_bound) if log_rest_bound > 0.0 else -math.inf)
+        return alone
+    return tuple(members), log_or_minus_infinity(0.5 * chance * chance * (1.0 + 1e-6))
 
 
 def _cut(atoms: Atoms, steps: int, largest: float) -> tuple[Atoms, Atoms]:

@@ -31,11 +31,11 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dpspec.accounting.bounded import Laplace
 from dpspec.accounting.densities import log_binomial
-from dpspec.accounting.laplace import Laplace
 from dpspec.accounting.mixture import Mixture
 from dpspec.accounting.moments import log_gaussian_excess, log_laplace_excess
-from dpspec.accounting.numerics import EPS, Directions, Floats, directions, finite, inside, whole
+from dpspec.accounting.numerics import EPS, Directions, Floats, bisect, directions, finite, inside, whole
 
 #: Renyi divergences as a function of orders, same shape.
 Curve: TypeAlias = Callable[[Floats], Floats]
@@ -54,7 +54,7 @@ def gaussian_rdp(orders: npt.ArrayLike, effect: npt.ArrayLike) -> Floats:
 
     Mironov 2017, Proposition 7. Arrays broadcast.
     """
-    return np.asarray(0.5 * checked_orders(orders) * np.square(_effects(effect)), dtype=np.float64)
+    return np.asarray(0.5 * checked_orders(orders) * np.square(_numbers("effect", effect)), dtype=np.float64)
 
 
 def laplace_rdp(orders: npt.ArrayLike, effect: npt.ArrayLike) -> Floats:
@@ -63,7 +63,7 @@ def laplace_rdp(orders: npt.ArrayLike, effect: npt.ArrayLike) -> Floats:
     ln[a / (2a - 1) e^((a - 1) s) + (a - 1) / (2a - 1) e^(-a s)] / (a - 1) (Mironov 2017, Proposition 6). The bracket
     exceeds one by a / (2a - 1) f((a - 1) s) + (a - 1) / (2a - 1) f(-a s), f(x) = e^x - 1 - x: linear parts cancel.
     """
-    a, s = np.broadcast_arrays(checked_orders(orders), _effects(effect))
+    a, s = np.broadcast_arrays(checked_orders(orders), _numbers("effect", effect))
     below = a - 1.0
     with np.errstate(divide="ignore"):
         up = np.log(a / (a + below)) + _log_exp_gap(below * s)
@@ -86,7 +86,7 @@ def sampled_gaussian_rdp(
         sigma: the noise's standard deviation, above 0.
         direction: of the divergence.
     """
-    a, q, sd = np.broadcast_arrays(checked_orders(orders), _rates(rate), _sigmas(sigma))
+    a, q, sd = np.broadcast_arrays(checked_orders(orders), _numbers("rate", rate), _numbers("sigma", sigma))
     present = "present-first" in directions(direction)
     shifts = np.zeros((a.size, 2))
     shifts[:, 1] = 1.0 / sd.ravel()
@@ -107,8 +107,8 @@ def sampled_gaussian_integer_rdp(orders: npt.ArrayLike, rate: float, sigma: npt.
     ln sum_k C(a, k) (1 - q)^(a - k) q^k e^(k (k - 1) / (2 sigma^2)) / (a - 1) (Mironov, Talwar and Zhang 2019, 3.3),
     with e^x replaced by e^x - 1, which omits exactly the one that the weights sum to. a + 1 terms for order a.
     """
-    a, sd = np.broadcast_arrays(checked_orders(orders), _sigmas(sigma))
-    q = float(_rates(rate))
+    a, sd = np.broadcast_arrays(checked_orders(orders), _numbers("sigma", sigma))
+    q = float(_numbers("rate", rate))
     if np.any(a != np.floor(a)):
         raise ValueError("orders must be integers here")
     if q == 1.0:
@@ -146,7 +146,7 @@ def sampled_laplace_rdp(
         effect: sensitivity / scale, at least 0.
         direction: of the divergence.
     """
-    a, q, m = np.broadcast_arrays(checked_orders(orders), _rates(rate), _effects(effect))
+    a, q, m = np.broadcast_arrays(checked_orders(orders), _numbers("rate", rate), _numbers("effect", effect))
     worst = np.zeros(a.shape)
     for side in directions(direction):
         powers = a.ravel() if side == "present-first" else 1.0 - a.ravel()
@@ -203,23 +203,13 @@ def _log_exp_gap(x: Floats) -> Floats:
     return np.asarray(np.where(small, series, np.where(x > 30.0, far, direct)), dtype=np.float64)
 
 
-def _effects(values: npt.ArrayLike, name: str = "effect") -> Floats:
+def _numbers(name: Literal["effect", "rate", "sigma"], values: npt.ArrayLike) -> Floats:
     array = np.asarray(values, dtype=np.float64)
-    if not np.all((array >= 0.0) & np.isfinite(array)):
-        raise ValueError(f"{name} must be finite and not negative")
-    return array
-
-
-def _rates(values: npt.ArrayLike) -> Floats:
-    array = np.asarray(values, dtype=np.float64)
-    if not np.all((array > 0.0) & (array <= 1.0)):
+    if name == "effect" and not np.all((array >= 0.0) & np.isfinite(array)):
+        raise ValueError("effect must be finite and not negative")
+    if name == "rate" and not np.all((array > 0.0) & (array <= 1.0)):
         raise ValueError("rate must be above 0 and at most 1")
-    return array
-
-
-def _sigmas(values: npt.ArrayLike) -> Floats:
-    array = np.asarray(values, dtype=np.float64)
-    if not np.all((array > 0.0) & np.isfinite(array)):
+    if name == "sigma" and not np.all((array > 0.0) & np.isfinite(array)):
         raise ValueError("sigma must be finite and above 0")
     return array
 
@@ -348,9 +338,6 @@ SELECTION_ORDERS: tuple[float, ...] = tuple(1.0 + 10.0 ** (i / 16.0) for i in ra
 #: Rounding charged to ln of a mean.
 _SELECTION_SLACK = 1e-12
 
-#: Halvings of a bracket, down to a few floats.
-_HALVINGS = 200
-
 
 @dataclass(frozen=True)
 class Tries:
@@ -394,18 +381,15 @@ class Tries:
         Raises:
             ValueError: for Poisson.
         """
-        if self.shape is None:
+        shape = self.shape
+        if shape is None:
             raise ValueError("a Poisson law has no gamma")
         if self.mean == 1.0:
             return 0.0
         target, high = math.log(self.mean) + _SELECTION_SLACK, 1.0
-        while _log_mean(high, self.shape) < target:
+        while _log_mean(high, shape) < target:
             high *= 2.0
-        low = 0.0
-        for _ in range(_HALVINGS):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if _log_mean(middle, self.shape) < target else (low, middle)
-        return high
+        return bisect(lambda t: _log_mean(t, shape) >= target, high, 0.0)[0]
 
 
 def _log_mean(t: float, eta: float) -> float:
@@ -437,20 +421,15 @@ def selection_rdp(orders: npt.ArrayLike, rdp: npt.ArrayLike, tries: Tries) -> Fl
         raise ValueError("orders and rdp must be lists of one length, at least 1")
     if not np.all(d >= 0.0):
         raise ValueError("rdp must not be negative")
-    if tries.shape is None:
-        return _poisson(a, d, tries.mean)
+    if tries.shape is None:  # Poisson
+        near = -np.log1p(-1.0 / a)  # ln(a / (a - 1)), and rounded down
+        log_deltas = np.array([best_log_delta(a, d, epsilon).value for epsilon in (near * (1.0 - 1e-12)).tolist()])
+        grown = math.log(tries.mean) + (a - 1.0) * (d + tries.mean * np.exp(log_deltas))
+        return np.asarray(np.maximum(np.logaddexp(-tries.mean, grown), 0.0) / (a - 1.0), dtype=np.float64)
     t, more = tries.log_inverse_gamma, 1.0 + tries.shape
     # Order 1 as well, with the first term 0 for any divergence.
     overhead = min(t, float(np.min((1.0 - 1.0 / a) * d + t / a)))
     return np.asarray(d + more * overhead + math.log(tries.mean) / (a - 1.0), dtype=np.float64)
-
-
-def _poisson(a: Floats, d: Floats, mean: float) -> Floats:
-    near = -np.log1p(-1.0 / a)  # ln(a / (a - 1)), and rounded down
-    log_deltas = np.array([best_log_delta(a, d, epsilon).value for epsilon in (near * (1.0 - 1e-12)).tolist()])
-    below = a - 1.0
-    grown = math.log(mean) + below * (d + mean * np.exp(log_deltas))
-    return np.asarray(np.maximum(np.logaddexp(-mean, grown), 0.0) / below, dtype=np.float64)
 
 
 def drawn_cell_rdp(orders: npt.ArrayLike, cells: npt.ArrayLike) -> Floats:

@@ -57,8 +57,6 @@ class Revealed(Pair):
         self.cases = tuple((weight / total, pair) for weight, pair in cases)
         self.key = ("revealed", *((weight, pair.key) for weight, pair in self.cases))
         self.dominating_effect = max(pair.dominating_effect for _, pair in self.cases)
-        self.key = ("revealed", *((weight, pair.key) for weight, pair in self.cases))
-        self.dominating_effect = max(pair.dominating_effect for _, pair in self.cases)
 
     def __repr__(self) -> str:
         return f"Revealed({', '.join(f'{weight:.3g}: {pair!r}' for weight, pair in self.cases)})"
@@ -112,14 +110,12 @@ def _weighted(measures: Sequence[tuple[float, Atoms]]) -> Atoms:
     """The weighted sum of measures on grids that differ by whole steps."""
     spacing = measures[0][1].spacing
     first = min((atoms for _, atoms in measures), key=lambda atoms: atoms.lowest)
-    offsets = [round((atoms.lowest - first.lowest) / spacing) for _, atoms in measures]
+    gaps = np.array([atoms.lowest - first.lowest for _, atoms in measures])
+    offsets = np.rint(gaps / spacing).astype(np.int64)
     index = np.concatenate([atoms.index + offset for offset, (_, atoms) in zip(offsets, measures, strict=True)])
     nodes, place = np.unique(index, return_inverse=True)
     masses = np.bincount(place, weights=np.concatenate([weight * atoms.masses for weight, atoms in measures]))
-    misfit = max(
-        abs(atoms.lowest - first.lowest - spacing * offset)
-        for offset, (_, atoms) in zip(offsets, measures, strict=True)
-    )
+    misfit = float(np.max(np.abs(gaps - spacing * offsets)))
     return Atoms(
         lowest=first.lowest,
         spacing=spacing,
@@ -198,7 +194,8 @@ class TruncatedPoisson:
         j = np.arange(self.k + 1, dtype=np.float64)
         cases = [(1.0 - chance, roomy)]
         if full > 0.0:
-            cases.append((full, Mixture(2.0 * j, _probabilities(self.tails_when_full()), self.sigma)))
+            ends = np.concatenate(([1.0], np.minimum.accumulate(self.tails_when_full()), [0.0]))
+            cases.append((full, Mixture(2.0 * j, ends[:-1] - ends[1:], self.sigma)))
         drawn = Mixture.poisson(self.k, self.rate, 0.5 * self.sigma)
         cases.append((chance - full, Mixture(2.0 * drawn.sensitivities, drawn.probabilities, self.sigma)))
         cases = [(weight, pair) for weight, pair in cases if weight > 0.0]
@@ -227,13 +224,8 @@ class TruncatedPoisson:
 
     def kept(self) -> Floats:
         """P[i = a] that a members of the group are in the batch, (k + 1,) for a = 0..k."""
-        a = np.arange(self.k + 1)
-        drawn = np.zeros(self.k + 1)
-        if self.rate == 1.0:
-            drawn[-1] = 1.0
-        else:
-            drawn[:] = np.exp(log_binomial(self.k, self.rate))
-        room = np.array([1.0 - binomial_tail(self.n, self.rate, self.cap - int(one) + 1) for one in a])
+        drawn = np.append(np.zeros(self.k), 1.0) if self.rate == 1.0 else np.exp(log_binomial(self.k, self.rate))
+        room = np.array([1.0 - binomial_tail(self.n, self.rate, self.cap - a + 1) for a in range(self.k + 1)])
         chances: Floats = drawn * room
         full = binomial_tail(self.n + self.k, self.rate, self.cap + 1)
         if full > 0.0 and self.cap <= self.n:
@@ -249,9 +241,3 @@ def binomial_tail(n: int, rate: float, count: int) -> float:
     if count <= 0:
         return 1.0
     return 0.0 if count > n else float(betainc(count, n - count + 1, rate))
-
-
-def _probabilities(tails: Floats) -> Floats:
-    """P[i = a], (k + 1,) for a = 0..k, from P[i >= a], (k,) for a = 1..k, each rounded up."""
-    ends = np.concatenate(([1.0], np.minimum.accumulate(tails), [0.0]))
-    return np.asarray(ends[:-1] - ends[1:], dtype=np.float64)

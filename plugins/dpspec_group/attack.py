@@ -27,8 +27,6 @@ from dpspec_group import scores
 from dpspec_group.options import EDGES, Attack
 
 if TYPE_CHECKING:
-    import torch
-
     from dpspec.training.measure.population import Sample
     from dpspec.training.measure.residuals import Residuals
     from dpspec.training.measure.run_evidence import WatchedRun
@@ -44,15 +42,12 @@ class AttackedRun:
     """One run with inserted canaries.
 
     Attributes:
-        job: The training job.
-        records: Number of real and inserted records.
         watcher: Observes released models; None if the backend does not show them.
         score: Returns the scores, shape (m,), after training.
         last: Observers that run after all others.
     """
 
     job: dps.TrainingJob
-    records: int
     watcher: Residuals | None
     score: Callable[[], Array]
     last: tuple[dps.Observer, ...] = ()
@@ -60,14 +55,11 @@ class AttackedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """An attacked run with its coins and conformance logs, before training."""
-
     index: int
     sizes: Array
     coins: Array
     planted: AttackedRun
     watched: WatchedRun
-    job: dps.TrainingJob
 
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
@@ -84,17 +76,16 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
         runs = [_prepare_run(attack, inputs, context, index) for index in indices]
         watchers = [run.planted.watcher for run in runs if run.planted.watcher is not None]
         # Runs with sampled users or a transcript are observed one by one.
-        if watchers and not attack.others_drawn and not kit.draws_users(runs[0].job.phases):
+        if watchers and not attack.others_drawn and not kit.draws_users(runs[0].planted.job.phases):
             SharedPopulations(watchers, context.model.build(0))
-        train_many(context.trainer, [run.job for run in runs])
-        for run in runs:
-            yield _conclude_run(attack, inputs, context, run)
+        train_many(context.trainer, [run.planted.job for run in runs])
+        yield from (_conclude_run(attack, inputs, context, run) for run in runs)
         return
     for index in indices:
         run = _prepare_run(attack, inputs, context, index)
         watcher = run.planted.watcher
         with nullcontext() if watcher is None else reuse_last_sum(watcher.model):
-            context.trainer.train(run.job)
+            context.trainer.train(run.planted.job)
         yield _conclude_run(attack, inputs, context, run)
 
 
@@ -108,18 +99,19 @@ def _prepare_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, in
     planted = plant(attack, context, index, job, sizes, coins)
     # Only the first two of many runs are logged, because the logs are large.
     watched = WatchedRun(planted.job, planted.watcher, logged=attack.method == "one-run" or index < 2)
-    job = replace(planted.job, observers=(*watched.observers, *planted.last))
-    return _Run(index=index, sizes=sizes, coins=coins, planted=planted, watched=watched, job=job)
+    planted = replace(planted, job=replace(planted.job, observers=(*watched.observers, *planted.last)))
+    return _Run(index=index, sizes=sizes, coins=coins, planted=planted, watched=watched)
 
 
 def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run: _Run) -> dps.Trial:
-    from dpspec.stats.conformance.evidence import joined
+    from dpspec.stats.conformance.evidence import RunEvidence, joined, write_run
+    from dpspec.training.measure.replayed_step import replayed_step
     from dpspec.training.measure.run_evidence import RunLogs
 
-    planted, other_logs = run.planted, None
-    values = scores.replace_non_finite(planted.score())
+    other_logs = None
+    values = scores.replace_non_finite(run.planted.score())
     evidence: dict[str, dps.Json] = {
-        "records": run.job.public_records,
+        "records": run.planted.job.public_records,
         "outcomes": _outcomes(attack, run.sizes, run.coins, values),
     }
     if _has_canary_free_run(attack, run.index):
@@ -133,22 +125,12 @@ def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, r
         }
     ran = run.watched.evidence(other_logs, run.sizes, run.coins)
     if run.index == 0 and "iterates" in context.facts.capabilities:
-        ran = joined(ran, _replayed(inputs, context))
+        # Whether constants depend on the records of a step; only of backends whose steps are sums of gradients.
+        job = kit.training_job(inputs, context, 0, "replay", resumable=False)
+        ran = joined(ran, write_run(RunEvidence(replayed=replayed_step(context.trainer, job))))
     evidence = evidence | ran if run.watched.logs is None else joined(evidence, ran)
     arrays: dict[str, Array] = {"scores": values, "coins": run.coins.astype(np.int8), "group_sizes": run.sizes}
     return dps.Trial(index=run.index, evidence=dps.FrozenMap(evidence), arrays=arrays)
-
-
-def _replayed(inputs: dps.FrozenMap, context: dps.Context) -> dict[str, dps.Json]:
-    """Evidence of the first trial on whether constants depend on the records of a step.
-
-    Only for backends that show iterates, whose steps are sums of gradients.
-    """
-    from dpspec.stats.conformance.evidence import RunEvidence, write_run
-    from dpspec.training.measure.replayed_step import replayed_step
-
-    job = kit.training_job(inputs, context, 0, "replay", resumable=False)
-    return write_run(RunEvidence(replayed=replayed_step(context.trainer, job)))
 
 
 def _has_canary_free_run(attack: Attack, index: int) -> bool:
@@ -158,16 +140,6 @@ def _has_canary_free_run(attack: Attack, index: int) -> bool:
 def plant(
     attack: Attack, context: dps.Context, index: int, job: dps.TrainingJob, sizes: Array, coins: Array
 ) -> AttackedRun:
-    """Insert the groups with coin 1 into a job.
-
-    Args:
-        attack: The attack.
-        context: The context of the trial.
-        index: Index of the trial.
-        job: A job without canaries.
-        sizes: Group sizes, shape (m,).
-        coins: Coins, shape (m,).
-    """
     return (_gradients if attack.space == "gradient" else _records)(attack, context, index, job, sizes, coins)
 
 
@@ -220,7 +192,7 @@ def _gradients(
         return scores.along(phases, attack, present, sizes, sums)
 
     last = (Intermittent(canaries, attack.every),) if attack.every > 1 else ()
-    return AttackedRun(job=job, records=len(job.x) + canaries.count, watcher=watcher, score=score, last=last)
+    return AttackedRun(job=job, watcher=watcher, score=score, last=last)
 
 
 def _records(
@@ -228,7 +200,7 @@ def _records(
 ) -> AttackedRun:
     from dpspec.training import canaries as input_canaries
     from dpspec.training.gradients import flat_model
-    from dpspec.training.measure.observers import RecordScores
+    from dpspec.training.measure.observers import RecordScores, margins
     from dpspec.training.measure.residuals import Residuals
 
     # Many runs share the same canaries.
@@ -241,80 +213,58 @@ def _records(
         watcher = RecordScores(job, canaries, sizes, expected, drawn=attack.others_drawn, sample=sample)
     elif attack.watched(context.facts.capabilities, job.options):
         watcher = Residuals(job, expected, looks=attack.looks, sample=_sample(attack, context, index))
-    known = _known_coins(attack, sizes, coins)
-    declared = _without_randomness(job) if attack.by_final_model else job
+    known = np.full(len(coins), -1, dtype=np.int8)  # the coins of calibration canaries, -1 for guessed ones
+    if attack.calibrated:
+        for size in attack.sizes:
+            at = np.flatnonzero(sizes == size)
+            at = at[~scores.tested(len(at))]
+            known[at] = coins[at]
+    # The adversary's view of the job has neither canaries nor a seed.
+    seen = job
+    if attack.by_final_model:
+        model = copy.deepcopy(job.model)
+        seen = replace(job, model=model, seed=0, progress=None, cancelled=None, resumable=None)
     rows = input_canaries.plant(job.x, job.y, canaries, sizes, coins)
     job = replace(job, x=rows.x, y=rows.y)
 
     def score() -> Array:
         if isinstance(watcher, RecordScores):
             return watcher.scores.cpu().numpy()
-        final = flat_model.flatten(job.model)
-        return context.attack.scores(_observed(attack, context, declared, canaries, sizes, known, (initial, final)))
+        models = initial, flat_model.flatten(job.model)
 
-    return AttackedRun(job=job, records=len(rows.x), watcher=watcher, score=score)
+        def ask(records: Records) -> tuple[Array, Array]:
+            before, after = (margins(seen.model, state, records, device=context.device) for state in models)
+            return scores.replace_non_finite(before), scores.replace_non_finite(after)
+
+        before, after = ask(canaries)
+        divisor = seen.expected_batch_size if seen.options["reduction"] == "mean" else 1.0
+        first, last = (state.detach().cpu().numpy().copy() for state in models)
+        return context.attack.scores(
+            Observed(
+                canaries=canaries,
+                copies=sizes,
+                before=before,
+                after=after,
+                ask=ask,
+                first=first,
+                last=last,
+                coins=known,
+                unit=scores.noise_unit([dps.Phase.of(phase) for phase in seen.phases], seen.options, divisor),
+                many=attack.method == "many-run",
+                planted=expected,
+                job=seen,
+            )
+        )
+
+    return AttackedRun(job=job, watcher=watcher, score=score)
 
 
 def _sample(attack: Attack, context: dps.Context, index: int) -> Sample | None:
-    """The sample from which the adversary estimates the mean update."""
     from dpspec.training.measure.population import Sample
 
     if attack.expected_from is None:
         return None
     return Sample(attack.expected_from, context.seed(index, "expected"))
-
-
-def _without_randomness(job: dps.TrainingJob) -> dps.TrainingJob:
-    """The adversary's view of the job: a copy of the model, no seed, and no callbacks."""
-    return replace(job, model=copy.deepcopy(job.model), seed=0, progress=None, cancelled=None, resumable=None)
-
-
-def _known_coins(attack: Attack, sizes: Array, coins: Array) -> Array:
-    """Coins of calibration canaries, and -1 for guessed canaries, shape (m,)."""
-    known = np.full(len(coins), -1, dtype=np.int8)
-    if attack.calibrated:
-        for size in attack.sizes:
-            at = np.flatnonzero(sizes == size)
-            at = at[~scores.tested(len(at))]
-            known[at] = coins[at]
-    return known
-
-
-def _observed(
-    attack: Attack,
-    context: dps.Context,
-    job: dps.TrainingJob,
-    canaries: Records,
-    sizes: Array,
-    known: Array,
-    models: tuple[torch.Tensor, torch.Tensor],
-) -> Observed:
-    """The adversary's observation of the first and last model; ``job`` has neither canaries nor a seed."""
-    from dpspec.training.measure.observers import margins
-
-    device = context.device
-
-    def ask(records: Records) -> tuple[Array, Array]:
-        before, after = (margins(job.model, state, records, device=device) for state in models)
-        return scores.replace_non_finite(before), scores.replace_non_finite(after)
-
-    before, after = ask(canaries)
-    divisor = job.expected_batch_size if job.options["reduction"] == "mean" else 1.0
-    first, last = (state.detach().cpu().numpy().copy() for state in models)
-    return Observed(
-        canaries=canaries,
-        copies=sizes,
-        before=before,
-        after=after,
-        ask=ask,
-        first=first,
-        last=last,
-        coins=known,
-        unit=scores.noise_unit([dps.Phase.of(phase) for phase in job.phases], job.options, divisor),
-        many=attack.method == "many-run",
-        planted=attack.records_on_average,
-        job=job,
-    )
 
 
 def _outcomes(attack: Attack, sizes: Array, coins: Array, values: Array) -> list[list[dps.Json]]:

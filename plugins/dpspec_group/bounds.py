@@ -1,40 +1,12 @@
 """Findings of the plugin: epsilon per group size, delta and direction, and claimed mu, rates and advantages.
 
-*Scope of upper bounds.* Poisson and full batches: all datasets (Ganesh 2024, Theorem 3.1, independent of their size),
-also under zero-out adjacency, because sums have the same distribution. Fixed batch size B: pairs whose smaller dataset
-has at least n records (Theorem 3.3), with n the declared number minus the group, which includes the declared data and
-all its neighbours. The bound increases as n decreases. Truncated Poisson batches: pairs whose smaller dataset has at
-most the declared number of records, because larger datasets fill more batches; zero-out adjacency is not covered.
-Shuffled batches: zero-out adjacency only, without amplification, for datasets of at least the declared size; there is
-no lower bound. No theorem covers shuffled batches under add-remove adjacency: the bound is infinite, and its method
-says why. Random allocation: all datasets, also under zero-out adjacency; for groups of two or more records the upper
-end is not known to be attained.
-
-*Attained bounds* (section 3.3, here for vectors, phases and invertible updates). Let u be a unit vector, and let a step
-clip to C and add noise of standard deviation sigma C. The adversary chooses these gradients:
-
-* Poisson, full: C u for each of the k members of the group, 0 for every other record;
-* random allocation: the same, with each member in one batch per epoch. With several batches per epoch the lower end is
-  the value of the sum over an epoch (:mod:`~dpspec_group.theory`);
-* truncated Poisson, with the declared number of records minus the group as other records: the same. The lower end is
-  the value that this attains; the exact value is not known;
-* fixed, with exactly n other records: C u for each member, -C u for every other record.
-
-No gradient is clipped. Along u the noisy sum divided by C is N(0, sigma^2) without the group and N(j, sigma^2) with j
-members in the batch, j ~ Binomial(k, q), or k in full batches; with a fixed batch size, after adding B, it is N(2j,
-sigma^2) with j ~ Hypergeometric(B, n + k, k). Orthogonally to u the noise is the same with and without the group. The
-gradients do not depend on earlier models, so that steps are independent: the noisy sums of all steps are exactly the
-composition of the one-step pairs, and an adversary who sees all models computes the noisy sums if updates are
-invertible (:func:`~dpspec.training.loop.learning_rates.iterates_reveal_sums`). Therefore epsilon of this pair of
-datasets and this adversary is the value in the interval, and its lower end is a lower bound. For Poisson and full
-batches this holds for any number of other records, and with gradient 0 for removed members (zero-out). Fixed-size and
-Poisson phases need different gradients of the other records, so that no lower bound is claimed for a mix.
+``docs/explanation/proofs/groups.md`` has the scopes of the upper bounds and the datasets that attain the lower ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import dpspec.contract as dps
@@ -53,11 +25,6 @@ _DEFAULT_DELTA = 1e-5
 
 #: Source of a trivial bound without a theorem.
 _UNKNOWN = "no theorem"
-
-
-def group_sizes(spec: dps.Spec) -> list[int]:
-    """Group sizes of the threat model and the claims, ascending."""
-    return sorted({*spec.threat_model.group_size, *(c.group_size for c in spec.claims)})
 
 
 @dataclass(frozen=True)
@@ -84,50 +51,39 @@ def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
     directions = ("remove", "add") if "both" in wanted else tuple(sorted(wanted))
     whole = "both" if len(directions) == 2 else directions[0]
     intervals: dict[int, dict[str, dict[float, Interval]]] = {}
-    sizes, nothing = group_sizes(spec), theory.uncovered(phases, adjacencies(spec))
+    sizes = sorted({*spec.threat_model.group_size, *(c.group_size for c in spec.claims)})
+    nothing = theory.uncovered(phases, adjacencies(spec))
     for done, size in enumerate(sizes):
         context.progress(done, len(sizes), "accounting")
         named = kit.claimed_deltas(spec, size, default=None)
         deltas = sorted({*named, *CURVE_DELTAS, *PROFILE_DELTAS})
         if nothing:
-            anything = dict.fromkeys(deltas, _trivial_interval(nothing))
+            anything = dict.fromkeys(deltas, Interval(0.0, math.inf).by(nothing))
             intervals[size] = dict.fromkeys((*directions, whole), anything)
             continue
         # The lower bound on mu uses the whole curve of a direction.
         whole_curve = any("mu" in claim.options and claim.group_size == size for claim in spec.claims)
         claimed = set(deltas if whole_curve else named)
-        intervals[size] = _by_direction(phases, size, records, directions, deltas, claimed)
+        widths = [theory.WIDTH if delta in claimed else theory.CURVE_WIDTH for delta in deltas]
+        first = theory.group_epsilons(phases, size, records, deltas, directions[0], widths=widths)
+        if len(directions) == 1:
+            intervals[size] = {whole: dict(zip(deltas, first, strict=True))}
+            continue
+        others = [None if delta in claimed else known for delta, known in zip(deltas, first, strict=True)]
+        second = theory.group_epsilons(
+            phases, size, records, deltas, directions[1], widths=widths, other_direction=others
+        )
+        intervals[size] = {
+            direction: {delta: one for delta, one in zip(deltas, curve, strict=True) if delta in claimed}
+            for direction, curve in zip(directions, (first, second), strict=True)
+        }
+        worse = (one.worse(other) for one, other in zip(first, second, strict=True))
+        intervals[size][whole] = dict(zip(deltas, worse, strict=True))
     context.progress(len(sizes), len(sizes), "accounting")
     return Curves(whole, intervals)
 
 
-def _by_direction(
-    phases: Sequence[dps.Phase],
-    size: int,
-    records: int,
-    directions: Sequence[str],
-    deltas: Sequence[float],
-    claimed: Collection[float],
-) -> dict[str, dict[float, Interval]]:
-    """Curves of one group size: single directions at the ``claimed`` deltas, ``both`` at all deltas."""
-    widths = [theory.WIDTH if delta in claimed else theory.CURVE_WIDTH for delta in deltas]
-    first = theory.group_epsilons(phases, size, records, deltas, directions[0], widths=widths)
-    if len(directions) == 1:
-        return {directions[0]: dict(zip(deltas, first, strict=True))}
-    other_direction = [None if delta in claimed else known for delta, known in zip(deltas, first, strict=True)]
-    second = theory.group_epsilons(
-        phases, size, records, deltas, directions[1], widths=widths, other_direction=other_direction
-    )
-    found = {
-        direction: {delta: one for delta, one in zip(deltas, curve, strict=True) if delta in claimed}
-        for direction, curve in zip(directions, (first, second), strict=True)
-    }
-    worse = (one.worse(other) for one, other in zip(first, second, strict=True))
-    return {**found, "both": dict(zip(deltas, worse, strict=True))}
-
-
 def upper_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
-    """Upper bounds on epsilon for every group size, at claimed deltas per direction and along the curve."""
     nothing = theory.uncovered(spec.phases, adjacencies(spec))
     for size, by_direction in curves.intervals.items():
         claimed = kit.claimed_deltas(spec, size, default=None)
@@ -141,7 +97,7 @@ def upper_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.F
 
 
 def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
-    """Lower bounds on epsilon for claims about all iterates, if the worst case is attained (see the module)."""
+    """Lower bounds on epsilon for claims about all iterates, if the worst case is attained."""
     least = attaining_records(spec)
     if least is None:
         return
@@ -167,20 +123,32 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
     least, nothing = attaining_records(spec), theory.uncovered(spec.phases, adjacencies(spec))
     asked: set[tuple[str, int, str, str, float]] = set()
     for claim in spec.claims:
-        about = (claim.group_size, claim.direction, claim.adjacency)
-        asked.update((quantity, *about, fpr) for quantity, fpr in _claimed_quantities(claim))
+        about, rates = (claim.group_size, claim.direction, claim.adjacency), kit.claimed_fprs([claim])
+        asked.update(("tpr", *about, fpr) for fpr in rates)
+        if "mu" in claim.options:
+            asked.add(("mu", *about, 0.0))
+        if "advantage" in claim.options and not rates:
+            asked.add(("advantage", *about, 0.0))
     for quantity, size, direction, adjacency, fpr in sorted(asked):
         method = ""
         at: dict[str, dps.Json] = {"group_size": size}
+        if quantity == "tpr":
+            at = {"fpr": fpr, **at}
         if nothing:
-            interval, at = _trivial_interval(nothing), at if quantity in ("mu", "advantage") else {"fpr": fpr, **at}
+            interval = Interval(0.0, math.inf).by(nothing)
         elif quantity == "mu":
-            interval = theory.mu_interval(spec.phases, size, records, curves.intervals[size][direction])
-            method = _mu_method(spec, size, interval.upper, curves, direction)
+            curve = curves.intervals[size][direction]
+            interval = theory.mu_interval(spec.phases, size, records, curve)
+            # the method shows the implied and the certified epsilon at one delta
+            delta = kit.claimed_deltas(spec, size, default=_DEFAULT_DELTA)[-1]
+            implied = PrivacyLoss.gaussian(1.0 / interval.upper).epsilon(delta).upper
+            certified = f" (certified: {curve[delta].upper:.4g})" if delta in curve else ""
+            where = f"{delta:g}".replace("e-0", "e-")
+            method = f"without amplification by sampling; implies epsilon {implied:.4g} at delta {where}{certified}"
         elif quantity == "advantage":
             interval = theory.advantage_interval(spec.phases, size, records)
         else:
-            interval, at = theory.tpr_interval(spec.phases, size, records, fpr, direction), {"fpr": fpr, **at}
+            interval = theory.tpr_interval(spec.phases, size, records, fpr, direction)
         uppers = [
             certified_upper(
                 quantity,
@@ -202,12 +170,11 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
 
 
 def dominating(spec: dps.Spec, records: int, claim: dps.Claim) -> dps.audit.Dominating | None:
-    """Pairs that dominate the run for the claim's group size; None without noise or an applicable theorem."""
     phases, size = spec.phases, claim.group_size
     if theory.uncovered(phases, [claim.adjacency]) or any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
         return None
     return dps.audit.Dominating(
-        phases=tuple(pair for phase in phases for pair in theory.composed(phase, size, records)),
+        phases=theory.composed(phases, size, records),
         scopes=tuple(
             replace(scope, adjacency=claim.adjacency) for scope in scopes(spec, size, records, claim.direction)
         ),
@@ -265,7 +232,6 @@ def attained_scope(phases: Sequence[dps.Phase], size: int, records: int, scope: 
 
 
 def attained_source(phases: Sequence[dps.Phase]) -> str:
-    """Source of the proof that the lower end is attained."""
     where = "dpspec.accounting.TruncatedPoisson" if truncates(phases) else "section 3.3"
     if allocates(phases):
         where += ", dpspec.accounting.RandomAllocation"
@@ -302,32 +268,7 @@ def _all_datasets(direction: str) -> list[dps.Scope]:
     return [dps.Scope(direction=direction, access="all-iterates", adversary="gradient")]
 
 
-def _trivial_interval(why: str) -> Interval:
-    """The trivial interval [0, infinity] with its reason."""
-    return Interval(0.0, math.inf).by(why)
-
-
 def _upper(phases: Sequence[dps.Phase], size: int, delta: float, epsilon: Interval, scope: dps.Scope) -> dps.Finding:
     at: dict[str, dps.Json] = {"delta": delta, "group_size": size}
     source = theory.source_of(phases)
     return certified_upper("epsilon", epsilon, at=at, scope=scope, source=source, assumptions=kit.ASSUMPTIONS)
-
-
-def _claimed_quantities(claim: dps.Claim) -> Iterator[tuple[str, float]]:
-    """Quantities that a claim bounds, each with its false-positive rate (0 if it has none)."""
-    if "mu" in claim.options:
-        yield "mu", 0.0
-    rates = kit.claimed_fprs([claim])
-    yield from (("tpr", fpr) for fpr in rates)
-    if "advantage" in claim.options and not rates:
-        yield "advantage", 0.0
-
-
-def _mu_method(spec: dps.Spec, size: int, mu: float, curves: Curves, direction: str) -> str:
-    """Method of the bound on mu, with the implied and the certified epsilon at one delta."""
-    delta = kit.claimed_deltas(spec, size, default=_DEFAULT_DELTA)[-1]
-    known = curves.intervals[size][direction].get(delta)
-    implied = PrivacyLoss.gaussian(1.0 / mu).epsilon(delta).upper
-    certified = "" if known is None else f" (certified: {known.upper:.4g})"
-    at = f"{delta:g}".replace("e-0", "e-")
-    return f"without amplification by sampling; implies epsilon {implied:.4g} at delta {at}{certified}"

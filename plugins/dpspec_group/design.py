@@ -8,8 +8,9 @@ expected value would favor very few guesses.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -50,10 +51,26 @@ def design(law: ScoreDistribution, canaries: int, delta: float, confidence: floa
 
     Rungs with fewer guesses serve pipelines that leak more than declared, the rung of all canaries broken ones.
     """
-    rungs = guess_counts.around(*_best(law, canaries, delta, confidence), canaries)
-    guesses = [sum(rung) for rung in rungs]
-    correct = guess_counts.fitting(guesses, [law.correct(*rung, canaries) for rung in rungs])
-    expected = guess_counts.epsilon_lower(canaries, guesses, correct, delta, confidence)
+    # The pair of guess counts with the largest epsilon at one standard deviation below the expected accuracy; if all
+    # show 0, the pair that deviates most from random guessing.
+    best, worth = (0, 0), (-1.0, 0.0)
+    sides = sorted({0, *(round(share * canaries) for share in _SHARES), canaries // 2})
+    for rung in itertools.product(sides, sides):
+        guesses = sum(rung)
+        if guesses < min(_MIN_GUESSES, canaries):
+            continue
+        right = law.correct(*rung, canaries)
+        unlucky = max(0, math.floor(right - math.sqrt(right * max(0.0, 1.0 - right / guesses))))
+        if worth[0] > 0.0 and not one_run.rejects(canaries, guesses, unlucky, worth[0], delta, 1.0 - confidence):
+            continue  # its epsilon is smaller
+        shown = one_run.epsilon_lower(canaries, guesses, unlucky, delta, confidence)
+        found = (shown, (right - 0.5 * guesses) / math.sqrt(guesses))
+        if found > worth:
+            best, worth = rung, found
+    rungs = guess_counts.around(*best, canaries)
+    counts = [sum(rung) for rung in rungs]
+    correct = guess_counts.fitting(counts, [law.correct(*rung, canaries) for rung in rungs])
+    expected = guess_counts.epsilon_lower(canaries, counts, correct, delta, confidence)
     return Design(rungs=rungs, expected_epsilon=expected, largest_epsilon=_largest(rungs, canaries, delta, confidence))
 
 
@@ -75,8 +92,6 @@ class Threshold:
 def threshold(
     law: ScoreDistribution, scores: Sequence[float], present: int, absent: int, delta: float, confidence: float
 ) -> Threshold:
-    """The threshold among ``scores`` with the largest expected epsilon for the numbers of present and absent runs."""
-
     def expected(score: float, deviations: float = 0.0) -> float:
         tpr, fpr = law.rates(score)
         hits = present * tpr - deviations * math.sqrt(present * tpr * (1.0 - tpr))
@@ -114,7 +129,6 @@ def declared_distribution(spec: dps.Spec, records: int, group_size: int) -> Scor
 
 @lru_cache(maxsize=64)  # a plan, the audit and its verification compute the same design
 def one_run_design(spec: dps.Spec, records: int, canaries: int, group_size: int) -> Design:
-    """The one-run design for ``canaries`` canaries of one size."""
     assert spec.audit is not None
     delta, confidence = attack_delta(spec, group_size), spec.audit.confidence
     law = declared_distribution(spec, records, group_size)
@@ -135,14 +149,25 @@ def many_run_design(spec: dps.Spec, records: int, runs: int, group_size: int) ->
 
 
 def power(spec: dps.Spec, records: int) -> tuple[dps.Power, ...]:
-    """Largest possible and expected lower bound for each group size."""
     attack = Attack.of(spec)
-    powers = []
+    assert spec.audit is not None
+    runs, powers = spec.audit.runs, []
     for size in attack.sizes:
-        what, largest, expected = _compared_and_expected(spec, attack, records, size)
+        delta, confidence = attack_delta(spec, size), spec.audit.confidence
+        what, expected = f"{runs} runs with and without a group of {size}", math.nan
+        if attack.method == "one-run":
+            planned = one_run_design(spec, records, attack.tested(attack.share) * runs, size)
+            what = f"{attack.share * runs} canary groups of {size}"
+            largest, expected = planned.largest_epsilon, planned.expected_epsilon
+        elif attack.sequential:
+            what, largest = f"{what} at most", sequential.largest(runs, delta, confidence)
+        else:
+            fixed, sides = many_run_design(spec, records, runs, size), (runs - runs // 2, runs // 2)
+            largest = (thresholds if fixed is None else many_run).largest(*sides, delta, confidence)
+            expected = math.nan if fixed is None else fixed.expected_epsilon
         powers.append(
             dps.Power(
-                at=dps.FrozenMap({"delta": attack_delta(spec, size), "group_size": size}),
+                at=dps.FrozenMap({"delta": delta, "group_size": size}),
                 epsilon=largest,
                 method=f"{attack.description}, {what}",
                 note="the expected bound is unknown"
@@ -153,51 +178,8 @@ def power(spec: dps.Spec, records: int) -> tuple[dps.Power, ...]:
     return tuple(powers)
 
 
-def _best(law: ScoreDistribution, canaries: int, delta: float, confidence: float) -> guess_counts.Rung:
-    """The pair of guess counts with the largest epsilon at one standard deviation below the expected accuracy.
-
-    If all show 0, the pair that deviates most from random guessing.
-    """
-    best, worth = (0, 0), (-1.0, 0.0)
-    for rung in _sides(canaries):
-        guesses, correct = sum(rung), law.correct(*rung, canaries)
-        unlucky = max(0, math.floor(correct - math.sqrt(correct * max(0.0, 1.0 - correct / guesses))))
-        if worth[0] > 0.0 and not one_run.rejects(canaries, guesses, unlucky, worth[0], delta, 1.0 - confidence):
-            continue  # its epsilon is smaller
-        shown = one_run.epsilon_lower(canaries, guesses, unlucky, delta, confidence)
-        found = (shown, (correct - 0.5 * guesses) / math.sqrt(guesses))
-        if found > worth:
-            best, worth = rung, found
-    return best
-
-
-def _sides(canaries: int) -> Iterator[guess_counts.Rung]:
-    """Candidate pairs of guess counts (low, high)."""
-    sides = sorted({0, *(round(share * canaries) for share in _SHARES), canaries // 2})
-    for low in sides:
-        for high in sides:
-            if low + high >= min(_MIN_GUESSES, canaries):
-                yield low, high
-
-
 def _largest(rungs: Sequence[guess_counts.Rung], canaries: int, delta: float, confidence: float) -> float:
     return guess_counts.largest(canaries, [sum(rung) for rung in rungs], delta, confidence)
-
-
-def _compared_and_expected(spec: dps.Spec, attack: Attack, records: int, size: int) -> tuple[str, float, float]:
-    """Description of the comparison, and the largest and the expected lower bound on epsilon."""
-    assert spec.audit is not None
-    runs, delta, confidence = spec.audit.runs, attack_delta(spec, size), spec.audit.confidence
-    if attack.method == "many-run":
-        what = f"{runs} runs with and without a group of {size}"
-        if attack.sequential:
-            return f"{what} at most", sequential.largest(runs, delta, confidence), math.nan
-        fixed, sides = many_run_design(spec, records, runs, size), (runs - runs // 2, runs // 2)
-        largest = (thresholds if fixed is None else many_run).largest(*sides, delta, confidence)
-        return what, largest, math.nan if fixed is None else fixed.expected_epsilon
-    planned = one_run_design(spec, records, attack.tested(attack.share) * runs, size)
-    what = f"{attack.share * runs} canary groups of {size}"
-    return what, planned.largest_epsilon, planned.expected_epsilon
 
 
 def _noiseless(spec: dps.Spec) -> bool:

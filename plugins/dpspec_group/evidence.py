@@ -9,7 +9,6 @@ choice. A sequential test derives each threshold from earlier runs, with a corre
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Literal, NamedTuple
 
 import dpspec.contract as dps
@@ -20,7 +19,7 @@ from dpspec.stats.conformance import table
 from dpspec.stats.independence import order_statistics
 from dpspec.stats.independence.independent_bounds import dependence_of_size, independent_bounds, layers_share
 from dpspec.stats.independence.step_dependence import Dependence
-from dpspec_group import scores, theory
+from dpspec_group import theory
 from dpspec_group.design import attack_delta, many_run_design, one_run_design
 from dpspec_group.options import EDGES, Attack
 from dpspec_group.schemes import scheme_of
@@ -54,17 +53,12 @@ class Run(NamedTuple):
 
 
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """Evidence and lower bounds for each group size; one-run audits also yield an estimate."""
     many = Attack.of(spec).method == "many-run"
     yield from (many_run_bounds if many else one_run_bounds)(spec, trials)
 
 
 def _records(trials: Sequence[dps.Trial]) -> int:
-    """Number of real records, without inserted ones.
-
-    Raises:
-        ValueError: If trials disagree, or batches were drawn from fewer records.
-    """
+    """Number of real records, without inserted ones."""
     numbers = {kit.recorded_number(trial, "records") for trial in trials}
     logs = [trial.evidence.get("sampling_log") for trial in trials]
     sampled = [log.get("records") for log in logs if isinstance(log, Mapping)]
@@ -74,20 +68,11 @@ def _records(trials: Sequence[dps.Trial]) -> int:
     return records
 
 
-def one_run_coins(attack: Attack, trial: dps.Trial) -> dict[int, str]:
-    """Coins of one trial's canaries by group size, in ascending order of score.
-
-    Raises:
-        ValueError: If the numbers of coins are not the declared ones.
-    """
-    count = int(scores.tested(attack.share).sum()) if attack.calibrated else attack.share
-    return kit.coins_by_size(trial, dict.fromkeys(attack.sizes, count))
-
-
 def one_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
     """Per group size: evidence, bounds on epsilon and mu, an estimate, and bounds for independent canaries."""
     attack, records = Attack.of(spec), _records(trials)
-    coins = [one_run_coins(attack, trial) for trial in trials]
+    counts = dict.fromkeys(attack.sizes, attack.tested(attack.share))
+    coins = [kit.coins_by_size(trial, counts) for trial in trials]
     # Findings are public, so measured dependence between canaries is used only for public data.
     ran = [trial.evidence for trial in trials] if spec.data_privacy == "public" else []
     layers = layers_share(ran)
@@ -111,16 +96,6 @@ def one_run_outcomes(
 
     The bound on mu uses more guesses, because it concerns a whole curve. It implies an epsilon only for a Gaussian
     mechanism, so that none is derived.
-
-    Args:
-        spec: The spec.
-        records: Number of real records.
-        size: Group size.
-        outcomes: Coins of each run in ascending order of score.
-        coins: Assumptions on the coins.
-        rests_on: Assumptions of the evidence itself; empty if the audit drew the coins.
-        luck: Measured dependence between canaries within the steps of all runs.
-        layers: Probability of the measured dependence between layers by chance.
     """
     assert spec.audit is not None
     attack, confidence = Attack.of(spec), spec.audit.confidence
@@ -187,12 +162,6 @@ def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator
     """Lower bound on mu from runs with and without one group, for any mechanism; empty for fewer than four runs.
 
     The number of guesses follows from the number of runs, without a chosen threshold.
-
-    Args:
-        spec: The spec.
-        records: Number of real records.
-        size: Group size.
-        ranked: Coins of all runs in ascending order of score; ties are ordered against the attack.
     """
     assert spec.audit is not None
     if len(ranked) < order_statistics.LEAST_CANARIES:
@@ -200,19 +169,18 @@ def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator
     attack, guesses = Attack.of(spec), order_statistics.design(len(ranked))
     correct = order_statistics.right(ranked, guesses)
     mu = order_statistics.mu_lower([guesses], correct, spec.audit.confidence)
-    delta = attack_delta(spec, size)
+    delta, assumptions = attack_delta(spec, size), (kit.COINS, _RUNS)
     implied = f"; for a Gaussian mechanism epsilon {gaussian_fit.epsilon(mu, delta):.4g} at delta {delta:g}"
     method = (
         f"{attack.description}, {len(ranked)} runs with and without a group of {size}, "
         f"{guesses.low + guesses.high} guesses{implied if mu > 0.0 else ''}"
         f"{_ruled_out(spec, size, records + sum(attack.sizes), mu)}"
     )
-    assumptions, scope = (kit.COINS, _RUNS), attack.scope(spec, records)
-    yield _mu(mu, size, scope, method, order_statistics.SOURCE, assumptions, spec.audit.confidence)
+    source, scope = order_statistics.SOURCE, attack.scope(spec, records)
+    yield _mu(mu, size, scope, method, source, assumptions, spec.audit.confidence)
 
 
 def _ruled_out(spec: dps.Spec, size: int, records: int, mu: float) -> str:
-    """Text on the ruled-out noise; empty if no theorem applies."""
     if theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
         return ""
     return theory.noise_ruled_out(spec.phases, size, records, mu)
@@ -242,11 +210,7 @@ def _mu(
 
 
 def runs_of(attack: Attack, trials: Sequence[dps.Trial]) -> dict[int, list[Run]]:
-    """Runs by group size.
-
-    Raises:
-        ValueError: If the recorded groups are not the declared ones.
-    """
+    """Runs by group size."""
     runs: dict[int, list[Run]] = {size: [] for size in attack.sizes}
     declared = [size for size in attack.sizes for _ in range(attack.share)]
     for trial in trials:
@@ -285,8 +249,8 @@ def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
             coins = "".join(str(int(run.present)) for run in runs)
             in_turn: dict[str, dps.Json] = {"coins": coins, "scores": tuple(run.reached for run in runs)}
             power = sequential.largest(len(runs), delta, confidence)
-            of_runs = _ManyRuns("many-run-sequential", sequential.SOURCE, in_turn, power)
-            yield from _many_run_outcomes(spec, records, size, len(runs), of_runs)
+            kind = ("many-run-sequential", sequential.SOURCE)
+            yield from _many_run_outcomes(spec, records, size, len(runs), kind, in_turn, power, (kit.COINS,))
             continue
         ranked = thresholds.outcomes([run.reached for run in runs], [run.present for run in runs])
         fixed = many_run_design(spec, records, len(runs), size)
@@ -295,8 +259,8 @@ def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
         else:
             counted: dict[str, dps.Json] = dict(counts(runs, EDGES.index(fixed.score)))
             power = many_run.largest(*sides, delta, confidence)
-            of_runs = _ManyRuns("many-run", _MANY_RUN_SOURCE, counted, power, (kit.COINS, _THRESHOLD))
-            yield from _many_run_outcomes(spec, records, size, len(runs), of_runs)
+            kind, assumed = ("many-run", _MANY_RUN_SOURCE), (kit.COINS, _THRESHOLD)
+            yield from _many_run_outcomes(spec, records, size, len(runs), kind, counted, power, assumed)
         yield from mu_of_runs(spec, records, size, ranked)
 
 
@@ -309,80 +273,60 @@ def ranked_outcomes(
     coins: Sequence[dps.Assumption] = (kit.COINS,),
     rests_on: Sequence[dps.Assumption] = (),
 ) -> Iterator[dps.Evidence | dps.Finding]:
-    """Evidence and lower bound with a threshold chosen on the runs.
-
-    Args:
-        spec: The spec.
-        records: Number of real records.
-        size: Group size.
-        ranked: Coins of all runs in ascending order of score.
-        coins: As in :func:`one_run_outcomes`.
-        rests_on: As in :func:`one_run_outcomes`.
-    """
     assert spec.audit is not None
     sides = (ranked.count("1"), ranked.count("0"))
     if min(sides) == 0:
         return
     power = thresholds.largest(*sides, attack_delta(spec, size), spec.audit.confidence)
     statistics: dict[str, dps.Json] = {"outcomes": ranked}
-    of_runs = _ManyRuns("many-run-ranked", thresholds.SOURCE, statistics, power, tuple(coins), tuple(rests_on))
-    yield from _many_run_outcomes(spec, records, size, len(ranked), of_runs)
-
-
-class _ManyRuns(NamedTuple):
-    """Statistics of many runs of one group size; ``rests_on``: the assumptions of the evidence itself."""
-
-    kind: str
-    source: str
-    statistics: dict[str, dps.Json]
-    power: float
-    assumptions: tuple[dps.Assumption, ...] = (kit.COINS,)
-    rests_on: tuple[dps.Assumption, ...] = ()
+    kind = ("many-run-ranked", thresholds.SOURCE)
+    yield from _many_run_outcomes(spec, records, size, len(ranked), kind, statistics, power, coins, rests_on)
 
 
 def _many_run_outcomes(
-    spec: dps.Spec, records: int, size: int, runs: int, of_runs: _ManyRuns
+    spec: dps.Spec,
+    records: int,
+    size: int,
+    runs: int,
+    kind_and_source: tuple[str, str],
+    statistics: dict[str, dps.Json],
+    power: float,
+    assumptions: Sequence[dps.Assumption],
+    rests_on: Sequence[dps.Assumption] = (),
 ) -> Iterator[dps.Evidence | dps.Finding]:
+    """Evidence with the assumptions ``rests_on``, and its lower bound with ``assumptions``."""
     assert spec.audit is not None
     attack = Attack.of(spec)
     evidence = dps.Evidence(
         id=f"many-run/k={size}",
-        kind=of_runs.kind,
-        statistics=dps.FrozenMap(of_runs.statistics),
+        kind=kind_and_source[0],
+        statistics=dps.FrozenMap(statistics),
         scope=attack.scope(spec, records),
         at=dps.FrozenMap({"delta": attack_delta(spec, size), "group_size": size}),
         method=attack.description,
-        source=of_runs.source,
-        power=of_runs.power,
-        assumptions=of_runs.rests_on,
+        source=kind_and_source[1],
+        power=power,
+        assumptions=tuple(rests_on),
     )
     yield evidence
     method = f"{attack.description}, {runs} runs with and without a group of {size}"
-    yield kit.lower_from(evidence, spec.audit.confidence, method=method, assumptions=of_runs.assumptions)
+    yield kit.lower_from(evidence, spec.audit.confidence, method=method, assumptions=tuple(assumptions))
 
 
-def checks(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
-    """One check per declared property over all trials."""
-    evidence = [trial.evidence for trial in trials]
-    return table.checks(spec.phases, evidence, privacy=spec.data_privacy)
-
-
-def epsilon_as_run(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Finding]:
-    """Epsilon from measured values, once all runs of a non-sequential audit are complete."""
+def conformance(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
+    """A check per declared property; epsilon of the executed run once all runs of a planned audit are complete."""
     assert spec.audit is not None
+    yield from table.checks(spec.phases, [trial.evidence for trial in trials], privacy=spec.data_privacy)
     if len(trials) == spec.audit.runs and not Attack.of(spec).sequential:
-        yield from kit.epsilon_as_run(spec, trials, partial(_epsilons, spec, _records(trials)))
+        records, direction = _records(trials), spec.threat_model.direction
 
+        def epsilons(phases: Sequence[dps.Phase], size: int, deltas: Sequence[float]) -> list[Interval]:
+            return theory.worst_epsilons(phases, size, records, deltas, direction)
 
-def _epsilons(
-    spec: dps.Spec, records: int, phases: Sequence[dps.Phase], size: int, deltas: Sequence[float]
-) -> list[Interval]:
-    """Epsilon in the threat model's direction, or the maximum of both."""
-    return theory.worst_epsilons(phases, size, records, deltas, spec.threat_model.direction)
+        yield from kit.epsilon_as_run(spec, trials, epsilons)
 
 
 def predict_checks(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
-    """Predict the checks of the audit and their smallest detectable deviations."""
     assert spec.audit is not None
     attack = Attack.of(spec)
     return kit.expected_checks(

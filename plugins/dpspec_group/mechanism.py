@@ -43,16 +43,12 @@ audit:
 
 
 class RecordsAudit(dps.Audit):
-    """Upper bounds from mixtures of Gaussians, lower bounds from attacks with canary groups in one or many runs."""
-
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-        """Report unsupported specs."""
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        """Yield bounds on epsilon per group size, delta and direction, claimed mu, rates and advantages, and tables."""
         from dpspec_group.bounds import epsilon_curves, lower_bounds, profile_series, upper_bounds, whole_curve_bounds
-        from dpspec_group.printed.comparison import size_series
+        from dpspec_group.printed.blackbox import size_series
 
         curves, records = epsilon_curves(spec, context), context.facts.records
         epsilons = list(upper_bounds(spec, curves, records))
@@ -66,13 +62,11 @@ class RecordsAudit(dps.Audit):
         yield size_series(spec, records, epsilons)
 
     def dominating(self, spec: dps.Spec, facts: dps.Facts, claim: dps.Claim) -> dps.audit.Dominating | None:
-        """The mixtures of all phases; None without noise or an applicable theorem."""
         from dpspec_group.bounds import dominating
 
         return dominating(spec, facts.records, claim)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-        """Plan one trial per run, and predict the power per group size."""
         if _external_scores(spec):
             from dpspec_group.scores_elsewhere import plan
 
@@ -131,7 +125,6 @@ class RecordsAudit(dps.Audit):
         return dps.FrozenMap({**inputs, "split": split}) if split else inputs
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-        """Train with canaries once per index, and without canaries; or read the table of external scores."""
         if "scores" in inputs["audit"]:
             from dpspec.kit.scores_elsewhere.score_trial import run_trials as read_scores
 
@@ -142,20 +135,18 @@ class RecordsAudit(dps.Audit):
         yield from run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-        """Yield lower bounds with their evidence, accuracy, and conformance checks."""
         if _external_scores(spec):
             from dpspec_group.scores_elsewhere import conclude
 
             yield from conclude(spec, trials)
             return
         from dpspec.stats.utility import accuracies
-        from dpspec_group.evidence import checks, epsilon_as_run, lower_bounds
+        from dpspec_group.evidence import conformance, lower_bounds
 
         yield from lower_bounds(spec, trials)
         if not Attack.of(spec).chosen_weights:  # accuracy from adversarial initial weights is meaningless
             yield from accuracies(spec, trials)
-        yield from checks(spec, trials)
-        yield from epsilon_as_run(spec, trials)
+        yield from conformance(spec, trials)
 
 
 class GroupAudit(kit.UsersAsGroups):
@@ -165,7 +156,6 @@ class GroupAudit(kit.UsersAsGroups):
 
 
 def _external_scores(spec: dps.Spec) -> bool:
-    """Whether the scores come from an external program."""
     return spec.audit is not None and "scores" in spec.audit.options
 
 

@@ -80,10 +80,7 @@ class Attack(kit.Options):
     """The attack that a spec with an audit declares, or that the inputs of a trial describe.
 
     Attributes:
-        method: ``one-run`` or ``many-run``.
-        access: The adversary's access.
         space: ``gradient`` or ``input``, the kind of canaries.
-        kind: The construction of canaries.
         score: Name of the score of input canaries under the final model.
         spread: Angle between the members of a gradient canary group and its direction, in radians.
         sizes: Group sizes, ascending.
@@ -117,19 +114,16 @@ class Attack(kit.Options):
 
     @classmethod
     def of(cls, block: Mapping[str, dps.Json] | dps.Spec) -> Self:
-        """The attack of a spec, with its score."""
         read = super().of(block)
         chosen = block.audit.score if isinstance(block, dps.Spec) and block.audit is not None else None
         return read if chosen is None else replace(read, scoring=chosen)
 
     @classmethod
     def chosen(cls, inputs: dps.FrozenMap, context: dps.Context) -> Self:
-        """The attack of a trial, with its score."""
         return replace(cls.of(inputs), scoring=context.attack.score)
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Attack:
-        """Read the blocks ``audit``, ``threat_model`` and ``model``."""
         audit, threat = block["audit"], block["threat_model"]
         canary = audit.get("canary") or {}
         space = str(canary.get("space", "gradient"))
@@ -154,7 +148,6 @@ class Attack(kit.Options):
 
     @property
     def count(self) -> int:
-        """Number of canary groups in one run."""
         return self.share * len(self.sizes)
 
     @property
@@ -174,7 +167,6 @@ class Attack(kit.Options):
 
     @property
     def description(self) -> str:
-        """Description for reports."""
         if self.elsewhere:
             return f"{self.method}, {self.access}, external scores, assuming fair coins independent of the scores"
         planted = "" if self.space == "gradient" else f", {self.kind} records"
@@ -202,7 +194,6 @@ class Attack(kit.Options):
 
     @property
     def by_final_model(self) -> bool:
-        """Whether input canaries are scored under the final model."""
         return self.space == "input" and not self.white_box
 
     @property
@@ -212,7 +203,6 @@ class Attack(kit.Options):
         return by_loss and self.method == "many-run" and not self.elsewhere
 
     def tested(self, canaries: int) -> int:
-        """Number of guessed canaries among ``canaries``."""
         return canaries - canaries // 2 if self.calibrated else canaries
 
     def scope(self, spec: dps.Spec, records: int) -> dps.Scope:
@@ -235,10 +225,5 @@ class Attack(kit.Options):
         return None if self.white_box else _LOOKS
 
     def watched(self, capabilities: Collection[str], training: Mapping[str, Any]) -> bool:
-        """Whether the updates of a run are observed; optional for an adversary of the final model.
-
-        Args:
-            capabilities: Capabilities of the backend.
-            training: The spec's training block.
-        """
+        """Whether the updates of a run are observed; optional for an adversary of the final model."""
         return self.white_box or ("iterates" in capabilities and updates_invertible(training))

@@ -27,31 +27,31 @@ _MIN_CANARIES, _MIN_RUNS = 8, 16
 #: Maximum number of runs of the sequential test (``stats.attacks.evidence_tests``).
 MAX_SEQUENTIAL_RUNS = 10**5
 
-#: Supported sampling schemes.
-
 _CANARY = ("audit", "canary")
 
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Errors that prevent the audit of the spec, and warnings about vacuous bounds."""
-    yield from _adjacencies(spec)
-    yield from _transcripts(spec)
-    yield from _sizes(spec, facts)
-    yield from _mechanism(spec, facts)
-    if spec.audit is not None:
-        yield from attack_refusals(spec, facts)
-
-
-def _adjacencies(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    """Zero-out adjacency is supported for Poisson, full, random-allocation and shuffled batches, without an attack."""
+    # Zero-out adjacency is supported where sums have the same distribution, and without an attack.
     schemes = [scheme_of(phase) for phase in spec.phases]
-    both = all(scheme.zero_out and scheme.add_remove for scheme in schemes)
-    if spec.audit is None and both and _named(spec) <= {"add-remove", "zero-out"}:
-        return
-    if _only_zero_out(spec) and all(scheme.zero_out for scheme in schemes):
-        return
-    help = "Ganesh 2024 covers groups that are added or removed, not replaced groups"
-    yield from dps.other_adjacencies(spec, "add-remove", "the group theory", help)
+    named = {claim.adjacency for claim in spec.claims} | {spec.threat_model.adjacency}
+    both = all(scheme.zero_out and scheme.add_remove for scheme in schemes) and named <= {"add-remove", "zero-out"}
+    only_zero_out = spec.audit is None and named == {"zero-out"}
+    if not (spec.audit is None and both) and not (only_zero_out and all(scheme.zero_out for scheme in schemes)):
+        help = "Ganesh 2024 covers groups that are added or removed, not replaced groups"
+        yield from dps.other_adjacencies(spec, "add-remove", "the group theory", help)
+    yield from _transcripts(spec)
+    sizes = [(("threat_model", "group_size"), size) for size in spec.threat_model.group_size]
+    sizes += [(("claims", i, "group_size"), c.group_size) for i, c in enumerate(spec.claims)]  # type: ignore[misc]
+    for path, size in dict.fromkeys(sizes):
+        if size > facts.records:
+            yield dps.Diagnostic(
+                code="group-too-large",
+                message=f"a group of {size} records does not fit into {facts.records} training records",
+                path=path,
+            )
+    yield from _mechanism(spec, facts, tuple(SCHEMES) if only_zero_out or spec.audit is not None else ADD_REMOVE)
+    if spec.audit is not None:
+        yield from _attack(spec, facts)
 
 
 def _transcripts(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
@@ -72,30 +72,7 @@ def _transcripts(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         )
 
 
-def _named(spec: dps.Spec) -> set[str]:
-    return {claim.adjacency for claim in spec.claims} | {spec.threat_model.adjacency}
-
-
-def _only_zero_out(spec: dps.Spec) -> bool:
-    """Whether the spec names only zero-out adjacency and has no attack."""
-    return spec.audit is None and _named(spec) == {"zero-out"}
-
-
-def _sizes(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    named = [(("threat_model", "group_size"), size) for size in spec.threat_model.group_size]
-    named += [(("claims", i, "group_size"), c.group_size) for i, c in enumerate(spec.claims)]  # type: ignore[misc]
-    seen: set[tuple[dps.Path, int]] = set()
-    for path, size in named:
-        if size > facts.records and (path, size) not in seen:
-            seen.add((path, size))
-            yield dps.Diagnostic(
-                code="group-too-large",
-                message=f"a group of {size} records does not fit into {facts.records} training records",
-                path=path,
-            )
-
-
-def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+def _mechanism(spec: dps.Spec, facts: dps.Facts, supported: tuple[str, ...]) -> Iterator[dps.Diagnostic]:
     black_box = {"vadhan-literal", "vadhan-sharp"} & set(spec.mechanism.get("baselines", ()))
     drawn = {phase.sampling.scheme for phase in spec.phases}
     for name, scheme in SCHEMES.items():
@@ -112,7 +89,7 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         yield from kit.other_scheme(
             spec,
             i,
-            tuple(SCHEMES) if _only_zero_out(spec) or spec.audit is not None else ADD_REMOVE,
+            supported,
             f"no theorem here covers {{batches}}{why}",
             "train with poisson or fixed sampling; the bound for one does not hold for the other. Shuffled batches "
             "with adjacency: zero-out and without audit have a bound without amplification. With an audit block, "
@@ -153,8 +130,7 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             )
 
 
-def attack_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Errors that prevent the attack of a spec with an audit."""
+def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     assert spec.audit is not None
     if "scores" in spec.audit.options:
         if spec.model is not None and isinstance(spec.model.get("initial"), str):
@@ -172,31 +148,6 @@ def attack_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic
         return
     yield from kit.requires_data(facts)
     attack = Attack.of(spec)
-    yield from _backend_refusals(spec, facts, attack)
-    yield from kit.requires_model(facts)
-    if facts.parameters is None:
-        return
-    if attack.every > spec.steps:
-        yield kit.bad_value(
-            f"every must be at most the {spec.steps} steps, got {attack.every}: no step would have canary gradients",
-            (*_CANARY, "every"),
-        )
-    yield from _options(canary, spec.audit.options, spec.training.options, attack)
-    yield from _twins(spec, attack)
-    yield from _estimates(spec, facts, attack)
-    if attack.method == "many-run":
-        yield from _many_runs(spec.audit.runs, canary, attack)
-    elif "count" not in canary:
-        yield kit.missing_key("count", _CANARY)
-    else:
-        sizes, smallest = len(attack.sizes), _MIN_CANARIES * (2 if attack.calibrated else 1)
-        if (count := int(canary["count"])) // sizes < smallest:
-            message = f"count must be at least {smallest * sizes}, {smallest} per group size, got {count}"
-            yield kit.bad_value(message, (*_CANARY, "count"))
-    yield from _count_limits(facts, attack)
-
-
-def _backend_refusals(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
     needs: dict[str, str | None] = {}
     if attack.white_box:
         needs["iterates"] = "access: final-model works with every backend"
@@ -211,11 +162,44 @@ def _backend_refusals(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Itera
             ("training", "optimizer"),
             "the bounds hold for adam too: remove audit, use access: final-model, or train with sgd or momentum",
         )
+    yield from kit.requires_model(facts)
+    if facts.parameters is None:
+        return
+    if attack.every > spec.steps:
+        yield kit.bad_value(
+            f"every must be at most the {spec.steps} steps, got {attack.every}: no step would have canary gradients",
+            (*_CANARY, "every"),
+        )
+    yield from _options(spec, canary, attack)
+    yield from _estimates(spec, facts, attack)
+    sizes, runs = len(attack.sizes), spec.audit.runs
+    if attack.method == "many-run":
+        if int(canary.get("count", sizes)) != sizes:
+            yield kit.bad_value(
+                f"count must be {sizes} with many-run, one group per size, got {canary['count']}",
+                (*_CANARY, "count"),
+                "remove count; audit.runs determines the power",
+            )
+        if runs < _MIN_RUNS:
+            yield kit.bad_value(f"runs must be at least {_MIN_RUNS} with many-run, got {runs}", ("audit", "runs"))
+        if attack.sequential and runs > MAX_SEQUENTIAL_RUNS:
+            yield kit.bad_value(
+                f"runs must be at most {MAX_SEQUENTIAL_RUNS} with stop: settled, got {runs}",
+                ("audit", "runs"),
+                "remove stop, or write fewer runs",
+            )
+    elif "count" not in canary:
+        yield kit.missing_key("count", _CANARY)
+    else:
+        smallest = _MIN_CANARIES * (2 if attack.calibrated else 1)
+        if (count := int(canary["count"])) // sizes < smallest:
+            message = f"count must be at least {smallest * sizes}, {smallest} per group size, got {count}"
+            yield kit.bad_value(message, (*_CANARY, "count"))
+    yield from _count_limits(facts, attack)
 
 
-def _options(
-    canary: dps.FrozenMap, audit: dps.FrozenMap, training: dps.FrozenMap, attack: Attack
-) -> Iterator[dps.Diagnostic]:
+def _options(spec: dps.Spec, canary: dps.FrozenMap, attack: Attack) -> Iterator[dps.Diagnostic]:
+    assert spec.audit is not None
     if "spread" in canary and attack.space != "gradient":
         yield kit.unsupported(
             "spread rotates the gradients of a group's members; the members of an input group are equal",
@@ -234,7 +218,7 @@ def _options(
             (*_CANARY, "every"),
             "remove every, or write access: final-model and space: gradient",
         )
-    if "score" in audit and (attack.white_box or attack.space != "input"):
+    if "score" in spec.audit.options and (attack.white_box or attack.space != "input"):
         yield kit.unsupported(
             "score applies to input canaries and an adversary of the final model; "
             + ("this adversary sees all iterates" if attack.white_box else "this attack has gradient canaries"),
@@ -253,7 +237,7 @@ def _options(
             ("audit", "shard_runs"),
             "remove shard_runs, or write method: many-run",
         )
-    if attack.takes_gradients and not updates_invertible(training):
+    if attack.takes_gradients and not updates_invertible(spec.training.options):
         yield kit.unsupported(
             f"{attack.score} scores by sums of gradients and needs invertible updates, unlike Adam's",
             ("audit", "score"),
@@ -272,10 +256,6 @@ def _options(
             ("audit", "score"),
             "with many-run write score: loss or loss-difference",
         )
-
-
-def _twins(spec: dps.Spec, attack: Attack) -> Iterator[dps.Diagnostic]:
-    """Claims about accuracy need the canary-free run."""
     for i, claim in enumerate(spec.claims):
         if claim.kind == "metric" and not attack.canary_free_run:
             yield kit.unsupported(
@@ -286,7 +266,6 @@ def _twins(spec: dps.Spec, attack: Attack) -> Iterator[dps.Diagnostic]:
 
 
 def _estimates(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
-    """``expected_from`` needs Poisson batches of records, one run and an adversary who estimates the mean update."""
     if attack.expected_from is None:
         return
     path = ("audit", "expected_from")
@@ -320,26 +299,7 @@ def _estimates(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps
         )
 
 
-def _many_runs(runs: int, canary: dps.FrozenMap, attack: Attack) -> Iterator[dps.Diagnostic]:
-    sizes = len(attack.sizes)
-    if int(canary.get("count", sizes)) != sizes:
-        yield kit.bad_value(
-            f"count must be {sizes} with many-run, one group per size, got {canary['count']}",
-            (*_CANARY, "count"),
-            "remove count; audit.runs determines the power",
-        )
-    if runs < _MIN_RUNS:
-        yield kit.bad_value(f"runs must be at least {_MIN_RUNS} with many-run, got {runs}", ("audit", "runs"))
-    if attack.sequential and runs > MAX_SEQUENTIAL_RUNS:
-        yield kit.bad_value(
-            f"runs must be at most {MAX_SEQUENTIAL_RUNS} with stop: settled, got {runs}",
-            ("audit", "runs"),
-            "remove stop, or write fewer runs",
-        )
-
-
 def _count_limits(facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
-    """Limits on the number of canaries from the number of parameters, memory and the size of evidence."""
     assert facts.parameters is not None
     limits: Sequence[tuple[int, str]]
     if attack.space == "gradient":

@@ -34,6 +34,7 @@ class SchemeTheory:
         add_remove: Whether the bound covers add-remove adjacency.
         zero_out: Whether the bound covers zero-out adjacency.
         independent: Whether the other drawn records are independent of the group.
+        allocates: Whether every record is in a fixed number of batches per epoch, drawn for each record.
         sampled: Whether a record may be absent from a batch.
         displaces: Whether group members displace other records, so that all gradients matter.
         has_lower: Whether the scheme has a lower bound.
@@ -45,6 +46,7 @@ class SchemeTheory:
     add_remove = True
     zero_out = True
     independent = True
+    allocates = False
     sampled = True
     displaces = False
     has_lower = True
@@ -55,12 +57,19 @@ class SchemeTheory:
         """Pairs that dominate a phase, for groups of up to ``group_size`` in datasets of ``records``."""
         return ((self.step(phase, group_size, records), phase.steps),)
 
+    def revealed(self, phase: Phase, group_size: int, records: int) -> Composed:
+        """Pairs that dominate a phase if shared steps of random allocation are revealed; none out of its range."""
+        return self.composed(phase, group_size, records)
+
+    def is_alike(self, phase: Phase, members: int) -> bool:
+        """Whether ``attained`` has the pair of ``members`` with one gradient."""
+        return True
+
     def attained(self, phase: Phase, group_size: int, records: int, members: int) -> Composed:
         """Pairs that all steps of a phase attain on some data; ``members`` matters for random allocation only."""
         return ((self.step(phase, group_size, records), phase.steps),)
 
     def step(self, phase: Phase, group_size: int, records: int) -> Mixture:
-        """A pair that one step attains on some data."""
         rate = phase.rate()
         if rate < 1.0:
             return accounting.Mixture.poisson(group_size, rate, phase.noise_multiplier)
@@ -146,6 +155,7 @@ class _Allocated(SchemeTheory):
 
     source = "Chua et al. 2025 and Feldman & Shenfeld 2025, one record; groups: proofs, Theorems 1 and 2"
     independent = False
+    allocates = True
     no_profile = "their profile is not that of a mixture of Gaussians"
 
     def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
@@ -164,15 +174,14 @@ class _Allocated(SchemeTheory):
             if count
         )
 
-    def revealed(self, phase: Phase, group_size: int) -> Composed:
-        """Dominating pairs with the shared steps revealed (Theorem 2); none out of its range."""
+    def revealed(self, phase: Phase, group_size: int, records: int) -> Composed:
+        """Theorem 2."""
         if not self.is_alike(phase, group_size) or not 1 < group_size <= accounting.RandomAllocation.most_members:
             return ()
         epochs, steps = self.epochs(phase)
         return ((accounting.RandomAllocation(steps, phase.noise_multiplier, group_size), epochs),)
 
     def is_alike(self, phase: Phase, members: int) -> bool:
-        """Whether ``members`` with one gradient are in range: their pair is attained."""
         return phase.noise_multiplier >= MIN_ALLOCATED_NOISE * members and phase.sampling.batches_per_epoch == 1
 
     def attained(self, phase: Phase, group_size: int, records: int, members: int) -> Composed:
@@ -189,11 +198,7 @@ class _Allocated(SchemeTheory):
 
     @staticmethod
     def epochs(phase: Phase) -> tuple[int, int]:
-        """Number of epochs, and of steps in each.
-
-        Raises:
-            ValueError: If the phase ends within an epoch.
-        """
+        """Number of epochs, and of steps in each."""
         steps = int(phase["sampling"]["epoch_steps"])
         epochs, rest = divmod(phase.steps, steps)
         if rest:
@@ -216,14 +221,7 @@ ADD_REMOVE = tuple(name for name, scheme in SCHEMES.items() if scheme.add_remove
 
 
 def scheme_of(phase: Phase) -> SchemeTheory:
-    """The theory of a phase's sampling scheme."""
     return SCHEMES[phase.sampling.scheme]
-
-
-def allocation_of(phase: Phase) -> _Allocated | None:
-    """The theory of random allocation if the phase uses it."""
-    scheme = scheme_of(phase)
-    return scheme if isinstance(scheme, _Allocated) else None
 
 
 def truncates(phases: Sequence[Phase]) -> bool:
@@ -232,10 +230,8 @@ def truncates(phases: Sequence[Phase]) -> bool:
 
 
 def allocates(phases: Sequence[Phase]) -> bool:
-    """Whether a phase uses random allocation."""
-    return any(allocation_of(phase) is not None for phase in phases)
+    return any(scheme_of(phase).allocates for phase in phases)
 
 
 def has_lower(phases: Sequence[Phase]) -> bool:
-    """Whether all phases have a lower bound."""
     return all(scheme_of(phase).has_lower for phase in phases)

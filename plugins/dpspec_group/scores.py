@@ -48,7 +48,6 @@ class ScoreDistribution:
     def normal(
         cls, absent_mean: float, absent_std: float, present_mean: float, present_std: float
     ) -> ScoreDistribution:
-        """Normal distributions with the given moments."""
         spread = _REACH * max(absent_std, present_std)
         edges = np.linspace(
             min(absent_mean, present_mean) - spread, max(absent_mean, present_mean) + spread, _CELLS + 1
@@ -69,15 +68,16 @@ class ScoreDistribution:
 
     def correct(self, low: int, high: int, canaries: int) -> float:
         """Expected number of correct guesses: ``low`` lowest scores as absent, ``high`` highest as present."""
-        (lowest, absent), (highest, present) = self._tails
+        lowest, absent, highest, present = self._tails
         right = float(np.interp(low / canaries, lowest, absent)) + float(np.interp(high / canaries, highest, present))
         return min(float(low + high), 0.5 * canaries * right)
 
     @cached_property
-    def _tails(self) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-        """Cumulative masses of (mixture, absent) from below and of (mixture, present) from above."""
+    def _tails(self) -> list[Floats]:
+        """Cumulative masses from 0 on: of the mixture and absent from below, of the mixture and present from above."""
         both = 0.5 * (self.absent + self.present)
-        return (_sums(both), _sums(self.absent)), (_sums(both[::-1]), _sums(self.present[::-1]))
+        tails = (both, self.absent, both[::-1], self.present[::-1])
+        return [np.concatenate([[0.0], np.cumsum(masses)]) for masses in tails]
 
     def rates(self, threshold: float) -> tuple[float, float]:
         """True-positive and false-positive rate of the guess "present" for scores of at least ``threshold``."""
@@ -90,7 +90,16 @@ def score_distribution(phases: Sequence[tuple[Mixture, int]]) -> ScoreDistributi
 
     Each step's ratio is split between the two nearest grid points, which keeps the mean and adds negligible variance.
     """
-    steps = [(*_one_step(mixture), count) for mixture, count in phases]
+    steps = []
+    for mixture, count in phases:  # one step on a fine grid of outputs
+        sigma, top = mixture.sigma, float(np.max(mixture.sensitivities))
+        points = int(max(4001.0, min(400_001.0, (top / sigma + 24.0) * 100.0)))
+        x = np.linspace(-12.0 * sigma, top + 12.0 * sigma, points)
+        absent = np.exp(-0.5 * (x / sigma) ** 2)
+        present: Floats = np.zeros_like(x)
+        for sensitivity, probability in zip(mixture.sensitivities, mixture.probabilities, strict=True):
+            present += probability * np.exp(-0.5 * ((x - sensitivity) / sigma) ** 2)
+        steps.append((mixture.log_ratio(x), absent / absent.sum(), present / present.sum(), count))
     means = [sum(count * float(masses[at] @ loss) for loss, *masses, count in steps) for at in (0, 1)]
     variances = [
         sum(count * float(masses[at] @ (loss - float(masses[at] @ loss)) ** 2) for loss, *masses, count in steps)
@@ -103,7 +112,11 @@ def score_distribution(phases: Sequence[tuple[Mixture, int]]) -> ScoreDistributi
     for at in (0, 1):
         transform = np.ones(_CELLS // 2 + 1, dtype=np.complex128)
         for loss, *masses, count in steps:
-            transform *= np.fft.rfft(_on_grid(loss / spacing, masses[at])) ** count
+            below = np.floor(loss / spacing)
+            share, cell = loss / spacing - below, below.astype(np.int64) % _CELLS
+            cells = np.bincount(cell, masses[at] * (1.0 - share), minlength=_CELLS)
+            cells += np.bincount((cell + 1) % _CELLS, masses[at] * share, minlength=_CELLS)
+            transform *= np.fft.rfft(cells) ** count
         masses_of_sum = np.clip(np.fft.irfft(transform, _CELLS), 0.0, None)
         laws.append(np.roll(masses_of_sum, -(math.floor(low / spacing) % _CELLS)) / masses_of_sum.sum())
     scores: Floats = spacing * (math.floor(low / spacing) + np.arange(_CELLS, dtype=np.float64))
@@ -130,20 +143,12 @@ class EndToEnd:
         return ratio
 
     def law(self) -> ScoreDistribution:
-        """The normal distribution of the ratio."""
         effect = self.mean / self.noise
         spread = effect * math.sqrt(self.noise**2 + self.std**2) / self.noise
         return ScoreDistribution.normal(-0.5 * effect**2, effect, 0.5 * effect**2, spread)
 
 
 def end_to_end(pairs: Sequence[tuple[Mixture, int]], clip_norms: Sequence[float], every: int = 1) -> EndToEnd:
-    """The sum over all phases.
-
-    Args:
-        pairs: One-step pair and number of steps of each phase, in units of its clip norm.
-        clip_norms: Clip norm of each phase.
-        every: Canaries have gradients in steps whose number is a multiple of this; all steps have noise.
-    """
     noise = mean = variance = 0.0
     done = 0
     for (pair, steps), clip_norm in zip(pairs, clip_norms, strict=True):
@@ -165,16 +170,7 @@ def replace_non_finite(values: Array) -> Array:
 def canary_pairs(
     phases: Sequence[dps.Phase], attack: Attack, records: int, group_size: int, *, summed: bool = False
 ) -> list[tuple[Mixture, int]]:
-    """One-step distribution along the direction of a canary group and number of steps, per phase.
-
-    Args:
-        phases: The phases.
-        attack: The attack.
-        records: Number of records that the adversary assumes, inserted ones included.
-        group_size: Number of members.
-        summed: Whether the sum over all steps is scored. With random allocation a member then contributes a fixed
-            number of gradients per epoch.
-    """
+    """One-step distribution along the direction of a canary group and number of steps, per phase."""
     pairs = []
     for phase in phases:
         pair = theory.canary_mixture(phase, group_size, records, spread=attack.spread)
@@ -273,31 +269,3 @@ def noise_unit(phases: Sequence[dps.Phase], options: dps.FrozenMap, divisor: flo
 def tested(canaries: int) -> Array:
     """Mask of guessed canaries of one size if the others calibrate the score, shape (canaries,)."""
     return np.arange(canaries) >= canaries // 2
-
-
-def _one_step(mixture: Mixture) -> tuple[Floats, Floats, Floats]:
-    """Log-likelihood ratios of one step on a fine grid of outputs, with absent and present probabilities."""
-    sigma, top = mixture.sigma, float(np.max(mixture.sensitivities))
-    points = int(max(4001.0, min(400_001.0, (top / sigma + 24.0) * 100.0)))
-    x = np.linspace(-12.0 * sigma, top + 12.0 * sigma, points)
-    absent = np.exp(-0.5 * (x / sigma) ** 2)
-    present: Floats = np.zeros_like(x)
-    for sensitivity, probability in zip(mixture.sensitivities, mixture.probabilities, strict=True):
-        present += probability * np.exp(-0.5 * ((x - sensitivity) / sigma) ** 2)
-    return mixture.log_ratio(x), absent / absent.sum(), present / present.sum()
-
-
-def _on_grid(places: Floats, masses: Floats) -> Floats:
-    """Masses at real ``places``, split between the two nearest integers modulo the number of cells."""
-    below = np.floor(places)
-    share = places - below
-    at = below.astype(np.int64) % _CELLS
-    cells: Floats = np.zeros(_CELLS)
-    cells += np.bincount(at, masses * (1.0 - share), minlength=_CELLS)
-    cells += np.bincount((at + 1) % _CELLS, masses * share, minlength=_CELLS)
-    return cells
-
-
-def _sums(masses: Floats) -> Floats:
-    """Cumulative sums, starting with 0."""
-    return np.concatenate([[0.0], np.cumsum(masses)])

@@ -24,7 +24,6 @@ from dpspec_group.options import Attack
 
 
 def plan(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-    """Plan one trial without training, and predict the largest possible bound per group size."""
     assert spec.audit is not None
     table, attack, confidence = table_of(spec.document, spec.directory), Attack.of(spec), spec.audit.confidence
     powers = []
@@ -53,7 +52,6 @@ def plan(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
 
 
 def conclude(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-    """Evidence and lower bounds for each group size, and contradictions to the declaration."""
     attack = Attack.of(spec)
     # Without an applicable theorem no score can contradict the declaration.
     unknown = theory.uncovered(spec.phases, [spec.threat_model.adjacency])

@@ -10,9 +10,9 @@ import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from dpspec.accounting import Direction, EqualMembers, Interval, Mixture, Pair, PrivacyLoss, round_up
+from dpspec.accounting import Direction, EqualMembers, Interval, Mixture, PrivacyLoss, round_up
 from dpspec.contract import Phase
-from dpspec_group.schemes import SCHEMES, Composed, allocates, allocation_of, has_lower, scheme_of, truncates
+from dpspec_group.schemes import SCHEMES, Composed, allocates, has_lower, scheme_of, truncates
 
 #: Directions of specs, and of the accountant: present-first compares the dataset with the group to the one without.
 DIRECTIONS: dict[str, Direction] = {"remove": "present-first", "add": "absent-first"}
@@ -40,35 +40,28 @@ MU_SOURCE = "Ganesh 2024, Lemma 2.9; Dong, Roth & Su 2022, Corollary 3.3"
 
 
 def source_of(phases: Sequence[Phase]) -> str:
-    """Sources of the bound for these phases."""
     found = [SCHEMES[scheme].source for scheme in sorted({phase.sampling.scheme for phase in phases})]
     several = any(phase.sampling.batches_per_epoch > 1 for phase in phases)
     return "; ".join([*found, _SEVERAL] if several else found)
 
 
-def composed(phase: Phase, group_size: int, records: int) -> Composed:
-    """Pairs that dominate a phase, with the number of compositions of each."""
-    return scheme_of(phase).composed(phase, group_size, records)
+def composed(phases: Sequence[Phase], group_size: int, records: int) -> Composed:
+    """Pairs that dominate the phases, with the number of compositions of each."""
+    return tuple(pair for phase in phases for pair in scheme_of(phase).composed(phase, group_size, records))
 
 
 def _shared(phases: Sequence[Phase], group_size: int, records: int) -> Composed:
     """Dominating pairs with the shared steps of random allocation revealed; none without it or out of range."""
-    pairs: list[tuple[Pair, int]] = []
     if not allocates(phases):
         return ()
-    for phase in phases:
-        allocation = allocation_of(phase)
-        revealed = allocation.revealed(phase, group_size) if allocation else composed(phase, group_size, records)
-        if not revealed:
-            return ()
-        pairs.extend(revealed)
-    return tuple(pairs)
+    parts = [scheme_of(phase).revealed(phase, group_size, records) for phase in phases]
+    return tuple(pair for part in parts for pair in part) if all(parts) else ()
 
 
 def _from_below(phases: Sequence[Phase], group_size: int, records: int) -> list[Composed]:
     """Alternative pairs that all steps attain on some data; empty if the dominating pairs are attained."""
     allocated = allocates(phases)
-    alike = all(a.is_alike(phase, group_size) for phase in phases if (a := allocation_of(phase)))
+    alike = all(scheme_of(phase).is_alike(phase, group_size) for phase in phases)
     if not truncates(phases) and (not allocated or (alike and group_size == 1)):
         return []
     if alike and group_size <= EqualMembers.most_members:
@@ -99,16 +92,8 @@ def loss_intervals(
 
     The upper end is the value of the dominating pairs, the lower end the value of the attained pairs, or 0 for shuffled
     batches.
-
-    Args:
-        phases: The phases.
-        group_size: k.
-        records: Size of the dataset.
-        direction: ``remove`` or ``add``.
-        question: Computes the quantities from a privacy loss.
     """
-    dominating_pairs = tuple(pair for phase in phases for pair in composed(phase, group_size, records))
-    highs = question(PrivacyLoss(dominating_pairs, DIRECTIONS[direction]))
+    highs = question(PrivacyLoss(composed(phases, group_size, records), DIRECTIONS[direction]))
     if shared := _shared(phases, group_size, records):
         alternatives = question(PrivacyLoss(shared, DIRECTIONS[direction]))
         highs = [min(pair, key=lambda high: high.upper) for pair in zip(highs, alternatives, strict=True)]
@@ -125,23 +110,11 @@ def loss_intervals(
     ]
 
 
-def without_amplification(pair: Pair) -> Mixture:
-    """The Gaussian pair with the largest sensitivity of a pair, which dominates it (Ganesh 2024, Lemma 2.9)."""
-    return Mixture([pair.dominating_effect], [1.0], 1.0)
-
-
 def canary_mixture(phase: Phase, group_size: int, records: int, *, spread: float = 0.0) -> Mixture:
     """Distribution of one step along the direction of a canary group: the drawn members, each of norm one, and noise.
 
     With fixed-size batches a drawn member displaces another record, whose gradient is orthogonal, unlike in the worst
     case of Theorem 3.3.
-
-    Args:
-        phase: The phase.
-        group_size: Number of members.
-        records: Number of records in the run, inserted ones included; it determines the rate of fixed-size batches.
-        spread: Angle between a member and the direction, in radians. The noise is divided by its cosine, because only
-            the ratio matters.
     """
     sigma = phase.noise_multiplier / math.cos(spread)
     rate = phase.rate(records)
@@ -163,19 +136,9 @@ def group_epsilons(
     Each interval contains the worst-case epsilon over the datasets of the theorem and adversaries who see all iterates.
     Without noise epsilon has no upper bound, and is infinite if delta is below the probability of outcomes that are
     impossible on the other dataset.
-
-    Args:
-        phases: The phases.
-        group_size: k.
-        records: Size of the dataset.
-        deltas: Deltas, each in (0, 1).
-        direction: ``remove`` or ``add``.
-        widths: Relative width per delta; ``WIDTH`` by default.
-        other_direction: The other direction's interval per delta if only the maximum of both matters, else None. An
-            epsilon that is certainly not larger is not refined.
     """
     each = tuple(widths) if widths is not None else (WIDTH,) * len(deltas)
-    others = tuple(other_direction) if other_direction is not None else None
+    others = None if other_direction is None else tuple(other_direction)
     return list(_epsilons(tuple(phases), group_size, records, tuple(deltas), direction, each, others))
 
 
@@ -188,7 +151,6 @@ def worst_epsilons(
     *,
     width: float = WIDTH,
 ) -> list[Interval]:
-    """Results of :func:`group_epsilons` for ``remove`` or ``add``, or the maximum of both for ``both``."""
     widths = [width] * len(deltas)
     if direction != "both":
         return group_epsilons(phases, group_size, records, deltas, direction, widths=widths)
@@ -209,7 +171,11 @@ def _epsilons(
 ) -> tuple[Interval, ...]:
     quiet = [phase for phase in phases if phase.noise_multiplier < NO_NOISE]
     if quiet:
-        seen = _detection_probability(quiet, group_size, records, direction)
+        # A lower bound on the probability that these steps reveal the dataset with certainty: with the group if a
+        # member is drawn, without it only if every batch would have a member.
+        log_hidden = math.fsum(scheme_of(phase).log_hidden(phase, group_size, records) for phase in quiet)
+        seen = 0.0 if direction == "add" else -math.expm1(log_hidden) * (1.0 - 1e-9)
+        seen = 1.0 if log_hidden == -math.inf else seen
         return tuple(Interval(math.inf if delta < seen else 0.0, math.inf).by("without noise") for delta in deltas)
     if has_lower(phases) and _from_below(phases, group_size, records):  # two pairs: refine fully
         other_direction = None
@@ -217,22 +183,13 @@ def _epsilons(
     return tuple(loss_intervals(phases, group_size, records, direction, question))
 
 
-def _detection_probability(quiet: Sequence[Phase], group_size: int, records: int, direction: str) -> float:
-    """Lower bound on the probability that steps without noise reveal the dataset with certainty.
-
-    With the group they do if a member is drawn. Without the group they do only if every batch would have a member.
-    """
-    log_hidden = math.fsum(scheme_of(phase).log_hidden(phase, group_size, records) for phase in quiet)
-    if log_hidden == -math.inf:
-        return 1.0
-    return 0.0 if direction == "add" else -math.expm1(log_hidden) * (1.0 - 1e-9)
-
-
 def tpr_interval(phases: Sequence[Phase], group_size: int, records: int, fpr: float, direction: str) -> Interval:
     """The maximum true-positive rate at a false-positive rate in (0, 1], in a direction of the spec."""
-    sides = DIRECTIONS if direction == "both" else (direction,)
-    rates = [_rate(phases, group_size, records, fpr, side) for side in sides]
-    return rates[0] if len(rates) == 1 else rates[0].worse(rates[1])
+    rates = []
+    for side in DIRECTIONS if direction == "both" else (direction,):
+        question = functools.partial(PrivacyLoss.reros, kappas=[fpr], direction=DIRECTIONS[side])
+        rates += loss_intervals(phases, group_size, records, side, question)
+    return functools.reduce(Interval.worse, rates)
 
 
 def advantage_interval(phases: Sequence[Phase], group_size: int, records: int) -> Interval:
@@ -244,25 +201,25 @@ def advantage_interval(phases: Sequence[Phase], group_size: int, records: int) -
 def mu_interval(phases: Sequence[Phase], group_size: int, records: int, epsilons: Mapping[float, Interval]) -> Interval:
     """Interval of the smallest mu for which all steps are mu-GDP for groups of ``group_size``.
 
-    The upper end is the mu of the module. The lower end is the largest mu whose curve is below an attained point.
-
-    Args:
-        phases: The phases.
-        group_size: k.
-        records: Size of the dataset.
-        epsilons: Epsilon by delta of the same phases in the direction of interest.
+    The upper end is the mu of Theorem 20. The lower end is the largest mu whose curve is below an attained point.
     """
     upper = mu_of_all_steps(phases, group_size, records)
     lower = 0.0
     for delta, epsilon in epsilons.items():
-        lower = max(lower, _attained_mu(epsilon.lower, delta, upper))
+        if not 0.0 < epsilon.lower < math.inf:
+            continue
+        low, high = 0.0, upper  # the delta of ``low`` at this epsilon is certainly below the attained one
+        while high - low > 1e-6 * upper:
+            middle = 0.5 * (low + high)
+            below = PrivacyLoss.gaussian(1.0 / middle).delta(epsilon.lower).upper < delta
+            low, high = (middle, high) if below else (low, middle)
+        lower = max(lower, low)
     return Interval(min(lower, upper), upper).by("one mu for all deltas")
 
 
 def mu_of_all_steps(phases: Sequence[Phase], group_size: int, records: int) -> float:
-    """The mu of the module, rounded up. It is inversely proportional to the noise."""
-    parts = (composed(phase, group_size, records) for phase in phases)
-    squares = (count * pair.dominating_effect**2 for pairs in parts for pair, count in pairs)
+    """The mu of Theorem 20, rounded up. It is inversely proportional to the noise."""
+    squares = (count * pair.dominating_effect**2 for pair, count in composed(phases, group_size, records))
     return math.sqrt(math.fsum(squares)) * (1.0 + _ROUNDING)
 
 
@@ -282,20 +239,3 @@ def noise_ruled_out(phases: Sequence[Phase], group_size: int, records: int, mu: 
     if len(declared) > 1:
         return f"; rules out noise of at least {round_up(times, 4)} times the declared noise"
     return f"; rules out noise multipliers >= {round_up(times * declared.pop(), 4)} at these rates and steps"
-
-
-def _rate(phases: Sequence[Phase], group_size: int, records: int, fpr: float, side: str) -> Interval:
-    direction = DIRECTIONS[side]
-    (interval,) = loss_intervals(phases, group_size, records, side, lambda loss: [loss.rero(fpr, direction=direction)])
-    return interval
-
-
-def _attained_mu(epsilon: float, delta: float, largest: float) -> float:
-    """The largest mu, up to ``largest``, whose delta at ``epsilon`` is certainly below the attained ``delta``."""
-    if not 0.0 < epsilon < math.inf:
-        return 0.0
-    low, high = 0.0, largest
-    while high - low > 1e-6 * largest:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if PrivacyLoss.gaussian(1.0 / middle).delta(epsilon).upper < delta else (low, middle)
-    return low

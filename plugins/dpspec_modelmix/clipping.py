@@ -167,8 +167,7 @@ class WrittenOut:
     def _rows(self, state: Tensor, indices: Tensor) -> Iterator[Tensor]:
         real = int(torch.searchsorted(indices, len(self._x)))
         chosen = send(indices[:real], self._x.device)
-        for named in self._model.gradients(state, self._x[chosen], self._y[chosen]):
-            yield self._model.layout.flatten(named, leading=1)
+        yield from self._model.gradients(state, self._x[chosen], self._y[chosen])
         if self._canaries is not None and real < len(indices):
             for chunk in torch.split(send(indices[real:] - len(self._x), state.device), CANARY_CHUNK):
                 yield self._canaries.gradients(chunk).to(state)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.accounting_oracle import Contour, two_step_delta
 
-from dpspec.accounting import Interval, Mixture, PrivacyLoss, gaussian, group_curve, solver
+from dpspec.accounting import Interval, Mixture, PrivacyLoss, gaussian, group_curve, refinement
 
 PRESENT, ABSENT = "present-first", "absent-first"
 DIRECTIONS = (PRESENT, ABSENT)
@@ -287,8 +287,8 @@ def test_deltas_share_compositions_and_keep_their_order() -> None:
 
 
 def test_where_the_grid_is_limited_the_interval_is_wider_not_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(solver, "NODES", 2000)
-    monkeypatch.setattr(solver, "CELLS", 200)
+    monkeypatch.setattr(refinement, "NODES", 2000)
+    monkeypatch.setattr(refinement, "CELLS", 200)
     for direction, value in ((PRESENT, 2.9552459109), (ABSENT, 2.3961206512)):
         interval = composed(Mixture.poisson(1, 0.01, 1.0), 2000, direction).epsilon(1e-6)
         assert interval.relative_width > 1e-4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpspec.accounting import Directions, Mixture, PrivacyLoss, solver
+from dpspec.accounting import Directions, Mixture, PrivacyLoss, refinement
 
 _SIDES: tuple[Directions, ...] = ("present-first", "absent-first", "both")
 
@@ -12,8 +12,8 @@ _SIDES: tuple[Directions, ...] = ("present-first", "absent-first", "both")
 @pytest.fixture(autouse=True)
 def short_grids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both losses are beyond grids of any length: what is said does not rest on how long they are, and takes less."""
-    monkeypatch.setattr(solver, "NODES", 1 << 18)
-    monkeypatch.setattr(solver, "CELLS", 1 << 15)
+    monkeypatch.setattr(refinement, "NODES", 1 << 18)
+    monkeypatch.setattr(refinement, "CELLS", 1 << 15)
 
 
 def test_an_enormous_epsilon_is_never_taken_for_zero() -> None:

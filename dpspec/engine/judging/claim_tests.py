@@ -45,10 +45,10 @@ class Family:
         self._adjusted = None
 
     def adjusted(self, hypothesis: Hypothesis) -> float | None:
-        from dpspec.stats import holm
+        from dpspec.stats.attacks import evidence_tests
 
         if self._adjusted is None:
-            adjusted = holm.adjust([*self._p_values.values(), *[1.0] * self.others])
+            adjusted = evidence_tests.holm([*self._p_values.values(), *[1.0] * self.others])
             self._adjusted = dict(zip(self._p_values, adjusted, strict=False))
         return self._adjusted.get(hypothesis)
 

@@ -1,4 +1,4 @@
-"""Black-box conversions of single-record guarantees to groups, as baselines.
+"""Black-box conversions of single-record guarantees to groups, as baselines of the table of epsilon by group size.
 
 A mechanism that is (e, delta_1(e))-DP for one record is (k e, s_k(e) delta_1(e))-DP for groups of k (Vadhan 2017, Lemma
 2.2), with either of two factors:
@@ -18,8 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from dpspec.accounting import DIRECTIONS, Pair, PrivacyLoss, inside, positive, whole
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec.accounting import DIRECTIONS, Mixture, Pair, PrivacyLoss, inside, positive, whole
+from dpspec_group import theory
+from dpspec_group.options import DEFAULT_DELTA
 from dpspec_group.printed.contour import Contour
+from dpspec_group.schemes import scheme_of
 
 #: ln delta_1 as a decreasing function of epsilon >= 0; -inf if delta_1 is 0.
 Profile: TypeAlias = Callable[[float], float]
@@ -52,7 +57,6 @@ class GroupEpsilon:
 
     @property
     def log10_delta(self) -> float:
-        """log10 of the delta of single records."""
         return self.log_delta / math.log(10.0)
 
     def __str__(self) -> str:
@@ -61,11 +65,6 @@ class GroupEpsilon:
 
 
 def log_factor(k: int, epsilon: float, factor: Factor) -> float:
-    """ln s_k(epsilon) for epsilon >= 0.
-
-    Raises:
-        ValueError: If an argument is invalid.
-    """
     whole("k", k, 1)
     if factor == "literal":
         return math.log(k) + k * epsilon
@@ -155,3 +154,47 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
     while found < high and function(found) > 0.0:
         found, step = min(found + step, high), 2.0 * step
     return found
+
+
+def size_series(spec: dps.Spec, records: int, findings: Sequence[dps.Finding]) -> dps.Series:
+    """Epsilon against the group size at the largest claimed delta, with the baselines."""
+    delta = kit.claimed_deltas(spec, 1, default=DEFAULT_DELTA)[-1]
+    direction = "both" if any(f.scope.direction == "both" for f in findings) else findings[0].scope.direction
+    at = {f.at["group_size"]: f.value for f in findings if f.at["delta"] == delta and f.scope.direction == direction}
+    sizes, one = sorted(at), at.get(1)
+    if not one and theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
+        one = math.inf
+    one = one or theory.worst_epsilons(spec.phases, 1, records, [delta], direction)[0].upper
+    columns: dict[str, list[dps.Json]] = {"group_size": [*sizes], "epsilon": [at[size] for size in sizes]}
+    for name in spec.mechanism.get("baselines", ()):
+        if not math.isfinite(one):
+            columns[name] = [math.inf] * len(sizes)
+        elif name == "linear":
+            columns[name] = [linear_reference(one, size) for size in sizes]
+        elif name == "full-batch":
+            # every member in every batch: the Gaussian pairs that dominate the steps (Ganesh 2024, Lemma 2.9)
+            composed = [theory.composed(spec.phases, size, records) for size in sizes]
+            pairs = [[(Mixture([p.dominating_effect], [1.0], 1.0), count) for p, count in each] for each in composed]
+            columns[name] = [PrivacyLoss(tuple(each)).epsilon(delta).upper for each in pairs]
+        else:
+            profile = example_profile(theory.composed(spec.phases, 1, records))
+            factor: Factor = "literal" if name == "vadhan-literal" else "sharp"
+            found = (group_epsilon_from_profile(profile, size, delta, factor) for size in sizes)
+            columns[name] = [conversion.epsilon for conversion in found]
+    if "linear" in columns:
+        columns["ratio"] = [
+            epsilon / linear if math.isfinite(epsilon) and math.isfinite(linear) and linear else None
+            for epsilon, linear in zip(columns["epsilon"], columns["linear"], strict=True)
+        ]
+    vadhan = ["Vadhan 2017, Lemma 2.2"] if any(name.startswith("vadhan") for name in columns) else []
+    return kit.series(
+        "epsilon-by-group-size",
+        f"Epsilon by group size at delta {delta:g}".replace("e-0", "e-"),
+        columns,
+        units={"group_size": "records"},
+        rigor="certified" if len(columns) == 2 else "approximate",
+        source="; ".join([*sorted({scheme_of(phase).source for phase in spec.phases}), *vadhan]),
+        x="group_size",
+        y=[name for name in columns if name not in ("group_size", "ratio")],
+        upper=[name for name in columns if name not in ("group_size", "linear", "ratio")],
+    )

@@ -43,11 +43,6 @@ class Contour:
 
     @classmethod
     def of(cls, phases: Sequence[tuple[Pair, int]], direction: Direction) -> Contour:
-        """The profile of ``phases`` in one direction.
-
-        Raises:
-            ValueError: If an argument is invalid.
-        """
         kept = []
         for pair, steps in phases:
             if not isinstance(pair, Mixture):
@@ -61,23 +56,18 @@ class Contour:
         eps = finite("epsilon", epsilon)
         if eps < 0.0:
             raise ValueError(f"epsilon must not be negative, got {epsilon!r}")
-        if eps not in self._known:
-            self._known[eps] = self._log_delta(eps)
-        return self._known[eps]
-
-    def _log_delta(self, epsilon: float) -> float:
-        if not self.phases:
+        # The largest loss absent-first is -ln P[no member in any batch].
+        largest = -math.fsum(
+            steps * (float(pair.log_probabilities[0]) if pair.sensitivities[0] == 0.0 else -math.inf)
+            for pair, steps in self.phases
+        )
+        if not self.phases or (self.direction == "absent-first" and eps >= largest):
             return -math.inf
         if sum(steps for _, steps in self.phases) == 1:
-            return float(self.phases[0][0].log_delta(epsilon, self.direction))
-        if self.direction == "absent-first" and epsilon >= self._largest_loss():
-            return -math.inf
-        return self._saddle(epsilon).log_delta(epsilon)
-
-    def _largest_loss(self) -> float:
-        """Largest loss in the absent-first direction: -ln P[no member in any batch]."""
-        zero = [pair.log_probabilities[0] if pair.sensitivities[0] == 0.0 else -math.inf for pair, _ in self.phases]
-        return -math.fsum(steps * float(log) for (_, steps), log in zip(self.phases, zero, strict=True))
+            return float(self.phases[0][0].log_delta(eps, self.direction))
+        if eps not in self._known:
+            self._known[eps] = self._saddle(eps).log_delta(eps)
+        return self._known[eps]
 
     def _saddle(self, epsilon: float) -> _Tables:
         """Tables near the tilt at which the tilted mean of the loss is epsilon + 1/s + 1/(1 + s).
@@ -113,16 +103,18 @@ class Contour:
             weights = np.exp(exponents[kept] - exponents.max())
             log_moment = float(exponents.max()) + math.log(weights.sum() * step / math.sqrt(2.0 * math.pi))
             signed = loss[kept] if self.direction == "present-first" else -loss[kept]
-            phases.append(_Phase(signed, weights / weights.sum(), log_moment, steps))
+            shares = weights / weights.sum()
+            phases.append(_Phase(signed, shares, float(shares @ signed), log_moment, steps))
         return _Tables(tilt, tuple(phases))
 
 
 @dataclass(frozen=True, eq=False)
 class _Phase:
-    """Losses of one step with tilted probabilities, ln E[e^(tilt loss)], and the number of steps."""
+    """Losses of one step with tilted probabilities and their mean, ln E[e^(tilt loss)], and the number of steps."""
 
     losses: Floats
     weights: Floats
+    mean: float
     log_moment: float
     steps: int
 
@@ -133,42 +125,29 @@ class _Tables:
     phases: tuple[_Phase, ...]
 
     @cached_property
-    def means(self) -> list[float]:
-        """The tilted mean loss of one step of each phase."""
-        return [float(phase.weights @ phase.losses) for phase in self.phases]
-
-    @cached_property
-    def mean(self) -> float:
-        """The tilted mean of the total loss."""
-        return math.fsum(phase.steps * mean for phase, mean in zip(self.phases, self.means, strict=True))
-
-    @cached_property
-    def spread(self) -> float:
-        """The tilted standard deviation of the total loss."""
-        squares = (
-            phase.steps * float(phase.weights @ np.square(phase.losses - mean))
-            for phase, mean in zip(self.phases, self.means, strict=True)
-        )
-        return math.sqrt(math.fsum(squares))
+    def moments(self) -> tuple[float, float]:
+        """The tilted mean and standard deviation of the total loss."""
+        mean = math.fsum(phase.steps * phase.mean for phase in self.phases)
+        squares = (phase.steps * float(phase.weights @ np.square(phase.losses - phase.mean)) for phase in self.phases)
+        return mean, math.sqrt(math.fsum(squares))
 
     def offset(self, epsilon: float) -> float:
         """Signed distance of the tilt from the saddle in standard deviations; negative if the tilt is too low."""
-        s = self.tilt
-        width = math.sqrt(self.spread**2 + s**-2 + (1.0 + s) ** -2)
-        return (self.mean - epsilon - 1.0 / s - 1.0 / (1.0 + s)) / width
+        s, (mean, spread) = self.tilt, self.moments
+        width = math.sqrt(spread**2 + s**-2 + (1.0 + s) ** -2)
+        return (mean - epsilon - 1.0 / s - 1.0 / (1.0 + s)) / width
 
     def log_delta(self, epsilon: float) -> float:
         """The integral, in units of e^-(tilt epsilon) M(tilt)."""
-        s = self.tilt
-        centred = [phase.losses - mean for phase, mean in zip(self.phases, self.means, strict=True)]
-        width = 2.0 * math.pi / (60.0 * self.spread + 40.0 / min(s, 1.0) + 40.0)
-        drift = self.mean - epsilon
+        s, (mean, spread) = self.tilt, self.moments
+        width = 2.0 * math.pi / (60.0 * spread + 40.0 / min(s, 1.0) + 40.0)
+        drift = mean - epsilon
         total = size = 0.0
         for start in range(0, _NODES, _BATCH):
             u = width * np.arange(start, start + _BATCH)
             value = np.exp(1j * u * drift) / ((s + 1j * u) * (s + 1.0 + 1j * u))
-            for phase, x in zip(self.phases, centred, strict=True):
-                value *= (np.exp(1j * np.outer(u, x)) @ phase.weights) ** phase.steps
+            for phase in self.phases:
+                value *= (np.exp(1j * np.outer(u, phase.losses - phase.mean)) @ phase.weights) ** phase.steps
             if start == 0:
                 value[0] *= 0.5
                 size = abs(value[0])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpspec.accounting import Mixture, PrivacyLoss, RandomAllocation, gaussian
-from dpspec.accounting.convex_sums import Law, add, sum_of
+from dpspec.accounting.convex_sums import Law, combine, sum_of
 from dpspec.accounting.numerics import DIRECTIONS, Direction, Floats
 
 
@@ -118,7 +118,7 @@ def test_pairs_of_a_law_with_itself_count_once_each(upper: bool) -> None:
     rng = np.random.default_rng(3)
     values, masses = np.sort(rng.lognormal(0.0, 1.0, 700)), rng.dirichlet(np.ones(700))
     law, equal = Law(values, masses, upper), Law(values.copy(), masses.copy(), upper)
-    one, other = add(law, law, 90, -40.0), add(law, equal, 90, -40.0)
+    one, other = combine(law, law, np.add, 90, -40.0), combine(law, equal, np.add, 90, -40.0)
     np.testing.assert_allclose(one.values, other.values, rtol=1e-12)
     np.testing.assert_allclose(one.masses, other.masses, rtol=1e-9)
     assert one.lost == pytest.approx(other.lost, rel=1e-9, abs=1e-30)
@@ -134,7 +134,7 @@ def test_a_thousand_steps_are_known_to_a_thousandth() -> None:
 
 def test_what_lies_beyond_the_last_point_is_lost_and_not_forgotten() -> None:
     law = Law(np.array([1.0, 1e6]), np.array([1.0 - 1e-9, 1e-9]), True)
-    found = add(law, law, 50, math.log(1e-2))
+    found = combine(law, law, np.add, 50, math.log(1e-2))
     mean = 2.0 * float(law.masses @ law.values)
     assert float(found.masses @ found.values) + found.lost >= mean
     assert float(found.masses.sum()) >= 1.0

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dpspec.accounting import Direction, Mixture, PrivacyLoss
-from dpspec.accounting.composition import Composition, compose
+from dpspec.accounting.composition import compose
 from dpspec.accounting.grid import Atoms
-from dpspec.accounting.rare_steps import UNSURE, SplitComposition, WorstComposition, split_rare_steps
+from dpspec.accounting.rare_steps import UNSURE, ComposedProfile, split_rare_steps
 from dpspec_group.printed.contour import Contour
 
 PRESENT = "present-first"
@@ -58,17 +58,19 @@ def test_one_rare_step_decides(epsilon: float) -> None:
     whole = compose([(step(), 30)], 3.0, epsilon, epsilon - 15.0, 1 << 14)
     value, error = whole.sum_at(epsilon)
     assert error > UNSURE * value
-    found = split_rare_steps(whole, [(step(), 30)], epsilon - 15.0, 1 << 14, truth)
+    split = split_rare_steps(whole, [(step(), 30)], epsilon - 15.0, 1 << 14, truth)
+    found = ComposedProfile((split,))
     assert found.log_lower(epsilon) <= truth <= found.log_upper(epsilon)
     assert whole.log_lower(epsilon) <= truth <= whole.log_upper(epsilon)
     assert found.log_upper(epsilon) - found.log_lower(epsilon) < 1e-6
-    assert isinstance(found, SplitComposition)
+    assert len(split[0]) == 2
     assert found.spacing == 0.5
 
 
 def test_infinite_losses_are_counted_once() -> None:
     phases = [(step(infinity=1e-12), 30)]
-    found = split_rare_steps(compose(phases, 3.0, 30.3, 20.0, 1 << 14), phases, 20.0, 1 << 14, math.log(3e-11))
+    whole = compose(phases, 3.0, 30.3, 20.0, 1 << 14)
+    found = ComposedProfile((split_rare_steps(whole, phases, 20.0, 1 << 14, math.log(3e-11)),))
     assert math.exp(found.log_upper(30.3)) == pytest.approx(3e-11, rel=1e-3)
     assert math.exp(found.log_finite(30.3)) < 1e-12
 
@@ -78,13 +80,13 @@ def test_what_a_tilt_resolves_is_left_whole() -> None:
     assert error <= UNSURE * value
     plain = [(Atoms(-0.5, 0.5, np.array([0, 1, 2]), BULK, 0.0, 0.0), 30)]
     whole = compose(plain, 30.0, 5.0, 0.0, 1 << 14)
-    assert isinstance(split_rare_steps(whole, plain, 0.0, 1 << 14, -9.0), Composition)
+    assert split_rare_steps(whole, plain, 0.0, 1 << 14, -9.0) == (((whole, 0.0),), -math.inf)
 
 
 def test_the_worse_of_two_is_the_larger() -> None:
     one = compose([(step(), 30)], 1.0, 3.0, -5.0, 1 << 14)
     two = compose([(step(), 20)], 1.0, 3.0, -5.0, 1 << 14)
-    both = WorstComposition((one, two))
+    both = ComposedProfile(tuple((((each, 0.0),), -math.inf) for each in (one, two)))
     assert both.log_upper(3.0) == max(one.log_upper(3.0), two.log_upper(3.0))
     assert both.log_lower(3.0) == max(one.log_lower(3.0), two.log_lower(3.0))
     assert both.spacing == 0.5

@@ -13,7 +13,7 @@ from dpspec.accounting import DIRECTIONS, Interval, Laplace, Mixture, PrivacyLos
 from dpspec.accounting.composition import Cumulants
 from dpspec.accounting.grid import Pair
 from dpspec.accounting.numerics import Direction
-from dpspec.accounting.solver import GridRefinement, truncate_phases
+from dpspec.accounting.refinement import GridRefinement, truncate_phases
 
 DELTAS = [0.3, 0.03, 1e-3, 1e-5, 1e-8, 1e-12]
 

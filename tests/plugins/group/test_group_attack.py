@@ -14,6 +14,7 @@ from dpspec.contract import Check, Evidence, Finding, FrozenMap, Spec, TrainingJ
 from dpspec.contract.canonical import canonical_json
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
+from dpspec.kit import coins_by_size
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.stats.attacks import evidence_tests, gaussian_fit, one_run_curve
@@ -166,9 +167,9 @@ def test_what_is_told_is_the_order_of_the_coins(tmp_path: Path) -> None:
     told = attack._outcomes(plan, np.full(6, 2), np.array([int(c) for c in coins]), np.array(scores))
     assert told == [[2, "001111"]]
     trial = Trial(index=0, evidence=FrozenMap({"outcomes": told, "records": 10}))
-    assert evidence.one_run_coins(replace(plan, share=6), trial) == {2: "001111"}
+    assert coins_by_size(trial, {2: plan.tested(6)}) == {2: "001111"}
     with pytest.raises(ValueError, match="coins must be 7"):
-        evidence.one_run_coins(replace(plan, share=7), trial)
+        coins_by_size(trial, {2: plan.tested(7)})
 
 
 def test_equal_scores_are_ordered_without_looking_at_coins(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_a_step_of_each_block_is_a_set_like_any_other() -> None:
 
 def test_blocks_share_all_steps() -> None:
     for steps, batches, blocks in ((10, 3, [(3, 2), (4, 1)]), (10, 5, [(2, 5)]), (10, 6, [(1, 2), (2, 4)])):
-        found = theory.composed(phase_of(steps, batches, 2.0, 7), 2, 100)
+        found = theory.composed([phase_of(steps, batches, 2.0, 7)], 2, 100)
         assert [(getattr(pair, "steps", 0), count) for pair, count in found] == [(m, 14 * n) for m, n in blocks]
 
 

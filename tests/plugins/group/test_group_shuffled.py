@@ -155,7 +155,7 @@ def test_no_order_leaks_more(epsilon: float, sigma: float) -> None:
         return total
 
     for k, others in ((1, (0.0, 0.0, 0.0)), (1, (-1.0, 1.0, 0.3)), (2, (0.0, 0.0)), (2, (1.0, -0.5))):
-        ((pair, count),) = theory.composed(phase, k, 4)
+        ((pair, count),) = theory.composed([phase], k, 4)
         assert count == 1
         most = math.exp(pair.log_delta_bounds(epsilon, "present-first")[1])  # type: ignore[index]
         present, absent = density((*[1.0] * k, *others)), density((*[0.0] * k, *others))

@@ -1,0 +1,360 @@
+"""Intervals of answers about a composition, narrowed by grids from coarse to fine.
+
+Both discretizations together are wrong by about T d^2 (1 + s) / 3 in epsilon, s = -d ln delta / d epsilon. Stages
+request widths of 1e-2, 1e-3, ... in turn (from 1e-3 on if grids are short, and 1e-2 after it if that missed), for any
+width requested, and each stage's interval is intersected with the earlier ones. So a finer width of the same questions
+can only give an interval inside the coarser one. A stage that would need a longer grid than allowed uses the longest
+one and is the last.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dpspec.accounting.composition import Cumulants, SaddlePoint, compose
+from dpspec.accounting.grid import WIDEST, Atoms, Pair, TooLongError, TruncatedPair
+from dpspec.accounting.numerics import EPS, Direction, Interval, crossing
+from dpspec.accounting.profiles import TESTS, LogProfile, Question, bound_test
+from dpspec.accounting.rare_steps import UNSURE, ComposedProfile, split_rare_steps
+
+#: The largest number of cells of one step, and of nodes of a transform: a few hundred megabytes.
+CELLS, NODES = 1 << 19, 6 << 20
+
+#: An epsilon below this counts as this if widths are compared with it.
+TINY = 1e-7
+
+#: d^2 over the error in epsilon, times T (1 + s).
+_LAW = 3.0
+
+#: The first relative width of a stage, and the finest.
+_COARSEST, _FINEST = 0.8e-2, 1e-9
+
+#: If ``_DEVIATIONS`` tilted stds take at most ``_SHORT`` nodes, the second stage costs about as much as the first.
+_DEVIATIONS, _SHORT = 16.0, 1 << 16
+
+#: Stages in a row that may narrow nothing; more if outcomes of a period may miss a grid's nodes.
+_IDLE, _IDLE_PERIODIC = 2, 3
+
+#: ln of the smallest double: no delta is below it.
+_DEEPEST = -760.0
+
+#: In logarithms, the minimum by which a delta without a lower bound is assumed smaller at the next try.
+_DEEPER = 20.0
+
+#: A tilt for a place this number of reaches away is chosen again.
+_OFF = 0.5
+
+#: An epsilon known no better than this share of the reach needs another tilt.
+_POOR = 0.1
+
+#: The precision of an epsilon read from a composition, as a share of the grid's width.
+_READ = 1e-2
+
+#: A stage missed if an interval is this number of times as wide as requested.
+_MISSED = 1.25
+
+#: The neighborhood of a composition that is searched for answers, in reaches, and its number of points.
+_SCAN, _POINTS = 8.0, 33
+
+#: ln of the share of delta in the cut tails at the first stage.
+_FIRST_SHARE = math.log(1e-6)
+
+#: The smallest slope of ln delta that counts.
+_FLAT = 1e-6
+
+#: Share of a power's width for the discretization: chords take the rest.
+_CHORDS = 0.3
+
+
+@dataclass
+class PendingAnswer:
+    """A question, the estimated place of its answer, and the interval that certainly contains it.
+
+    Attributes:
+        saddle: the estimate, which follows the certified profile.
+        log_delta: ln of the contribution of finite losses to the delta in question.
+        enough: an answer certainly no larger than this is not narrowed further.
+    """
+
+    question: Question
+    saddle: SaddlePoint
+    answer: Interval
+    log_delta: float
+    enough: float = -math.inf
+
+    @property
+    def is_needless(self) -> bool:
+        """Whether the answer is certainly no larger than ``enough``."""
+        return self.answer.upper <= self.enough
+
+    def is_within(self, width: float) -> bool:
+        """Whether the interval has at most this relative ``width``, or is needless."""
+        smallest = TINY if self.question.kind == "epsilon" else 0.0
+        return self.is_needless or self.answer.width <= width * max(self.answer.upper, smallest)
+
+    def tolerance(self, width: float) -> float:
+        """The error in epsilon for a relative ``width`` of the answer."""
+        kind = self.question.kind
+        if kind == "epsilon":
+            return width * max(self.saddle.epsilon, TINY)
+        if kind == "delta":
+            return width / self.saddle.tilt
+        # power = delta + level e^epsilon, and the second term is tilt * delta
+        return width * _CHORDS * ((1.0 + self.saddle.tilt) / self.saddle.tilt if kind == "power" else 1.0)
+
+    def locate(self, above: ComposedProfile) -> None:
+        """Move the estimate to the answer, and to the slope of the profile there."""
+        low, high = self.answer.lower, self.answer.upper
+        if self.question.kind == "delta":
+            self.log_delta = math.log(low) if low > 0.0 else self.log_delta - max(_DEEPER, 0.4 * abs(self.log_delta))
+        elif self.question.kind in TESTS:
+            epsilon, step = self.saddle.epsilon, max(2.0 * above.spacing, 1e-3 * self.saddle.spread)
+            log_delta = above.log_finite(epsilon)
+            tilt = (above.log_finite(epsilon - step) - above.log_finite(epsilon + step)) / (2.0 * step)
+            if math.isfinite(log_delta) and _FLAT < tilt < math.inf:
+                self.saddle, self.log_delta = replace(self.saddle, tilt=tilt, log_delta=log_delta), log_delta
+        elif 0.0 < low <= high < math.inf:
+            middle = 0.5 * (low + high)
+            step = max(2.0 * above.spacing, 1e-3 * middle)
+            fall = above.log_finite(max(0.0, middle - step)) - above.log_finite(middle + step)
+            slope = fall / (min(middle, step) + step)
+            if math.isfinite(slope) and slope > 0.0:
+                self.saddle = replace(self.saddle, epsilon=middle, tilt=slope)
+
+
+class GridRefinement:
+    """Questions about one composition that share a tilt, and the stages that narrow their intervals.
+
+    Given two directions, questions are about the worse of their profiles at each epsilon.
+    """
+
+    def __init__(
+        self, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], items: Sequence[PendingAnswer]
+    ) -> None:
+        self._phases, self._sides, self.items = phases, sides, items
+        self._steps, most, self._period = 0, 0, 0.0
+        for side in self._truncated(_FIRST_SHARE):
+            self._steps = 0
+            for part, steps in side:
+                self._steps += steps
+                if (period := part.period or 0.0) > 0.0 and (steps, period) > (most, self._period):
+                    most, self._period = steps, period  # of the phase with most steps
+        positions = [item.saddle.epsilon for item in items]
+        self._centre(0.5 * (min(positions) + max(positions)))
+        self._next: float | None = None
+        self._last = False
+
+    def part(self, items: Sequence[PendingAnswer]) -> GridRefinement:
+        """Some of the questions with a separate tilt, from the next stage on if the last one served them."""
+        part = GridRefinement(self._phases, self._sides, items)
+        if self._next is not None and part.is_within(_MISSED * 10.0 * self._next):
+            part._next = self._next
+        return part
+
+    def is_within(self, width: float) -> bool:
+        """Whether every interval is within ``width``."""
+        return all(item.is_within(width) for item in self.items)
+
+    def begin(self) -> None:
+        """The first stage, and a coarse one if that missed, for any width requested."""
+        stage, centre = _COARSEST, self._saddle.epsilon
+        if min(item.enough for item in self.items) == -math.inf:
+            # Answers that need only be no larger than others mostly are after a coarse stage. Others start finer if
+            # the grid is short.
+            finer = 0.1 * _COARSEST
+            if _DEVIATIONS * self._saddle.spread <= _SHORT * self._needs(finer)[0]:
+                stage = finer
+        done = False
+        # Repeat the stage until each delta has a lower bound.
+        while not self._last and any(
+            item.question.kind == "delta"
+            and item.answer.lower == 0.0
+            and item.log_delta > _DEEPEST
+            and not item.is_needless
+            for item in self.items
+        ):
+            self._stage(stage)
+            done = True
+        if not self._last:
+            if not (done and self.is_within(stage)):
+                self._stage(stage)
+            if stage < _COARSEST and not self.is_within(_MISSED * stage):
+                self._centre(centre)
+                last = self._last
+                self._stage(_COARSEST)  # a short grid: outcomes that missed its nodes may be on a coarser one's
+                self._last = last
+        self._next = 0.1 * stage
+
+    def refine(self, width: float) -> None:
+        """Refine until every interval is within ``width``, the longest grid has been used, or nothing helps."""
+        if self._next is None:
+            self.begin()
+        idle, stage = 0, self._next or _COARSEST
+        while not (self._last or self.is_within(width)):
+            if stage <= _FINEST or idle >= (_IDLE_PERIODIC if self._period else _IDLE):
+                break
+            narrower = self._stage(stage)
+            stage, idle = 0.1 * stage, 0 if narrower else idle + 1
+        self._next = stage
+
+    def _truncated(self, log_share: float) -> list[list[tuple[TruncatedPair, int]]]:
+        """Per direction, the steps without a share of the smallest delta, with the estimates from them."""
+        smallest = min(item.log_delta for item in self.items)
+        truncated = [truncate_phases(self._phases, side, smallest, log_share) for side in self._sides]
+        # The remaining tail decides the best tilt: it grows heavier as less is cut.
+        self._cumulants = [Cumulants(side) for side in truncated]
+        return truncated
+
+    def _centre(self, epsilon: float) -> None:
+        """Tilt to ``epsilon``, in the direction of the larger delta."""
+        saddles = [cumulants.find(epsilon=epsilon) for cumulants in self._cumulants]
+        self._saddle = max(saddles, key=lambda saddle: saddle.log_delta)
+
+    def _needs(self, width: float) -> tuple[float, float]:
+        """The spacing and the share of delta in cut tails for errors of about ``width``.
+
+        The spacing is by the law, or by the spacing itself if its error is smaller.
+        """
+        spacing, share = math.inf, 1e-3
+        for item in [item for item in self.items if not item.is_needless] or self.items:
+            error = item.tolerance(width)
+            law = math.sqrt(_LAW * error / (self._steps * (1.0 + item.saddle.tilt)))
+            spacing = min(spacing, max(law, error / (3.0 * self._steps)))
+            share = min(share, 1e-2 * width * item.saddle.tilt * item.tolerance(1.0))
+        return spacing, max(share, 1e-14)
+
+    def _stage(self, width: float) -> bool:
+        """Narrow by one grid, and mark the longest allowed grid as the last; returns whether an interval narrowed."""
+        before = [item.answer.width for item in self.items]
+        wanted, share = self._needs(width)
+        truncated = self._truncated(math.log(share))
+        self._centre(self._saddle.epsilon)
+        wanted, period, self._last = min(0.2 * WIDEST, wanted), self._period, False
+        while wanted < WIDEST:
+            spacing = period / math.ceil(period / wanted) if period else wanted
+            try:
+                self._grid(truncated, spacing, _READ * width)
+                break
+            except TooLongError as error:
+                if spacing < 0.5 * wanted:  # a period that no grid can have: its outcomes are between nodes
+                    period = 0.0
+                    continue
+                wanted, self._last = 1.02 * max(error.factor * spacing, wanted), True
+        else:
+            self._last = True  # losses in the millions per step: bounds without a grid remain
+        return any(item.answer.width < 0.9 * width for item, width in zip(self.items, before, strict=True))
+
+    def _grid(self, truncated: Sequence[Sequence[tuple[TruncatedPair, int]]], spacing: float, within: float) -> None:
+        """Intersect each interval with its bounds from a grid; epsilons are read to a relative ``within``."""
+        tilts = sorted({self._saddle.tilt, *(item.saddle.tilt for item in self.items)})
+        # One step may decide the answer: no cell may be wider than the error of a single step allows.
+        widest = 0.5 * math.sqrt(self._steps)
+        uppers: list[list[tuple[Atoms, int]]] = []
+        lowers: list[list[tuple[Atoms, int]]] = []
+        for side in truncated:
+            uppers.append([])
+            lowers.append([])
+            for part, steps in side:
+                above, below = part.atoms(spacing, tilts, widest, CELLS)
+                uppers[-1].append((above, steps))
+                lowers[-1].append((below, steps))
+        for _ in range(5):
+            # The distance from the centre over which the composition keeps its precision.
+            reach = self._saddle.spread + 1.0 / self._saddle.tilt
+            scan = max(reach, 8.0 * spacing)
+            upper, lower = self._profile(uppers, spacing, scan), self._profile(lowers, spacing, scan)
+            points = self._saddle.epsilon + scan * np.linspace(-_SCAN, _SCAN, _POINTS)
+            grid = [0.0, *points[points > 0.0].tolist()]
+            upper_at, lower_at = functools.cache(upper.log_upper), functools.cache(lower.log_lower)
+            places, is_poor = [], False
+            for item in self.items:
+                found = _read(item, upper_at, lower_at, grid, scan, within)
+                item.answer = item.answer.intersect(found)
+                item.locate(upper)
+                if item.is_needless:
+                    continue
+                if item.question.kind in TESTS:
+                    places.append(item.saddle.epsilon)
+                elif item.question.kind == "epsilon":
+                    ends = np.array([item.answer.lower, item.answer.upper])
+                    places += ends[(ends > 0.0) & (ends < math.inf)].tolist()
+                if item.question.kind == "epsilon" or found.lower == 0.0:
+                    is_poor |= found.lower == 0.0 < found.upper or found.width > _POOR * reach
+            # Move the tilt to the answers, if it was chosen badly.
+            if not places:
+                return
+            middle = 0.5 * (min(places) + max(places))
+            if abs(middle - self._saddle.epsilon) <= (0.01 if is_poor else _OFF) * reach:
+                return
+            self._centre(middle)
+
+    def _profile(self, sides: Sequence[Sequence[tuple[Atoms, int]]], spacing: float, scan: float) -> ComposedProfile:
+        """The composed profile around the saddle point, the worse of the directions."""
+        # A steeper tilt than the grid resolves would pick out its last nodes.
+        tilt, centre = min(self._saddle.tilt, 1.0 / spacing), self._saddle.epsilon
+        floor, members = centre - 1.1 * _SCAN * scan, []
+        for side in sides:
+            composed = compose(side, tilt, centre, floor, NODES)
+            value, error = composed.sum_at(centre)
+            if error > UNSURE * value:
+                log_delta = min(item.log_delta for item in self.items)
+                members.append(split_rare_steps(composed, side, floor, NODES, log_delta))
+            else:
+                members.append((((composed, 0.0),), -math.inf))
+        return ComposedProfile(tuple(members))
+
+
+def truncate_phases(
+    phases: Sequence[tuple[Pair, int]], direction: Direction, log_delta: float, log_share: float
+) -> list[tuple[TruncatedPair, int]]:
+    """Each phase's step, with its steps, without a share e^``log_share`` of delta over all steps."""
+    log_far = log_share - math.log(sum(count for _, count in phases))
+    return [(pair.truncate(direction, log_far + min(log_delta, 0.0), log_far), count) for pair, count in phases]
+
+
+def _read(
+    item: PendingAnswer,
+    upper_at: LogProfile,
+    lower_at: LogProfile,
+    grid: Sequence[float],
+    reach: float,
+    within: float,
+) -> Interval:
+    """The interval from bounds of ln delta; an epsilon is searched between the points of ``grid``."""
+    value, saddle = item.question.value, item.saddle
+    if item.question.kind in TESTS:
+        interval, epsilon = bound_test(item.question, lower_at, upper_at, saddle.epsilon, reach)
+        item.saddle = replace(saddle, epsilon=epsilon)
+        return interval
+    if item.question.kind == "delta":
+        low = math.exp(min(0.0, lower_at(value))) * (1.0 - 4.0 * EPS)
+        high = math.exp(upper_at(value)) * (1.0 + 4.0 * EPS) + 5e-324
+        return Interval(low, min(1.0, high))
+    rounding = 4.0 * EPS * abs(value)
+
+    def above(epsilon: float) -> float:
+        """Not negative if the epsilon is certainly at most this one."""
+        return value - rounding - upper_at(epsilon)
+
+    def below(epsilon: float) -> float:
+        """Not negative if the epsilon is certainly at least this one."""
+        return lower_at(epsilon) - (value + rounding)
+
+    if item.enough > 0.0 and above(item.enough) >= 0.0:
+        return Interval(0.0, item.enough)
+    low, high, last = 0.0, math.inf, len(grid) - 1
+    for i in range(last, -1, -1):
+        if below(grid[i]) >= 0.0:
+            low = crossing(below, grid[i], grid[min(i + 1, last)], within=within * grid[i])[0]
+            break
+    for i in range(last + 1):
+        if above(grid[i]) >= 0.0:
+            under = grid[max(0, i - 1)]
+            high = crossing(above, grid[i], under, within=within * under)[0]
+            break
+    return Interval(low, high)
