@@ -64,12 +64,10 @@ def _root(
 
 @functools.cache
 def _commands() -> Callable[..., object]:
-    """The commands, which typer builds once per process."""
     return typer.main.get_command(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code; ``arguments`` default to ``sys.argv``."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     tolerate_any_character()
     with results_apart():

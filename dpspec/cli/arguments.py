@@ -20,19 +20,15 @@ if TYPE_CHECKING:
     from dpspec.language.load import Loaded
 
 SpecFiles: TypeAlias = Annotated[
-    list[Path], typer.Argument(metavar="SPEC", help="Spec files (YAML), or folders of specs.", show_default=False)
+    list[Path], typer.Argument(metavar="SPEC", help="Spec files (YAML), or folders of specs.")
 ]
 
 ResultFiles: TypeAlias = Annotated[
     list[Path],
-    typer.Argument(
-        metavar="RESULT", help="Results (JSON or HTML); several are joined to a report.", show_default=False
-    ),
+    typer.Argument(metavar="RESULT", help="Results (JSON or HTML); several are joined to a report."),
 ]
 
-ResultFile: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="RESULT", help="A result: JSON, or a report in HTML.", show_default=False)
-]
+ResultFile: TypeAlias = Annotated[Path, typer.Argument(metavar="RESULT", help="A result: JSON, or a report in HTML.")]
 
 Overrides: TypeAlias = Annotated[
     list[str],
@@ -40,7 +36,6 @@ Overrides: TypeAlias = Annotated[
         "--set",
         metavar="PATH=VALUE",
         help="Override one value of every spec, e.g. mechanism.steps=100 or claims.family.epsilon=40; repeatable.",
-        show_default=False,
     ),
 ]
 
@@ -60,7 +55,6 @@ StoreKey: TypeAlias = Annotated[
         "--store-key",
         metavar="FILE",
         help="Seal trials with the secret in a file of at least 32 bytes, and accept sealed trials only.",
-        show_default=False,
     ),
 ]
 
@@ -88,11 +82,7 @@ _NAMED = 3
 
 @contextmanager
 def loaded_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]) -> Iterator[Loaded]:
-    """Provide the specs of files and folders, at least one.
-
-    Diagnostics of loading and of the body go to stderr with their source lines. Errors end the command with their exit
-    code.
-    """
+    """At least one spec. Diagnostics of loading and of the body go to stderr; errors end the command."""
     from dpspec.language.load import load_specs
 
     loaded = load_specs(paths, catalog, overrides)
@@ -113,7 +103,6 @@ def loaded_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[st
 
 
 def report_skipped_files(loaded: Loaded) -> None:
-    """Report the YAML files of a folder that are not specs."""
     if not loaded.others:
         return
     named = ", ".join(plain(str(path)) for path in loaded.others[:_NAMED])
@@ -121,14 +110,7 @@ def report_skipped_files(loaded: Loaded) -> None:
     note(f"skipped (not spec files: no key 'dpspec' at the top level): {named}{more}")
 
 
-def stop_at_errors(diagnostics: Sequence[Diagnostic]) -> None:
-    """Raise ``SpecError`` with all diagnostics if one is an error."""
-    if any(diagnostic.severity == "error" for diagnostic in diagnostics):
-        raise SpecError(diagnostics)
-
-
 def show(diagnostics: Sequence[Diagnostic], sources: Mapping[str, str]) -> None:
-    """Print diagnostics on stderr."""
     from dpspec.language.diagnostics import render
 
     note(render(diagnostics, color=wants_color(sys.stderr), sources=sources))

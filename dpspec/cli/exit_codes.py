@@ -25,54 +25,41 @@ from dpspec.text import plain_lines
 TRACKER = "the dpspec issue tracker"
 
 
-def bug_report(error: BaseException, arguments: Sequence[str]) -> str:
-    """Return a bug report in Markdown."""
+def leave_report(error: BaseException, arguments: Sequence[str]) -> tuple[str, ExitCode]:
+    """Return a text for stderr, with the report if no file can be written."""
+    from dpspec.registry.foreign_code import one_line
+    from dpspec.registry.loader import raised_by
     from dpspec.stores.storage import shown
     from dpspec.text import harmless
     from dpspec.version import VERSION
 
-    lines = [
-        "# dpspec: unexpected error",
-        "",
-        f"- dpspec: {VERSION}",
-        f"- python: {platform.python_implementation()} {platform.python_version()}",
-        f"- platform: {platform.platform()}",
-        f"- command: `{shlex.join(['dpspec', *map(shown, arguments)])}`",
-        "",
-        "```",
-        harmless("".join(traceback.format_exception(error)).rstrip()),
-        "```",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def leave_report(error: BaseException, arguments: Sequence[str]) -> tuple[str, ExitCode]:
-    """Write a bug report to a file; return a text for stderr and the exit code.
-
-    If no file can be written, the text contains the report.
-    """
-    from dpspec.registry.foreign_code import one_line
-    from dpspec.registry.loader import raised_by
-
-    report = bug_report(error, arguments)
+    report = "\n".join(
+        [
+            "# dpspec: unexpected error",
+            "",
+            f"- dpspec: {VERSION}",
+            f"- python: {platform.python_implementation()} {platform.python_version()}",
+            f"- platform: {platform.platform()}",
+            f"- command: `{shlex.join(['dpspec', *map(shown, arguments)])}`",
+            "",
+            "```",
+            harmless("".join(traceback.format_exception(error)).rstrip()),
+            "```",
+            "",
+        ]
+    )
     summary = one_line("".join(traceback.format_exception_only(error)).strip().partition("\n")[0])
     plugin = raised_by(error)
     code = ExitCode.PLUGIN if plugin else ExitCode.BUG
     message = f"error: this is a bug in {f'plugin {plugin}' if plugin else 'dpspec'}: {summary}"
     try:
-        place = _write(report)
+        handle, place = tempfile.mkstemp(prefix="dpspec-bug-", suffix=".md")
+        with os.fdopen(handle, "w", encoding=sys.getfilesystemencoding(), errors="backslashreplace") as out:
+            out.write(report)
     except OSError:
         return f"{message}\n\n{report}", code
     readers = f"the authors of {plugin}" if plugin else TRACKER
-    return f"{message}\nA report is in {place}: please review it and send it to {readers}.", code
-
-
-def _write(report: str) -> Path:
-    handle, name = tempfile.mkstemp(prefix="dpspec-bug-", suffix=".md")
-    with os.fdopen(handle, "w", encoding=sys.getfilesystemencoding(), errors="backslashreplace") as out:
-        out.write(report)
-    return Path(name)
+    return f"{message}\nA report is in {Path(place)}: please review it and send it to {readers}.", code
 
 
 #: Errors of permissions and of a full disk.
@@ -80,7 +67,7 @@ _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errn
 
 
 def run_to_exit_code(command: Callable[[], object], arguments: Sequence[str]) -> int:
-    """Run a command and return its exit code; an unexpected exception is a bug (70)."""
+    """An unexpected exception is a bug (70)."""
     try:
         code = _outcome(command, arguments)
     except KeyboardInterrupt:
@@ -93,7 +80,12 @@ def run_to_exit_code(command: Callable[[], object], arguments: Sequence[str]) ->
 
 def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
     try:
-        answer = _run_interruptible(command)
+        try:
+            answer = command()
+        except BaseException as error:
+            if interrupt.heard():  # after Ctrl-C any exception is an interruption
+                raise KeyboardInterrupt from error
+            raise
     except (SpecError, PluginError) as error:
         tell(error)
         return error.exit_code
@@ -111,7 +103,9 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
             return ExitCode.OK
         return _report_bug(end, arguments)
     except OSError as error:
-        if _is_adrift():
+        try:
+            os.getcwd()
+        except OSError:
             note("error: the working directory is gone: change to one that exists")
             return ExitCode.USAGE
         if error.errno not in _REFUSED:
@@ -122,31 +116,24 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
-        return _report_out_of_memory(error)
+        note(
+            f"error: out of memory: {_said(error).splitlines()[0]}\n"
+            "Finished trials are stored: run the same command again to resume. Fewer --workers, another --device or a "
+            "smaller model need less."
+        )
+        return ExitCode.INCOMPLETE
     if answer == ExitCode.INTERRUPTED:
         return _interrupted()
     return answer if isinstance(answer, int) else ExitCode.OK
 
 
-def _run_interruptible(command: Callable[[], object]) -> object:
-    """Run a command; after Ctrl-C any exception is an interruption."""
-    try:
-        return command()
-    except BaseException as error:
-        if interrupt.heard():
-            raise KeyboardInterrupt from error
-        raise
-
-
 def _report_bug(error: BaseException, arguments: Sequence[str]) -> ExitCode:
-    """Print a bug report."""
     text, code = leave_report(error, arguments)
     note(text)
     return code
 
 
 def tell(error: SpecError | PluginError) -> None:
-    """Print the diagnostics of an error on stderr, or its text without diagnostics."""
     if not error.diagnostics:
         note(f"error: {_said(error)}")
         return
@@ -160,40 +147,17 @@ def _interrupted() -> int:
     return ExitCode.INTERRUPTED
 
 
-def _is_adrift() -> bool:
-    """Whether the working directory was deleted."""
-    try:
-        os.getcwd()
-    except OSError:
-        return True
-    return False
-
-
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether the machine or a GPU lacks memory."""
-    if isinstance(error, MemoryError):
-        return True
-    if "torch" not in sys.modules:
-        return False
+    if isinstance(error, MemoryError) or "torch" not in sys.modules:
+        return isinstance(error, MemoryError)
     from dpspec.training.gradients.memory import ran_out
 
     return ran_out(error)
 
 
-def _report_out_of_memory(error: Exception) -> ExitCode:
-    said = _said(error).splitlines()[0]
-    note(
-        f"error: out of memory: {said}\n"
-        "Finished trials are stored: run the same command again to resume. Fewer --workers, another --device or a "
-        "smaller model need less."
-    )
-    return ExitCode.INCOMPLETE
-
-
 def _show_usage(error: typer.TyperException) -> None:
-    """The error of a command line and its usage; a group without a command shows its help."""
     text = error.format_message()
-    if text.startswith("Usage: "):
+    if text.startswith("Usage: "):  # a group without a command shows its help
         note(text)
         return
     note(f"error: {_said(UsageError(text))}")
@@ -203,5 +167,4 @@ def _show_usage(error: typer.TyperException) -> None:
 
 
 def _said(error: Exception) -> str:
-    """An error's text, escaped; its type if it has no text."""
     return plain_lines(str(error)) or type(error).__name__

@@ -24,7 +24,6 @@ _heard = False
 
 
 def listen() -> None:
-    """Install the handler, which records Ctrl-C and raises ``KeyboardInterrupt``."""
     global _heard
     _heard = False
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -33,12 +32,11 @@ def listen() -> None:
 
 
 def heard() -> bool:
-    """Return whether Ctrl-C was pressed since :func:`listen`."""
     return _heard
 
 
 def leave() -> None:
-    """Restore the default handler: Ctrl-C then ends the process immediately, also with 130 in a shell."""
+    """The default handler ends the process immediately, also with 130 in a shell."""
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -50,16 +48,16 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def _swallowed(lost: Any) -> None:
-    """Handle an exception that Python cannot raise: send Ctrl-C again, print others."""
+    """Send Ctrl-C again, print others."""
+
+    def press_again(main: int) -> None:
+        time.sleep(0.01)  # until the clean-up is over
+        if hasattr(signal, "pthread_kill"):  # also ends a blocking call
+            signal.pthread_kill(main, signal.SIGINT)
+        else:
+            _thread.interrupt_main()
+
     if _heard and isinstance(lost.exc_value, KeyboardInterrupt):
-        _thread.start_new_thread(_press_again, (_thread.get_ident(),))
+        _thread.start_new_thread(press_again, (_thread.get_ident(),))
     else:
         sys.__unraisablehook__(lost)
-
-
-def _press_again(main: int) -> None:
-    time.sleep(0.01)  # until the clean-up is over
-    if hasattr(signal, "pthread_kill"):  # also ends a blocking call
-        signal.pthread_kill(main, signal.SIGINT)
-    else:
-        _thread.interrupt_main()

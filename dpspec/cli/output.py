@@ -27,18 +27,17 @@ _results: IO[str] | None = None
 
 
 def emit(text: str, *, commands: bool = False) -> None:
-    """Write a result to stdout, with a line end; ``commands`` keeps commands to runners of continuous integration."""
+    """Write to stdout; ``commands`` keeps commands to runners of continuous integration."""
     stream = results()
     _write(stream, "stdout", harmless(text, styled=wants_color(stream), commands=commands))
 
 
 def note(text: str) -> None:
-    """Write a remark to stderr, with a line end."""
+    """Write to stderr."""
     _write(sys.stderr, "stderr", harmless(text, styled=wants_color(sys.stderr)))
 
 
 def results() -> IO[str]:
-    """Return the stream of results."""
     return sys.stdout if _results is None else _results
 
 
@@ -49,11 +48,7 @@ def results_apart() -> Iterator[None]:
     before, outer = sys.stdout, _results
     _results = _moved(before)
     sys.stdout = _results
-
-    def divert() -> None:
-        sys.stdout = sys.stderr
-
-    foreign_code.before_first(divert)
+    foreign_code.before_first(lambda: setattr(sys, "stdout", sys.stderr))
     try:
         yield
     finally:
@@ -81,7 +76,6 @@ def _moved(stream: IO[str]) -> IO[str]:
 
 
 def page_width() -> int:
-    """Return the number of columns of a page on stdout."""
     columns = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns
     if _results is not None and not os.environ.get("COLUMNS"):
         try:
@@ -92,14 +86,14 @@ def page_width() -> int:
 
 
 def wants_color(stream: IO[str]) -> bool:
-    """Return whether a stream is a terminal with colors (https://no-color.org)."""
+    """See https://no-color.org."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return stream.isatty()
 
 
 def tolerate_any_character() -> None:
-    """Let streams escape characters that they cannot encode, and closed streams accept all text."""
+    """Closed streams accept all text."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the shell's >&-
             silence(name)
@@ -109,7 +103,6 @@ def tolerate_any_character() -> None:
 
 
 def flush() -> None:
-    """Flush both streams; ignore closed pipes."""
     for name, stream in (("stdout", results()), ("stderr", sys.stderr)):
         try:
             stream.flush()
@@ -118,7 +111,7 @@ def flush() -> None:
 
 
 def silence(name: str) -> None:
-    """Point ``stdout`` or ``stderr`` and its descriptor to the null device, so that the exit is silent."""
+    """Point a stream and its descriptor to the null device, so that the exit is silent."""
     global _results
     nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - it replaces the stream until the end
     try:

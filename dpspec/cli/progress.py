@@ -39,13 +39,7 @@ _LEAST = 1.0
 
 
 class Progress:
-    """A listener for events, and a context manager that shows them.
-
-    Args:
-        stream: The output, usually stderr.
-        quiet: Whether to show notices only, such as a lost worker.
-        clock: Returns the time in seconds.
-    """
+    """A listener for events; a context manager that shows them. ``quiet`` shows notices only, such as a lost worker."""
 
     def __init__(self, stream: IO[str], *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._quiet, self._clock = stream, quiet, clock
@@ -72,7 +66,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the thread; the caller may close the stream afterwards."""
+        """The caller may close the stream afterwards."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -81,7 +75,6 @@ class Progress:
             self._bars = None
 
     def __call__(self, event: Event) -> None:
-        """Record one event."""
         with self._lock:
             if isinstance(event, Noticed):
                 self._say(f"{event.audit}: {event.message}")
@@ -115,7 +108,7 @@ class Progress:
                 pass
 
     def _plan(self, event: TrialsPlanned) -> None:
-        """Announce the trials of an audit, or add them to the sum of many audits."""
+        """Many audits are summed up."""
         if self._audits <= MANY:
             if event.total > event.stored:
                 self._say(planned(event))
@@ -129,7 +122,7 @@ class Progress:
         )
 
     def _rate(self, event: Progressed) -> str:
-        """``812 steps/s, 13,000 records/s, about 40 s left``, since the piece of work began; or empty."""
+        """Since the piece of work began; or empty."""
         from dpspec.engine.results.decimals import duration
 
         now, piece = self._clock(), (event.audit, event.what, event.total)
@@ -212,7 +205,6 @@ def _amount(value: float) -> str:
 
 
 def planned(event: TrialsPlanned) -> str:
-    """Return the planned trials in one line."""
     from dpspec.engine.running.run_options import format_time_range
 
     missing = event.total - event.stored

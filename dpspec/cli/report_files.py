@@ -34,20 +34,17 @@ STDOUT = "-"
 
 @dataclass(frozen=True)
 class RequestedReport:
-    """The format and the path of a report."""
-
     format: str
     render: Callable[..., str]
     path: str
 
     @property
     def to_stdout(self) -> bool:
-        """Whether it replaces the report on the terminal."""
         return self.path == STDOUT
 
 
 def parse_reports(options: Sequence[str], catalog: Catalog) -> tuple[RequestedReport, ...]:
-    """Read ``FORMAT=PATH`` options; raises ``UsageError`` for an unknown format or a path that cannot be written."""
+    """Fails before training."""
     reports = []
     for option in options:
         name, equals, path = option.partition("=")
@@ -64,20 +61,7 @@ def parse_reports(options: Sequence[str], catalog: Catalog) -> tuple[RequestedRe
 
 
 def require_apart(reports: Sequence[RequestedReport], loaded: Loaded, key: Path | None) -> None:
-    """Raise ``UsageError`` if a report would replace an input of the run.
-
-    Inputs are the specs and the files that they extend, the secret in ``key``, and files that a value of a spec names.
-    The result of ``--baseline`` is read before and may be replaced.
-    """
-    for report in reports:
-        if not report.to_stdout and os.path.lexists(report.path):
-            target = os.lstat(report.path)  # a link is replaced, not its target
-            if any(_is(target, file) for file in _files_read(loaded, key)):
-                raise UsageError(f"a report to {report.path} would replace an input of the run; choose another path")
-
-
-def _files_read(loaded: Loaded, key: Path | None) -> set[str]:
-    """Paths, and other texts of the specs."""
+    """Inputs are specs with their parents, the key and files that a value of a spec names, but not the baseline."""
     found = {*map(os.fspath, loaded.files), *loaded.sources}
     if key is not None:
         found.add(os.fspath(key))
@@ -85,7 +69,11 @@ def _files_read(loaded: Loaded, key: Path | None) -> set[str]:
         values = {part: value for part, value in spec.to_json().items() if part not in _NO_FILES}
         found |= {os.path.join(spec.directory, text) for text in _texts(values)}
         found |= {span.file for span in spec.origin.values()}  # a table of phases is not among the values
-    return found
+    for report in reports:
+        if not report.to_stdout and os.path.lexists(report.path):
+            target = os.lstat(report.path)  # a link is replaced, not its target
+            if any(_is(target, file) for file in found):
+                raise UsageError(f"a report to {report.path} would replace an input of the run; choose another path")
 
 
 def _texts(tree: object) -> Iterator[str]:
@@ -104,7 +92,6 @@ def _is(target: os.stat_result, path: str) -> bool:
 
 
 def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
-    """Return the renderer of a format; raises ``UsageError`` with a suggestion for an unknown format."""
     from dpspec.registry.loader import resolve
 
     if name not in catalog.reporters:
@@ -115,7 +102,6 @@ def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
 
 
 def show_on_terminal(result: Result, *, internal: bool, brief: bool = False) -> None:
-    """Print the text report, brief or whole, in the width and the colors of stdout."""
     from dpspec.reporters.formats import terminal
 
     render = terminal.render_brief if brief else terminal.render
@@ -123,7 +109,6 @@ def show_on_terminal(result: Result, *, internal: bool, brief: bool = False) -> 
 
 
 def write_reports(reports: Sequence[RequestedReport], result: Result, *, internal: bool) -> None:
-    """Render and write every report."""
     for report in reports:
         text = report.render(result, internal=internal)
         if report.to_stdout:
@@ -134,7 +119,7 @@ def write_reports(reports: Sequence[RequestedReport], result: Result, *, interna
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a text file in UTF-8, atomically if the system allows it; raises ``UsageError`` if it cannot be written."""
+    """Atomically if the system allows it."""
     content = text if text.endswith("\n") else f"{text}\n"
     if path.is_file() or path.is_symlink() or not path.exists():  # a device or a pipe cannot be replaced
         try:
@@ -156,21 +141,16 @@ def _replace(path: Path, content: str) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
             out.write(content)
-        os.chmod(scratch, 0o666 & ~_umask())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(scratch, 0o666 & ~mask)
         os.replace(scratch, path)
     except BaseException:
         Path(scratch).unlink(missing_ok=True)
         raise
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def _require_writable(path: Path) -> None:
-    """Fail before training."""
     try:
         if path.is_dir():
             raise UsageError(f"cannot write a report to {path}: it is a folder")

@@ -33,8 +33,6 @@ _NAMES = {"string": "text", "object": "map", "array": "list", "boolean": "true |
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on the value at a path; as text ``mechanism.kind is group or rero``."""
-
     path: str
     values: tuple[str, ...]
 
@@ -44,7 +42,7 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """One key; it exists if all ``conditions`` hold. Paths do not contain list indices."""
+    """Exists if all ``conditions`` hold. Paths do not contain list indices."""
 
     path: str
     type: str
@@ -53,7 +51,7 @@ class Key:
 
 
 def keys(schema: Node) -> Iterator[Key]:
-    """Yield the distinct keys of a spec, parents first, without conditional repetitions of an unconditional key."""
+    """Parents first, without conditional repetitions of an unconditional key."""
     seen: set[Key] = set()
     always: dict[str, str] = {}
     for key in _walk(schema, schema, "", (), ()):
@@ -67,19 +65,17 @@ def keys(schema: Node) -> Iterator[Key]:
 
 
 def find(name: str, known: Sequence[Key]) -> list[Key]:
-    """Return the keys with the path ``name``, else those whose path ends with it."""
     exact = [key for key in known if key.path == name]
     return exact or [key for key in known if key.path.endswith(f".{name}")]
 
 
 def choices(key: Key) -> tuple[str, ...]:
-    """Return the allowed values of a key; empty if they are not enumerated."""
     first = key.type.partition(";")[0]
     return tuple(first.split(" | ")) if " | " in first else ()
 
 
 def _walk(root: Node, node: Node, path: str, conditions: Conditions, open_: tuple[int, ...]) -> Iterator[Key]:
-    """All keys below ``node``; ``open_`` has the parents, to end recursive schemas."""
+    """``open_`` has the parents, to end recursive schemas."""
     node = _resolved(root, node)
     if id(node) in open_:
         return
@@ -94,19 +90,14 @@ def _walk(root: Node, node: Node, path: str, conditions: Conditions, open_: tupl
             text = type_of(root, inner, required=name in required)
             yield Key(path=place, type=text, description=_description(below, inner), conditions=conditions)
         yield from _walk(root, inner, place, conditions, open_)
-    for part in _branches(node):
-        yield from _walk(root, part, path, conditions, open_)
+    for keyword in ("allOf", "anyOf", "oneOf", "items", "additionalProperties", "else"):
+        parts = node.get(keyword)
+        for part in parts if isinstance(parts, list | tuple) else (parts,):
+            if isinstance(part, Mapping):
+                yield from _walk(root, part, path, conditions, open_)
     then = node.get("then")
     if isinstance(then, Mapping):
         yield from _walk(root, then, path, (*conditions, *_condition(node.get("if", {}), path)), open_)
-
-
-def _branches(node: Node) -> Iterator[Node]:
-    for keyword in ("allOf", "anyOf", "oneOf"):
-        yield from (part for part in node.get(keyword, ()) if isinstance(part, Mapping))
-    for keyword in ("items", "additionalProperties", "else"):
-        if isinstance(node.get(keyword), Mapping):
-            yield node[keyword]
 
 
 def _resolved(root: Node, node: Node) -> Node:
@@ -137,7 +128,7 @@ def _description(outer: Node, inner: Node) -> str:
 
 
 def type_of(root: Node, node: Node, *, required: bool = False) -> str:
-    """Return the type and the limits of a value: ``number, above 0, at most 1; required``."""
+    """``number, above 0, at most 1; required``."""
     parts = [_shape(root, node)]
     parts += [_limit(words, node[keyword]) for keyword, words in _LIMITS.items() if node.get(keyword, _ANY) != _ANY]
     text = ", ".join(parts)
@@ -147,7 +138,6 @@ def type_of(root: Node, node: Node, *, required: bool = False) -> str:
 
 
 def _limit(words: str, number: Any) -> str:
-    """A limit as text; ``at least 1 items`` is ``not empty``."""
     if number == 1 and words.endswith((" characters", " items")):
         return "not empty" if words.startswith("at least") else words.format(1).removesuffix("s")
     return words.format(value(number))
@@ -173,7 +163,7 @@ _Case = tuple[tuple[str, ...], ...]
 
 
 def alike(keys: Iterable[Key]) -> list[list[Key]]:
-    """Return groups of keys with equal path, type and description, in the order of their first keys."""
+    """Groups of keys with equal path, type and description."""
     groups: dict[tuple[str, str, str], list[Key]] = {}
     for key in keys:
         groups.setdefault((key.path, key.type, key.description), []).append(key)
@@ -181,12 +171,7 @@ def alike(keys: Iterable[Key]) -> list[list[Key]]:
 
 
 def when(keys: Sequence[Key], known: Sequence[Key]) -> list[tuple[Condition, ...]]:
-    """Return alternatives of conditions under which one of ``keys`` exists; an empty tuple for always.
-
-    Args:
-        keys: Keys of one path.
-        known: The keys of all kinds; conditions that hold for each kind are dropped.
-    """
+    """Alternatives of conditions of keys of one path; those that hold for all ``known`` kinds are dropped."""
     alternatives: list[tuple[Condition, ...]] = []
     for paths in dict.fromkeys(_paths(key) for key in keys):
         cases = dict.fromkeys(_values(key) for key in keys if _paths(key) == paths)
@@ -196,7 +181,6 @@ def when(keys: Sequence[Key], known: Sequence[Key]) -> list[tuple[Condition, ...
 
 
 def _factored(paths: tuple[str, ...], cases: list[_Case], every: set[_Case]) -> list[tuple[Condition, ...]]:
-    """The conditions of cases, without those that hold for every kind."""
     for place in range(len(paths)):
         others = dict.fromkeys(_without(case, place) for case in cases)
         if {case for case in every if _without(case, place) in others} == set(cases):

@@ -26,12 +26,7 @@ _SPEC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def starter_spec(catalog: Catalog, mechanism: str | None, *, schema: Path, name: str) -> str:
-    """Return the example of ``mechanism`` (the first installed one if None) under another name.
-
-    Raises:
-        UsageError: The mechanism or the name is invalid.
-        PluginError: No mechanism is installed.
-    """
+    """The example of ``mechanism`` (the first installed one if None) under another name."""
     require_name(name)
     if not catalog.mechanisms:
         raise PluginError("no installed plugin offers a mechanism (see `dpspec plugins`)")
@@ -47,7 +42,6 @@ def starter_spec(catalog: Catalog, mechanism: str | None, *, schema: Path, name:
 
 
 def require_name(name: str) -> None:
-    """Raise ``UsageError`` for an invalid spec name."""
     if not _SPEC_NAME.fullmatch(name):
         raise UsageError(f"invalid spec name {quoted(name)}: use letters, digits, dots, dashes and underscores")
 
@@ -64,23 +58,7 @@ _UNKNOWN: dict[Place, str] = {
 
 
 def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float = 1e-5) -> str:
-    """Return a spec as YAML with the recorded run as its training; it gets the verdict of ``dpspec check``.
-
-    The mechanism declares the executed phases if all of them are Poisson samples with noise. Otherwise it is the
-    recorded schedule.
-
-    Args:
-        run: The folder of the recorded run.
-        schema: The path of the schema for editors.
-        name: The name of the spec.
-        place: The folder of the spec; the run's path is relative to it.
-        delta: The delta of the claim.
-
-    Raises:
-        UsageError: No finite epsilon can be claimed.
-        RecordingError: The folder has no recorded run, or was changed.
-        NothingToRunError: No step was recorded.
-    """
+    """A spec that gets the verdict of ``dpspec check``; it declares the phases if all are noisy Poisson samples."""
     require_name(name)
     question = RunClaim(delta=delta)
     (audit,) = check_run(run, question).audits
@@ -112,7 +90,6 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float
 
 
 def _declared(recording: Recording) -> dict[str, Json] | None:
-    """A mechanism with the executed phases, the first that a recording can show; None if they cannot be declared."""
     offers = sorted(load_catalog().mechanisms.items())
     kind = next((name for name, one in offers if one.provider.recordable and one.provider.steps), None)
     phases = recording.phases

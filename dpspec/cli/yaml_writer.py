@@ -43,12 +43,7 @@ _Dumper.add_representer(tuple, _list)
 
 
 def to_yaml(value: Mapping[str, Json], comment: Callable[[Path], str] | None = None) -> str:
-    """Return a mapping as a YAML document in block style.
-
-    Args:
-        value: The mapping.
-        comment: Returns the comment for the key at a path; empty for none.
-    """
+    """In block style; ``comment`` returns the comment of the key at a path."""
     text = yaml.dump(
         value, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=float("inf")
     )
@@ -63,7 +58,6 @@ def to_yaml(value: Mapping[str, Json], comment: Callable[[Path], str] | None = N
 
 
 def _keys(node: yaml.Node | None, path: Path) -> Iterator[tuple[Path, int]]:
-    """The path and the line of each key."""
     if isinstance(node, yaml.MappingNode):
         for key, item in node.value:
             yield (*path, key.value), key.start_mark.line

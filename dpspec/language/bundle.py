@@ -19,7 +19,6 @@ SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
 def bundle(catalog: Catalog) -> dict[str, Json]:
-    """Return the JSON Schema of a spec file for the installed plugins."""
     whole = _spec_schema(catalog, _mechanism_schema)
     inherits = {"anyOf": [{"required": ["extends"]}, {"required": ["matrix"]}]}
     top = {key: whole[key] for key in ("title", "description", "type")}
@@ -36,12 +35,12 @@ def bundle(catalog: Catalog) -> dict[str, Json]:
 
 
 def reference(catalog: Catalog) -> dict[str, Json]:
-    """Return the schema without alternatives for parents, matrix and phases, for the reference pages."""
+    """Without alternatives for parents, matrix and phases, for the reference pages."""
     return _spec_schema(catalog, functools.partial(blocks.mechanism_block, phaseless=True))
 
 
 def _mechanism_schema(provider: Mechanism) -> Plain:
-    """Return the schema of a mechanism block whose phases may be a list, a table or a formula."""
+    """Phases may be a list, a table or a formula."""
     schema = blocks.mechanism_block(provider)
     if provider.steps:
         phases = schema["properties"]["phases"]
@@ -67,7 +66,6 @@ def _providers(offers: Json) -> dict[str, Json]:
 
 
 def _by_kind(name: str, key: str, providers: dict[str, Json], block: Json) -> Plain:
-    """Return the schema of a block whose kind selects a provider's schema."""
     described = blocks.core(name)["properties"][key]["description"]
     summaries = "".join(f"\n{kind}: {provider.summary}" for kind, provider in providers.items())
     schema = {
@@ -84,7 +82,6 @@ def _by_kind(name: str, key: str, providers: dict[str, Json], block: Json) -> Pl
 
 
 def _training_schema(catalog: Catalog) -> Plain:
-    """Return the schema of the training block. The default backend is ``native``."""
     providers = _providers(catalog.backends)
     schema = _by_kind("training", "backend", providers, blocks.training_block)
     del schema["required"]
@@ -97,7 +94,6 @@ def _training_schema(catalog: Catalog) -> Plain:
 
 
 def _mechanism_case(provider: Mechanism, catalog: Catalog) -> Plain:
-    """Return the condition that a mechanism's kind imposes on the other blocks."""
     return {
         "if": {
             "properties": {"mechanism": {"type": "object", **_has_value("kind", provider.kind)}},
@@ -114,7 +110,6 @@ def _mechanism_case(provider: Mechanism, catalog: Catalog) -> Plain:
 
 
 def _audit_schema(provider: Mechanism, catalog: Catalog) -> Plain:
-    """Return the schema of the audit block with the canaries and scores that the mechanism supports."""
     canaries = {k: c for k, c in _providers(catalog.canaries).items() if c.space in provider.canaries}
     scores = _providers(catalog.scores) if provider.scores else {}
     schema = blocks.audit_block(provider)
@@ -135,7 +130,7 @@ def _audit_schema(provider: Mechanism, catalog: Catalog) -> Plain:
 
 
 def _own_keys(providers: dict[str, Json]) -> Plain:
-    """Merge the keys of all providers. A key with different schemas accepts any value."""
+    """A key with different schemas accepts any value."""
     found: Plain = {}
     for provider in providers.values():
         for key, schema in thaw(provider.schema).get("properties", {}).items():
@@ -175,5 +170,5 @@ def _choice(values: Iterable[str], description: str) -> Plain:
 
 
 def _without_description(schema: Plain) -> Plain:
-    """Drop the description. It would hide the description of the key that selected the schema."""
+    """The description would hide the description of the selecting key."""
     return {key: value for key, value in schema.items() if key != "description"}

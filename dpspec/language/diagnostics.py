@@ -24,17 +24,6 @@ Stage: TypeAlias = Literal["spec", "check", "environment", "remark"]
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """One diagnostic code.
-
-    Attributes:
-        name: The code.
-        summary: A phrase.
-        meaning: One or more sentences.
-        example: Lines of a spec or of a shell session.
-        fix: The correction.
-        stage: The origin of the diagnostic.
-    """
-
     name: str
     summary: str
     meaning: str
@@ -43,17 +32,16 @@ class Code:
     stage: Stage = "spec"
 
 
-def _read_codes() -> Mapping[str, Code]:
-    entries = yaml.safe_load(files(__package__).joinpath("codes.yaml").read_text(encoding="utf-8"))
-    return MappingProxyType({name: Code(name=name, **entry) for name, entry in entries.items()})
-
-
 #: All codes that dpspec emits, by name. Plugins may emit others.
-CODES: Mapping[str, Code] = _read_codes()
+CODES: Mapping[str, Code] = MappingProxyType(
+    {
+        name: Code(name=name, **entry)
+        for name, entry in yaml.safe_load(files(__package__).joinpath("codes.yaml").read_text(encoding="utf-8")).items()
+    }
+)
 
 
 def explain(code: str) -> str | None:
-    """Return the explanation of a code, or None if dpspec does not define it."""
     found = CODES.get(code)
     if found is None:
         return None
@@ -70,16 +58,7 @@ _STYLES = {"error": "31;1", "warning": "33;1", "bold": "1", "gutter": "34;1"}
 
 
 def render(diagnostics: Iterable[Diagnostic], *, color: bool = False, sources: Mapping[str, str] | None = None) -> str:
-    """Format diagnostics, one paragraph each.
-
-    The first line, ``file:line:column: error[code]: message``, is not wrapped, so that editors can parse it. The other
-    lines are at most 80 columns wide.
-
-    Args:
-        diagnostics: The diagnostics, in order.
-        color: Use ANSI colors.
-        sources: Texts by file name, as in ``Loaded.sources``. Other files are read from disk.
-    """
+    """The first line of a paragraph is not wrapped, so that editors can parse it. Files not in ``sources`` are read."""
     painter = _Painter(color, dict(sources or {}))
     return "\n".join(painter.paragraph(d) for d in diagnostics)
 
@@ -91,39 +70,29 @@ class _Painter:
         self.lines: dict[str, list[str]] = {}
 
     def paragraph(self, diagnostic: Diagnostic) -> str:
-        span = diagnostic.span
+        span, style = diagnostic.span, diagnostic.severity
+        source = self._line(span) if span is not None else None
         place = visible(format_path(diagnostic.path))
         if span is not None:
             place = f"{visible(span.file)}:{span.line}:{span.column}"
-        label = self._paint(diagnostic.severity, f"{diagnostic.severity}[{diagnostic.code}]")
+        label = self._paint(style, f"{style}[{diagnostic.code}]")
         lines = [f"{self._paint('bold', place)}: {label}: {visible(diagnostic.message)}"]
-        source = self._line(span) if span is not None else None
-        gutter = " " * len(str(span.line)) if span is not None and source is not None else " "
+        gutter = " "
         if span is not None and source is not None:
-            lines += self._excerpt(span, source, diagnostic.severity)
+            number, bar = str(span.line), self._paint("gutter", "|")
+            gutter = " " * len(number)
+            end = span.end_column - 1 if span.end_line == span.line else len(source.rstrip())
+            text, first, width = _window(source, span.column - 1, end, WIDTH - len(number) - 4)
+            lines.append(f" {self._paint('gutter', number)} {bar} {text}".rstrip())
+            lines.append(f" {gutter} {bar} {' ' * first}{self._paint(style, '^' * width)}")
         if diagnostic.help:
-            lines += self._help(diagnostic.help, gutter)
+            head = f" {gutter} = help: "
+            body = textwrap.wrap(visible(diagnostic.help), WIDTH - len(head), break_on_hyphens=False) or [""]
+            lines.append(f"{self._paint('gutter', head.rstrip())} {body[0]}")
+            lines += [" " * len(head) + line for line in body[1:]]
         return "\n".join(lines) + "\n"
 
-    def _excerpt(self, span: Span, source: str, severity: str) -> list[str]:
-        number = str(span.line)
-        bar = self._paint("gutter", "|")
-        end = span.end_column - 1 if span.end_line == span.line else len(source.rstrip())
-        text, first, width = _window(source, span.column - 1, end, WIDTH - len(number) - 4)
-        caret = self._paint(severity, "^" * width)
-        return [
-            f" {self._paint('gutter', number)} {bar} {text}".rstrip(),
-            f" {' ' * len(number)} {bar} {' ' * first}{caret}",
-        ]
-
-    def _help(self, text: str, gutter: str) -> list[str]:
-        head = f" {gutter} = help: "
-        body = textwrap.wrap(visible(text), WIDTH - len(head), break_on_hyphens=False) or [""]
-        indent = " " * len(head)
-        return [self._paint("gutter", head.rstrip()) + " " + body[0], *(indent + line for line in body[1:])]
-
     def _line(self, span: Span) -> str | None:
-        """Return the source line of a span, or None."""
         if span.file not in self.lines:
             text = self.sources[span.file] if span.file in self.sources else _read(span.file)
             self.lines[span.file] = LINE_END.split(text) if text is not None else []
@@ -142,7 +111,7 @@ def _read(file: str) -> str | None:
 
 
 def _window(source: str, start: int, end: int, room: int) -> tuple[str, int, int]:
-    """Return the part of a line that fits in ``room`` columns, the caret's column in it, and the caret's width."""
+    """The part of a line that fits in ``room`` columns, the caret's column in it, and the caret's width."""
     cells = _cells(source)
     start = min(max(start, 0), len(cells))
     end = min(max(end, start), len(cells))
@@ -167,10 +136,8 @@ def _window(source: str, start: int, end: int, room: int) -> tuple[str, int, int
 
 
 def _cells(source: str) -> list[str]:
-    """Return the printable form of each character."""
     return [" " * _TAB if c == "\t" else visible(c) for c in source]
 
 
 def _width(text: str) -> int:
-    """Return the number of terminal columns of a text."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

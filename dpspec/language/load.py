@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,9 +54,17 @@ def build(
     origin: Mapping[SpecPath, Span],
     directory: str,
 ) -> Spec:
-    """Build the spec of a valid document whose defaults are filled in."""
     document = checked.document
-    threat_model = _threat_model(document["threat_model"])
+    threat, audit = document["threat_model"], document.get("audit")
+    threat_model = ThreatModel(
+        **{key: threat[key] for key in (*_THREAT_MODEL, *_RESTRICTIONS) if key in threat},
+        group_size=tuple(threat["group_size"]),
+        options=_without(threat, (*_THREAT_MODEL, *_RESTRICTIONS, "group_size")),
+    )
+    options = None
+    if audit is not None:
+        known = {key: audit[key] for key in _AUDIT}
+        options = AuditOptions(**known, options=_without(audit, _AUDIT), canary=checked.canary, score=checked.score)
     unit = unit_in_words(threat_model.unit, document["data"])
     return Spec(
         name=name,
@@ -67,7 +75,7 @@ def build(
         training=_section(document["training"], "backend"),
         threat_model=threat_model,
         claims=tuple(_claim(claim, threat_model, unit) for claim in document["claims"]),
-        audit=_audit(document["audit"], checked) if "audit" in document else None,
+        audit=options,
         cell=cell,
         document=FrozenMap(document),
         digest=digest_of(document),
@@ -77,50 +85,34 @@ def build(
 
 
 def digest_of(document: Mapping[str, Json]) -> str:
-    """Return the SHA-256 of a resolved document without the keys in :data:`OUTSIDE_DIGEST`."""
+    """SHA-256 of a resolved document without the keys in :data:`OUTSIDE_DIGEST`."""
     document = with_old_words(document)
     return digest({key: value for key, value in document.items() if key not in OUTSIDE_DIGEST})
 
 
 def claim_options(claim: Mapping[str, Json]) -> FrozenMap:
-    """Return the keys that only this kind of claim has, such as ``epsilon`` and ``delta``."""
+    """The keys that only this kind of claim has, such as ``epsilon`` and ``delta``."""
     return _without(claim, _CLAIM)
 
 
 def _section(block: Mapping[str, Json], key: str) -> Section:
-    kind = block.get(key, "native")
-    return Section(kind=kind, options=_without(block, (key,)))
-
-
-def _threat_model(block: Mapping[str, Json]) -> ThreatModel:
-    known = {key: block[key] for key in _THREAT_MODEL}
-    known |= {key: block[key] for key in _RESTRICTIONS if key in block}
-    further = _without(block, (*_THREAT_MODEL, *_RESTRICTIONS, "group_size"))
-    return ThreatModel(**known, group_size=tuple(block["group_size"]), options=further)
+    return Section(kind=block.get(key, "native"), options=_without(block, (key,)))
 
 
 def _claim(claim: Mapping[str, Json], threat_model: ThreatModel, unit: str) -> Claim:
+    inherited = ("adjacency", "access", "direction", "min_records", "neighbours")
     return Claim(
         id=claim["id"],
         kind=claim["kind"],
         options=claim_options(claim),
-        adjacency=claim.get("adjacency", threat_model.adjacency),
-        access=claim.get("access", threat_model.access),
-        direction=claim.get("direction", threat_model.direction),
         group_size=claim["group_size"],
-        min_records=claim.get("min_records", threat_model.min_records),
-        neighbours=claim.get("neighbours", threat_model.neighbours),
         record=claim.get("record"),
         over=claim.get("over"),
         expect=tuple(claim["expect"]),
         refuted_by=claim.get("refuted_by", "any"),
         unit=unit,
+        **{key: claim.get(key, getattr(threat_model, key)) for key in inherited},
     )
-
-
-def _audit(block: Mapping[str, Json], checked: Checked) -> AuditOptions:
-    known = {key: block[key] for key in _AUDIT}
-    return AuditOptions(**known, options=_without(block, _AUDIT), canary=checked.canary, score=checked.score)
 
 
 def _without(block: Mapping[str, Json], keys: tuple[str, ...]) -> FrozenMap:
@@ -133,16 +125,7 @@ MAX_DIAGNOSTICS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """Specs and diagnostics of a set of files.
-
-    Attributes:
-        specs: One spec for each valid cell of each matrix.
-        diagnostics: Errors and warnings, in the order of the files.
-        missing_plugins: True if there are errors and each is about a missing, broken or outdated plugin.
-        files: The spec files, including those found in folders.
-        others: YAML files in these folders that are not specs.
-        sources: The text of each file and of the overrides, by the file name that spans use.
-    """
+    """``missing_plugins`` if all errors are about plugins; ``others`` are YAML files that are not specs."""
 
     specs: tuple[Spec, ...]
     diagnostics: tuple[Diagnostic, ...]
@@ -153,7 +136,6 @@ class Loaded:
 
     @property
     def ok(self) -> bool:
-        """True if there are no errors. Warnings are allowed."""
         return not any(d.severity == "error" for d in self.diagnostics)
 
 
@@ -174,7 +156,7 @@ def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]
     found = find_specs(paths)
     given, misread = command_line.parse(overrides)
     diagnostics = _limited(misread)
-    sources = {command_line.FILE: command_line.as_text(overrides)} if overrides else {}
+    sources = {command_line.FILE: "\n".join(map(command_line.one_line, overrides))} if overrides else {}
     specs: list[Spec] = []
     for path in found.files:
         built, wrong, texts = _load(path, catalog, given)
@@ -202,19 +184,7 @@ def from_document(
     name: str | None = None,
     cell: Mapping[str, Json] | None = None,
 ) -> Spec:
-    """Rebuild the spec of a resolved document, for example from a result.
-
-    Args:
-        document: The resolved document.
-        catalog: The installed providers.
-        directory: The folder that relative paths in the document refer to.
-        name: The spec's name including its cell, if it differs from the document's name.
-        cell: The values of the matrix axes in this cell.
-
-    Raises:
-        SpecError: The document is not valid.
-        PluginError: Each error is about a missing or broken plugin.
-    """
+    """Rebuild the spec of a resolved document; ``name`` includes the cell. Raises ``SpecError`` or ``PluginError``."""
     invalid = json_problem(document)
     if invalid is not None:
         raise SpecError([invalid])
@@ -239,7 +209,6 @@ def from_document(
 def _load(
     path: Path, catalog: Catalog, given: Sequence[command_line.Override]
 ) -> tuple[list[Spec], list[Diagnostic], dict[str, str]]:
-    """Return the specs of one file, its diagnostics, and the texts read."""
     family = read_family(path)
     diagnostics = list(family.diagnostics)
     if family.root is None:
@@ -247,31 +216,26 @@ def _load(
     cells, misplaced = compose(family.root, given)
     diagnostics += misplaced
     split = selection.split_claims(cells)
-    diagnostics += [*split.diagnostics, *_tuning_problems(cells)]
+    diagnostics += split.diagnostics
+    if tuning := next((cell.tuning for cell in cells if cell.tuning is not None), None):
+        unfit = problems(core("spec")["properties"]["tuning"], plain(tuning), ("tuning",))
+        diagnostics += [locate(d, origin(Node({"tuning": tuning}))) for d in unfit]
     specs: list[Spec] = []
     for composed in split.cells:
         spec, wrong = _build_cell(composed, path, catalog)
         # The reader already reported values that cannot be parsed; schema errors would repeat it.
-        diagnostics += [d for d in wrong if not _is_inside(d.path, family.unparsed)]
+        diagnostics += [d for d in wrong if not any(d.path[: len(s)] == s for s in family.unparsed)]
         specs += [spec] if spec is not None else []
         if len(diagnostics) > MAX_DIAGNOSTICS:
             break
-    if split.selection is not None and specs and not any(d.severity == "error" for d in diagnostics):
-        diagnostics += split.selection.differing(specs)
-        best, wrong = _build_cell(split.selection.composed(specs), path, catalog)
+    if split.claims and specs and not any(d.severity == "error" for d in diagnostics):
+        diagnostics += split.differing(specs)
+        best, wrong = _build_cell(split.best(specs), path, catalog)
         diagnostics += wrong
         specs = [*([] if split.bare else specs), *([best] if best is not None else [])]
     unique = list(dict.fromkeys(diagnostics))
     errors = any(d.severity == "error" for d in unique)
     return [] if errors else specs, _limited(unique), family.texts
-
-
-def _tuning_problems(cells: Sequence[Composed]) -> Iterator[Diagnostic]:
-    tuning = next((cell.tuning for cell in cells if cell.tuning is not None), None)
-    if tuning is not None:
-        spans = origin(Node({"tuning": tuning}))
-        for wrong in problems(core("spec")["properties"]["tuning"], plain(tuning), ("tuning",)):
-            yield locate(wrong, spans)
 
 
 def _build_cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None, list[Diagnostic]]:
@@ -292,7 +256,6 @@ def _build_cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec 
 
 
 def _limited(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Sort by position and keep the first :data:`MAX_DIAGNOSTICS`."""
     ordered = sorted(diagnostics, key=lambda d: (d.span.file, d.span.line, d.span.column) if d.span else ("", 0, 0))
     if len(ordered) <= MAX_DIAGNOSTICS:
         return ordered
@@ -300,10 +263,6 @@ def _limited(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
     message = f"more than {MAX_DIAGNOSTICS} errors; the rest is not shown"
     more = Diagnostic(code="more-errors", message=message, path=last.path, span=last.span, help="fix these first")
     return [*ordered[:MAX_DIAGNOSTICS], more]
-
-
-def _is_inside(path: SpecPath, unparsed: Iterable[SpecPath]) -> bool:
-    return any(path[: len(s)] == s for s in unparsed)
 
 
 def _plugins_only(diagnostics: Sequence[Diagnostic]) -> bool:

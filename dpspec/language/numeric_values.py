@@ -21,16 +21,7 @@ LARGEST = 1e12
 
 @dataclass(frozen=True, kw_only=True)
 class NumericKey:
-    """One number of a spec.
-
-    Attributes:
-        place: Dotted path as ``--set`` accepts it, with claims by id: ``claims.family.group_size``.
-        path: The same path as a tuple, with claims by position.
-        integer: True if the schema requires an integer.
-        low: Smallest value that the schemas allow, at least 0.
-        high: Largest value that the schemas allow.
-        value: The current value; the largest element of a list; None if the spec omits the key.
-    """
+    """``place`` as ``--set`` accepts it; ``value`` is the largest element of a list, None if the spec omits the key."""
 
     place: str
     path: Path
@@ -40,17 +31,11 @@ class NumericKey:
     value: float | None
 
     def spelling(self, value: float) -> str:
-        """Format a value as in a spec or after ``--set``."""
         whole = self.integer or (float(value).is_integer() and abs(value) < 1e15)
         return str(int(value)) if whole else shown(float(value))
 
 
 def numeric_key(spec: Spec, catalog: Catalog, place: str) -> NumericKey:
-    """Return the number at a dotted path.
-
-    Raises:
-        UsageError: The key does not exist or is not a number.
-    """
     keys = [(path, _numeric(_by_id(spec, path), path, parts, value)) for path, parts, value in _keys(spec, catalog)]
     numbers = {key.place: key for _, key in keys if key is not None}
     found = {_by_id(spec, path): key for path, key in keys}
@@ -67,7 +52,6 @@ def numeric_key(spec: Spec, catalog: Catalog, place: str) -> NumericKey:
 
 
 def with_value(spec: Spec, key: NumericKey, value: float) -> dict[str, Json]:
-    """Return a copy of the spec's resolved document with ``value`` at ``key``."""
     document: dict[str, Json] = spec.to_json()
     block: Json = document
     for step in key.path[:-1]:
@@ -77,7 +61,7 @@ def with_value(spec: Spec, key: NumericKey, value: float) -> dict[str, Json]:
 
 
 def _keys(spec: Spec, catalog: Catalog) -> Iterator[tuple[Path, list[Plain], Json]]:
-    """Yield each key on which bounds may depend: its path, the schemas that apply, and its value or None."""
+    """Keys on which bounds may depend: path, the schemas that apply, and the value or None."""
     document = spec.to_json()
     mechanism = catalog.mechanisms[spec.mechanism.kind].provider
     schemas: dict[str, Plain] = {
@@ -115,7 +99,6 @@ def _below(path: Path, schemas: Sequence[Plain], value: Json) -> Iterator[tuple[
 
 
 def _applying(schema: Plain, value: Json) -> Iterator[Plain]:
-    """Yield a schema and the parts of it that apply to a value."""
     yield schema
     for part in schema.get("allOf", ()):
         yield from _applying(part, value)
@@ -162,5 +145,4 @@ def _by_id(spec: Spec, path: Path) -> str:
 
 
 def dotted(path: Path) -> str:
-    """Return a path as ``--set`` accepts it."""
     return ".".join(str(step) for step in path)

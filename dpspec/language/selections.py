@@ -19,11 +19,10 @@ _NAMED = re.compile(r" best of [0-9]+$")
 
 
 def best_of(name: str) -> str:
-    """Return the name of the spec whose cells a selection chooses among, possibly truncated."""
+    """Possibly truncated."""
     return _NAMED.sub("", name)
 
 
 def named_after(name: str, cells: int) -> str:
-    """Return the name of the selection among the ``cells`` cells of a spec."""
     suffix = f" best of {cells}"
     return name[: _LONGEST_NAME - len(suffix)] + suffix

@@ -136,25 +136,22 @@ AS_DECLARED = "proved as declared, run deviates"
 
 
 def verdict_label(audit: AuditResult, verdict: Verdict) -> str:
-    """Return the verdict's name, or ``AS_DECLARED``."""
     deviates = verdict.kind != "metric" and audit.conformance.status == "deviates"
     return AS_DECLARED if verdict.verdict == "proved" and deviates else verdict.verdict
 
 
 def conformance_label(status: str) -> str:
-    """Return the label of a conformance status: ``no deviation found``."""
     return _CONFORMANCE.get(status, status)
 
 
 def headline(audit: AuditResult, verdict: Verdict) -> str:
-    """Return the label; a proof on a recording names its assumptions: ``proved, assuming one-record``."""
+    """A proof on a recording names its assumptions: ``proved, assuming one-record``."""
     label, recording = verdict_label(audit, verdict), audit.recording
     given = ", ".join(recording.assumes) if label == "proved" and recording is not None else ""
     return f"{label}, assuming {given}" if given else label
 
 
 def outcome(audit: AuditResult, verdict: Verdict) -> str:
-    """Return ``as expected``, or the expected verdicts."""
     if verdict.expected:
         return "as expected"
     state = "NOT YET DECIDED, trials are missing" if pending(audit, verdict) else "NOT AS EXPECTED"
@@ -162,16 +159,11 @@ def outcome(audit: AuditResult, verdict: Verdict) -> str:
 
 
 def is_control(verdict: Verdict) -> bool:
-    """Return whether the claim is false on purpose."""
     return not set(verdict.expect) & {"proved", "supported", "open"}
 
 
 def refuted_by_attack(audit: AuditResult, verdict: Verdict) -> bool:
-    """Return whether an attack or a measurement refuted the claim.
-
-    False if a certified lower bound exceeds the claim and the spec lets theory refute it: the attack may have found
-    nothing.
-    """
+    """False if a certified lower bound refutes the claim: the attack may have found nothing."""
     if verdict.verdict != "refuted":
         return verdict.verdict == "contradicted"
     if claim_block(audit, verdict).get("refuted_by") == "attack":
@@ -185,7 +177,6 @@ def refuted_by_attack(audit: AuditResult, verdict: Verdict) -> bool:
 
 
 def claim_block(audit: AuditResult, verdict: Verdict) -> Mapping[str, Json]:
-    """Return the claim's block of the spec; empty if the document has none."""
     blocks = audit.document.get("claims", ())
     for block in blocks if isinstance(blocks, list | tuple) else ():
         if isinstance(block, Mapping) and block.get("id") == verdict.claim:
@@ -194,17 +185,16 @@ def claim_block(audit: AuditResult, verdict: Verdict) -> Mapping[str, Json]:
 
 
 def pending(audit: AuditResult, verdict: Verdict) -> bool:
-    """Return whether missing trials may still change an unexpected verdict."""
     return not verdict.expected and not audit.complete and verdict.verdict not in ("refuted", "contradicted")
 
 
 def untested(audit: AuditResult) -> bool:
-    """Return whether the conformance is unknown because trials are missing."""
+    """Whether the conformance is unknown because trials are missing."""
     return audit.conformance.status == "not-run" and not audit.complete
 
 
 def conformance_outcome(audit: AuditResult) -> str:
-    """Return ``as expected``, or the expected status; empty if there is no executed run."""
+    """Empty if there is no executed run."""
     conformance = audit.conformance
     if untested(audit):
         return f"NOT YET TESTED, trials are missing (expected {conformance_label(conformance.expect)})"
@@ -214,11 +204,7 @@ def conformance_outcome(audit: AuditResult) -> str:
 
 
 def interval(audit: AuditResult, verdict: Verdict) -> str:
-    """Return the interval ``[lower, upper]`` of a claim's value, each end rounded against the claim.
-
-    ``about`` marks an approximate end, ``none`` a missing one, ``omitted`` a redacted one. Ends cross if an attack
-    contradicts a bound.
-    """
+    """``[lower, upper]``, each end rounded against the claim. Ends cross if an attack contradicts a bound."""
     missing = "omitted" if verdict.reason in LEFT_OUT_REASONS else "none"
     if verdict.lower is None and verdict.upper is None:
         return missing
@@ -238,7 +224,6 @@ def _about(audit: AuditResult, index: int | None) -> str:
 
 
 def verdict_line(audit: AuditResult, verdict: Verdict) -> str:
-    """Return claim, interval, outcome and reason on one line."""
     return (
         f"{headline(audit, verdict)}: {verdict.text}; interval {interval(audit, verdict)}; "
         f"{outcome(audit, verdict)}. {verdict.reason}"
@@ -246,31 +231,28 @@ def verdict_line(audit: AuditResult, verdict: Verdict) -> str:
 
 
 def conformance_line(audit: AuditResult) -> str:
-    """Return the conformance, its outcome and its reason on one line."""
     parts = (conformance_label(audit.conformance.status), conformance_outcome(audit))
     return f"{', '.join(part for part in parts if part)}. {audit.conformance.reason}"
 
 
 def trials(audit: AuditResult) -> str:
-    """Return ``3 of 4 trials``."""
     counted = f"{len(audit.trials)} of {count(audit.planned_trials, 'trial')}"
     return counted if audit.settled_after is None else f"{counted}, which decided all its claims"
 
 
 def missing_trials(audit: AuditResult) -> str:
-    """Return the number of missing trials, and the way to add them."""
     return f"{len(audit.trials)} of {audit.needed_trials} trials are available; a run with the same store resumes"
 
 
 def claimed(verdict: Verdict) -> str:
-    """Return the claimed value, ``epsilon 3``, unless the claim's text has it."""
+    """``epsilon 3``, unless the claim's text has it."""
     if verdict.claimed is None or decimals.exact(verdict.claimed) in verdict.text.split():
         return ""
     return f"{verdict.quantity} {decimals.exact(verdict.claimed)}"
 
 
 def access(audit: AuditResult, verdict: Verdict) -> str:
-    """Return the adversary's view, ``seeing the final model``; empty for every iterate and for metrics."""
+    """Empty for every iterate and for metrics."""
     if verdict.kind == "metric":
         return ""
     threat = audit.document.get("threat_model")
@@ -279,7 +261,7 @@ def access(audit: AuditResult, verdict: Verdict) -> str:
 
 
 def statement(finding: Finding) -> str:
-    """Return a finding's number: ``epsilon <= 2.956``, ``accuracy = 0.941``; ``epsilon ~ 2.3`` if approximate."""
+    """``epsilon <= 2.956``, ``accuracy = 0.941``; ``epsilon ~ 2.3`` if approximate."""
     sign = {"upper": "<=", "lower": ">=", "estimate": "="}[finding.bound]
     if finding.rigor == "approximate":
         sign = "~"
@@ -287,14 +269,13 @@ def statement(finding: Finding) -> str:
 
 
 def number(finding: Finding) -> str:
-    """Return a finding's value, rounded in the direction of its bound."""
     if finding.bound == "upper":
         return decimals.upper(finding.value)
     return decimals.lower(finding.value) if finding.bound == "lower" else decimals.nearest(finding.value)
 
 
 def rigor(finding: Finding) -> str:
-    """Return ``upper bound: certified, ...``; an approximate value is never called a bound."""
+    """An approximate value is never called a bound."""
     if finding.bound == "estimate":
         kind = "estimate"
     elif finding.rigor == "approximate":
@@ -308,12 +289,12 @@ def rigor(finding: Finding) -> str:
 
 
 def conditions(at: Mapping[str, Json]) -> str:
-    """Return the conditions of a number: ``delta 1e-6, group_size 4``."""
+    """``delta 1e-6, group_size 4``."""
     return ", ".join(f"{key} {value(item)}" for key, item in at.items())
 
 
 def scope(finding: Finding) -> str:
-    """Return the scope of a number as one sentence without a full stop; an estimate has no adversary."""
+    """One sentence without a full stop; an estimate has no adversary."""
     of = finding.scope
     any_unit = f"any {of.unit.partition(' (')[0]}"
     data, record = _DATA.get(of.data, of.data), any_unit if of.record == "all" else _record(of.record)
@@ -330,7 +311,6 @@ def scope(finding: Finding) -> str:
 
 
 def neighbours(adjacency: str, unit: str) -> str:
-    """Return ``adding or removing records``, or ``adding or removing a user (at most 8 records)``."""
     if unit == "record":
         return _ADJACENCY.get(adjacency, adjacency)
     return f"{_OF_UNITS[adjacency]} {unit}" if adjacency in _OF_UNITS else f"{adjacency} (unit: {unit})"
@@ -342,26 +322,24 @@ def _record(record: str | int) -> str:
 
 
 def scope_part(key: str, value: str) -> str:
-    """Return one part of a scope: ``the declared collection of datasets``."""
     parts = {"adjacency": _ADJACENCY, "access": _ACCESS, "adversary": _ADVERSARY, "data": _DATA}
     return parts.get(key, {}).get(value, f"{key} {value}")
 
 
 def curve(of: ProvenCurve) -> str:
-    """Return the end of a curve's label: its group size, and the parts of its scope that vary among the curves."""
+    """The group size, and the parts of the scope that vary among the curves."""
     scopes = (scope_part(key, str(getattr(of.scope, key))) for key in of.varying)
     return groups(of.group_size, of.scope.unit) + "".join(f", {text}" for text in scopes)
 
 
 def groups(size: int, unit: str = "record") -> str:
-    """Return the end of a label: ``, groups of 8``, ``, one user``; empty for single records."""
+    """``, groups of 8``, ``, one user``; empty for single records."""
     if unit != "record":
         return f", {several(size, unit)}"
     return "" if size == 1 else f", groups of {size}"
 
 
 def value(item: Json) -> str:
-    """Return a declared JSON value as text."""
     if isinstance(item, bool) or item is None:
         return {True: "true", False: "false", None: "none"}[item]
     if isinstance(item, int):
@@ -376,17 +354,14 @@ def value(item: Json) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return the text with a capital letter."""
     return text[:1].upper() + text[1:]
 
 
 def count(number: int, noun: str) -> str:
-    """Return ``1 claim``, ``2 claims``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def omitted(audit: AuditResult) -> str:
-    """Return the number of redacted values of each privacy class, as a sentence; empty for none."""
     if not audit.left_out:
         return ""
     counts = " and ".join(f"{number} {privacy}" for privacy, number in audit.left_out.items())

@@ -47,14 +47,7 @@ def text_table(
     folded: int | None = None,
     justify: JustifyMethod = "left",
 ) -> tuple[str, ...]:
-    """Return the lines of a table.
-
-    Args:
-        rows: Rows of equal length.
-        width: The maximum number of columns; None for no limit.
-        folded: The column that is folded if the others leave too little of ``width``.
-        justify: The alignment of all columns except the first, which is on the left.
-    """
+    """Lines of a table. The column ``folded`` is folded if the others leave too little of ``width``."""
     from rich.cells import cell_len
     from rich.table import Table
 
@@ -72,10 +65,7 @@ def text_table(
 
 
 def findings_table(findings: Sequence[Finding], room: int) -> tuple[str, tuple[str, ...]] | None:
-    """Return the shared conditions of findings and the lines of a table with at most ``room`` columns.
-
-    None if the findings are few, of different quantities or privacy classes, or too wide.
-    """
+    """Shared conditions and lines; None for few findings, different quantities or privacy classes, or a wide table."""
     first = findings[0]
     kind = (first.quantity, first.bound, first.privacy, set(first.at))
     varying = [key for key in first.at if len({f.at.get(key) for f in findings}) > 1]
@@ -104,7 +94,7 @@ def _order(value: Json) -> tuple[bool, float, str]:
 
 
 def pictures(series: Series) -> tuple[str, ...]:
-    """Return the columns of a series that contain pictures; no table shows them."""
+    """The columns that contain pictures; no table shows them."""
     names = series.plot.get("y", ())
     if series.plot.get("kind") != "pictures" or not isinstance(names, tuple):
         return ()
@@ -112,7 +102,7 @@ def pictures(series: Series) -> tuple[str, ...]:
 
 
 def constants(series: Series) -> str:
-    """Return ``noise std sigma 0.0379, smoothness mu 1.381`` for a series of constants; empty for others."""
+    """``noise std sigma 0.0379, smoothness mu 1.381`` for a series of constants; empty for others."""
     names, values = str(series.plot.get("x", "")), series.plot.get("y")
     column = str(values[0]) if isinstance(values, tuple) and values else ""
     if series.plot.get("kind") != "constants" or names not in series.columns or column not in series.columns:
@@ -122,7 +112,7 @@ def constants(series: Series) -> str:
 
 
 def series_table(series: Series, room: int) -> tuple[str, ...]:
-    """Return the lines of a short series, bounds rounded in their direction; empty if it is long or too wide."""
+    """Lines of a short series; empty if it is long or too wide."""
     head = tuple(column for column in series.columns if column not in pictures(series))
     columns = [[series_cell(series, column, item) for item in series.columns[column]] for column in head]
     if not columns or len(columns[0]) > _MOST_ROWS:
@@ -132,7 +122,7 @@ def series_table(series: Series, room: int) -> tuple[str, ...]:
 
 
 def series_cell(series: Series, column: str, item: Json) -> str:
-    """Return a cell of a series: upper bounds rounded up, lower bounds down, other floats to nearest."""
+    """Upper bounds rounded up, lower bounds down, other floats to nearest."""
     if item is None:
         return "-"
     if not isinstance(item, float):
@@ -142,7 +132,6 @@ def series_cell(series: Series, column: str, item: Json) -> str:
 
 
 def rounding(series: Series) -> str:
-    """Return the rounding of each column of a series."""
     bounds = {side: [c for c, held in series.bounds.items() if held == side] for side in ("upper", "lower")}
     ways = (("upper", "up"), ("lower", "down"))
     parts = [f"{', '.join(bounds[side])} rounded {to}" for side, to in ways if bounds[side]]
@@ -169,16 +158,14 @@ class Page:
         )
 
     def heading(self, text: str) -> None:
-        """Write an empty line and a title."""
         self.blank()
         self.line((text, "bold"))
 
     def blank(self) -> None:
-        """Write an empty line."""
         self._out.write("\n")
 
     def line(self, *parts: str | tuple[str, str], indent: int = 0, hang: int = 0) -> None:
-        """Write a paragraph of plain or ``(text, style)`` parts; ``hang`` indents the lines after the first."""
+        """Plain or ``(text, style)`` parts; ``hang`` indents the lines after the first."""
         text = Text()
         for part in parts:
             content, style = (part, "") if isinstance(part, str) else part
@@ -188,16 +175,14 @@ class Page:
             self._console.print(Text(first if number == 0 else rest) + folded)
 
     def item(self, *parts: str | tuple[str, str], indent: int = 2) -> None:
-        """Write an entry of a list."""
         self.line("- ", *parts, indent=indent, hang=2)
 
     def table(self, rows: Sequence[Sequence[str]], *, indent: int, folded: int | None = None) -> None:
-        """Write a table of texts."""
         for line in text_table(rows, self.width - indent, folded=folded):
             self.line(line, indent=indent)
 
     def command(self, arguments: Sequence[str], indent: int = 4) -> None:
-        """Write a shell command that can be copied, continued with backslashes between its arguments."""
+        """Can be copied; continued with backslashes between its arguments."""
         line, lines = "", []
         for argument in arguments:
             word = shlex.quote(plain(argument))
@@ -210,7 +195,6 @@ class Page:
             self._console.print(Text(" " * indent + text))
 
     def text(self) -> str:
-        """Return the page."""
         return "\n".join(line.rstrip() for line in self._out.getvalue().split("\n")).lstrip("\n")
 
     def _fold(self, text: Text, indent: int, hang: int) -> list[Text]:

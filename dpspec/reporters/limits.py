@@ -26,7 +26,6 @@ _NO_VERSIONS = ("command", "plugins", "mechanisms", "kept_bounds")
 
 
 def limits(result: Result) -> tuple[str, ...]:
-    """Return distinct sentences, the most specific first."""
     sentences = [sentence for audit in result.audits for sentence in _audit(audit)]
     sentences += [sentence for one in apart(result) for sentence in stored_trials(one)]
     return tuple(dict.fromkeys((*sentences, *ALWAYS)))
@@ -82,13 +81,11 @@ def _audit(audit: AuditResult) -> Iterator[str]:
 
 
 def _without_second_run(audit: AuditResult) -> bool:
-    """Whether the audit has no canary-free run to compare with."""
     options = audit.document.get("audit")
     return isinstance(options, Mapping) and options.get("canary_free_run") is False
 
 
 def stored_trials(result: Result) -> Iterator[str]:
-    """Yield the origin of trials from a store, or from another version of dpspec."""
     for audit in result.audits:
         if audit.stored_trials:
             yield (
@@ -109,13 +106,11 @@ class Recipe:
 
 
 def recipes(result: Result) -> tuple[Recipe, ...]:
-    """Return a recipe for each joined result."""
     named = [part.source for part in result.parts] or [""]
     return tuple(Recipe(of, _command(one), tuple(_facts(one))) for of, one in zip(named, apart(result), strict=True))
 
 
 def _command(result: Result) -> tuple[str, ...]:
-    """The command line of the result, or the simplest one that runs the same specs."""
     given = result.environment.get("command")
     if isinstance(given, list | tuple):
         return tuple(str(part) for part in given)
@@ -158,6 +153,5 @@ def _audit_facts(audit: AuditResult) -> Iterator[str]:
 
 
 def _device(trial: TrialRecord) -> str:
-    """The device of a trial: ``cpu``, or ``cuda:1 (NVIDIA H200)``; empty if it is not recorded."""
     device, gpu = trial.recorded.get("device"), trial.recorded.get("gpu")
     return f"{device} ({gpu})" if device and gpu else str(device or "")

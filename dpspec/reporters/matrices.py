@@ -21,19 +21,16 @@ _LINES = 8
 
 
 def cell_value(item: Json) -> str:
-    """Return a value of an axis; ``as in the spec`` if the cell does not set it."""
     if item is None:
         return "as in the spec"
     return shortened(decimals.exact(item) if isinstance(item, float) else labels.value(item), _VALUE)
 
 
 def cell_title(matrix: Matrix[AuditResult], audit: AuditResult) -> str:
-    """Return the title of a cell: ``noise_multiplier=1, k=8``."""
     return ", ".join(f"{name}={cell_value(item)}" for name, item in matrix.values(audit).items())
 
 
 def titles(result: Result) -> tuple[str, ...]:
-    """Return the title of each audit: a cell by its matrix and its values, others by name."""
     names = [audit.name for audit in result.audits]
     for matrix in result.matrices:
         for number, audit in zip(matrix.numbers, matrix.audits, strict=True):
@@ -42,17 +39,15 @@ def titles(result: Result) -> tuple[str, ...]:
 
 
 def claims_of(matrix: Matrix[AuditResult]) -> tuple[str, ...]:
-    """Return the distinct claim ids of all cells."""
     return tuple(dict.fromkeys(verdict.claim for audit in matrix.audits for verdict in audit.verdicts))
 
 
 def verdict_of(audit: AuditResult, claim: str) -> Verdict | None:
-    """Return a cell's verdict on a claim; None if the cell does not have the claim."""
     return next((verdict for verdict in audit.verdicts if verdict.claim == claim), None)
 
 
 def table(matrix: Matrix[AuditResult]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return head and rows: a column for each axis and each claim, and for the conformance of executed runs."""
+    """A column for each axis and each claim, and for the conformance of executed runs."""
     claims, executed = claims_of(matrix), any(audit.executed for audit in matrix.audits)
     head = (*matrix.axes.values(), *claims, *(("conformance",) if executed else ()))
     rows = []
@@ -74,7 +69,7 @@ def _verdict(audit: AuditResult, verdict: Verdict | None) -> str:
 
 @dataclass(frozen=True)
 class Curve:
-    """The bounds of one claim along an axis, as (x, lower, upper) by ascending x; ``label`` names the other axes."""
+    """(x, lower, upper) by ascending x; ``label`` names the other axes."""
 
     label: str
     points: tuple[tuple[float, float | None, float | None], ...]
@@ -82,7 +77,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Across:
-    """The bounds of a claim in all cells against the axis ``x``; ``claimed`` is None if the cells' values differ."""
+    """``claimed`` is None if the cells' values differ."""
 
     claim: str
     quantity: str
@@ -92,7 +87,7 @@ class Across:
 
 
 def across(matrix: Matrix[AuditResult]) -> Across | None:
-    """Return the first claim with a bound in two cells, against the numeric axis with most values; None without one."""
+    """The first claim with a bound in two cells, against the numeric axis with most values."""
     x, claim = _numeric_axis(matrix), next(iter(_bounded(matrix)), None)
     if x is None or claim is None:
         return None
@@ -110,7 +105,6 @@ def across(matrix: Matrix[AuditResult]) -> Across | None:
 
 
 def _bounded(matrix: Matrix[AuditResult]) -> Iterator[str]:
-    """Claims with a finite upper bound in at least two cells."""
     for claim in claims_of(matrix):
         verdicts = [verdict_of(audit, claim) for audit in matrix.audits]
         if sum(one is not None and _finite(one.upper) is not None for one in verdicts) > 1:
@@ -124,7 +118,7 @@ def _numeric_axis(matrix: Matrix[AuditResult]) -> str | None:
 
 
 def _numbers(values: Sequence[Json]) -> int:
-    """The number of distinct values; 0 if one of them is not a finite number."""
+    """The number of distinct values; 0 if one is not a finite number."""
     finite = all(
         isinstance(item, int | float) and not isinstance(item, bool) and _finite(item) is not None for item in values
     )

@@ -22,18 +22,16 @@ _STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "
 
 
 def assumptions_of(audit: AuditResult) -> list[Assumption]:
-    """Return the distinct assumptions of an audit's findings and evidence, the most doubtful first."""
     held = [*(finding.assumptions for finding in findings(audit)), *(one.assumptions for one in audit.evidence)]
     return by_status(of for assumptions in held for of in assumptions)
 
 
 def by_status(held: Iterable[Assumption]) -> list[Assumption]:
-    """Return distinct assumptions, the most doubtful first."""
     return sorted(dict.fromkeys(held), key=lambda of: _STATUS_ORDER.index(of.status))
 
 
 def assumption(of: Assumption, *, tested_above: bool = False) -> str:
-    """Return the text of an assumption and its test, in short if the report lists the test above."""
+    """In short if the report lists its test above."""
     text = of.text or of.name
     details = ["tested above" if tested_above else of.test or ""]
     if of.level is not None:
@@ -45,7 +43,7 @@ def assumption(of: Assumption, *, tested_above: bool = False) -> str:
 
 
 def families(result: Result) -> list[int]:
-    """Return for each audit the number of checks that its own were judged among."""
+    """For each audit the number of checks that its own were judged among."""
     return [
         family
         for part in apart(result)
@@ -54,18 +52,13 @@ def families(result: Result) -> list[int]:
 
 
 def ranked(checks: Sequence[Check], family: int) -> list[tuple[Check, bool]]:
-    """Return each check and whether it is rejected: rejected ones first by p-value, the others in their order.
-
-    A check whose p-value is not a probability counts as rejected: the result was edited. ``family`` is the number of
-    checks that they were judged among.
-    """
+    """Rejected checks first. A p-value that is not a probability counts as rejected: the result was edited."""
     judged = [(one, not 0.0 <= one.p_value <= 1.0 or rejected(one, family)) for one in checks]
     bad = sorted((one for one, is_rejected in judged if is_rejected), key=lambda one: one.p_value)
     return [*((one, True) for one in bad), *((one, False) for one, is_rejected in judged if not is_rejected)]
 
 
 def check(of: Check) -> str:
-    """Return a conformance test, its outcome and its detection limit."""
     text = f"{of.assumption}{f', {of.note}' if of.note else ''}: {of.test}, p = {decimals.upper(of.p_value, digits=2)}"
     if of.declared is not None:
         text += f", declared {decimals.given(of.declared)}"
@@ -77,13 +70,12 @@ def check(of: Check) -> str:
 
 
 def foreseen(of: Check) -> str:
-    """Return a planned conformance test and its detection limit."""
     power = "detection limit depends on the run" if of.detectable is None else detectable(of.detectable)
     return f"check {of.assumption}{f', {of.note}' if of.note else ''} ({of.test}, {of.observed}): {power}"
 
 
 def detectable(deviation: float) -> str:
-    """Return the smallest detectable relative deviation, rounded up."""
+    """Rounded up."""
     if deviation == 0:
         return "smallest detectable deviation: any"
     return f"smallest detectable deviation {decimals.upper(100 * deviation, digits=2)}%"
@@ -94,15 +86,12 @@ def _is_as_run(of: Finding) -> bool:
 
 
 def findings(audit: AuditResult) -> tuple[Finding, ...]:
-    """Return the findings, except the epsilon of the executed run, which reports show with the conformance."""
+    """All except the epsilon of the executed run, which reports show with the conformance."""
     return tuple(finding for finding in audit.findings if not _is_as_run(finding))
 
 
 def as_run(audit: AuditResult) -> tuple[str, ...]:
-    """Return sentences on the estimated epsilon of the executed run, and on their assumptions; empty for no estimate.
-
-    There is one sentence for each method, group size and delta.
-    """
+    """The estimated epsilon of the executed run for each method, group size and delta, and the assumptions."""
     found = [finding for finding in audit.findings if _is_as_run(finding)]
     given = [finding for finding in found if finding.lower is not None]
     lines = [_as_run(finding) for finding in found]
@@ -129,7 +118,7 @@ _PLACE = re.compile(r"(findings|verdicts|checks|series|evidence|power)\[(\d+)\]"
 
 
 def place(result: Result, audit: str, what: str) -> str:
-    """Return ``quickstart: findings[3].value (epsilon <= 2.349, delta 1e-5)``: audit, path and its subject."""
+    """``quickstart: findings[3].value (epsilon <= 2.349, delta 1e-5)``: audit, path and its subject."""
     path = f"{audit}: {what}" if audit else what
     match = _PLACE.match(what)
     holder = next((one for one in result.audits if one.name == audit), None)
@@ -171,7 +160,6 @@ CHANNEL_COLUMNS = ("channel", "status", "requirement, and evidence in the record
 
 
 def executed(recording: Recording) -> list[str]:
-    """Return the setup of a recorded training, and a line for each of its first phases."""
     shown = [*recording.setup, *map(_phase, recording.phases[:_SHOWN])]
     more = len(recording.phases) - _SHOWN + recording.more_phases
     return [*shown, f"and {more} more phases"] if more > 0 else shown
@@ -189,12 +177,10 @@ def _phase(phase: RecordedPhase) -> str:
 
 
 def channel_rows(recording: Recording) -> list[tuple[str, str, str]]:
-    """Return a row for each channel, in the order of ``CHANNEL_COLUMNS``."""
     return [(one.name, one.status, one.text) for one in recording.channels]
 
 
 def accountant(report: AccountantReport | None) -> str:
-    """Return the figure of the script's accountant, and the reason why it differs from the certified bound."""
     if report is None:
         return "The recorder received no accountant: the script's figure is unknown."
     figure = "no figure" if report.epsilon is None else f"epsilon {decimals.nearest(report.epsilon)}, recomputed"
@@ -202,7 +188,6 @@ def accountant(report: AccountantReport | None) -> str:
 
 
 def declared(recording: Recording) -> str:
-    """Return the assumptions and public hyperparameters that the user declares; empty for none."""
     parts = [
         f"{what} {', '.join(names)}"
         for what, names in (("assumes", recording.assumed), ("declares public", recording.public))
@@ -212,6 +197,5 @@ def declared(recording: Recording) -> str:
 
 
 def recording_notes(recording: Recording, *, cautions: bool = True) -> list[str]:
-    """Return the cautions, the advice, and the parts of the script that the recorder did not recognize."""
     unknown = [f"not recognized: {one}" for one in recording.unrecognized]
     return [*(recording.cautions if cautions else ()), *recording.advice, *unknown]

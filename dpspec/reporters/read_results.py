@@ -32,7 +32,7 @@ _PACKED, _DENSEST = "zlib:", 200
 
 
 def embedded(json: str) -> str:
-    """Return JSON for a page, with the characters of HTML markup escaped; long JSON as ``zlib:`` and base64."""
+    """JSON with the characters of HTML markup escaped; long JSON as ``zlib:`` and base64."""
     if len(json) > _PACKED_FROM:
         data = json.encode("utf-8")
         packed = _PACKED + base64.b64encode(zlib.compress(data, 9)).decode("ascii")
@@ -44,12 +44,11 @@ def embedded(json: str) -> str:
 
 
 def is_page(text: str) -> bool:
-    """Return whether the text is a page."""
     return text.lstrip("\ufeff \t\r\n")[:15].lower().startswith(("<!doctype html", "<html"))
 
 
 def extract(page: str) -> str:
-    """Return the JSON text in a page; raises ``ResultError`` unless there is exactly one."""
+    """Raise ``ResultError`` unless there is exactly one result."""
     # Embedded text cannot begin an element: "<" is escaped.
     begins = page.count(_BEGIN)
     text, end, _ = page.partition(_BEGIN)[2].partition(_END)
@@ -60,14 +59,13 @@ def extract(page: str) -> str:
 
 
 def with_plain_result(page: str) -> str:
-    """Return the page with its result uncompressed: builds of zlib differ in their compressed text."""
+    """The result uncompressed: builds of zlib differ in their compressed text."""
     before, begin, rest = page.partition(_BEGIN)
     text, end, after = rest.partition(_END)
     return f"{before}{begin}{_unpacked(text)}{end}{after}" if text.startswith(_PACKED) else page
 
 
 def _unpacked(text: str) -> str:
-    """The JSON text of a compressed result; raises ``ResultError`` if it is damaged or too long."""
     most = _DENSEST * len(text)
     try:
         reader = zlib.decompressobj()
@@ -86,7 +84,7 @@ _SHOWN = frozenset(
 
 
 def page_at(path: Path) -> str | None:
-    """Return the text of a page that :func:`read_result` has read; None for any other file."""
+    """The text of a page that :func:`read_result` has read; None for any other file."""
     from dpspec.engine.results.codec import MAX_BYTES
 
     text = read_text(path, MAX_BYTES)
@@ -94,7 +92,7 @@ def page_at(path: Path) -> str | None:
 
 
 def read_results(paths: Sequence[Path]) -> Result:
-    """Return the result in a file, or the joined results of several; raises ``UsageError`` if a file is given twice."""
+    """Joined if there are several; ``UsageError`` if a file is given twice."""
     from dpspec.engine.results.joined import join
 
     seen: dict[str, Path] = {}
@@ -106,7 +104,7 @@ def read_results(paths: Sequence[Path]) -> Result:
 
 
 def read_result(path: Path) -> Result:
-    """Return the result in a JSON file or a page; raises ``ResultError`` with the file's name if it has none."""
+    """``ResultError`` with the file's name if it contains none."""
     from dpspec.engine.results.codec import MAX_BYTES, load
 
     try:

@@ -36,14 +36,7 @@ _NOTHING = (
 
 @dataclass(frozen=True)
 class Rate:
-    """The maximum true-positive rates of membership inference.
-
-    Attributes:
-        scope: The scope that distinguishes the bound, such as ``seeing the final model``; or empty.
-        members: The targets: ``members``, ``groups of 8 members``.
-        powers: The maximum true-positive rate at each of ``FALSE_POSITIVES``, from 0 to 1.
-        remark: A restriction, as a sentence; or empty.
-    """
+    """``powers`` are maximum true-positive rates of membership inference at ``FALSE_POSITIVES``."""
 
     scope: str
     members: str
@@ -52,12 +45,11 @@ class Rate:
 
     @property
     def certain(self) -> bool:
-        """Whether the bound allows detection with certainty."""
         return self.powers[0] > _CERTAIN
 
     @property
     def percent(self) -> str:
-        """The rate at the first false-positive rate in percent, rounded up."""
+        """Rounded up."""
         return f"{decimals.upper(100.0 * self.powers[0], digits=3)} %"
 
     def __str__(self) -> str:
@@ -76,7 +68,7 @@ class Rate:
 
 
 def risk(audit: AuditResult) -> tuple[str, ...]:
-    """Return the success rates of attackers as sentences, after the reasons not to rely on them; never empty."""
+    """Sentences, after the reasons not to rely on them; never empty."""
     found = (*map(str, rates(audit)), *(() if _deviates(audit) else _reconstruction(audit)))
     if _deviates(audit):
         return (_DEVIATES,)
@@ -104,7 +96,7 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
 
 
 def weakest(audit: AuditResult) -> Rate | None:
-    """Return the highest rate among the smallest groups; None without a curve, or if an attack contradicts a bound."""
+    """The highest rate among the smallest groups; None without a curve, or if an attack contradicts a bound."""
     curves = [] if _deviates(audit) or _contradicted(audit) else proven_curves(audit)
     smallest = [rate for one, rate in zip(curves, rates(audit), strict=False) if one.group_size == curves[0].group_size]
     return max(smallest, key=lambda one: one.powers[0], default=None)
@@ -163,7 +155,6 @@ def _members(curve: ProvenCurve) -> str:
 
 
 def _reconstruction(audit: AuditResult) -> Iterator[str]:
-    """Yield the success rate with and without the release for each proved claim about reconstruction."""
     for verdict in audit.verdicts:
         if verdict.quantity != "gamma" or verdict.verdict != "proved" or verdict.provable is None:
             continue
@@ -176,7 +167,6 @@ def _reconstruction(audit: AuditResult) -> Iterator[str]:
 
 
 def compared(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:
-    """Yield the lowest and the highest rate for the smallest group of each audit, at the first false-positive rate."""
     if any(map(_deviates, audits)):
         yield "No bound applies to a run that deviates from its declaration."
     found = [(rate, title) for audit, title in zip(audits, titles, strict=True) if (rate := weakest(audit)) is not None]

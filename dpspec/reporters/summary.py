@@ -58,7 +58,7 @@ SIGNED = {"system": "System", "owner": "Owner", "contact": "Contact"}
 
 
 def summary(result: Result) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return pairs of a label and sentences, without the verdict sentence; empty for a result without audits."""
+    """Pairs of a label and sentences, without the verdict sentence."""
     audits = result.audits
     if not audits:
         return ()
@@ -73,7 +73,7 @@ def summary(result: Result) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def verdict_sentence(result: Result) -> str:
-    """Return the verdict on all privacy claims in one sentence, or the reason why no claim counts."""
+    """On all privacy claims, or the reason why no claim counts."""
     audits = result.audits
     broken = [audit for audit in audits if audit.conformance.status == "deviates" and not audit.conformance.expected]
     if broken:
@@ -87,7 +87,7 @@ def verdict_sentence(result: Result) -> str:
 
 
 def outcomes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:
-    """Yield sentences on verdicts and conformance: the most important claim first, then counts."""
+    """The most important claim first, then counts."""
     deviating = [audit for audit in audits if audit.conformance.status == "deviates"]
     if deviating:
         where = "" if len(audits) == 1 else f" in {_named([audit.name for audit in deviating])}"
@@ -125,7 +125,6 @@ def _rank(audit: AuditResult, verdict: Verdict) -> tuple[bool, int]:
 
 
 def _counted(noun: str, claims: Sequence[tuple[AuditResult, Verdict]]) -> str:
-    """``Both privacy claims are proved.``, or the number for each verdict, the worst first."""
     held = [labels.verdict_label(audit, one) for audit, one in claims]
     found = {name: held.count(name) for name in _PREDICATES if name in held}
     assumed = {name for audit, _ in claims if audit.recording is not None for name in audit.recording.assumes}
@@ -172,7 +171,7 @@ def _untrained(audit: AuditResult) -> bool:
 
 
 def _audited(result: Result) -> Iterator[str]:
-    """Yield each matrix by its axes, then the other audits by name."""
+    """Each matrix by its axes, then the other audits by name."""
     described = _described(result)
     if len(result.audits) == 1:
         yield _subject(result.audits[0], described)
@@ -194,7 +193,6 @@ def _audited(result: Result) -> Iterator[str]:
 
 
 def _described(result: Result) -> dict[str, str]:
-    """The description of each mechanism kind, as its provider gave it to the run."""
     found: dict[str, str] = {}
     for part in apart(result):
         held = part.environment.get("mechanisms")
@@ -204,7 +202,6 @@ def _described(result: Result) -> dict[str, str]:
 
 
 def _subject(audit: AuditResult, described: Mapping[str, str]) -> str:
-    """``The training of a model (mlp, 4810 parameters) on 1438 records (digits), by ... (the mechanism group).``"""
     document, facts = audit.document, audit.facts
     mechanism = _mechanism(_kind(document.get("mechanism")), described)
     data = f"{labels.count(facts.records, 'record')} ({_kind(document.get('data'))})"
@@ -225,7 +222,6 @@ def _kind(block: object) -> str:
 
 
 def _untested(audits: Sequence[AuditResult]) -> Iterator[str]:
-    """Yield the properties that no test covers."""
     bare = [audit.name for audit in audits if _untrained(audit)]
     if bare:
         yield f"No training code was checked{'' if len(bare) == len(audits) else f' for {_named(bare)}'}."
@@ -248,10 +244,7 @@ def _untested(audits: Sequence[AuditResult]) -> Iterator[str]:
 
 
 def _plainly(of: Assumption) -> str:
-    """``scores are normal (gaussian-scores)``: the text to its first semicolon or stop, and the name.
-
-    A long text ends at the last comma, colon or bracket among its first 160 characters.
-    """
+    """The text to its first semicolon or stop, and the name. A long text ends at the last clause in 160 characters."""
     text = re.split(r";|\. ", of.text, maxsplit=1)[0].strip()
     if len(text) > 160:
         clause = re.match(r".{20,156}(?=[,:] | \()", text)
@@ -265,7 +258,6 @@ def _named(names: Sequence[str]) -> str:
 
 
 def details(audit: AuditResult) -> Iterator[tuple[str, str]]:
-    """Yield pairs of a term and a text: owner, mechanism, data, model, training, adversary, attack."""
     document = audit.document
     for key, term in SIGNED.items():
         if document.get(key):
@@ -310,7 +302,6 @@ def _records(audit: AuditResult) -> str:
 
 
 def adversary(document: FrozenMap) -> str:
-    """Return adjacency, access and group sizes; empty without a threat model."""
     threat, data = document.get("threat_model"), document.get("data")
     if not isinstance(threat, Mapping):
         return ""
@@ -326,7 +317,7 @@ def adversary(document: FrozenMap) -> str:
 
 
 def tally(result: Result) -> str:
-    """Return ``2 audits, 5 claims: all as expected``, or the failures by name."""
+    """``2 audits, 5 claims: all as expected``, or the failures by name."""
     claims = sum(len(audit.verdicts) for audit in result.audits)
     head = f"{len(result.parts)} results, each judged separately; " if result.parts else ""
     everything = f"{labels.count(len(result.audits), 'audit')}, {labels.count(claims, 'claim')}"
@@ -340,7 +331,7 @@ def tally(result: Result) -> str:
 
 
 def failed(result: Result) -> bool:
-    """Return whether the result has a failure that missing trials cannot change."""
+    """Whether there is a failure that missing trials cannot change."""
     return any(
         not (audit.conformance.expected or labels.untested(audit)) or any(_wrong(audit, one) for one in audit.verdicts)
         for audit in result.audits
@@ -352,7 +343,6 @@ def _wrong(audit: AuditResult, verdict: Verdict) -> bool:
 
 
 def _failures(result: Result, claims: int) -> Iterator[str]:
-    """Yield failed claims, deviating audits, and claims that missing trials may decide."""
     number = sum(_wrong(audit, verdict) for audit in result.audits for verdict in audit.verdicts)
     if number:
         yield f"FAILED {number} of {labels.count(claims, 'claim')}: {_first(_claims(result, _wrong))}"
@@ -370,7 +360,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _claims(result: Result, holds: Callable[[AuditResult, Verdict], bool]) -> list[str]:
-    """The names of the claims with a property: by audit, and by matrix if several of its cells share one."""
+    """Names by audit, and by matrix if several of its cells share one."""
     within = {number: matrix for matrix in result.matrices for number in matrix.numbers}
     names: dict[str, None] = {}
     for number, audit in enumerate(result.audits):
@@ -391,7 +381,7 @@ def _claims(result: Result, holds: Callable[[AuditResult, Verdict], bool]) -> li
 
 
 def _deviation(audit: AuditResult) -> str:
-    """``app deviates (noise-scale 0.1 for 1)``, by the check with the smallest p-value."""
+    """By the check with the smallest p-value."""
     status = audit.conformance.status
     if status != "deviates":
         texts = {"checks-missing": "lacks planned checks", "not-run": "was not tested"}

@@ -11,7 +11,7 @@ from dpspec.language.diagnostics import CODES, explain
 from dpspec.language.validating.installed import PLUGIN_CODES
 
 #: Functions of ours that take a code as their argument of this position.
-TAKING_CODES = {"tell": 0, "error_at": 0, "_file_diagnostic": 1}
+TAKING_CODES = {"tell": 0, "error_at": 0, "problem": 0}
 
 
 def emitted() -> Iterator[tuple[str, str]]:

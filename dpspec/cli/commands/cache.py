@@ -27,6 +27,7 @@ def list_trials(
     """List stored trials by the spec that first used them, with kind, number, size and date."""
     from dpspec.engine.results.decimals import size
     from dpspec.engine.storage.trial_store import Store
+    from dpspec.reporters.labels import count
     from dpspec.reporters.layout import text_table
 
     trial_store = Store(store)
@@ -35,9 +36,15 @@ def list_trials(
         for entry in entries:
             emit(f"{entry.key}  {size(entry.size):>10}  {entry.made or '?':25}  {entry.kind or '?'}  {_named(entry)}")
     elif entries:
-        rows = [("kind", "spec", "trials", "size", "made"), *_by_spec(entries)]
+        groups: dict[tuple[str, str], list[Entry]] = {}
+        for entry in entries:
+            groups.setdefault((_named(entry), entry.kind or "?"), []).append(entry)
+        rows = [("kind", "spec", "trials", "size", "made")]
+        for (name, kind), group in sorted(groups.items()):
+            made = max(entry.made for entry in group)[:10] or "?"
+            rows.append((kind, name, str(len(group)), size(sum(entry.size for entry in group)), made))
         emit("\n".join(text_table(rows, page_width(), folded=1)))
-    emit(f"{_trials(len(entries))}, {size(sum(entry.size for entry in entries))} in {trial_store.location}")
+    emit(f"{count(len(entries), 'trial')}, {size(sum(entry.size for entry in entries))} in {trial_store.location}")
     return ExitCode.OK
 
 
@@ -62,6 +69,7 @@ def remove_trials(
     """Remove stored trials; they are trained again when a run needs them."""
     from dpspec.engine.results.decimals import size
     from dpspec.engine.storage.trial_store import Store
+    from dpspec.reporters.labels import count
 
     if bool(names) == everything:
         raise UsageError("`dpspec cache rm` needs names of specs or keys, or else --all")
@@ -72,7 +80,7 @@ def remove_trials(
     for key in freed:
         trial_store.remove(key)
     swept = trial_store.sweep() if everything else 0
-    emit(f"removed {_trials(len(freed))}, {size(sum(freed.values()) + swept)} freed")
+    emit(f"removed {count(len(freed), 'trial')}, {size(sum(freed.values()) + swept)} freed")
     return ExitCode.OK
 
 
@@ -80,34 +88,23 @@ def remove_trials(
 def verify_trials(store: StorePlace = DEFAULT_STORE, store_key: StoreKey = None) -> int:
     """Read every stored trial and compare it with its digests; what does not match is set aside."""
     from dpspec.engine.storage.trial_store import Store, read_key
+    from dpspec.reporters.labels import count
 
-    trial_store, damaged, count = Store(store, read_key(store_key)), 0, 0
+    trial_store, damaged, number = Store(store, read_key(store_key)), 0, 0
     if not trial_store.exists():
         raise UsageError(f"no store at {trial_store.location}: nothing was compared")
     for key in list(trial_store.keys()):
         damages: list[str] = []
-        count += 1
+        number += 1
         trial_store.get(key, damages.append)
         if damages:
             damaged += 1
             emit(f"{key}  {damages[0]}")
     if damaged:
-        emit(f"{damaged} of {_trials(count)} in {trial_store.location} not as written; set aside")
+        emit(f"{damaged} of {count(number, 'trial')} in {trial_store.location} not as written; set aside")
         return ExitCode.UNEXPECTED
-    emit(f"{_trials(count)} in {trial_store.location}: all as written")
+    emit(f"{count(number, 'trial')} in {trial_store.location}: all as written")
     return ExitCode.OK
-
-
-def _by_spec(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
-    from dpspec.engine.results.decimals import size
-
-    groups: dict[tuple[str, str], list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault((_named(entry), entry.kind or "?"), []).append(entry)
-    return [
-        (kind, name, str(len(group)), size(sum(entry.size for entry in group)), max(e.made for e in group)[:10] or "?")
-        for (name, kind), group in sorted(groups.items())
-    ]
 
 
 def _named(entry: Entry) -> str:
@@ -124,7 +121,3 @@ def _meant(name: str, stored: Sequence[Entry]) -> list[Entry]:
             raise UsageError(f"{quoted(name)} begins {len(matching)} keys; give more digits")
         raise UsageError(f"no stored trial has the spec or key {quoted(name)} (see `dpspec cache ls`)")
     return matching
-
-
-def _trials(count: int) -> str:
-    return f"{count} trial{'' if count == 1 else 's'}"

@@ -14,24 +14,16 @@ from dpspec.errors import UsageError
 
 
 class Adjacency(StrEnum):
-    """The neighboring datasets."""
-
     ZERO_OUT = "zero-out"
     ADD_REMOVE = "add-remove"
 
 
 def check(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder that dpspec.record wrote.", show_default=False)
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that dpspec.record wrote.")],
     delta: Annotated[float, typer.Option(metavar="D", help="The delta of the claim, above 0 and below 1.")] = 1e-5,
     epsilon: Annotated[
         float | None,
-        typer.Option(
-            metavar="E",
-            help="The claimed epsilon; without a claim the command never ends with 0.",
-            show_default=False,
-        ),
+        typer.Option(metavar="E", help="The claimed epsilon; without a claim the command never ends with 0."),
     ] = None,
     group_size: Annotated[
         list[int],
@@ -39,7 +31,6 @@ def check(
             "--group-size",
             metavar="K",
             help="The number of records of a group; the first is that of the claim. Repeatable; 1 by default.",
-            show_default=False,
         ),
     ] = [],  # noqa: B006 - typer copies it
     adjacency: Annotated[
@@ -64,15 +55,12 @@ def check(
             metavar="NAME",
             help="Declare that a hyperparameter does not depend on the records: learning_rate, weight_decay, "
             "clip_norm, divisor, ... Repeatable.",
-            show_default=False,
         ),
     ] = [],  # noqa: B006
     assume: Annotated[
         list[str],
         typer.Option(
-            metavar="NAME",
-            help="Assume an open channel or assumption of the recording. A proof names it. Repeatable.",
-            show_default=False,
+            metavar="NAME", help="Assume an open channel or assumption of the recording. A proof names it. Repeatable."
         ),
     ] = [],  # noqa: B006
     reports: Annotated[
@@ -81,7 +69,6 @@ def check(
             "--report",
             metavar="FORMAT=PATH",
             help="Also write a report (html, json, markdown, ...; see `dpspec plugins`), '-' for stdout; repeatable.",
-            show_default=False,
         ),
     ] = [],  # noqa: B006
     internal: Internal = False,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,21 +17,18 @@ from dpspec.text import close_matches, joined, plain, quoted
 
 if TYPE_CHECKING:
     from dpspec.cli.spec_keys import Key
-    from dpspec.contract.catalog import Catalog, Offered
+    from dpspec.contract.catalog import Offered
 
-_FAMILIES = (("mechanisms", "mechanism"), ("datasets", "data"), ("models", "model"), ("backends", "backend"))
-
-#: The providers of attacks, with the key of the audit that selects them.
-_ATTACKS = (("canaries", "canary", "audit.canary.kind"), ("scores", "score", "audit.score"))
-
-#: The key that selects a kind of a family or of claims.
-_CHOOSER = {
-    "mechanism": "mechanism.kind",
-    "data": "data.kind",
-    "model": "model.kind",
-    "backend": "training.backend",
-    "claim": "claims.kind",
-}
+#: The providers' families in the catalog, the name of each, and the key that selects a kind.
+_FAMILIES = (
+    ("mechanisms", "mechanism kind", "mechanism.kind"),
+    ("datasets", "data kind", "data.kind"),
+    ("models", "model kind", "model.kind"),
+    ("backends", "backend kind", "training.backend"),
+    ("canaries", "canary", "audit.canary.kind"),
+    ("scores", "score", "audit.score"),
+    ("reporters", "report format", ""),
+)
 
 #: Shorter words are not searched in descriptions.
 _SHORTEST = 4
@@ -43,7 +41,6 @@ def explain(
             metavar="CODE|KEY|KIND",
             help="A diagnostic code (unknown-key), a key (mechanism.noise_multiplier), a kind (group, csv, approx-dp), "
             "a choice (all-iterates), a verdict (open), or all verdicts (verdicts).",
-            show_default=False,
         ),
     ],
 ) -> int:
@@ -58,78 +55,54 @@ def explain(
     catalog = load_catalog()
     all_keys = list(keys(reference(catalog)))
     code = explain_code(what)
-    blocks = [_code(code)] if code is not None else []
-    blocks += [
-        _kind(family, what, getattr(catalog, name)[what], all_keys)
-        for name, family in _FAMILIES
-        if _has(catalog, name, what)
-    ]
-    blocks += [
-        _attack(family, chooser, getattr(catalog, name)[what])
-        for name, family, chooser in _ATTACKS
-        if _has(catalog, name, what)
-    ]
-    if what in catalog.reporters:
-        blocks.append(_kind("report format", what, catalog.reporters[what], ()))
+    blocks = []
+    if code is not None:  # examples are indented and unchanged
+        lines = code.rstrip().split("\n")
+        blocks.append("\n".join(line if line.startswith(" ") else fill(line, page_width()) for line in lines))
+    for field, name, chooser in _FAMILIES:
+        if what in getattr(catalog, field):
+            blocks.append(_provider(name, chooser, what, getattr(catalog, field)[what], all_keys))
     verdicts = [verdict for verdict in VERDICTS if what in ("verdict", "verdicts", verdict)]
     blocks += [f"verdict {verdict}\n{_folded(VERDICTS[verdict])}" for verdict in verdicts]
-    claims = _of_kind("claim", what, all_keys)
+    claims = _of_kind("claims.kind", what, all_keys)
     if claims:
         blocks.append(f"claim kind {what}\n\n{_listed(claims)}")
     blocks += [_key(cases, all_keys) for cases in alike(find(what, all_keys))]
+    if not blocks:  # keys with a choice that includes the word, else text keys whose description names it
+        word = re.compile(rf"(?<![\w-]){re.escape(what)}(?![\w-])")
+        chosen = [key for key in all_keys if what in choices(key)]
+        named = [key for key in all_keys if key.type.startswith("text") and word.search(key.description)]
+        found = chosen or (named if len(what) >= _SHORTEST else [])
+        blocks += [_key([key], ()) for key in {k.path: replace(k, conditions=()) for k in found}.values()]
     if not blocks:
-        blocks += [_key([key], ()) for key in _choosing(what, all_keys) or _mentioning(what, all_keys)]
-    if not blocks:
-        kinds = [kind for name, *_ in (*_FAMILIES, *_ATTACKS) for kind in getattr(catalog, name)]
+        kinds = [kind for field, *_ in _FAMILIES for kind in getattr(catalog, field)]
         paths = [key.path for key in all_keys]
         lasts = [path.rpartition(".")[2] for path in paths]
         values = [choice for key in all_keys for choice in choices(key)]
-        raise UsageError(_nothing(what, [*CODES, *kinds, *catalog.reporters, *VERDICTS, *values, *lasts, *paths]))
+        close = [quoted(name) for name in close_matches(what, [*CODES, *kinds, *VERDICTS, *values, *lasts, *paths], 3)]
+        suggestion = f"; did you mean {joined(close, 'or')}?" if close else ""
+        raise UsageError(f"unknown diagnostic code, key, kind, choice or verdict {quoted(what)}{suggestion}")
     emit("\n\n".join(blocks))
     return ExitCode.OK
 
 
-def _has(catalog: Catalog, family: str, kind: str) -> bool:
-    return kind in getattr(catalog, family)
-
-
-def _code(text: str) -> str:
-    """An explanation with folded paragraphs and unchanged examples, which are indented."""
-    import textwrap
-
-    width = page_width()
-    lines = text.rstrip().split("\n")
-    return "\n".join(line if line.startswith(" ") else textwrap.fill(line, width) for line in lines)
-
-
-def _kind(family: str, kind: str, offered: Offered, known: Sequence[Key]) -> str:
+def _provider(name: str, chooser: str, kind: str, offered: Offered, known: Sequence[Key]) -> str:
     provider = offered.provider
-    what = family if family == "report format" else f"{family} kind"
-    lines = [f"{what} {kind}, by {offered.distribution} {offered.version}", _folded(provider.summary)]
+    lines = [f"{name} {kind}, by {offered.distribution} {offered.version}", _folded(provider.summary)]
+    if isinstance(provider, Canary | Score):
+        lines += [_folded(text) for text in (*_needs(provider), f"Chosen by {chooser}: {kind}")]
+        block = "audit.canary" if isinstance(provider, Canary) else "audit.scoring"
+        for key, schema in provider.schema.get("properties", {}).items():
+            lines.append(f"\n{_folded(f'{block}.{key}')}\n{_folded(schema['description'], indent=8)}")
     if hasattr(provider, "claims"):
         lines.append(_folded(f"Claims that it can judge: {', '.join(sorted(provider.claims))}"))
     if hasattr(provider, "capabilities"):
         lines.append(_folded(f"Capabilities: {', '.join(sorted(provider.capabilities))}"))
-    own = _of_kind(family, kind, known)
-    if own:
-        lines.append(f"\n{_listed(own)}")
-    return "\n".join(lines)
-
-
-def _attack(family: str, chooser: str, offered: Offered) -> str:
-    """A kind of canary or a score, its requirements and its keys."""
-    provider = offered.provider
-    lines = [f"{family} {provider.kind}, by {offered.distribution} {offered.version}", _folded(provider.summary)]
-    lines += [_folded(text) for text in _needs(provider)]
-    lines.append(_folded(f"Chosen by {chooser}: {provider.kind}"))
-    block = "audit.canary" if isinstance(provider, Canary) else "audit.scoring"
-    for key, schema in provider.schema.get("properties", {}).items():
-        lines.append(f"\n{_folded(f'{block}.{key}')}\n{_folded(schema['description'], indent=8)}")
-    return "\n".join(lines)
+    own = [] if isinstance(provider, Canary | Score) else _of_kind(chooser, kind, known)
+    return "\n".join([*lines, f"\n{_listed(own)}"] if own else lines)
 
 
 def _needs(provider: Canary | Score) -> Iterator[str]:
-    """The requirements of a canary or a score."""
     if isinstance(provider, Score):
         yield "It uses the first and the last model and the data, and no inclusion bit that it guesses."
         if provider.learns:
@@ -147,40 +120,16 @@ def _needs(provider: Canary | Score) -> Iterator[str]:
     yield f"{reads}, and no inclusion bit."
 
 
-def _of_kind(family: str, kind: str, known: Sequence[Key]) -> list[Key]:
-    """The distinct keys that a kind adds to its block."""
+def _of_kind(chooser: str, kind: str, known: Sequence[Key]) -> list[Key]:
     from dpspec.cli.spec_keys import Condition
 
-    chooser = _CHOOSER.get(family, "")
-    block = chooser.partition(".")[0]
-    chosen = Condition(chooser, (kind,))
+    block, chosen = chooser.partition(".")[0], Condition(chooser, (kind,))
     own = [key for key in known if chosen in key.conditions and key.path.startswith(f"{block}.")]
     return list({(key.path, key.type, key.description): key for key in own}.values())
 
 
-def _choosing(value: str, known: Sequence[Key]) -> list[Key]:
-    """The distinct keys with a choice that includes the value."""
-    from dpspec.cli.spec_keys import choices
-
-    taking = {key.path: dataclasses.replace(key, conditions=()) for key in known if value in choices(key)}
-    return list(taking.values())
-
-
-def _mentioning(value: str, known: Sequence[Key]) -> list[Key]:
-    """The distinct text keys whose description names the value."""
-    if len(value) < _SHORTEST:
-        return []
-    word = re.compile(rf"(?<![\w-]){re.escape(value)}(?![\w-])")
-    found = {
-        key.path: dataclasses.replace(key, conditions=())
-        for key in known
-        if key.type.startswith("text") and word.search(key.description)
-    }
-    return list(found.values())
-
-
 def _listed(keys: Sequence[Key]) -> str:
-    """Keys with their types and descriptions, without the keys of maps in a list."""
+    """Without the keys of maps in a list."""
     lists = tuple(f"{key.path}." for key in keys if key.type.startswith("list of map"))
     lines = []
     for key in keys:
@@ -190,7 +139,6 @@ def _listed(keys: Sequence[Key]) -> str:
 
 
 def _key(cases: Sequence[Key], known: Sequence[Key]) -> str:
-    """A key with its conditions, and the keys below it."""
     from dpspec.cli.spec_keys import when
 
     key = cases[0]
@@ -211,18 +159,5 @@ def _along(key: Key, below: Key) -> bool:
 
 
 def _folded(text: str, *, indent: int = 4, hang: int = 0) -> str:
-    import textwrap
-
-    return textwrap.fill(
-        plain(text),
-        page_width(),
-        initial_indent=" " * indent,
-        subsequent_indent=" " * (indent + hang),
-        break_on_hyphens=False,
-    )
-
-
-def _nothing(what: str, names: list[str]) -> str:
-    close = [quoted(name) for name in close_matches(what, names, 3)]
-    suggestion = f"; did you mean {joined(close, 'or')}?" if close else ""
-    return f"unknown diagnostic code, key, kind, choice or verdict {quoted(what)}{suggestion}"
+    first, rest = " " * indent, " " * (indent + hang)
+    return fill(plain(text), page_width(), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)

@@ -39,19 +39,7 @@ _TAKEN = "builtin"
 
 
 def write_plugin(name: str, directory: Path, *, bounds_only: bool = False) -> list[Path]:
-    """Write the distribution ``dpspec-NAME`` into the new folder ``directory/dpspec-NAME``.
-
-    Args:
-        name: The mechanism kind; the package is ``dpspec_NAME``.
-        directory: The parent of the new folder.
-        bounds_only: Whether to write a mechanism without an attack.
-
-    Returns:
-        The written files.
-
-    Raises:
-        UsageError: The name is invalid, the folder exists, or it cannot be written.
-    """
+    """Write the distribution ``dpspec-NAME`` into a new folder; return its files."""
     words = _words(name) | {"attack_part": "", "attack_rules": ""}
     if not bounds_only:
         words |= {"attack_part": ", and the releases that are attacked", "attack_rules": _ATTACK_RULES}
@@ -77,7 +65,6 @@ def write_plugin(name: str, directory: Path, *, bounds_only: bool = False) -> li
 
 
 def _words(name: str) -> dict[str, str]:
-    """The values of the placeholders; raises ``UsageError`` for an invalid name."""
     if name.startswith("dpspec-"):
         raise UsageError(f"leave out the prefix: the plugin {name.removeprefix('dpspec-')!r} is packaged as {name!r}")
     if not _PLUGIN_NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
@@ -105,7 +92,7 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The project's folder.")] = Path(),
     mechanism: Annotated[
         str | None,
-        typer.Option("--mechanism", metavar="KIND", help="The mechanism of the example.", show_default=False),
+        typer.Option("--mechanism", metavar="KIND", help="The mechanism of the example."),
     ] = None,
 ) -> int:
     """Write a first spec and the schema for editors, without overwriting files."""
@@ -123,7 +110,6 @@ def init(
 
 
 def write_new(path: Path, text: str) -> bool:
-    """Write a new file, or keep an existing one; report either."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8", newline="\n") as out:
@@ -145,12 +131,12 @@ def new_spec(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The spec's name; its file is NAME.yaml.")],
     mechanism: Annotated[
         str | None,
-        typer.Option("--mechanism", metavar="KIND", help="The mechanism of the example.", show_default=False),
+        typer.Option("--mechanism", metavar="KIND", help="The mechanism of the example."),
     ] = None,
     folder: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="The folder of the new file.")] = Path(),
     run: Annotated[
         Path | None,
-        typer.Option("--from", metavar="RUN", help="The folder of a recorded run to declare.", show_default=False),
+        typer.Option("--from", metavar="RUN", help="The folder of a recorded run to declare."),
     ] = None,
 ) -> int:
     """Write NAME.yaml from a mechanism's example or a recorded run, without overwriting files."""
@@ -160,7 +146,9 @@ def new_spec(
     place = folder / f"{name}.yaml"
     if place.exists():
         raise UsageError(f"{place} already exists; choose another name or folder")
-    schema = Path(os.path.relpath(_root_of(folder) / SCHEMA, folder.resolve()))
+    here = folder.resolve()
+    root = next((parent for parent in (here, *here.parents) if (parent / SCHEMA).is_file()), here)
+    schema = Path(os.path.relpath(root / SCHEMA, here))
     if run is not None and mechanism is not None:
         raise UsageError("--from determines the mechanism: remove --mechanism")
     if run is not None:
@@ -192,9 +180,3 @@ def new_plugin(
         f"  dpspec run {example}"
     )
     return ExitCode.OK
-
-
-def _root_of(folder: Path) -> Path:
-    """The nearest initialized folder among this one and its parents, or this one."""
-    here = folder.resolve()
-    return next((place for place in (here, *here.parents) if (place / SCHEMA).is_file()), here)

@@ -10,11 +10,11 @@ import typer
 
 from dpspec.cli.arguments import Overrides, SpecFiles
 from dpspec.cli.output import emit, page_width
-from dpspec.errors import ExitCode, UsageError
+from dpspec.errors import ExitCode, SpecError, UsageError
 from dpspec.text import json_text
 
 if TYPE_CHECKING:
-    from dpspec.contract import Json, Plan, Spec
+    from dpspec.contract import Json
     from dpspec.engine.calibration.evaluations import Point
     from dpspec.engine.calibration.search import Calibration
     from dpspec.reporters.layout import Page
@@ -25,11 +25,12 @@ def plan(
     overrides: Overrides = [],  # noqa: B006 - typer copies it
 ) -> int:
     """Print the number of trials that specs need, their cost and the epsilon that they could show, without training."""
-    from dpspec.cli.arguments import loaded_specs, stop_at_errors
+    from dpspec.cli.arguments import loaded_specs
     from dpspec.engine.preparing.prepare import prepare
+    from dpspec.engine.results import decimals
     from dpspec.engine.running.run_options import format_time_range
     from dpspec.registry.loader import load_catalog
-    from dpspec.reporters.labels import count
+    from dpspec.reporters import labels, phrases
     from dpspec.reporters.layout import Page
 
     catalog = load_catalog()
@@ -37,41 +38,30 @@ def plan(
     with loaded_specs(specs, catalog, overrides) as loaded:
         prepared = [prepare(spec, catalog) for spec in loaded.specs]
         for audit in prepared:
-            stop_at_errors(audit.diagnostics)
+            if any(diagnostic.severity == "error" for diagnostic in audit.diagnostics):
+                raise SpecError(audit.diagnostics)
         plans = [audit.plan() for audit in prepared]
         for spec, its_plan in zip(loaded.specs, plans, strict=True):
-            _describe_plan(page, spec, its_plan)
+            page.heading(spec.name)
+            work = "no training, bounds from theory only"
+            if its_plan.trials:
+                work = (
+                    f"{labels.count(its_plan.trials, 'trial')} in {labels.count(len(its_plan.chunks), 'chunk')}, "
+                    f"{format_time_range(its_plan.seconds)} of one core, "
+                    f"{decimals.size(its_plan.memory_bytes)} of memory"
+                )
+            page.line(f"{labels.count(len(spec.claims), 'claim')}; {work}", indent=2, hang=2)
+            for power in its_plan.power:
+                at = f" at {labels.conditions(power.at)}" if power.at else ""
+                remark = f"; {power.note}" if power.note else ""
+                page.item(f"could show epsilon up to {decimals.lower(power.epsilon)}{at} ({power.method}{remark})")
+            for text in (*map(phrases.foreseen, its_plan.checks), *its_plan.notes):
+                page.item(text)
     if len(plans) > 1:
-        trials = count(sum(p.trials for p in plans), "trial")
+        trials = labels.count(sum(p.trials for p in plans), "trial")
         page.heading(f"Together: {trials}, {format_time_range(sum(p.seconds for p in plans))}")
     emit(page.text())
     return ExitCode.OK
-
-
-def _describe_plan(page: Page, spec: Spec, its_plan: Plan) -> None:
-    from dpspec.engine.results import decimals
-    from dpspec.engine.running.run_options import format_time_range
-    from dpspec.reporters import labels, phrases
-
-    page.heading(spec.name)
-    claims = labels.count(len(spec.claims), "claim")
-    if not its_plan.trials:
-        page.line(f"{claims}; no training, bounds from theory only", indent=2, hang=2)
-    else:
-        page.line(
-            f"{claims}; {labels.count(its_plan.trials, 'trial')} in {labels.count(len(its_plan.chunks), 'chunk')}, "
-            f"{format_time_range(its_plan.seconds)} of one core, {decimals.size(its_plan.memory_bytes)} of memory",
-            indent=2,
-            hang=2,
-        )
-    for power in its_plan.power:
-        at = f" at {labels.conditions(power.at)}" if power.at else ""
-        remark = f"; {power.note}" if power.note else ""
-        page.item(f"could show epsilon up to {decimals.lower(power.epsilon)}{at} ({power.method}{remark})")
-    for check in its_plan.checks:
-        page.item(phrases.foreseen(check))
-    for remark in its_plan.notes:
-        page.item(remark)
 
 
 #: The fields of a verdict in the JSON; ``provable`` is the best bound for a proof.
@@ -82,7 +72,7 @@ def calibrate(
     specs: SpecFiles,
     vary: Annotated[
         str,
-        typer.Option(metavar="KEY", help="The number to vary, e.g. mechanism.noise_multiplier.", show_default=False),
+        typer.Option(metavar="KEY", help="The number to vary, e.g. mechanism.noise_multiplier."),
     ],
     claims: Annotated[
         list[str],
@@ -90,7 +80,6 @@ def calibrate(
             "--claim",
             metavar="ID",
             help="A claim to prove; repeatable. By default every claim with the expectation proved.",
-            show_default=False,
         ),
     ] = [],  # noqa: B006 - typer copies it
     overrides: Overrides = [],  # noqa: B006

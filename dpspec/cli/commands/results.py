@@ -58,8 +58,8 @@ def report(
 
 
 def diff(
-    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A result (JSON or HTML).", show_default=False)],
-    after: Annotated[Path, typer.Argument(metavar="AFTER", help="A later result.", show_default=False)],
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A result (JSON or HTML).")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="A later result.")],
     format_: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="text, markdown (a table for a comment) or json.")
     ] = "text",
@@ -126,25 +126,28 @@ def verify(
         if not one.differs:
             emit(f"{_place(stored, one)} ({plain(one.recorded)}) was not recomputed: {plain(one.recomputed)}")
     differing = [one for one in mismatches if one.differs]
-    wrong, unclear = _of_others(stored, differing, others) if others else _of_this(stored, differing)
+    wrong, unclear = _of_others(stored, differing, others) if others else (len(differing), 0)
+    for one in () if others else differing:
+        text = f"{_place(stored, one)}\n    recorded:   {plain(one.recorded)}\n    recomputed: {plain(one.recomputed)}"
+        emit(f"{text}\n    because:    {plain(one.because)}" if one.because else text)
     if page is not None:
-        edits, uncompared = _of_page(page, stored)
-        wrong += edits
-        unclear += uncompared
+        from dpspec.reporters.html.edited_pages import compared
+
+        edits, reason = compared(page, stored)
+        if reason:
+            emit(f"the page could not be compared: {plain(reason)}")
+        for edit in edits:
+            emit(
+                f"the page differs from its result, under {plain(edit.under)!r}\n"
+                f"    shown:       {plain(edit.shown)}\n    its result:  {plain(edit.expected)}"
+            )
+        wrong += len(edits)
+        unclear += bool(reason)
     emit(plain(unverified(stored, held)))
     return _end(plain(str(result)), stored, mismatches, wrong, unclear)
 
 
-def _of_this(stored: Result, differing: Sequence[Mismatch]) -> tuple[int, int]:
-    """Print the differences of a result of this version; return the numbers of wrong and of unclear values."""
-    for one in differing:
-        text = f"{_place(stored, one)}\n    recorded:   {plain(one.recorded)}\n    recomputed: {plain(one.recomputed)}"
-        emit(f"{text}\n    because:    {plain(one.because)}" if one.because else text)
-    return len(differing), 0
-
-
 def _of_others(stored: Result, differing: Sequence[Mismatch], others: Sequence[str]) -> tuple[int, int]:
-    """Print the changed verdicts of a result of another version; return the numbers of changed and of other values."""
     from dpspec.engine.verification.differences import changed, tally
     from dpspec.reporters.labels import count
 
@@ -157,21 +160,6 @@ def _of_others(stored: Result, differing: Sequence[Mismatch], others: Sequence[s
     if rest:
         emit(f"{count(len(rest), 'value')} differ without changing a verdict: {plain(tally(rest))}")
     return len(changes), len(rest)
-
-
-def _of_page(page: str, stored: Result) -> tuple[int, int]:
-    """Print the edits of a page; return the numbers of edits and of pages that could not be compared."""
-    from dpspec.reporters.html.edited_pages import compared
-
-    edits, reason = compared(page, stored)
-    if reason:
-        emit(f"the page could not be compared: {plain(reason)}")
-    for one in edits:
-        emit(
-            f"the page differs from its result, under {plain(one.under)!r}\n"
-            f"    shown:       {plain(one.shown)}\n    its result:  {plain(one.expected)}"
-        )
-    return len(edits), int(bool(reason))
 
 
 def _place(stored: Result, one: Mismatch) -> str:

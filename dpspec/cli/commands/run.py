@@ -6,7 +6,6 @@ import dataclasses
 import re
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +19,6 @@ from dpspec.text import plain
 
 if TYPE_CHECKING:
     from dpspec.engine.results.result import Result
-    from dpspec.engine.storage.trial_store import Store
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
@@ -33,35 +31,26 @@ def run(
     device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")] = "auto",
     max_minutes: Annotated[
         float | None,
-        typer.Option(min=0, metavar="M", help="Stop training after M minutes; a re-run resumes.", show_default=False),
+        typer.Option(min=0, metavar="M", help="Stop training after M minutes; a re-run resumes."),
     ] = None,
     max_trials: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Train at most about N trials, for open claims first; a re-run resumes.",
-            show_default=False,
-        ),
+        typer.Option(min=1, metavar="N", help="Train at most about N trials, for open claims first; a re-run resumes."),
     ] = None,
     executor: Annotated[
         str, typer.Option(metavar="NAME", help="Where trials run: local, ray, ... (see `dpspec plugins`).")
     ] = "local",
     workers: Annotated[
         int | None,
-        typer.Option(
-            min=1, metavar="N", help="Parallel tasks; by default limited by cores, GPUs and memory.", show_default=False
-        ),
+        typer.Option(min=1, metavar="N", help="Parallel tasks; by default limited by cores, GPUs and memory."),
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="CPU threads of each trial; one for short trials.", show_default=False),
+        typer.Option(min=1, metavar="N", help="CPU threads of each trial; one for short trials."),
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option(
-            "--ray-address", metavar="ADDRESS", help="The Ray cluster: auto, or HOST:PORT.", show_default=False
-        ),
+        typer.Option("--ray-address", metavar="ADDRESS", help="The Ray cluster: auto, or HOST:PORT."),
     ] = None,
     bounds_only: Annotated[
         bool, typer.Option("--bounds-only", help="Do not train: judge the claims by theory only.")
@@ -72,12 +61,11 @@ def run(
             "--report",
             metavar="FORMAT=PATH",
             help="Also write a report (json, markdown, text, ...; see `dpspec plugins`), '-' for stdout; repeatable.",
-            show_default=False,
         ),
     ] = [],  # noqa: B006
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="RESULT", help="Fail only on regressions from this earlier result.", show_default=False),
+        typer.Option(metavar="RESULT", help="Fail only on regressions from this earlier result."),
     ] = None,
     allow_changed_claims: AllowChangedClaims = False,
     internal: Internal = False,
@@ -112,6 +100,12 @@ def run(
     if allow_changed_claims and baseline is None:
         raise UsageError("--allow-changed-claims requires --baseline RESULT")
     trial_store = Store(store, read_key(store_key))
+
+    def require_writable_store(event: Event) -> None:
+        refusal = trial_store.refusal() if isinstance(event, TrialsPlanned) and event.total > event.stored else None
+        if refusal is not None:
+            raise UsageError(f"cannot keep trials in {trial_store.location}: {refusal}")
+
     options = RunOptions(
         executor=executor,
         workers=workers,
@@ -128,10 +122,16 @@ def run(
             catalog,
             store=trial_store,
             options=options,
-            listeners=(_store_check(trial_store), progress, notify),
+            listeners=(require_writable_store, progress, notify),
             train=not bounds_only,
         )
-    result = _with_command(result, specs, overrides, device, threads, bounds_only)
+    # The options that numbers depend on.
+    command = ["dpspec", "run", *map(str, specs), *(part for one in overrides for part in ("--set", one))]
+    command += ["--device", device] if device != "auto" else []
+    command += ["--threads", str(threads)] if threads is not None else []
+    command += ["--bounds-only"] if bounds_only else []
+    environment = type(result.environment)({**result.environment, "command": command})
+    result = dataclasses.replace(result, environment=environment)
     write_reports(report_files, result, internal=internal)
     if any(report.to_stdout for report in report_files):
         note(tally(result))
@@ -147,17 +147,7 @@ def run(
 
 
 def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, reasons: bool) -> ExitCode:
-    """Print regressions against ``baseline`` and claims whose statement changed; either fails the run.
-
-    For an audit that got worse, print its other changes as well, because they may be the cause. A raised confidence is
-    reported without failing: a claim that only a stricter level does not refute has not improved.
-
-    Args:
-        baseline: The earlier result (``--baseline``).
-        result: The result of this run.
-        allow_changed_claims: Whether changed statements are accepted.
-        reasons: Whether to print why each failing claim fails, which the report of a run that is not quiet shows.
-    """
+    """Other changes of an audit that got worse may be the cause. A raised confidence does not fail the run."""
     from dpspec.engine.results.diff import CONFIDENCE, diff, regressions
     from dpspec.reporters.formats.data_files import change_line
 
@@ -182,31 +172,3 @@ def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, re
     if not worse:
         note("No regression from the earlier result.")
     return ExitCode.UNEXPECTED if worse else ExitCode.OK
-
-
-def _store_check(store: Store) -> Callable[[Event], None]:
-    """A listener that stops a run before its first trial if the store cannot be written."""
-
-    def check(event: Event) -> None:
-        if not isinstance(event, TrialsPlanned) or event.total == event.stored:
-            return
-        if (refusal := store.refusal()) is not None:
-            raise UsageError(f"cannot keep trials in {store.location}: {refusal}")
-
-    return check
-
-
-def _with_command(
-    result: Result, specs: list[Path], overrides: list[str], device: str, threads: int | None, bounds_only: bool
-) -> Result:
-    """Record the options that numbers depend on."""
-    command = ["dpspec", "run", *(str(path) for path in specs)]
-    for override in overrides:
-        command += ["--set", override]
-    if device != "auto":
-        command += ["--device", device]
-    if threads is not None:
-        command += ["--threads", str(threads)]
-    if bounds_only:
-        command.append("--bounds-only")
-    return dataclasses.replace(result, environment=type(result.environment)({**result.environment, "command": command}))

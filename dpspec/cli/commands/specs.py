@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,7 +49,7 @@ def validate(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 
 
 
 def _problems_of(spec: Spec, catalog: Catalog) -> Iterator[Diagnostic]:
-    """Yield errors and warnings of a spec that its schema accepts; bounds are computed only for suspect controls."""
+    """Bounds are computed only for suspect controls."""
     from dpspec.engine.preparing.prepare import prepare
     from dpspec.errors import SpecError
 
@@ -72,21 +74,17 @@ def show(
 ) -> int:
     """Print specs resolved, as YAML: one document for each cell of a matrix."""
     from dpspec.cli.arguments import loaded_specs
+    from dpspec.cli.yaml_writer import to_yaml
     from dpspec.registry.loader import load_catalog
 
-    with loaded_specs(specs, load_catalog(), overrides) as loaded:
-        emit("---\n".join(_document(spec, origin=origin) for spec in loaded.specs))
-    return ExitCode.OK
-
-
-def _document(spec: Spec, *, origin: bool) -> str:
-    from dpspec.cli.yaml_writer import to_yaml
-
-    def comment(path: Place) -> str:
+    def comment(spec: Spec, path: Place) -> str:
         span = spec.origin.get(path)
         return plain(f"{span.file}:{span.line}:{span.column}") if span is not None else "default"
 
-    return to_yaml(spec.to_json(), comment if origin else None)
+    with loaded_specs(specs, load_catalog(), overrides) as loaded:
+        documents = [to_yaml(spec.to_json(), partial(comment, spec) if origin else None) for spec in loaded.specs]
+        emit("---\n".join(documents))
+    return ExitCode.OK
 
 
 def schema(
@@ -96,7 +94,12 @@ def schema(
     result: Annotated[bool, typer.Option("--result", help="The schema of results instead of specs.")] = False,
 ) -> int:
     """Print the JSON Schema of specs with all installed plugins, for editors."""
-    text = _result_schema() if result else spec_schema()
+    if result:
+        from dpspec.engine.results.codec import result_schema
+
+        text = json.dumps(result_schema(), indent=2) + "\n"
+    else:
+        text = spec_schema()
     if output is None:
         emit(text)
     else:
@@ -108,18 +111,7 @@ def schema(
 
 
 def spec_schema() -> str:
-    """Return the schema of specs as JSON text."""
-    import json
-
     from dpspec.language.bundle import bundle
     from dpspec.registry.loader import load_catalog
 
     return json_text(json.dumps(bundle(load_catalog()), indent=2)) + "\n"
-
-
-def _result_schema() -> str:
-    import json
-
-    from dpspec.engine.results.codec import result_schema
-
-    return json.dumps(result_schema(), indent=2) + "\n"

@@ -14,7 +14,7 @@ from pathlib import Path as FilePath
 
 from dpspec.contract import Diagnostic, FrozenMap, Path
 from dpspec.language.composing import matrix, overrides
-from dpspec.language.reading.tree import Node, child, locate, origin
+from dpspec.language.reading.tree import Node, child, locate, origin, plain
 from dpspec.language.reading.yaml_source import read_file
 from dpspec.text import quoted, shown
 
@@ -22,7 +22,6 @@ MAX_PARENTS = 8
 
 
 def merge(parent: Node, child: Node) -> Node:
-    """Merge a child over its parent. Each value keeps its span."""
     if not isinstance(parent.value, dict) or not isinstance(child.value, dict):
         return child
     entries = dict(parent.value)
@@ -38,14 +37,7 @@ def merge(parent: Node, child: Node) -> Node:
 
 @dataclass
 class Family:
-    """A spec file merged with all its parents.
-
-    Attributes:
-        root: The merged tree; None if a file cannot be read.
-        texts: The text of each file, by file name.
-        diagnostics: Errors found while reading.
-        unparsed: Paths of values that cannot be parsed.
-    """
+    """A spec file merged with its parents; ``unparsed`` has the paths of values that cannot be parsed."""
 
     root: Node | None = None
     texts: dict[str, str] = field(default_factory=dict)
@@ -54,7 +46,6 @@ class Family:
 
 
 def read_family(path: FilePath) -> Family:
-    """Read a spec file and the chain of its parents."""
     family = Family()
     layers: list[Node] = []
     seen: list[str] = []
@@ -64,12 +55,17 @@ def read_family(path: FilePath) -> Family:
         source = read_file(FilePath(file), file)
         if source.text is not None:
             family.texts[file] = source.text
-        family.diagnostics += [_at_extends(d, file, extends) for d in source.diagnostics]
+        for d in source.diagnostics:
+            if d.code == "unreadable" and extends is not None:  # located at the line that names the parent
+                d = Diagnostic(
+                    code=d.code, message=f"{quoted(file)}: {d.message}", path=("extends",), span=extends.span
+                )
+            family.diagnostics.append(d)
         family.unparsed |= source.unparsed
         if source.root is None:
             return family
         if not isinstance(source.root.value, dict):
-            message = f"a spec must be a map of keys and values, got {shown(_outline(source.root))}"
+            message = f"a spec must be a map of keys and values, got {shown(plain(source.root))}"
             family.diagnostics.append(Diagnostic(code="wrong-type", message=message, span=source.root.span))
             return family
         layers.append(source.root)
@@ -91,35 +87,21 @@ def read_family(path: FilePath) -> Family:
 
 
 def _parent(file: str, extends: Node, seen: list[str]) -> str | Diagnostic:
-    """Return the parent's file, or a diagnostic if ``extends`` is not usable."""
+    def problem(code: str, message: str) -> Diagnostic:
+        return Diagnostic(code=code, message=message, path=("extends",), span=extends.span)
+
     name = extends.value
     if not isinstance(name, str) or not name:
-        message = f"extends must be the path of one spec file, got {shown(_outline(extends))}"
-        return Diagnostic(code="bad-extends", message=message, path=("extends",), span=extends.span)
+        return problem("bad-extends", f"extends must be the path of one spec file, got {shown(plain(extends))}")
     if os.path.isabs(name) or FilePath(name).is_absolute() or ":" in name[:2]:
-        message = f"extends must be a path relative to this file, got {quoted(name)}"
-        return Diagnostic(code="bad-extends", message=message, path=("extends",), span=extends.span)
+        return problem("bad-extends", f"extends must be a path relative to this file, got {quoted(name)}")
     parent = os.path.normpath(os.path.join(os.path.dirname(file), name))
     if os.path.realpath(parent) in seen:
         message = f"{quoted(name)} extends this file" if len(seen) > 1 else "a spec cannot extend itself"
-        return Diagnostic(code="extends-cycle", message=message, path=("extends",), span=extends.span)
+        return problem("extends-cycle", message)
     if len(seen) > MAX_PARENTS:
-        message = f"the chain of parents is longer than {MAX_PARENTS}"
-        return Diagnostic(code="extends-depth", message=message, path=("extends",), span=extends.span)
+        return problem("extends-depth", f"the chain of parents is longer than {MAX_PARENTS}")
     return parent
-
-
-def _at_extends(diagnostic: Diagnostic, file: str, extends: Node | None) -> Diagnostic:
-    """Locate the error of an unreadable parent at the line that names it."""
-    if diagnostic.code != "unreadable" or extends is None:
-        return diagnostic
-    message = f"{quoted(file)}: {diagnostic.message}"
-    return Diagnostic(code=diagnostic.code, message=message, path=("extends",), span=extends.span)
-
-
-def _outline(node: Node) -> object:
-    """Return a node's value, with the content of maps and lists omitted."""
-    return {} if isinstance(node.value, dict) else [] if isinstance(node.value, list) else node.value
 
 
 #: Keys that control composition and are removed from the result.
@@ -128,16 +110,7 @@ COMPOSING = ("extends", "matrix", "tuning")
 
 @dataclass(frozen=True, kw_only=True)
 class Composed:
-    """The complete document of one cell.
-
-    Attributes:
-        root: The document as a tree.
-        cell: The values of the matrix axes, by dotted path.
-        suffix: The text appended to the spec's name.
-        chosen: Paths that the axes or the command line set.
-        matrix: The file's ``matrix`` block, or None.
-        tuning: The document's ``tuning`` block, or None.
-    """
+    """The document of one cell; ``chosen`` are the paths that axes or the command line set."""
 
     root: Node
     cell: FrozenMap
@@ -148,17 +121,7 @@ class Composed:
 
 
 def compose(root: Node, given: Sequence[overrides.Override]) -> tuple[list[Composed], list[Diagnostic]]:
-    """Expand the matrix and apply overrides to a document whose parents are merged.
-
-    Invalid cells and overrides are reported and not applied, so that the rest can be checked.
-
-    Args:
-        root: The merged document.
-        given: Overrides from the command line.
-
-    Returns:
-        The cells, and diagnostics of invalid axes and overrides.
-    """
+    """Invalid cells and overrides are reported and not applied, so that the rest can be checked."""
     # An override may replace the matrix itself, so apply those before expanding it.
     shaping = [o for o in given if o.place.split(".")[0] == "matrix"]
     others = [o for o in given if o not in shaping]
@@ -171,32 +134,34 @@ def compose(root: Node, given: Sequence[overrides.Override]) -> tuple[list[Compo
         document, wrong = overrides.apply(document, others)
         problems += misplaced + wrong
         documents.append(document)
-    named = [matrix.with_composed_values(cell, document) for cell, document in zip(cells, documents, strict=True)]
-    kept = matrix.distinct(named)
-    composed = [
-        Composed(
-            root=_without_extends(documents[i]),
-            cell=named[i].frozen(),
-            suffix=suffix,
-            chosen=_chosen(documents[i], named[i], others),
-            matrix=child(root, "matrix"),
-            tuning=child(documents[i], "tuning"),
-        )
-        for i, suffix in zip(kept, matrix.suffixes([named[i] for i in kept]), strict=True)
+    # ``--set`` or another axis may have changed part of an axis's value: cell names show the effective values.
+    named = [
+        {place: matrix.value_at(document, place) or node for place, node in cell.items()}
+        for cell, document in zip(cells, documents, strict=True)
     ]
+    kept = matrix.distinct(named)
+    composed = []
+    for i, suffix in zip(kept, matrix.suffixes([named[i] for i in kept]), strict=True):
+        document = documents[i]
+        entries = document.value if isinstance(document.value, dict) else {}
+        composed.append(
+            Composed(
+                root=dataclasses.replace(document, value={k: v for k, v in entries.items() if k not in COMPOSING}),
+                cell=FrozenMap({place: plain(node) for place, node in named[i].items()}),
+                suffix=suffix,
+                chosen=_chosen(document, named[i], others),
+                matrix=child(root, "matrix"),
+                tuning=child(document, "tuning"),
+            )
+        )
     spans = origin(root)
     return composed, list(dict.fromkeys(locate(d, spans) for d in problems))
 
 
 def _chosen(document: Node, cell: matrix.Cell, given: Sequence[overrides.Override]) -> tuple[Path, ...]:
-    """Return the paths set by a cell and the command line. Invalid ones were already reported."""
+    """Invalid paths were already reported."""
     found: list[Path] = []
-    for place in (*cell.values, *(o.place for o in given)):
+    for place in (*cell, *(o.place for o in given)):
         with contextlib.suppress(overrides.PlaceError):
             found.append(overrides.resolve(document, place))
     return tuple(dict.fromkeys(found))
-
-
-def _without_extends(root: Node) -> Node:
-    entries = root.value if isinstance(root.value, dict) else {}
-    return dataclasses.replace(root, value={k: v for k, v in entries.items() if k not in COMPOSING})

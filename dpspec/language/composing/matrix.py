@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
 
-from dpspec.contract import Diagnostic, FrozenMap, Json, Path, Span
+from dpspec.contract import Diagnostic, Json, Path
 from dpspec.contract.canonical import canonical_json
 from dpspec.language.composing.overrides import Override, PlaceError, covers, key_spans, put, resolve
 from dpspec.language.reading.tree import Node, child, plain
@@ -20,22 +20,15 @@ MAX_VALUES = 200_000
 _NOT_AXES = frozenset({"dpspec", "name", "description", "requires", "extends", "matrix", "tuning"})
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One cell: the values that it sets, by dotted path. A spec without a matrix has one empty cell."""
-
-    values: dict[str, Node]
-
-    def frozen(self) -> FrozenMap:
-        """Return the cell as plain values."""
-        return FrozenMap({place: plain(node) for place, node in self.values.items()})
+#: The values of one cell by dotted path. A spec without a matrix has one empty cell.
+Cell: TypeAlias = dict[str, Node]
 
 
 def expand(root: Node, overrides: Sequence[Override]) -> tuple[list[Cell], list[Diagnostic]]:
-    """Return the cells of the document's matrix without the axes that an override sets."""
+    """Without the axes that an override sets."""
     matrix = child(root, "matrix")
     if matrix is None:
-        return [Cell({})], []
+        return [{}], []
     problems: list[Diagnostic] = []
     if isinstance(matrix.value, dict):
         axes = _axes(matrix.value, problems)
@@ -55,20 +48,21 @@ def expand(root: Node, overrides: Sequence[Override]) -> tuple[list[Cell], list[
         return [], [*problems, Diagnostic(code="too-many-cells", message=message, path=("matrix",), at_key=True)]
     if problems:
         return [], problems
-    overridden = _overridden_axes(root, cells, overrides)
-    kept = [{place: node for place, node in cell.items() if place not in overridden} for cell in cells]
-    repeated = _repeated_cell(kept, matrix)
-    if overridden:  # cells that differed only in an overridden axis are now equal
-        kept = list({_canonical(cell): cell for cell in kept}.values())
-    elif repeated is not None:
-        return [], [repeated]
-    return [Cell(cell) for cell in kept], []
+    paths = [_path(root, o.place) for o in overrides]
+    axes_set = {axis for cell in cells for axis in cell if any(covers(path, _path(root, axis)) for path in paths)}
+    kept = [{place: node for place, node in cell.items() if place not in axes_set} for cell in cells]
+    keys = [_canonical(cell) for cell in kept]
+    first = {key: i for i, key in reversed(list(enumerate(keys)))}
+    repeated = next((cell for i, cell in enumerate(kept) if first[keys[i]] != i), None)
+    if repeated is None or axes_set:  # cells that differed only in an overridden axis are now equal
+        return list(dict(zip(keys, kept, strict=True)).values()), []
+    span = next((node.span for node in repeated.values() if node.span), matrix.span)
+    return [], [Diagnostic(code="bad-matrix", message="the matrix lists the same cell twice", span=span)]
 
 
 def place_cell(root: Node, cell: Cell) -> tuple[Node, list[Diagnostic]]:
-    """Return the document with the cell's values and without its matrix."""
     problems: list[Diagnostic] = []
-    for place, node in cell.values.items():
+    for place, node in cell.items():
         keys = key_spans(place, node.key) if node.key is not None else [None] * (place.count(".") + 1)
         try:
             root = put(root, resolve(root, place), Node(node.value, node.span), keys)
@@ -79,19 +73,12 @@ def place_cell(root: Node, cell: Cell) -> tuple[Node, list[Diagnostic]]:
     return Node(entries, root.span, root.key), problems
 
 
-def with_composed_values(cell: Cell, document: Node) -> Cell:
-    """Return the cell with the values of its composed document, in which ``--set`` or another axis may have changed
-    part of an axis's value. Cell names then show the effective values."""
-    return Cell({place: _value_at(document, place) or node for place, node in cell.values.items()})
-
-
 def distinct(cells: Sequence[Cell]) -> list[int]:
-    """Return the index of the first cell of each group of equal cells."""
-    return sorted({_canonical(cell.values): i for i, cell in reversed(list(enumerate(cells)))}.values())
+    """The index of the first cell of each group of equal cells."""
+    return sorted({_canonical(cell): i for i, cell in reversed(list(enumerate(cells)))}.values())
 
 
-def _value_at(root: Node, place: str) -> Node | None:
-    """Return the value at a dotted path, or None."""
+def value_at(root: Node, place: str) -> Node | None:
     node: Node | None = root
     for step in _path(root, place):
         inner = node.value if node is not None else None
@@ -103,15 +90,15 @@ def _value_at(root: Node, place: str) -> Node | None:
 
 
 def suffixes(cells: Sequence[Cell]) -> list[str]:
-    """Return each cell's unique name suffix, such as ``[0.8]`` or ``[0.8, 4]``; empty without a matrix."""
-    same_axes = len({tuple(cell.values) for cell in cells}) == 1
-    names = [", ".join(_label(place, node, named=not same_axes) for place, node in c.values.items()) for c in cells]
+    """Unique, such as ``[0.8]`` or ``[0.8, 4]``; empty without a matrix."""
+    same_axes = len({tuple(cell) for cell in cells}) == 1
+    names = [", ".join(_label(place, node, named=not same_axes) for place, node in c.items()) for c in cells]
     if len(set(names)) < len(names) or any(len(name) > 60 for name in names):
         names = [f"#{i}" for i in range(1, len(cells) + 1)]
     return [f"[{name}]" if name else "" for name in names]
 
 
-def _axes(entries: dict[str, Node], problems: list[Diagnostic]) -> dict[str, list[Node]]:
+def _axes(entries: Cell, problems: list[Diagnostic]) -> dict[str, list[Node]]:
     axes: dict[str, list[Node]] = {}
     for place, node in entries.items():
         _check_axis(place, node, problems)
@@ -123,7 +110,7 @@ def _axes(entries: dict[str, Node], problems: list[Diagnostic]) -> dict[str, lis
     return axes
 
 
-def _cell(item: Node, problems: list[Diagnostic]) -> dict[str, Node]:
+def _cell(item: Node, problems: list[Diagnostic]) -> Cell:
     if not isinstance(item.value, dict) or not item.value:
         _report(problems, f"a cell must be a map of paths to values, got {shown(plain(item))}", item)
         return {}
@@ -138,13 +125,6 @@ def _check_axis(place: str, node: Node, problems: list[Diagnostic]) -> None:
         problems.append(Diagnostic(code="bad-matrix", message=message, span=node.key))
 
 
-def _overridden_axes(root: Node, cells: list[dict[str, Node]], overrides: Sequence[Override]) -> set[str]:
-    """Return the axes that an override sets, by id or by position."""
-    paths = [_path(root, o.place) for o in overrides]
-    axes = {place for cell in cells for place in cell}
-    return {axis for axis in axes if any(covers(path, _path(root, axis)) for path in paths)}
-
-
 def _path(root: Node, place: str) -> Path:
     try:
         return resolve(root, place)
@@ -152,18 +132,7 @@ def _path(root: Node, place: str) -> Path:
         return tuple(place.split("."))
 
 
-def _repeated_cell(cells: list[dict[str, Node]], matrix: Node) -> Diagnostic | None:
-    seen: set[str] = set()
-    for cell in cells:
-        canonical = _canonical(cell)
-        if canonical in seen:
-            span = next((node.span for node in cell.values() if node.span), matrix.span)
-            return Diagnostic(code="bad-matrix", message="the matrix lists the same cell twice", span=span)
-        seen.add(canonical)
-    return None
-
-
-def _canonical(cell: dict[str, Node]) -> str:
+def _canonical(cell: Cell) -> str:
     return canonical_json({place: plain(node) for place, node in cell.items()})
 
 
@@ -179,5 +148,4 @@ def _size(node: Node) -> int:
 
 
 def _report(problems: list[Diagnostic], message: str, node: Node) -> None:
-    span: Span | None = node.span
-    problems.append(Diagnostic(code="bad-matrix", message=message, path=("matrix",), span=span))
+    problems.append(Diagnostic(code="bad-matrix", message=message, path=("matrix",), span=node.span))

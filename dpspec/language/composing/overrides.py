@@ -19,7 +19,7 @@ MAX_KEYS = 64
 
 
 class PlaceError(Exception):
-    """A dotted path does not exist; ``part`` is the index of the invalid key in it."""
+    """``part`` is the index of the invalid key in the path."""
 
     def __init__(self, message: str, part: int, hint: str | None = None) -> None:
         super().__init__(message)
@@ -29,13 +29,7 @@ class PlaceError(Exception):
 
 
 def resolve(root: Node, text: str) -> Path:
-    """Resolve a dotted path: keys by name, list items by position from 0, claims also by id.
-
-    The last keys may be new; the schema decides whether they are valid.
-
-    Raises:
-        PlaceError: The path does not exist.
-    """
+    """Keys by name, list items by position from 0, claims also by id. The last keys may be new."""
     parts = text.split(".")
     if len(parts) > MAX_KEYS:
         raise PlaceError(f"the path has {len(parts)} keys; specs are at most {MAX_KEYS} levels deep", 0)
@@ -47,7 +41,17 @@ def resolve(root: Node, text: str) -> Path:
         step: str | int = part
         value = node.value if node is not None else {}
         if isinstance(value, list):
-            step = _item_index(root, path, value, part, i)
+            ids = claim_ids(root) if path == ("claims",) else {}
+            if part in ids:
+                step = ids[part]
+            elif part.isascii() and part.isdigit() and len(part) < 6 and int(part) < len(value):
+                step = int(part)
+            elif path == ("claims",):
+                message = f"no claim is called {quoted(part)}" + did_you_mean(closest(part, ids))
+                raise PlaceError(message, i, f"claims: {listed(ids)}" if ids else None)
+            else:
+                message = f"{quoted('.'.join(map(str, path)))} is a list without an item {quoted(part)}"
+                raise PlaceError(message, i, f"its items: 0 to {len(value) - 1}")
             node = value[step]
         elif isinstance(value, dict):
             node = value.get(part)
@@ -60,14 +64,7 @@ def resolve(root: Node, text: str) -> Path:
 
 
 def put(root: Node, path: Path, value: Node, keys: Sequence[Span | None]) -> Node:
-    """Return the tree with ``value`` at ``path``. Null removes the key.
-
-    Args:
-        root: The tree.
-        path: The path to set.
-        value: The new value.
-        keys: The span of each key in the path, used for new keys.
-    """
+    """Null removes the key; ``keys`` are the spans of new keys."""
     if not path:
         return value
     step, rest = path[0], path[1:]
@@ -87,49 +84,25 @@ def put(root: Node, path: Path, value: Node, keys: Sequence[Span | None]) -> Nod
     return Node(entries, root.span, root.key)
 
 
-def _item_index(root: Node, path: Path, items: list[Node], part: str, index: int) -> int:
-    ids = claim_ids(root) if path == ("claims",) else {}
-    if part in ids:
-        return ids[part]
-    if part.isascii() and part.isdigit() and len(part) < 6 and int(part) < len(items):
-        return int(part)
-    if path == ("claims",):
-        message = f"no claim is called {quoted(part)}" + did_you_mean(closest(part, ids))
-        raise PlaceError(message, index, f"claims: {listed(ids)}" if ids else None)
-    where = ".".join(str(p) for p in path)
-    raise PlaceError(
-        f"{quoted(where)} is a list without an item {quoted(part)}", index, f"its items: 0 to {len(items) - 1}"
-    )
-
-
 #: File name in the spans of values from the command line.
 FILE = "--set"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Override:
-    """One parsed ``--set``: path, value, and its line in the text of all overrides."""
-
     place: str
     value: Node
     line: int
 
     def keys(self) -> list[Span]:
-        """Return the spans of the keys in the path."""
         return key_spans(self.place, Span(FILE, self.line, 1, self.line, len(self.place) + 1))
 
 
-def as_text(overrides: Sequence[str]) -> str:
-    """Return all overrides as the text of a file, one per line, for messages."""
-    return "\n".join(_one_line(o) for o in overrides)
-
-
 def parse(overrides: Sequence[str]) -> tuple[list[Override], list[Diagnostic]]:
-    """Parse overrides. Each invalid one yields a diagnostic."""
     parsed: list[Override] = []
     diagnostics: list[Diagnostic] = []
     for line, override in enumerate(overrides, start=1):
-        text = _one_line(override)
+        text = one_line(override)
         place, equals, value = text.partition("=")
         if not equals or not place.strip():
             span = Span(FILE, line, 1, line, len(text) + 1)
@@ -140,7 +113,13 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[Diagnostic]]:
         source = read_yaml(" " * (len(place) + 1) + value, FILE, line=line)
         empty = [d.code for d in source.diagnostics] == ["empty-file"]
         if source.diagnostics and not empty:
-            diagnostics += [_with_quoting_help(d, place, value) for d in source.diagnostics]
+            # A list or map is often cut short by a space that ended the shell argument.
+            cut = any(value.count(opening) > value.count(closing) for opening, closing in ("[]", "{}"))
+            hint = f"quote the argument if it has spaces: --set '{visible(place)}=...'"
+            diagnostics += [
+                dataclasses.replace(d, help=hint) if cut and d.code == "syntax" and not d.help else d
+                for d in source.diagnostics
+            ]
             continue
         column = len(place) + 2
         node = source.root or Node(None, Span(FILE, line, column, line, column + len(value)))
@@ -148,16 +127,7 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[Diagnostic]]:
     return parsed, diagnostics
 
 
-def _with_quoting_help(diagnostic: Diagnostic, place: str, value: str) -> Diagnostic:
-    """Add a hint if a list or map is cut short, usually by a space that ended the shell argument."""
-    cut = any(value.count(opening) > value.count(closing) for opening, closing in ("[]", "{}"))
-    if diagnostic.code != "syntax" or diagnostic.help or not cut:
-        return diagnostic
-    return dataclasses.replace(diagnostic, help=f"quote the argument if it has spaces: --set '{visible(place)}=...'")
-
-
 def apply(root: Node, overrides: Sequence[Override]) -> tuple[Node, list[Diagnostic]]:
-    """Apply overrides to a document. Each override with an invalid path yields a diagnostic."""
     diagnostics: list[Diagnostic] = []
     for override in overrides:
         try:
@@ -175,12 +145,10 @@ def apply(root: Node, overrides: Sequence[Override]) -> tuple[Node, list[Diagnos
 
 
 def covers(path: Path, other: Path) -> bool:
-    """Return True if ``path`` equals ``other`` or contains it."""
     return other[: len(path)] == path
 
 
 def key_spans(place: str, span: Span) -> list[Span]:
-    """Return the span of each key in a dotted path that begins at ``span``."""
     spans: list[Span] = []
     column = span.column
     for part in place.split("."):
@@ -189,5 +157,5 @@ def key_spans(place: str, span: Span) -> list[Span]:
     return spans
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     return " ".join(text.splitlines()) if text else text

@@ -52,22 +52,12 @@ _SHAPES = ("linear", "geometric", "cosine")
 
 
 class _ScheduleError(Exception):
-    """An invalid schedule, with its diagnostic."""
-
     def __init__(self, message: str, node: Node, help: str | None = None) -> None:
         self.diagnostic = Diagnostic(code="bad-value", message=message, path=_PLACE, span=node.span, help=help)
 
 
 def expand(root: Node, directory: FilePath) -> tuple[Node, list[Diagnostic]]:
-    """Replace a table or formula under ``mechanism.phases`` by the list of phases.
-
-    Args:
-        root: The document.
-        directory: The folder that the table's path is relative to.
-
-    Returns:
-        The document, unchanged if its phases are already a list, and the diagnostics of the schedule.
-    """
+    """Replace a table or formula by the list of phases; ``directory`` is the base of the table's path."""
     mechanism = root.value.get("mechanism") if isinstance(root.value, dict) else None
     phases = mechanism.value.get("phases") if mechanism is not None and isinstance(mechanism.value, dict) else None
     if phases is None or not isinstance(phases.value, dict):
@@ -86,15 +76,7 @@ def expand(root: Node, directory: FilePath) -> tuple[Node, list[Diagnostic]]:
 
 
 def unused_settings(document: Json, chosen: Iterable[Path], *, merged: bool) -> Iterator[Diagnostic]:
-    """Report settings of matrix axes and ``--set`` that no phase uses because each phase overrides them.
-
-    The report would default show a value that the audit did not use.
-
-    Args:
-        document: The plain document with its phases as a list.
-        chosen: The paths that matrix axes and ``--set`` set.
-        merged: True if the phases came from a table or a formula. Then a phase's maps already include the block's.
-    """
+    """The report would default show a value that the audit did not use, because each phase overrides it."""
     mechanism = document.get("mechanism") if isinstance(document, dict) else None
     phases = mechanism.get("phases") if isinstance(mechanism, dict) else None
     if not isinstance(phases, list) or not phases or not all(isinstance(phase, dict) for phase in phases):
@@ -118,7 +100,6 @@ def unused_settings(document: Json, chosen: Iterable[Path], *, merged: bool) -> 
 
 
 def _value_at(block: Json, path: Path) -> Json:
-    """Return the value at a path, or None."""
     for step in path:
         block = block.get(step) if isinstance(block, dict) else None
     return block
@@ -228,7 +209,7 @@ def _count(phases: Node, key: str, default: int | None = None) -> int:
 
 
 def _evaluate(node: Node, fraction: float) -> Node:
-    """Evaluate a value at fraction ``fraction`` of the schedule; ``{from, to}`` maps become numbers."""
+    """At ``fraction`` of the schedule; ``{from, to}`` maps become numbers."""
     if not isinstance(node.value, dict):
         return node
     if not {"from", "to"} & node.value.keys():
@@ -263,7 +244,7 @@ def _number(node: Node, key: str) -> float:
 
 
 def _merge_over_block(block: Mapping[str, Node], phase: Node) -> Node:
-    """Merge a phase's maps over the block's, so that a phase with only ``sampling.rate`` keeps the block's scheme."""
+    """A phase with only ``sampling.rate`` keeps the block's scheme."""
     assert isinstance(phase.value, dict)
     entries = dict(phase.value)
     for key, own in entries.items():

@@ -33,31 +33,41 @@ LINE_END = re.compile("\r\n|\r|\n")
 
 
 def read_text(path: FilePath, file: str) -> str | Diagnostic:
-    """Return the text of a file without byte-order mark, or a diagnostic. ``file`` is its name in messages."""
+    """Without byte-order mark. ``file`` is the name in messages."""
+
+    def problem(code: str, message: str) -> Diagnostic:
+        return Diagnostic(code=code, message=message, span=Span(file, 1, 1, 1, 1))
+
     try:
         # Check type and size before opening: a pipe would block, a disk image would fill the memory.
         facts = os.stat(path)
         if stat.S_ISDIR(facts.st_mode):
-            return _file_diagnostic(file, "unreadable", "is a folder; give the path of a spec file in it")
+            return problem("unreadable", "is a folder; give the path of a spec file in it")
         if not stat.S_ISREG(facts.st_mode):
-            return _file_diagnostic(file, "unreadable", "is not a regular file; save piped input to a file first")
+            return problem("unreadable", "is not a regular file; save piped input to a file first")
         if facts.st_size > MAX_BYTES:
-            return _too_large(file, facts.st_size)
+            return problem("too-large", f"the file has {facts.st_size} bytes; a spec may have {MAX_BYTES}")
         raw = read_regular(path, MAX_BYTES)
     except FileNotFoundError:
         siblings = _yaml_siblings(path)
         near = closest(path.stem, siblings)
-        return _file_diagnostic(file, "unreadable", "no such file" + did_you_mean(siblings[near] if near else None))
+        return problem("unreadable", "no such file" + did_you_mean(siblings[near] if near else None))
     except NotRegularError as error:  # system files such as /proc/self/environ may contain secrets
-        return _file_diagnostic(file, "unreadable", f"{error.strerror}; a spec must be a file on disk")
+        return problem("unreadable", f"{error.strerror}; a spec must be a file on disk")
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return _file_diagnostic(file, "unreadable", f"cannot be read: {reason}")
-    return decode(raw, file)
+        return problem("unreadable", f"cannot be read: {reason}")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start].decode("utf-8-sig", errors="replace")
+        message = f"byte 0x{raw[error.start]:02x} is not UTF-8 text"
+        return Diagnostic(
+            code="encoding", message=message, span=span_after(before, file), help="save the file as UTF-8"
+        )
 
 
 def _yaml_siblings(path: FilePath) -> dict[str, str]:
-    """Return the names of YAML files in the same folder by their stems; empty if it cannot be read."""
     try:
         with os.scandir(path.parent) as entries:
             names = [FilePath(entry.name) for entry in itertools.islice(entries, 1000)]
@@ -66,40 +76,11 @@ def _yaml_siblings(path: FilePath) -> dict[str, str]:
     return {name.stem: name.name for name in names if name.suffix in (".yaml", ".yml")}
 
 
-def decode(raw: bytes, file: str) -> str | Diagnostic:
-    """Decode UTF-8 bytes, or return a diagnostic at the first invalid byte."""
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = raw[: error.start].decode("utf-8-sig", errors="replace")
-        message = f"byte 0x{raw[error.start]:02x} is not UTF-8 text"
-        return Diagnostic(code="encoding", message=message, span=_span(before, file), help="save the file as UTF-8")
-    return text
-
-
-def forbidden_character(text: str, file: str) -> Diagnostic | None:
-    """Return a diagnostic for the first forbidden character, if any."""
-    found = FORBIDDEN.search(text)
-    if found is None:
-        return None
-    message = f"character U+{ord(found[0]):04X} is not allowed in a spec"
-    span = _span(text[: found.start()], file)
-    return Diagnostic(code="bad-character", message=message, span=span, help="remove the character")
-
-
-def _span(before: str, file: str) -> Span:
-    """Return the span of the character that follows the text ``before``."""
+def span_after(before: str, file: str) -> Span:
+    """Of the character that follows the text ``before``."""
     lines = LINE_END.split(before)
     line, column = len(lines), len(lines[-1]) + 1
     return Span(file, line, column, line, column + 1)
-
-
-def _file_diagnostic(file: str, code: str, message: str) -> Diagnostic:
-    return Diagnostic(code=code, message=message, span=Span(file, 1, 1, 1, 1))
-
-
-def _too_large(file: str, size: int) -> Diagnostic:
-    return _file_diagnostic(file, "too-large", f"the file has {size} bytes; a spec may have {MAX_BYTES}")
 
 
 _SUFFIXES = (".yaml", ".yml")
@@ -107,44 +88,42 @@ _SUFFIXES = (".yaml", ".yml")
 #: The key at the beginning of a line, where nested keys cannot be, or first in a document in braces.
 _KEY = re.compile(rb"""^(?:\xef\xbb\xbf)?(?:\{\s*)?(["']?)dpspec\1[ \t]*:""", re.MULTILINE)
 
-#: Marks a folder as a virtual environment.
-_ENVIRONMENT = "pyvenv.cfg"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The spec files, without repetitions, and the other YAML files in the given folders."""
+    """Without repetitions; ``others`` are YAML files that are not specs."""
 
     files: tuple[Path, ...]
     others: tuple[Path, ...] = ()
 
 
 def find_specs(paths: Sequence[Path]) -> Found:
-    """Return the files in ``paths`` unchanged and the specs in each folder.
-
-    Raises:
-        UsageError: A folder contains no spec, or a subfolder cannot be read.
-    """
     files: list[Path] = []
     others: list[Path] = []
     for path in paths:
-        if not _is_folder(path):
+        try:
+            is_folder = path.is_dir()
+        except (OSError, ValueError):  # ValueError: a null byte in the path
+            is_folder = False
+        if not is_folder:
             files.append(path)
             continue
         below = sorted(_yaml_below(path))
         specs = {file for file in below if is_spec(file)}
+        if not specs and not below:
+            raise UsageError(f"no spec in the folder {quoted(str(path))}: it has no YAML files")
         if not specs:
-            raise UsageError(_no_spec_message(path, len(below)))
+            these = "its YAML file has no" if len(below) == 1 else f"none of its {len(below)} YAML files has a"
+            raise UsageError(
+                f"no spec in the folder {quoted(str(path))}: {these} top-level key 'dpspec', as in 'dpspec: 1'"
+            )
         files += [file for file in below if file in specs]
         others += [file for file in below if file not in specs]
     return Found(files=tuple(_unique(files)), others=tuple(_unique(others)))
 
 
 def is_spec(path: Path) -> bool:
-    """Return True if a file in a folder counts as a spec. Reading it reports its errors.
-
-    A file without read permission counts, so that it is not skipped silently.
-    """
+    """A file without read permission counts, so that it is not skipped silently."""
     if path.suffix not in _SUFFIXES or not os.path.isfile(path):  # a pipe would block
         return False
     try:
@@ -157,32 +136,20 @@ def is_spec(path: Path) -> bool:
         return True
 
 
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # ValueError: a null byte in the path
-        return False
-
-
 def _yaml_below(folder: Path) -> Iterator[Path]:
-    """Yield YAML files, except hidden files and those in hidden folders, virtual environments and linked folders."""
-    for root, folders, names in os.walk(folder, onerror=_raise_unreadable):
-        folders[:] = [name for name in folders if not _skipped(Path(root, name))]
+    """Except hidden files, and files in hidden folders, virtual environments and linked folders."""
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise UsageError(f"the folder {str(error.filename)!r} cannot be read: {error.strerror}")
+
+    for root, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [f for f in folders if not f.startswith(".") and not os.path.exists(Path(root, f, "pyvenv.cfg"))]
         yield from (Path(root, name) for name in names if name.endswith(_SUFFIXES) and not name.startswith("."))
 
 
-def _skipped(folder: Path) -> bool:
-    return folder.name.startswith(".") or os.path.exists(folder / _ENVIRONMENT)
-
-
-def _raise_unreadable(error: OSError) -> None:
-    """Raise for an unreadable folder, so that it is not skipped silently."""
-    if not isinstance(error, FileNotFoundError):
-        raise UsageError(f"the folder {str(error.filename)!r} cannot be read: {error.strerror}")
-
-
 def _unique(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield each file once, even if several paths lead to it."""
+    """Even if several paths lead to one file."""
     seen: set[str] = set()
     for path in paths:
         try:
@@ -192,10 +159,3 @@ def _unique(paths: Iterable[Path]) -> Iterator[Path]:
         if place not in seen:
             seen.add(place)
             yield path
-
-
-def _no_spec_message(folder: Path, files: int) -> str:
-    if not files:
-        return f"no spec in the folder {quoted(str(folder))}: it has no YAML files"
-    these = "its YAML file has no" if files == 1 else f"none of its {files} YAML files has a"
-    return f"no spec in the folder {quoted(str(folder))}: {these} top-level key 'dpspec', as in 'dpspec: 1'"

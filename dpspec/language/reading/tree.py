@@ -16,7 +16,7 @@ Content: TypeAlias = "dict[str, Node] | list[Node] | str | int | float | bool | 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value with its span and the span of its key. Containers are never changed in place."""
+    """Containers are never changed in place."""
 
     value: Content
     span: Span | None = None
@@ -24,10 +24,7 @@ class Node:
 
 
 class Origin(Mapping[Path, Span]):
-    """Spans of the values of a document by path; ``key`` returns spans of keys.
-
-    Paths may name claims by id or by position: ``("claims", "family", "epsilon")``.
-    """
+    """Spans of values by path. Paths may name claims by id or by position: ``("claims", "family", "epsilon")``."""
 
     __slots__ = ("_claims", "_keys", "_values")
 
@@ -46,7 +43,6 @@ class Origin(Mapping[Path, Span]):
         return len(self._values)
 
     def key(self, path: Path) -> Span | None:
-        """Return the span of the key at ``path``, or None for list items and values without a span."""
         return self._keys.get(self._plain(path))
 
     def _plain(self, path: Path) -> Path:
@@ -56,12 +52,10 @@ class Origin(Mapping[Path, Span]):
 
 
 def child(node: Node, key: str) -> Node | None:
-    """Return the value of a key, or None if the key is missing or the node is not a map."""
     return node.value.get(key) if isinstance(node.value, dict) else None
 
 
 def plain(node: Node) -> Json:
-    """Convert a tree to dicts, lists and scalars."""
     value = node.value
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
@@ -71,7 +65,6 @@ def plain(node: Node) -> Json:
 
 
 def from_plain(value: Json) -> Node:
-    """Convert a JSON value to a tree without spans."""
     if isinstance(value, Mapping):
         return Node({str(k): from_plain(v) for k, v in value.items()})
     if isinstance(value, list | tuple):
@@ -80,7 +73,7 @@ def from_plain(value: Json) -> Node:
 
 
 def json_problem(value: Json, path: Path = (), depth: int = 64) -> Diagnostic | None:
-    """Return a diagnostic if a value is not valid JSON: too deep, non-string keys, NaN or infinities."""
+    """A diagnostic if a value is too deep, has non-string keys, NaN or infinities."""
     if depth == 0:
         return Diagnostic(code="too-deep", message="values are nested too deeply", path=path)
     if isinstance(value, Mapping):
@@ -98,7 +91,6 @@ def json_problem(value: Json, path: Path = (), depth: int = 64) -> Diagnostic | 
 
 
 def origin(root: Node) -> Origin:
-    """Collect all spans of a tree."""
     values: dict[Path, Span] = {}
     keys: dict[Path, Span] = {}
     for path, node in _walk(root, ()):
@@ -110,7 +102,7 @@ def origin(root: Node) -> Origin:
 
 
 def claim_ids(root: Node) -> dict[str, int]:
-    """Return the position of each claim by its id. Claim N, counted from 1, has the default id ``claim-N``."""
+    """Claim N, counted from 1, has the default id ``claim-N``."""
     claims = root.value.get("claims") if isinstance(root.value, dict) else None
     ids: dict[str, int] = {}
     if claims is None or not isinstance(claims.value, list):
@@ -123,7 +115,7 @@ def claim_ids(root: Node) -> dict[str, int]:
 
 
 def locate(diagnostic: Diagnostic, spans: Mapping[Path, Span]) -> Diagnostic:
-    """Set a diagnostic's span from its path, or from the nearest parent key that has one."""
+    """By its path, or the nearest parent key that has a span."""
     if diagnostic.span is not None:
         return diagnostic
     path, at_key = diagnostic.path, diagnostic.at_key
@@ -131,23 +123,18 @@ def locate(diagnostic: Diagnostic, spans: Mapping[Path, Span]) -> Diagnostic:
         key = spans.key(path) if isinstance(spans, Origin) else None
         span = key if at_key and key is not None else spans.get(path)
         if span is not None:
-            return dataclasses.replace(_with_inheritance_help(diagnostic, span, spans), span=span)
+            file, hint = source_file(spans), diagnostic.help
+            own = span.file in (file, "--set") or span.file.endswith(".csv")
+            if diagnostic.code == "unknown-key" and file and not own:  # the spec inherits the key from a parent
+                drop = f"it is inherited: {format_path(diagnostic.path)}: null in {file} drops it"
+                hint = f"{hint}; {drop}" if hint else drop
+            return dataclasses.replace(diagnostic, span=span, help=hint)
         if not path:
             return diagnostic
         path, at_key = path[:-1], True  # report a missing value at the key of its block
 
 
-def _with_inheritance_help(diagnostic: Diagnostic, span: Span, spans: Mapping[Path, Span]) -> Diagnostic:
-    """Extend the help for an unknown key that the spec inherits from a parent file."""
-    file = source_file(spans)
-    if diagnostic.code != "unknown-key" or not file or span.file in (file, "--set") or span.file.endswith(".csv"):
-        return diagnostic
-    drop = f"it is inherited: {format_path(diagnostic.path)}: null in {file} drops it"
-    return dataclasses.replace(diagnostic, help=f"{diagnostic.help}; {drop}" if diagnostic.help else drop)
-
-
 def source_file(spans: Mapping[Path, Span]) -> str:
-    """Return the file of a document, or an empty string."""
     span = spans.get(())
     return span.file if span is not None else ""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import yaml
 
 from dpspec.contract import Diagnostic, Json, Path, Span
-from dpspec.language.reading.spec_files import FORBIDDEN, forbidden_character, read_text
+from dpspec.language.reading.spec_files import FORBIDDEN, read_text, span_after
 from dpspec.language.reading.tree import Node
 from dpspec.text import clipped, quoted
 
@@ -21,18 +20,12 @@ _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": Fals
 _INT = re.compile(r"[-+]?[0-9]+")
 _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[-+]?\.?(nan|inf|infinity)", re.IGNORECASE)
+NOT_FINITE = re.compile(r"[-+]?\.?(nan|inf|infinity)", re.IGNORECASE)
 _MAX_INTEGER = 2**63 - 1
 
 
 def read_scalar(text: str) -> Json:
-    """Return the value of an unquoted scalar: None, a bool, an int, a float, or the string itself.
-
-    Unlike in the core schema, ``.nan`` and ``.inf`` are strings.
-
-    Raises:
-        ValueError: A number does not fit in a 64-bit integer or overflows or underflows float64.
-    """
+    """As in the core schema, but ``.nan`` is a string. ``ValueError`` if a number does not fit in 64 bits."""
     if text in _NULL:
         return None
     if text in _BOOL:
@@ -41,14 +34,14 @@ def read_scalar(text: str) -> Json:
         return _int(text, 10)
     if _BASED.fullmatch(text):
         return _int(text[2:], 8 if text[1] == "o" else 16)
-    if _FLOAT.fullmatch(text):
-        return _float(text)
-    return text
-
-
-def is_not_finite(text: str) -> bool:
-    """Return True if a string is a spelling of NaN or an infinity."""
-    return _NOT_FINITE.fullmatch(text) is not None
+    if not _FLOAT.fullmatch(text):
+        return text
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError("is too large for a 64-bit float")
+    if value == 0 and re.search("[1-9]", text.lower().partition("e")[0]):
+        raise ValueError("is too small for a 64-bit float: it would become 0")
+    return value + 0.0  # turns -0.0 into 0.0, so that equal specs have equal digests
 
 
 def _int(digits: str, base: int) -> int:
@@ -57,15 +50,6 @@ def _int(digits: str, base: int) -> int:
     if abs(value) > _MAX_INTEGER:
         raise ValueError("is too large: the largest integer is 9223372036854775807")
     return value
-
-
-def _float(text: str) -> float:
-    value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise ValueError("is too large for a 64-bit float")
-    if value == 0 and re.search("[1-9]", text.lower().partition("e")[0]):
-        raise ValueError("is too small for a 64-bit float: it would become 0")
-    return value + 0.0  # turns -0.0 into 0.0, so that equal specs have equal digests
 
 
 #: Part of the parser's message, our message, and the help.
@@ -89,20 +73,6 @@ _TEXTS: tuple[tuple[str, str, str | None], ...] = (
 )
 
 
-def syntax_diagnostic(error: yaml.YAMLError, mark_span: Callable[[Any], Span]) -> Diagnostic:
-    """Return the diagnostic of a parser error; ``mark_span`` converts its marks to spans."""
-    problem, mark = "this is not YAML", None
-    if isinstance(error, yaml.MarkedYAMLError):
-        problem = error.problem or problem
-        mark = error.problem_mark or error.context_mark
-    span = mark_span(mark) if mark is not None else None
-    text = f"{problem} {getattr(error, 'context', '') or ''}"
-    for piece, message, hint in _TEXTS:
-        if piece in text:
-            return Diagnostic(code="syntax", message=message, span=span, help=hint)
-    return Diagnostic(code="syntax", message=f"not YAML: {clipped(problem, 100)}", span=span)
-
-
 MAX_EVENTS = 20_000
 MAX_NODES = 20_000
 MAX_DEPTH = 64
@@ -111,15 +81,7 @@ _NO_TAG = ""
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Content of one file.
-
-    Attributes:
-        file: Its name in spans.
-        root: The tree, or None if the file cannot be read.
-        text: The text, or None if the file cannot be decoded.
-        diagnostics: Errors found while reading.
-        unparsed: Paths of values that cannot be parsed, so that the validator does not report them again.
-    """
+    """One file; ``unparsed`` has paths of invalid values, so that the validator does not report them again."""
 
     file: str
     root: Node | None
@@ -129,7 +91,6 @@ class Source:
 
 
 def read_file(path: FilePath, file: str | None = None) -> Source:
-    """Read a spec file. Errors in it are diagnostics."""
     name = str(path) if file is None else file
     text = read_text(path, name)
     if isinstance(text, Diagnostic):
@@ -138,10 +99,12 @@ def read_file(path: FilePath, file: str | None = None) -> Source:
 
 
 def read_yaml(text: str, file: str, *, line: int = 1) -> Source:
-    """Read one YAML document; ``line`` is the number of the text's first line."""
-    forbidden = forbidden_character(text, file)
-    if forbidden is not None:
-        return Source(file=file, root=None, text=text, diagnostics=(forbidden,))
+    """``line`` is the number of the text's first line."""
+    if forbidden := FORBIDDEN.search(text):
+        message = f"character U+{ord(forbidden[0]):04X} is not allowed in a spec"
+        span = span_after(text[: forbidden.start()], file)
+        diagnostic = Diagnostic(code="bad-character", message=message, span=span, help="remove the character")
+        return Source(file=file, root=None, text=text, diagnostics=(diagnostic,))
     reader = _Reader(file, line - 1)
     root: Node | None = None
     try:
@@ -149,11 +112,7 @@ def read_yaml(text: str, file: str, *, line: int = 1) -> Source:
     except _ReadError as error:
         reader.diagnostics.append(error.diagnostic)
     return Source(
-        file=file,
-        root=root,
-        text=text,
-        diagnostics=tuple(reader.diagnostics),
-        unparsed=frozenset(reader.unparsed),
+        file=file, root=root, text=text, diagnostics=tuple(reader.diagnostics), unparsed=frozenset(reader.unparsed)
     )
 
 
@@ -163,7 +122,7 @@ class _ReadError(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's parser with limits on events and depth, and without type resolution."""
+    """Limits on events and depth, without type resolution."""
 
     def __init__(self, text: str, reader: _Reader) -> None:
         super().__init__(text)
@@ -187,7 +146,7 @@ class _Loader(yaml.SafeLoader):
         return event
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
-        """Return no tag; :func:`read_scalar` resolves plain scalars by YAML 1.2."""
+        """No tag; :func:`read_scalar` resolves plain scalars by YAML 1.2."""
         return _NO_TAG
 
 
@@ -200,37 +159,48 @@ class _Reader:
     nodes: int = 0
 
     def read(self, text: str) -> Node:
+        loader = None
         try:
             loader = _Loader(text, self)
+            loader.get_event()
+            if loader.check_event(yaml.StreamEndEvent):
+                raise self._empty()
+            root = loader.compose_document()
+            if not loader.check_event(yaml.StreamEndEvent):
+                second = loader.peek_event()  # type: ignore[no-untyped-call]
+                message = "a second document begins here; a file contains one spec"
+                raise self.error_at("several-documents", message, second)
+            if isinstance(root, yaml.ScalarNode) and root.style is None and read_scalar_or_text(root.value) is None:
+                raise self._empty()
         except yaml.YAMLError as error:
-            raise _ReadError(syntax_diagnostic(error, self.mark)) from None
-        try:
-            root = self._compose(loader)
-        except yaml.YAMLError as error:
-            raise _ReadError(syntax_diagnostic(error, self.mark)) from None
+            raise _ReadError(self._syntax(error)) from None
         except (ValueError, OverflowError):  # an escape outside Unicode such as "\UFFFFFFFF"
+            assert loader is not None
             span = self.mark(loader.get_mark())
             message = "an escape in quotes is not a Unicode character"
             raise _ReadError(Diagnostic(code="bad-character", message=message, span=span)) from None
         finally:
-            loader.dispose()
+            if loader is not None:
+                loader.dispose()
         return self._walk(root, (), frozenset())
 
-    def _compose(self, loader: _Loader) -> Any:
-        loader.get_event()
-        if loader.check_event(yaml.StreamEndEvent):
-            raise _ReadError(self._empty())
-        root = loader.compose_document()
-        if not loader.check_event(yaml.StreamEndEvent):
-            second = loader.peek_event()  # type: ignore[no-untyped-call]
-            raise self.error_at("several-documents", "a second document begins here; a file contains one spec", second)
-        if isinstance(root, yaml.ScalarNode) and root.style is None and read_scalar_or_text(root.value) is None:
-            raise _ReadError(self._empty())
-        return root
-
-    def _empty(self) -> Diagnostic:
+    def _empty(self) -> _ReadError:
         line = self.lines_before + 1
-        return Diagnostic(code="empty-file", message="the file is empty", span=Span(self.file, line, 1, line, 1))
+        return _ReadError(
+            Diagnostic(code="empty-file", message="the file is empty", span=Span(self.file, line, 1, line, 1))
+        )
+
+    def _syntax(self, error: yaml.YAMLError) -> Diagnostic:
+        problem, span = "this is not YAML", None
+        if isinstance(error, yaml.MarkedYAMLError):
+            problem = error.problem or problem
+            mark = error.problem_mark or error.context_mark
+            span = self.mark(mark) if mark is not None else None
+        text = f"{problem} {getattr(error, 'context', '') or ''}"
+        for piece, message, hint in _TEXTS:
+            if piece in text:
+                return Diagnostic(code="syntax", message=message, span=span, help=hint)
+        return Diagnostic(code="syntax", message=f"not YAML: {clipped(problem, 100)}", span=span)
 
     def _walk(self, node: Any, path: Path, parents: frozenset[int]) -> Node:
         self.nodes += 1
@@ -242,7 +212,8 @@ class _Reader:
             raise self.error_at("too-deep", f"aliases expand to values nested deeper than {MAX_DEPTH} levels", node)
         span = self.span(node)
         if node.tag != _NO_TAG:
-            message = f"the tag {quoted(_short_tag(node.tag))} is not allowed; a spec contains only data"
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!").strip()
+            message = f"the tag {quoted(tag)} is not allowed; a spec contains only data"
             self._add_unparsed(
                 path, Diagnostic(code="tag", message=message, path=path, span=span, help="remove the tag")
             )
@@ -264,7 +235,9 @@ class _Reader:
                 first = items[key].key
                 where = f"the first is on line {first.line}; keep one" if first else None
                 message = f"key {quoted(key)} appears twice"
-                self._add(Diagnostic(code="duplicate-key", message=message, path=path, span=span, help=where))
+                self.diagnostics.append(
+                    Diagnostic(code="duplicate-key", message=message, path=path, span=span, help=where)
+                )
                 continue
             items[key] = dataclasses.replace(self._walk(value_node, (*path, key), parents), key=span)
         return items
@@ -273,17 +246,19 @@ class _Reader:
         span = self.span(node)
         if not isinstance(node, yaml.ScalarNode) or node.tag != _NO_TAG:
             message = "keys must be strings without tags, not lists or maps"
-            self._add(Diagnostic(code="bad-key", message=message, span=span))
+            self.diagnostics.append(Diagnostic(code="bad-key", message=message, span=span))
             return None
         value = read_scalar_or_text(node.value) if node.style is None else node.value
         if not isinstance(value, str):
             what = "an empty key" if node.value == "" else f"the key {node.value[:40]}"
             message = f"{what} is not a string"
             hint = f'write "{node.value[:40]}", in quotes, to make it a string'
-            self._add(Diagnostic(code="bad-key", message=message, span=span, help=hint))
+            self.diagnostics.append(Diagnostic(code="bad-key", message=message, span=span, help=hint))
             return None
         if FORBIDDEN.search(value):
-            self._add(Diagnostic(code="bad-character", message="a key contains a control character", span=span))
+            self.diagnostics.append(
+                Diagnostic(code="bad-character", message="a key contains a control character", span=span)
+            )
             return None
         return value
 
@@ -304,33 +279,25 @@ class _Reader:
 
     def _add_unparsed(self, path: Path, diagnostic: Diagnostic) -> None:
         self.unparsed.add(path)
-        self._add(diagnostic)
-
-    def _add(self, diagnostic: Diagnostic) -> None:
         self.diagnostics.append(diagnostic)
 
     def error_at(self, code: str, message: str, at: Any) -> _ReadError:
         return _ReadError(Diagnostic(code=code, message=message, span=self.mark(at.start_mark)))
 
     def span(self, node: Any) -> Span:
-        """Return the span of a node, from its anchor or value to its end."""
+        """From its anchor or value to its end."""
         start, end = node.start_mark, node.end_mark
         before = self.lines_before + 1
         return Span(self.file, before + start.line, start.column + 1, before + end.line, end.column + 1)
 
     def mark(self, mark: Any) -> Span:
-        """Return the span of one character."""
         line, column = self.lines_before + mark.line + 1, mark.column + 1
         return Span(self.file, line, column, line, column + 1)
 
 
 def read_scalar_or_text(text: str) -> Json:
-    """Return the value of an unquoted scalar; 0 for a number outside the supported range."""
+    """0 for a number outside the supported range."""
     try:
         return read_scalar(text)
     except ValueError:
         return 0
-
-
-def _short_tag(tag: str) -> str:
-    return tag.replace("tag:yaml.org,2002:", "!!").strip()

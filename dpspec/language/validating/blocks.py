@@ -23,21 +23,17 @@ _CONDITION = ("if", "then", "else")
 
 @functools.cache
 def core(name: str) -> Plain:
-    """Return one of core's schemas: ``spec``, ``mechanism``, ``claim``, ..."""
+    """``spec``, ``mechanism``, ``claim``, ..."""
     schema: Plain = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     return schema
 
 
 def claim_kinds() -> Plain:
-    """Return core's claim kinds with the schemas of their keys."""
     return core("claim_kinds")
 
 
 def combine(first: Mapping[str, Json], second: Mapping[str, Json]) -> Plain:
-    """Combine two schemas into one that has the keys and requirements of both.
-
-    If both define a property, the keywords of the second take precedence and its properties are added.
-    """
+    """The keys and requirements of both; the keywords of the second take precedence."""
     a, b = thaw(first), thaw(second)
     merged: Plain = {**{k: v for k, v in a.items() if k not in _CONDITION}, **b}
     for keyword in _CONDITION:
@@ -56,12 +52,7 @@ def combine(first: Mapping[str, Json], second: Mapping[str, Json]) -> Plain:
 
 
 def mechanism_block(provider: Mechanism, *, phaseless: bool = False) -> Plain:
-    """Return the schema of the mechanism block. With ``phases``, a required key may be in each phase instead.
-
-    Args:
-        provider: The mechanism.
-        phaseless: Ignore phases and require the keys of a block without them.
-    """
+    """With phases, a required key may be in each phase instead; ``phaseless`` ignores phases."""
     schema = combine(core("mechanism"), provider.schemas.mechanism)
     if not provider.steps:
         return _provider_block(schema, provider.kind, provider.summary)
@@ -81,7 +72,7 @@ def mechanism_block(provider: Mechanism, *, phaseless: bool = False) -> Plain:
 
 
 def phase_block(provider: Mechanism) -> Plain:
-    """Return the schema of one phase merged with the block; ``kind`` is a key of the block only."""
+    """One phase merged with the block; ``kind`` is a key of the block only."""
     core_keys = core("iterative")["properties"]
     described = {"type": "object", "description": core_keys["phases"]["items"]["description"]}
     steps = {"properties": {"steps": core_keys["steps"]}, "required": ["steps"], "additionalProperties": False}
@@ -89,17 +80,14 @@ def phase_block(provider: Mechanism) -> Plain:
 
 
 def data_block(provider: Dataset) -> Plain:
-    """Return the schema of the data block."""
     return _provider_block(combine(core("data"), provider.schema), provider.kind, provider.summary)
 
 
 def model_block(provider: Model) -> Plain:
-    """Return the schema of the model block."""
     return _provider_block(combine(core("model"), provider.schema), provider.kind, provider.summary)
 
 
 def training_block(provider: Backend | None) -> Plain:
-    """Return the schema of the training block; without a provider, core's keys only."""
     if provider is None:
         return core("training")
     schema = combine(core("training"), provider.schema)
@@ -109,12 +97,10 @@ def training_block(provider: Backend | None) -> Plain:
 
 
 def threat_model_block(provider: Mechanism | None) -> Plain:
-    """Return the schema of the threat model."""
     return _core_block("threat_model", provider.schemas.threat_model if provider else None)
 
 
 def audit_block(provider: Mechanism | None, canary: Canary | None = None, score: Score | None = None) -> Plain:
-    """Return the schema of the audit block with the keys of the selected canary kind and score."""
     schema = _core_block("audit", provider.schemas.audit if provider else None)
     if score is not None and score.schema.get("properties"):
         schema = {
@@ -129,12 +115,10 @@ def audit_block(provider: Mechanism | None, canary: Canary | None = None, score:
 
 
 def scoring_block(keys: Mapping[str, Json]) -> Plain:
-    """Return the schema of the ``scoring`` block from the schema of the score's keys."""
     return {**thaw(keys), "description": "Options of the score."}
 
 
 def claim_block(kind: str, provider: Mechanism | None) -> Plain:
-    """Return the schema of a claim of one kind."""
     schema = combine(core("claim"), claim_kinds().get(kind, {}))
     further = provider.schemas.claims.get(kind) if provider else None
     if further is not None:
@@ -147,18 +131,12 @@ def claim_block(kind: str, provider: Mechanism | None) -> Plain:
 
 
 def known_claim_kinds(provider: Mechanism | None) -> list[str]:
-    """Return core's claim kinds, then those that the mechanism adds."""
     extra = [kind for kind in (provider.schemas.claims if provider else ()) if kind not in claim_kinds()]
     return [*claim_kinds(), *sorted(extra)]
 
 
 def without_required(schema: Plain, *, removable: bool = False) -> Plain:
-    """Return the schema without required keys, for a part of a block. Conditions keep their ``if``.
-
-    Args:
-        schema: The schema.
-        removable: Allow null for each value, with which a child removes its parent's value.
-    """
+    """For a part of a block. ``removable`` allows null, with which a child removes its parent's value."""
 
     def inner(value: Json) -> Json:
         return without_required(value, removable=removable) if isinstance(value, dict) else value

@@ -27,16 +27,7 @@ _NARROWER = {
 def check_claims(
     claims: Json, mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None
 ) -> tuple[Json, list[Diagnostic]]:
-    """Fill in the defaults of claims and validate them.
-
-    Args:
-        claims: The ``claims`` block.
-        mechanism: The mechanism, or None if it is unknown. Its checks are then skipped.
-        threat_model: The threat model, or None if it is invalid. Its checks are then skipped.
-
-    Returns:
-        The claims with defaults, and the diagnostics.
-    """
+    """Checks of an unknown mechanism or an invalid threat model are skipped."""
     if claims == [] and mechanism is not None and mechanism.optional_claims:
         return claims, []
     found = list(problems(core("spec")["properties"]["claims"], claims, ("claims",)))
@@ -50,7 +41,16 @@ def check_claims(
         named = claim if "id" in claim else {"id": f"claim-{i + 1}", **claim}
         checked[i], wrong = _check_cached(named, mechanism, threat_model, ("claims", i))
         found += wrong
-    found += _check_ids(checked)
+    seen: dict[str, int] = {}
+    for i, claim in enumerate(checked):
+        name = claim.get("id") if isinstance(claim, dict) else None
+        if not isinstance(name, str):
+            continue
+        if name in seen:
+            message = f"two claims have the id {quoted(name)}: claims[{seen[name]}] and claims[{i}]"
+            place: Path = ("claims", i, "id")
+            found.append(Diagnostic(code="duplicate-id", message=message, path=place, help="rename one of them"))
+        seen.setdefault(name, i)
     return checked, found
 
 
@@ -64,7 +64,7 @@ _MAX_CHECKED = 4096
 def _check_cached(
     claim: dict[str, Json], mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None, path: Path
 ) -> tuple[Json, list[Diagnostic]]:
-    """Call :func:`_check_claim` once for equal claims at the same position."""
+    """Most cells of a matrix share their claims."""
     try:
         key = (id(mechanism), json.dumps([claim, thaw(threat_model)]), path)
     except (TypeError, ValueError):
@@ -108,25 +108,13 @@ def _check_claim(
     filled = cast(schema, filled)
     if isinstance(filled["expect"], str):
         filled["expect"] = [filled["expect"]]
-    scope = _check_scope(filled, threat_model, path) if threat_model is not None else []
-    return filled, [
-        *_check_over(filled, path),
-        *_check_rates(filled, path),
-        *_check_metric_name(filled, path),
-        *_check_accuracy(filled, path),
-        *scope,
-    ]
+    return filled, [*_check_values(filled, path), *_check_scope(filled, threat_model, path)]
 
 
-def _check_over(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
-    """Reject ``over: matrix``. Composition has already moved valid claims of this kind out of the cells."""
-    if claim.get("over") == "matrix":
+def _check_values(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
+    if claim.get("over") == "matrix":  # composition has already moved valid claims of this kind out of the cells
         message = "over: matrix needs a matrix, and this spec has none"
         yield Diagnostic(code="bad-value", message=message, path=(*path, "over"), help="remove over")
-
-
-def _check_rates(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
-    """Reject true-positive rates below the false-positive rate, which random guessing reaches."""
     points: list[tuple[Path, Mapping[str, Json]]] = []
     if claim["kind"] == "tradeoff":
         points = [((*path, "points", i, "tpr"), point) for i, point in enumerate(claim["points"])]
@@ -136,20 +124,14 @@ def _check_rates(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
         if point["tpr"] < point["fpr"]:
             message = f"tpr {shown(point['tpr'])} is below fpr {shown(point['fpr'])}, which random guessing reaches"
             yield Diagnostic(code="bad-value", message=message, path=place, help="claim a tpr at or above the fpr")
-
-
-def _check_metric_name(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
-    """Reject privacy quantities as metrics: a metric states no adjacency, adversary or datasets."""
-    if claim["kind"] == "metric" and is_privacy_quantity(claim["name"]):
+    if claim["kind"] != "metric":
+        return
+    if is_privacy_quantity(claim["name"]):  # a metric states no adjacency, adversary or datasets
         message = f"{quoted(claim['name'])} is a privacy quantity and cannot be the name of a metric"
         kinds = [kind for kind in claim_kinds() if kind != "metric"]
         hint = f"use a claim with a scope: {listed(kinds)}; a metric is a number about the trained model"
         yield Diagnostic(code="bad-value", message=message, path=(*path, "name"), help=hint)
-
-
-def _check_accuracy(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
-    """Reject accuracies outside [0, 1], such as percentages."""
-    for key in ("at_least", "at_most") if (claim["kind"], claim.get("name")) == ("metric", "accuracy") else ():
+    for key in ("at_least", "at_most") if claim["name"] == "accuracy" else ():
         value = claim.get(key)
         if value is not None and not 0 <= value <= 1:
             message = f"accuracy must be between 0 and 1, got {shown(value)}"
@@ -158,39 +140,26 @@ def _check_accuracy(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnosti
             yield Diagnostic(code="bad-value", message=message, path=(*path, key), help=hint)
 
 
-def _check_scope(claim: Mapping[str, Json], threat_model: Mapping[str, Json], path: Path) -> list[Diagnostic]:
-    """Report values with which a claim exceeds the threat model, so that no finding applies to it."""
-    found: list[Diagnostic] = []
+def _check_scope(
+    claim: Mapping[str, Json], threat_model: Mapping[str, Json] | None, path: Path
+) -> Iterator[Diagnostic]:
+    """No finding applies to a claim that exceeds the threat model."""
+    if threat_model is None:
+        return
+
+    def exceeds(key: str, message: str, hint: str) -> Diagnostic:
+        return Diagnostic(code="claim-outside-threat-model", message=message, path=(*path, key), help=hint)
+
     for key, within in _NARROWER.items():
         allowed = within[threat_model.get(key, "all")]
         if key in claim and claim[key] not in allowed:
             message = f"the claim's {key} {quoted(claim[key])} exceeds the threat model's {quoted(threat_model[key])}"
-            hint = f"narrow it to {listed(allowed)}, or widen threat_model.{key}"
-            found.append(Diagnostic(code="claim-outside-threat-model", message=message, path=(*path, key), help=hint))
+            yield exceeds(key, message, f"narrow it to {listed(allowed)}, or widen threat_model.{key}")
     fewest = threat_model.get("min_records", 0)
     if claim.get("min_records", fewest) < fewest:
         message = f"the claim's min_records {claim['min_records']} is below the threat model's {fewest}"
-        hint = f"claim at least {fewest}, or lower threat_model.min_records"
-        found.append(
-            Diagnostic(code="claim-outside-threat-model", message=message, path=(*path, "min_records"), help=hint)
-        )
+        yield exceeds("min_records", message, f"claim at least {fewest}, or lower threat_model.min_records")
     largest = max(threat_model["group_size"])
     if claim["group_size"] > largest:
         message = f"the claim's group_size {claim['group_size']} exceeds the threat model's {largest}"
-        hint = f"add {claim['group_size']} to threat_model.group_size"
-        found.append(
-            Diagnostic(code="claim-outside-threat-model", message=message, path=(*path, "group_size"), help=hint)
-        )
-    return found
-
-
-def _check_ids(claims: list[Json]) -> Iterator[Diagnostic]:
-    seen: dict[str, int] = {}
-    for i, claim in enumerate(claims):
-        name = claim.get("id") if isinstance(claim, dict) else None
-        if not isinstance(name, str):
-            continue
-        if name in seen:
-            message = f"two claims have the id {quoted(name)}: claims[{seen[name]}] and claims[{i}]"
-            yield Diagnostic(code="duplicate-id", message=message, path=("claims", i, "id"), help="rename one of them")
-        seen.setdefault(name, i)
+        yield exceeds("group_size", message, f"add {claim['group_size']} to threat_model.group_size")

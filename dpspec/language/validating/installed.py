@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from dpspec.contract import Diagnostic, Json, Mechanism, Path
 from dpspec.contract.attacks import USUAL, USUAL_SCORE, Canary, Score
@@ -12,26 +12,18 @@ from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.text import clipped, closest, did_you_mean, listed, quoted, shown
 from dpspec.version import VERSION
 
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
-
 #: Codes that report a missing or broken installation, not an invalid spec.
 PLUGIN_CODES = frozenset({"unknown-kind", "broken-plugin", "unmet-requirement"})
 
 
 @dataclass(frozen=True)
 class Chooser:
-    """A block, its key that selects a provider, the catalog's attribute, and the message for unknown kinds."""
+    """The key of a block that selects a provider, the catalog's attribute, and the message for unknown kinds."""
 
     block: str
     key: str
     offers: str
     missing: str
-
-    def providers(self, catalog: Catalog) -> Mapping[str, Offered]:
-        """Return the installed providers by kind."""
-        found: Mapping[str, Offered] = getattr(catalog, self.offers)
-        return found
 
 
 CHOOSERS = {
@@ -45,45 +37,33 @@ CHOOSERS = {
 def selected_attack(
     audit: Json, mechanism: Mechanism, threat_model: Mapping[str, Json] | None, catalog: Catalog
 ) -> tuple[Canary | None, Score | None, list[Diagnostic]]:
-    """Return the canary kind and score that an audit block selects, with diagnostics.
-
-    The schema reports values of the wrong type.
-    """
+    """The canary kind and the score of an audit block. The schema reports values of the wrong type."""
     if not isinstance(audit, Mapping) or "scores" in audit:  # external scores need neither
         return None, None, []
-    canary = audit.get("canary")
-    space = canary.get("space", "gradient") if isinstance(canary, Mapping) else None
-    kind = score = None
-    if isinstance(canary, Mapping) and isinstance(space, str) and space in mechanism.canaries:
-        kind = _find_canary(canary.get("kind", USUAL[space]), space, catalog)
-    if mechanism.scores and ("score" in audit or _scored(space, threat_model)):
+    block = audit.get("canary")
+    space = block.get("space", "gradient") if isinstance(block, Mapping) else None
+    canary = score = None
+    if isinstance(block, Mapping) and isinstance(space, str) and space in mechanism.canaries:
+        kind, path = block.get("kind", USUAL[space]), ("audit", "canary", "kind")
+        offered = catalog.canaries.get(kind) if isinstance(kind, str) else None
+        if offered is not None and offered.provider.space != space:
+            other = offered.provider.space
+            message = f"{quoted(kind)} is not a kind of {space} canary"
+            hint = f"it is a kind of {other} canary: write space: {other}"
+            canary = Diagnostic(code="unsupported", message=message, path=path, help=hint)
+        else:
+            fitting = {name: each for name, each in catalog.canaries.items() if each.provider.space == space}
+            canary = _find_kind(kind, fitting, f"{space} canary", path, catalog)
+    # A score of final models applies to inserted records.
+    scored = space == "input" and threat_model is not None and threat_model.get("access") == "final-model"
+    if mechanism.scores and ("score" in audit or scored):
         score = _find_kind(audit.get("score", USUAL_SCORE), catalog.scores, "score", ("audit", "score"), catalog)
-    wrong = [found for found in (kind, score) if isinstance(found, Diagnostic)]
-    return kind if isinstance(kind, Canary) else None, score if isinstance(score, Score) else None, wrong
-
-
-def _scored(space: str | None, threat_model: Mapping[str, Json] | None) -> bool:
-    """Return True if a score of final models applies to inserted records."""
-    return space == "input" and threat_model is not None and threat_model.get("access") == "final-model"
-
-
-def _find_canary(kind: Json, space: str, catalog: Catalog) -> Any:
-    path: Path = ("audit", "canary", "kind")
-    offered = catalog.canaries.get(kind) if isinstance(kind, str) else None
-    if offered is not None and offered.provider.space != space:
-        other = offered.provider.space
-        return Diagnostic(
-            code="unsupported",
-            message=f"{quoted(kind)} is not a kind of {space} canary",
-            path=path,
-            help=f"it is a kind of {other} canary: write space: {other}",
-        )
-    fitting = {name: each for name, each in catalog.canaries.items() if each.provider.space == space}
-    return _find_kind(kind, fitting, f"{space} canary", path, catalog)
+    wrong = [found for found in (canary, score) if isinstance(found, Diagnostic)]
+    return canary if isinstance(canary, Canary) else None, score if isinstance(score, Score) else None, wrong
 
 
 def _find_kind(kind: Json, offers: Mapping[str, Offered], what: str, path: Path, catalog: Catalog) -> Any:
-    """Return the provider of a kind, a diagnostic if it is unknown, or None if the kind is not a string."""
+    """The provider, a diagnostic if the kind is unknown, or None if it is not a string."""
     if not isinstance(kind, str) or not kind:
         return None
     if kind in offers:
@@ -92,9 +72,8 @@ def _find_kind(kind: Json, offers: Mapping[str, Offered], what: str, path: Path,
 
 
 def find(block: Mapping[str, Json], chooser: Chooser, catalog: Catalog) -> Any | Diagnostic:
-    """Return the provider that a block selects, or a diagnostic."""
     path: Path = (chooser.block, chooser.key)
-    installed = chooser.providers(catalog)
+    installed: Mapping[str, Offered] = getattr(catalog, chooser.offers)
     if chooser.key not in block:
         message = f"missing key {quoted(chooser.key)} in {chooser.block}"
         return Diagnostic(
@@ -112,11 +91,11 @@ def find(block: Mapping[str, Json], chooser: Chooser, catalog: Catalog) -> Any |
 def _unknown_kind(
     kind: str, installed: Mapping[str, Offered], missing: str, path: Path, catalog: Catalog
 ) -> Diagnostic:
-    """Return the diagnostic of a kind without a usable provider."""
     broken = next((b for b in catalog.broken if kind in b.kinds), None)
     if broken is not None:
         message = f"{_plugin_name(broken)} failed to load: {clipped(broken.reason, 200)} (see `dpspec plugins`)"
-        return Diagnostic(code="broken-plugin", message=message, path=path, help=_broken_help(broken))
+        hint = f"reinstall or update {broken.distribution or broken.plugin}, or report the error to its authors"
+        return Diagnostic(code="broken-plugin", message=message, path=path, help=hint)
     near = closest_kind(kind, installed)
     message = f"{missing} {quoted(kind)}" + did_you_mean(near)
     hint = _installed_help(installed)
@@ -131,7 +110,6 @@ _SYNONYMS = {"reconstruction": "rero", "reconstruction-robustness": "rero"}
 
 
 def closest_kind(word: str, kinds: Iterable[str]) -> str | None:
-    """Return the kind that a word means or resembles, or None."""
     known = list(kinds)
     synonym = _SYNONYMS.get(word.lower().replace("_", "-"))
     return synonym if synonym in known else closest(word, known)
@@ -141,19 +119,15 @@ def _plugin_name(broken: BrokenPlugin) -> str:
     return " ".join(part for part in ("plugin", broken.distribution or broken.plugin, broken.version) if part)
 
 
-def _broken_help(broken: BrokenPlugin) -> str:
-    return f"reinstall or update {broken.distribution or broken.plugin}, or report the error to its authors"
-
-
 def _installed_help(installed: Mapping[str, Offered]) -> str:
     return f"installed: {listed(sorted(installed))}" if installed else "none is installed"
 
 
 def check(requirements: Sequence[Json]) -> Iterator[Diagnostic]:
-    """Report invalid requirements and those that this installation does not meet."""
     if not requirements:
         return
     from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.version import InvalidVersion
 
     for i, text in enumerate(requirements):
         if not isinstance(text, str):
@@ -168,32 +142,18 @@ def check(requirements: Sequence[Json]) -> Iterator[Diagnostic]:
             yield Diagnostic(code="bad-requirement", message=message, path=("requires", i), help=hint)
             continue
         version = _installed_version(wanted.name)
+        try:
+            fits = version is not None and wanted.specifier.contains(version, prereleases=True)
+        except InvalidVersion:
+            fits = False
         if version is None:
             message = f"this spec requires {clipped(text)}, but {clipped(wanted.name)} is not installed"
-        elif not _satisfies(wanted, version):
+        elif not fits:
             message = f"this spec requires {clipped(text)}, but {clipped(wanted.name)} {version} is installed"
         else:
             continue
         hint = f"python -m pip install '{wanted.name}{wanted.specifier}'"
         yield Diagnostic(code="unmet-requirement", message=message, path=("requires", i), help=hint)
-
-
-def suggest_packages(found: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Mention missing required packages in the help for unknown kinds, which may provide the kind."""
-    commands = [d.help for d in found if d.code == "unmet-requirement" and d.help]
-    if not commands:
-        return list(found)
-    hint = f"a missing required package may provide it: {'; '.join(commands)}"
-    return [replace(d, help=f"{d.help}; {hint}") if d.code == "unknown-kind" else d for d in found]
-
-
-def _satisfies(wanted: Requirement, version: str) -> bool:
-    from packaging.version import InvalidVersion
-
-    try:
-        return wanted.specifier.contains(version, prereleases=True)
-    except InvalidVersion:
-        return False
 
 
 def _installed_version(name: str) -> str | None:
@@ -202,7 +162,4 @@ def _installed_version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        pass
-    if name != "dpspec":
-        return None
-    return VERSION  # not installed if it runs from a source tree
+        return VERSION if name == "dpspec" else None  # dpspec may run from a source tree

@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dpspec.contract import Diagnostic, Json, Path, format_path, thaw
-from dpspec.language.reading.yaml_source import is_not_finite, read_scalar
+from dpspec.language.reading.yaml_source import NOT_FINITE, read_scalar
 from dpspec.language.validating.blocks import Plain
 from dpspec.text import choice, clipped, closest, did_you_mean, listed, number, quoted, shown, visible
 
@@ -21,31 +21,55 @@ from dpspec.text import choice, clipped, closest, did_you_mean, listed, number, 
 _MOST_KEYS = 50
 
 
+_TYPE_NAMES = {
+    "number": "a number",
+    "integer": "an integer",
+    "string": "a string",
+    "boolean": "true or false",
+    "object": "a map",
+    "array": "a list",
+    "null": "null",
+}
+
+_BOOLEANS = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
+
+_RANGES = {
+    "minimum": "at least",
+    "maximum": "at most",
+    "exclusiveMinimum": "above",
+    "exclusiveMaximum": "below",
+    "multipleOf": "a multiple of",
+}
+
+_LENGTHS = {
+    "minLength": "at least {} character",
+    "maxLength": "at most {} character",
+    "minItems": "at least {} item",
+    "maxItems": "at most {} item",
+    "minProperties": "at least {} entry",
+    "maxProperties": "at most {} entry",
+}
+
+
 @dataclass(frozen=True)
-class Problem:
-    """One violation.
+class _Problem:
+    """A violation of a keyword of ``schema``; ``root`` is the schema of the block."""
 
-    Attributes:
-        keyword: The schema keyword.
-        wanted: The keyword's value.
-        value: The invalid value.
-        path: The value's path in the document.
-        schema: The innermost schema with the keyword.
-        root: The schema of the block.
-        schema_path: The path from ``root`` to the keyword.
-        branches: The errors of each alternative of ``anyOf``.
-        whole: True if the value is the complete block.
-    """
-
-    keyword: str | None
-    wanted: Any
-    value: Json
-    path: Path
-    schema: Json
+    error: Any
     root: Plain
-    schema_path: tuple[str | int, ...]
-    branches: Sequence[Any] = ()
-    whole: bool = False
+    path: Path
+
+    @property
+    def wanted(self) -> Any:
+        return self.error.validator_value
+
+    @property
+    def value(self) -> Json:
+        return self.error.instance
+
+    @property
+    def schema(self) -> Json:
+        return self.error.schema
 
     @property
     def name(self) -> str:
@@ -55,15 +79,57 @@ class Problem:
 
     @property
     def place(self) -> str:
-        """The formatted path."""
         return visible(format_path(self.path))
 
+    @property
+    def about(self) -> str | None:
+        text = self.schema.get("description") if isinstance(self.schema, dict) else None
+        return f"{self.name}: {text}" if text else None
+
     def tell(self, code: str, message: str, help: str | None = None, path: Path | None = None) -> Diagnostic:
-        """Return a diagnostic at the value, or at ``path``."""
         return Diagnostic(code=code, message=message, path=self.path if path is None else path, help=help)
 
 
-def _unknown_keys(p: Problem) -> Iterator[Diagnostic]:
+def _diagnose(error: Any, root: Plain, start: Path) -> Iterator[Diagnostic]:
+    p = _Problem(error, root, (*start, *error.absolute_path))
+    keyword, wanted, value = error.validator, error.validator_value, error.instance
+    if keyword == "anyOf":
+        yield from _best_branch(p, start)
+    elif keyword == "additionalProperties":
+        yield from _unknown_keys(p)
+    elif keyword == "required":
+        yield from _missing_keys(p)
+    elif keyword == "type":
+        yield _wrong_type(p)
+    elif keyword in ("enum", "const"):
+        allowed = wanted if keyword == "enum" else [wanted]
+        texts = [a for a in allowed if isinstance(a, str)]
+        message = f"{shown(value)} is not a choice for {p.name}"
+        if texts and isinstance(value, str):
+            message = f"{quoted(value)} is not a choice for {p.name}{did_you_mean(closest(value, texts))}"
+        yield p.tell("bad-choice", message, f"valid: {listed(allowed)}")
+    elif keyword in _RANGES:
+        yield p.tell("out-of-range", f"{p.name} must be {_RANGES[keyword]} {number(wanted)}, got {shown(value)}")
+    elif keyword in _LENGTHS:
+        things = _LENGTHS[keyword].format(wanted)
+        things = things if wanted == 1 else f"{things}s".replace("entrys", "entries")
+        yield p.tell("bad-length", f"{p.name} must have {things}, got {len(value)}")
+    elif keyword == "uniqueItems":
+        i, item = next((i, item) for i, item in enumerate(value) if item in value[:i])
+        yield p.tell("bad-length", f"{p.name} lists {choice(item)} twice", path=(*p.path, i))
+    elif keyword == "pattern":
+        yield p.tell("bad-format", f"{quoted(value)} is not a valid {p.name}", p.about)
+    elif keyword == "not" and wanted == {}:
+        message, hint = (
+            f"{quoted(p.name)} is not allowed {_condition(p)}",
+            "remove it, or change the key that excludes it",
+        )
+        yield Diagnostic(code="conflicting-key", message=message, path=p.path, help=hint, at_key=True)
+    else:
+        yield p.tell("not-allowed", f"{p.name} cannot be {shown(value)}", p.about)
+
+
+def _unknown_keys(p: _Problem) -> Iterator[Diagnostic]:
     valid = _valid_keys(p.schema)
     for key, near in _unknown_with_suggestions(p.schema, p.value):
         message = f"unknown key {quoted(key)} in {p.place}" + did_you_mean(near)
@@ -78,7 +144,6 @@ def _valid_keys(schema: Json) -> list[str]:
 
 
 def _unknown_with_suggestions(schema: Json, value: Json) -> Iterator[tuple[str, str | None]]:
-    """Yield the unknown keys of a map, each with its nearest valid key."""
     required = schema.get("required", ())
     # Prefer keys that are required and missing; keys that are present come last.
     likely = sorted(_valid_keys(schema), key=lambda key: (key in value, key not in required))
@@ -89,8 +154,8 @@ def _unknown_with_suggestions(schema: Json, value: Json) -> Iterator[tuple[str, 
         yield key, closest(key, likely)
 
 
-def _missing_keys(p: Problem) -> Iterator[Diagnostic]:
-    schema = p.root if p.whole else p.schema  # the block describes keys that a condition requires
+def _missing_keys(p: _Problem) -> Iterator[Diagnostic]:
+    schema = p.schema if p.error.absolute_path else p.root  # the block describes keys that a condition requires
     strict = schema.get("additionalProperties") is False
     misspelt = {near for _, near in _unknown_with_suggestions(schema, p.value)} if strict else set()
     for key in p.wanted:
@@ -101,55 +166,32 @@ def _missing_keys(p: Problem) -> Iterator[Diagnostic]:
         yield Diagnostic(code="missing-key", message=message, path=p.path, help=about, at_key=True)
 
 
-def missing_any(p: Problem, keys: Sequence[str]) -> Iterator[Diagnostic]:
-    """Report that one of several keys is missing, unless a misspelling of one is reported."""
-    if not {near for _, near in _unknown_with_suggestions(p.schema, p.value)} & set(keys):
-        message = f"{p.place} needs one of {listed(keys)}"
-        yield Diagnostic(code="missing-key", message=message, path=p.path, at_key=True)
-
-
 def _description(schema: Json, key: str) -> str | None:
     found = schema.get("properties", {}).get(key) if isinstance(schema, dict) else None
     text = found.get("description") if isinstance(found, dict) else None
     return f"{key}: {text}" if text else None
 
 
-_TYPE_NAMES = {
-    "number": "a number",
-    "integer": "an integer",
-    "string": "a string",
-    "boolean": "true or false",
-    "object": "a map",
-    "array": "a list",
-    "null": "null",
-}
-
-
-def _wrong_type(p: Problem) -> Iterator[Diagnostic]:
-    kinds = [p.wanted] if isinstance(p.wanted, str) else list(p.wanted)
-    wanted = " or ".join(_TYPE_NAMES[k] for k in kinds)
+def _wrong_type(p: _Problem) -> Diagnostic:
+    value, kinds = p.value, [p.wanted] if isinstance(p.wanted, str) else list(p.wanted)
     numeric = "number" in kinds or "integer" in kinds
-    if numeric and isinstance(p.value, str) and is_not_finite(p.value):
-        yield p.tell("bad-number", f"{p.name} must be a finite number, got {clipped(p.value)}")
-        return
-    yield p.tell("wrong-type", f"{p.name} must be {wanted}, got {shown(p.value)}", _type_help(p.value, kinds, numeric))
-
-
-def _type_help(value: Json, kinds: list[str], numeric: bool) -> str | None:
+    if numeric and isinstance(value, str) and NOT_FINITE.fullmatch(value):
+        return p.tell("bad-number", f"{p.name} must be a finite number, got {clipped(value)}")
+    hint = None
     if value is None:
-        return "give it a value, or remove the key"
-    if isinstance(value, str) and numeric:
-        if _is_number(value):
-            return "write it without quotes"
-        if _is_number(value.replace("_", "").replace(",", "")):
-            return f"write it as {clipped(value.replace('_', '').replace(',', ''))}"
-    if isinstance(value, str) and "boolean" in kinds and value.lower() in ("yes", "no", "on", "off", "true", "false"):
-        return f"write {'true' if value.lower() in ('yes', 'on', 'true') else 'false'}"
-    if "string" in kinds and isinstance(value, bool | int | float):
-        return "write it in quotes"
-    if "array" in kinds:
-        return "write it in brackets: [{...}]" if isinstance(value, dict) else "write it in brackets: [...]"
-    return None
+        hint = "give it a value, or remove the key"
+    elif isinstance(value, str) and numeric and _is_number(value):
+        hint = "write it without quotes"
+    elif isinstance(value, str) and numeric and _is_number(value.replace("_", "").replace(",", "")):
+        hint = f"write it as {clipped(value.replace('_', '').replace(',', ''))}"
+    elif isinstance(value, str) and "boolean" in kinds and value.lower() in _BOOLEANS:
+        hint = f"write {_BOOLEANS[value.lower()]}"
+    elif "string" in kinds and isinstance(value, bool | int | float):
+        hint = "write it in quotes"
+    elif "array" in kinds:
+        hint = "write it in brackets: [{...}]" if isinstance(value, dict) else "write it in brackets: [...]"
+    wanted = " or ".join(_TYPE_NAMES[k] for k in kinds)
+    return p.tell("wrong-type", f"{p.name} must be {wanted}, got {shown(value)}", hint)
 
 
 def _is_number(text: str) -> bool:
@@ -160,66 +202,12 @@ def _is_number(text: str) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _bad_choice(p: Problem) -> Iterator[Diagnostic]:
-    allowed = p.wanted if p.keyword == "enum" else [p.wanted]
-    texts = [a for a in allowed if isinstance(a, str)]
-    if texts and isinstance(p.value, str):
-        near = closest(p.value, texts)
-        message = f"{quoted(p.value)} is not a choice for {p.name}" + (
-            f"; did you mean {quoted(near)}?" if near else ""
-        )
-    else:
-        message = f"{shown(p.value)} is not a choice for {p.name}"
-    yield p.tell("bad-choice", message, f"valid: {listed(allowed)}")
-
-
-def _out_of_range(words: str) -> Callable[[Problem], Iterator[Diagnostic]]:
-    def tell(p: Problem) -> Iterator[Diagnostic]:
-        yield p.tell("out-of-range", f"{p.name} must be {words} {number(p.wanted)}, got {shown(p.value)}")
-
-    return tell
-
-
-def _length(words: str, thing: str) -> Callable[[Problem], Iterator[Diagnostic]]:
-    def tell(p: Problem) -> Iterator[Diagnostic]:
-        things = thing if p.wanted == 1 else "entries" if thing == "entry" else f"{thing}s"
-        yield p.tell("bad-length", f"{p.name} must have {words} {p.wanted} {things}, got {len(p.value)}")
-
-    return tell
-
-
-def _repeats(p: Problem) -> Iterator[Diagnostic]:
-    for i, item in enumerate(p.value):
-        if item in p.value[:i]:
-            yield p.tell("bad-length", f"{p.name} lists {choice(item)} twice", path=(*p.path, i))
-            return
-
-
-def _pattern(p: Problem) -> Iterator[Diagnostic]:
-    about = p.schema.get("description")
-    yield p.tell("bad-format", f"{quoted(p.value)} is not a valid {p.name}", f"{p.name}: {about}" if about else None)
-
-
-def _conflict(p: Problem) -> Iterator[Diagnostic]:
-    """Report a property that a condition forbids."""
-    if p.wanted != {}:
-        yield from default_message(p)
-        return
-    yield Diagnostic(
-        code="conflicting-key",
-        message=f"{quoted(p.name)} is not allowed {_condition(p)}",
-        path=p.path,
-        help="remove it, or change the key that excludes it",
-        at_key=True,
-    )
-
-
-def _condition(p: Problem) -> str:
-    """Describe the condition that applies: ``with scheme poisson``, ``with 'phases'``, ``without 'epsilon'``."""
+def _condition(p: _Problem) -> str:
+    """``with scheme poisson``, ``with 'phases'``, ``without 'epsilon'``."""
     schema: Any = p.root
     test: Plain | None = None
     holds = True
-    for step in p.schema_path:
+    for step in p.error.absolute_schema_path:
         if step in ("then", "else") and isinstance(schema, dict) and "if" in schema:
             test, holds = schema["if"], step == "then"
         schema = schema[step]
@@ -236,39 +224,8 @@ def _compared(schema: Plain) -> str:
     return listed([schema["const"]] if "const" in schema else schema.get("enum", []))
 
 
-def default_message(p: Problem) -> Iterator[Diagnostic]:
-    """Report a violation of a keyword without a message in :data:`TEXTS`."""
-    about = p.schema.get("description") if isinstance(p.schema, dict) else None
-    yield p.tell("not-allowed", f"{p.name} cannot be {shown(p.value)}", f"{p.name}: {about}" if about else None)
-
-
-#: The message function of each keyword.
-TEXTS: dict[str | None, Callable[[Problem], Iterator[Diagnostic]]] = {
-    "not": _conflict,
-    "additionalProperties": _unknown_keys,
-    "required": _missing_keys,
-    "type": _wrong_type,
-    "enum": _bad_choice,
-    "const": _bad_choice,
-    "minimum": _out_of_range("at least"),
-    "maximum": _out_of_range("at most"),
-    "exclusiveMinimum": _out_of_range("above"),
-    "exclusiveMaximum": _out_of_range("below"),
-    "multipleOf": _out_of_range("a multiple of"),
-    "minLength": _length("at least", "character"),
-    "maxLength": _length("at most", "character"),
-    "minItems": _length("at least", "item"),
-    "maxItems": _length("at most", "item"),
-    "minProperties": _length("at least", "entry"),
-    "maxProperties": _length("at most", "entry"),
-    "uniqueItems": _repeats,
-    "pattern": _pattern,
-}
-
-
 @functools.cache
 def validator_class() -> Any:
-    """Return the validator class of JSON Schema 2020-12, imported lazily."""
     from jsonschema.exceptions import ValidationError
     from jsonschema.validators import Draft202012Validator, extend
 
@@ -281,13 +238,12 @@ def validator_class() -> Any:
 
 
 def is_valid(schema: Plain, value: Json) -> bool:
-    """Return True if a value is valid."""
     valid: bool = validator_class()(schema).is_valid(value)
     return valid
 
 
 def fill(schema: Json, value: Json) -> Json:
-    """Fill in the schema's defaults for missing keys. Conditions apply to the value with plain defaults."""
+    """Conditions apply to the value with plain defaults."""
     if not isinstance(schema, Mapping):
         return value
     if isinstance(value, list) and isinstance(schema.get("items"), Mapping):
@@ -307,7 +263,7 @@ def fill(schema: Json, value: Json) -> Json:
 
 
 def cast(schema: Json, value: Json) -> Json:
-    """Convert the numbers of a valid value to the types of its schema: 1 for an integer, 1.0 for a number."""
+    """1 for an integer, 1.0 for a number."""
     if not isinstance(schema, Mapping):
         return value
     if isinstance(value, dict):
@@ -346,7 +302,6 @@ def _number(kind: Json, value: Json) -> Json:
 
 
 def problems(schema: Plain, value: Json, path: Path = ()) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each violation of a schema by the value at ``path``."""
     root = _explicit(schema)
     reported: set[Diagnostic] = set()
     for error in validator_class()(root).iter_errors(value):
@@ -357,7 +312,7 @@ def problems(schema: Plain, value: Json, path: Path = ()) -> Iterator[Diagnostic
 
 
 def _explicit(schema: Plain) -> Plain:
-    """Replace ``false`` for forbidden properties by ``{"not": {}}``, for which the library reports a path."""
+    """The library reports a path for ``{"not": {}}``, and none for ``false``."""
     result: Plain = {}
     for keyword, inner in schema.items():
         if keyword in ("properties", "patternProperties"):
@@ -371,36 +326,18 @@ def _explicit(schema: Plain) -> Plain:
     return result
 
 
-def _diagnose(error: Any, root: Plain, path: Path) -> Iterator[Diagnostic]:
-    problem = Problem(
-        keyword=error.validator,
-        wanted=error.validator_value,
-        value=error.instance,
-        path=(*path, *error.absolute_path),
-        schema=error.schema,
-        root=root,
-        schema_path=tuple(error.absolute_schema_path),
-        branches=tuple(error.context or ()),
-        whole=not error.absolute_path,
-    )
-    if problem.keyword == "anyOf":
-        yield from _best_branch(problem, path)
-    else:
-        yield from TEXTS.get(problem.keyword, default_message)(problem)
-
-
-def _best_branch(p: Problem, path: Path) -> Iterator[Diagnostic]:
-    """Yield the diagnostics of the alternative that the value most likely intends."""
-    if p.branches and all(error.validator == "required" for error in p.branches):
-        yield from missing_any(p, [key for error in p.branches for key in error.validator_value])
+def _best_branch(p: _Problem, start: Path) -> Iterator[Diagnostic]:
+    """The alternative that the value most likely intends."""
+    errors = list(p.error.context or ())
+    if errors and all(error.validator == "required" for error in errors):
+        keys = [key for error in errors for key in error.validator_value]
+        if not {near for _, near in _unknown_with_suggestions(p.schema, p.value)} & set(keys):
+            message = f"{p.place} needs one of {listed(keys)}"
+            yield Diagnostic(code="missing-key", message=message, path=p.path, at_key=True)
         return
     branches: dict[int, list[Any]] = {}
-    for error in p.branches:
+    for error in errors:
         branches.setdefault(error.schema_path[0], []).append(error)
-    best = min(branches.values(), key=lambda found: (any(_is_type_error(e) for e in found), len(found)), default=[])
-    for error in best:
-        yield from _diagnose(error, p.root, path)
-
-
-def _is_type_error(error: Any) -> bool:
-    return error.validator == "type" and not error.path
+    ranked = sorted(branches.values(), key=lambda b: (any(e.validator == "type" and not e.path for e in b), len(b)))
+    for error in ranked[0] if ranked else ():
+        yield from _diagnose(error, p.root, start)

@@ -21,14 +21,7 @@ VERSION = 1
 
 @dataclass
 class Checked:
-    """A document with defaults and converted numbers, and its diagnostics.
-
-    Attributes:
-        document: The document.
-        diagnostics: Errors and warnings.
-        canary: The canary kind that the audit selects, or None.
-        score: The score that the audit selects, or None.
-    """
+    """``document`` has defaults and converted numbers."""
 
     document: dict[str, Json]
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -37,7 +30,6 @@ class Checked:
 
 
 def check(document: dict[str, Json], catalog: Catalog) -> Checked:
-    """Validate a document after composition."""
     version = document.get("dpspec")
     if version is not None and (isinstance(version, bool) or version != VERSION):
         # The other rules may not apply to another version, so report nothing else.
@@ -49,7 +41,11 @@ def check(document: dict[str, Json], catalog: Catalog) -> Checked:
 
 class _Checker:
     def __init__(self, document: dict[str, Json], catalog: Catalog) -> None:
-        top = _top_schema()
+        # Composition has consumed some keys; claims are checked separately.
+        top = dict(blocks.core("spec"))
+        for key in ("dpspec", "extends", "matrix", "claims"):
+            description = top["properties"][key]["description"]
+            top["properties"] = {**top["properties"], key: {"description": description}}
         self.catalog = catalog
         self.canary: Canary | None = None
         self.score: Score | None = None
@@ -71,7 +67,12 @@ class _Checker:
             self.document["claims"] = claims
             self.found += wrong
         self.document = {**self.document, "dpspec": VERSION}
-        found = installed.suggest_packages(list(dict.fromkeys(self.found)))
+        found = list(dict.fromkeys(self.found))
+        # A missing required package may provide an unknown kind.
+        commands = [d.help for d in found if d.code == "unmet-requirement" and d.help]
+        if commands:
+            hint = f"a missing required package may provide it: {'; '.join(commands)}"
+            found = [dataclasses.replace(d, help=f"{d.help}; {hint}") if d.code == "unknown-kind" else d for d in found]
         return Checked(self.document, found, self.canary, self.score)
 
     def _mechanism(self) -> Mechanism | None:
@@ -86,17 +87,14 @@ class _Checker:
         return provider  # type: ignore[no-any-return]
 
     def _phases(self, provider: Mechanism, block: dict[str, Json]) -> None:
-        """Validate each phase merged over the block, as training uses it."""
+        """As training uses it: each phase merged over the block."""
         phases_schema = blocks.mechanism_block(provider)["properties"]["phases"]
         phases = block["phases"]
         wrong = list(problems({**phases_schema, "items": {"type": "object"}}, phases, ("mechanism", "phases")))
         if "steps" in block:
             message = "'steps' is not allowed with 'phases': each phase has its own steps"
-            wrong.append(
-                Diagnostic(
-                    code="conflicting-key", message=message, path=("mechanism", "steps"), help="remove it", at_key=True
-                )
-            )
+            place: Path = ("mechanism", "steps")
+            wrong.append(Diagnostic(code="conflicting-key", message=message, path=place, help="remove it", at_key=True))
         whole = blocks.phase_block(provider)
         base = fill(whole, {k: v for k, v in block.items() if k not in ("kind", "phases", "steps")})
         filled: list[Json] = []
@@ -105,7 +103,12 @@ class _Checker:
                 continue
             own = {key: fill(whole["properties"].get(key, {}), value) for key, value in phase.items()}
             here: Path = ("mechanism", "phases", i)
-            wrong += (_at_block(d, own, here) for d in problems(whole, {**base, **own}, here))
+            for d in problems(whole, {**base, **own}, here):
+                inside = d.path[len(here) :]
+                if inside and inside[0] not in own:  # the block's value is wrong
+                    message = d.message.replace(format_path(here), "mechanism")
+                    d = dataclasses.replace(d, path=("mechanism", *inside), message=message)
+                wrong.append(d)
             filled.append(own)
         if not wrong:
             base = cast(whole, base)
@@ -131,7 +134,6 @@ class _Checker:
         self._selected_block("training", blocks.training_block)
 
     def _threat_model(self, mechanism: Mechanism | None) -> dict[str, Json] | None:
-        """Return the threat model if it is valid."""
         if not self._block("threat_model", blocks.threat_model_block(mechanism), open=mechanism is None):
             return None
         block: dict[str, Json] = self.document["threat_model"]
@@ -159,10 +161,7 @@ class _Checker:
         return found
 
     def _block(self, name: str, schema: Plain, *, open: bool = False) -> bool:
-        """Fill in and validate one block. Return True if it exists and is valid.
-
-        ``open`` allows unknown keys, which an unknown mechanism may define.
-        """
+        """Whether it exists and is valid. ``open`` allows unknown keys, which an unknown mechanism may define."""
         block = self.document.get(name)
         if not isinstance(block, dict):
             return False
@@ -171,23 +170,3 @@ class _Checker:
         self.document[name] = filled if wrong else cast(schema, filled)
         self.found += wrong
         return not wrong
-
-
-def _top_schema() -> Plain:
-    """Return core's schema without the schemas of keys that are checked separately or consumed by composition."""
-    schema = blocks.core("spec")
-    unchecked = ("dpspec", "extends", "matrix", "claims")
-    properties = {
-        key: {"description": inner["description"]} if key in unchecked else inner
-        for key, inner in schema["properties"].items()
-    }
-    return {**schema, "properties": properties}
-
-
-def _at_block(diagnostic: Diagnostic, own: dict[str, Json], here: Path) -> Diagnostic:
-    """Locate an error in a value that a phase takes from the block at the block."""
-    inside = diagnostic.path[len(here) :]
-    if not inside or inside[0] in own:
-        return diagnostic
-    message = diagnostic.message.replace(format_path(here), "mechanism")
-    return dataclasses.replace(diagnostic, path=("mechanism", *inside), message=message)

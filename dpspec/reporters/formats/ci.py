@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 
 def render_github(result: Result, *, internal: bool = False) -> str:
-    """Return GitHub workflow commands: an annotation at the line of each unexpected claim.
-
-    ``internal`` keeps data-dependent and per-record values.
-    """
+    """An annotation at the line of each unexpected claim. ``internal`` keeps data-dependent and per-record values."""
     if not internal:
         result = redact(result)
     lines = [line for audit in result.audits for line in _annotations(audit)]
@@ -55,7 +52,7 @@ def _place(audit: AuditResult, claim: str) -> dict[str, str]:
 
 
 def _command(kind: str, message: str, **properties: str) -> str:
-    """One workflow command. Percent signs and line ends are escaped, and colons and commas in properties."""
+    """Percent signs and line ends are escaped, and colons and commas in properties."""
     listed = ",".join(
         f"{name}={_escaped(plain(value)).replace(':', '%3A').replace(',', '%2C')}" for name, value in properties.items()
     )
@@ -67,12 +64,7 @@ def _escaped(text: str) -> str:
 
 
 def render_junit(result: Result, *, internal: bool = False) -> str:
-    """Return JUnit XML: a suite per audit, a case per claim and one for the conformance.
-
-    An unexpected claim or conformance is a failure, missing trials are an error, and undecided claims are skipped.
-
-    ``internal`` keeps data-dependent and per-record values.
-    """
+    """A suite per audit, a case per claim and one for the conformance; undecided ones are skipped."""
     from junitparser import JUnitXml, TestSuite
 
     if not internal:
@@ -135,10 +127,7 @@ _HELP["incomplete"] = "The same command with the same store adds the missing tri
 
 
 def render_sarif(result: Result, *, internal: bool = False) -> str:
-    """Return SARIF: a result at the line of each unexpected claim.
-
-    ``internal`` keeps data-dependent and per-record values.
-    """
+    """A result at the line of each unexpected claim."""
     if not internal:
         result = redact(result)
     runs = [_run(part) for part in apart(result)]
@@ -193,7 +182,7 @@ def _location(audit: AuditResult, claim: str) -> Json:
 
 
 def _uri(file: str) -> str:
-    """A path as a relative address; undecodable bytes of a name are kept."""
+    """Undecodable bytes of a name are kept."""
     path = PurePath(file).as_posix()
     try:
         return quote(path, errors="surrogateescape")

@@ -19,10 +19,7 @@ from dpspec.text import json_text, markdown, plain
 
 
 def render_json(result: Result, *, internal: bool = False) -> str:
-    """Return JSON of the schema ``dpspec/result/v2``, which ``verify``, ``diff`` and ``report`` read.
-
-    ``internal`` keeps data-dependent and per-record values.
-    """
+    """JSON of the schema ``dpspec/result/v2``, which ``verify``, ``diff`` and ``report`` read."""
     return dump(result if internal else redact(result))
 
 
@@ -37,12 +34,7 @@ _FORMULA = re.compile(r"(?:^|[;|])\s*(?=[=+\-@\uff1d\uff0b\uff0d\uff20\u2212])")
 
 
 def render_csv(result: Result, *, internal: bool = False) -> str:
-    """Return CSV with a row per claim: full precision, ``inf`` for no bound, an empty cell for no value.
-
-    The column ``result`` names the file of each audit of a joined result.
-
-    ``internal`` keeps data-dependent and per-record values.
-    """
+    """A row per claim: full precision, ``inf`` for no bound, an empty cell for no value."""
     if not internal:
         result = redact(result)
     out = io.StringIO()
@@ -72,7 +64,7 @@ def _row(audit: AuditResult, verdict: Verdict) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Text on one line, with an apostrophe before the beginning of a formula."""
+    """One line, with an apostrophe before the beginning of a formula."""
     return _FORMULA.sub(r"\g<0>'", plain(text))
 
 
@@ -81,19 +73,16 @@ MARKS = {"better": "+", "worse": "-", "other": "~"}
 
 
 def changes_text(changes: Sequence[Change]) -> str:
-    """Return a line per change: ``- demo / one: verdict proved -> refuted``."""
     return "\n".join(map(change_line, changes)) if changes else "no change"
 
 
 def change_line(change: Change) -> str:
-    """Return a change on one line."""
     return (
         f"{MARKS[change.trend]} {plain(_place(change))}: {change.what} {plain(change.before)} -> {plain(change.after)}"
     )
 
 
 def changes_markdown(changes: Sequence[Change]) -> str:
-    """Return a table, for a comment on a pull request."""
     if not changes:
         return "No change."
     rows = [
@@ -105,7 +94,6 @@ def changes_markdown(changes: Sequence[Change]) -> str:
 
 
 def changes_json(changes: Sequence[Change]) -> str:
-    """Return a list of objects with the fields of :class:`~dpspec.engine.results.diff.Change`."""
     return json_text(json.dumps([asdict(change) for change in changes], indent=2))
 
 

@@ -36,17 +36,12 @@ _PARAMETERS = {"approx-dp": ("epsilon", "delta"), "pure-dp": ("epsilon",)}
 
 @dataclass(frozen=True)
 class _Guarantee:
-    """The claim whose parameters a record states."""
-
     verdict: Verdict
     parameters: Mapping[str, float]
 
 
 def render(result: Result, *, internal: bool = False) -> str:
-    """Return YAML, a document per audit. A published record has no data-dependent value: ``internal`` has no effect.
-
-    Strings are Markdown in the registry and escaped accordingly.
-    """
+    """YAML, a document per audit, with Markdown in its strings. No data-dependent value: ``internal`` has no effect."""
     import yaml
 
     documents = [
@@ -152,7 +147,7 @@ def _block(statement: Statement, name: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Markdown text without comparison signs and underscores, which would need escapes."""
+    """Markdown without comparison signs and underscores, which would need escapes."""
     return markdown(text.replace("<=", "at most").replace(">=", "at least").replace("_", " "))
 
 

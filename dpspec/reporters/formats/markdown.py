@@ -21,10 +21,7 @@ _MANY = 30
 
 
 def render(result: Result, *, internal: bool = False) -> str:
-    """Return the report; unexpected claims come first, findings and recipes are folded.
-
-    ``internal`` keeps data-dependent and per-record values.
-    """
+    """Unexpected claims come first; findings and recipes are folded."""
     if not internal:
         result = redact(result)
     several = len(result.audits) > 1
@@ -47,7 +44,7 @@ def render(result: Result, *, internal: bool = False) -> str:
 
 
 def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:
-    """Lines behind a title, which must not contain foreign text: HTML does not escape it."""
+    """The title must not contain foreign text: HTML does not escape it."""
     yield f"<details><summary>{title}</summary>"
     yield ""
     yield from lines
@@ -63,7 +60,6 @@ def _contradicted(audit: AuditResult) -> Iterator[str]:
 
 
 def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
-    """Claims with their reasons, then rejected checks by p-value."""
     wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
     deviating = not (audit.conformance.expected or labels.untested(audit))
     if not wrong and not deviating:
@@ -80,7 +76,6 @@ def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
 
 
 def _claims(audits: Sequence[AuditResult], *, several: bool) -> Iterator[str]:
-    """One table; of many claims the expected ones are in a second, folded one."""
     judged = [(audit, verdict) for audit in audits for verdict in audit.verdicts]
     first = [pair for pair in judged if not pair[1].expected] if len(judged) > _MANY else judged
     rest = [pair for pair in judged if pair[1].expected] if len(judged) > _MANY else []
@@ -162,7 +157,7 @@ def _details(audit: AuditResult, source: str) -> Iterator[str]:
 
 
 def _distinct(findings: Sequence[Finding]) -> list[Finding]:
-    """Drop a bound for one direction if the same bound is listed for both directions."""
+    """Drop a bound for one direction if it is listed for both directions."""
 
     def key(finding: Finding) -> tuple[object, ...]:
         scope = replace(finding.scope, direction="both")

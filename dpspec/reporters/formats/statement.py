@@ -33,8 +33,6 @@ _MOST_FLOOR = 1e-3
 
 @dataclass(frozen=True)
 class Block:
-    """One block of the pyramid."""
-
     name: str
     coverage: Coverage
     text: str
@@ -42,7 +40,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """One claim, its verdict, and its interval with the rigor of the upper end; a control is false on purpose."""
+    """A claim, its interval with the rigor of the upper end; a control is false on purpose."""
 
     claim: str
     says: str
@@ -55,8 +53,6 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class Statement:
-    """The statement of one audit."""
-
     name: str
     description: str
     guarantees: tuple[Guarantee, ...]
@@ -68,17 +64,15 @@ class Statement:
 
 
 def statements(result: Result) -> tuple[Statement, ...]:
-    """Return one statement per audit, without data-dependent values."""
     return tuple(_statement(audit, part.created) for part in apart(redact(result)) for audit in part.audits)
 
 
 def render(result: Result, *, internal: bool = False) -> str:
-    """Return Markdown. A published statement has no data-dependent value, so ``internal`` has no effect."""
+    """A published statement has no data-dependent value, so ``internal`` has no effect."""
     return "\n".join(line for statement in statements(result) for line in _page(statement))
 
 
 def render_json(result: Result, *, internal: bool = False) -> str:
-    """Return the statements as JSON; ``internal`` has no effect."""
     found = [asdict(statement) for statement in statements(result)]
     return json_text(json.dumps(found, indent=2, allow_nan=False)) + "\n"
 
@@ -170,7 +164,6 @@ def _blocks(audit: AuditResult) -> Iterator[Block]:
 
 
 def _bound(audit: AuditResult, unit: str) -> str:
-    """The evidence on the number of records of a person."""
     if unit == "record":
         return "The number of records per person is not checked"
     known = (a.text for finding in audit.findings for a in finding.assumptions if a.name == "records-per-user")

@@ -49,14 +49,7 @@ _MORE = "-v shows findings, checks, assumptions and limits; it trains nothing ag
 
 
 def render(result: Result, *, internal: bool = False, width: int = 80, color: bool = False) -> str:
-    """Return the whole report; a single long word of a command may exceed the width.
-
-    Args:
-        result: The result.
-        internal: Whether to keep data-dependent and per-record values. Otherwise they are omitted and counted.
-        width: The number of columns.
-        color: Whether to use colors.
-    """
+    """The whole report. Without ``internal``, data-dependent and per-record values are omitted and counted."""
     if not internal:
         result = redact(result)
     page = Page(width, color=color)
@@ -89,7 +82,6 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
 
 
 def render_brief(result: Result, *, internal: bool = False, width: int = 80, color: bool = False) -> str:
-    """Return the report of ``dpspec run`` without ``-v``; the arguments are those of :func:`render`."""
     if not internal:
         result = redact(result)
     page = Page(width, color=color)
@@ -125,7 +117,6 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
 
 
 def _alarm(page: Page, result: Result) -> None:
-    """Write an alarm for each upper bound that an attack exceeds."""
     broken = [(audit, v) for audit in result.audits for v in audit.verdicts if v.verdict == "contradicted"]
     for audit, verdict in broken:
         expected = ", as expected" if verdict.expected else ""
@@ -158,7 +149,6 @@ def _matrix(page: Page, matrix: Matrix[AuditResult]) -> None:
 
 
 def _checked_run(page: Page, audit: AuditResult, suffix: str) -> None:
-    """A recorded training: its claims with their reasons, each epsilon, and the evidence of the recording."""
     if not audit.verdicts:
         page.line(("NO CLAIM", "bold yellow"), ": there is no epsilon to prove or refute", indent=2, hang=2)
     for verdict in audit.verdicts:
@@ -191,7 +181,6 @@ def _tight(finding: Finding) -> str:
 
 
 def _expected(page: Page, audit: AuditResult) -> None:
-    """A line for each expected claim, for the conformance, and for each note."""
     if not audit.verdicts:
         page.line("The spec has no claims; -v shows the findings.", indent=2)
     for verdict in audit.verdicts:
@@ -211,7 +200,6 @@ def _expected(page: Page, audit: AuditResult) -> None:
 
 
 def _conformance(page: Page, audit: AuditResult) -> None:
-    """One row on an executed run, with the range of its detection limits."""
     status, outcome = audit.conformance.status, labels.conformance_outcome(audit)
     if not outcome:
         return
@@ -235,7 +223,6 @@ def _conformance(page: Page, audit: AuditResult) -> None:
 
 
 def _unexpected(page: Page, audit: AuditResult, suffix: str) -> None:
-    """Unexpected claims with their reasons, then the rejected checks."""
     wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
     deviating = not (audit.conformance.expected or labels.untested(audit))
     if wrong or deviating:
@@ -273,7 +260,6 @@ def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
 
 
 def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
-    """A verdict with its interval and its reason."""
     indent = 2 + _VERDICT_WIDTH + 2
     access = labels.access(audit, verdict)
     text = f": {verdict.text}{f', {access}' if access else ''}"

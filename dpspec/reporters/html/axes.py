@@ -23,7 +23,7 @@ _FAR = 1e4
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis from ``low`` to ``high``, which are different finite values; logarithms to base ten if ``log``."""
+    """From ``low`` to ``high``, different finite values; logarithms to base ten if ``log``."""
 
     low: float
     high: float
@@ -31,7 +31,7 @@ class Axis:
 
     @classmethod
     def over(cls, values: Iterable[float], *, log: bool) -> Axis:
-        """Return an axis with a margin around finite values, which are positive if ``log``."""
+        """A margin around finite values, which are positive if ``log``."""
         placed = [math.log10(value) if log else value for value in values]
         if not placed:
             return cls(0.0, 1.0, log)
@@ -44,7 +44,6 @@ class Axis:
 
     @classmethod
     def between(cls, low: float, high: float, *, log: bool) -> Axis:
-        """Return an axis from one value to another."""
         return cls(math.log10(low), math.log10(high), log) if log else cls(low, high, log)
 
     @property
@@ -55,12 +54,12 @@ class Axis:
         return max(10.0 ** max(self.low, -323.0), 5e-324), 10.0 ** min(self.high, 308.0)
 
     def share(self, value: float) -> float:
-        """Return the place of a value: 0 at the low end, 1 at the high end."""
+        """0 at the low end, 1 at the high end."""
         placed = math.log10(value) if self.log else value
         return min(max((placed - self.low) / (self.high - self.low), -_FAR), 1.0 + _FAR)
 
     def ticks(self, most: int) -> list[tuple[float, str]]:
-        """Return about ``most`` ticks at round values, as pairs of a place and a text."""
+        """About ``most`` ticks at round values, as pairs of a place and a text."""
         found = list(self._powers(most)) if self.log else []
         if len(found) < 3:
             low, high = self.ends
@@ -88,7 +87,7 @@ class Axis:
 
 
 def _round(low: float, high: float, most: int) -> list[tuple[float, float]]:
-    """The multiples of a round step in a range, at most ``most``, each with the step."""
+    """Multiples of a round step, at most ``most``, each with the step."""
     rough = max((high - low) / most, 5e-324)
     power = math.floor(math.log10(rough))
     scale = 10.0 ** max(power, -307)
@@ -98,7 +97,7 @@ def _round(low: float, high: float, most: int) -> list[tuple[float, float]]:
 
 
 def _plain(value: float, step: float) -> str:
-    """A multiple of ``step`` with the decimals that distinguish it from the adjacent multiples."""
+    """With the decimals that distinguish the value from adjacent multiples of ``step``."""
     largest = max(abs(value), step)
     if step < 1e-4 or largest >= 1e7:
         return _written(value, digits=min(17, max(4, 2 + math.floor(math.log10(largest / step)))))

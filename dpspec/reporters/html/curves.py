@@ -29,10 +29,7 @@ Claimed = tuple[Verdict, int, tuple[tuple[float, float], ...]]
 
 
 def marks(audit: AuditResult, x: str, y: str, sizes: Sequence[int], lines: int) -> list[Line]:
-    """Return a point for each claim and each lower bound by an attack whose numbers are exactly ``x`` and ``y``.
-
-    ``sizes`` are the group sizes of the lines, in the order of their colors; marks of other sizes share the next one.
-    """
+    """Points for claims and for lower bounds by attacks whose numbers are exactly ``x`` and ``y``."""
 
     def colour(size: int) -> int:
         return sizes.index(size) if size in sizes else lines
@@ -55,7 +52,6 @@ def marks(audit: AuditResult, x: str, y: str, sizes: Sequence[int], lines: int) 
 
 
 def curves_claimed(audit: AuditResult) -> Iterator[Claimed]:
-    """Yield each claim about a whole curve, with its group size and the (epsilon, delta) pairs that it implies."""
     for verdict, block in _stated(audit):
         try:
             points = implied_points(verdict.kind, claim_options(block))
@@ -77,7 +73,7 @@ def _size(block: Mapping[str, Json]) -> int:
 
 
 def _numbers(known: Mapping[str, Any], x: str, y: str) -> tuple[tuple[float], tuple[float]] | None:
-    """The values of ``x`` and ``y``; None if these are not the only known quantities, or not numbers."""
+    """None if ``x`` and ``y`` are not the only known quantities, or not numbers."""
     if set(known) != {x, y}:
         return None
     values = [known[x], known[y]]
@@ -102,10 +98,7 @@ Table = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]
 
 
 def power(audit: AuditResult) -> tuple[Drawing, Table] | None:
-    """Return the maximum power of membership tests by bounds and claims, and the rates of attacks.
-
-    None without a proved bound for both directions, or if all curves are vacuous.
-    """
+    """The maximum power of membership tests by proved bounds and claims, and the rates of attacks."""
     bounds = proven_curves(audit)
     sizes = [bound.group_size for bound in bounds]
     curves = [(f"bound{labels.curve(bound)}", i, 0, bound.polygon) for i, bound in enumerate(bounds)]
@@ -141,10 +134,7 @@ def power(audit: AuditResult) -> tuple[Drawing, Table] | None:
 
 
 def profile(audit: AuditResult) -> tuple[Drawing, Table] | None:
-    """Return delta against epsilon by the upper bounds, with claims and attack results.
-
-    None if no bound holds at two deltas.
-    """
+    """Delta against epsilon by upper bounds at two or more deltas."""
     bounds = [bound for bound in proven_curves(audit) if len(bound.pairs) > 1]
     if not bounds:
         return None
@@ -161,7 +151,7 @@ def profile(audit: AuditResult) -> tuple[Drawing, Table] | None:
 
 
 def _attacked(evidence: Evidence, colour: int) -> Iterator[Line]:
-    """The rates of an attack; guesses within one run count as if half of the guesses and canaries were present."""
+    """Guesses within one run count as if half of the guesses and canaries were present."""
     counts = evidence.statistics
     pairs: list[tuple[float, float]] = []
     if evidence.kind == "many-run":

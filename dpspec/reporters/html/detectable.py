@@ -40,17 +40,7 @@ HEAD = ("assumption", "some tests detect from", "all tests detect from", "tests 
 
 @dataclass(frozen=True)
 class Limit:
-    """The detection limits for one assumption.
-
-    Attributes:
-        name: The assumption.
-        low: The smallest relative deviation that its most sensitive test detects; None for no detection limit.
-        high: The same for its least sensitive test.
-        sized: The number of its tests with a detection limit.
-        tests: The number of its tests.
-        rejected: Whether a test found a deviation.
-        untested: The status of an assumption without tests, as text.
-    """
+    """The range of detection limits of ``sized`` of ``tests`` tests of one assumption."""
 
     name: str
     low: float | None = None
@@ -62,7 +52,6 @@ class Limit:
 
     @property
     def text(self) -> str:
-        """The text next to the bar."""
         if self.untested or self.rejected:
             return self.untested or "REJECTED: deviation found"
         if self.low is None or self.high is None:
@@ -72,7 +61,6 @@ class Limit:
 
     @property
     def row(self) -> tuple[str, ...]:
-        """The row of the table, in the order of ``HEAD``."""
         ends = (self.text, "")
         if self.low is not None and self.high is not None and not self.rejected:
             ends = _percent(self.low), _percent(self.high)
@@ -81,7 +69,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar: ``low`` and ``high`` are the ends of its first two parts in percent of the width."""
+    """``low`` and ``high`` are the ends of the first two parts in percent of the width."""
 
     name: str
     text: str
@@ -92,7 +80,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Limits:
-    """The figure: bars, ticks as pairs of a place in percent and a text, and the rows of its table."""
+    """Bars, ticks as pairs of a place in percent and a text, and the rows of the table."""
 
     bars: tuple[Bar, ...]
     ticks: tuple[tuple[float, str], ...]
@@ -100,7 +88,7 @@ class Limits:
 
 
 def limits(audit: AuditResult, family: int) -> list[Limit]:
-    """Return rejected assumptions, then those without a detection limit, then the others by descending limit."""
+    """Rejected assumptions, then those without a detection limit, then the others by descending limit."""
     by_name: dict[str, list[tuple[Check, bool]]] = {}
     for check, is_rejected in phrases.ranked(audit.checks, family):
         by_name.setdefault(check.assumption, []).append((check, is_rejected))
@@ -122,7 +110,7 @@ def _limit(name: str, checks: Sequence[tuple[Check, bool]]) -> Limit:
 
 
 def _untested(audit: AuditResult, tested: set[str]) -> Iterator[Limit]:
-    """The assumptions of upper bounds that no test of this audit covers."""
+    """Assumptions of upper bounds that no test of this audit covers."""
     held = [one for finding in audit.findings if finding.bound == "upper" for one in finding.assumptions]
     for one in phrases.by_status(held):
         if one.name not in tested and one.test is None and one.status in _UNTESTED:
@@ -139,7 +127,6 @@ def _rank(limit: Limit) -> tuple[int, int, float]:
 
 
 def figure(audit: AuditResult, family: int) -> Limits | None:
-    """Return the figure; None for an audit without conformance tests."""
     ranked = limits(audit, family) if audit.checks else []
     if not ranked:
         return None
@@ -165,7 +152,7 @@ def _percent(size: float) -> str:
 
 
 def reason(audit: AuditResult) -> str:
-    """Return the reason of a conformance, without the limits that the figure shows."""
+    """Without the limits that the figure shows."""
     if audit.conformance.status != "no-deviation-found":
         return audit.conformance.reason
     tests = labels.count(len(audit.checks), "test")

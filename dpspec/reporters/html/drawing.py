@@ -59,17 +59,7 @@ _ROUND, _DOT = 3.6, 1.9
 
 @dataclass(frozen=True)
 class Line:
-    """One line or one set of points.
-
-    Attributes:
-        label: The text in the legend.
-        x: The values on the horizontal axis; values that are not finite are omitted.
-        y: The values on the vertical axis, as many.
-        colour: The number of the color.
-        dash: The number of the dash pattern.
-        marker: Draws points only: ``o`` round, ``D`` diamonds, others from ``_CORNERS``.
-        band: The lower and upper edge of a shaded area around the line.
-    """
+    """A line, or points only with a ``marker``: ``o`` or one of ``_CORNERS``. ``band`` is a shaded area."""
 
     label: str
     x: Sequence[float]
@@ -82,7 +72,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Lines and axes; ``names`` are texts at 0, 1, ... on the vertical axis instead of numbers."""
+    """``names`` are texts at 0, 1, ... on the vertical axis instead of numbers."""
 
     title: str
     lines: Sequence[Line]
@@ -96,7 +86,7 @@ class Drawing:
 
 
 def svg(drawing: Drawing, name: str) -> str:
-    """Return an SVG element with a title for screen readers; ``name`` makes its ids unique on the page."""
+    """An element with a title for screen readers; ``name`` makes its ids unique on the page."""
     from markupsafe import escape
 
     lines = [_shown(line, drawing) for line in drawing.lines]
@@ -124,8 +114,6 @@ def svg(drawing: Drawing, name: str) -> str:
 
 @dataclass(frozen=True)
 class _Frame:
-    """The axes and their place in the drawing."""
-
     x: Axis
     y: Axis
     left: float
@@ -153,7 +141,7 @@ class _Frame:
         return cls(across, up, min(left, 0.6 * _WIDTH), _WIDTH - _RIGHT, _TOP + height)
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """Return the place of a value, from the upper left corner."""
+        """From the upper left corner."""
         return (
             self.left + (self.right - self.left) * self.x.share(x),
             self.bottom - (self.bottom - _TOP) * self.y.share(y),
@@ -161,7 +149,7 @@ class _Frame:
 
 
 def _shown(line: Line, drawing: Drawing) -> Line:
-    """The line without points that have no place on these axes."""
+    """Without points that have no place on these axes."""
     edges = line.band or (line.y, line.y)
     rows = [
         row
@@ -175,7 +163,6 @@ def _shown(line: Line, drawing: Drawing) -> Line:
 
 
 def _grid(frame: _Frame, drawing: Drawing) -> Iterator[str]:
-    """Ticks, grid lines, both axes and their labels."""
     across = [(frame.left + (frame.right - frame.left) * at, text) for at, text in frame.x.ticks(_TICKS_X)]
     if drawing.names:
         up = [(frame.bottom - (frame.bottom - _TOP) * frame.y.share(i), _short(n)) for i, n in enumerate(drawing.names)]
@@ -239,7 +226,6 @@ def _stroke(path: str, dash: int, colour: str) -> str:
 
 
 def _marks(places: Sequence[tuple[float, float]], marker: str, colour: str) -> str:
-    """The points of a line as one shape."""
     if marker in _CORNERS:
         paths = [_path([(x + dx, y + dy) for dx, dy in _CORNERS[marker]]) + " Z" for x, y in places]
     else:
@@ -251,7 +237,6 @@ def _marks(places: Sequence[tuple[float, float]], marker: str, colour: str) -> s
 
 
 def _legend(lines: Sequence[Line], columns: int, top: float) -> Iterator[str]:
-    """Below the axes, column by column."""
     rows = math.ceil(len(lines) / columns)
     left = 2.0
     yield f'<g font-size="{_n(_LEGEND_TEXT)}">'

@@ -40,7 +40,7 @@ class Edited:
 
 
 def compared(page: str, result: Result) -> tuple[list[Edited], str]:
-    """Return the differences, and the reason why a page of another version cannot be compared; empty if it can."""
+    """Differences, and the reason why a page of another version cannot be compared."""
     named, here = _GENERATOR.findall(page), generator()
     writer = named[0] if len(named) == 1 else ""
     if writer != here:
@@ -49,7 +49,7 @@ def compared(page: str, result: Result) -> tuple[list[Edited], str]:
 
 
 def edited(page: str, result: Result) -> Iterator[Edited]:
-    """Yield each line of a page that differs from the rendered result; all lines if their numbers differ."""
+    """Each line that differs from the rendered result; all lines if their numbers differ."""
     again = render(result, internal=INTERNAL_MARK in page)
     again = again if again.endswith("\n") or not page.endswith("\n") else f"{again}\n"
     if page == again:
@@ -89,7 +89,7 @@ def _words(markup: str) -> str:
 
 
 def same_drawing(one: str, other: str) -> bool:
-    """Return whether two drawings are equal except for rounding errors of coordinates in tags."""
+    """Equal except for rounding errors of coordinates in tags."""
     if one == other:
         return True
     a, b = (_TAG.split(text) for text in (one, other))

@@ -25,19 +25,7 @@ _SPREAD = 40.0
 
 @dataclass(frozen=True)
 class Bar:
-    """The bar of an interval; places are percentages of its width.
-
-    Attributes:
-        low: The lower end of the interval.
-        high: The upper end.
-        claimed: The claimed value, or None.
-        open_below: Whether there is no lower bound.
-        open_above: Whether there is no upper bound.
-        crossed: Whether the bounds contradict each other.
-        scale: ``linear`` or ``log``.
-        least: The number at the left end of the bar.
-        most: The number at the right end.
-    """
+    """An interval; places are percentages of its width."""
 
     low: float
     high: float
@@ -51,12 +39,11 @@ class Bar:
 
     @property
     def width(self) -> float:
-        """The width of the interval, at least visible."""
         return max(self.high - self.low, 0.6)
 
 
 def bar(verdict: Verdict) -> Bar | None:
-    """Return the bar of a verdict; None without a positive finite number."""
+    """None without a positive finite number."""
     ends = [x for x in (verdict.lower, verdict.upper, verdict.claimed) if x is not None and math.isfinite(x) and x >= 0]
     largest = max(ends, default=0.0)
     if largest <= 0.0 or (verdict.lower is None and verdict.upper is None):
@@ -106,10 +93,7 @@ _POINTS = (
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure and its table; ``svg`` is markup without foreign text, empty for a table without a figure.
-
-    ``cut`` is the number of omitted rows.
-    """
+    """``svg`` is markup without foreign text, empty for a table without a figure."""
 
     title: str
     caption: str
@@ -120,12 +104,11 @@ class Figure:
 
     @property
     def broad(self) -> bool:
-        """Whether it is a table that needs the width of the page."""
         return not self.svg and len(self.head) >= _BROAD
 
 
 def figures(audit: AuditResult, name: str) -> Iterator[Figure]:
-    """Yield the figures of an audit; ``name`` is unique to the audit on its page."""
+    """``name`` is unique to the audit on its page."""
     plot = curves.power(audit)
     if plot is not None:
         drawing, (head, rows) = plot

@@ -20,13 +20,7 @@ _CAPTION = (
 
 @dataclass(frozen=True)
 class MatrixView:
-    """One matrix on the page.
-
-    Attributes:
-        rows: For each cell the id of its part of the page, whether it is as expected, and its texts.
-        figure: The bounds of a claim along a numeric axis, at most eight lines; or None.
-        series: Series that several cells have, joined.
-    """
+    """``rows`` has for each cell the id of its part of the page, whether it is as expected, and its texts."""
 
     name: str
     description: str
@@ -38,7 +32,6 @@ class MatrixView:
 
 
 def view(matrix: Matrix[AuditResult], number: int, ids: Sequence[str]) -> MatrixView:
-    """Return the view of a matrix, by its number on the page and the ids of all audits."""
     head, rows = matrices.table(matrix)
     drawn = matrices.across(matrix)
     return MatrixView(
@@ -84,7 +77,7 @@ def _across(drawn: matrices.Across, name: str) -> Figure:
 
 
 def _series(matrix: Matrix[AuditResult]) -> Iterator[Figure]:
-    """Each series that several cells have, with the axes as columns."""
+    """Series of several cells, with the axes as columns."""
     held = [series for audit in matrix.audits for series in audit.series]
     for name in dict.fromkeys(series.name for series in held):
         if sum(series.name == name for series in held) < 2:

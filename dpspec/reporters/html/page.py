@@ -61,10 +61,7 @@ _TERM = re.compile(rf"\b({'|'.join(sorted(_LINKED, key=len, reverse=True))})\b")
 
 
 def render(result: Result, *, internal: bool = False) -> str:
-    """Return the page. Its text follows from the embedded JSON for one :func:`generator`.
-
-    ``internal`` keeps data-dependent and per-record values.
-    """
+    """The text follows from the embedded JSON for one :func:`generator`."""
     result = reread(result if internal else redact(result))
     origins = sources(result)
     cells = {
@@ -118,17 +115,14 @@ def render(result: Result, *, internal: bool = False) -> str:
 
 
 def _drawn(result: Result) -> set[int]:
-    """The numbers of audits with figures and findings on the page, unexpected ones first.
-
-    A large matrix has a figure and tables as a whole: only its unexpected cells are drawn.
-    """
+    """Audits with figures and findings on the page; of a large matrix only its unexpected cells."""
     large = {i for matrix in result.matrices if len(matrix.audits) > MOST_CELLS for i in matrix.numbers}
     first = sorted(range(len(result.audits)), key=lambda i: result.audits[i].as_expected)
     return {i for i in first if i not in large or not result.audits[i].as_expected} & set(first[:MOST_DRAWN])
 
 
 def _rates(result: Result) -> list[tuple[str, Rate]]:
-    """Named bars of risk: each group of a single audit, or the audits with the highest risk."""
+    """Each group of a single audit, or the audits with the highest risk."""
     if len(result.audits) == 1:
         audit = result.audits[0]
         contradicted = any(verdict.verdict == "contradicted" for verdict in audit.verdicts)
@@ -144,7 +138,6 @@ def _subject(rate: Rate) -> str:
 
 
 def generator() -> str:
-    """Return the name and version of the program that writes a page."""
     from dpspec.version import VERSION
 
     return f"dpspec {VERSION}"
@@ -170,7 +163,7 @@ def _environment() -> Environment:
 
 
 def _whole(text: str) -> Markup:
-    """Text without line breaks inside numbers and names: browsers break ``1e-5`` at its hyphen."""
+    """No line breaks inside numbers and names: browsers break ``1e-5`` at its hyphen."""
     from markupsafe import Markup, escape
 
     parts = _WHOLE.split(plain(text))
@@ -179,7 +172,7 @@ def _whole(text: str) -> Markup:
 
 
 def _linked(sentences: tuple[str, ...]) -> Markup:
-    """Sentences in which the first occurrence of each term links to its definition."""
+    """The first occurrence of each term links to its definition."""
     from markupsafe import Markup
 
     seen: set[str] = set()
@@ -195,12 +188,11 @@ def _linked(sentences: tuple[str, ...]) -> Markup:
 
 
 def _anchor(term: str) -> str:
-    """The id of a term's definition."""
     return "term-" + re.sub(r"[^a-z0-9]+", "-", term.lower())
 
 
 def _parted(name: str) -> Markup:
-    """A name that may be broken after its underscores only."""
+    """Line breaks after underscores only."""
     from markupsafe import Markup, escape
 
     return Markup("_<wbr>").join(escape(part) for part in plain(name).split("_"))
@@ -213,16 +205,7 @@ def _asset(name: str) -> str:
 
 
 def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, drawn: bool) -> SimpleNamespace:
-    """The values of one audit for the template.
-
-    Args:
-        audit: The audit.
-        name: An id that is unique on the page.
-        origin: The file of a joined result.
-        family: The number of checks that its own were judged among.
-        cell: The title in its matrix; empty without one.
-        drawn: Whether figures and findings are on the page.
-    """
+    """The values of one audit for the template; ``family`` is the number of checks that its own were judged among."""
     conformance = audit.conformance
     # Unexpected claims first, then privacy, controls and utility.
     ordered = sorted(audit.verdicts, key=lambda one: (one.expected, one.kind == "metric", labels.is_control(one)))
@@ -287,7 +270,6 @@ def _claim(audit: AuditResult, verdict: Verdict) -> SimpleNamespace:
 
 
 def _check(check: Check) -> tuple[str, ...]:
-    """A row of the table of tests: assumption, test, p, declared, found, observation, detection limit."""
     declared = "" if check.declared is None else decimals.given(check.declared)
     found = "" if check.measured is None else decimals.nearest(check.measured)
     name = f"{check.assumption}, {check.note}" if check.note else check.assumption

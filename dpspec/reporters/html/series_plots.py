@@ -24,10 +24,7 @@ _RANKS = 201
 
 
 def drawing(series: Series, audit: AuditResult) -> Drawing | None:
-    """Return the figure that ``series.plot`` declares; None without one, or if its columns are missing.
-
-    Curves include the audit's claims and attack results about the same two quantities.
-    """
+    """The figure that ``series.plot`` declares; None without one, or if its columns are missing."""
     plot = series.plot
     kind, ys = str(plot.get("kind", "lines")), _names(plot.get("y"))
     x = "" if kind == "sorted" else str(plot.get("x", ""))
@@ -72,7 +69,7 @@ def _curves(series: Series, x: str, ys: Sequence[str]) -> Iterator[Line]:
 
 
 def _sorted(series: Series, ys: Sequence[str]) -> Iterator[Line]:
-    """Each column's values in ascending order, of all rows and of each group."""
+    """Values in ascending order, of all rows and of each group."""
     every = [("", list(range(len(series.columns[ys[0]]))))]
     groups = _groups(series)
     for j, y in enumerate(ys):
@@ -92,7 +89,7 @@ def _sorted(series: Series, ys: Sequence[str]) -> Iterator[Line]:
 
 
 def _dots(series: Series, x: str, ys: Sequence[str]) -> Drawing:
-    """A row for each name in column ``x``, its values as dots on one axis."""
+    """A row for each name in column ``x``."""
     names = list(dict.fromkeys(labels.value(item) for item in series.columns[x]))
     lines: list[Line] = []
     for y in ys:
@@ -120,7 +117,7 @@ def _dots(series: Series, x: str, ys: Sequence[str]) -> Drawing:
 
 
 def _groups(series: Series) -> list[tuple[str, list[int]]]:
-    """The name and the rows of each value of the column ``by``; all rows without such a column."""
+    """The rows of each value of the column ``by``; all rows without such a column."""
     by = str(series.plot.get("by", ""))
     if by not in series.columns:
         return [("", list(range(len(next(iter(series.columns.values()))))))]
@@ -140,7 +137,7 @@ def _values(series: Series, column: str, rows: Sequence[int]) -> list[float]:
 
 
 def _no_bound(series: Series, x: str, y: str) -> str:
-    """The mark of a line of estimates in a series that also has bounds."""
+    """Marks lines of estimates in a series that also has bounds."""
     return " (no bound)" if series.bounds and not {x, y} & set(series.bounds) else ""
 
 
@@ -154,7 +151,6 @@ def _axis(series: Series, column: str) -> str:
 
 
 def label(name: str) -> str:
-    """Return a column's name as text."""
     return name.replace("_", " ")
 
 
@@ -170,10 +166,7 @@ _CELL, _GAP, _NAME, _HEAD = 40, 6, 150, 18
 
 
 def svg(series: Series, name: str) -> str:
-    """Return the pictures as an SVG element with a title; empty for none. ``name`` makes its ids unique.
-
-    Cells that are not pictures of the declared shape are omitted.
-    """
+    """Cells that are not pictures of the declared shape are omitted."""
     from markupsafe import escape
 
     names = pictures(series)
@@ -203,7 +196,7 @@ def svg(series: Series, name: str) -> str:
 
 
 def png(cell: Json, shape: tuple[int, int, int]) -> str | None:
-    """Return the PNG of a cell in base64; None unless the cell has the bytes of a (height, width, channels) picture."""
+    """In base64; None unless the cell has the bytes of a (height, width, channels) picture."""
     height, width, channels = shape
     try:
         pixels = base64.b64decode(cell if isinstance(cell, str) else "", validate=True)
@@ -223,7 +216,6 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def _shape(value: Json) -> tuple[int, int, int] | None:
-    """(height, width, channels) within the limits, or None."""
     if not isinstance(value, Sequence) or len(value) != 3 or not all(type(size) is int for size in value):
         return None
     height, width, channels = value
