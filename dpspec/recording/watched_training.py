@@ -20,6 +20,8 @@ from dpspec.recording.folder.step_record import UNSEEN, Indices
 from dpspec.recording.parts import Parts
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.planting.gradients import GradientCanaries
+from dpspec.recording.sums.reported_gradients import ReportedGradients
+from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
@@ -27,9 +29,7 @@ from dpspec.recording.watching.optimizer_state import OptimizerState, Recomputed
 from dpspec.recording.watching.optimizer_watch import Entering, OpacusWatch, Probing
 from dpspec.recording.watching.options import OptionWatch
 from dpspec.recording.watching.parameter_watch import GradientParameters, ParameterWatch
-from dpspec.recording.watching.reported_gradients import ReportedGradients
 from dpspec.recording.watching.sampler_watch import SamplerWatch
-from dpspec.recording.watching.sensitivity_probe import SensitivityProbe
 from dpspec.recording.watching.step_hooks import StepHooks
 
 
@@ -143,7 +143,8 @@ class WatchedTraining:
                 "meddled": opacus.meddled if opacus is not None else None,
                 "resumed": self._resumed,
                 "sums": opacus.sums.found if opacus is not None else None,
-                "recomputed": opacus.recomputed.found if opacus is not None and opacus.recomputed else None,
+                "recomputed": opacus.recomputed_sums if opacus is not None else None,
+                **({"ghost": opacus.ghost.found} if opacus is not None and opacus.ghost is not None else {}),
                 "scaling": opacus.scaling.found if opacus is not None else None,
                 "probe": self._probe.found if self._probe is not None else None,
                 "probe_failure": self._probe.failure if self._probe is not None else "",

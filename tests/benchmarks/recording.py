@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dpspec
 from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.pending_step import PendingStep
-from dpspec.recording.watching.clipped_sums import Contributions, RecomputedSums, SizeScaling, SummedGradients
+from dpspec.recording.sums.clipped_sums import Contributions, RecomputedSums, SizeScaling, SummedGradients
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch

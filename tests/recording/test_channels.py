@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.checked_runs import Question, check_run
-from support.opacus_training import Training
+from support.opacus_training import Training, two_passes
 
 from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check
@@ -111,7 +111,10 @@ def test_the_headline_names_what_a_proof_assumes(sound: Path, capsys: pytest.Cap
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_channel_that_ghost_clipping_leaves_open_can_be_assumed(tmp_path: Path) -> None:
-    Training(epochs=2, clipping="ghost").run(tmp_path / "run")
+    training = Training(epochs=2, clipping="ghost")
+    training.build()
+    with training.recorder(tmp_path / "run"):
+        two_passes(training)
     verdicts = {
         name: check_run(tmp_path / "run", Question(delta=1e-5, epsilon=9.0, assume=name)).verdict
         for name in ((), ("noise",), ("per-record-clipping",), ("sensitivity",))

@@ -177,15 +177,6 @@ def test_adaptive_clipping_has_no_bound_and_says_why(tmp_path):
     assert "divides its noisy count by the real batch size" in found.reason
 
 
-def test_ghost_clipping_conforms_and_says_what_it_does_not_show(tmp_path):
-    Training(clipping="ghost", physical=8).run(tmp_path / "run")
-    found = checked(tmp_path / "run", epsilon=100.0)
-    assert (found.verdict, found.conformance.status) == ("open", "no-deviation-found")
-    clipping = next(one for one in found.assumptions if one.name == "per-record-clipping")
-    assert clipping.status == "unchecked"
-    assert "because ghost clipping never forms them" in clipping.text
-
-
 @pytest.mark.parametrize("way", [Training(clipping="per_layer"), Training(reduction="sum"), Training(workers=1)])
 @pytest.mark.filterwarnings("ignore")
 def test_other_ways_conform(way, tmp_path):

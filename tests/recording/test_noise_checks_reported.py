@@ -16,8 +16,8 @@ import dpspec
 from dpspec.engine.recorded.noise_checks import GradientSums
 from dpspec.errors import UsageError
 from dpspec.recording.pending_step import PendingStep
+from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.watching.noise_sketch import NoiseSketch
-from dpspec.recording.watching.reported_gradients import ReportedGradients
 
 
 def own(

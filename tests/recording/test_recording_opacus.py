@@ -147,12 +147,12 @@ def test_adaptive_clipping_shows_the_noise_that_it_really_adds(tmp_path):
     assert 0.9 < total < 1.1
 
 
-def test_ghost_clipping_has_counts_and_no_norms(tmp_path):
-    Training(clipping="ghost", physical=8).run(tmp_path / "run")
+def test_ghost_clipping_has_counts_and_norms(tmp_path):
+    Training(clipping="ghost", physical=8, clip=0.3).run(tmp_path / "run")
     header, public, internal, _ = steps_of(tmp_path / "run")
     assert header.clipping == "ghost"
     assert all(step.rows == step.drawn for step in public)
-    assert all(math.isnan(kept.largest) for kept in internal)
+    assert all(kept.least < kept.largest == pytest.approx(1.0, abs=1e-4) for kept in internal)
     assert all(kept.sum_norm <= step.rows for step, kept in zip(public, internal, strict=True))
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from support.opacus_training import Training
+from support.opacus_training import Training, two_passes
 from torch import nn
 
 import dpspec
@@ -78,7 +78,10 @@ def test_a_mechanism_beside_a_run_makes_no_sense(tmp_path, monkeypatch, capsys):
 def test_the_spec_of_a_ghost_clipping_run_is_as_expected_at_once(tmp_path, monkeypatch):
     """Nobody sees single contributions, so the claim is not proved unless the user assumes that they are clipped."""
     monkeypatch.chdir(tmp_path)
-    Training(epochs=2, clipping="ghost").run(tmp_path / "run")
+    training = Training(epochs=2, clipping="ghost")
+    training.build()
+    with training.recorder(tmp_path / "run"):
+        two_passes(training)
     assert main(["new", "spec", "recorded", "--from", "run"]) == 0
     text = (tmp_path / "recorded.yaml").read_text()
     assert "record with loss=, or add assume: [per-record-clipping]; then remove expect" in text

@@ -16,7 +16,7 @@ from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import ADD_REMOVE
 
-#: The assumption of runs in which no single contribution was observed, such as those with ghost clipping.
+#: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
 PER_RECORD_CLIPPING = "per-record-clipping"
 
 #: A slope shows a wrong reduction if it is this close to -1 or 1, or three standard errors more, and this many
@@ -213,21 +213,29 @@ def unused_text(unused: int) -> str:
 
 def _clipping(run: RecordedRun, *, observed: bool) -> Iterator[Assumption]:
     """The assumption that contributions are clipped, unless each was ``observed`` and so checked."""
-    if observed:
+    ghost = run.header.clipping == "ghost"
+    if observed and not ghost:
         return
     text = "no contribution is longer than the clip norm; single contributions were not observed"
-    found = run.numbers_at_end("probe", 6)
-    if run.header.clipping == "ghost" and found is not None and 1.0 <= found[0] == found[4]:
-        text += f", and the sensitivity probe computed the same clipped sums at all {found[0]:.0f} steps that it chose"
-        text += f"; the other {max(0.0, run.steps - found[0]):.0f} steps are assumed to clip in the same way"
-        yield Assumption(name=PER_RECORD_CLIPPING, status="declared", text=text)
-        return
-    if run.header.clipping == "ghost":
-        text += (
-            ", because ghost clipping never forms them, and a loss term outside its criterion is not clipped: give "
-            "dpspec.record loss=, for the sensitivity probe"
+    probe, passes = run.numbers_at_end("probe", 6), run.counts_at_end("ghost", 7)
+    status: AssumptionStatus = "unchecked"
+    if ghost and passes is not None and observed and passes[1] == 0 and passes[5] and not run.norm_excess:
+        batches, records, again = passes[0], passes[5], run.numbers_at_end("recomputed", 4) or [0.0] * 4
+        text = (
+            f"the norms of gradients that ghost clipping computes are right: those of {records} records, and the sums "
+            f"of {again[1]:.0f} of {batches} batches, were recomputed on the graph of the loss"
         )
-    yield Assumption(name=PER_RECORD_CLIPPING, status="unchecked", text=text)
+        status = "declared"
+    elif ghost and probe is not None and 1.0 <= probe[0] == probe[4]:
+        text += f", and the sensitivity probe computed the same clipped sums at all {probe[0]:.0f} steps that it chose"
+        text += f"; the other {max(0.0, run.steps - probe[0]):.0f} steps are assumed to clip in the same way"
+        status = "declared"
+    elif ghost:
+        text += (
+            ", because a loss term outside the criterion of make_private is not clipped: call backward() on the "
+            "criterion's loss, in float32, or give dpspec.record loss=, for the sensitivity probe"
+        )
+    yield Assumption(name=PER_RECORD_CLIPPING, status=status, text=text)
 
 
 def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumption]:

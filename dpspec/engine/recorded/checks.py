@@ -16,14 +16,17 @@ from dpspec.engine.recorded.schedule import poisson_rates
 from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.measurement import check, exact
-from dpspec.stats.conformance.table import CLIP_TOLERANCE
+from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, check, exact
 
 #: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
 _DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
 
 EDITED = "changes of the summed gradient outside of clipping"
 CLIPPED_SUMS = "clipped sums that differ from the recomputed sum"
+COEFFICIENTS = "batches with clipping coefficients other than clip norm over norm"
+SECOND_PASS = "batches whose second backward pass does not use the clipping coefficients"
+ADDED = "batches with other gradients than the second backward pass left"
+GHOST_NORMS = "norms that differ from the recomputed gradient's"
 CHANGE = "change of the clipped sum if a record is removed, in clip norms"
 INFLUENCE = "change of other contributions if a record is removed, in clip norms"
 SCALED = "steps whose per-sample gradients are scaled by the batch size"
@@ -43,6 +46,12 @@ _ADVICE = {
     "counts.",
     CLIPPED_SUMS: "The sum must consist of the per-sample gradients, each scaled to the clip norm if it is longer. The "
     "factor of a record must not depend on other records.",
+    COEFFICIENTS: "Leave get_clipping_coef of the model unchanged.",
+    SECOND_PASS: "Call backward() on the loss of make_private's criterion, and leave it unchanged.",
+    ADDED: "Give every term of the loss to make_private's criterion, and change no gradient between its backward pass "
+    "and the step.",
+    GHOST_NORMS: "A parameter contributes to the gradient of a record and not to its norm: call each layer by its "
+    "forward, once in a pass, and keep the hooks of Opacus.",
     CHANGE: "The sum must change by at most one clip norm if a record is removed: see loss_reduction, and layers or "
     "losses that mix records.",
     INFLUENCE: "A contribution must not depend on other records: replace batch normalization (for example by group "
@@ -240,6 +249,14 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
         calls, recomputed, different, limit = again
         note = f"at {recomputed:.0f} of {calls:.0f} calls, chosen at random"
         yield _sampled("clipping", CLIPPED_SUMS, different == 0, 0.0, different, note, max(limit, 1e-9))
+    ghost = run.counts_at_end("ghost", 7)
+    if ghost is not None and ghost[0]:
+        batches, _, wrong, unused, changed, records, norms = ghost
+        for test, count in ((COEFFICIENTS, wrong), (SECOND_PASS, unused), (ADDED, changed)):
+            yield exact("clipping", test, "measured", count == 0, 0, count, f"{batches} batches", detectable=None)
+        note = f"{records} records, chosen at random"
+        if records:
+            yield _sampled("clipping", GHOST_NORMS, norms == 0, 0.0, norms, note, ROUNDING)
     probe = run.numbers_at_end("probe", 6)
     if probe is not None and probe[0] >= 1.0:
         probed, removed, change, influence, _, scaled = probe

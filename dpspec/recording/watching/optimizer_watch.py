@@ -19,7 +19,8 @@ from torch import Tensor
 from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.pending_step import PendingStep
-from dpspec.recording.watching.clipped_sums import Contributions, RecomputedSums, SizeScaling, SummedGradients
+from dpspec.recording.sums.clipped_sums import Contributions, RecomputedSums, SizeScaling, SummedGradients
+from dpspec.recording.sums.ghost_sums import GhostSums
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks
@@ -61,7 +62,8 @@ class OpacusWatch:
         self._meddled, self._changed = Tally(), Tally()
         self.step = PendingStep()
         self.norm_type, self.sum_type = "", ""
-        self.sums, self.replaced = SummedGradients(optimizer.params), ReplacedMethods(optimizer)
+        self.sums, self.replaced = SummedGradients(optimizer.params), ReplacedMethods(optimizer, model)
+        self.ghost = GhostSums(model, optimizer) if clipping == "ghost" else None
         self.recomputed = None if clipping == "ghost" else RecomputedSums(optimizer, clipping)
         self.scaling = SizeScaling()
 
@@ -75,12 +77,23 @@ class OpacusWatch:
         """The number of updates with unknown gradients: they changed during it, or another hook followed."""
         return int(self._changed) + self._hooks.disordered
 
+    @property
+    def recomputed_sums(self) -> list[float] | None:
+        """As :attr:`RecomputedSums.found`."""
+        if self.ghost is not None:
+            return self.ghost.recomputed
+        return None if self.recomputed is None else self.recomputed.found
+
     def attach(self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None]) -> None:
         """Replace methods and add hooks. ``use`` is called before options of clipping or noise are used."""
         optimizer, self._guarded, sums = self._optimizer, guarded, self.sums
         self._ids = [id(p) for p in optimizer.params]
         if self.recomputed is None:
-            self._wrap(optimizer, "accumulate", [sums.compare, self._probe_ghost], [self._after_ghost])
+            ghost = self.ghost
+            assert ghost is not None
+            self._undo.append(ghost.attach(guarded))
+            begin = [sums.compare, self._probe_ghost, ghost.before_accumulate]
+            self._wrap(optimizer, "accumulate", begin, [self._after_ghost])
             if callable(getattr(self._model, "get_clipping_coef", None)):
                 self._wrap(self._model, "get_clipping_coef", [use], [self._after_coefficients])
         else:
@@ -156,15 +169,23 @@ class OpacusWatch:
     def _probe_ghost(self) -> None:
         size, self._coefficients = self._coefficients, 0
         if self._probing is not None and size:
-            self._probing(self.step.rows - size, size, None)
+            self._probing(0 if self.step.rows == UNSEEN else self.step.rows, size, None)
 
     def _after_ghost(self, _: Any) -> None:
         self.sums.keep()
+        assert self.ghost is not None
+        clipped = self.ghost.after_accumulate()
+        self.norm_type, self.sum_type = self.ghost.norm_type, self.ghost.sum_type
         self.step.virtual = 1 if self.step.virtual == UNSEEN else self.step.virtual + 1
+        if clipped is not None:
+            rows, norms = clipped
+            self.step.rows = rows if self.step.rows == UNSEEN else self.step.rows + rows
+            self.step.norms += [] if norms is None else [norms]
 
     def _after_coefficients(self, coefficients: Any) -> None:
-        rows = self._coefficients = len(coefficients)
-        self.step.rows = rows if self.step.rows == UNSEEN else self.step.rows + rows
+        assert self.ghost is not None
+        self._coefficients = len(coefficients)
+        self.ghost.after_coefficients(coefficients)
 
     def _enter(self) -> None:
         if self._entering is None:

@@ -16,6 +16,9 @@ import torch
 _METHODS = ("clip_and_accumulate", "accumulate", "add_noise", "scale_grad", "pre_step", "step")
 _FUNCTIONS = ("_generate_noise", "_check_processed_flag", "_mark_as_processed")
 
+#: Methods of a model with ghost clipping.
+_OF_MODELS = ("get_clipping_coef", "get_norm_sample")
+
 #: Packages whose wrappers of ``step`` count calls, measure time or move data, and call the method.
 _WRAPPERS = ("torch", "accelerate", "lightning", "pytorch_lightning", "lightning_fabric")
 
@@ -86,8 +89,8 @@ class StepHooks:
 class ReplacedMethods:
     """Collects the names of Opacus' methods that a script replaced, on the class, on the instance or in the module."""
 
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer = optimizer
+    def __init__(self, optimizer: Any, model: Any) -> None:
+        self._optimizer, self._model = optimizer, model
         self._modules = {kind.__module__: sys.modules.get(kind.__module__) for kind in type(optimizer).__mro__}
         self._seen: list[Any] = []
         self._names: dict[str, None] = {}
@@ -119,6 +122,10 @@ class ReplacedMethods:
                 yield from ((f"{kind.__name__}.{name}", link, allowed) for link in _links(put, method))
             if method is not None:
                 yield f"{kind.__name__}.{name}", method, ("opacus",)
+        for name in _OF_MODELS:
+            method = getattr(type(self._model), name, None)
+            if method is not None:
+                yield f"{type(self._model).__name__}.{name}", method, ("opacus",)
         step = vars(inner).get("step")
         if step is not None:
             yield from ((f"{type(inner).__name__}.step", link, _WRAPPERS) for link in _links(step, type(inner).step))

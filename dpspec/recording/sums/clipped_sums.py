@@ -19,8 +19,8 @@ _OBSERVED = frozenset((*_NORMS, torch.einsum))
 #: Types of numbers with eleven or eight significant bits.
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
-#: The first calls of ``clip_and_accumulate`` are recomputed, then call n with probability _FIRST / n.
-_FIRST = 4
+#: The first calls of ``clip_and_accumulate`` are recomputed, then call n with probability FIRST / n.
+FIRST = 4
 
 #: Medians that wait on the device before they are read.
 _WAITING = 64
@@ -163,7 +163,7 @@ class RecomputedSums:
         """A call begins: compute the sum that it must leave, if the call is chosen."""
         self._calls += 1
         self._expected = []
-        if self._random.random() * self._calls >= _FIRST:
+        if self._random.random() * self._calls >= FIRST:
             return
         optimizer, parameters = self._optimizer, self._optimizer.params
         gradients = [g.detach().flatten(1) if g.dim() > 1 else g.detach()[:, None] for g in optimizer.grad_samples]
@@ -173,10 +173,10 @@ class RecomputedSums:
             factors = clip_factors(optimizer, self._clipping, norms)
             for p, g, norm, factor in zip(parameters, gradients, norms, factors, strict=True):
                 total = torch.mv(g.to(norm.dtype).t(), factor)
-                room = (16.0 + 4.0 * math.sqrt(len(g))) * _unit(g, p) * (factor * norm).sum()
+                room = (16.0 + 4.0 * math.sqrt(len(g))) * unit_of(g, p) * (factor * norm).sum()
                 before = p.summed_grad
                 if before is not None:
-                    room = room + 4.0 * _unit(g, p) * torch.linalg.vector_norm(before.detach().to(total))
+                    room = room + 4.0 * unit_of(g, p) * torch.linalg.vector_norm(before.detach().to(total))
                     total = total + before.detach().reshape(-1).to(total)
                 self._expected.append((total, room))
 
@@ -208,7 +208,7 @@ def clip_factors(optimizer: Any, clipping: str, norms: Sequence[Tensor]) -> list
     return [factors.to(norm.device) for norm in norms]
 
 
-def _unit(gradients: Tensor, parameter: Tensor) -> float:
+def unit_of(gradients: Tensor, parameter: Tensor) -> float:
     """The relative rounding error of one operation in the types of the sum and of matrix products."""
     kinds = [kind for kind in (gradients.dtype, parameter.dtype) if kind.is_floating_point]
     coarse = {"high": 2.0**-11, "medium": 2.0**-8}.get(torch.get_float32_matmul_precision(), 0.0)

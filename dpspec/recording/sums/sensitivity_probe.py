@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from dpspec.errors import UsageError
 from dpspec.recording.folder.step_record import ROUNDING, Indices
-from dpspec.recording.watching.clipped_sums import clip_factors
+from dpspec.recording.sums.clipped_sums import clip_factors
 
 #: Call n is probed with probability min(1, _FIRST / n), on _RECORDS records of the batch; _REMOVED records are removed.
 _FIRST, _RECORDS, _REMOVED = 2, 16, 2

@@ -1,0 +1,190 @@
+"""Ghost clipping: whether a batch's gradient is the sum of its records' gradients, each times its clipping coefficient.
+
+Opacus' criterion makes two backward passes. The first gives the norms n_i of the records' gradients; the second
+differentiates sum c_i loss_i with c_i = min(1, C / (n_i + 1e-6)). At every batch the recorder compares the coefficients
+with the norms, the gradient that reaches the losses in the second pass with the coefficients, and the gradients after
+that pass with those that the optimizer adds up. At sampled batches it differentiates single losses, and the weighted
+sum of all, on the graph of the training, without Opacus.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
+from dpspec.recording.folder.step_record import ROUNDING
+from dpspec.recording.sums.clipped_sums import FIRST, HALVES, unit_of
+
+#: The largest number of records of a batch whose gradients are computed one by one.
+_RECORDS = 32
+
+#: Relative difference of coefficients that are computed by the same formula in float32.
+_SAME = 1e-5
+
+
+class GhostSums:
+    """Observes the criterion's backward passes and the calls of ``accumulate`` of one optimizer.
+
+    norm_type, sum_type: The half precision of norms and of sums, or "".
+    """
+
+    def __init__(self, model: Any, optimizer: Any) -> None:
+        self._model, self._optimizer = model, optimizer
+        self._random = random.SystemRandom()
+        self._losses: Tensor | None = None
+        self._weights: list[Tensor] = []
+        self._coefficients: Tensor | None = None
+        self._norms: Tensor | None = None
+        self._left: Fingerprint | None = None
+        self._expected: tuple[list[Tensor], float] | None = None
+        self._own = False
+        self._calls = self._unobserved = self._recomputed = self._different = self._records = self._wrong_norms = 0
+        self._limit = 0.0
+        self._wrong, self._unweighted, self._changed = Tally(), Tally(), Tally()
+        self.norm_type, self.sum_type = "", ""
+
+    @property
+    def found(self) -> list[int]:
+        """[batches, batches that no criterion summed, batches with other coefficients, with a second pass without
+        them, with other gradients than it left, records whose gradient was computed, those with another norm]."""
+        counts = (int(tally) for tally in (self._wrong, self._unweighted, self._changed))
+        return [self._calls, self._unobserved, *counts, self._records, self._wrong_norms]
+
+    @property
+    def recomputed(self) -> list[float]:
+        """As :attr:`RecomputedSums.found`."""
+        return [self._calls, self._recomputed, self._different, min(self._limit, 1e9)]
+
+    def attach(self, guarded: Callable[[Callable[[], None]], None]) -> Callable[[], None]:
+        """Observe the criterion's ``backward`` at its class; returns the function that ends it."""
+        from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping as Losses
+
+        original, watch = Losses.backward, self
+
+        def backward(this: Any) -> Any:
+            own = this.optimizer is watch._optimizer
+            if own:
+                guarded(lambda: watch._begin(this.loss_per_sample))
+            result = original(this)
+            if own:
+                guarded(watch._end)
+            return result
+
+        setattr(Losses, "backward", backward)  # noqa: B010  # for the type checker
+
+        def undo() -> None:
+            if vars(Losses).get("backward") is backward:
+                setattr(Losses, "backward", original)  # noqa: B010
+
+        return undo
+
+    def _begin(self, losses: Tensor) -> None:
+        self._forget()
+        if losses.dim() == 1 and losses.requires_grad:
+            self._losses = losses
+            tensor: Any = losses
+            self._hook = tensor.register_hook(self._weighted)
+
+    def _weighted(self, weights: Tensor) -> None:
+        if not self._own:
+            self._weights.append(weights.detach().clone())
+
+    def after_coefficients(self, coefficients: Tensor) -> None:
+        """The first pass is over, and gave these coefficients (b,)."""
+        losses, norms = self._losses, self._model.per_sample_gradient_norms.detach()
+        coefficients = coefficients.detach()
+        self._coefficients, self._norms = coefficients, norms
+        if losses is None:
+            return
+        self.norm_type = HALVES.get(norms.dtype, self.norm_type)
+        expected = (float(self._model.max_grad_norm) / (norms + 1e-6)).clamp(max=1.0)
+        fits = coefficients.shape == expected.shape == losses.shape
+        self._wrong.add(not fits or ~torch.isclose(coefficients, expected, rtol=_SAME, atol=0.0).all())
+        for p in self._optimizer.params:  # zero_grad precedes the second pass
+            self._changed.add(p.grad is not None and p.grad.any())
+        if fits and self._random.random() * (self._calls + 1) < FIRST:
+            self._recompute(losses, coefficients)
+
+    def _recompute(self, losses: Tensor, coefficients: Tensor) -> None:
+        parameters, limit = self._optimizer.params, float(self._optimizer.max_grad_norm)
+        enabled, self._model.hooks_enabled = self._model.hooks_enabled, False
+        self._own = True
+        try:
+            with torch.enable_grad():
+                chosen = self._random.sample(range(len(losses)), min(_RECORDS, len(losses)))
+                for record in chosen:
+                    norm = math.sqrt(sum(float(g.double().square().sum()) for g in _grad(losses[record], parameters)))
+                    factor = min(1.0, limit / (norm + 1e-6))
+                    self._wrong_norms += not abs(float(coefficients[record]) - factor) * norm <= ROUNDING * limit
+                self._records += len(chosen)
+                total = _grad((coefficients.to(losses) * losses).sum(), parameters)
+        finally:
+            self._own, self._model.hooks_enabled = False, enabled
+        assert self._norms is not None
+        self._expected = total, float((coefficients * self._norms).sum())
+
+    def _end(self) -> None:
+        if self._losses is None:
+            return
+        self._hook.remove()
+        coefficients, weights, self._losses = self._coefficients, self._weights, None
+        if coefficients is None or len(weights) != 2:
+            self._unweighted.add(True)
+        else:
+            used = weights[1].reshape(-1)
+            self._unweighted.add(used.shape != coefficients.shape or (used != coefficients.to(used)).any())
+        grads = [p.grad for p in self._optimizer.params]
+        self.sum_type = next((HALVES[g.dtype] for g in grads if g is not None and g.dtype in HALVES), self.sum_type)
+        self._left = fingerprint(grads)
+
+    @torch.no_grad()
+    def before_accumulate(self) -> None:
+        """The gradients of a batch are about to be added to the sum."""
+        self._calls += 1
+        if self._left is None:
+            self._unobserved += 1
+            self._expected = None
+            return
+        self._changed.add(differs(self._left, fingerprint(p.grad for p in self._optimizer.params)))
+        if self._expected is not None:
+            total, length = self._expected
+            sums = [p.summed_grad for p in self._optimizer.params]
+            before = [None if one is None else one.detach() for one in sums]
+            total = [one if kept is None else one + kept for one, kept in zip(total, before, strict=True)]
+            length += math.sqrt(sum(float(kept.double().square().sum()) for kept in before if kept is not None))
+            self._expected = total, length
+
+    @torch.no_grad()
+    def after_accumulate(self) -> tuple[int, Tensor | None] | None:
+        """Compare the sum. Returns the number of records and their norms after clipping; None if both are unknown."""
+        coefficients, norms, expected, seen = self._coefficients, self._norms, self._expected, self._left is not None
+        if expected is not None:
+            total, length = expected
+            parameters = self._optimizer.params
+            unit = max(unit_of(p, p) for p in parameters)
+            room = (16.0 + 4.0 * math.sqrt(0 if coefficients is None else len(coefficients))) * unit * length
+            pairs = zip(parameters, total, strict=True)
+            apart = math.sqrt(sum(float((p.summed_grad.detach() - one).double().square().sum()) for p, one in pairs))
+            self._recomputed += 1
+            self._different += not apart <= room
+            long = math.sqrt(sum(float(one.double().square().sum()) for one in total))
+            self._limit = max(self._limit, room / long) if long > 0.0 else self._limit
+        self._forget()
+        if coefficients is None or norms is None:
+            return None
+        return len(coefficients), (coefficients.double() * norms.double()) if seen else None
+
+    def _forget(self) -> None:
+        self._losses = self._coefficients = self._norms = self._left = self._expected = None
+        self._weights = []
+
+
+def _grad(value: Tensor, parameters: list[Any]) -> list[Tensor]:
+    found = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(p) if one is None else one for one, p in zip(found, parameters, strict=True)]

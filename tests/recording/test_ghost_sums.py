@@ -1,0 +1,241 @@
+"""Ghost clipping: honest runs are proved, and each other way to form the sum is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from opacus.grad_sample import GradSampleModuleFastGradientClipping as Ghost
+from opacus.optimizers import optimizer_fast_gradient_clipping
+from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping as Losses
+from support.checked_runs import CheckedRun, Question, check_run
+from support.opacus_training import Training, two_passes
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear
+
+from dpspec.engine.recorded import checks
+from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
+from dpspec.engine.recorded.schedule import phases_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+Script = Callable[[Training], None]
+
+
+def recorded(folder: Path, script: Script = Training.train, **made: Any) -> CheckedRun:
+    training = Training(clipping="ghost", **{"clip": 0.1, **made})
+    training.build()
+    with training.recorder(folder):
+        script(training)
+    return check_run(folder, Question(delta=1e-5, epsilon=50.0))
+
+
+def found_by(found: CheckedRun) -> set[str]:
+    return {check.test.removesuffix(", exact") for check in found.checks if check.p_value == 0.0}
+
+
+def clipping(found: CheckedRun) -> Any:
+    return next(one for one in found.assumptions if one.name == PER_RECORD_CLIPPING)
+
+
+@pytest.mark.parametrize("made", [{}, {"physical": 8}, {"reduction": "sum"}, {"batch": 2}, {"workers": 1}, {"clip": 9}])
+def test_an_honest_run_is_proved(made: dict[str, Any], tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", **made)
+    assert (found.verdict, found.fine) == ("proved", True)
+    assert clipping(found).status == "declared"
+    assert "were recomputed on the graph of the loss" in clipping(found).text
+    batches, *faults, records, _ = found.run.at_end("ghost")
+    assert faults == [0, 0, 0, 0]
+    assert 30 < records <= 32 * found.run.at_end("recomputed")[1] <= 32 * batches
+    Training(**made).run(tmp_path / "flat")
+    flat = check_run(tmp_path / "flat", found.question)
+    assert phases_of(found.run)[0].rate == phases_of(flat.run)[0].rate
+    assert found.costs[1].interval == flat.costs[1].interval
+
+
+def looped(step: Callable[[Training, Any, Any], None]) -> Script:
+    def script(training: Training) -> None:
+        for _ in range(2):
+            for x, y in training.loader:
+                training.optimizer_.zero_grad()
+                step(training, x, y)
+                training.optimizer_.step()
+
+    return script
+
+
+def scaled(training: Training, x: Tensor, y: Tensor) -> None:
+    training.criterion(training.model(x), y).backward()
+    for p in training.optimizer_.params:
+        p.grad.mul_(1.01)
+
+
+def term_beside(training: Training, x: Tensor, y: Tensor) -> None:
+    training.criterion(training.model(x), y).backward()
+    training.model.disable_hooks()
+    (0.1 * cross_entropy(training.model(x), y)).backward()
+    training.model.enable_hooks()
+
+
+def cleared_before(training: Training, x: Tensor, y: Tensor) -> None:
+    """Gradients enter between the passes."""
+    training.optimizer_.zero_grad = lambda: [p.grad.fill_(0.1) for p in training.optimizer_.params]
+    training.criterion(training.model(x), y).backward()
+    del training.optimizer_.zero_grad
+
+
+def replaced_method(training: Training) -> None:
+    training.model.get_clipping_coef = lambda: torch.ones(len(training.model.get_norm_sample()))
+    training.train()
+
+
+def tensor_hook(training: Training) -> None:
+    training.optimizer_.params[0].register_hook(lambda g: 3.0 * g)
+    training.train()
+
+
+def accumulated_hook(training: Training) -> None:
+    training.optimizer_.params[0].register_post_accumulate_grad_hook(triple)
+    training.train()
+
+
+def triple(p: Any) -> None:
+    p.grad.mul_(3.0)
+
+
+class Twice(nn.Module):
+    """Uses a weight in its layer and without it, where Opacus has no hook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.inner(x)) + linear(x * 5.0, self.outer.weight)
+
+
+def test_a_layer_without_norms_is_found(tmp_path: Path) -> None:
+    class Tied(Training):
+        def build(self) -> None:
+            super().build()
+            model = Ghost(Twice(), max_grad_norm=self.clip)
+            self.optimizer_.original_optimizer.param_groups[0]["params"] = list(model.parameters())
+            for p in model.parameters():
+                p.summed_grad = None
+            self.model = self.criterion.module = model
+
+    training = Tied(clipping="ghost", clip=0.1)
+    training.build()
+    with training.recorder(tmp_path / "run"):
+        training.train()
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=50.0))
+    assert (found.verdict, found.conformance.status) == ("open", "deviates")
+    assert checks.GHOST_NORMS in found_by(found)
+
+
+@pytest.mark.parametrize(
+    ("script", "test"),
+    [
+        (replaced_method, checks.SECOND_PASS),
+        (looped(scaled), checks.ADDED),
+        (looped(term_beside), checks.ADDED),
+        (looped(cleared_before), checks.ADDED),
+        (tensor_hook, checks.GHOST_NORMS),
+        (accumulated_hook, checks.CLIPPED_SUMS),
+    ],
+)
+def test_another_sum_deviates(script: Script, test: str, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", script)
+    assert (found.verdict, found.conformance.status) == ("open", "deviates")
+    assert test in found_by(found)
+
+
+def ones(norms: Tensor) -> Tensor:
+    return torch.ones_like(norms)
+
+
+def by_the_longest(norms: Tensor) -> Tensor:
+    """The factor of a record depends on another record."""
+    return torch.full_like(norms, min(1.0, 0.1 / (float(norms.max()) + 1e-6)) if len(norms) else 1.0)
+
+
+def doubled(norms: Tensor) -> Tensor:
+    return (0.2 / (norms + 1e-6)).clamp(max=1.0)
+
+
+@pytest.mark.parametrize("factors", [ones, by_the_longest, doubled])
+def test_other_coefficients_deviate(factors: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ghost, "get_clipping_coef", lambda self: factors(self.get_norm_sample()))
+    found = recorded(tmp_path / "run")
+    assert (found.verdict, found.conformance.status) == ("open", "deviates")
+    assert {checks.COEFFICIENTS, checks.REPLACED} <= found_by(found)
+
+
+def test_other_norms_deviate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Ghost.get_norm_sample
+
+    def shorter(self: Any) -> Tensor:
+        self.per_sample_gradient_norms = original(self) / 2.0
+        return self.per_sample_gradient_norms
+
+    monkeypatch.setattr(Ghost, "get_norm_sample", shorter)
+    assert {checks.GHOST_NORMS, checks.REPLACED} <= found_by(recorded(tmp_path / "run"))
+
+
+def test_a_second_pass_without_coefficients_deviates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def backward(self: Any) -> None:
+        self.loss_per_sample.mean().backward(retain_graph=True)
+        self.optimizer.zero_grad()
+        self.module.get_clipping_coef()
+        self.module.disable_hooks()
+        self.loss_per_sample.sum().backward()
+        self.module.enable_hooks()
+
+    monkeypatch.setattr(Losses, "backward", backward)
+    assert {checks.SECOND_PASS, checks.CLIPPED_SUMS} <= found_by(recorded(tmp_path / "run"))
+
+
+def silent(**_: Any) -> Any:
+    return 0.0
+
+
+def on_one_tensor(reference: Tensor, std: float, **_: Any) -> Any:
+    return torch.randn_like(reference) * std * (2.0 if reference.dim() == 2 else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("noise", "test"),
+    [(silent, checks._WITHOUT), (on_one_tensor, "chi-square of the quietest layer")],
+)
+def test_missing_noise_deviates(noise: Any, test: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimizer_fast_gradient_clipping, "_generate_noise", noise)
+    found = recorded(tmp_path / "run")
+    assert (found.verdict, found.conformance.status) == ("open", "deviates")
+    assert any(name.startswith(test) for name in found_by(found))
+
+
+def test_passes_without_the_criterion_leave_the_claim_open(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", two_passes)
+    assert (found.verdict, found.conformance.status) == ("open", "no-deviation-found")
+    assert found.reason.startswith(f"The channel sensitivity is open: {PER_RECORD_CLIPPING}: ")
+    assert "call backward() on the criterion's loss" in clipping(found).text
+
+
+def test_only_the_last_loss_of_a_step_counts(tmp_path: Path) -> None:
+    """The criterion clears the gradients of an earlier pass."""
+
+    def step(training: Training, x: Tensor, y: Tensor) -> None:
+        training.criterion(training.model(x), 1 - y).backward()
+        training.criterion(training.model(x), y).backward()
+
+    assert recorded(tmp_path / "run", looped(step)).fine
+
+
+def test_weighted_losses_are_clipped_by_their_own_norms(tmp_path: Path) -> None:
+    def step(training: Training, x: Tensor, y: Tensor) -> None:
+        (3.0 * training.criterion(training.model(x), y) + 1.0).backward()
+
+    assert recorded(tmp_path / "run", looped(step)).fine
