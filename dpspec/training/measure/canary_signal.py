@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dpspec.contract.providers import TrainingJob
 from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums, StepDependence, StepTotals
-from dpspec.stats.independence.step_dependence import LEAST_CANARIES, moments, of_steps
+from dpspec.stats.independence.assumption_tests import CANARIES_OF_STEPS, dependence_of_steps, moments
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.samplers import inclusion_moments
@@ -82,14 +82,13 @@ def _step_effects(
     for size in np.unique(sizes):
         for coin in (0, 1):
             which = torch.from_numpy(np.flatnonzero((sizes == size) & (coins == coin)))
-            if len(which) < LEAST_CANARIES:
+            if len(which) < CANARIES_OF_STEPS:
                 continue
             rows = (watcher.projections[step].index_select(0, which).double().numpy() for step in at)
-            found = of_steps(len(which), [moments(row) for row in rows], sampled, numbers)
+            found = dependence_of_steps(len(which), [moments(row) for row in rows], sampled, numbers)
             if found is not None:
-                yield StepDependence(
-                    int(size), coin, found.count, found.degrees, number(found.means), number(found.spreads)
-                )
+                degrees, means, spreads = found
+                yield StepDependence(int(size), coin, len(which), degrees, number(means), number(spreads))
 
 
 def _step_totals(
