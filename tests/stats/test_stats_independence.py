@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.independence import assumption_tests, independent_bounds, order_statistics
+from dpspec.stats.independence import assumption_tests, order_statistics
 from dpspec.stats.independence.order_statistics import Guesses
 
 Source = np.random.Generator

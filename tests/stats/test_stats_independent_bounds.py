@@ -17,10 +17,10 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.stats.attacks import gaussian_fit
 from dpspec.stats.conformance import residual_tests
+from dpspec.stats.conformance.canary_contributions import StepDependence
 from dpspec.stats.independence import independent_bounds as independent
 from dpspec.stats.independence import order_statistics
 from dpspec.stats.independence.independent_bounds import dependence_of_size, layers_share
-from dpspec.stats.conformance.canary_contributions import StepDependence
 
 AT = FrozenMap({"delta": 1e-5, "group_size": 1})
 

@@ -13,8 +13,8 @@ from scipy import stats
 
 from dpspec.accounting import PrivacyLoss
 from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.independence import assumption_tests, independent_bounds, order_statistics
 from dpspec.stats.conformance.canary_contributions import StepDependence
+from dpspec.stats.independence import assumption_tests, independent_bounds, order_statistics
 
 Array = np.ndarray
 STEPS, CANARIES = 30, 300

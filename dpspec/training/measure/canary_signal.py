@@ -26,19 +26,10 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins: Array) -> PlantedSums | None:
-    """Moments of projections on the canaries' directions, per group size and inclusion bit.
+    """Moments of projections on the canaries' directions, for groups of ``sizes`` with inclusion bits ``coins`` (m,).
 
-    Projections are summed, in clip norms, over the measured steps. An inserted canary is expected to add ``draws``: the
-    mean number of measured batches that include it, times its gradient's component along its direction. ``outside`` is
-    the variance of such a sum without canaries, if real records deviate equally in all directions; each canary adds
-    ``inclusion``. ``rounding`` bounds the rounding error of the summed residuals. ``hidden`` is the number of steps
-    excluded for rounding.
-
-    Args:
-        watcher: The observer of the run.
-        job: Its job with canaries.
-        sizes: Group sizes (m,).
-        coins: Inclusion bits (m,).
+    ``draws`` is the mean number of measured batches that include a canary, times its gradient's component along its
+    direction. ``outside`` assumes that real records deviate equally in all directions.
     """
     schedule = Schedule.of(job.phases, len(job.x) + (0 if job.canaries is None else job.canaries.count))
     flat = all(isinstance(clipper(phase.clip), Flat) for phase in schedule.phases)
