@@ -78,9 +78,9 @@ def write(value: Any) -> Json:
         return {key: write(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [write(part) for part in value]
+    if not is_dataclass(value):
+        raise TypeError(f"JSON cannot hold a {type(value).__name__}")
     kind: Any = type(value)
-    if not is_dataclass(kind):
-        raise TypeError(f"JSON cannot hold a {kind.__name__}")
     parts = {one.name: getattr(value, one.name) for one in _fields(kind)}
     if not isinstance(value, Record):
         return {name: write(part) for name, part in parts.items()}

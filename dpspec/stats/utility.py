@@ -21,7 +21,7 @@ class Answers(Record):
 
 
 def accuracies(spec: Spec, trials: Sequence[Trial], model: str = "canary-free run") -> Iterator[Finding | Evidence]:
-    """Accuracy of ``model`` by split, from evidence ``internal: {accuracy: {test: {right, records}, ...}}`` of trials."""
+    """Accuracy of ``model`` by split, from evidence ``internal: {accuracy: {test: {right, records}, ...}}``."""
     scope = Scope(data="this", adversary="none", pipeline="executed", access=spec.threat_model.access)
     measured = [trial.evidence.get("internal", {}).get("accuracy", {}) for trial in trials]
     if (odd := next((counts for counts in measured if not isinstance(counts, Mapping)), None)) is not None:
