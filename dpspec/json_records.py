@@ -78,7 +78,7 @@ def write(value: Any) -> Json:
         return {key: write(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [write(part) for part in value]
-    if not is_dataclass(value):
+    if not is_dataclass(type(value)):
         raise TypeError(f"JSON cannot hold a {type(value).__name__}")
     kind: Any = type(value)
     parts = {one.name: getattr(value, one.name) for one in _fields(kind)}
