@@ -29,7 +29,6 @@ class Mixing(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Mixing:
-
         return cls.fill(
             block,
             relative=block.get("relative_to", "learning-rate") == "learning-rate",
@@ -56,7 +55,6 @@ class Embedding(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Embedding:
-
         return cls.fill(block, floor=block["form"] == "isotropic-floor")
 
     @property
@@ -83,7 +81,6 @@ class PhaseOptions(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> PhaseOptions:
-
         by_mean = block.get("reduction", "mean") == "mean"
         return cls.fill(block, sparsity=int(block.get("linf_truncation", 1)), by_mean=by_mean)
 
@@ -110,18 +107,15 @@ class Attack(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Attack:
-
         canary = block.get("canary") or {}
         return cls.fill(block, kind=str(canary.get("kind", KINDS[0])), count=int(canary.get("count", 0)))
 
 
 def mixing_of(phase: Mapping[str, Any]) -> Mixing:
-
     return PhaseOptions.of(phase).mixing
 
 
 def embedding_of(phase: Mapping[str, Any]) -> Embedding | None:
-
     return PhaseOptions.of(phase).embedding
 
 
@@ -227,7 +221,6 @@ class Segment:
 
     @property
     def one_dimensional(self) -> bool:
-
         return self.sparsity == 1 and self.embedded == 0.0
 
     @property
@@ -237,7 +230,6 @@ class Segment:
 
 
 def declared_segments(spec: dps.Spec, facts: dps.Facts) -> list[Segment] | None:
-
     return segments_of(spec.phases, spec.training.options, facts.records, facts.parameters)
 
 

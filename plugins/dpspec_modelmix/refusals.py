@@ -35,7 +35,6 @@ _CANARY = ("audit", "canary")
 
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-
     yield from _scope(spec)
     for i, phase in enumerate(spec.phases):
         yield from _phase(spec, facts, i, phase)
