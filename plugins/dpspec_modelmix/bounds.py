@@ -14,7 +14,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval, certified_upper
 from dpspec_modelmix import theory
-from dpspec_modelmix.options import PhaseOptions, Segment, declared_segments, embedding_of, unmet_conditions
+from dpspec_modelmix.options import PhaseOptions, Segment, embedding_of, segments_of, unmet_conditions
 from dpspec_modelmix.published import claimed_finding, compared, comparisons
 from dpspec_modelmix.theory import LAPLACE_SOURCE, SCOPE, SOURCE
 from dpspec_modelmix.utility import utility_findings
@@ -59,7 +59,7 @@ _EPSILONS = ("epsilon", "without mixing", "variance-matched")
 
 
 def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
-    segments = declared_segments(spec, context.facts)
+    segments = segments_of(spec.phases, spec.training.options, context.facts)
     deltas = kit.claimed_deltas(spec)
     if segments is None:
         yield from (_theorem(delta, math.inf, "without noise", "no noise, no bound", BASE) for delta in deltas)
@@ -101,7 +101,7 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
 
 def curves(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Series]:
     """Epsilon by threshold, by linf_truncation and by step, compared with DP-SGD. Empty without amplification."""
-    segments = declared_segments(spec, facts)
+    segments = segments_of(spec.phases, spec.training.options, facts)
     if segments is None or unmet_conditions(spec):
         return
     delta = kit.claimed_deltas(spec)[-1]

@@ -211,7 +211,7 @@ def twin_accuracies(
     )
     counts: dict[str, dps.Json] = {"modelmix": right_answers(job.model, context.data, context.device)}
     factor, epsilon = 1.0, float("inf")
-    segments = segments_of(phases, inputs["training"], context.facts.records, context.facts.parameters)
+    segments = segments_of(phases, inputs["training"], context.facts)
     if segments is not None:
         amplified = not unmet_in(phases, inputs["training"])
         factor, epsilon = equal_epsilon_noise(segments, twins.delta, amplified=amplified)

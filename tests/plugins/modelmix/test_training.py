@@ -24,7 +24,7 @@ from dpspec_modelmix import density, evidence, theory
 from dpspec_modelmix.attack import Canaries, Reader, log_density
 from dpspec_modelmix.clipping import Absolute
 from dpspec_modelmix.mechanism import ModelMixAudit
-from dpspec_modelmix.options import Attack, declared_segments
+from dpspec_modelmix.options import Attack, segments_of
 from dpspec_modelmix.training import MixingUpdate, Rules, enforce, rules_of, train
 
 TEXT = """\
@@ -253,7 +253,7 @@ def test_the_twin_of_equal_epsilon_has_that_epsilon(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     (trial,) = trials_of(spec, 0)
     prepared = prepare(spec, load_catalog())
-    segments = declared_segments(spec, prepared.facts)
+    segments = segments_of(spec.phases, spec.training.options, prepared.facts)
     assert segments is not None
     about = trial.evidence["twins"]
     assert about["epsilon"] == pytest.approx(theory.mixed_epsilon(segments, 1e-5, "improved").epsilon)
@@ -264,7 +264,7 @@ def test_the_twin_of_equal_epsilon_has_that_epsilon(tmp_path: Path) -> None:
 
 
 def upper_of(spec: Spec) -> float:
-    segments = declared_segments(spec, prepare(spec, load_catalog()).facts)
+    segments = segments_of(spec.phases, spec.training.options, prepare(spec, load_catalog()).facts)
     assert segments is not None
     return theory.mixed_epsilon(segments, 1e-5, "improved").epsilon
 
