@@ -207,17 +207,6 @@ def test_a_bound_of_runs_against_several_records_is_told_of_none(folder: Path, s
     assert records([told[0], changed, *told[2:]]) == {alike["least exposed 1"]}
 
 
-def test_runs_that_were_trained_together_differ_in_rounding_alone(folder: Path, shared: AuditResult) -> None:
-    result, made = audited(folder, store="together")
-    assert made == 3
-    assert len(planned(loaded(folder)).chunks) == 1
-    theirs = trials(folder, result.audits[0], "together")
-    for ours, other in zip(whole_runs(loaded(folder, SHARED), trials(folder, shared)), theirs, strict=True):
-        np.testing.assert_allclose(ours.arrays["ratios"], other.arrays["ratios"], rtol=1e-3, atol=1e-6)
-        assert ours.evidence["outcomes"] == other.evidence["outcomes"]
-        assert ours.evidence["internal"]["accuracy"] == other.evidence["internal"]["accuracy"]
-
-
 @pytest.mark.ci
 def test_runs_on_data_of_their_own_are_shared_out_too(folder: Path) -> None:
     ours, _ = audited(folder, *BOTH, "audit.shard_records=2", store="both")
@@ -278,15 +267,6 @@ def test_a_shared_out_result_can_be_verified(folder: Path, shared: AuditResult) 
     held[7] = replace(held[7], arrays={})
     with pytest.raises(ValueError, match="'ratios' of trial 7"):
         whole_runs(loaded(folder, SHARED), held)
-
-
-@pytest.mark.slow  # on every change two workers do this once, of smaller audits: test_plugins_shared_runs.py
-def test_two_workers_find_what_one_does(folder: Path, shared: AuditResult) -> None:
-    options = RunOptions(executor="local", workers=2, device="cpu")
-    result, made = audited(folder, SHARED, store="workers", options=options)
-    assert made == 15
-    assert concluded(result.audits[0]) == concluded(shared)
-    assert [t.arrays for t in result.audits[0].trials] == [t.arrays for t in shared.trials]
 
 
 def test_sharing_out_changes_keys_and_no_seed(folder: Path) -> None:
