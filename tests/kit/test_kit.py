@@ -110,13 +110,6 @@ def test_a_lower_bound_on_a_success_rate() -> None:
         kit.lower_from(evidence(), 0.95)
 
 
-def test_a_theorems_upper_bound() -> None:
-    found = kit.theorem_upper(
-        "epsilon", 1.5, scope=dps.Scope(), method="sum", source="a paper", at={"delta": 0.0}, assumptions=(kit.COINS,)
-    )
-    assert (found.bound, found.rigor, found.value, found.at["delta"]) == ("upper", "theorem", 1.5, 0.0)
-
-
 def test_a_series_from_rows() -> None:
     columns = kit.columns_of(("k", "epsilon"), [(1, 0.5), (2, float("inf"))])
     made = kit.series(

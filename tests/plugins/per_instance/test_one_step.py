@@ -23,8 +23,7 @@ def test_the_constants_of_the_paper_and_where_they_fail():
     assert c == pytest.approx(7.5560090105, rel=1e-11)
     assert float(gaussian.delta(c, 1 / SIGMA)) == pytest.approx(2.7597750028e-3, rel=6e-11)
     assert float(cor.epsilons(1.0, DELTA, SIGMA)) == pytest.approx(7.6721185808, rel=6e-11)
-    assert not cor.classical_holds(DELTA, SIGMA, 1.0)
-    assert cor.classical_holds(DELTA, SIGMA, 0.1)
+    assert [cor.one_step(Q, SIGMA, norm, 1e-5).holds for norm in (0.0, 0.1, 1.0)] == [True, True, False]
     assert cor.amplified(Q, c, DELTA).epsilon == pytest.approx(1.6247646, rel=6e-8)
 
 

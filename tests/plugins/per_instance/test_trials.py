@@ -309,23 +309,8 @@ def test_a_long_run_is_told_to_be_shared_out(folder: Path) -> None:
     assert planned(spec).seconds < planned(shared).seconds < 1.26 * planned(spec).seconds
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ("0", "at least 1"),
-        ("-3", "at least 1"),
-        ("2.5", "an integer"),
-        ("many", "an integer"),
-        (
-            "1",
-            "1 of 2000 records in each trial make 2000 trials of every run, which all repeat the training: "
-            f"at most {MOST_SHARDS}",
-        ),
-    ],
-)
-def test_silly_shards_are_refused(folder: Path, value: str, words: str) -> None:
+def test_more_shards_than_pay_are_refused(folder: Path) -> None:
     sizes = ["data.records=2020", "data.split.test=20"]
-    (diagnostic,) = specs.diagnostics(folder, TEXT, *sizes, f"audit.shard_records={value}")
+    (diagnostic,) = specs.diagnostics(folder, TEXT, *sizes, "audit.shard_records=1")
     assert diagnostic.path == ("audit", "shard_records")
-    assert words in f"{diagnostic.message} {diagnostic.help}"
-    assert diagnostic.span is not None
+    assert f"2000 trials of every run, which all repeat the training: at most {MOST_SHARDS}" in diagnostic.message
