@@ -16,7 +16,7 @@ from dpspec.kit.specs import claimed_deltas
 
 if TYPE_CHECKING:
     from dpspec.accounting import Interval
-    from dpspec.stats.conformance.as_run import Ran
+    from dpspec.stats.as_run import Ran
 
 _HOW = {
     "measured": "noise and sensitivity measured on released models; rate and minimum noise as logged",
@@ -47,7 +47,7 @@ def epsilon_as_run(
         Findings with the upper end as ``value`` (``inf`` if unbounded) and the lower end as ``lower``; without a
             measurement, one finding with the assumption ``not-measured``.
     """
-    from dpspec.stats.conformance import as_run
+    from dpspec.stats import as_run
 
     assert spec.audit is not None
     confidence = spec.audit.confidence

@@ -332,5 +332,5 @@ def _noise_check(law: str, found: Sequence[Mapping[str, Any]] | None, planned: i
     total = float(per_number * count)
     if found is not None:
         total = math.fsum(float(one[name]) for one in found) * per_number
-    measured = noise_tests.two_sided(total, 1.0, per_number * count)
+    measured = noise_tests.two_sided(total, per_number * count)
     return measurement.check("noise-scale", measured, "reported", f"{law} noise, relative to the declared scale")

@@ -128,7 +128,12 @@ class FolderStorage:
             if error.errno not in _TAKEN and not place.is_dir():
                 raise
             return False
-        _sync_folder(place.parent)
+        if hasattr(os, "O_DIRECTORY"):  # the rename becomes durable
+            handle = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
         return True
 
     def quarantine(self, key: str) -> None:
@@ -201,14 +206,3 @@ def _paths(folder: Path, above: str) -> Iterator[str]:
                 yield from _paths(Path(entry.path), f"{path}/")
             else:
                 yield path if entry.is_file(follow_symlinks=False) else f"{path} (no regular file)"
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable if the system supports it."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -73,8 +73,6 @@ def require_known(paths: Iterable[str], location: str) -> None:
 #: The file of a record that is written last and completes it.
 RECORD = "record.json"
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-
 #: Possible secrets in a URL: the password and the query.
 _PASSWORD, _OPTIONS = re.compile(r"(://[^/?#:@]*:)[^/?#]*@"), re.compile(r"(?<=\?).+")
 
@@ -140,17 +138,11 @@ def shown(location: str) -> str:
 
 def check_key(key: str) -> str:
     """Return the key. Raises ``ValueError`` if it is not a valid key, for example a path out of the store."""
-    if not _DIGEST.fullmatch(key):
+    if not KEY.fullmatch(key):
         raise ValueError(f"not a trial key: {key!r}")
     return key
 
 
-def check_digest(digest: str) -> str:
-    if not _DIGEST.fullmatch(digest):
-        raise ValueError(f"not a digest: {digest!r}")
-    return digest
-
-
 def is_place_of(folder: str, key: str) -> bool:
     """True if ``trials/FOLDER/KEY`` is the path of a record."""
-    return bool(_DIGEST.fullmatch(key)) and folder == key[:2]
+    return bool(KEY.fullmatch(key)) and folder == key[:2]

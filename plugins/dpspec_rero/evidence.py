@@ -123,7 +123,7 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
         runs.append(run)
     degrees = sum(run.noise.degrees for run in runs)
     if degrees:
-        measured = noise_tests.two_sided(sum(run.noise.statistic for run in runs), 1.0, degrees)
+        measured = noise_tests.two_sided(sum(run.noise.statistic for run in runs), degrees)
         if adds_laplace(spec.phases):
             # Laplace noise: squares become absolute values.
             detectable = measured.detectable

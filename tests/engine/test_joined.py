@@ -56,13 +56,6 @@ def test_what_was_joined_can_be_taken_apart(results: list[tuple[str, Result]]) -
     assert both.parts[0].source == "x.json: 0.json"
 
 
-def test_a_single_result_stays_what_it_is() -> None:
-    one = result()
-    assert join([("a.json", one)]) is one
-    assert split(one) == apart(one) == (one,)
-    assert sources(one) == ("",)
-
-
 def test_only_names_that_collide_get_their_file() -> None:
     joined = join([("a.json", result(audit("same"), audit("only"))), ("b.json", result(audit("same")))])
     assert [one.name for one in joined.audits] == ["same (a.json)", "only", "same (b.json)"]
@@ -159,8 +152,3 @@ class TestVerify:
     def test_what_is_said_of_the_whole_follows_from_the_parts(self, joined, changes, what) -> None:
         (found,) = verify(dataclasses.replace(joined, **changes), counting.catalog())
         assert found.what == what
-
-    def test_what_is_said_of_a_part_is_checked_too(self, joined: Result) -> None:
-        parts = (joined.parts[0], dataclasses.replace(joined.parts[1], notes=("other",)))
-        whole = dataclasses.replace(joined, parts=parts, notes=(joined.notes[0], "other"))
-        assert [found.what for found in verify(whole, counting.catalog())] == ["b.json: notes"]
