@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpspec.contract import Json
@@ -88,11 +88,17 @@ class Across:
 
 def across(matrix: Matrix[AuditResult]) -> Across | None:
     """The first claim with a bound in two cells, against the numeric axis with most values."""
-    x, claim = _numeric_axis(matrix), next(iter(_bounded(matrix)), None)
-    if x is None or claim is None:
+    counted = {name: _numbers([matrix.values(audit)[name] for audit in matrix.audits]) for name in matrix.axes.values()}
+    x = max(counted, key=lambda name: counted[name], default=None)
+    for claim in claims_of(matrix):
+        verdicts = [(audit, verdict) for audit in matrix.audits if (verdict := verdict_of(audit, claim)) is not None]
+        if sum(_finite(one.upper) is not None for _, one in verdicts) > 1:
+            break
+    else:
+        return None
+    if x is None or counted[x] < 2:
         return None
     found: dict[str, list[tuple[float, float | None, float | None]]] = {}
-    verdicts = [(audit, verdict) for audit in matrix.audits if (verdict := verdict_of(audit, claim)) is not None]
     for audit, verdict in verdicts:
         values = matrix.values(audit)
         others = ", ".join(f"{name}={cell_value(item)}" for name, item in values.items() if name != x)
@@ -102,19 +108,6 @@ def across(matrix: Matrix[AuditResult]) -> Across | None:
     claimed = {verdict.claimed for _, verdict in verdicts}
     curves = tuple(Curve(label, tuple(sorted(points, key=lambda one: one[0]))) for label, points in found.items())
     return Across(claim, verdicts[0][1].quantity, x, curves, next(iter(claimed)) if len(claimed) == 1 else None)
-
-
-def _bounded(matrix: Matrix[AuditResult]) -> Iterator[str]:
-    for claim in claims_of(matrix):
-        verdicts = [verdict_of(audit, claim) for audit in matrix.audits]
-        if sum(one is not None and _finite(one.upper) is not None for one in verdicts) > 1:
-            yield claim
-
-
-def _numeric_axis(matrix: Matrix[AuditResult]) -> str | None:
-    counted = {name: _numbers([matrix.values(audit)[name] for audit in matrix.audits]) for name in matrix.axes.values()}
-    best = max(counted, key=lambda name: counted[name], default=None)
-    return best if best is not None and counted[best] > 1 else None
 
 
 def _numbers(values: Sequence[Json]) -> int:

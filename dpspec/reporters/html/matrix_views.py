@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 from dpspec.engine.results import decimals
 from dpspec.engine.results.matrices import Matrix, joined_series
@@ -18,23 +18,11 @@ _CAPTION = (
 )
 
 
-@dataclass(frozen=True)
-class MatrixView:
+def view(matrix: Matrix[AuditResult], number: int, ids: Sequence[str]) -> SimpleNamespace:
     """``rows`` has for each cell the id of its part of the page, whether it is as expected, and its texts."""
-
-    name: str
-    description: str
-    count: int
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, bool, tuple[str, ...]], ...]
-    figure: Figure | None
-    series: tuple[Figure, ...]
-
-
-def view(matrix: Matrix[AuditResult], number: int, ids: Sequence[str]) -> MatrixView:
     head, rows = matrices.table(matrix)
     drawn = matrices.across(matrix)
-    return MatrixView(
+    return SimpleNamespace(
         name=matrix.name,
         description=str(matrix.audits[0].document.get("description") or ""),
         count=len(matrix.audits),

@@ -35,8 +35,8 @@ def test_a_zero_gap_in_epsilon(effect: float, delta: float, claimed: float, true
 def test_a_spread_gradient_has_the_larger_delta(
     rate: float, effect: float, gap: float, epsilon: float, one_hot: float, spread: float
 ) -> None:
-    narrow = density.pair_deltas([Segment(1, rate, effect, gap)], [epsilon])[0]
-    wide = density.pair_deltas([Segment(1, rate, effect, gap, 100)], [epsilon])[0]
+    narrow = density.pair_loss([Segment(1, rate, effect, gap)]).delta(epsilon)
+    wide = density.pair_loss([Segment(1, rate, effect, gap, 100)]).delta(epsilon)
     assert narrow == pytest.approx(one_hot, abs=5.1e-6)
     assert wide == pytest.approx(spread, abs=1.2e-5)
     assert wide > narrow
@@ -48,16 +48,16 @@ def test_a_spread_gradient_has_the_larger_delta(
 
 
 def test_even_wider_spreads() -> None:
-    assert density.pair_deltas([Segment(1, 1.0, 1.0, 100.0, 400)], [0.1])[0] == pytest.approx(0.01849, abs=1e-5)
-    assert density.pair_deltas([Segment(1, 0.02, 2.72, 20.0)], [0.01])[0] == pytest.approx(0.002173, abs=1e-6)
-    assert density.pair_deltas([Segment(1, 0.02, 2.72, 20.0, 100)], [0.01])[0] > 0.0030
+    assert density.pair_loss([Segment(1, 1.0, 1.0, 100.0, 400)]).delta(0.1) == pytest.approx(0.01849, abs=1e-5)
+    assert density.pair_loss([Segment(1, 0.02, 2.72, 20.0)]).delta(0.01) == pytest.approx(0.002173, abs=1e-6)
+    assert density.pair_loss([Segment(1, 0.02, 2.72, 20.0, 100)]).delta(0.01) > 0.0030
 
 
 def test_the_tail_event_of_the_asymptotic_theorem_is_exceeded() -> None:
     far = published.asymptotic(Segment(1, 1.0, 1.0, 1000.0))
     assert (far.epsilon, far.delta) == (pytest.approx(2.690398e-4, rel=1e-6), pytest.approx(9.43384e-3, rel=1e-5))
     assert far.applies
-    one_hot, spread = (density.pair_deltas([Segment(1, 1.0, 1.0, 1000.0, p)], [far.epsilon])[0] for p in (1, 10_000))
+    one_hot, spread = (density.pair_loss([Segment(1, 1.0, 1.0, 1000.0, p)]).delta(far.epsilon) for p in (1, 10_000))
     assert one_hot == pytest.approx(0.000999, abs=1e-6)
     assert spread == pytest.approx(0.016737, rel=5e-3)
     assert one_hot < far.delta < spread
