@@ -136,7 +136,7 @@ class TrainTrials(AuditTask):
         spec, model = context.prepared.spec, context.prepared.model
         context.state_folder = self._folder
         if model is not None:
-            from dpspec.training.model_check import check_model
+            from dpspec.training.gradients.flat_model import check_model
 
             check_model(model, context.facts)
         began, missing = time.monotonic(), set(self.indices)
