@@ -299,8 +299,8 @@ def matrices(every: Sequence[AuditResult], origins: Sequence[str]) -> tuple[Matr
 def joined_series(every: Sequence[AuditResult], found: Sequence[Matrix], name: str) -> Series:
     """The joined series of this name: a column for the audit, one for each axis, and its own.
 
-    A missing column holds None. The joined series has the weakest rigor and the strictest privacy of its parts; a column
-    holds bounds if it does in all.
+    A missing column holds None. The joined series has the weakest rigor and the strictest privacy of its parts; a
+    column holds bounds if it does in all.
     """
     held = [(audit, series) for audit in every for series in audit.series if series.name == name]
     if not held:
