@@ -65,7 +65,7 @@ class TradeOff(ABC):
         return float(self.delta(0.0))
 
     def rero(self, kappa: float) -> float:
-        """1 - f(``kappa``), the largest success of reconstruction from this baseline (Kaissis et al. 2023, Theorem 1)."""
+        """1 - f(``kappa``), the largest success of reconstruction from it (Kaissis et al. 2023, Theorem 1)."""
         return float(self.tpr(inside("kappa", kappa, one=True)))
 
     def on_diagonal(self, difference: Floats) -> Floats:
