@@ -179,13 +179,13 @@ def test_neither_name_nor_digest_of_an_array_lead_out_of_a_record(store: Store, 
     if part == "name":
         body["arrays"] = {"../../../../../../tmp/secret": body["arrays"]["table"]}
     else:
-        body["arrays"]["table"]["digest"] = "../../../../out0"
-        files.pipe_file(record.replace("record.json", "out0.table.npy"), b"of somebody else")
+        body["arrays"]["table"]["digest"] = "../../../outside"
+        files.pipe_file(record.replace("record.json", "outside.table.npy"), b"of somebody else")
     del body["digest"]
     files.pipe_file(record, json.dumps({**body, "digest": digest(body)}).encode())
     before = set(Path(tempfile.gettempdir()).iterdir())
     assert store.get(KEY) is None
-    assert not [path for path in set(Path(tempfile.gettempdir()).iterdir()) - before if "out0" in path.name]
+    assert not [path for path in set(Path(tempfile.gettempdir()).iterdir()) - before if "outside" in path.name]
 
 
 def test_what_is_no_record_is_left_out_and_swept(store: Store, location: str) -> None:
