@@ -58,6 +58,16 @@ def test_no_circle_among_modules() -> None:
     require_no_circle({name: set(imported(path, known)) for name, path in known.items()})
 
 
+def test_no_circle_among_the_folders_of_the_engine() -> None:
+    known = {name: path for name, path in modules().items() if name.startswith("dpspec.engine.")}
+    folders: dict[str, set[str]] = {}
+    for name, path in known.items():
+        used = {each.split(".")[2] for each in imported(path, known)}
+        folders.setdefault(name.split(".")[2], set()).update(used)
+    assert len(folders) > 8
+    require_no_circle(folders)
+
+
 #: Folders with more than a dozen names, and how many: the packages and the modules that belong to none of them
 #: (docs/explanation/architecture.md says why), the contract and the accountant, which others import as a whole.
 MANY_NAMES = {"dpspec": 23, "dpspec/contract": 14, "dpspec/accounting": 21, "dpspec/data": 15}

@@ -1,21 +1,9 @@
 """Kinds of canaries and scores, which plugins offer with the hook ``dpspec_attacks``.
 
-A whole plugin::
-
-    import dpspec.contract as dps
-    from dpspec.contract.attacks import Canary
-
-    DPSPEC_API = 1
-
-    @dps.hookimpl
-    def dpspec_attacks():
-        yield Canary(kind="mine", summary="...", space="input", make="my_package.canaries:make")
-
-**Validity of lower bounds.** Each canary is inserted with probability 1/2, and the test counts correct guesses of these
-inclusion bits from scores. It is valid for all canaries and scores that do not depend on the bits: canaries are made
-before the bits are drawn, and scores use only the adversary's view. No function here receives a bit that is guessed
-later, the run's seed, batches or noise, or rows with canaries. Python cannot prevent code from reading them elsewhere,
-so a third-party plugin's results name the assumption ``attack-code``.
+Each canary is inserted with probability 1/2, and the test counts correct guesses of these inclusion bits from scores.
+The lower bound is valid for all canaries and scores that do not depend on the bits. No function here receives a bit
+that is guessed later, the run's seed, batches or noise, or rows with canaries. Python cannot prevent other access, so a
+third-party plugin's results name the assumption ``attack-code``.
 """
 
 from __future__ import annotations
@@ -58,16 +46,14 @@ class Canary:
     """A kind of canary for ``audit.canary.kind``.
 
     Attributes:
-        space: ``input`` for records; ``gradient`` for gradients along separate directions, which need a backend with
-            the capability ``gradient-canaries``.
+        space: ``input`` for records; ``gradient`` for gradients along separate directions (capability
+            ``gradient-canaries``).
         make: Function ``(asked) -> Records`` or, in space gradient, ``(asked) -> directions`` (:class:`Asked`).
         schema: The kind's own keys in ``audit.canary``.
-        reads_data: Whether it receives the training records. Its canaries then depend on them, which an adversary with
-            access to the data knows anyway.
+        reads_data: Whether it receives the training records, on which its canaries then depend.
         limit: Function ``(facts, options) -> (most, why) | None``: the maximum number of canaries and the reason, as
             words after a colon. It imports neither numpy nor torch. Empty: unlimited.
-        trial_revision: See :class:`~dpspec.contract.Mechanism`.
-        revision_only: See :class:`~dpspec.contract.Mechanism`.
+        trial_revision, revision_only: See :class:`~dpspec.contract.Mechanism`.
     """
 
     kind: str
@@ -91,10 +77,8 @@ class Score:
         learns: Whether it learns from half of the canaries, whose inclusion bits it receives and which are not guessed.
         gradients: Whether it computes gradients of all canaries in one batch, and the movement of the model per unit of
             their sum. Rejected for optimizers with non-invertible updates and if the gradients exceed the memory.
-        models: Number of models it trains to score one run, for the plan's cost. Rejected with many runs unless 0,
-            because all of these insert the same record.
-        trial_revision: See :class:`~dpspec.contract.Mechanism`.
-        revision_only: See :class:`~dpspec.contract.Mechanism`.
+        models: Number of models it trains to score one run. Rejected with many runs unless 0.
+        trial_revision, revision_only: See :class:`~dpspec.contract.Mechanism`.
     """
 
     kind: str
@@ -137,15 +121,14 @@ class Asked:
     """Request for ``count`` canaries. All randomness must derive from ``seed``.
 
     Records have the shape and dtypes of the training records, finite features and labels 0..classes - 1. Directions are
-    float32 rows (count, facts.parameters), orthonormal to 1e-5; core scales them above the clip norm, so that canaries
-    have that norm after clipping. Alternatively, return (sparse) :class:`Directions` on ``device``. Core reads all
-    ``supports`` of a plugin's directions before training, because later lookups would reveal inclusion bits.
+    float32 rows (count, facts.parameters), orthonormal to 1e-5, or (sparse) :class:`Directions` on ``device``. Core
+    scales them above the clip norm, and reads all ``supports`` before training, because later lookups would reveal
+    inclusion bits.
 
     Attributes:
         options: The kind's own keys.
         facts: Public facts of the data, and the number of parameters.
-        x: Training records (n, ...), read-only; None unless the kind declares ``reads_data``.
-        y: Their labels (n,).
+        x, y: Training records (n, ...), read-only, and labels (n,); None unless the kind declares ``reads_data``.
     """
 
     count: int
@@ -162,13 +145,11 @@ class Observed:
     """The final-model adversary's view of m canaries or groups of equal ones, without inclusion bits.
 
     Attributes:
-        canaries: The records.
         copies: Sizes of the groups (m,).
-        before: Log-odds ln(p / (1 - p)) of the canaries' labels by the first model, (m,) float64; 0 if not finite.
-        after: The same by the last model.
+        before, after: Log-odds ln(p / (1 - p)) of the canaries' labels by the first and the last model, (m,) float64; 0
+            if not finite.
         ask: Computes the same pair for other records, float32 and int64.
-        first: Weights of the first model, (parameters,) float32; not finite if training diverged.
-        last: Weights of the last model.
+        first, last: Weights of these models, (parameters,) float32; not finite if training diverged.
         coins: Inclusion bits (m,) int8, -1 if unknown. Scores that learn receive 0 or 1 for canaries that are not
             guessed.
         unit: Noise added to a parameter, rate * sqrt(sum over steps of (noise_multiplier * clip_norm)^2) / divisor; 1
@@ -195,21 +176,21 @@ class Observed:
 
 
 class Attacker(Protocol):
-    """The canaries and the score that a spec's ``audit`` selects; None if nothing is selected."""
+    """The canaries and the score that a spec's ``audit`` selects. Results of third-party plugins are validated."""
 
     @property
     def canary(self) -> Canary | None:
-        """The selected kind of canary."""
+        """The selected kind of canary, if any."""
 
     @property
     def score(self) -> Score | None:
-        """The selected score."""
+        """The selected score, if any."""
 
     def records(self, count: int, seed: int) -> Records:
-        """Make canary records. A third-party plugin's records are validated, and errors name the plugin."""
+        """Make canary records."""
 
     def directions(self, count: int, seed: int) -> Directions:
-        """Make directions of gradient canaries, validated in the same way."""
+        """Make directions of gradient canaries."""
 
     def scores(self, observed: Observed) -> Array:
-        """Compute scores (m,) float64, validated in the same way."""
+        """Compute scores (m,) float64."""

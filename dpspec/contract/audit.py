@@ -35,11 +35,11 @@ class Plan:
 
     Attributes:
         chunks: Partition of the trial indices. A chunk runs on one device and may batch its trials.
-        checks: The planned conformance tests with their detection limits, without measurements.
-        sequential: Whether privacy conclusions and checks are valid when stopping after any chunk, by any rule. The run
-            then ends once all privacy claims are decided.
-        independent: Whether a trial is bit-identical for any subset of its chunk. Missing trials are then made
-            separately; otherwise the whole chunk is repeated, because batched computations share rounding.
+        checks: The planned conformance tests with their detection limits.
+        sequential: Whether conclusions are valid when stopping after any chunk, by any rule. The run then ends once all
+            privacy claims are decided.
+        independent: Whether a trial is bit-identical for any subset of its chunk. Otherwise a chunk with missing trials
+            is repeated, because batched computations share rounding.
     """
 
     chunks: tuple[tuple[int, ...], ...]
@@ -66,9 +66,8 @@ class Trial:
     """Record of one training run and its attack.
 
     Attributes:
-        evidence: JSON of at most 1 MiB: scores, inclusion bits, counts, checks. It is embedded in the result. The key
-            ``internal`` is omitted from every report together with data-dependent findings; ``conclude`` must read it
-            with ``get``.
+        evidence: JSON of at most 1 MiB, embedded in the result. Reports omit the key ``internal`` together with
+            data-dependent findings, so ``conclude`` must read it with ``get``.
         arrays: Larger values by name: numpy arrays in a new trial, read-only memory maps in a stored one.
     """
 
@@ -116,20 +115,16 @@ class Context(Protocol):
         """A 63-bit seed derived from the trial's inputs without ``split``, an index and a purpose."""
 
     def resumable(self, index: int) -> Resumable | None:
-        """Storage for the state of the runs of trial ``index`` until the trial is stored; None without resuming.
+        """Storage for the state of the runs of trial ``index``; None without resuming.
 
         Pass it to every ``TrainingJob`` of the trial: a killed trial then resumes within its current run.
         """
 
     def progress(self, done: int, total: int, what: str = "", *, unit: str = "", records: float = 0.0) -> None:
-        """Report progress of the current work.
+        """Report ``done`` of ``total`` units of the work ``what``.
 
-        Args:
-            done: Completed units.
-            total: Number of units.
-            what: Description of the work.
-            unit: Plural noun of the units (``steps``) if their rate is meaningful.
-            records: Mean number of records per unit, if meaningful.
+        ``unit`` is a plural noun (``steps``) if the rate is meaningful, ``records`` the mean number of records per
+        unit.
         """
 
     def cancelled(self) -> bool:
@@ -146,8 +141,7 @@ class Dominating:
     Attributes:
         phases: Pairs of :mod:`dpspec.accounting` with their number of compositions; together they dominate the run in
             both directions.
-        scopes: Scopes in which they do, for example all datasets with a minimum number of records, and this one.
-        source: As in a finding.
+        scopes: Scopes in which they do.
         assumptions: As in a finding. The composing code adds library accuracy.
     """
 
@@ -207,16 +201,13 @@ class Audit(ABC):
     def dominating(self, spec: Spec, facts: Facts, claim: Claim) -> Dominating | None:
         """Dominating pairs of the run for the claim's group size, direction and adjacency; None if unknown.
 
-        They bound the selection of the best of several runs by exact composition, also for a random number of tries.
-        Without them the results of ``bound`` are added. Uses neither torch nor rows.
+        They bound the selection of the best of several runs by exact composition. Without them the results of ``bound``
+        are added. Uses neither torch nor rows.
         """
         return None
 
     def components(self, spec: Spec) -> Iterable[tuple[str, Path, Mapping[str, Json]]]:
-        """Other audits on the same data whose bounds this one composes: name, place in the spec and document.
-
-        Core prepares them before :meth:`check` and passes them to :meth:`compose`.
-        """
+        """Other audits on the same data, which core prepares for :meth:`compose`: name, place in the spec, document."""
         return ()
 
     def compose(self, components: Sequence[Component]) -> Audit:
@@ -234,11 +225,9 @@ class Audit(ABC):
     def trial_inputs(self, spec: Spec) -> FrozenMap:
         """All inputs of trials, which form their cache key.
 
-        Default: mechanism, data, model, training, the threat model without ``min_records`` and ``neighbours``, and the
-        audit's method, seed and own options. Never claims, confidence, the number of runs, or keys that only bounds
-        read. ``split`` describes how one run's work is divided among trials: it enters keys but no seed, so that all
-        trials of a run can draw the same numbers. The path of initial weights is omitted, because core adds their
-        digest; ``worst-case`` remains.
+        Default: mechanism, data, model, training, threat model, and the audit's method, seed and own options, without
+        keys that change no trial. Never claims, confidence, the number of runs, or keys that only bounds read.
+        ``split`` describes how one run's work is divided among trials: it enters keys but no seed.
         """
         audit = spec.audit
         document: dict[str, Json] = {

@@ -29,7 +29,7 @@ def digest(value: Json) -> str:
 
 
 def _unfit(value: Json, place: str) -> str:
-    """Describe the first value that JSON cannot represent; empty if there is none."""
+    """Describe the first value that JSON cannot represent, or return an empty string."""
     if value is None or isinstance(value, bool | int | str):
         return ""
     if isinstance(value, float):

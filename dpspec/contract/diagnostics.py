@@ -27,10 +27,10 @@ class Diagnostic:
     """One message about a spec.
 
     Attributes:
-        path: Location in the spec, for example ``("mechanism", "sampling", "rate")``.
-        span: Range in the file. Plugins omit it; core finds it, or that of the nearest parent in the file.
-        at_key: Point at the key instead of its value.
         code: Short name in kebab case for ``dpspec explain``.
+        path: Location in the spec, for example ``("mechanism", "sampling", "rate")``.
+        span: Range in the file. Plugins omit it; core finds the range of the value or of its nearest parent.
+        at_key: Point at the key instead of its value.
     """
 
     code: str

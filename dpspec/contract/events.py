@@ -44,12 +44,7 @@ class TrialsPlanned:
 
 @dataclass(frozen=True, kw_only=True)
 class Progressed:
-    """Progress of the current work.
-
-    Attributes:
-        unit: Plural noun of the units, if their rate is meaningful.
-        records: Records per unit.
-    """
+    """Progress of the current work; ``unit`` and ``records`` as in ``Context.progress``."""
 
     audit: str
     what: str

@@ -1,7 +1,4 @@
-"""Results of an audit: findings with rigor, scope and source, series, checks and evidence.
-
-Also the reserved names of privacy quantities, and the public facts of a spec's data and model.
-"""
+"""Results of an audit: findings with rigor, scope and source, series, checks, evidence; public facts of its data."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ AS_RUN = "epsilon-as-run"
 
 
 def is_privacy_quantity(name: str) -> bool:
-    """Whether a quantity is known to speak of privacy, by its name: letters' case and ``_`` for ``-`` do not matter.
+    """Whether the name of a quantity is one of privacy. Case is ignored, and ``_`` equals ``-``.
 
     >>> is_privacy_quantity("Epsilon_limit"), is_privacy_quantity("accuracy-same-epsilon")
     (True, False)
@@ -62,8 +59,7 @@ class Scope:
     its own.
 
     Attributes:
-        unit: Unit of ``group_size``: ``record``, or a user with a maximum number of records: ``user (at most 8
-            records)``. Different units are never compared.
+        unit: Unit of ``group_size``: ``record``, or ``user (at most 8 records)``. Different units are never compared.
         adversary: ``gradient`` (chooses gradients), ``record`` (chooses records) or ``none``.
         data: ``all`` datasets, a declared ``collection``, ``this`` one, or ``planted``: this one plus canaries of an
             attack.
@@ -103,8 +99,7 @@ class Channel:
 
     Attributes:
         name: One of the eight names in :mod:`dpspec.engine.recorded.channels`.
-        status: Weakest status of everything that the channel depends on.
-        text: Sentence for the reader: the condition, and the reason for the status.
+        status: Weakest status of everything that the channel depends on; ``text`` gives the condition and the reason.
         detectable: Smallest relative deviation that the channel's tests detect; 0 for exact comparisons, None without a
             test.
         sources: Names of the checks and assumptions that determine the status.
@@ -132,12 +127,10 @@ class Finding:
     """A number for which a plugin vouches.
 
     Attributes:
-        quantity: ``epsilon``, ``delta``, ``mu``, ``gamma``, ``accuracy``, ...
         value: A float; ``inf`` for a missing upper bound.
         at: Conditions: ``delta``, ``group_size``, ``alpha``, ``kappa``, ``step``, ...
         confidence: Confidence level if ``rigor`` is ``statistical``.
-        lower: Lower end of the interval around an upper bound, which shows its tightness. It refutes nothing. If a pair
-            of datasets in scope attains it, a separate finding states it as a lower bound.
+        lower: Lower end of the interval around an upper bound, which shows its tightness. It refutes nothing.
     """
 
     quantity: str
@@ -185,8 +178,7 @@ class Series:
         """Convert the columns to a ``pandas.DataFrame`` with unrounded numbers.
 
         Raises:
-            MissingLibraryError: pandas is not installed; ``dict(self.columns)`` holds the same. It is a ``UsageError``
-                and an ``ImportError``.
+            MissingLibraryError: pandas is not installed. It is a ``UsageError`` and an ``ImportError``.
         """
         return data_frame(self.columns)
 
@@ -242,14 +234,11 @@ class Evidence:
 class Facts:
     """Public facts of a dataset and a model, known without loading rows or torch.
 
-    Core fills in ``parameters``, ``capabilities`` and ``initial_weights``.
-
     Attributes:
         records: Number of training records.
         shape: Shape of one record.
         parameters: Number of trainable parameters; None without a model.
         digest: Identifies the rows; None for declared data, which can be bounded but not trained on.
-        capabilities: Capabilities of the spec's backend.
         initial_weights: SHA-256 of the file of initial weights; None for random weights.
         vocabulary: Number of tokens of texts, whose features are integers below it with padding 0; None for numeric
             features.

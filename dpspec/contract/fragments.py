@@ -1,7 +1,4 @@
-"""JSON Schema fragments shared by mechanisms, so that the same option has the same key and description everywhere.
-
-Also located errors that several mechanisms share: adjacencies, values inside phases, missing requirements of training.
-"""
+"""JSON Schema fragments shared by mechanisms, and located errors that several mechanisms share."""
 
 from __future__ import annotations
 
@@ -206,10 +203,7 @@ def requires_model(facts: Facts) -> Iterator[Diagnostic]:
 
 
 def requires_capabilities(spec: Spec, facts: Facts, needs: Mapping[str, str | None]) -> Iterator[Diagnostic]:
-    """Error ``missing-capability`` for each of ``needs`` that the backend lacks; the values are help texts.
-
-    ``untrainable`` combines this with :func:`requires_data` and :func:`requires_model`, without help.
-    """
+    """Error ``missing-capability`` for each of ``needs`` that the backend lacks; the values are help texts."""
     for need, instead in needs.items():
         if need not in facts.capabilities:
             yield Diagnostic(

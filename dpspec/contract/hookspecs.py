@@ -1,15 +1,4 @@
-"""The hooks of the entry-point group ``dpspec``. A plugin is a module that states ``DPSPEC_API = 1``.
-
-A whole plugin::
-
-    import dpspec.contract as dps
-
-    DPSPEC_API = 1
-
-    @dps.hookimpl
-    def dpspec_datasets():
-        yield dps.Dataset(kind="mine", summary="...", schema={...}, source="my_package.data:Mine")
-"""
+"""The hooks of the entry-point group ``dpspec``. A plugin is a module that states ``DPSPEC_API = 1``."""
 
 from __future__ import annotations
 

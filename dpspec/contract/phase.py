@@ -16,14 +16,7 @@ Drawn: TypeAlias = Literal["record", "user"]
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeOptions:
-    """A sampling scheme.
-
-    Attributes:
-        says: its phrase.
-        takes: its required options.
-        may: its optional options.
-        independent: whether each record enters each batch independently of all others.
-    """
+    """A scheme: its phrase, required and optional options, and whether records enter batches independently."""
 
     says: str
     takes: tuple[str, ...] = ()
@@ -65,16 +58,16 @@ def poisson_sampling(rate: float) -> dict[str, Json]:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """Sampling of batches, as the fragment ``SAMPLING`` describes it. Options of other schemes are None.
+    """Sampling of batches, as in the fragment ``SAMPLING``; None for options of other schemes.
 
     Attributes:
-        rate: Inclusion probability in (0, 1] of each record (``poisson``), before truncation (``truncated-poisson``).
+        rate: Inclusion probability in (0, 1] of each record, before truncation (``poisson``, ``truncated-poisson``).
         batch_size: Number of records per batch, at least 1 (``fixed``, ``shuffled``).
         max_batch: Maximum number of records per batch, at least 1 (``truncated-poisson``).
         unit: What enters a batch and is clipped: records, or users (only ``poisson``), to which ``rate`` then applies.
-        records_per_user: Maximum number of averaged records of a drawn user, at least 1; None for records.
+        records_per_user: Maximum number of averaged records of a drawn user, at least 1.
         epoch_steps: Number of steps per epoch, at least 1 (``random-allocation``).
-        batches_per_epoch: Number of batches per record and epoch, from 1 to ``epoch_steps`` (default 1).
+        batches_per_epoch: Number of batches per record and epoch, from 1 to ``epoch_steps``.
     """
 
     #: Schemes whose batches contain each record independently of all others.
@@ -92,19 +85,10 @@ class Sampling:
     @classmethod
     def of(cls, block: Mapping[str, Json]) -> Sampling:
         """Read a mechanism's ``sampling`` block."""
-        rate, batch_size, max_batch = block.get("rate"), block.get("batch_size"), block.get("max_batch")
-        most = block.get("records_per_user")
-        epoch_steps = block.get("epoch_steps")
-        return cls(
-            scheme=block["scheme"],
-            rate=None if rate is None else float(rate),
-            batch_size=None if batch_size is None else int(batch_size),
-            max_batch=None if max_batch is None else int(max_batch),
-            unit=block.get("unit") or "record",
-            records_per_user=None if most is None else int(most),
-            epoch_steps=None if epoch_steps is None else int(epoch_steps),
-            batches_per_epoch=int(block.get("batches_per_epoch") or 1),
-        )
+        rate = None if block.get("rate") is None else float(block["rate"])
+        counts = ("batch_size", "max_batch", "records_per_user", "epoch_steps", "batches_per_epoch")
+        given = {name: int(block[name]) for name in counts if block.get(name) is not None}
+        return cls(scheme=block["scheme"], rate=rate, unit=block.get("unit") or "record", **given)
 
     @property
     def is_poisson(self) -> bool:
@@ -154,10 +138,9 @@ class Sampling:
 
 
 class Phase(FrozenMap):
-    """Steps with the same parameters: the mechanism's options for them with typed attributes.
+    """Steps with the same parameters: a mapping of the mechanism's options for them with typed attributes.
 
-    It is a mapping of these options, so that custom keys can be read too. A typed attribute raises ``KeyError`` if the
-    mechanism has no such key.
+    A typed attribute raises ``KeyError`` if the mechanism has no such key.
 
     >>> phase = Phase({"steps": 100, "noise_multiplier": 1, "sampling": {"scheme": "fixed", "batch_size": 50}})
     >>> phase.rate(1000), phase.noise_multiplier, phase["sampling"]["batch_size"]
@@ -227,14 +210,7 @@ class Phase(FrozenMap):
         return str((self.get("clipping") or {}).get("scheme", "flat"))
 
     def rate(self, records: int | None = None) -> float:
-        """Inclusion probability, in (0, 1], of one of ``records``.
-
-        Poisson: the declared rate, before truncation. Fixed batch size: that size over ``records``, at most 1. Random
-        allocation: batches per record and epoch, over the epoch's steps. Full: 1.
-
-        Raises:
-            ValueError: Batches have a fixed size and ``records`` is missing.
-        """
+        """Inclusion probability, in (0, 1], of one of ``records``: see :meth:`Sampling.inclusion`."""
         return self.sampling.inclusion(records)
 
     def expected_batch(self, records: int) -> float:

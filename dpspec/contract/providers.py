@@ -1,7 +1,4 @@
-"""Descriptors of providers and interfaces of their code.
-
-Descriptors are light values. Code is named as ``package.module:Attribute`` and imported when it is needed.
-"""
+"""Descriptors of providers and interfaces of their code, which ``package.module:Attribute`` names."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ class Schemas:
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """A mechanism that can be audited.
+    """A mechanism that can be audited. Core rejects specs that a flag below does not allow.
 
     Attributes:
         claims: Supported claim kinds.
@@ -52,23 +49,19 @@ class Mechanism:
         example: A whole spec as YAML, which the conformance suite validates and runs.
         trial_revision: Part of every trial's cache key. Increase it when trials change.
         revision_only: Whether trials change only with ``trial_revision``. Otherwise the distribution's version and code
-            are part of the cache key as well. The same applies to datasets, models and backends. dpspec's own use
-            revisions.
+            are part of the cache key as well. The same applies to datasets, models and backends.
         steps: Whether core adds ``steps`` and ``phases`` to the block (an iterative mechanism).
-        missing: Whether features may be missing (NaN). Otherwise core rejects such data.
+        missing: Whether features may be missing (NaN).
         tokens: Whether records may be texts (``Facts.vocabulary``), so that no step treats features as quantities.
-            Otherwise core rejects such data.
         chosen_weights: Whether bounds hold for every initial model shared by both neighbors, so that an adversary may
-            choose it (``model.initial: worst-case``). Otherwise core rejects it.
+            choose it (``model.initial: worst-case``).
         units: Supported values of ``threat_model.unit``.
         accesses: Supported values of ``threat_model.access``.
         canaries: Spaces, ``gradient`` and ``input``, in which its attack inserts canaries of the hook
             ``dpspec_attacks``. Core then resolves ``audit.canary.kind``, and ``context.attack`` makes them.
         scores: Whether it uses scores of that hook. Core then resolves ``audit.score``.
-        description: A noun phrase for readers outside the field, such as ``training with noise (DP-SGD)``. Reports show
-            it next to ``kind``.
-        recordable: Whether a recorded run shows everything that the mechanism does. Otherwise core rejects backends
-            with ``recording``.
+        description: A noun phrase for readers outside the field, such as ``training with noise (DP-SGD)``.
+        recordable: Whether a recorded run shows everything that the mechanism does (backends with ``recording``).
         optional_claims: Whether a spec may have no claim, because the bounds are reported without one.
     """
 
@@ -107,11 +100,7 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model kind. ``factory`` names a class that implements :class:`ModelFactory`.
-
-    Attributes:
-        tokens: Whether it takes texts (``Facts.vocabulary``). Otherwise core rejects them.
-    """
+    """A model kind. ``factory`` names a class that implements :class:`ModelFactory`; ``tokens``: it takes texts."""
 
     kind: str
     summary: str
@@ -131,15 +120,13 @@ class Backend:
     """A training backend. ``trainer`` names a class that implements :class:`Trainer`, without constructor arguments.
 
     Attributes:
-        as_declared: Training options with which the backend follows the declaration if its defaults do not. The
-            conformance suite uses them.
+        as_declared: Training options with which the backend follows the declaration if its defaults do not.
         constants: The assumption ``data-independent-hyperparameters`` about divisor, sampling rate, clip norm and
-        schedule, or the name
-            of an assumption or of a function of the spec that returns it. ``by-construction``: they come from the job;
-            ``false``: one is computed from the records, so nothing is proved. Default: unknown, and proofs become
-            ``supported``.
-        users: Whether it supports ``sampling.unit: user``. Otherwise core rejects such specs.
-        recording: Name of the reader of an executed run, for a backend that reads a recording and trains nothing.
+            schedule, or the name of an assumption or of a function of the spec that returns it. ``by-construction``:
+            they come from the job; ``false``: one is computed from the records, which proves no claim. Default:
+            unknown, and proofs become ``supported``.
+        users: Whether it supports ``sampling.unit: user``.
+        recording: Name of the reader of an executed run, for a backend that reads a recording instead of training.
     """
 
     kind: str
@@ -178,8 +165,8 @@ class Executor:
 class LoadedData:
     """Rows in memory: float32 features (n, *shape), int64 labels (n,).
 
-    Features are finite, or NaN for missing values if the data block declares how they are written. ``owners`` (n,)
-    int64 holds the user of each training record, counted from 0; None if unknown.
+    Features are finite, or NaN for declared missing values. ``owners`` (n,) int64 holds the user of each training
+    record, counted from 0; None if unknown.
     """
 
     train_x: np.ndarray[Any, Any]
@@ -227,11 +214,8 @@ class GradientCanaries(Protocol):
 class Observer:
     """Receives a run's released models and the backend's reports. All methods do nothing by default.
 
-    Steps count from 1; step 0 is the initial model. Tensors are valid only during the call and must be copied to be
-    kept.
-
-    Resumable observers override ``state`` and ``restore``. After resuming, an observer receives only the following
-    steps.
+    Steps count from 1; step 0 is the initial model. Tensors are valid only during the call. Resumable observers
+    override ``state`` and ``restore``.
     """
 
     def released(self, step: int, state: torch.Tensor) -> None:
@@ -257,10 +241,10 @@ class Observer:
 
 @dataclass(frozen=True, kw_only=True)
 class Resumable:
-    """Where and how often a run stores its state, so that it can resume after a kill.
+    """Place and interval at which a run stores its state, so that it can resume after a kill.
 
     Attributes:
-        folder: Created on demand. The owner of the folder removes it once the run's outcome is stored.
+        folder: Created on demand. Its owner removes it once the run's outcome is stored.
         seconds: Maximum lost work.
         steps: Save after this number of steps instead.
     """
@@ -275,12 +259,10 @@ class TrainingJob:
     """One training run as the spec declares it.
 
     Attributes:
-        phases: Per phase ``steps``, ``noise_multiplier``, ``clip_norm``, ``sampling`` (scheme, rate or batch_size).
         options: The spec's training block (learning_rate, reduction, ...).
-        x: Training records including input canaries. If phases draw users: (users, k, ...), and batches, canaries and
-            ``records`` count users.
-        y: Labels; for users (users, k), with -1 after the records of a user with fewer than k.
-        canaries: Gradient canaries.
+        x: Training records (n, ...) including input canaries. If phases draw users: (users, k, ...), and batches,
+            canaries and ``records`` count users.
+        y: Labels (n,); for users (users, k), with -1 after the records of a user with fewer than k.
         expected_batch_size: A public constant, the divisor if ``reduction`` is mean; never the realized size.
         records: Public number of records without canaries, which determines rates and divisors. None: ``len(x)``.
         resumable: Where the run may store its state. Backends without support restart from the beginning.
@@ -329,8 +311,7 @@ class ModelError(ValueError):
 class DataError(Exception):
     """A data file is missing, has the wrong shape or contains invalid values.
 
-    Attributes:
-        key: The responsible key of the spec's ``data``, or a place in the spec, ``audit.scores.path``.
+    ``key`` is the responsible key of the spec's ``data``, or a place in the spec, ``audit.scores.path``.
     """
 
     def __init__(self, message: str, key: str = "") -> None:

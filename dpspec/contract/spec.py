@@ -38,10 +38,9 @@ def phases_of(options: FrozenMap) -> tuple[FrozenMap, ...]:
 
 
 def expected_batch_size(training: Mapping[str, Json], phases: Sequence[FrozenMap], records: int) -> float:
-    """Divisor of a run with ``reduction: mean``, at least 1.
+    """Divisor of a run with ``reduction: mean``, at least 1; never the size of a drawn batch.
 
-    ``training.expected_batch_size``, or the first phase's sampling rate times the public number of ``records``; never
-    the size of a drawn batch.
+    ``training.expected_batch_size``, or the first phase's sampling rate times the public number of ``records``.
     """
     declared = training.get("expected_batch_size")
     if declared is not None:
@@ -88,16 +87,14 @@ class ThreatModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One statement to be judged.
+    """One statement to be judged. Scope keys default to the threat model's.
 
     Attributes:
         options: The claim kind's own numbers (epsilon, delta, ...).
-        record: Restricts the claim to one record. Scope keys default to the threat model's.
+        record: Restricts the claim to one record.
         over: Restricts the claim to a declared collection of datasets.
         expect: Expected verdicts.
         refuted_by: ``any``, or ``attack`` for a negative control that only an attack may refute, not a certified bound.
-        group_size: Number of units.
-        unit: Privacy unit, as in ``Scope``.
     """
 
     id: str
@@ -123,9 +120,7 @@ class Claim:
 class AuditOptions:
     """Options of the attack; ``options`` holds the method's and the plugin's own keys.
 
-    Attributes:
-        canary: The selected kind of canary, ignored by equality because ``options`` names it.
-        score: The selected score, ignored by equality.
+    Equality ignores ``canary`` and ``score``, the selected providers, because ``options`` names them.
     """
 
     method: str
@@ -145,8 +140,7 @@ class Spec:
     Attributes:
         document: The resolved mapping with all schema defaults.
         digest: SHA-256 of the canonical JSON without name, description and ``requires``.
-        origin: Where each value was written; ignored by equality and hash.
-        directory: Base folder of relative paths; ignored by equality and hash.
+        origin: Where each value was written. Equality ignores it and ``directory``, the base folder of relative paths.
     """
 
     name: str
@@ -166,10 +160,7 @@ class Spec:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The mechanism's options per phase, in order; exactly one without ``phases``.
-
-        Each phase carries ``steps`` and every mechanism option, with the phase's own values taking precedence.
-        """
+        """The mechanism's options per phase, in order; exactly one without ``phases``."""
         return Phase.all_of(self.mechanism.options)
 
     @property

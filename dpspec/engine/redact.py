@@ -19,7 +19,7 @@ from dpspec.contract import Assumption, Check, FrozenMap
 from dpspec.engine.judging.conformance_status import inspections, missing, reason, rejected
 from dpspec.engine.results import decimals
 from dpspec.engine.results.joined import apart
-from dpspec.engine.results.result import AuditResult, Result, TrialRecord, Verdict
+from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.stats.conformance.measurement import LEVEL
 
 #: The key of a trial's evidence that no report may show.
@@ -52,31 +52,27 @@ def redact_audit(audit: AuditResult, family: int) -> AuditResult:
     classes = [*(finding.privacy for finding in audit.findings), *(series.privacy for series in audit.series)]
     hidden = Counter(privacy for privacy in classes if privacy != "public")
     hidden.update({"data-dependent": sharp} if sharp else {})
-    if not hidden and (_public(audit) or not any(INTERNAL in trial.evidence for trial in audit.trials)):
+    data = audit.document.get("data", {})
+    is_public = isinstance(data, Mapping) and bool(data.get("public", False))
+    if not hidden and (is_public or not any(INTERNAL in trial.evidence for trial in audit.trials)):
         return audit
     public_places = [index for index, finding in enumerate(audit.findings) if finding.privacy == "public"]
     moved = {old: new for new, old in enumerate(public_places)}
     public = {audit.findings[index].quantity for index in public_places}
     secret = {finding.quantity for finding in audit.findings} - public
+    trials = []
+    for trial in audit.trials:
+        evidence = {key: value for key, value in trial.evidence.items() if key != INTERNAL}
+        trials.append(dataclasses.replace(trial, evidence=FrozenMap(evidence)))
     return dataclasses.replace(
         audit,
         findings=tuple(audit.findings[index] for index in public_places),
         series=tuple(series for series in audit.series if series.privacy == "public"),
         verdicts=tuple(_verdict(verdict, moved) for verdict in audit.verdicts),
         evidence=tuple(evidence for evidence in audit.evidence if evidence.quantity not in secret),
-        trials=tuple(_trial(trial) for trial in audit.trials),
+        trials=tuple(trials),
         left_out=FrozenMap(dict(sorted((Counter(audit.left_out) + hidden).items()))),
     )
-
-
-def _public(audit: AuditResult) -> bool:
-    data = audit.document.get("data", {})
-    return isinstance(data, Mapping) and bool(data.get("public", False))
-
-
-def _trial(trial: TrialRecord) -> TrialRecord:
-    evidence = {key: value for key, value in trial.evidence.items() if key != INTERNAL}
-    return dataclasses.replace(trial, evidence=FrozenMap(evidence))
 
 
 def _verdict(verdict: Verdict, moved: Mapping[int, int]) -> Verdict:
@@ -97,7 +93,7 @@ def _verdict(verdict: Verdict, moved: Mapping[int, int]) -> Verdict:
 
 
 def coarsened(audit: AuditResult, family: int) -> AuditResult:
-    checks = tuple(_check(check) for check in audit.checks)
+    checks = tuple(map(_coarse, audit.checks))
     if checks == audit.checks:
         return audit
     family *= inspections(len(audit.trials), audit.needed_trials)
@@ -113,22 +109,15 @@ def coarsened(audit: AuditResult, family: int) -> AuditResult:
     )
 
 
-def _check(check: Check) -> Check:
+def _coarse(check: Check) -> Check:
     if check.privacy == "public":
         return check
-    detectable = None if check.detectable is None else _coarse(check.detectable)
-    return dataclasses.replace(check, measured=None, p_value=_power_of_ten(check.p_value), detectable=detectable)
-
-
-def _power_of_ten(p_value: float) -> float:
-    """The p-value rounded up to a power of ten; 1 above the level, 0 for 0."""
-    if p_value > LEVEL:
-        return 1.0
-    return 10.0 ** math.ceil(math.log10(p_value) - 1e-9) if p_value > 0.0 else 0.0
-
-
-def _coarse(value: float) -> float:
-    return float(decimals.upper(value, digits=1)) if 0.0 < value < math.inf else value
+    p_value, detectable = 1.0, check.detectable
+    if check.p_value <= LEVEL:  # rounded up to a power of ten
+        p_value = 10.0 ** math.ceil(math.log10(check.p_value) - 1e-9) if check.p_value > 0.0 else 0.0
+    if detectable is not None and 0.0 < detectable < math.inf:
+        detectable = float(decimals.upper(detectable, digits=1))
+    return dataclasses.replace(check, measured=None, p_value=p_value, detectable=detectable)
 
 
 def _known(assumptions: Sequence[Assumption], coarse: Mapping[str, Check]) -> tuple[Assumption, ...]:

@@ -59,10 +59,6 @@ def safe_path() -> Iterator[None]:
         restore(before)
 
 
-def safe_path_value() -> str | None:
-    return os.environ.get(_VARIABLE)
-
-
 def restore(value: str | None) -> None:
     """Restore the variable, so that scripts started by a backend see the user's environment."""
     if value is None:
@@ -93,7 +89,7 @@ class _Worker:
 class Processes:
     """A pool of local processes on ``devices``: several GPUs, or one device.
 
-    ``budget`` is the memory of all tasks in bytes, ``idle`` that of a process without a task.
+    ``budget`` is the memory in bytes for all tasks, ``idle`` the memory of a process without a task.
     """
 
     def __init__(self, devices: Sequence[str], most: int, threads: int, budget: int, idle: int = 0) -> None:
@@ -118,7 +114,8 @@ class Processes:
 
     def start(self, task: Task) -> None:
         """Start the task in an idle worker, preferably one that already uses its GPU, or in a new worker."""
-        device = self._least_busy() if task.needs.device != "cpu" else "cpu"
+        busy = [worker.device for worker in self._workers if worker.task is not None]
+        device = min(self._devices, key=busy.count) if task.needs.device != "cpu" else "cpu"
         idle = [worker for worker in self._workers if worker.task is None]
         if device == "cpu":
             worker = next(iter(idle), None)
@@ -126,7 +123,15 @@ class Processes:
             worker = next((w for w in idle if w.device == device), None) or next(
                 (w for w in idle if not w.device), None
             )
-        worker = worker or self._hire()
+        if worker is None:
+            ours, theirs = self._context.Pipe()
+            arguments = (theirs, os.environ.get(_VARIABLE))
+            process = self._context.Process(target=_serve, args=arguments, name="dpspec-worker")
+            with safe_path():
+                process.start()
+            theirs.close()  # the worker's death then closes the pipe
+            worker = _Worker(process=process, pipe=ours)
+            self._workers.append(worker)
         worker.task = task
         if device != "cpu":
             worker.device = device
@@ -165,32 +170,16 @@ class Processes:
             self._workers.remove(worker)
             worker.process.join(_GRACE)
             worker.pipe.close()
-            return WorkerLost(task=task.number, reason=_death(worker.process.exitcode))
+            code = worker.process.exitcode
+            reason = f"its process ended with exit code {code}"
+            if code is not None and code < 0:
+                name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
+                hint = "; the system may have run out of memory" if name == "SIGKILL" else ""
+                reason = f"its process was killed by {name}{hint}"
+            return WorkerLost(task=task.number, reason=reason)
         if isinstance(message, TaskFinished | TaskFailed):
             worker.task = None
         return message
-
-    def _least_busy(self) -> str:
-        busy = [worker.device for worker in self._workers if worker.task is not None]
-        return min(self._devices, key=busy.count)
-
-    def _hire(self) -> _Worker:
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs, safe_path_value()), name="dpspec-worker")
-        with safe_path():
-            process.start()
-        theirs.close()  # the worker's death then closes the pipe
-        worker = _Worker(process=process, pipe=ours)
-        self._workers.append(worker)
-        return worker
-
-
-def _death(code: int | None) -> str:
-    if code is not None and code < 0:
-        name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
-        hint = "; the system may have run out of memory" if name == "SIGKILL" else ""
-        return f"its process was killed by {name}{hint}"
-    return f"its process ended with exit code {code}"
 
 
 def _serve(pipe: Connection, path: str | None) -> None:

@@ -186,30 +186,20 @@ class Cluster:
         if ready:
             ready, _ = self._ray.wait(expected, num_returns=len(expected), timeout=0)
         for item in ready:
-            if item in self._arriving:
-                yield from self._arrived(item)
+            generator = self._arriving.pop(item, item)
+            try:
+                if generator is item:  # the task announced a result, which may never arrive
+                    self._arriving[next(generator)] = generator
+                    continue
+                message = self._ray.get(item)
+            except StopIteration:  # it ended without a final message
+                yield WorkerLost(task=self._running.pop(generator), reason="its worker stopped responding")
+            except self._ray.exceptions.RayError as error:
+                yield self._gone(generator, error)
             else:
-                yield from self._announced(item)
-
-    def _announced(self, generator: Any) -> Iterator[Message]:
-        """Request the result that a task announced; it may never arrive."""
-        try:
-            self._arriving[next(generator)] = generator
-        except StopIteration:  # it ended without a final message
-            yield WorkerLost(task=self._running.pop(generator), reason="its worker stopped responding")
-        except self._ray.exceptions.RayError as error:
-            yield self._gone(generator, error)
-
-    def _arrived(self, reference: Any) -> Iterator[Message]:
-        generator = self._arriving.pop(reference)
-        try:
-            message = self._ray.get(reference)
-        except self._ray.exceptions.RayError as error:
-            yield self._gone(generator, error)
-        else:
-            if isinstance(message, TaskFinished | TaskFailed):
-                del self._running[generator]
-            yield message
+                if isinstance(message, TaskFinished | TaskFailed):
+                    del self._running[generator]
+                yield message
 
     def _gone(self, generator: Any, error: Exception) -> Message:
         number = self._running.pop(generator)

@@ -1,13 +1,12 @@
 """Building blocks of mechanism plugins.
 
-    >>> from dpspec import kit
-    >>> kit.number("Scale of the noise.", above=0)["exclusiveMinimum"]
-    0
+>>> from dpspec import kit
+>>> kit.number("Scale of the noise.", above=0)["exclusiveMinimum"]
+0
 
 :class:`SimpleMechanism` audits with an upper bound on epsilon, :class:`AttackedMechanism` also with an attack on real
-releases. ``dpspec new plugin`` generates either. The functions support mechanisms with a custom ``Audit``, for example
-because they train models by DP-SGD. :mod:`dpspec.kit.scores_elsewhere` supports scores computed by other programs.
-Importing this package imports neither numpy nor torch.
+releases. The functions support mechanisms with a custom ``Audit``, and :mod:`dpspec.kit.scores_elsewhere` scores
+computed by other programs. Importing this package imports neither numpy nor torch.
 """
 
 from dpspec.contract.fragments import requires_capabilities, requires_data, requires_model

@@ -1,7 +1,6 @@
 """Estimate epsilon from the measured noise, sensitivity and sampling rate of a run.
 
-The estimate decides no claim: a run whose steps are not Poisson samples with Gaussian noise, or whose records have
-different contributions, can exceed the interval.
+The estimate decides no claim: other sampling, other noise, or records with different contributions can exceed it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dpspec.kit.specs import claimed_deltas
 
 if TYPE_CHECKING:
     from dpspec.accounting import Interval
-    from dpspec.stats.conformance.as_run import Ran
+    from dpspec.stats.as_run import Ran
 
 _HOW = {
     "measured": "noise and sensitivity measured on released models; rate and minimum noise as logged",
@@ -45,17 +44,36 @@ def epsilon_as_run(
         epsilons: Computes epsilon of steps with given phases and group size, at each delta.
 
     Returns:
-        Findings with the upper end as ``value`` (``inf`` if unbounded) and the lower end as ``lower``. If a measurement
-        is missing, one finding without conditions, with ``lower`` None and the assumption ``not-measured``.
+        Findings with the upper end as ``value`` (``inf`` if unbounded) and the lower end as ``lower``; without a
+            measurement, one finding with the assumption ``not-measured``.
     """
-    from dpspec.stats.conformance import as_run
+    from dpspec.stats import as_run
 
     assert spec.audit is not None
     confidence = spec.audit.confidence
+
+    def finding(
+        found: Ran, value: float, lower: float | None, at: dict[str, dps.Json], assumption: dps.Assumption
+    ) -> dps.Finding:
+        return dps.Finding(
+            quantity=AS_RUN,
+            value=value,
+            lower=lower,
+            bound="estimate",
+            rigor="approximate",
+            at=dps.FrozenMap(at),
+            scope=executed_scope(spec, adversary="gradient"),
+            method=_HOW[found.reading],
+            source="conformance's intervals, composed",
+            assumptions=(assumption,),
+            confidence=confidence,
+            privacy=spec.data_privacy,
+        )
+
     for found in as_run.ran(spec.phases, [trial.evidence for trial in trials], confidence):
         if found.missing:
             missing = dps.Assumption(name="not-measured", status="unchecked", text="; ".join(found.missing))
-            yield _finding(spec, found, math.inf, None, {}, missing)
+            yield finding(found, math.inf, None, {}, missing)
             continue
         least, most = found.least(spec.phases), found.most(spec.phases)
         for size in spec.threat_model.group_size:
@@ -66,24 +84,4 @@ def epsilon_as_run(
                 upper = math.inf if high is None else high[place].upper
                 lower = 0.0 if low is None else low[place].lower
                 at: dict[str, dps.Json] = {"delta": delta, "group_size": size}
-                yield _finding(spec, found, upper, lower, at, _SAMPLED_GAUSSIAN)
-
-
-def _finding(
-    spec: dps.Spec, found: Ran, value: float, lower: float | None, at: dict[str, dps.Json], rests_on: dps.Assumption
-) -> dps.Finding:
-    assert spec.audit is not None
-    return dps.Finding(
-        quantity=AS_RUN,
-        value=value,
-        lower=lower,
-        bound="estimate",
-        rigor="approximate",
-        at=dps.FrozenMap(at),
-        scope=executed_scope(spec, adversary="gradient"),
-        method=_HOW[found.reading],
-        source="conformance's intervals, composed",
-        assumptions=(rests_on,),
-        confidence=spec.audit.confidence,
-        privacy=spec.data_privacy,
-    )
+                yield finding(found, upper, lower, at, _SAMPLED_GAUSSIAN)

@@ -1,7 +1,4 @@
-"""Common findings and series, and assumptions of DP-SGD bounds and of attacks with inclusion bits.
-
-:func:`dpspec.accounting.certified_upper` makes upper bounds from intervals.
-"""
+"""Common findings and series, and assumptions of DP-SGD bounds and of attacks with inclusion bits."""
 
 from __future__ import annotations
 
@@ -32,8 +29,8 @@ def series(
 ) -> dps.Series:
     """Create a series of named ``columns`` of equal length. Non-finite floats become empty (None).
 
-    ``dpspec.contract.Series.plot`` describes the drawing options; without ``y`` the series is only a table. ``units``
-    maps columns to units. ``upper`` and ``lower`` are the columns with bounds, which reports round up and down.
+    ``dpspec.contract.Series.plot`` describes the drawing options; without ``y`` the series is only a table. ``upper``
+    and ``lower`` are the columns with bounds, which reports round up and down.
     """
     plot: dict[str, dps.Json] = {"kind": kind, "x": x, "y": list(y), "by": by, "band": list(band), "log": list(log)}
     plot["identity"] = identity
@@ -78,13 +75,13 @@ _DP_SGD: Mapping[str, str] = {
 
 
 def dp_sgd_assumptions(**texts: str) -> tuple[dps.Assumption, ...]:
-    """Assumptions of a bound on DP-SGD, each ``declared``, with optional custom texts.
-
-    Names: noise_scale, independent_noise, clipping, sampling, steps, data_independent_hyperparameters. Others raise
-    ``ValueError``.
+    """Assumptions of a bound on DP-SGD, each ``declared``, with optional custom texts by name, such as ``noise_scale``.
 
     >>> [a.text for a in dp_sgd_assumptions(noise_scale="Laplace noise") if a.name == "noise-scale"]
     ['Laplace noise']
+
+    Raises:
+        ValueError: An unknown name.
     """
     own = {name.replace("_", "-"): text for name, text in texts.items()}
     unknown = sorted(own.keys() - _DP_SGD.keys())
@@ -117,16 +114,10 @@ def executed_scope(
     record: str | int = "all",
     neighbours: str = "all",
 ) -> dps.Scope:
-    """Scope of an attack on, or a measurement of, the executed pipeline of ``spec``.
+    """Scope of an attack on, or a measurement of, the executed pipeline of ``spec``; arguments as in ``Scope``.
 
-    Args:
-        spec: The spec.
-        adversary: See ``Scope``.
-        data: ``this`` dataset, or ``planted`` if the canaries are among other canaries.
-        records: Number of records of the smaller neighbor, the minimum of the scope.
-        access: Access of the adversary. Default: the threat model's.
-        record: See ``Scope``.
-        neighbours: See ``Scope``.
+    ``data`` is ``this`` dataset, or ``planted`` if the canaries are among other canaries. ``records`` is the number of
+    records of the smaller neighbor. ``access`` defaults to the threat model's.
     """
     threat = spec.threat_model
     return dps.Scope(
@@ -178,18 +169,9 @@ def lower_from(
     scope: dps.Scope | None = None,
     privacy: dps.findings.Privacy = "public",
 ) -> dps.Finding:
-    """Statistical lower bound from ``evidence``, valid with probability ``confidence``.
+    """Statistical lower bound from ``evidence``, valid with probability ``confidence`` in (0, 1).
 
-    Quantity, conditions, scope, source, method and assumptions default to the evidence's own.
-
-    Args:
-        evidence: The evidence.
-        confidence: In (0, 1).
-        delta: Delta of a bound on epsilon. Default: the evidence's ``at.delta``.
-        method: Method of the finding.
-        assumptions: Assumptions of the finding.
-        scope: Scope of the finding.
-        privacy: Privacy label of the finding.
+    The other arguments default to the evidence's own values; ``delta`` to its ``at.delta``.
 
     Raises:
         ValueError: A bound on epsilon has no delta, or evidence of this kind yields no bound.

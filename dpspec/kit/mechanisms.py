@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import dpspec.contract as dps
-from dpspec.contract.audit import NO_TRIALS
 from dpspec.kit.findings import coins, lower_from
 from dpspec.kit.specs import block, integer
 from dpspec.kit.trials import chunks
@@ -19,22 +18,18 @@ if TYPE_CHECKING:
 
     from dpspec.accounting import Interval
 
-_NO_AUDIT = "an upper bound is all that mechanism {!r} has: it attacks nothing"
-
 
 class SimpleMechanism(dps.Audit):
     """Base class of a mechanism. Yield ``YourMechanism.offer()`` from the hook ``dpspec_mechanisms``.
 
     Attributes:
-        kind: Name in specs.
         schema: Schema fragment per key (``kit.number``, ...); keys without default are required.
         assumptions: Assumptions of every bound besides the formula.
         example: A whole spec as YAML, which the conformance suite runs.
         source: Publication that proves the bound.
         method: Computation method. Default: the kind.
         rigor: ``certified`` if :meth:`epsilon` returns an interval with an outward-rounded upper end, ``theorem`` if it
-            evaluates a proved formula in float64. Core adds ``library-accuracy`` to certified bounds.
-        scope: Default: add-remove neighbors, any data, every release observed.
+            evaluates a proved formula in float64.
         iterative: Whether specs give ``steps`` or ``phases``.
 
     Example::
@@ -73,13 +68,16 @@ class SimpleMechanism(dps.Audit):
     @classmethod
     def offer(cls) -> dps.Mechanism:
         """Descriptor for the hook."""
+        required = [key for key, fragment in cls.schema.items() if "default" not in fragment]
+        only = cls.scope.adjacency
+        adjacency = {"enum": [only], "default": only, "description": "The neighboring relation."}
         return dps.Mechanism(
             kind=cls.kind,
-            summary=cls.summary or _first_line(cls.__doc__) or cls.kind,
+            summary=cls.summary or (cls.__doc__ or "").strip().split("\n", 1)[0].rstrip(".") or cls.kind,
             schemas=dps.Schemas(
-                mechanism=_block(cls.schema),
-                threat_model=_block({"adjacency": _only(cls.scope.adjacency)}, optional=True),
-                audit=_block(cls.audit_schema, optional=True),
+                mechanism=block(None, required or None, **cls.schema),
+                threat_model=block(None, adjacency=adjacency),
+                audit=block(None, **cls.audit_schema),
             ),
             claims=frozenset({"approx-dp", "pure-dp"}),
             audit=f"{cls.__module__}:{cls.__qualname__}",
@@ -92,7 +90,7 @@ class SimpleMechanism(dps.Audit):
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
         """Reject an ``audit`` block. Extend this for errors that the schema cannot express."""
         if spec.audit is not None:
-            message = _NO_AUDIT.format(self.kind)
+            message = f"an upper bound is all that mechanism {self.kind!r} has: it attacks nothing"
             yield dps.Diagnostic(code="unsupported", message=message, path=("audit",), help="leave audit out")
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterable[dps.Finding]:
@@ -100,34 +98,26 @@ class SimpleMechanism(dps.Audit):
         for size, delta in conditions(spec):
             found = self.epsilon(spec, delta, size)
             lower, upper = (None, float(found)) if isinstance(found, int | float) else (found.lower, found.upper)
-            if not math.isnan(upper):
-                yield self._upper(upper, lower, delta, size)
+            if math.isnan(upper):
+                continue
+            assumptions = self.assumptions
+            if self.rigor == "certified":
+                from dpspec.accounting import library_accuracy
 
-    def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-        """No trials."""
-        return NO_TRIALS
-
-    def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterable[dps.Trial]:
-        """No trials."""
-        return ()
-
-    def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterable[dps.Outcome]:
-        """No conclusions."""
-        return ()
-
-    def _upper(self, value: float, lower: float | None, delta: float, group_size: int) -> dps.Finding:
-        return dps.Finding(
-            quantity="epsilon",
-            value=value,
-            lower=lower,
-            bound="upper",
-            rigor=self.rigor,
-            method=self.method or self.kind,
-            source=self.source,
-            at=dps.FrozenMap({"delta": delta, "group_size": group_size}),
-            scope=self.scope,
-            assumptions=_with_accuracy(self.assumptions) if self.rigor == "certified" else self.assumptions,
-        )
+                accuracy = library_accuracy()
+                assumptions = (*(a for a in assumptions if a.name != accuracy.name), accuracy)
+            yield dps.Finding(
+                quantity="epsilon",
+                value=upper,
+                lower=lower,
+                bound="upper",
+                rigor=self.rigor,
+                method=self.method or self.kind,
+                source=self.source,
+                at=dps.FrozenMap({"delta": delta, "group_size": size}),
+                scope=self.scope,
+                assumptions=assumptions,
+            )
 
 
 def conditions(spec: dps.Spec) -> list[tuple[int, float]]:
@@ -137,34 +127,14 @@ def conditions(spec: dps.Spec) -> list[tuple[int, float]]:
     return sorted(sizes | claimed)
 
 
-def _with_accuracy(assumptions: tuple[dps.Assumption, ...]) -> tuple[dps.Assumption, ...]:
-    """Add the assumption on the accuracy of library functions, if missing."""
-    from dpspec.accounting import library_accuracy
-
-    accuracy = library_accuracy()
-    return (*(a for a in assumptions if a.name != accuracy.name), accuracy)
-
-
-def _only(value: str) -> dict[str, Any]:
-    return {"enum": [value], "default": value, "description": "The neighboring relation."}
-
-
-def _block(properties: Mapping[str, Any], *, optional: bool = False) -> dict[str, Any]:
-    required = [] if optional else [key for key, fragment in properties.items() if "default" not in fragment]
-    return block(None, required or None, **properties)
-
-
-def _first_line(text: str | None) -> str:
-    return (text or "").strip().split("\n", 1)[0].rstrip(".")
-
-
 #: Resolution of score levels: absolute near 0, relative for large scores.
 _STEPS = 256
 
 #: Maximum level, a score of about 1e300.
 _TOP = 180_000
 
-_COINS = coins("each group is planted by an independent fair coin")
+#: Per distribution of the noise: degrees of freedom per number, and the name of the sum.
+_LAWS: Mapping[str, tuple[int, str]] = {"gaussian": (1, "squared"), "laplace": (2, "absolute")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +161,6 @@ class AttackedMechanism(SimpleMechanism):
             (scale 1). Every run is checked against it.
         seconds: Seconds per release, for plans.
         adversary: Adversary of the attack (``dps.Scope``), who knows the data except the group.
-        access: Access of the adversary (``dps.Scope``).
     """
 
     noise: ClassVar[str]
@@ -208,14 +177,10 @@ class AttackedMechanism(SimpleMechanism):
     def release(
         self, inputs: dps.FrozenMap, context: dps.Context, index: int, group_size: int, coins: np.ndarray[Any, Any]
     ) -> Releases:
-        """Make and score one independent release per inclusion bit.
+        """Make and score one independent release per inclusion bit (n,) of ``coins``; 1 inserts the group.
 
-        Args:
-            inputs: ``mechanism``, ``threat_model``, ``audit``, ... of the spec.
-            context: Provides seeds; all randomness must derive from ``context.seed(index, ...)``.
-            index: The trial.
-            group_size: Size of the group.
-            coins: Inclusion bits (n,): the group is inserted at 1.
+        ``inputs`` holds ``mechanism``, ``threat_model`` and ``audit`` of the spec. All randomness must derive from
+        ``context.seed(index, ...)``.
         """
 
     def noise_numbers(self, spec: dps.Spec, facts: dps.Facts) -> int:
@@ -225,7 +190,7 @@ class AttackedMechanism(SimpleMechanism):
     def further_checks(self, spec: dps.Spec, told: Mapping[str, float] | None) -> Iterable[dps.Check]:
         """Additional tests of the executed run from the sums of ``Releases.told`` by name. Default: none.
 
-        told: None for a plan, which must yield the same checks with p-value 1 and no measurement.
+        A plan passes None, which must yield the same checks with p-value 1 and no measurement.
         """
         return ()
 
@@ -283,7 +248,11 @@ class AttackedMechanism(SimpleMechanism):
             yield dps.Trial(index=index, evidence=dps.FrozenMap({"groups": groups}))
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterable[dps.Outcome]:
-        """Evidence and a lower bound per group size, and the check of the noise."""
+        """Evidence and a lower bound per group size, and the check of the noise.
+
+        Raises:
+            ValueError: A sum of ``Releases.told`` is not a finite number.
+        """
         assert spec.audit is not None  # trials imply an audit
         groups = [group for trial in trials for group in trial.evidence["groups"]]
         for size in spec.threat_model.group_size:
@@ -292,7 +261,12 @@ class AttackedMechanism(SimpleMechanism):
             for delta in _deltas(spec, size):
                 yield lower_from(evidence, spec.audit.confidence, delta=delta)
         yield _noise_check(self.noise, [group["noise"] for group in groups])
-        yield from self.further_checks(spec, _told(groups))
+        sums: dict[str, list[float]] = {}
+        for name, value in (item for group in groups for item in group.get("told", {}).items()):
+            if type(value) not in (int, float) or not math.isfinite(value):
+                raise ValueError(f"told.{name} must be a finite number, got {str(value)[:40]!r}")
+            sums.setdefault(name, []).append(float(value))
+        yield from self.further_checks(spec, {name: math.fsum(values) for name, values in sums.items()})
 
 
 def _deltas(spec: dps.Spec, group_size: int) -> list[float]:
@@ -316,7 +290,7 @@ def _evidence(mechanism: AttackedMechanism, spec: dps.Spec, group_size: int, out
             data="this",
             pipeline="executed",
         ),
-        assumptions=(_COINS,),
+        assumptions=(coins("each group is planted by an independent fair coin"),),
     )
 
 
@@ -345,16 +319,6 @@ def _outcomes(groups: Sequence[Mapping[str, Any]]) -> str:
     return "".join("1" * present + "0" * absent for _, (absent, present) in sorted(counts.items()))
 
 
-def _told(groups: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Sums over all groups of each reported number. Raises ``ValueError`` if one is not finite."""
-    sums: dict[str, list[float]] = {}
-    for name, value in (item for group in groups for item in group.get("told", {}).items()):
-        if type(value) not in (int, float) or not math.isfinite(value):
-            raise ValueError(f"told.{name} must be a finite number, got {str(value)[:40]!r}")
-        sums.setdefault(name, []).append(float(value))
-    return {name: math.fsum(values) for name, values in sums.items()}
-
-
 def _noise_check(law: str, found: Sequence[Mapping[str, Any]] | None, planned: int = 0) -> dps.Check:
     """Two-sided test of the noise scale; ``found`` is None for a plan, in which ``planned`` numbers are tested.
 
@@ -368,9 +332,5 @@ def _noise_check(law: str, found: Sequence[Mapping[str, Any]] | None, planned: i
     total = float(per_number * count)
     if found is not None:
         total = math.fsum(float(one[name]) for one in found) * per_number
-    measured = noise_tests.two_sided(total, 1.0, per_number * count)
+    measured = noise_tests.two_sided(total, per_number * count)
     return measurement.check("noise-scale", measured, "reported", f"{law} noise, relative to the declared scale")
-
-
-#: Degrees of freedom per number, and the name of the sum.
-_LAWS: Mapping[str, tuple[int, str]] = {"gaussian": (1, "squared"), "laplace": (2, "absolute")}

@@ -1,6 +1,6 @@
-"""Typed, validated reading of a trial's evidence.
+"""Validated reading of a trial's evidence.
 
-Stored trials are untrusted. Values that no run writes raise an error here, and the trial is repeated.
+Stored trials are untrusted. Values that no run writes raise ``ValueError`` here, and the trial is repeated.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ R = TypeVar("R", bound=Record)
 
 
 def recorded(trial: dps.Trial, key: str) -> Any:
-    """Value of ``key`` in a trial's evidence. Raises ``ValueError`` if it is missing."""
+    """Value of ``key`` in a trial's evidence, which must be present."""
     if key not in trial.evidence:
         raise ValueError(f"{key} is missing")
     return trial.evidence[key]
 
 
 def recorded_number(trial: dps.Trial, key: str, *, least: int = 1, most: int = 2**63 - 1) -> int:
-    """Integer from ``least`` to ``most`` in a trial's evidence. Raises ``ValueError`` for anything else."""
+    """Integer from ``least`` to ``most`` in a trial's evidence."""
     return whole_number(recorded(trial, key), key, least=least, most=most)
 
 
 def recorded_part(trial: dps.Trial, kind: type[R], *path: str) -> R | None:
-    """Typed record at ``path`` of a trial's evidence; None if absent. Raises ``ValueError`` for an invalid one."""
+    """Typed record at ``path`` of a trial's evidence; None if absent."""
     value: Any = trial.evidence
     for place, key in enumerate(path):
         if not isinstance(value, Mapping):
@@ -41,17 +41,14 @@ def recorded_part(trial: dps.Trial, kind: type[R], *path: str) -> R | None:
 
 
 def fair_coins(value: object, count: int) -> str:
-    """Validate a string of ``count`` characters 0 or 1. Raises ``ValueError`` for anything else."""
+    """Validate a string of ``count`` characters 0 or 1."""
     if not isinstance(value, str) or len(value) != count or not set(value) <= {"0", "1"}:
         raise ValueError(f"coins must be {count} characters 0 or 1, got {str(value)[:40]!r}")
     return value
 
 
 def coins_by_size(trial: dps.Trial, counts: Mapping[int, int]) -> dict[int, str]:
-    """Inclusion bits per group size by ascending score, from evidence ``[[size, coins], ...]``.
-
-    Raises ``ValueError`` unless sizes and numbers equal ``counts``.
-    """
+    """Inclusion bits per group size by ascending score, from evidence ``[[size, coins], ...]`` with ``counts``."""
     rows = _rows(recorded(trial, "outcomes"), 2, "a size and its coins")
     if [size for size, _ in rows] != list(counts):
         raise ValueError(f"outcomes must have the group sizes {', '.join(map(str, counts))}, in order")
@@ -59,7 +56,7 @@ def coins_by_size(trial: dps.Trial, counts: Mapping[int, int]) -> dict[int, str]
 
 
 def scored_coins(value: object, count: int, edges: int) -> list[tuple[int, int]]:
-    """Validate ``count`` pairs of an inclusion bit and the number of ``edges`` reached. Raises ``ValueError``."""
+    """Validate ``count`` pairs of an inclusion bit and the number of ``edges`` reached."""
     pairs = _rows(value, 2, "a coin and the number of edges that its score reaches")
     if len(pairs) != count:
         raise ValueError(f"scores must be {count}, got {len(pairs)}")
@@ -67,7 +64,7 @@ def scored_coins(value: object, count: int, edges: int) -> list[tuple[int, int]]
 
 
 def whole_number(value: object, name: str, *, least: int = 0, most: int = 2**63 - 1) -> int:
-    """Validate an integer from ``least`` to ``most``. Raises ``ValueError`` for anything else."""
+    """Validate an integer from ``least`` to ``most``."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{name} must be an integer from {least} to {most}, got {str(value)[:40]!r}")
     return value

@@ -1,7 +1,4 @@
-"""Schema fragments, options and claimed values of a mechanism's spec, and located errors.
-
-An error states subject, rule and fix at its place in the spec.
-"""
+"""Schema fragments, options and claimed values of a mechanism's spec, and located errors."""
 
 from __future__ import annotations
 
@@ -76,12 +73,8 @@ class Options:
     """Base class of a mechanism's options: frozen dataclasses that read a block of the spec.
 
     Every field is read from the key of its name and converted to the field's type: a number, a string, a boolean, a
-    mapping, other options, or a tuple of these. An optional key without a value takes the field's default. Override
-    :meth:`read` for other shapes.
-
-    The same class reads specs and inputs of trials: ``MyOptions.of(spec.mechanism.options)`` and
-    ``MyOptions.of(inputs["mechanism"])``, or ``of(spec)`` and ``of(inputs)`` for the whole document. Results are cached
-    with the block (``FrozenMap.typed``) and not pickled.
+    mapping, other options, or a tuple of these. Override :meth:`read` for other shapes. The same class reads specs and
+    inputs of trials: ``MyOptions.of(spec.mechanism.options)`` and ``MyOptions.of(inputs["mechanism"])``.
     """
 
     @classmethod
@@ -100,7 +93,7 @@ class Options:
 
     @classmethod
     def of(cls, block: Mapping[str, dps.Json] | dps.Spec) -> Self:
-        """Cached :meth:`read` of ``block`` or of a spec's whole document."""
+        """Cached :meth:`read` of ``block`` or of a spec's whole document (``FrozenMap.typed``)."""
         block = block.document if isinstance(block, dps.Spec) else block
         return (block if isinstance(block, dps.FrozenMap) else dps.FrozenMap(block)).typed(cls.read)
 
@@ -141,10 +134,7 @@ def claimed_deltas(
 
 
 def claimed_fprs(claims: Iterable[dps.Claim]) -> list[float]:
-    """Distinct false-positive rates in (0, 1] of claims, at ``fpr`` or in ``points``, ascending.
-
-    Any claim kind with these keys counts.
-    """
+    """Distinct false-positive rates in (0, 1] of claims, at ``fpr`` or in ``points``, ascending."""
     every = [claim.options for claim in claims if claim.kind != "metric"]
     points = [point for options in every for point in (options, *options.get("points", ()))]
     return sorted({float(point["fpr"]) for point in points if "fpr" in point} - {0.0})
@@ -171,8 +161,7 @@ def other_scheme(
 ) -> Iterator[dps.Diagnostic]:
     """Error ``unsupported`` if phase ``number`` uses a sampling scheme outside ``covered``.
 
-    New schemes are thus rejected by default. ``message`` contains ``{scheme}``, or ``{batches}`` for 'shuffled
-    batches'.
+    ``message`` contains ``{scheme}``, or ``{batches}`` for 'shuffled batches'.
     """
     sampling = spec.phases[number].sampling
     scheme = sampling.scheme
@@ -183,5 +172,5 @@ def other_scheme(
 
 
 def did_you_mean(word: str, valid: Sequence[str]) -> str:
-    """End of a message: ``; did you mean 'poisson'? (valid: poisson, fixed)``, or only the valid values."""
+    """End of a message: ``; did you mean 'poisson'? (valid: poisson, fixed)``."""
     return f"{text.did_you_mean(text.closest(word, valid))} (valid: {', '.join(valid)})"

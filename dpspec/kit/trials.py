@@ -1,7 +1,4 @@
-"""Inputs, training runs, chunks and costs of trials.
-
-Costs are rough estimates for ``Plan`` and affect no result.
-"""
+"""Inputs, training runs, chunks and costs of trials. Costs are rough estimates for ``Plan``."""
 
 from __future__ import annotations
 
@@ -27,8 +24,8 @@ STEP_SECONDS = 4e-3
 def training_seconds(parameters: int, gradients: float, steps: float) -> float:
     """Seconds on one core: 6 * parameters * gradients / FLOPS + steps * STEP_SECONDS.
 
-    A gradient takes 6 operations per parameter: 2 for the forward and 4 for the backward pass. ``gradients`` is the
-    number of per-record gradients over all steps.
+    A gradient takes 2 operations per parameter for the forward and 4 for the backward pass. ``gradients`` is the number
+    of per-record gradients over all steps.
     """
     return 6.0 * parameters * gradients / FLOPS + steps * STEP_SECONDS
 
@@ -66,8 +63,7 @@ _FEWEST = 32
 def shard_notes(runs: int, chunks: int, seconds: float) -> tuple[str, ...]:
     """A sentence for ``Plan.notes`` on runs that one task trains although workers could share them.
 
-    ``audit.shard_runs`` increases the number of ``chunks`` of the ``runs``, which take ``seconds`` in total
-    (:data:`dpspec.contract.fragments.SHARD_RUNS`).
+    ``audit.shard_runs`` increases the number of ``chunks`` of the ``runs``, which take ``seconds`` in total.
     """
     tasks = min(runs // _FEWEST, int(seconds / _TASK))
     if chunks > 1 or seconds < _LONG or tasks < 2:

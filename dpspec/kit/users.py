@@ -150,19 +150,35 @@ def in_units(spec: dps.Spec, outcome: _T) -> _T:
     """Convert sizes, scope and assumptions of an outcome for groups of records to users; unchanged for records."""
     if spec.threat_model.unit != "user":
         return outcome
-    told: Any = outcome
-    if isinstance(told, dps.Series):
-        told = _series(spec, told)
-    if isinstance(told, dps.Finding | dps.Evidence | dps.Power) and "group_size" in told.at:
-        units = _units(told.at["group_size"], members(spec))
-        told = replace(told, at=dps.FrozenMap({**told.at, "group_size": units}))
-        if isinstance(told, dps.Power) or (isinstance(told, dps.Finding) and told.rigor == "statistical"):
-            told = replace(told, method=f"{told.method}; a group is {_whose(units, spec)}")
-    if isinstance(told, dps.Finding | dps.Evidence):
-        told = replace(told, scope=replace(told.scope, unit=spec.unit))
-    if isinstance(told, dps.Finding) and told.scope.pipeline == "declared" and told.bound == "upper":
-        told = replace(told, assumptions=(*told.assumptions, bounded(spec)))
-    return told  # type: ignore[no-any-return]
+    most = members(spec)
+
+    def units(size: int) -> int:
+        if size % most:
+            raise ValueError(f"a group of {size} records does not consist of users with {most} each")
+        return size // most
+
+    found: Any = outcome
+    if isinstance(found, dps.Series) and "group_size" in found.columns:
+        sizes = tuple(units(size) for size in found.columns["group_size"])
+        found = replace(
+            found,
+            title=f"{found.title}: {spec.unit}",
+            columns=dps.FrozenMap({**found.columns, "group_size": sizes}),
+            units=dps.FrozenMap({**found.units, "group_size": "users"}),
+        )
+    if isinstance(found, dps.Finding | dps.Evidence | dps.Power) and "group_size" in found.at:
+        users = units(found.at["group_size"])
+        found = replace(found, at=dps.FrozenMap({**found.at, "group_size": users}))
+        if isinstance(found, dps.Power) or (isinstance(found, dps.Finding) and found.rigor == "statistical"):
+            group, records = "one user" if users == 1 else f"{users} users", spec.records_per_unit
+            if not draws_users(spec.phases):
+                group = f"{group} with {records} record{'s' * (records != 1)}{' each' * (users != 1)}"
+            found = replace(found, method=f"{found.method}; a group is {group}")
+    if isinstance(found, dps.Finding | dps.Evidence):
+        found = replace(found, scope=replace(found.scope, unit=spec.unit))
+    if isinstance(found, dps.Finding) and found.scope.pipeline == "declared" and found.bound == "upper":
+        found = replace(found, assumptions=(*found.assumptions, bounded(spec)))
+    return found  # type: ignore[no-any-return]
 
 
 def bounded(spec: dps.Spec) -> dps.Assumption:
@@ -202,32 +218,3 @@ def _refused(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             ("audit", "scores"),
             "remove unit, and write the number of records of a user as group_size",
         )
-
-
-def _units(size: int, most: int) -> int:
-    """Number of users for a group of records."""
-    if size % most:
-        raise ValueError(f"a group of {size} records does not consist of users with {most} each")
-    return size // most
-
-
-def _whose(units: int, spec: dps.Spec) -> str:
-    """``one user with 4 records``, or ``one user`` if users are drawn."""
-    who, most = "one user" if units == 1 else f"{units} users", spec.records_per_unit
-    if draws_users(spec.phases):
-        return who
-    return f"{who} with {most} record{'s' * (most != 1)}{' each' * (units != 1)}"
-
-
-def _series(spec: dps.Spec, series: dps.Series) -> dps.Series:
-    """Convert a table by group size to users."""
-    if "group_size" not in series.columns:
-        return series
-    most = members(spec)
-    sizes = tuple(_units(size, most) for size in series.columns["group_size"])
-    return replace(
-        series,
-        title=f"{series.title}: {spec.unit}",
-        columns=dps.FrozenMap({**series.columns, "group_size": sizes}),
-        units=dps.FrozenMap({**series.units, "group_size": "users"}),
-    )

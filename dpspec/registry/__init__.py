@@ -1,1 +1,1 @@
-"""Which plugins are installed, what they offer, and which of them cannot be used."""
+"""The installed plugins and their providers, and the broken plugins."""

@@ -1,4 +1,4 @@
-"""What dpspec itself offers, registered by its own entry point exactly as a third party's would be."""
+"""The providers of dpspec itself, registered by its own entry point as for a third party."""
 
 from __future__ import annotations
 
@@ -100,41 +100,34 @@ REPORTERS = (
 
 @hookimpl
 def dpspec_mechanisms() -> Iterable[Mechanism]:
-    """``selection``, which depends on the mechanisms of its cells, and the schedule of a recorded run."""
     return (SELECTION_MECHANISM, RECORDED_MECHANISM)
 
 
 @hookimpl
 def dpspec_datasets() -> Iterable[Dataset]:
-    """The data kinds that need no plugin."""
     return DATASETS
 
 
 @hookimpl
 def dpspec_models() -> Iterable[Model]:
-    """The architectures that need no plugin."""
     return MODELS
 
 
 @hookimpl
 def dpspec_backends() -> Iterable[Backend]:
-    """The ``native`` backend."""
     return BACKENDS
 
 
 @hookimpl
 def dpspec_reporters() -> Iterable[Reporter]:
-    """The formats that need no plugin."""
     return REPORTERS
 
 
 @hookimpl
 def dpspec_executors() -> Iterable[Executor]:
-    """``local`` and ``ray``."""
     return EXECUTORS
 
 
 @hookimpl
 def dpspec_attacks() -> Iterable[Canary | Score]:
-    """The kinds of canaries, and the scores, that need no plugin."""
     return (*CANARIES, *SCORES)

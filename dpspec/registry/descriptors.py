@@ -30,20 +30,19 @@ from dpspec.contract.findings import AssumptionStatus
 from dpspec.contract.renamed import ASSUMPTIONS
 from dpspec.text import closest, did_you_mean
 
-
-def _arguments(function: Any) -> tuple[str, ...]:
-    return tuple(p for p in inspect.signature(function).parameters if p != "self")
-
-
 #: The arguments of every hook, by its name.
 HOOKS: dict[str, tuple[str, ...]] = {
-    name: _arguments(member) for name, member in vars(DpspecHooks).items() if name.startswith("dpspec_")
+    name: tuple(inspect.signature(member).parameters)[1:]
+    for name, member in vars(DpspecHooks).items()
+    if name.startswith("dpspec_")
 }
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def hook_problems(plugin: object, manager: pluggy.PluginManager) -> Iterator[str]:
     """Describe the errors of a plugin's hooks: unknown, unmarked, wrapper, unknown argument, or no hook."""
-    has_hook = False
+    has_hook, names = False, ", ".join(sorted(HOOKS))
     for name in dir(plugin):
         options = manager.parse_hookimpl_opts(plugin, name)
         if options is None:
@@ -53,28 +52,17 @@ def hook_problems(plugin: object, manager: pluggy.PluginManager) -> Iterator[str
         has_hook = True
         hook = options.get("specname") or name
         if hook not in HOOKS:
-            yield _unknown(hook)
+            yield f"unknown hook {hook!r}{did_you_mean(closest(hook, HOOKS))} (hooks: {names})"
         elif options.get("wrapper") or options.get("hookwrapper"):
             yield f"hook {hook} is a wrapper; a plugin may not change what others offer"
         else:
-            yield from _argument_problems(hook, getattr(plugin, name))
+            given = HOOKS[hook]
+            for argument, parameter in inspect.signature(getattr(plugin, name)).parameters.items():
+                if parameter.default is parameter.empty and (argument not in given or parameter.kind in _VARIADIC):
+                    known = ", ".join(given) or "nothing"
+                    yield f"hook {hook} asks for {argument!r}, which it is not given (given: {known})"
     if not has_hook:
-        yield f"no hook is implemented (hooks: {', '.join(sorted(HOOKS))})"
-
-
-def _unknown(hook: str) -> str:
-    hint = did_you_mean(closest(hook, HOOKS))
-    return f"unknown hook {hook!r}{hint} (hooks: {', '.join(sorted(HOOKS))})"
-
-
-def _argument_problems(hook: str, function: Any) -> Iterator[str]:
-    given = HOOKS[hook]
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.default is parameter.empty and (name not in given or parameter.kind in _VARIADIC):
-            yield f"hook {hook} asks for {name!r}, which it is not given (given: {', '.join(given) or 'nothing'})"
-
-
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        yield f"no hook is implemented (hooks: {names})"
 
 
 _KIND = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -97,18 +85,32 @@ CORE_KEYS: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One of the eight families of providers: its hook, its descriptor and its field of the catalog."""
+    """One of the eight families of providers.
+
+    Attributes:
+        code: The field of the descriptor that names its code.
+        block: The owner of the core keys that ``schema`` may not define; empty for descriptors without ``schema``.
+        optional: Fields that name more code, or are empty.
+        flags: Fields with the values True and False.
+        check: Yields further problems of a descriptor.
+    """
 
     name: str
     hook: str
     type: type[Any]
-    key: Callable[[Any], str]
-    check: Callable[[Any], Iterable[str]]
+    code: str
+    block: str = ""
+    optional: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    check: Callable[[Any], Iterable[str]] = lambda provider: ()
 
     @property
     def field(self) -> str:
         """The field of :class:`~dpspec.contract.catalog.Catalog`."""
         return f"{self.name.removesuffix('y')}ies" if self.name.endswith("y") else f"{self.name}s"
+
+    def key(self, provider: Any) -> Any:
+        return provider.format if self.type is Reporter else provider.kind
 
 
 def problems(provider: object, family: Family) -> list[str]:
@@ -118,21 +120,24 @@ def problems(provider: object, family: Family) -> list[str]:
     key = family.key(provider)
     if not isinstance(key, str) or not _KIND.fullmatch(key):
         return [f"{family.name} {key!r}: the name must be lower-case letters, digits and single hyphens"]
-    return [f"{family.name} {key!r}: {problem}" for problem in (*_common(provider), *family.check(provider))]
+    return [f"{family.name} {key!r}: {problem}" for problem in (*_common(provider, family), *family.check(provider))]
 
 
-def _common(provider: Any) -> Iterator[str]:
+def _common(provider: Any, family: Family) -> Iterator[str]:
     if not isinstance(provider.summary, str) or not provider.summary.strip() or "\n" in provider.summary:
         yield "summary must be one line of text"
     revision = getattr(provider, "trial_revision", 1)
     if not isinstance(revision, int) or isinstance(revision, bool) or revision < 1:
         yield f"trial_revision must be a whole number from 1, got {revision!r}"
-    if not isinstance(getattr(provider, "revision_only", False), bool):
-        yield f"revision_only must be True or False, got {provider.revision_only!r}"
-
-
-def _is_frozenset(value: object) -> bool:
-    return isinstance(value, frozenset)
+    for flag in (*family.flags, "revision_only"):
+        if not isinstance(getattr(provider, flag, False), bool):
+            yield f"{flag} must be True or False, got {getattr(provider, flag)!r}"
+    yield from _reference(getattr(provider, family.code), family.code)
+    for name in family.optional:
+        if getattr(provider, name) != "":
+            yield from _reference(getattr(provider, name), name)
+    if family.block:
+        yield from _fragment(provider.schema, "schema", family.block)
 
 
 def _reference(value: object, field: str) -> Iterator[str]:
@@ -149,17 +154,15 @@ def _fragment(fragment: Any, name: str, *owners: str) -> Iterator[str]:
         yield f"{name}.properties.{key}: this key belongs to core"
 
 
-def _mechanism(m: Mechanism) -> Iterator[str]:
-    yield from _reference(m.audit, "audit")
-    if not _is_frozenset(m.canaries) or not m.canaries <= set(USUAL):
+def _mechanism(m: Any) -> Iterator[str]:
+    if not isinstance(m.canaries, frozenset) or not m.canaries <= set(USUAL):
         yield f"canaries must be a frozenset of {' and '.join(sorted(USUAL))}, got {m.canaries!r}"
     if not isinstance(m.example, str) or not m.example.strip():
         yield "example must be the text of a whole spec"
-    if not _is_frozenset(m.claims) or not m.claims:
+    if not isinstance(m.claims, frozenset) or not m.claims:
         yield "claims must be a frozenset of the claim kinds that it can judge"
         return
-    blocks = ("mechanism", "threat_model", "audit")
-    for block in blocks:
+    for block in ("mechanism", "threat_model", "audit"):
         owners = (block, "steps") if block == "mechanism" and m.steps else (block,)
         yield from _fragment(getattr(m.schemas, block, None), f"schemas.{block}", *owners)
     claims = getattr(m.schemas, "claims", None)
@@ -172,69 +175,35 @@ def _mechanism(m: Mechanism) -> Iterator[str]:
         yield from _fragment(fragment, f"schemas.claims.{kind}", "claims")
 
 
-def _dataset(d: Dataset) -> Iterator[str]:
-    yield from _fragment(d.schema, "schema", "data")
-    yield from _reference(d.source, "source")
-
-
-def _model(m: Model) -> Iterator[str]:
-    yield from _fragment(m.schema, "schema", "model")
-    yield from _reference(m.factory, "factory")
-
-
-def _backend(b: Backend) -> Iterator[str]:
-    yield from _fragment(b.schema, "schema", "training")
-    yield from _reference(b.trainer, "trainer")
-    yield from _reference(b.recording, "recording") if b.recording != "" else ()
-    yield from _constants(b.constants)
-    if not _is_frozenset(b.capabilities):
+def _backend(b: Any) -> Iterator[str]:
+    if isinstance(b.constants, Assumption):
+        if ASSUMPTIONS.get(b.constants.name, b.constants.name) != "data-independent-hyperparameters":
+            yield f"constants must be the assumption 'data-independent-hyperparameters', got {b.constants.name!r}"
+        statuses = get_args(AssumptionStatus)
+        if b.constants.status not in statuses:
+            yield f"constants: status must be one of {', '.join(statuses)}, got {b.constants.status!r}"
+    elif b.constants != "":
+        yield from _reference(b.constants, "constants")
+    if not isinstance(b.capabilities, frozenset):
         yield "capabilities must be a frozenset"
     elif unknown := b.capabilities - CAPABILITIES:
         names = ", ".join(repr(u) for u in sorted(map(str, unknown)))
         yield f"unknown capabilities {names} (valid: {', '.join(sorted(CAPABILITIES))})"
 
 
-def _constants(said: object) -> Iterator[str]:
-    if isinstance(said, Assumption):
-        if ASSUMPTIONS.get(said.name, said.name) != "data-independent-hyperparameters":
-            yield f"constants must be the assumption 'data-independent-hyperparameters', got {said.name!r}"
-        if said.status not in get_args(AssumptionStatus):
-            yield f"constants: status must be one of {', '.join(get_args(AssumptionStatus))}, got {said.status!r}"
-    elif said != "":
-        yield from _reference(said, "constants")
-
-
 def _reporter(r: Reporter) -> Iterator[str]:
-    yield from _reference(r.render, "render")
     if not isinstance(r.suffix, str) or not re.fullmatch(r"\.[a-z0-9.]+", r.suffix):
         yield f"suffix must look like '.json', got {r.suffix!r}"
-
-
-def _executor(e: Executor) -> Iterator[str]:
-    yield from _reference(e.pool, "pool")
 
 
 def _canary(c: Canary) -> Iterator[str]:
     if c.space not in USUAL:
         yield f"space must be {' or '.join(sorted(USUAL))}, got {c.space!r}"
-    yield from _reference(c.make, "make")
-    yield from _reference(c.limit, "limit") if c.limit != "" else ()
-    yield from _fragment(c.schema, "schema", "canary")
-    yield from _flag(c, "reads_data")
 
 
 def _score(s: Score) -> Iterator[str]:
-    yield from _reference(s.score, "score")
-    yield from _fragment(s.schema, "schema", "score")
-    yield from _flag(s, "learns")
-    yield from _flag(s, "gradients")
     if isinstance(s.models, bool) or not isinstance(s.models, int) or s.models < 0:
         yield f"models must be a whole number of at least 0, got {s.models!r}"
-
-
-def _flag(provider: Any, field: str) -> Iterator[str]:
-    if not isinstance(getattr(provider, field), bool):
-        yield f"{field} must be True or False, got {getattr(provider, field)!r}"
 
 
 def fragments(provider: Any) -> dict[str, Any]:
@@ -247,12 +216,37 @@ def fragments(provider: Any) -> dict[str, Any]:
 
 #: The eight families, in the order in which their hooks are called.
 FAMILIES: tuple[Family, ...] = (
-    Family(name="mechanism", hook="dpspec_mechanisms", type=Mechanism, key=lambda p: p.kind, check=_mechanism),
-    Family(name="dataset", hook="dpspec_datasets", type=Dataset, key=lambda p: p.kind, check=_dataset),
-    Family(name="model", hook="dpspec_models", type=Model, key=lambda p: p.kind, check=_model),
-    Family(name="backend", hook="dpspec_backends", type=Backend, key=lambda p: p.kind, check=_backend),
-    Family(name="reporter", hook="dpspec_reporters", type=Reporter, key=lambda p: p.format, check=_reporter),
-    Family(name="executor", hook="dpspec_executors", type=Executor, key=lambda p: p.kind, check=_executor),
-    Family(name="canary", hook="dpspec_attacks", type=Canary, key=lambda p: p.kind, check=_canary),
-    Family(name="score", hook="dpspec_attacks", type=Score, key=lambda p: p.kind, check=_score),
+    Family(name="mechanism", hook="dpspec_mechanisms", type=Mechanism, code="audit", check=_mechanism),
+    Family(name="dataset", hook="dpspec_datasets", type=Dataset, code="source", block="data"),
+    Family(name="model", hook="dpspec_models", type=Model, code="factory", block="model"),
+    Family(
+        name="backend",
+        hook="dpspec_backends",
+        type=Backend,
+        code="trainer",
+        block="training",
+        optional=("recording",),
+        check=_backend,
+    ),
+    Family(name="reporter", hook="dpspec_reporters", type=Reporter, code="render", check=_reporter),
+    Family(name="executor", hook="dpspec_executors", type=Executor, code="pool"),
+    Family(
+        name="canary",
+        hook="dpspec_attacks",
+        type=Canary,
+        code="make",
+        block="canary",
+        optional=("limit",),
+        flags=("reads_data",),
+        check=_canary,
+    ),
+    Family(
+        name="score",
+        hook="dpspec_attacks",
+        type=Score,
+        code="score",
+        block="score",
+        flags=("learns", "gradients"),
+        check=_score,
+    ),
 )

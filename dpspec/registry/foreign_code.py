@@ -21,7 +21,6 @@ from dpspec.text import plain, shortened
 
 
 def is_foreign(offered: Offered) -> bool:
-    """Whether another distribution than dpspec offers it."""
     return offered.distribution != "dpspec"
 
 
@@ -111,14 +110,14 @@ def _place(error: BaseException) -> str:
             break
         if not frame.filename.startswith("<") and "importlib" not in path.parts:
             passed.append((path, frame.lineno))
-    path, line = next((p for p in passed if _foreign(p[0])), passed[0] if passed else (_HERE, None))
+    # dpspec and the standard library raise for their callers.
+    foreign = (
+        (path, line)
+        for path, line in passed
+        if ("site-packages" in path.parts or not path.is_relative_to(_STANDARD)) and not path.is_relative_to(_CORE)
+    )
+    path, line = next(foreign, passed[0] if passed else (_HERE, None))
     return f"{'/'.join(path.parts[-2:])}:{line}" if line is not None else ""
-
-
-def _foreign(path: PurePath) -> bool:
-    """Whether a file belongs neither to dpspec nor to the standard library, which raise for their callers."""
-    installed = "site-packages" in path.parts or not path.is_relative_to(_STANDARD)
-    return installed and not path.is_relative_to(_CORE)
 
 
 def resolve(reference: str) -> object:

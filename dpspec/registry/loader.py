@@ -4,7 +4,7 @@
 >>> sorted(catalog.models)[:4]  # doctest: +SKIP
 ['cnn-small', 'lenet5', 'linear', 'logistic']
 
-If two plugins offer the same kind, neither gets it: the order of installation must not decide what a spec means.
+If two plugins offer the same kind, neither gets it: the meaning of a spec must not depend on the order of installation.
 dpspec's own kinds are the exception; a foreign plugin cannot replace them. Uncontested kinds stay available.
 """
 
@@ -45,11 +45,9 @@ class Candidate:
 
     @property
     def id(self) -> str:
-        """The name in the plugin manager."""
         return f"{normalise(self.distribution)}:{self.plugin}"
 
     def broken(self, reason: str, kinds: tuple[str, ...] = ()) -> BrokenPlugin:
-        """This candidate, listed as broken."""
         return BrokenPlugin(
             plugin=self.plugin, distribution=self.distribution, version=self.version, reason=reason, kinds=kinds
         )
@@ -78,34 +76,25 @@ def discover() -> tuple[tuple[Candidate, ...], tuple[BrokenPlugin, ...]]:
             continue  # a distribution without readable entry points offers nothing
         if f"[{GROUP}]" not in declared:
             continue
-        name, version = _identity(distribution)
+        name, version = (_metadata(distribution, key) for key in ("Name", "Version"))
         if normalise(name) in seen:
             continue
         seen.add(normalise(name))
         try:
-            candidates.extend(attempt(lambda d=distribution, n=name, v=version: list(_candidates(d, n, v))))  # type: ignore[misc]
+            entries = attempt(lambda d=distribution: [e for e in d.entry_points if e.group == GROUP])  # type: ignore[misc]
         except Failed as failure:
             reason = f"its entry points cannot be read: {failure}"
             broken.append(BrokenPlugin(plugin="", distribution=name, version=version, reason=reason))
+            continue
+        candidates += [Candidate(distribution=name, version=version, plugin=e.name, value=e.value) for e in entries]
     return tuple(sorted(candidates)), tuple(broken)
 
 
-def _candidates(distribution: importlib.metadata.Distribution, name: str, version: str) -> Iterator[Candidate]:
-    for entry in distribution.entry_points:
-        if entry.group == GROUP:
-            yield Candidate(distribution=name, version=version, plugin=entry.name, value=entry.value)
-
-
-def _identity(distribution: importlib.metadata.Distribution) -> tuple[str, str]:
-    """Name and version; a question mark if damaged metadata lacks them."""
-
-    def field(key: str) -> str:
-        try:
-            return attempt(lambda: str(distribution.metadata[key] or "?"))
-        except Failed:
-            return "?"
-
-    return field("Name"), field("Version")
+def _metadata(distribution: importlib.metadata.Distribution, key: str) -> str:
+    try:
+        return attempt(lambda: str(distribution.metadata[key] or "?"))
+    except Failed:
+        return "?"  # damaged metadata
 
 
 _OURS = "dpspec"
@@ -120,19 +109,11 @@ class Offers:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of all its providers, sorted."""
         return tuple(sorted({family.key(p) for family in FAMILIES for p in self.providers.get(family.name, ())}))
 
 
-def merge(offers: Sequence[Offers], broken: Sequence[BrokenPlugin] = ()) -> Catalog:
-    """Build the catalog; ``broken`` gains one entry per plugin that loses a kind in a conflict."""
-    lost: list[BrokenPlugin] = list(broken)
-    tables = {family.field: _table(family, offers, lost) for family in FAMILIES}
-    lost.sort(key=lambda b: (normalise(b.distribution), b.plugin, b.reason))
-    return Catalog(**tables, broken=tuple(lost))
-
-
-def _table(family: Family, offers: Sequence[Offers], lost: list[BrokenPlugin]) -> Mapping[str, Offered]:
+def _table(family: Family, offers: Sequence[Offers], broken: list[BrokenPlugin]) -> Mapping[str, Offered]:
+    """The providers of a family by kind; ``broken`` gains one entry per plugin that loses a kind in a conflict."""
     claimants: dict[str, list[tuple[Candidate, Any]]] = {}
     for offer in offers:
         for provider in offer.providers.get(family.name, ()):
@@ -152,14 +133,11 @@ def _table(family: Family, offers: Sequence[Offers], lost: list[BrokenPlugin]) -
         for candidate, _ in claims:
             if candidate not in held:
                 others = held or [other for other, _ in claims if other != candidate]
-                lost.append(candidate.broken(_conflict(family, kind, others, bool(held)), (kind,)))
+                names = ", ".join(f"{c.distribution} {c.version} ({c.plugin})" for c in others)
+                outcome = "which keeps it" if held else "so neither is used: uninstall one"
+                reason = f"{family.name} {kind!r} is also offered by {names}, {outcome}"
+                broken.append(candidate.broken(reason, (kind,)))
     return MappingProxyType(table)
-
-
-def _conflict(family: Family, kind: str, others: Sequence[Candidate], held: bool) -> str:
-    names = ", ".join(f"{c.distribution} {c.version} ({c.plugin})" for c in others)
-    outcome = "which keeps it" if held else "so neither is used: uninstall one"
-    return f"{family.name} {kind!r} is also offered by {names}, {outcome}"
 
 
 __all__ = ["Registry", "build", "load_catalog", "load_registry", "notify", "resolve"]
@@ -170,7 +148,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Registry:
-    """The loaded plugins and what they offer."""
+    """The loaded plugins and the catalog of their providers."""
 
     manager: pluggy.PluginManager
     catalog: Catalog
@@ -183,9 +161,7 @@ class Registry:
 
 @functools.cache
 def load_registry() -> Registry:
-    """Load all installed plugins, once per process."""
-    candidates, unreadable = discover()
-    return build(candidates, unreadable)
+    return build(*discover())
 
 
 def load_catalog() -> Catalog:
@@ -213,14 +189,16 @@ def build(candidates: Sequence[Candidate], broken: Sequence[BrokenPlugin] = ()) 
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(DpspecHooks)
     offers: list[Offers] = []
-    failures: list[BrokenPlugin] = list(broken)
+    failures = list(broken)
     for candidate in candidates:
         outcome = _load(candidate, manager)
         if isinstance(outcome, Offers):
             offers.append(outcome)
         else:
             failures.append(outcome)
-    return Registry(manager, merge(offers, failures))
+    tables = {family.field: _table(family, offers, failures) for family in FAMILIES}
+    failures.sort(key=lambda b: (normalise(b.distribution), b.plugin, b.reason))
+    return Registry(manager, Catalog(**tables, broken=tuple(failures)))
 
 
 def _load(candidate: Candidate, manager: pluggy.PluginManager) -> Offers | BrokenPlugin:
@@ -310,9 +288,6 @@ def _listed(offered: Any, families: Sequence[Family]) -> list[Any]:
 
 _MARK = "dpspec_plugin"
 
-#: The fields of descriptors that name code.
-_CODE = ("audit", "source", "trainer", "factory", "render", "pool", "make", "score")
-
 
 def mark(error: BaseException) -> None:
     """Write the distribution whose code raised an error into it: a traceback does not leave its process."""
@@ -327,9 +302,9 @@ def raised_by(error: BaseException) -> str:
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     packages = [str(name).partition(".")[0] for name in modules]
     catalog, offering = load_catalog(), {"dpspec": "dpspec"}
-    for offered in (offered for family in FAMILIES for offered in getattr(catalog, family.field).values()):
-        for name in _CODE:
-            if reference := getattr(offered.provider, name, ""):
-                offering.setdefault(reference.partition(".")[0].partition(":")[0], offered.distribution)
+    for family in FAMILIES:
+        for offered in getattr(catalog, family.field).values():
+            reference = getattr(offered.provider, family.code)
+            offering.setdefault(reference.partition(".")[0].partition(":")[0], offered.distribution)
     deepest = next((offering[package] for package in reversed(packages) if package in offering), "dpspec")
     return "" if deepest == "dpspec" else deepest

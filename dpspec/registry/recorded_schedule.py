@@ -30,7 +30,6 @@ class RecordedSchedule(Audit):
     """The recording states the bounds: :mod:`dpspec.engine.recorded.executed_run`."""
 
     def check(self, spec: Spec, facts: Facts) -> Iterator[Diagnostic]:
-        """Any other backend executes no recorded schedule."""
         if spec.training.kind != KIND:
             yield Diagnostic(
                 code="unsupported",
@@ -40,8 +39,7 @@ class RecordedSchedule(Audit):
             )
 
     def bound(self, spec: Spec, context: Context) -> Iterator[Finding | Series]:
-        """None in addition to those of the recording."""
-        yield from ()
+        return iter(())
 
 
 RECORDED_MECHANISM = Mechanism(

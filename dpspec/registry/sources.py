@@ -1,8 +1,7 @@
 """A digest of the code behind a provider: every file of the packages that its distribution installed.
 
-A package counts with all of its files, a module with its file, and code in a zip file with that file. Nothing is
-imported. An editable install lists no files: its packages are those that the provider and its entry point
-name.
+A package counts with all of its files, a module with its file, and code in a zip file with that file, without imports.
+An editable install lists no files: its packages are those named by the provider and its entry point.
 """
 
 from __future__ import annotations
@@ -27,17 +26,9 @@ class UnknownCodeError(Exception):
 
 @cache
 def source_digest(distribution: str, plugin: str, reference: str) -> str:
-    """The SHA-256 of the code of a distribution that offers a provider.
+    """The SHA-256 of the code of a distribution, its entry point ``plugin`` and the ``reference`` of a provider.
 
     It is computed once per process, which continues with the code that it has imported.
-
-    Args:
-        distribution: The name of the distribution.
-        plugin: The name of its entry point.
-        reference: The code of the provider, as ``package.module:Attribute``.
-
-    Raises:
-        UnknownCodeError: Files cannot be found or read.
     """
     whole = hashlib.sha256()
     files = _files_of(distribution, plugin, reference)
@@ -73,7 +64,10 @@ def _states(files: list[tuple[str, Path]]) -> list[tuple[str, int, int]]:
 
 def _files_of(distribution: str, plugin: str, reference: str) -> list[tuple[str, Path]]:
     """All files of the packages of a distribution, sorted by name, except dpspec's own."""
-    modules = [reference.partition(":")[0], *_entry_modules(distribution, plugin)]
+    modules = [reference.partition(":")[0]]
+    with suppress(importlib.metadata.PackageNotFoundError, ValueError):  # tests have no entry point
+        entries = importlib.metadata.distribution(distribution).entry_points
+        modules += [e.value.partition(":")[0].strip() for e in entries if e.group == GROUP and e.name == plugin]
     installed = [name for name, owners in _owners().items() if normalise(distribution) in map(normalise, owners)]
     packages = {*(module.partition(".")[0] for module in modules), *installed} - _shipped()
     return sorted(item for package in sorted(packages) for item in _files(package))
@@ -81,6 +75,10 @@ def _files_of(distribution: str, plugin: str, reference: str) -> list[tuple[str,
 
 def _files(package: str) -> Iterator[tuple[str, Path]]:
     """The files of a top-level package or module by their names in it, links followed."""
+
+    def refuse(error: OSError) -> None:
+        raise UnknownCodeError(f"{error.filename} cannot be read: {error.strerror or error}") from error
+
     try:
         found = find_spec(package)
     except (ImportError, ValueError):
@@ -93,7 +91,7 @@ def _files(package: str) -> Iterator[tuple[str, Path]]:
     elif found.submodule_search_locations is not None:
         for place in found.submodule_search_locations:
             seen: set[str] = set()
-            for folder, folders, names in os.walk(place, followlinks=True, onerror=_refuse):
+            for folder, folders, names in os.walk(place, followlinks=True, onerror=refuse):
                 folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".")]
                 if (real := os.path.realpath(folder)) in seen:  # a link that leads back
                     folders.clear()
@@ -105,19 +103,6 @@ def _files(package: str) -> Iterator[tuple[str, Path]]:
         raise UnknownCodeError(f"module {package!r} is in no file")
     else:
         yield package, Path(found.origin)
-
-
-def _refuse(error: OSError) -> None:
-    raise UnknownCodeError(f"{error.filename} cannot be read: {error.strerror or error}") from error
-
-
-def _entry_modules(distribution: str, plugin: str) -> list[str]:
-    """The module that the plugin's entry point names; empty without an entry point, as in tests."""
-    try:
-        entries = importlib.metadata.distribution(distribution).entry_points
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return []
-    return [e.value.partition(":")[0].strip() for e in entries if e.group == GROUP and e.name == plugin]
 
 
 @cache
@@ -138,13 +123,18 @@ def _owners() -> Mapping[str, Sequence[str]]:
 
 @cache
 def requirements(distribution: str) -> Mapping[str, str]:
-    """The installed versions of a distribution's requirements, except those of dpspec itself."""
-    known = {_OURS, *_required(_OURS)}
-    return {name: _version(name) for name in sorted(_required(distribution)) if name not in known}
+    """The installed version of each requirement of a distribution that dpspec does not require; ``absent`` if none."""
+    versions = {}
+    for name in sorted({*_required(distribution)} - {_OURS, *_required(_OURS)}):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "absent"
+    return versions
 
 
 def _required(distribution: str) -> Iterator[str]:
-    """The names of the distributions that a distribution requires here, without extras."""
+    """The names of required distributions under this platform's markers, without extras."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
@@ -156,10 +146,3 @@ def _required(distribution: str) -> Iterator[str]:
             wanted = Requirement(text)
             if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
                 yield normalise(wanted.name)
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "absent"

@@ -235,11 +235,6 @@ def conformance_line(audit: AuditResult) -> str:
     return f"{', '.join(part for part in parts if part)}. {audit.conformance.reason}"
 
 
-def trials(audit: AuditResult) -> str:
-    counted = f"{len(audit.trials)} of {count(audit.planned_trials, 'trial')}"
-    return counted if audit.settled_after is None else f"{counted}, which decided all its claims"
-
-
 def missing_trials(audit: AuditResult) -> str:
     return f"{len(audit.trials)} of {audit.needed_trials} trials are available; a run with the same store resumes"
 
@@ -297,7 +292,11 @@ def scope(finding: Finding) -> str:
     """One sentence without a full stop; an estimate has no adversary."""
     of = finding.scope
     any_unit = f"any {of.unit.partition(' (')[0]}"
-    data, record = _DATA.get(of.data, of.data), any_unit if of.record == "all" else _record(of.record)
+    data, record = _DATA.get(of.data, of.data), any_unit
+    if isinstance(of.record, int):
+        record = f"record {of.record}"
+    elif of.record != "all":  # a name that states why it was chosen
+        record = f"the record {of.record.removeprefix('record ')!r}"
     if finding.bound == "estimate":
         return f"the mechanism as {of.pipeline}, {data}"
     direction = "" if of.direction == "both" else f" (direction: {of.direction})"
@@ -314,11 +313,6 @@ def neighbours(adjacency: str, unit: str) -> str:
     if unit == "record":
         return _ADJACENCY.get(adjacency, adjacency)
     return f"{_OF_UNITS[adjacency]} {unit}" if adjacency in _OF_UNITS else f"{adjacency} (unit: {unit})"
-
-
-def _record(record: str | int) -> str:
-    """A record's index, or a name that states why it was chosen."""
-    return f"record {record}" if isinstance(record, int) else f"the record {record.removeprefix('record ')!r}"
 
 
 def scope_part(key: str, value: str) -> str:

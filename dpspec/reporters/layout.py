@@ -170,9 +170,15 @@ class Page:
         for part in parts:
             content, style = (part, "") if isinstance(part, str) else part
             text.append(plain(content), style=style)
-        first, rest = " " * indent, " " * (indent + hang)
-        for number, folded in enumerate(self._fold(text, indent, hang)):
-            self._console.print(Text(first if number == 0 else rest) + folded)
+        room = self.width - indent
+        lines = list(text.wrap(self._console, room, overflow="fold"))
+        if hang and len(lines) > 1:
+            rest = text[len(lines[0].plain) :]
+            rest = rest[len(rest.plain) - len(rest.plain.lstrip(" ")) :]
+            lines = [lines[0], *rest.wrap(self._console, max(room - hang, 1), overflow="fold")]
+        for number, folded in enumerate(lines):
+            folded.rstrip()
+            self._console.print(Text(" " * (indent if number == 0 else indent + hang)) + folded)
 
     def item(self, *parts: str | tuple[str, str], indent: int = 2) -> None:
         self.line("- ", *parts, indent=indent, hang=2)
@@ -196,14 +202,3 @@ class Page:
 
     def text(self) -> str:
         return "\n".join(line.rstrip() for line in self._out.getvalue().split("\n")).lstrip("\n")
-
-    def _fold(self, text: Text, indent: int, hang: int) -> list[Text]:
-        room = self.width - indent
-        lines = list(text.wrap(self._console, room, overflow="fold"))
-        if hang and len(lines) > 1:
-            rest = text[len(lines[0].plain) :]
-            rest = rest[len(rest.plain) - len(rest.plain.lstrip(" ")) :]
-            lines = [lines[0], *rest.wrap(self._console, max(room - hang, 1), overflow="fold")]
-        for line in lines:
-            line.rstrip()
-        return lines

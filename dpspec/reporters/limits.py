@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dpspec.engine.results import decimals
 from dpspec.engine.results.joined import apart
-from dpspec.engine.results.result import AuditResult, Result, TrialRecord
+from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.storage.origins import origin_summary, version_notices
 from dpspec.reporters import labels
 from dpspec.text import joined
@@ -62,7 +62,8 @@ def _audit(audit: AuditResult) -> Iterator[str]:
                 "Conformance means that no test found a deviation. Deviations below the detection limits, and of kinds "
                 "that no test covers, remain possible."
             )
-            if _without_second_run(audit):
+            options = audit.document.get("audit")
+            if isinstance(options, Mapping) and options.get("canary_free_run") is False:
                 yield (
                     f"{name} was trained without a canary-free run: its tests cannot detect noise that is the same "
                     "in every run."
@@ -78,11 +79,6 @@ def _audit(audit: AuditResult) -> Iterator[str]:
         yield f"Some upper values of {name} hold only for datasets of at least {least} records."
     for kind in sorted({scope.neighbours for scope in uppers} - {"all"}):
         yield f"Some upper values of {name} hold only between neighbours of the kind {kind!r}."
-
-
-def _without_second_run(audit: AuditResult) -> bool:
-    options = audit.document.get("audit")
-    return isinstance(options, Mapping) and options.get("canary_free_run") is False
 
 
 def stored_trials(result: Result) -> Iterator[str]:
@@ -107,14 +103,13 @@ class Recipe:
 
 def recipes(result: Result) -> tuple[Recipe, ...]:
     named = [part.source for part in result.parts] or [""]
-    return tuple(Recipe(of, _command(one), tuple(_facts(one))) for of, one in zip(named, apart(result), strict=True))
-
-
-def _command(result: Result) -> tuple[str, ...]:
-    given = result.environment.get("command")
-    if isinstance(given, list | tuple):
-        return tuple(str(part) for part in given)
-    return ("dpspec", "run", *dict.fromkeys(audit.source for audit in result.audits if audit.source))
+    found = []
+    for of, one in zip(named, apart(result), strict=True):
+        command = one.environment.get("command")
+        if not isinstance(command, list | tuple):  # the simplest one that runs the same specs
+            command = ("dpspec", "run", *dict.fromkeys(audit.source for audit in one.audits if audit.source))
+        found.append(Recipe(of, tuple(map(str, command)), tuple(_facts(one))))
+    return tuple(found)
 
 
 def _facts(result: Result) -> Iterator[tuple[str, str]]:
@@ -133,25 +128,25 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
 def _audit_facts(audit: AuditResult) -> Iterator[str]:
     if audit.source:
         yield audit.source
-    yield f"spec digest {audit.digest[:_DIGEST]}"
-    if audit.facts.digest:
-        yield f"data digest {audit.facts.digest[:_DIGEST]}"
-    if audit.facts.initial_weights:
-        yield f"initial weights digest {audit.facts.initial_weights[:_DIGEST]}"
+    facts = {
+        "spec": audit.digest,
+        "data": audit.facts.digest,
+        "initial weights": audit.facts.initial_weights,
+    }
+    yield from (f"{name} digest {value[:_DIGEST]}" for name, value in facts.items() if value)
     options = audit.document.get("audit")
     seed = options.get("seed") if isinstance(options, Mapping) else None
     if seed is not None:
         yield f"seed {labels.value(seed)}"
     if audit.planned_trials:
-        yield labels.trials(audit)
+        counted = f"{len(audit.trials)} of {labels.count(audit.planned_trials, 'trial')}"
+        yield counted if audit.settled_after is None else f"{counted}, which decided all its claims"
     if origin := origin_summary(audit):
         yield origin
-    devices = sorted(set(filter(None, map(_device, audit.trials))))
-    if devices:
-        yield f"trained on {' and '.join(devices)}"
+    devices = set()
+    for trial in audit.trials:
+        device, gpu = trial.recorded.get("device"), trial.recorded.get("gpu")
+        devices.add(f"{device} ({gpu})" if device and gpu else str(device or ""))
+    if devices - {""}:
+        yield f"trained on {' and '.join(sorted(devices - {''}))}"
     yield f"took {decimals.duration(audit.seconds)}"
-
-
-def _device(trial: TrialRecord) -> str:
-    device, gpu = trial.recorded.get("device"), trial.recorded.get("gpu")
-    return f"{device} ({gpu})" if device and gpu else str(device or "")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpspec.contract import Json
 from dpspec.engine.results import decimals
-from dpspec.engine.results.matrices import Matrix
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.results.result import AuditResult, Matrix, Result, Verdict
 from dpspec.reporters import labels
 from dpspec.text import shortened
 
@@ -26,7 +25,7 @@ def cell_value(item: Json) -> str:
     return shortened(decimals.exact(item) if isinstance(item, float) else labels.value(item), _VALUE)
 
 
-def cell_title(matrix: Matrix[AuditResult], audit: AuditResult) -> str:
+def cell_title(matrix: Matrix, audit: AuditResult) -> str:
     return ", ".join(f"{name}={cell_value(item)}" for name, item in matrix.values(audit).items())
 
 
@@ -38,7 +37,7 @@ def titles(result: Result) -> tuple[str, ...]:
     return tuple(names)
 
 
-def claims_of(matrix: Matrix[AuditResult]) -> tuple[str, ...]:
+def claims_of(matrix: Matrix) -> tuple[str, ...]:
     return tuple(dict.fromkeys(verdict.claim for audit in matrix.audits for verdict in audit.verdicts))
 
 
@@ -46,7 +45,7 @@ def verdict_of(audit: AuditResult, claim: str) -> Verdict | None:
     return next((verdict for verdict in audit.verdicts if verdict.claim == claim), None)
 
 
-def table(matrix: Matrix[AuditResult]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def table(matrix: Matrix) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """A column for each axis and each claim, and for the conformance of executed runs."""
     claims, executed = claims_of(matrix), any(audit.executed for audit in matrix.audits)
     head = (*matrix.axes.values(), *claims, *(("conformance",) if executed else ()))
@@ -86,13 +85,19 @@ class Across:
     claimed: float | None
 
 
-def across(matrix: Matrix[AuditResult]) -> Across | None:
+def across(matrix: Matrix) -> Across | None:
     """The first claim with a bound in two cells, against the numeric axis with most values."""
-    x, claim = _numeric_axis(matrix), next(iter(_bounded(matrix)), None)
-    if x is None or claim is None:
+    counted = {name: _numbers([matrix.values(audit)[name] for audit in matrix.audits]) for name in matrix.axes.values()}
+    x = max(counted, key=lambda name: counted[name], default=None)
+    for claim in claims_of(matrix):
+        verdicts = [(audit, verdict) for audit in matrix.audits if (verdict := verdict_of(audit, claim)) is not None]
+        if sum(_finite(one.upper) is not None for _, one in verdicts) > 1:
+            break
+    else:
+        return None
+    if x is None or counted[x] < 2:
         return None
     found: dict[str, list[tuple[float, float | None, float | None]]] = {}
-    verdicts = [(audit, verdict) for audit in matrix.audits if (verdict := verdict_of(audit, claim)) is not None]
     for audit, verdict in verdicts:
         values = matrix.values(audit)
         others = ", ".join(f"{name}={cell_value(item)}" for name, item in values.items() if name != x)
@@ -102,19 +107,6 @@ def across(matrix: Matrix[AuditResult]) -> Across | None:
     claimed = {verdict.claimed for _, verdict in verdicts}
     curves = tuple(Curve(label, tuple(sorted(points, key=lambda one: one[0]))) for label, points in found.items())
     return Across(claim, verdicts[0][1].quantity, x, curves, next(iter(claimed)) if len(claimed) == 1 else None)
-
-
-def _bounded(matrix: Matrix[AuditResult]) -> Iterator[str]:
-    for claim in claims_of(matrix):
-        verdicts = [verdict_of(audit, claim) for audit in matrix.audits]
-        if sum(one is not None and _finite(one.upper) is not None for one in verdicts) > 1:
-            yield claim
-
-
-def _numeric_axis(matrix: Matrix[AuditResult]) -> str | None:
-    counted = {name: _numbers([matrix.values(audit)[name] for audit in matrix.audits]) for name in matrix.axes.values()}
-    best = max(counted, key=lambda name: counted[name], default=None)
-    return best if best is not None and counted[best] > 1 else None
 
 
 def _numbers(values: Sequence[Json]) -> int:

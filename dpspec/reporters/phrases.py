@@ -94,7 +94,16 @@ def as_run(audit: AuditResult) -> tuple[str, ...]:
     """The estimated epsilon of the executed run for each method, group size and delta, and the assumptions."""
     found = [finding for finding in audit.findings if _is_as_run(finding)]
     given = [finding for finding in found if finding.lower is not None]
-    lines = [_as_run(finding) for finding in found]
+    lines = []
+    for finding in found:
+        begin = f"Estimated epsilon of the executed run ({finding.method})"
+        if finding.lower is None:
+            missing = "; ".join(one.text for one in finding.assumptions)
+            lines.append(f"{begin}: not available; missing: {missing}.")
+            continue
+        high = "no upper end" if math.isinf(finding.value) else decimals.upper(finding.value)
+        at = f" at {labels.conditions(finding.at)}" if finding.at else ""
+        lines.append(f"{begin}: {decimals.lower(finding.lower)} to {high}{at}.")
     if given:
         assumed = dict.fromkeys(one.text for finding in given for one in finding.assumptions)
         sure = {decimals.exact(finding.confidence) for finding in given if finding.confidence is not None}
@@ -105,35 +114,21 @@ def as_run(audit: AuditResult) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _as_run(of: Finding) -> str:
-    begin = f"Estimated epsilon of the executed run ({of.method})"
-    if of.lower is None:
-        return f"{begin}: not available; missing: {'; '.join(one.text for one in of.assumptions)}."
-    high = "no upper end" if math.isinf(of.value) else decimals.upper(of.value)
-    at = f" at {labels.conditions(of.at)}" if of.at else ""
-    return f"{begin}: {decimals.lower(of.lower)} to {high}{at}."
-
-
 _PLACE = re.compile(r"(findings|verdicts|checks|series|evidence|power)\[(\d+)\]")
 
 
 def place(result: Result, audit: str, what: str) -> str:
     """``quickstart: findings[3].value (epsilon <= 2.349, delta 1e-5)``: audit, path and its subject."""
     path = f"{audit}: {what}" if audit else what
-    match = _PLACE.match(what)
+    found = _PLACE.match(what)
     holder = next((one for one in result.audits if one.name == audit), None)
-    if match is None or holder is None:
+    if found is None or holder is None:
         return path
-    subject = _subject(holder, match[1], int(match[2]))
-    return f"{path} ({subject})" if subject else path
-
-
-def _subject(audit: AuditResult, part: str, index: int) -> str:
-    parts = getattr(audit, part)
+    parts, index = getattr(holder, found[1]), int(found[2])
     if index >= len(parts):
-        return ""
+        return path
     one = parts[index]
-    match part:
+    match found[1]:
         case "findings":
             texts = [labels.statement(one), labels.conditions(one.at), one.method]
         case "verdicts":
@@ -146,7 +141,8 @@ def _subject(audit: AuditResult, part: str, index: int) -> str:
             texts = [one.id]
         case _:
             texts = [one.method, labels.conditions(one.at)]
-    return ", ".join(filter(None, texts))
+    subject = ", ".join(filter(None, texts))
+    return f"{path} ({subject})" if subject else path
 
 
 #: The maximum number of listed phases of a recording.

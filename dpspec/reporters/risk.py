@@ -69,12 +69,21 @@ class Rate:
 
 def risk(audit: AuditResult) -> tuple[str, ...]:
     """Sentences, after the reasons not to rely on them; never empty."""
-    found = (*map(str, rates(audit)), *(() if _deviates(audit) else _reconstruction(audit)))
     if _deviates(audit):
         return (_DEVIATES,)
+    found = [str(rate) for rate in rates(audit)]
+    for verdict in audit.verdicts:  # the success rate of reconstruction with and without the release
+        if verdict.quantity != "gamma" or verdict.verdict != "proved" or verdict.provable is None:
+            continue
+        kappa = labels.claim_block(audit, verdict).get("kappa")
+        if isinstance(kappa, int | float) and not isinstance(kappa, bool):
+            found.append(
+                f"Reconstruction: an attacker who guesses the record with probability {decimals.exact(kappa)} without "
+                f"the release succeeds with probability at most {decimals.upper(verdict.provable, digits=3)} with it."
+            )
     if not found:
         return (_NOTHING,)
-    return ((_CONTRADICTED,) if _contradicted(audit) else ()) + found
+    return ((_CONTRADICTED,) if _contradicted(audit) else ()) + tuple(found)
 
 
 def rates(audit: AuditResult) -> tuple[Rate, ...]:
@@ -152,18 +161,6 @@ def _members(curve: ProvenCurve) -> str:
     member = member if curve.group_size == 1 else f"groups of {curve.group_size} {member}"
     replaced = " rather than their replacements" if curve.scope.adjacency == "replace-one" else ""
     return f"{member}{bracket}{most}{replaced}"
-
-
-def _reconstruction(audit: AuditResult) -> Iterator[str]:
-    for verdict in audit.verdicts:
-        if verdict.quantity != "gamma" or verdict.verdict != "proved" or verdict.provable is None:
-            continue
-        kappa = labels.claim_block(audit, verdict).get("kappa")
-        if isinstance(kappa, int | float) and not isinstance(kappa, bool):
-            yield (
-                f"Reconstruction: an attacker who guesses the record with probability {decimals.exact(kappa)} without "
-                f"the release succeeds with probability at most {decimals.upper(verdict.provable, digits=3)} with it."
-            )
 
 
 def compared(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:

@@ -102,7 +102,12 @@ def outcomes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[s
     claims = [(audit, title, one) for audit, title in named for one in audit.verdicts if not labels.is_control(one)]
     private = [each for each in claims if each[2].kind != "metric"]
     if private:
-        audit, title, worst = min(private, key=lambda each: _rank(each[0], each[2]))
+        order = list(_PREDICATES)
+
+        def rank(each: tuple[AuditResult, str, Verdict]) -> tuple[bool, int]:
+            return each[2].expected, order.index(labels.verdict_label(each[0], each[2]))
+
+        audit, title, worst = min(private, key=rank)
         of = "" if len(audits) == 1 else f" in {title}"
         verb = _PREDICATES[labels.verdict_label(audit, worst)].partition(":")[0].replace("{is}", "is")
         reason = worst.reason.rstrip(".")
@@ -118,10 +123,6 @@ def outcomes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[s
         yield _counted("utility claim", metrics)
     yield from _controls([(audit, one) for audit in audits for one in audit.verdicts if labels.is_control(one)])
     yield from _executed(audits)
-
-
-def _rank(audit: AuditResult, verdict: Verdict) -> tuple[bool, int]:
-    return verdict.expected, list(_PREDICATES).index(labels.verdict_label(audit, verdict))
 
 
 def _counted(noun: str, claims: Sequence[tuple[AuditResult, Verdict]]) -> str:
@@ -280,13 +281,11 @@ def _block(block: Json, kind: str, omit: tuple[str, ...] = ()) -> str:
     if not isinstance(block, Mapping):
         return ""
     name = labels.value(block.get(kind)) if block.get(kind) is not None else ""
-    rest = {key: _listed(key, value) for key, value in block.items() if key not in (kind, *omit) and value != ()}
+    rest = {key: value for key, value in block.items() if key not in (kind, *omit) and value != ()}
+    cells = rest.get("cells")
+    if isinstance(cells, list | tuple) and len(cells) > 1 and all(isinstance(one, Mapping) for one in cells):
+        rest["cells"] = f"({len(cells)})"
     return shortened(": ".join(part for part in (name, labels.conditions(rest)) if part), _LONGEST)
-
-
-def _listed(key: str, value: Json) -> Json:
-    blocks = isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(one, Mapping) for one in value)
-    return f"({len(value)})" if blocks and key == "cells" else value
 
 
 def _records(audit: AuditResult) -> str:
@@ -321,7 +320,17 @@ def tally(result: Result) -> str:
     claims = sum(len(audit.verdicts) for audit in result.audits)
     head = f"{len(result.parts)} results, each judged separately; " if result.parts else ""
     everything = f"{labels.count(len(result.audits), 'audit')}, {labels.count(claims, 'claim')}"
-    parts = list(_failures(result, claims)) + ([] if result.complete else ["INCOMPLETE, trials are missing"])
+    parts = []
+    number = sum(_wrong(audit, verdict) for audit in result.audits for verdict in audit.verdicts)
+    if number:
+        parts.append(f"FAILED {number} of {labels.count(claims, 'claim')}: {_first(_claims(result, _wrong))}")
+    deviating = [audit for audit in result.audits if not (audit.conformance.expected or labels.untested(audit))]
+    if deviating:
+        parts.append(f"{'' if number else 'FAILED '}{_first([_deviation(audit) for audit in deviating])}")
+    if later := _claims(result, labels.pending):
+        parts.append(f"not yet decided: {_first(later)}")
+    if not result.complete:
+        parts.append("INCOMPLETE, trials are missing")
     if parts:
         return f"{head}{'' if failed(result) else f'{everything}; '}{'; '.join(parts)}"
     made = [audit.name for audit in result.audits if audit.conformance.status == "deviates"]
@@ -340,17 +349,6 @@ def failed(result: Result) -> bool:
 
 def _wrong(audit: AuditResult, verdict: Verdict) -> bool:
     return not verdict.expected and not labels.pending(audit, verdict)
-
-
-def _failures(result: Result, claims: int) -> Iterator[str]:
-    number = sum(_wrong(audit, verdict) for audit in result.audits for verdict in audit.verdicts)
-    if number:
-        yield f"FAILED {number} of {labels.count(claims, 'claim')}: {_first(_claims(result, _wrong))}"
-    deviating = [audit for audit in result.audits if not (audit.conformance.expected or labels.untested(audit))]
-    if deviating:
-        yield f"{'' if number else 'FAILED '}{_first([_deviation(audit) for audit in deviating])}"
-    if later := _claims(result, labels.pending):
-        yield f"not yet decided: {_first(later)}"
 
 
 def _first(names: Sequence[str]) -> str:

@@ -212,7 +212,7 @@ def spread(squares: float, terms: int, test: str, tried: int = 1) -> Measurement
 
     tried: the number of such tests, if this is the most surprising one.
     """
-    found = noise_tests.two_sided(squares, 1.0, terms)
+    found = noise_tests.two_sided(squares, terms)
     return replace(found, test=test, p_value=min(1.0, tried * found.p_value))
 
 

@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from dpspec.accounting import bisect
 from dpspec.stats import binomial, chernoff
 
 Array = npt.NDArray[np.float64]
+
 
 #: Power of ``detectable``, as in ``conformance.measurement``.
 _POWER = 0.99
@@ -26,7 +28,7 @@ _OUTSIDE = 1e-23
 
 @dataclass(frozen=True)
 class TruncatedSize:
-    """Distribution of min(Binomial(records, rate), cap), 0 < rate < 1 (see ``step_tests``)."""
+    """Distribution of min(Binomial(records, rate), cap), 0 < rate < 1."""
 
     records: int
     rate: float
@@ -52,29 +54,26 @@ class TruncatedSize:
 
     @property
     def declared(self) -> float:
-        """Mean size."""
         return self.mean
 
     @cached_property
     def mean(self) -> float:
-        """Mean size of a batch."""
         sizes, logs = self._table
         return float(np.exp(logs) @ sizes)
 
     @cached_property
     def variance(self) -> float:
-        """Variance of the size of a batch."""
         sizes, logs = self._table
         return float(np.exp(logs) @ np.square(sizes - self.mean))
 
-    def below(self, total: float, steps: int) -> float:
+    def below(self, total: float, steps: int = 1) -> float:
         """Bound on P[a sum of ``steps`` sizes <= ``total``]; exact for one step."""
         if steps == 1:
             most = min(self.cap, self.records)
             return 1.0 if total >= most else binomial.at_most(max(0, int(total)), self.records, self.rate)
         return self._tail(self._table[0], total, steps, -1.0)
 
-    def above(self, total: float, steps: int) -> float:
+    def above(self, total: float, steps: int = 1) -> float:
         """Bound on P[a sum of ``steps`` sizes >= ``total``]; exact for one step."""
         if total > min(self.cap, self.records) * steps:  # impossible unless records are drawn twice
             return 0.0
@@ -100,11 +99,10 @@ class TruncatedSize:
     def _excess(self) -> Array:
         return np.square(np.maximum(self._table[0] - self.mean, 0.0))
 
-    def size(self, total: float, steps: int) -> float:
-        """Mean size of ``steps`` batches."""
-        return total / steps
+    def size(self, value: float) -> float:
+        return value
 
-    def detectable(self, most: float, steps: int, level: float) -> float | None:
+    def detectable(self, most: float, level: float, steps: int = 1) -> float | None:
         """Relative deviation of the mean size over ``steps`` that is rejected at ``level``, in both directions."""
         return _detectable(self.records, self.rate, self.cap, steps, level)
 
@@ -127,6 +125,11 @@ def _detectable(records: int, rate: float, cap: int, steps: int, level: float) -
     """
     law = TruncatedSize(records, rate, cap)
 
+    def tilted(shift: float) -> TruncatedSize:
+        """The distribution at a rate with log-odds shifted by ``shift``."""
+        odds = math.log(rate) - math.log1p(-rate) + shift
+        return TruncatedSize(records, min(max(float(special.expit(odds)), 1e-300), 1.0 - 1e-16), cap)
+
     def rejects(other: TruncatedSize, sign: float) -> bool:
         surely = steps * other.mean - sign * float(special.ndtri(_POWER)) * math.sqrt(steps * other.variance)
         if sign > 0.0:
@@ -135,17 +138,11 @@ def _detectable(records: int, rate: float, cap: int, steps: int, level: float) -
 
     found = []
     for sign in (-1.0, 1.0):
-        near, far = 0.0, 40.0
-        if not rejects(_tilted(law, sign * far), sign):
+
+        def seen(shift: float, sign: float = sign) -> bool:
+            return rejects(tilted(sign * shift), sign)
+
+        if not seen(40.0):
             return None
-        for _ in range(20):
-            middle = 0.5 * (near + far)
-            near, far = (near, middle) if rejects(_tilted(law, sign * middle), sign) else (middle, far)
-        found.append(abs(_tilted(law, sign * far).mean / law.mean - 1.0))
+        found.append(abs(tilted(sign * bisect(seen, 40.0, 0.0, halvings=20)[0]).mean / law.mean - 1.0))
     return max(found)
-
-
-def _tilted(law: TruncatedSize, shift: float) -> TruncatedSize:
-    """The distribution at a rate with log-odds shifted by ``shift``."""
-    odds = math.log(law.rate) - math.log1p(-law.rate) + shift
-    return TruncatedSize(law.records, min(max(float(special.expit(odds)), 1e-300), 1.0 - 1e-16), law.cap)

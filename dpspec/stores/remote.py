@@ -22,10 +22,10 @@ from typing import Any
 from dpspec.errors import UsageError
 from dpspec.stores.storage import (
     CONTENT,
+    KEY,
     MARK,
     RECORD,
     STALE,
-    check_digest,
     check_key,
     check_mark,
     is_known,
@@ -137,7 +137,16 @@ class RemoteStorage:
                         with file.open("rb") as stream:
                             name = _stored_name(file.name, hashlib.file_digest(stream, "sha256").hexdigest())
                         self._files.put_file(str(file), f"{place}/{name}")
-            self._create(f"{place}/{RECORD}", (folder / RECORD).read_bytes())
+            record = (folder / RECORD).read_bytes()
+            for pause in (*_PAUSES, None):
+                try:
+                    with self._asked():
+                        self._files.pipe_file(f"{place}/{RECORD}", record, mode="create")
+                    break
+                except UsageError:
+                    if pause is None:
+                        raise
+                    time.sleep(pause)
         except FileExistsError:
             return False
         return True
@@ -180,17 +189,16 @@ class RemoteStorage:
             for path in found:
                 folder = path.rpartition("/")[0]
                 of_damaged = self._below(path).startswith("damaged/") or folder.rpartition("/")[2] in damaged
-                if folder not in whole and (of_damaged or self._is_stale(path)):
+                if folder in whole:
+                    continue
+                try:
+                    stale = of_damaged or self._files.modified(path).timestamp() < time.time() - STALE
+                except (AttributeError, KeyError, NotImplementedError):  # the file system does not report ages
+                    stale = False
+                if stale:
                     self._files.rm_file(path)
                     gone.append(path)
         return sum(int(found[path]["size"] or 0) for path in gone)
-
-    def _is_stale(self, path: str) -> bool:
-        """False if the file system does not report the age."""
-        try:
-            return bool(self._files.modified(path).timestamp() < time.time() - STALE)
-        except (AttributeError, KeyError, NotImplementedError):
-            return False
 
     def _look(self) -> None:
         if self._looked:
@@ -214,17 +222,6 @@ class RemoteStorage:
 
     def _below(self, path: str) -> str:
         return path.removeprefix(self._root).strip("/")
-
-    def _create(self, path: str, content: bytes) -> None:
-        for pause in (*_PAUSES, None):
-            try:
-                with self._asked():
-                    self._files.pipe_file(path, content, mode="create")
-                return
-            except UsageError:
-                if pause is None:
-                    raise
-                time.sleep(pause)
 
     def _read(self, key: str) -> Path:
         return self._local / "read" / check_key(key)
@@ -251,4 +248,8 @@ class RemoteStorage:
 
 
 def _stored_name(name: str, digest: str) -> str:
-    return name if name == RECORD else f"{check_digest(digest)[:16]}.{name}"
+    if name == RECORD:
+        return name
+    if not KEY.fullmatch(digest):
+        raise ValueError(f"not a digest: {digest!r}")
+    return f"{digest[:16]}.{name}"

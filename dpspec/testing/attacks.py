@@ -13,7 +13,7 @@ from dpspec.testing.provider import ProviderSuite, filled, imported_by, impuriti
 if TYPE_CHECKING:
     import numpy as np
 
-#: Largest deviation of the products of directions from those of orthonormal ones.
+#: Largest deviation of the Gram matrix of directions from the identity.
 _TOLERANCE = 1e-5
 
 

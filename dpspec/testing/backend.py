@@ -66,7 +66,7 @@ def loss(job: TrainingJob) -> float:
 
 
 def parameters(model: torch.nn.Module) -> torch.Tensor:
-    """A copy of all trainable parameters as one vector (P,), in ``parameters()`` order."""
+    """Copy all trainable parameters into a vector (P,), in ``parameters()`` order."""
     import torch
 
     return torch.cat([p.detach().clone().flatten() for p in model.parameters() if p.requires_grad])
@@ -117,10 +117,9 @@ class Log(Observer):
         return [value for name, _, value in self.calls if name == method]
 
     def at(self, method: str, step: int) -> torch.Tensor:
-        """The observation of one method at a step; fails if there is none."""
+        """The observation of one method at a step; fails without one."""
         shown = [value for name, at, value in self.calls if name == method and at == step]
-        if not shown:
-            raise AssertionError(f"{method} was not called at step {step}")
+        require(shown, f"{method} was not called at step {step}")
         return shown[0]
 
     def _keep(self, method: str, step: int, value: torch.Tensor) -> None:

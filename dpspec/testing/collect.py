@@ -1,7 +1,7 @@
 """A pytest plugin that collects specs as tests: one test per claim, and one for conformance.
 
 Enable it by name: ``pytest -p dpspec.testing.collect specs/``, or ``addopts = ["-p", "dpspec.testing.collect"]``.
-It collects the files that ``dpspec run`` reads in a folder. The claims of a file are judged as one family.
+It collects the files that ``dpspec run`` reads in a folder. The claims of a file form one family of tests.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class SpecFile(pytest.File):
 
 
 class NotAsExpected(Exception):  # noqa: N818 - a verdict, not an error
-    """A claim or the conformance differs from what the spec expects."""
+    """A claim or the conformance differs from the expected outcome."""
 
 
 class _Item(pytest.Item):

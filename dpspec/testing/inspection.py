@@ -27,16 +27,34 @@ class Promise:
 
 
 def inspect(registry: Registry, distribution: str, plugin: str, only: str | None = None) -> Iterator[Promise]:
-    """Test what one plugin offers, or only the kind ``only``; mechanisms run their example."""
+    """Test all providers of a plugin, or the kind ``only``; mechanisms run their example."""
     for family in FAMILIES:
         for kind, offered in sorted(getattr(registry.catalog, family.field).items()):
             if (offered.distribution, offered.plugin) == (distribution, plugin) and only in (None, kind):
                 yield from _promises(registry, family, kind, offered.provider)
 
 
+#: Datasets and models get the common suite: their options are known to their authors only.
+_SUITES = {"mechanism": MechanismSuite, "canary": CanarySuite, "score": ScoreSuite, "backend": BackendSuite}
+
+
 def _promises(registry: Registry, family: Family, kind: str, provider: Any) -> Iterator[Promise]:
-    given = {"kind": kind, "family": family.name, **_settings(registry, provider)}
-    suite = type("Suite", (_suite(registry, family, provider),), given)()
+    # A suite without an author: any sampling scheme except Poisson may be missing.
+    settings: dict[str, Any] = {
+        "kind": kind,
+        "family": family.name,
+        "registry": classmethod(lambda cls: registry),
+        "schemes": frozenset({"poisson"}),
+        "options": getattr(provider, "as_declared", {}),
+    }
+    base = _SUITES.get(family.name, ProviderSuite)
+    if base is BackendSuite and not provider.capabilities - {"iterates"}:
+        # A backend trains models if it declares a capability of DP-SGD, or if it trains the small job.
+        try:
+            type("Suite", (BackendSuite,), settings).trained()  # type: ignore[attr-defined]
+        except Exception:
+            base = ProviderSuite
+    suite = type("Suite", (base,), settings)()
     tests = (name for cls in reversed(type(suite).__mro__) for name in vars(cls) if name.startswith("test_"))
     for name in dict.fromkeys(tests):
         test = getattr(suite, name)
@@ -51,32 +69,3 @@ def _promises(registry: Registry, family: Family, kind: str, provider: Any) -> I
         except Exception as error:
             broken = f"it raises {describe(error)}"
         yield Promise(provider=f"{family.name} {kind}", demand=demand, broken=broken, left_out=left_out)
-
-
-def _settings(registry: Registry, provider: Any) -> dict[str, Any]:
-    """Class attributes of a suite without an author: any sampling scheme except Poisson may be missing."""
-    return {
-        "registry": classmethod(lambda cls: registry),
-        "schemes": frozenset({"poisson"}),
-        "options": getattr(provider, "as_declared", {}),
-    }
-
-
-def _suite(registry: Registry, family: Family, provider: Any) -> type[ProviderSuite]:
-    """Datasets and models get the common suite: their options are known to their authors only."""
-    suites: dict[str, type[ProviderSuite]] = {"mechanism": MechanismSuite, "canary": CanarySuite, "score": ScoreSuite}
-    if family.name in suites:
-        return suites[family.name]
-    return BackendSuite if family.name == "backend" and _trains(registry, provider) else ProviderSuite
-
-
-def _trains(registry: Registry, provider: Any) -> bool:
-    """Whether a backend trains models: it declares a capability of DP-SGD, or it trains the small job."""
-    if provider.capabilities - {"iterates"}:
-        return True
-    given = {"kind": provider.kind, "family": "backend", **_settings(registry, provider)}
-    try:
-        type("Suite", (BackendSuite,), given).trained()  # type: ignore[attr-defined]
-    except Exception:
-        return False
-    return True

@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import json
+import random
 import shutil
+import sys
 import tempfile
 import traceback
 import unittest
@@ -31,7 +33,7 @@ from dpspec.language.diagnostics import render
 from dpspec.language.load import load_specs
 from dpspec.registry.foreign_code import describe
 from dpspec.testing.outcomes import Trend, flaws, unanswered
-from dpspec.testing.provider import ProviderSuite, imported_by, impurities, require, stir
+from dpspec.testing.provider import ProviderSuite, imported_by, impurities, require
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,12 @@ class Laboratory:
     example: str
     catalog: Catalog
     overrides: tuple[str, ...] = ()
-    folder: Path = field(default_factory=lambda: _temporary())
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="dpspec-testing-")))
     _first: Executed | None = None
     _failed: bool = False
+
+    def __post_init__(self) -> None:
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
 
     def load(self, *overrides: str) -> tuple[Spec, ...]:
         """The example's specs, one per cell. Fails with all diagnostics if the example is invalid."""
@@ -105,14 +110,8 @@ def in_words(step: str) -> Iterator[None]:
 
 _STEPS = ("check", "bound", "plan", "trial_inputs", "trials", "conclude")
 
-#: Folders of functions with the names of steps that are no steps.
+#: Folders of functions that have the name of a step without being one.
 _OURS = (Path(__file__).parent, Path(prepare.__file__).parents[1])
-
-
-def _temporary() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="dpspec-testing-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 _benches: dict[type, Laboratory] = {}
@@ -243,7 +242,15 @@ class MechanismSuite(ProviderSuite):
             with in_words("trial_inputs"):
                 inputs = self.audit().trial_inputs(spec)
                 canonical_json(inputs)
-                changed = self.audit().trial_inputs(_with_other_claims(spec))
+                # Everything changes that trials may not depend on.
+                document = {**spec.to_json(), "claims": [], "name": "other", "description": "other"}
+                other = dataclasses.replace(
+                    spec, name="other", description="other", claims=(), document=FrozenMap(document)
+                )
+                if spec.audit is not None:
+                    confidence = (1 + spec.audit.confidence) / 2
+                    other = _changed(other, confidence=confidence, runs=spec.audit.runs + 1, expect="deviates")
+                changed = self.audit().trial_inputs(other)
             require(
                 canonical_json(changed) == canonical_json(inputs),
                 "trial_inputs change with the claims, the confidence, the number of runs or the name: "
@@ -255,12 +262,18 @@ class MechanismSuite(ProviderSuite):
 
     def test_conclude_is_pure(self) -> None:
         """Concluding twice gives equal results, draws no global randomness, and uses neither files nor network."""
+        import numpy as np
+
         first = self._first_with_trials()
         for spec, audit in zip(first.specs, first.result.audits, strict=True):
             stored = [first.store.get(record.key) for record in audit.trials]
             trials = [s.trial for s in stored if s is not None]
             once = self._conclude(spec, trials)  # imports what it needs
-            stir()
+            # Code that uses a global random generator gives another result after these draws.
+            random.random()
+            np.random.random()
+            if "torch" in sys.modules:
+                sys.modules["torch"].rand(1)
             again, touched = impurities(lambda s=spec, t=trials: self._conclude(s, t))  # type: ignore[misc]
             require(repr(once) == repr(again), f"conclude gives different answers:\n{once}\n{again}")
             require(not touched, "conclude is not pure: " + "; ".join(touched))
@@ -329,12 +342,3 @@ def _changed(spec: Spec, **audit: Any) -> Spec:
         audit=dataclasses.replace(spec.audit, **audit),
         document=FrozenMap(document),
     )
-
-
-def _with_other_claims(spec: Spec) -> Spec:
-    """Change everything in a spec that trials may not depend on."""
-    document = {**spec.to_json(), "claims": [], "name": "other", "description": "other"}
-    other = dataclasses.replace(spec, name="other", description="other", claims=(), document=FrozenMap(document))
-    if spec.audit is None:
-        return other
-    return _changed(other, confidence=(1 + spec.audit.confidence) / 2, runs=spec.audit.runs + 1, expect="deviates")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from dpspec import json_records
-from dpspec.contract import Check, Evidence, Finding, Json, Scope, Series, Spec
+from dpspec.contract import Check, Evidence, Finding, Json, Series, Spec
 from dpspec.engine.judging.evidence_weight import claim_scope, covers, shortfall
 from dpspec.engine.judging.inequalities import statement
 from dpspec.engine.running.conclude import undefined_numbers
@@ -56,25 +56,24 @@ def unanswered(spec: Spec, findings: Sequence[Finding]) -> Iterator[str]:
                 yield f"claim {claim.id!r} asks for an upper bound of {quantity}, and there is none ({available})"
             elif "proved" in claim.expect:
                 scopes = {f.scope: f.method for f in findings if f.bound == "upper" and f.quantity == quantity}
-                yield from _out_of_scope(f"claim {claim.id!r}", claim_scope(spec, claim), quantity, scopes)
-
-
-def _out_of_scope(claim: str, asked: Scope, quantity: str, scopes: Mapping[Scope, str]) -> Iterator[str]:
-    if any(covers(scope, asked) for scope in scopes):
-        return
-    for scope, method in scopes.items():
-        bound = f"the bound of {quantity} by {method!r}"
-        yield f"{claim} expects to be proved, and {bound} does not apply to it: {'; '.join(shortfall(scope, asked))}"
+                asked = claim_scope(spec, claim)
+                for scope, method in {} if any(covers(s, asked) for s in scopes) else scopes.items():
+                    bound = f"the bound of {quantity} by {method!r}"
+                    missing = "; ".join(shortfall(scope, asked))
+                    yield f"claim {claim.id!r} expects to be proved, and {bound} does not apply to it: {missing}"
 
 
 def _name(outcome: object) -> str:
-    if isinstance(outcome, Finding):
-        return f"a finding (quantity {outcome.quantity!r}, method {outcome.method!r})"
-    if isinstance(outcome, Evidence):
-        return f"evidence {outcome.id!r}"
-    if isinstance(outcome, Check):
-        return f"a check of {outcome.assumption!r}"
-    return f"series {outcome.name!r}" if isinstance(outcome, Series) else "something"
+    match outcome:
+        case Finding():
+            return f"a finding (quantity {outcome.quantity!r}, method {outcome.method!r})"
+        case Evidence():
+            return f"evidence {outcome.id!r}"
+        case Check():
+            return f"a check of {outcome.assumption!r}"
+        case Series():
+            return f"series {outcome.name!r}"
+    return "something"
 
 
 def _flaws(outcome: object) -> Iterator[str]:
@@ -97,12 +96,21 @@ def _flaws(outcome: object) -> Iterator[str]:
             value = getattr(outcome.scope, key)
             if value not in allowed:
                 yield f"its scope's {key} is {value!r} (valid: {', '.join(allowed)})"
-    if isinstance(outcome, Finding):
-        yield from _finding_flaws(outcome)
-    elif isinstance(outcome, Evidence):
-        yield from _evidence_flaws(outcome)
-    elif isinstance(outcome, Series):
-        yield from _series_flaws(outcome)
+    match outcome:
+        case Finding():
+            yield from _finding_flaws(outcome)
+        case Series():
+            yield from _series_flaws(outcome)
+        case Evidence():
+            from dpspec.stats.attacks import evidence_tests
+
+            try:
+                if outcome.quantity != "epsilon":
+                    evidence_tests.metric_p_value(outcome, at_least=0.5)
+                else:
+                    evidence_tests.p_value(outcome, 1.0, 0.0)
+            except ValueError as error:
+                yield str(error)
 
 
 _ADVICE = {
@@ -120,18 +128,6 @@ def _finding_flaws(finding: Finding) -> Iterator[str]:
         yield "it is statistical and states no confidence"
     if finding.lower is not None and finding.bound == "upper" and finding.lower > finding.value:
         yield f"its lower end {finding.lower} is above its value {finding.value}"
-
-
-def _evidence_flaws(evidence: Evidence) -> Iterator[str]:
-    from dpspec.stats.attacks import evidence_tests
-
-    try:
-        if evidence.quantity != "epsilon":
-            evidence_tests.metric_p_value(evidence, at_least=0.5)
-        else:
-            evidence_tests.p_value(evidence, 1.0, 0.0)
-    except ValueError as error:
-        yield str(error)
 
 
 def _series_flaws(series: Series) -> Iterator[str]:

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 from dpspec.contract import FrozenMap, Json, thaw
@@ -41,29 +41,19 @@ _EVENTS = frozenset(
     }
 )
 _watching: dict[int, list[str]] = {}
-_installed = False
 
 
-def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    if _watching and event in _EVENTS:
-        seen = _watching.get(threading.get_ident())
-        if seen is not None:
-            seen.append(f"{event} {arguments[0]!r}" if arguments else event)
+@cache
+def _install_audit_hook() -> None:
+    """Audit hooks are permanent, so one serves all threads."""
 
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if _watching and event in _EVENTS:
+            seen = _watching.get(threading.get_ident())
+            if seen is not None:
+                seen.append(f"{event} {arguments[0]!r}" if arguments else event)
 
-@contextmanager
-def watched() -> Iterator[list[str]]:
-    """Collect this thread's accesses to files, processes and the network. Audit hooks are permanent: one is used."""
-    global _installed
-    if not _installed:
-        sys.addaudithook(_hook)
-        _installed = True
-    seen: list[str] = []
-    _watching[threading.get_ident()] = seen
-    try:
-        yield seen
-    finally:
-        del _watching[threading.get_ident()]
+    sys.addaudithook(hook)
 
 
 def global_randomness() -> dict[str, Any]:
@@ -79,22 +69,16 @@ def global_randomness() -> dict[str, Any]:
     return state
 
 
-def stir() -> None:
-    """Advance the global random generators, so that code that uses them gives another result."""
-    import numpy as np
-
-    random.random()
-    np.random.random()
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.rand(1)
-
-
 def impurities(function: Callable[[], T]) -> tuple[T, list[str]]:
     """Call the function; return its result and a description of each side effect."""
+    _install_audit_hook()
     before = global_randomness()
-    with watched() as seen:
+    seen: list[str] = []
+    _watching[threading.get_ident()] = seen
+    try:
         answer = function()
+    finally:
+        del _watching[threading.get_ident()]
     after = global_randomness()
     moved = [f"it draws from the global generator of {name}" for name in before if before[name] != after[name]]
     return answer, moved + [f"it touches the outside: {event}" for event in seen]
@@ -104,7 +88,7 @@ _MARK = "modules found:"
 
 
 def imported_by(statements: str, modules: Sequence[str]) -> list[str]:
-    """Return those of ``modules`` that the statements import; fail if they raise or print to stdout."""
+    """Return the members of ``modules`` that the statements import; fail if they raise or print to stdout."""
     script = "\n".join(
         [
             "import sys",
@@ -173,11 +157,8 @@ class ProviderSuite:
     @classmethod
     def code(cls) -> Any:
         """The code that the descriptor names: an audit, a source, a factory or a trainer class."""
-        provider = cls.provider()
-        for field in ("audit", "source", "factory", "trainer", "render", "pool", "make", "score"):
-            if hasattr(provider, field):
-                return resolve(getattr(provider, field))
-        raise AssertionError(f"a {cls.family} names no code")
+        (family,) = [f for f in FAMILIES if f.name == cls.family]
+        return resolve(getattr(cls.provider(), family.code))
 
     def test_nothing_of_the_plugin_is_broken(self) -> None:
         """The plugin is not listed as broken, and none of its kinds is offered by another plugin."""

@@ -12,5 +12,5 @@ DPSPEC_API = 1
 
 @dps.hookimpl
 def dpspec_mechanisms() -> Iterable[dps.Mechanism]:
-    """The mechanism kind ``modelmix``."""
+
     yield MODELMIX

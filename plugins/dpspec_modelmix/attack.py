@@ -29,7 +29,7 @@ from dpspec.training.measure.run_evidence import WatchedRun
 from dpspec_modelmix.clipping import CANARY_CHUNK, Absolute, RowClip, TwoParts, WrittenOut, make_row_clip
 from dpspec_modelmix.density import NARROW
 from dpspec_modelmix.options import Attack, PhaseOptions, mixed_norm
-from dpspec_modelmix.training import Rules, make_job, rules_of_job, train, twin_accuracies
+from dpspec_modelmix.training import Rules, make_job, rules_of, train, twin_accuracies
 
 #: Norm of a canary's gradient in clip norms. Clipping always applies to it.
 CANARY_NORM = 10.0
@@ -39,7 +39,6 @@ SHOWN_STEPS = 200
 
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    """Run one trial per index."""
     for index in indices:
         yield _trial(inputs, context, index, Attack.of(inputs["audit"]))
 
@@ -51,7 +50,7 @@ class CanaryCoordinates:
     """
 
     def __init__(self, attack: Attack, sparsity: int, pool: Tensor, seed: int, device: str) -> None:
-        """Assign coordinates of ``pool``, shape (n,)."""
+
         width = sparsity if attack.kind == "one-hot" else len(pool) // attack.count
         if width < 1 or attack.count * width > len(pool):
             raise ValueError(f"{attack.count} canaries of {width} coordinates do not fit into {len(pool)}")
@@ -63,7 +62,7 @@ class CanaryCoordinates:
 
     @property
     def width(self) -> int:
-        """Number of coordinates per canary."""
+
         return self.coordinates.shape[1]
 
 
@@ -71,14 +70,14 @@ class PlantedCanaries:
     """The included canaries. Each has the gradient ``norm`` * signs / sqrt(width) on its coordinates."""
 
     def __init__(self, owned: CanaryCoordinates, present: Tensor, parameters: int, norm: float) -> None:
-        """``present`` (m,): bool."""
+
         self._coordinates = owned.coordinates[present.to(owned.coordinates.device)]
         self._values = norm / math.sqrt(owned.width) * owned.signs[present.to(owned.signs.device)]
         self._parameters = parameters
 
     @property
     def count(self) -> int:
-        """Number of included canaries."""
+
         return len(self._coordinates)
 
     def gradients(self, indices: Tensor) -> Tensor:
@@ -108,7 +107,7 @@ class Reader(dps.Observer):
         everyone: PlantedCanaries,
         clipping: RowClip | None = None,
     ) -> None:
-        """Create the reader."""
+
         self._rules = rules
         self._owned, self._everyone, self._clipping = owned, everyone, clipping
         self._model = FlatModel(job.model, device=job.device)
@@ -135,7 +134,13 @@ class Reader(dps.Observer):
             return
         scale = rules.divisor / rules.rate(step)
         noisy = (0.5 * (ends.first + ends.second) - self._current) * scale - rules.decay * rules.divisor * previous
-        seen = noisy - phase.sampler.inclusion * self._all_records(previous.to(state.dtype), phase).double()
+        at = previous.to(state.dtype)
+        if self._clipping is None:
+            total = population(self._model, at, self._x, self._y, phase.clip).sum
+        else:  # this also prepares the clipping at the model
+            everyone = torch.arange(len(self._x))
+            total = WrittenOut(self._model, self._x, self._y, self._clipping).clipped(at, everyone, phase.clip).sum
+        seen = noisy - phase.sampler.inclusion * total.double()
         gap = ends.gap * scale
         if rules.shared:
             line = ends.first - ends.second
@@ -143,13 +148,6 @@ class Reader(dps.Observer):
             seen = seen - line * (float(line @ seen) / square if square > 0.0 else 0.0)
             gap = torch.zeros_like(gap)
         self._add(seen[self._owned.coordinates], gap[self._owned.coordinates], phase)
-
-    def _all_records(self, state: Tensor, phase: ScheduledPhase) -> Tensor:
-        """Sum (P,) of all real records' clipped gradients at ``state``. Also prepares the clipping at ``state``."""
-        if self._clipping is None:
-            return population(self._model, state, self._x, self._y, phase.clip).sum
-        everyone = torch.arange(len(self._x))
-        return WrittenOut(self._model, self._x, self._y, self._clipping).clipped(state, everyone, phase.clip).sum
 
     def _add(self, seen: Tensor, gap: Tensor, phase: ScheduledPhase) -> None:
         """Add one step to the scores: outputs and widths of the uniform, (m, width) each, on the scale of the sum."""
@@ -185,14 +183,14 @@ class Reader(dps.Observer):
         )
 
     def state(self) -> Memory:
-        """The resumable state: scores, both models and the step."""
+
         return {
             **tensors(current=self._current, kept=self._kept, scores=self.scores),
             "steps": np.array(self.steps),
         }
 
     def restore(self, state: Memory) -> None:
-        """Resume from ``state``; an empty state starts over."""
+
         self.steps = int(state.get("steps", 0))
         self._phases = islice(iter(self._schedule), self.steps, None)
         current, kept, scores = (tensor(state, name) for name in ("current", "kept", "scores"))
@@ -222,7 +220,8 @@ def log_laplace_density(o: Tensor, width: Tensor) -> Tensor:
 
 def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Attack) -> dps.Trial:
     job = make_job(inputs, context, index, "training")
-    rules, size = rules_of_job(job), Layout.of(job.model).size
+    layout = Layout.of(job.model)
+    rules, size = rules_of(job.phases, job.options, job.expected_batch_size, layout, job.device), layout.size
     pool = torch.arange(size) if rules.mixed is None else (~rules.mixed).nonzero().squeeze(1)
     sparsity = max(PhaseOptions.of(phase).sparsity for phase in job.phases)
     owned = CanaryCoordinates(attack, sparsity, pool, context.seed(index, "directions"), context.device)

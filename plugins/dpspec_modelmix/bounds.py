@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -58,7 +59,7 @@ _EPSILONS = ("epsilon", "without mixing", "variance-matched")
 
 
 def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
-    """All findings at every claimed delta."""
+
     segments = declared_segments(spec, context.facts)
     deltas = kit.claimed_deltas(spec)
     if segments is None:
@@ -120,7 +121,18 @@ def curves(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Series]:
         )
     total = sum(s.steps for s in segments)
     steps = sorted({max(1, round(n)) for n in np.geomspace(1, total, 12)})
-    yield _curve("steps", "steps", steps, delta, lambda n: _first_steps(segments, int(n)))
+    starts = [0, *itertools.accumulate(s.steps for s in segments)]
+    yield _curve(
+        "steps",
+        "steps",
+        steps,
+        delta,
+        lambda n: [
+            replace(s, steps=min(s.steps, int(n) - before))
+            for s, before in zip(segments, starts, strict=False)
+            if before < n
+        ],
+    )
 
 
 @lru_cache(maxsize=8)
@@ -137,7 +149,7 @@ def _gaussian(
     reasons: list[str],
     scopes: Sequence[dps.Scope],
 ) -> Iterator[dps.Finding]:
-    """Findings of the repaired theorem, with the best order and the amplification factor."""
+
     plain = theory.gaussian_epsilon(theory.without_mixing(segments), delta).epsilon
     yield _theorem(delta, plain, "without mixing, rdp/integer-orders", "Mironov et al. 2019", base)
     if reasons:
@@ -174,7 +186,7 @@ def _laplace(
     plain: float,
     scopes: Sequence[dps.Scope],
 ) -> Iterator[dps.Finding]:
-    """Findings of the corrected lemma with Freedman's inequality; ``plain`` is epsilon without mixing."""
+
     mixed = theory.freedman_epsilon(segments, delta)
     if reasons:
         yield claimed_finding(delta, mixed, "Lemma D.2 as if all conditions held", reasons)
@@ -199,16 +211,6 @@ def _theorem(
     return kit.theorem_upper(
         "epsilon", value, at=at, scope=scope, method=method, source=source, assumptions=assumptions
     )
-
-
-def _first_steps(segments: Sequence[Segment], steps: int) -> list[Segment]:
-    """The segments up to step ``steps``."""
-    first = []
-    for segment in segments:
-        if steps > 0:
-            first.append(replace(segment, steps=min(steps, segment.steps)))
-            steps -= segment.steps
-    return first
 
 
 def _epsilons(segments: Sequence[Segment], delta: float) -> tuple[float, float, float]:

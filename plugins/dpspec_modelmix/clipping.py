@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,24 +30,14 @@ _BELOW = 1.0 - 2.0**-18
 CANARY_CHUNK = 256
 
 
-class RowClip(Protocol):
-    """Clipping of gradient rows at a released model."""
+class Absolute:
+    """g * min(1, clip_norm / ||g||_1), at any model."""
 
     def prepare(self, state: Tensor) -> None:
-        """Prepare clipping of gradients at ``state`` (P,)."""
+        pass
 
     def __call__(self, rows: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
         """Return the clipped rows (b, P) and their norms (b,), float64. Rows that are not finite become 0."""
-
-
-class Absolute:
-    """g * min(1, clip_norm / ||g||_1)."""
-
-    def prepare(self, state: Tensor) -> None:
-        """Do nothing: the clipping does not depend on the model."""
-
-    def __call__(self, rows: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
-        """See :class:`RowClip`."""
         norms = torch.linalg.vector_norm(rows, ord=1, dim=1, dtype=torch.float64)
         factors = clip_factors(norms, clipper(clip).clip_norm)
         scaled = torch.where(norms.isfinite()[:, None], rows * (factors * _BELOW)[:, None], 0.0)
@@ -91,7 +81,7 @@ class TwoParts:
             self.basis = decomposed.Vh[: self.rule.dimension].T.to(state)
 
     def __call__(self, rows: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
-        """See :class:`RowClip`. A row's norm is the larger of both parts' norms relative to their bounds."""
+        """As :class:`Absolute`. A row's norm is the larger of both parts' norms relative to their bounds."""
         residual_clip, rule = clipper(clip), self.rule
         within = rows @ self.basis
         residual = rows - within @ self.basis.T
@@ -107,6 +97,10 @@ class TwoParts:
         else:
             clipped = residual.clamp(-bound, bound) + within @ self.basis.T
         return clipped, torch.maximum(r, e / rule.clip_norm * residual_clip.clip_norm)
+
+
+#: Clipping of gradient rows at the model given to ``prepare``.
+RowClip: TypeAlias = Absolute | TwoParts
 
 
 def _scaled(rows: Tensor, bound: float) -> tuple[Tensor, Tensor]:
@@ -142,7 +136,7 @@ class WrittenOut:
 
     @property
     def records(self) -> int:
-        """Number of real records and included canaries."""
+
         return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
 
     def __call__(self, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
@@ -154,7 +148,7 @@ class WrittenOut:
         return clipped
 
     def clipped(self, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
-        """The clipped sum without noise."""
+
         total, norms = torch.zeros_like(state), [no_norms(state.device)]
         with full_precision(state.device):
             self._clipping.prepare(state)
@@ -167,18 +161,17 @@ class WrittenOut:
     def _rows(self, state: Tensor, indices: Tensor) -> Iterator[Tensor]:
         real = int(torch.searchsorted(indices, len(self._x)))
         chosen = send(indices[:real], self._x.device)
-        for named in self._model.gradients(state, self._x[chosen], self._y[chosen]):
-            yield self._model.layout.flatten(named, leading=1)
+        yield from self._model.gradients(state, self._x[chosen], self._y[chosen])
         if self._canaries is not None and real < len(indices):
             for chunk in torch.split(send(indices[real:] - len(self._x), state.device), CANARY_CHUNK):
                 yield self._canaries.gradients(chunk).to(state)
 
     def state(self) -> Memory:
-        """The state of the generator."""
+
         return GeneratorState(self._source).state()
 
     def restore(self, state: Memory) -> None:
-        """Restore the generator; an empty state starts over."""
+
         self._source = generator(self._seed, "embedded noise", self._x.device)
         GeneratorState(self._source).restore(state)
 

@@ -106,51 +106,26 @@ def log_excess_moments(orders: Floats, shift: float, width: float, rate: float =
     return log_excess
 
 
-@lru_cache(maxsize=4096)
-def _log_moment(order: int, shift: float, width: float) -> float:
-    return _softplus(float(log_excess_moments(np.array([float(order)]), shift, width)[0]))
-
-
-@lru_cache(maxsize=64)
-def _log_moments(largest: int, shift: float, width: float) -> tuple[float, ...]:
+@lru_cache(maxsize=1024)
+def log_moments(orders: tuple[int, ...], shift: float, width: float) -> Floats:
+    """ln A_k(v, t) for k in ``orders``, at least 2, shape (n,); k (k - 1) v^2 / 2 for shifts above ``LONG``."""
+    k = np.asarray(orders, dtype=np.float64)
     if width < NARROW or shift > LONG:
-        return tuple(0.5 * k * (k - 1.0) * shift**2 for k in range(largest + 1))
-    excess = log_excess_moments(np.arange(2.0, largest + 1.0), shift, width)
-    return (0.0, 0.0, *(float(x) for x in np.logaddexp(0.0, excess)))
+        return np.asarray(0.5 * k * (k - 1.0) * shift**2, dtype=np.float64)
+    return np.asarray(np.logaddexp(0.0, log_excess_moments(k, shift, width)), dtype=np.float64)
 
 
-def log_moments(largest: int, shift: float, width: float) -> Floats:
-    """ln A_k(v, t) for k = 0..largest, shape (largest + 1,); k (k - 1) v^2 / 2 for shifts above ``LONG``."""
-    return np.array(_log_moments(largest, shift, width))
-
-
-def log_moment(order: int, shift: float, width: float) -> float:
-    """ln A_k(v, t) for one integer k >= 0."""
-    if order < 2:
-        return 0.0
-    if width < NARROW or shift > LONG:
-        return 0.5 * order * (order - 1.0) * shift**2
-    return _log_moment(order, shift, width)
-
-
-def star_shape(orders: Sequence[int], shift: float, width: float, points: int = 16) -> float:
-    """Maximum ratio (h_k(u) / u^2) / (h_k(v) / v^2) over ``orders`` k and ``points`` u in (0, v], with h_k = ln A_k.
+def star_shape(orders: tuple[int, ...], shift: float, width: float) -> float:
+    """Maximum ratio (h_k(u) / u^2) / (h_k(v) / v^2) over ``orders`` k and 16 values u in (0, v], with h_k = ln A_k.
 
     At most 1 if the one-hot gradient is the worst of the checked gradients; a numerical check, not a proof. If the
     ratio exceeds 1, the bounds replace h_k(v) by v^2 max h_k(u) / u^2.
     """
     if width < NARROW:
         return 1.0
-    worst = 0.0
-    for order in orders:
-        line = log_moment(order, shift, width) / shift**2
-        for u in np.geomspace(shift / 1000.0, shift, points):
-            worst = max(worst, log_moment(order, float(u), width) / float(u) ** 2 / line)
-    return worst
-
-
-def _softplus(x: float) -> float:
-    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+    line = log_moments(orders, shift, width) / shift**2
+    smaller = np.geomspace(shift / 1000.0, shift, 16).tolist()
+    return max(float(np.max(log_moments(orders, u, width) / u**2 / line)) for u in smaller)
 
 
 #: Cell width of one coordinate's output.
@@ -179,8 +154,12 @@ class Law(NamedTuple):
     losses: Floats
     masses: Floats
 
+    def delta(self, epsilon: float) -> float:
+        """E[(1 - e^(epsilon - loss))_+]."""
+        return float(self.masses @ -np.expm1(np.minimum(epsilon - self.losses, 0.0)))
 
-def pair_step(segment: Segment) -> Law:
+
+def _pair_step(segment: Segment) -> Law:
     """One step's loss ln(1 - q + q r) if the record is present; r is the likelihood ratio of all p coordinates."""
     present, absent = _coordinate(segment.shift, segment.gap, segment.noise)
     loss = np.log(present) - np.log(absent)
@@ -199,34 +178,23 @@ def pair_step(segment: Segment) -> Law:
     return Law(mixed, (1.0 - segment.rate) * absent + segment.rate * present)
 
 
-def pair_deltas(segments: Sequence[Segment], epsilons: Sequence[float]) -> list[float]:
-    """delta of all steps of the pair at each epsilon, present-first: E[(1 - e^(epsilon - loss))_+]."""
-    total = _total(segments)
-    return [_delta(total, epsilon) for epsilon in epsilons]
-
-
 def pair_epsilon(segments: Sequence[Segment], delta: float) -> float:
     """Epsilon at ``delta`` of all steps of the pair, present-first, at least 0."""
-    total, target = _total(segments), inside("delta", delta)
+    total, target = pair_loss(segments), inside("delta", delta)
     low, high = 0.0, float(total.losses[-1])
-    if _delta(total, low) <= target:
+    if total.delta(low) <= target:
         return 0.0
     while high - low > 1e-9 * high:
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if _delta(total, middle) > target else (low, middle)
+        low, high = (middle, high) if total.delta(middle) > target else (low, middle)
     return high
 
 
-def _total(segments: Sequence[Segment]) -> Law:
-    if not segments:
-        raise ValueError("segments must not be empty")
+def pair_loss(segments: Sequence[Segment]) -> Law:
+    """Loss of all steps of the pair if the record is present."""
     if sum(segment.steps for segment in segments) == 1:
-        return pair_step(segments[0])
-    return _sum([(pair_step(segment), segment.steps) for segment in segments])
-
-
-def _delta(law: Law, epsilon: float) -> float:
-    return float(law.masses @ -np.expm1(np.minimum(epsilon - law.losses, 0.0)))
+        return _pair_step(segments[0])
+    return _sum([(_pair_step(segment), segment.steps) for segment in segments])
 
 
 @lru_cache(maxsize=16)
@@ -234,22 +202,19 @@ def _coordinate(shift: float, width: float, noise: str) -> Cells:
     """Cells of one coordinate, (n,) each: probabilities of N + U with and without shift."""
     law = _LAWS[noise]
     shift, width = law.units * shift, law.units * width
-    half = 0.5 * width
-    edges = _edges(half, shift, law.reach)
+    half, reach = 0.5 * width, law.reach
+    low, high = -half - reach, half + shift + reach
+    # Fine cells at the ends of the uniform, coarse ones on its plateau.
+    left, right = np.arange(low, -half + shift + reach, _CELL), np.arange(half - reach, high, _CELL)
+    if left[-1] >= right[0]:
+        edges = np.linspace(low, high, math.ceil((high - low) / _CELL) + 1)
+    else:
+        edges = np.concatenate([left, np.linspace(left[-1], right[0], 2001)[1:-1], right])
     if law.straight:  # the loss is constant beyond both ends
         edges = np.concatenate([[-math.inf], edges[(edges > -half) & (edges < half + shift)], [math.inf]])
     present, absent = _cells(edges - shift, width, law), _cells(edges, width, law)
     possible = (absent > 0.0) & (present > 0.0)
     return present[possible], absent[possible]
-
-
-def _edges(half: float, shift: float, reach: float) -> Floats:
-    """Cell edges: fine at the ends of the uniform, coarse on its plateau."""
-    low, high = -half - reach, half + shift + reach
-    left, right = np.arange(low, -half + shift + reach, _CELL), np.arange(half - reach, high, _CELL)
-    if left[-1] >= right[0]:
-        return np.linspace(low, high, math.ceil((high - low) / _CELL) + 1)
-    return np.concatenate([left, np.linspace(left[-1], right[0], 2001)[1:-1], right])
 
 
 def _cells(edges: Floats, width: float, law: Noise) -> Floats:
@@ -266,18 +231,9 @@ def _cumulative(o: Floats, width: float, law: Noise) -> Floats:
     return np.asarray(np.where(np.isinf(o), o > 0.0, within / width), dtype=np.float64)
 
 
-def _gaussian_integral(x: Floats) -> Floats:
-    return np.asarray(x * ndtr(x) + np.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi), dtype=np.float64)
-
-
 def _laplace(x: Floats) -> Floats:
     tail = 0.5 * np.exp(-np.abs(x))
     return np.asarray(np.where(x < 0.0, tail, 1.0 - tail), dtype=np.float64)
-
-
-def _laplace_integral(x: Floats) -> Floats:
-    finite = np.where(np.isinf(x), 0.0, x)
-    return np.asarray(np.maximum(finite, 0.0) + 0.5 * np.exp(-np.abs(x)), dtype=np.float64)
 
 
 class Noise(NamedTuple):
@@ -293,8 +249,20 @@ class Noise(NamedTuple):
 
 
 _LAWS = {
-    "gaussian": Noise(lambda x: np.asarray(ndtr(x), dtype=np.float64), _gaussian_integral, 1.0, 11.0, False),
-    "laplace": Noise(_laplace, _laplace_integral, math.sqrt(2.0), 37.0, True),
+    "gaussian": Noise(
+        cumulative=lambda x: np.asarray(ndtr(x), dtype=np.float64),
+        integral=lambda x: np.asarray(x * ndtr(x) + np.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi), dtype=np.float64),
+        units=1.0,
+        reach=11.0,
+        straight=False,
+    ),
+    "laplace": Noise(
+        cumulative=_laplace,
+        integral=lambda x: np.maximum(np.where(np.isinf(x), 0.0, x), 0.0) + 0.5 * np.exp(-np.abs(x)),
+        units=math.sqrt(2.0),
+        reach=37.0,
+        straight=True,
+    ),
 }
 
 

@@ -47,7 +47,7 @@ class LeastGap(Record):
     least: Amount | None = None
 
     def problem(self) -> str | None:
-        """Check that ``below`` is positive exactly if the minimum gap is below 1."""
+
         if self.least is not None and (self.least < 1.0) != (self.below > 0):
             return f"below must be {'above 0' if self.least < 1.0 else '0'} if the minimum gap is {self.least}"
         return None
@@ -69,16 +69,11 @@ def guess_pairs(canaries: int) -> tuple[tuple[int, int], ...]:
     return (*((half, half) for half in halves), most)
 
 
-def attack_delta(spec: dps.Spec) -> float:
-    """delta of the lower bounds: the largest claimed delta."""
-    return kit.claimed_deltas(spec)[-1]
-
-
 def attack_power(spec: dps.Spec) -> tuple[dps.Power, ...]:
     """Lower bound that the attack would prove if every guess were correct."""
     assert spec.audit is not None
     attack = Attack.of(spec.audit.options)
-    canaries, delta = attack.count * spec.audit.runs, attack_delta(spec)
+    canaries, delta = attack.count * spec.audit.runs, kit.claimed_deltas(spec)[-1]
     guesses = [sum(pair) for pair in guess_pairs(canaries)]
     largest = guess_counts.largest(canaries, guesses, delta, spec.audit.confidence)
     return (
@@ -91,15 +86,8 @@ def attack_power(spec: dps.Spec) -> tuple[dps.Power, ...]:
     )
 
 
-def foreseen_checks(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
-    """Checks of the logs that a run will write. Mixed models themselves allow no measurement."""
-    assert spec.audit is not None
-    planted = Attack.of(spec.audit.options).count // 2
-    return kit.expected_checks(spec, facts, trials=spec.audit.runs, undone=False, planted=planted)
-
-
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-    """All evidence, findings, tables and checks of the trials."""
+
     yield from lower_bounds(spec, trials)
     run = kit.recorded_part(trials[0], GapsOfRun, "internal")
     if run is not None and run.gaps:
@@ -118,8 +106,16 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
     yield from _accuracies(spec, trials)
     evidence = [trial.evidence for trial in trials]
     yield from table.checks(spec.phases, evidence, privacy=spec.data_privacy)
-    if not unmet_conditions(spec):
-        gaps = _least_gaps(trials)
+    recorded = [trial.evidence.get("internal", {}).get("gap") for trial in trials]
+    if not unmet_conditions(spec) and any(gap is not None for gap in recorded):  # redacted results have none
+        gaps = [
+            read(
+                LeastGap,
+                {k: v for k, v in gap.items() if v is not None} if isinstance(gap, Mapping) else gap,
+                f"evidence of trial {n}.internal.gap",
+            )
+            for n, gap in enumerate(recorded, start=1)
+        ]
         below, known = sum(gap.below for gap in gaps), [gap.least for gap in gaps if gap.least is not None]
         if known or below:
             least = min(known, default=None)
@@ -143,7 +139,7 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
     outcomes = [kit.fair_coins(kit.recorded(trial, "outcome"), attack.count) for trial in trials]
     canaries, confidence = sum(map(len, outcomes)), spec.audit.confidence
     guesses, correct = guess_counts.counts(outcomes, guess_pairs(canaries))
-    delta = attack_delta(spec)
+    delta = kit.claimed_deltas(spec)[-1]
     method = f"one-run, all-iterates, {attack.kind} canaries"
     evidence = dps.Evidence(
         id=f"one-run/{attack.kind}",
@@ -158,15 +154,6 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
     )
     yield evidence
     yield kit.lower_from(evidence, confidence, method=f"{method}, {canaries} of them", assumptions=(_COINS, _GUESSES))
-
-
-def _least_gaps(trials: Sequence[dps.Trial]) -> list[LeastGap]:
-    """Minimum gaps of all runs; empty if they were redacted."""
-    told = [trial.evidence.get("internal", {}).get("gap") for trial in trials]
-    if all(gap is None for gap in told):
-        return []
-    known = [{k: v for k, v in gap.items() if v is not None} if isinstance(gap, Mapping) else gap for gap in told]
-    return [read(LeastGap, gap, f"evidence of trial {n}.internal.gap") for n, gap in enumerate(known, start=1)]
 
 
 def _accuracies(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Finding | dps.Evidence]:

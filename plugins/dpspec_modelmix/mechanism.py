@@ -193,48 +193,47 @@ class ModelMixAudit(dps.Audit):
     """Upper bounds by the repaired theorem and by plain DP-SGD, lower bounds from white-box canaries in one run."""
 
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-        """Reject specs that theory or attack does not cover; warn if mixing gives no amplification."""
+
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        """Epsilon with and without mixing, the paper's formulas, and three curves."""
+
         from dpspec_modelmix import bounds
 
         yield from bounds.findings(spec, context)
         yield from bounds.curves(spec, context.facts)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-        """One trial per run."""
-        from dpspec_modelmix.evidence import attack_power, foreseen_checks
+        from dpspec_modelmix.evidence import attack_power
 
         assert spec.audit is not None
-        runs, parameters = spec.audit.runs, facts.parameters or 0
+        runs, parameters, attack = spec.audit.runs, facts.parameters or 0, Attack.of(spec.audit.options)
         # The DP-SGD runs, and the attack's gradients of all records at every step.
-        trainings = 4.0 if Attack.of(spec.audit.options).twins is not None else 2.0
-        steps = runs * spec.steps * trainings
+        steps = runs * spec.steps * (4.0 if attack.twins is not None else 2.0)
         return dps.Plan(
             chunks=kit.chunks(runs),
             seconds=kit.training_seconds(parameters, steps * facts.records, steps),
             memory_bytes=kit.training_bytes(facts),
             power=attack_power(spec),
-            checks=foreseen_checks(spec, facts),
+            # Mixed models themselves allow no measurement.
+            checks=kit.expected_checks(spec, facts, trials=runs, undone=False, planted=attack.count // 2),
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """The default inputs without keys that no trial reads: comparisons and parts of the threat model."""
-        inputs = super().trial_inputs(spec)
         return kit.select_inputs(
-            inputs, mechanism_without=("baselines", "utility"), threat_model=("adjacency", "access")
+            super().trial_inputs(spec),
+            mechanism_without=("baselines", "utility"),
+            threat_model=("adjacency", "access"),
         )
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-        """Train with canaries; without canaries, train by ModelMix and by plain DP-SGD."""
+
         from dpspec_modelmix.attack import run_trials
 
         return run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-        """Lower bounds with their evidence, gaps, accuracies, and conformance checks."""
+
         from dpspec_modelmix.evidence import outcomes
 
         return outcomes(spec, trials)

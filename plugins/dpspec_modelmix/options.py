@@ -20,8 +20,6 @@ NO_NOISE = 1e-100
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing(kit.Options):
-    """The ``mixing`` block; see the schema."""
-
     threshold: float
     relative: bool
     literal: bool
@@ -31,7 +29,7 @@ class Mixing(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Mixing:
-        """From the block ``mixing``."""
+
         return cls.fill(
             block,
             relative=block.get("relative_to", "learning-rate") == "learning-rate",
@@ -58,7 +56,7 @@ class Embedding(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Embedding:
-        """From the block ``embedding``."""
+
         return cls.fill(block, floor=block["form"] == "isotropic-floor")
 
     @property
@@ -85,7 +83,7 @@ class PhaseOptions(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> PhaseOptions:
-        """From a phase."""
+
         by_mean = block.get("reduction", "mean") == "mean"
         return cls.fill(block, sparsity=int(block.get("linf_truncation", 1)), by_mean=by_mean)
 
@@ -112,18 +110,18 @@ class Attack(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Attack:
-        """From the audit's options."""
+
         canary = block.get("canary") or {}
         return cls.fill(block, kind=str(canary.get("kind", KINDS[0])), count=int(canary.get("count", 0)))
 
 
 def mixing_of(phase: Mapping[str, Any]) -> Mixing:
-    """The mixing rule of a phase."""
+
     return PhaseOptions.of(phase).mixing
 
 
 def embedding_of(phase: Mapping[str, Any]) -> Embedding | None:
-    """The gradient embedding of a phase; None without one."""
+
     return PhaseOptions.of(phase).embedding
 
 
@@ -229,7 +227,7 @@ class Segment:
 
     @property
     def one_dimensional(self) -> bool:
-        """True if the worst gradient has a single non-zero coordinate."""
+
         return self.sparsity == 1 and self.embedded == 0.0
 
     @property
@@ -239,19 +237,22 @@ class Segment:
 
 
 def declared_segments(spec: dps.Spec, facts: dps.Facts) -> list[Segment] | None:
-    """Segments of a spec's phases; see :func:`segments_of`."""
+
     return segments_of(spec.phases, spec.training.options, facts.records, facts.parameters)
 
 
 def segments_of(
     phases: Sequence[dps.Phase], training: Mapping[str, Any], records: int, parameters: int | None
 ) -> list[Segment] | None:
-    """Convert phases to segments, assuming all conditions of the amplification."""
-    if any(_lacks_noise(phase) for phase in phases):
-        return None
+    """Convert phases to segments, assuming all conditions of the amplification; None if a part has no noise."""
     segments = []
     for phase in phases:
         embedding, sigma = embedding_of(phase), phase.deviation
+        least = phase.noise_multiplier / (mixed_norm(phase) / phase.clip_norm)
+        if embedding is not None and not embedding.floor:
+            least = min(least, embedding.noise_multiplier)
+        if least < NO_NOISE:
+            return None
         segments.append(
             Segment(
                 steps=phase.steps,
@@ -264,12 +265,3 @@ def segments_of(
             )
         )
     return segments
-
-
-def _lacks_noise(phase: dps.Phase) -> bool:
-    """True if a component of the contributions has no noise or negligible noise."""
-    embedding = embedding_of(phase)
-    levels = [phase.noise_multiplier / (mixed_norm(phase) / phase.clip_norm)]
-    if embedding is not None and not embedding.floor:
-        levels.append(embedding.noise_multiplier)
-    return min(levels) < NO_NOISE

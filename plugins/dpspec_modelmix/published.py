@@ -7,7 +7,7 @@ precision is the Fisher information of the mixed noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ from dpspec_modelmix.theory import (
     plain_segment,
     total_rdp,
     variance_matched,
+    without_mixing,
 )
 
 #: Error of Corollary 4.1 as printed.
@@ -62,7 +63,7 @@ class Asymptotic(NamedTuple):
 
     @property
     def vacuous(self) -> bool:
-        """True if the theorem implies nothing."""
+
         return self.total >= 1.0 or not self.applies
 
 
@@ -124,13 +125,8 @@ REAL_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *map(float, 
 
 
 def real_epsilon(segments: Sequence[Segment], delta: float) -> OrderEpsilon:
-    """The theorem's epsilon over the paper's fractional orders, which no theorem covers."""
+    """The theorem's epsilon over the paper's fractional orders, which no theorem covers; without mixing at gap 0."""
     return least_epsilon(REAL_ORDERS, total_rdp(real_step_rdp, REAL_ORDERS, segments), delta, "mironov")
-
-
-def real_gaussian_epsilon(segments: Sequence[Segment], delta: float) -> OrderEpsilon:
-    """Epsilon of DP-SGD with the segments' noise and no mixing, over the same orders."""
-    return least_epsilon(REAL_ORDERS, total_rdp(_gaussian_step_rdp, REAL_ORDERS, segments), delta, "mironov")
 
 
 def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
@@ -142,7 +138,9 @@ def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
         raise ValueError("fractional orders are defined for p = 1 only")
     a = np.asarray(orders, dtype=np.float64)
     if segment.gap < density.NARROW:
-        return _gaussian_curve(segment)(a)
+        if segment.rate == 1.0:
+            return gaussian_rdp(a, segment.effect)
+        return sampled_gaussian_rdp(a, segment.rate, 1.0 / segment.effect)
     excess = density.log_excess_moments(a, segment.shift, segment.gap, segment.rate)
     return np.asarray(np.logaddexp(0.0, excess) / (a - 1.0), dtype=np.float64)
 
@@ -164,17 +162,6 @@ def fisher_information(width: float) -> float:
     mass = np.exp(density.log_density(o, width) + math.log(width))
     slope = (np.exp(-0.5 * (o + half) ** 2) - np.exp(-0.5 * (o - half) ** 2)) / math.sqrt(2.0 * math.pi)
     return float(np.sum(weights * slope**2 / mass)) / width
-
-
-def _gaussian_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
-    return _gaussian_curve(segment)(np.asarray(orders, dtype=np.float64))
-
-
-def _gaussian_curve(segment: Segment) -> Callable[[Floats], Floats]:
-    """D_a of one step without mixing at real orders, in closed form or by quadrature."""
-    if segment.rate == 1.0:
-        return lambda a: gaussian_rdp(a, segment.effect)
-    return lambda a: sampled_gaussian_rdp(a, segment.rate, 1.0 / segment.effect)
 
 
 #: Reason why orders below 2 support no verdict.
@@ -212,7 +199,7 @@ def compared(
 
 
 def claimed_finding(delta: float, value: float, method: str, reasons: Sequence[str]) -> dps.Finding:
-    """The paper's value if its conditions held."""
+
     return compared("epsilon", value, method, _PRINTED, delta=delta, refuted="; ".join(reasons))
 
 
@@ -226,7 +213,7 @@ def gaussian_findings(
         unchecked = dps.Assumption(name="one-hot-worst", status="unchecked", text=_FRACTIONAL)
         method, source = f"rdp/fractional-orders, best at {real.order:g}", f"{SOURCE}; {_FRACTIONAL}"
         yield compared("epsilon", real.epsilon, method, source, delta=delta, assumptions=(*assumptions, unchecked))
-        plain = real_gaussian_epsilon(segments, delta).epsilon
+        plain = real_epsilon(without_mixing(segments), delta).epsilon
         method = "the same, fractional orders"
         yield compared("amplification", plain / real.epsilon, method, _FRACTIONAL, delta=delta)
         method, source = "rdp/fractional-orders, at the paper's orders", "Mironov et al. 2019"

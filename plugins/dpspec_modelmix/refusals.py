@@ -35,7 +35,7 @@ _CANARY = ("audit", "canary")
 
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Errors for specs that cannot be audited as declared, and warnings about trivial bounds."""
+
     yield from _scope(spec)
     for i, phase in enumerate(spec.phases):
         yield from _phase(spec, facts, i, phase)

@@ -65,7 +65,7 @@ class Moments(NamedTuple):
 
 
 def without_mixing(segments: Sequence[Segment]) -> list[Segment]:
-    """The segments with the same noise and no mixing."""
+
     return [plain_segment(s, s.effect) for s in segments]
 
 
@@ -102,7 +102,11 @@ def mixed_epsilon(segments: Sequence[Segment], delta: float, conversion: Convers
 
 def gaussian_epsilon(segments: Sequence[Segment], delta: float, conversion: Conversion = "mironov") -> OrderEpsilon:
     """Epsilon of DP-SGD with the segments' noise and no mixing, over the same integer orders."""
-    return _search_orders(lambda orders: total_rdp(_gaussian_step_rdp, orders, segments), delta, conversion)
+
+    def step(orders: Sequence[int], segment: Segment) -> Floats:
+        return np.array(_gaussian_rdp(tuple(orders), segment.rate, segment.effect))
+
+    return _search_orders(lambda orders: total_rdp(step, orders, segments), delta, conversion)
 
 
 def freedman_epsilon(segments: Sequence[Segment], delta: float) -> float:
@@ -155,7 +159,7 @@ def inflate_one_hot(segments: Sequence[Segment], order: float) -> tuple[list[Seg
     """Set ``inflation`` of segments for which a numerical check finds a worse gradient than the one-hot one."""
     top = max(2, int(order))
     orders = sorted({2, min(3, top), max(2, top // 2), top})
-    ratios = [density.star_shape(orders, s.shift, s.gap) for s in segments]
+    ratios = [density.star_shape(tuple(orders), s.shift, s.gap) for s in segments]
     inflated = [replace(s, inflation=r) if r > 1.0 + 1e-9 else s for s, r in zip(segments, ratios, strict=True)]
     return inflated, max(ratios)
 
@@ -194,7 +198,7 @@ def freedman_total(parts: Sequence[tuple[int, Moments]], delta: float) -> float:
 
 
 def total_rdp(curve: Callable[..., Floats], orders: Sequence[float], segments: Sequence[Segment]) -> Floats:
-    """Divergences of all steps at ``orders``, shape (n,); ``curve`` returns those of one step."""
+
     total = np.zeros(len(orders))
     for segment in segments:
         total += segment.steps * curve(orders, segment)
@@ -202,7 +206,7 @@ def total_rdp(curve: Callable[..., Floats], orders: Sequence[float], segments: S
 
 
 def least_epsilon(orders: Sequence[float], divergences: Floats, delta: float, conversion: Conversion) -> OrderEpsilon:
-    """Minimum epsilon at ``delta`` over ``orders`` with ``divergences``, shape (n,)."""
+
     best = best_epsilon(orders, divergences, delta, conversion)
     index = list(orders).index(best.order)
     return OrderEpsilon(best.epsilon, best.order, float(divergences[index]), best.at_edge)
@@ -224,8 +228,10 @@ def _step_rdp(orders: tuple[int, ...], segment: Segment) -> tuple[float, ...]:
         raise ValueError("moments require Gaussian noise")
     if segment.effect == 0.0 and segment.embedded == 0.0:
         return (0.0,) * len(orders)
-    growth = segment.inflation * segment.sparsity * density.log_moments(max(orders), segment.shift, segment.gap)
-    growth = growth + density.log_moments(max(orders), segment.embedded, 0.0)
+    top = tuple(range(2, max(orders) + 1))
+    growth = np.zeros(max(orders) + 1)
+    growth[2:] = segment.inflation * segment.sparsity * density.log_moments(top, segment.shift, segment.gap)
+    growth[2:] += density.log_moments(top, segment.embedded, 0.0)
     divergences = []
     for a in orders:
         if segment.rate == 1.0:
@@ -235,10 +241,6 @@ def _step_rdp(orders: tuple[int, ...], segment: Segment) -> tuple[float, ...]:
             logs = growth[: a + 1] + np.log(-np.expm1(-growth[: a + 1])) + _log_weights(a, segment.rate)
         divergences.append(float(np.logaddexp(0.0, np.logaddexp.reduce(logs))) / (a - 1.0))
     return tuple(divergences)
-
-
-def _gaussian_step_rdp(orders: Sequence[int], segment: Segment) -> Floats:
-    return np.array(_gaussian_rdp(tuple(orders), segment.rate, segment.effect))
 
 
 @lru_cache(maxsize=1024)

@@ -52,7 +52,7 @@ class Ends(NamedTuple):
 
     @property
     def gap(self) -> Tensor:
-        """|first - second|."""
+
         return (self.first - self.second).abs()
 
 
@@ -145,7 +145,7 @@ class MixingUpdate:
         self.gaps.append((float(least) / unit, float(share) * sizes[0] / sizes[1], float(square) / unit**2))
 
     def state(self) -> Memory:
-        """The resumable state: step, kept model, generator state and gaps."""
+
         return {
             **tensors(kept=self._kept),
             "step": np.array(self._step),
@@ -154,7 +154,7 @@ class MixingUpdate:
         }
 
     def restore(self, state: Memory) -> None:
-        """Restore a result of :meth:`state`; an empty state starts over."""
+
         self.transfers.clear()
         self._step = int(state.get("step", 0))
         kept = tensor(state, "kept")
@@ -205,8 +205,13 @@ def twin_accuracies(
 ) -> tuple[dict[str, dps.Json], dict[str, dps.Json]]:
     """Train without canaries: ModelMix, DP-SGD with the same noise, and DP-SGD with the same epsilon."""
     job = make_job(inputs, context, index, "modelmix twin")
+    layout = Layout.of(job.model)
     phases = _phases(inputs)
-    train(job, make_row_clip(job, context, index), rules_of_job(job))
+    train(
+        job,
+        make_row_clip(job, context, index),
+        rules_of(job.phases, job.options, job.expected_batch_size, layout, job.device),
+    )
     counts: dict[str, dps.Json] = {"modelmix": right_answers(job.model, context.data, context.device)}
     factor, epsilon = 1.0, float("inf")
     segments = segments_of(phases, inputs["training"], context.facts.records, context.facts.parameters)
@@ -219,16 +224,17 @@ def twin_accuracies(
     about: dict[str, dps.Json] = {"epsilon": epsilon, "noise_factor": factor, "learning_rate": rate}
     for name, times in (("same-noise", 1.0), ("same-epsilon", factor)):
         plain = make_job(inputs, context, index, f"{name} twin")
-        louder = tuple(_with_noise_times(phase, times) for phase in phases)
-        plain = replace(plain, phases=louder, options=dps.FrozenMap({**plain.options, "learning_rate": rate}))
+        louder = []
+        for phase in phases:
+            changed: dict[str, Any] = {"noise_multiplier": times * phase.noise_multiplier}
+            embedding = embedding_of(phase)
+            if embedding is not None:
+                changed["embedding"] = {**phase["embedding"], "noise_multiplier": times * embedding.noise_multiplier}
+            louder.append(phase.replace(**changed))
+        plain = replace(plain, phases=tuple(louder), options=dps.FrozenMap({**plain.options, "learning_rate": rate}))
         train(plain, make_row_clip(plain, context, index), None)
         counts[name] = right_answers(plain.model, context.data, context.device)
     return counts, about
-
-
-def rules_of_job(job: dps.TrainingJob) -> Rules:
-    """The mixing rules of a job."""
-    return rules_of(job.phases, job.options, job.expected_batch_size, Layout.of(job.model), job.device)
 
 
 def rules_of(
@@ -285,12 +291,3 @@ def _phases(inputs: dps.FrozenMap) -> tuple[dps.Phase, ...]:
         bound = {"scheme": "truncated", "coordinate_bound": mixed_norm(phase) / sparsity**0.5}
         phases.append(phase if sparsity == 1 else phase.replace(clipping=bound))
     return tuple(phases)
-
-
-def _with_noise_times(phase: dps.Phase, factor: float) -> dps.Phase:
-    """The phase with ``factor`` times the noise, also in a subspace."""
-    louder = phase.replace(noise_multiplier=factor * phase.noise_multiplier)
-    embedding = embedding_of(phase)
-    if embedding is None:
-        return louder
-    return louder.replace(embedding={**phase["embedding"], "noise_multiplier": factor * embedding.noise_multiplier})

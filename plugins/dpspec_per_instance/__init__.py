@@ -12,11 +12,9 @@ DPSPEC_API = 1
 
 @dps.hookimpl
 def dpspec_mechanisms() -> Iterable[dps.Mechanism]:
-    """The mechanism kind ``per-instance``."""
     yield PER_INSTANCE
 
 
 @dps.hookimpl
 def dpspec_reporters() -> Iterable[dps.Reporter]:
-    """The format ``records-csv``."""
     yield RECORDS

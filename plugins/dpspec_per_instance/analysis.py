@@ -32,11 +32,7 @@ PER_RECORD = ("ratios", "own", "right", "labels")
 
 
 def whole_runs(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Sequence[dps.Trial]:
-    """One trial per complete run: its first shard with the arrays of all shards.
-
-    Values of all records are compared and counted together, so they must come from the same runs. Raises
-    ``MissingArrayError`` if some shards have arrays that others lack.
-    """
+    """One trial per complete run, its first shard with the arrays of all shards: records are compared in equal runs."""
     shards = _shards(spec, trials)
     if shards.count == 1:
         return trials
@@ -44,13 +40,14 @@ def whole_runs(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Sequence[dps.Tria
     for trial in sorted(trials, key=lambda trial: trial.index):
         run, shard = shards.run_and_shard(trial.index)
         runs.setdefault(run, {})[shard] = trial
-    whole = [list(parts.values()) for parts in runs.values() if len(parts) == shards.count]
     joined = []
-    for parts in whole:
+    for parts in runs.values():
+        if len(parts) < shards.count:
+            continue
         arrays = dict(parts[0].arrays)
         for name in PER_RECORD:
-            if any(name in part.arrays for part in parts):
-                arrays[name] = np.concatenate([read_array(part, name) for part in parts], axis=-1)
+            if any(name in part.arrays for part in parts.values()):
+                arrays[name] = np.concatenate([read_array(part, name) for part in parts.values()], axis=-1)
         joined.append(replace(parts[0], arrays=arrays))
     return joined
 
@@ -61,13 +58,7 @@ def first_shards(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Sequence[dps.Tr
     return [trial for trial in trials if shards.run_and_shard(trial.index)[1] == 0]
 
 
-def has_arrays(trials: Sequence[dps.Trial]) -> bool:
-    """True if the trials have their arrays. Results contain only evidence."""
-    return all("ratios" in trial.arrays for trial in trials)
-
-
 def read_sizes(trials: Sequence[dps.Trial]) -> dps.Facts:
-    """Numbers of records, the only property of the data that conclusions need."""
     sizes = kit.recorded(trials[0], "sizes")
     if any(kit.recorded(trial, "sizes") != sizes for trial in trials):
         raise ValueError("trials report different numbers of records")
@@ -81,7 +72,6 @@ def read_sizes(trials: Sequence[dps.Trial]) -> dps.Facts:
 
 
 def read_array(trial: dps.Trial, name: str) -> Array:
-    """An array of a trial."""
     arrays: Mapping[str, Array] = trial.arrays
     if name not in arrays:
         raise dps.MissingArrayError(
@@ -97,13 +87,9 @@ def _shards(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Shards:
 
 @dataclass(frozen=True, kw_only=True)
 class Epsilons:
-    """Epsilon of each record at one delta in one direction.
+    """Epsilon of each record at one delta in one direction: plug-in estimates and confidence bounds, shape (m,) each.
 
-    Attributes:
-        estimate: Plug-in estimate, shape (m,).
-        confidence_upper: Upper confidence bound, shape (m,).
-        tight: Data-independent bound by the tightest accountant.
-        renyi: Data-independent bound by the method of the estimate, for comparison.
+    ``tight`` is the data-independent bound by the tightest accountant, ``renyi`` the one by the estimate's method.
     """
 
     delta: float
@@ -115,18 +101,14 @@ class Epsilons:
 
     @property
     def capped_estimate(self) -> Floats:
-        """min(data-independent, estimate)."""
         return np.minimum(self.estimate, self.tight)
 
     @property
     def capped_confidence_upper(self) -> Floats:
-        """min(data-independent, confidence_upper)."""
         return np.minimum(self.confidence_upper, self.tight)
 
 
 class Side:
-    """One direction: its runs and their divergences."""
-
     def __init__(self, spec: dps.Spec, direction: str, ratios: Sequence[Array], log_terms: float) -> None:
         """``ratios``: per run, the clipped norms in units of the clip norm, shape (observed, m)."""
         self.direction = direction
@@ -134,21 +116,18 @@ class Side:
         self.ratios = ratios
         self.places = self.composer.places(ratios)
         self.log_terms = log_terms
-        self.totals = [self.composer.total(order, self.places, log_terms) for order in self.composer.orders]
-
-    def total_of_runs(self, order: float, runs: int) -> bounds.Total:
-        """The total at one order from only the first ``runs`` runs."""
-        return self.composer.total(order, [place[:runs] for place in self.places], self.log_terms)
+        totals = (self.composer.total(order, self.places, log_terms) for order in self.composer.orders)
+        # The steps' contributions at all orders would take much memory.
+        self.totals = [replace(total, contributions=np.empty((0, 0))) for total in totals]
 
 
 class Analysis:
-    """Per-record analysis in all audited directions."""
-
     def __init__(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> None:
-        """``trials``: one per run."""
         assert spec.audit is not None
         self.spec, self.trials = spec, trials
-        self.audited: Audited = audited_records(spec, read_sizes(trials))
+        sizes = read_sizes(trials)
+        self.records, self.runs = sizes.records, len(trials)
+        self.audited: Audited = audited_records(spec, sizes)
         self.confidence = spec.audit.confidence
         # A random sample uses half of the failure probability for the sampling error.
         self.failure = (1.0 - self.confidence) * (0.5 if self.audited.quantile_size > len(self.audited.points) else 1.0)
@@ -163,32 +142,15 @@ class Analysis:
         count = max(1, observed - 1) * points * len(Composition.of(spec.mechanism.options).orders) * len(ratios)
         terms = theory.log_terms(count, self.failure)
         self._tight: dict[str, dict[float, Interval]] = {}
-        self._detailed: dict[float, bounds.DetailedTotal] = {}
+        self._totals: dict[float, bounds.Total] = {}
         self.sides = {name: Side(spec, name, some, terms) for name, some in ratios.items()}
 
     @property
     def privacy(self) -> dps.findings.Privacy:
-        """Privacy class of averages and quantiles over all audited records."""
         return self.privacy_of(len(self.audited.points))
 
     def privacy_of(self, count: int) -> dps.findings.Privacy:
-        """Privacy class of averages and quantiles over ``count`` records."""
         return self.spec.data_privacy if count >= AGGREGATE else "per-record"
-
-    @property
-    def records(self) -> int:
-        """Number of training records."""
-        return int(self.trials[0].evidence["sizes"][0])
-
-    @property
-    def runs(self) -> int:
-        """Number of runs in each expectation."""
-        return len(self.trials)
-
-    @cached_property
-    def labels(self) -> Array:
-        """The audited records' labels, (m,)."""
-        return read_array(self.trials[0], "labels")
 
     @cached_property
     def right(self) -> Array:
@@ -197,29 +159,26 @@ class Analysis:
 
     @cached_property
     def shown_side(self) -> Side:
-        """The direction whose details tables show: the direction with shared runs, if audited."""
+        """The direction with shared runs, if audited."""
         return self.sides.get(self.audited.shared_direction, next(iter(self.sides.values())))
 
     @cached_property
     def best_order(self) -> float:
-        """Best order of the data-independent bound at the largest claimed delta."""
-        return self.shown_side.composer.best_order(kit.claimed_deltas(self.spec)[-1])
+        return self.shown_side.composer.best(kit.claimed_deltas(self.spec)[-1]).order
 
     @cached_property
     def shown_orders(self) -> tuple[float, ...]:
-        """Orders in detailed tables, ascending."""
         available = self.shown_side.composer.orders
         return tuple(sorted({self.best_order, *(order for order in SHOWN_ORDERS if order in available)}))
 
-    def detailed_total(self, order: float) -> bounds.DetailedTotal:
-        """Total of the shown direction at one order, with its steps."""
-        if order not in self._detailed:
+    def total(self, order: float) -> bounds.Total:
+        """Total of the shown direction at one order, with the contributions of its steps."""
+        if order not in self._totals:
             side = self.shown_side
-            self._detailed[order] = side.composer.detailed_total(order, side.places, side.log_terms)
-        return self._detailed[order]
+            self._totals[order] = side.composer.total(order, side.places, side.log_terms)
+        return self._totals[order]
 
     def epsilons(self, delta: float, direction: str) -> Epsilons:
-        """Epsilon of every record; for ``both`` the maximum over two directions."""
         sides = [self.sides[side] for side in bounds.one_sided(direction)]
         if direction not in self._tight:
             self._tight[direction] = bounds.tight_epsilons(self.spec, direction)
@@ -243,17 +202,13 @@ def _worst(epsilons: Sequence[Floats]) -> Floats:
 
 
 def record_table(records: Analysis) -> dps.Series:
-    """One row per audited record: epsilon per direction, the data-independent epsilon, and their minimum.
-
-    The column ratio is the estimate divided by the data-independent epsilon of the same method and may exceed 1. The
-    column advantage bounds the membership advantage, see ``advantage``.
-    """
+    """``ratio`` is relative to the data-independent epsilon of the same method and may exceed 1."""
     delta, audited, ratios = kit.claimed_deltas(records.spec)[-1], records.audited, records.shown_side.ratios
     whole = records.epsilons(delta, audited.widest_direction)
     norms = np.mean([run.mean(axis=0, dtype=np.float64) for run in ratios], axis=0)
     columns: dict[str, Sequence[dps.Json]] = {
         "record": list(audited.points),
-        "label": [int(label) for label in records.labels],
+        "label": [int(label) for label in read_array(records.trials[0], "labels")],
         "right": _rounded(records.right[-1]),
         "mean_norm": _rounded(norms),
         "saturated": _rounded(np.mean([(run >= 1.0).mean(axis=0) for run in ratios], axis=0)),
@@ -287,8 +242,7 @@ def record_table(records: Analysis) -> dps.Series:
 def advantage(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     """(e^epsilon - 1 + 2 delta) / (e^epsilon + 1), at most 1; arrays broadcast.
 
-    With (epsilon, delta) in both directions the probabilities of any event differ by at most this value. It bounds the
-    membership advantage, and the increase of the probability of a correct prediction due to training on the record.
+    With (epsilon, delta) in both directions it bounds the difference of the probabilities of any event.
     """
     eps = np.asarray(epsilon, dtype=np.float64)
     small = np.exp(-np.minimum(eps, 700.0))

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import (
+    BestEpsilon,
     Direction,
     Floats,
     Interval,
@@ -37,8 +38,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 #: Directions in specs and in the accountant: remove is D(with || without).
 DIRECTIONS: Mapping[str, Direction] = {"remove": "present-first", "add": "absent-first"}
 
-TIGHT_SOURCE = "Ganesh 2024, Theorem 3.1, for one record"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Total:
@@ -48,25 +47,16 @@ class Total:
         plug_in: Estimates, shape (m,).
         confidence_upper: Upper bounds with the spec's confidence, shape (m,).
         baseline: Data-independent bound.
-    """
-
-    order: float
-    plug_in: Floats
-    confidence_upper: Floats
-    baseline: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class DetailedTotal(Total):
-    """A total with the contributions of its steps.
-
-    Attributes:
         contributions: Plug-in estimates of single steps, shape (observed, m).
         weights: l_t, shape (observed,).
         largest: Divergence of a saturated step, shape (observed,).
         fixed: Contribution of unobserved steps to the confidence bound.
     """
 
+    order: float
+    plug_in: Floats
+    confidence_upper: Floats
+    baseline: float
     contributions: Floats
     weights: Floats
     largest: Floats
@@ -77,9 +67,13 @@ class Composer:
     """Theorem 3.3 for one declared run, in one direction."""
 
     def __init__(
-        self, mechanism: dps.FrozenMap, direction: Direction, p: float | Sequence[float] | None = None
+        self,
+        mechanism: dps.FrozenMap,
+        direction: Direction,
+        p: float | Sequence[float] | None = None,
+        tables: list[theory.StepTable] | None = None,
     ) -> None:
-        """``mechanism``: the block's options. ``p`` overrides its exponent."""
+        """``p`` overrides the exponent of ``mechanism``; ``tables`` of its steps are used if they cover the orders."""
         composition = Composition.of(mechanism)
         self.direction: Direction = direction if composition.step_bound != "theorem" else "present-first"
         self.orders = composition.orders
@@ -88,41 +82,34 @@ class Composer:
         self._steps = [(phase.rate(), phase.noise_multiplier) for phase in phases]
         self.count = len(self._phase_of)
         self.observed = np.array(composition.observed(self.count))
-        self.p = composition.exponent_over(self.count) if p is None else p
-        self._nearest = composition.nearest
+        default = 3.0 * self.count if isinstance(composition.exponent, str) else composition.exponent
+        self.p = default if p is None else p
+        self._nearest, self._given = composition.nearest, tables
 
     @cached_property
-    def _tables(self) -> list[theory.StepTable]:
+    def tables(self) -> list[theory.StepTable]:
         highest = float(theory.recursion(self.orders[-1], self.count, self.p).orders[0])
+        if self._given is not None and self._given[0].highest >= highest:
+            return self._given
         return [theory.step_table(*step, self.orders[0], highest, self.direction) for step in self._steps]
 
-    def reuse_tables(self, tables: list[theory.StepTable] | None) -> list[theory.StepTable]:
-        """This run's tables. Tables of the same steps are reused if they cover the same orders."""
-        highest = float(theory.recursion(self.orders[-1], self.count, self.p).orders[0])
-        if tables is not None and tables[0].highest >= highest:
-            self.__dict__["_tables"] = tables
-        return self._tables
-
     def places(self, ratios: Sequence[Array]) -> list[npt.NDArray[np.uint16]]:
-        """Table indices (R, m) per observed step, from norms of all runs in clip norms, (observed, m) each."""
-        tables = (self._tables[self._phase_of[step - 1]] for step in self.observed)
+        """Table indices (R, m) per observed step, from norms in clip norms, (observed, m) per run."""
+        tables = (self.tables[self._phase_of[step - 1]] for step in self.observed)
         return [table.places(np.stack([run[j] for run in ratios])) for j, table in enumerate(tables)]
 
     def baseline(self, order: float) -> float:
         """Data-independent divergence: ordinary composition of saturated steps."""
-        return float(sum(np.sum(self._phase_of == k) * self._saturated(order, k) for k in range(len(self._steps))))
+        firsts, counts = np.unique(self._phase_of, return_index=True, return_counts=True)[1:]
+        return float(sum(n * self.saturated(order, int(t) + 1) for t, n in zip(firsts, counts, strict=True)))
 
     def saturated(self, order: float, step: int) -> float:
-        """Divergence of a saturated record in one ``step``."""
-        return self._saturated(order, int(self._phase_of[step - 1]))
+        """Divergence of a saturated record in one ``step``, from 1."""
+        rate, sigma = self._steps[self._phase_of[step - 1]]
+        return float(theory.step_divergence(order, rate, 1.0 / sigma, self.direction))
 
-    def best_order(self, delta: float) -> float:
-        """Order at which the data-independent divergence gives the smallest epsilon."""
-        return best_epsilon(self.orders, [self.baseline(order) for order in self.orders], delta).order
-
-    def epsilon(self, delta: float) -> float:
-        """Data-independent epsilon from Renyi divergences at the best of the spec's orders."""
-        return best_epsilon(self.orders, [self.baseline(order) for order in self.orders], delta).epsilon
+    def best(self, delta: float) -> BestEpsilon:
+        return best_epsilon(self.orders, [self.baseline(order) for order in self.orders], delta)
 
     def kappa(self, order: float) -> tuple[float, float]:
         """Estimability index at the last and the second step. The model before the first step is deterministic."""
@@ -132,34 +119,25 @@ class Composer:
         last, second = (float(self.saturated(float(e.orders[t]), t + 1) * e.weights[t]) for t in (self.count - 1, 1))
         return last, second
 
-    def _saturated(self, order: float, phase: int) -> float:
-        rate, sigma = self._steps[phase]
-        return float(theory.step_divergence(order, rate, 1.0 / sigma, self.direction))
-
     def relative(self, order: float, observed: int, places: npt.NDArray[np.uint16]) -> Floats:
         """Divergence of an observed step at each model relative to a saturated record, shape (R, m)."""
-        row = self._tables[self._phase_of[self.observed[observed] - 1]].row(order)
+        row = self.tables[self._phase_of[self.observed[observed] - 1]].row(order)
         return np.asarray(row[places] / row[-1], dtype=np.float64)
 
     def total(self, order: float, places: Sequence[npt.NDArray[np.uint16]], log_terms: float) -> Total:
         """Total at one order; ``log_terms`` is ln(s / J) over all s values that must hold jointly."""
-        total = self.detailed_total(order, places, log_terms)
-        return Total(
-            order=order, plug_in=total.plug_in, confidence_upper=total.confidence_upper, baseline=total.baseline
-        )
-
-    def detailed_total(self, order: float, places: Sequence[npt.NDArray[np.uint16]], log_terms: float) -> DetailedTotal:
-        """Total at one order with its steps."""
         e = theory.recursion(order, self.count, self.p)
         observed = self.observed - 1
         largest = np.concatenate(
-            [self._tables[k].saturated(e.orders[self._phase_of == k]) for k in range(len(self._tables))]
+            [self.tables[k].saturated(e.orders[self._phase_of == k]) for k in range(len(self.tables))]
         )
         rest = float(largest.sum() - largest[observed].sum())
         spans = np.diff(np.append(self.observed, self.count + 1))
-        contributions = np.stack(
-            [self._contribution(e.orders[t], e.weights[t], t, p) for t, p in zip(observed, places, strict=True)]
-        )
+        steps = []
+        for t, place in zip(observed, places, strict=True):
+            row = self.tables[self._phase_of[t]].row(float(e.orders[t])) / (e.orders[t] - 1.0)
+            steps.append(theory.entropic_mean(row[place], float(e.weights[t])))
+        contributions = np.stack(steps)
         certain = contributions[0].copy()  # the first model is deterministic
         for j in range(1, len(observed)):
             t = observed[j]
@@ -170,7 +148,7 @@ class Composer:
         if self._nearest:  # the observed step has the largest order of the steps that it represents
             caps = np.add.reduceat(largest, observed) / spans
             plug_in = spans @ np.minimum(contributions, np.maximum(caps, 0.0)[:, None])
-        return DetailedTotal(
+        return Total(
             order=order,
             plug_in=np.asarray(plug_in, dtype=np.float64),
             confidence_upper=certain + rest,
@@ -181,27 +159,18 @@ class Composer:
             fixed=rest,
         )
 
-    def _contribution(self, order: float, weight: float, step: int, places: npt.NDArray[np.uint16]) -> Floats:
-        row = self._tables[self._phase_of[step]].row(float(order)) / (order - 1.0)
-        return theory.entropic_mean(row[places], float(weight))
-
 
 def spoken_directions(spec: dps.Spec) -> list[str]:
-    """Directions of the claims and the threat model: single directions first, then both."""
     directions = {c.direction for c in spec.claims} | {spec.threat_model.direction}
     return ["remove", "add", "both"] if "both" in directions else sorted(directions)
 
 
 def one_sided(direction: str) -> tuple[str, ...]:
-    """The one-sided directions that a direction includes."""
     return ("remove", "add") if direction == "both" else (direction,)
 
 
 def tight_epsilons(spec: dps.Spec, direction: str) -> dict[float, Interval]:
-    """Epsilon of every record of every dataset by the tightest accountant, in one direction or the worse of both.
-
-    Computed at the claimed deltas, and in the widest direction along the curve.
-    """
+    """Epsilon of every record of every dataset at the claimed deltas, and in the widest direction along the curve."""
     curve = kit.CURVE_DELTAS if direction == spoken_directions(spec)[-1] else ()
     deltas = sorted({*kit.claimed_deltas(spec), *curve})
     pairs = []
@@ -215,15 +184,10 @@ def tight_epsilons(spec: dps.Spec, direction: str) -> dict[float, Interval]:
 
 
 def renyi_epsilon(mechanism: dps.FrozenMap, delta: float, direction: str) -> float:
-    """Data-independent epsilon from Renyi divergences at the spec's orders, for comparison with per-record values."""
-    return max(Composer(mechanism, DIRECTIONS[side]).epsilon(delta) for side in one_sided(direction))
+    return max(Composer(mechanism, DIRECTIONS[side]).best(delta).epsilon for side in one_sided(direction))
 
 
 def upper_bounds(spec: dps.Spec) -> Iterator[dps.Finding]:
-    """Bounds on epsilon at the claimed deltas and along the curve, in every claimed direction.
-
-    Includes lower bounds at the claimed deltas, for the worst record of the worst dataset.
-    """
     claimed, attained = kit.claimed_deltas(spec), iterates_reveal_sums(spec.training.options, spec.steps)
     largest = max((claim.min_records for claim in spec.claims), default=0)
     populations = sorted({str(c["population"]) for c in spec.claims if "population" in c.options})
@@ -252,12 +216,17 @@ def upper_bounds(spec: dps.Spec) -> Iterator[dps.Finding]:
 
 
 def _tight_finding(epsilon: Interval, at: dict[str, dps.Json], direction: str) -> dps.Finding:
-    scope = dps.Scope(direction=direction)
-    return certified_upper("epsilon", epsilon, at=at, scope=scope, source=TIGHT_SOURCE, assumptions=kit.ASSUMPTIONS)
+    return certified_upper(
+        "epsilon",
+        epsilon,
+        at=at,
+        scope=dps.Scope(direction=direction),
+        source="Ganesh 2024, Theorem 3.1, for one record",
+        assumptions=kit.ASSUMPTIONS,
+    )
 
 
 def order_series(spec: dps.Spec) -> dps.Series:
-    """Divergence of one saturated step and of the run, by order and direction."""
     rows: list[tuple[float, str, float, float]] = []
     for side in one_sided(spoken_directions(spec)[-1]):
         composer = Composer(spec.mechanism.options, DIRECTIONS[side])

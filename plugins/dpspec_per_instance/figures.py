@@ -1,7 +1,4 @@
-"""Figures of the paper: steps and runs relative to a saturated record, during training and by correctness.
-
-A table compares them with published values of the same experiment.
-"""
+"""Figures of the paper, relative to a saturated record, and a comparison with published values."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ from dpspec_per_instance.options import Composition
 
 
 def ratio_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
-    """Ratios to the data-independent value: by step, by correctness, by number of runs and by exponent."""
     yield _over_training(records)
     yield _by_correctness(records)
     yield _by_runs(records)
@@ -27,20 +23,17 @@ def ratio_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
 
 
 def _over_training(records: Analysis) -> dps.Series:
-    """Contribution of each step relative to a saturated record, by step."""
-
-    def rows() -> Iterator[Sequence[dps.Json]]:
-        composer = records.shown_side.composer
-        for order in records.shown_orders:
-            total = records.detailed_total(order)
-            for step, contributions in zip(composer.observed.tolist(), total.contributions, strict=True):
-                ratio = contributions / composer.saturated(order, step)
-                yield step, order, float(ratio.mean()), *(float(v) for v in np.quantile(ratio, (0.1, 0.5, 0.9)))
-
+    rows: list[Sequence[dps.Json]] = []
+    composer = records.shown_side.composer
+    for order in records.shown_orders:
+        total = records.total(order)
+        for step, contributions in zip(composer.observed.tolist(), total.contributions, strict=True):
+            ratio = contributions / composer.saturated(order, step)
+            rows.append((step, order, float(ratio.mean()), *(float(v) for v in np.quantile(ratio, (0.1, 0.5, 0.9)))))
     return kit.series(
         "ratio-over-training",
         "Contribution of a step relative to the data-independent value, by step",
-        kit.columns_of(("step", "order", "mean", "p10", "median", "p90"), rows()),
+        kit.columns_of(("step", "order", "mean", "p10", "median", "p90"), rows),
         rigor="approximate",
         source=theory.RUN_SOURCE,
         privacy=records.privacy,
@@ -52,33 +45,27 @@ def _over_training(records: Analysis) -> dps.Series:
 
 
 def _by_correctness(records: Analysis) -> dps.Series:
-    """Five steps: contribution over all runs, and divergence for records with correct and incorrect predictions.
-
-    Both are relative to a saturated record.
-    """
     side = records.shown_side
     composer, steps = side.composer, side.composer.observed
     shared = side.direction == records.audited.shared_direction
     right_by_run = [trial.arrays["right"] for trial in records.trials] if shared else None
-
-    def rows() -> Iterator[Sequence[dps.Json]]:
-        for order in records.shown_orders:
-            total = records.detailed_total(order)
-            for j in sorted({0, len(steps) // 4, len(steps) // 2, (3 * len(steps)) // 4, len(steps) - 1}):
-                ratio, step = composer.relative(order, j, side.places[j]), int(steps[j])
-                if right_by_run is not None:
-                    right = np.stack([run[j] for run in right_by_run]) > 0
-                else:
-                    right = np.tile(records.right[j] >= 0.5, (records.runs, 1))
-                added = float(total.contributions[j].mean() / composer.saturated(order, step))
-                middle = float(np.median(ratio))
-                yield step, order, added, _mean(ratio, right), _mean(ratio, ~right), float(right.mean()), middle
-
+    rows: list[Sequence[dps.Json]] = []
+    for order in records.shown_orders:
+        total = records.total(order)
+        for j in sorted({0, len(steps) // 4, len(steps) // 2, (3 * len(steps)) // 4, len(steps) - 1}):
+            ratio, step = composer.relative(order, j, side.places[j]), int(steps[j])
+            if right_by_run is not None:
+                right = np.stack([run[j] for run in right_by_run]) > 0
+            else:
+                right = np.tile(records.right[j] >= 0.5, (records.runs, 1))
+            added = float(total.contributions[j].mean() / composer.saturated(order, step))
+            middle = float(np.median(ratio))
+            rows.append((step, order, added, _mean(ratio, right), _mean(ratio, ~right), float(right.mean()), middle))
     return kit.series(
         "right-against-wrong",
         "Steps relative to the data-independent value: mean contribution over records, and one step for records with "
         "correct and incorrect predictions",
-        kit.columns_of(("step", "order", "added", "right", "wrong", "share_right", "median"), rows()),
+        kit.columns_of(("step", "order", "added", "right", "wrong", "share_right", "median"), rows),
         rigor="approximate",
         source=f"{theory.STEP_SOURCE}; {theory.RUN_SOURCE}",
         privacy=records.privacy,
@@ -89,26 +76,20 @@ def _by_correctness(records: Analysis) -> dps.Series:
 
 
 def _by_runs(records: Analysis) -> dps.Series:
-    """The run relative to the data-independent divergence, by number of runs.
-
-    An estimate that still increases has not observed the models with the largest loss. The column confidence_upper is
-    the confidence bound of the runs.
-    """
+    """An estimate that still increases with the runs has not observed the models with the largest loss."""
     side = records.shown_side
-
-    def rows() -> Iterator[Sequence[dps.Json]]:
-        for order in records.shown_orders:
-            for runs in sorted({*(2**k for k in range(records.runs.bit_length())), records.runs}):
-                total = side.total_of_runs(order, runs)
-                ratio, certain = total.plug_in / total.baseline, total.confidence_upper / total.baseline
-                quantiles = (float(v) for v in np.quantile(ratio, (0.1, 0.5)))
-                kappa = side.composer.kappa(order)[0]
-                yield runs, order, float(ratio.mean()), *quantiles, float(certain.mean()), kappa
-
+    rows: list[Sequence[dps.Json]] = []
+    for order in records.shown_orders:
+        for runs in sorted({*(2**k for k in range(records.runs.bit_length())), records.runs}):
+            total = side.composer.total(order, [place[:runs] for place in side.places], side.log_terms)
+            ratio, certain = total.plug_in / total.baseline, total.confidence_upper / total.baseline
+            quantiles = (float(v) for v in np.quantile(ratio, (0.1, 0.5)))
+            kappa = side.composer.kappa(order)[0]
+            rows.append((runs, order, float(ratio.mean()), *quantiles, float(certain.mean()), kappa))
     return kit.series(
         "ratio-by-runs",
         "The run relative to the data-independent divergence, by number of runs",
-        kit.columns_of(("runs", "order", "mean", "p10", "median", "confidence_upper", "estimability"), rows()),
+        kit.columns_of(("runs", "order", "mean", "p10", "median", "confidence_upper", "estimability"), rows),
         rigor="approximate",
         source=theory.RUN_SOURCE,
         privacy=records.privacy,
@@ -120,11 +101,7 @@ def _by_runs(records: Analysis) -> dps.Series:
 
 
 def _by_exponent(spec: dps.Spec, records: Analysis) -> dps.Series:
-    """The run relative to the data-independent divergence, by exponent of the composition.
-
-    The theorem holds for every exponent and for schedules. Small exponents need fewer runs and increase the orders of
-    early steps. The minimum of several estimates is biased.
-    """
+    """The theorem holds for every exponent and schedule. The minimum of several estimates is biased."""
     side, steps = records.shown_side, records.shown_side.composer.count
     choices: dict[str, float | tuple[float, ...]] = {
         "n": 1.0 * steps,
@@ -133,17 +110,17 @@ def _by_exponent(spec: dps.Spec, records: Analysis) -> dps.Series:
         "n to 10 n": (1.0 * steps, 10.0 * steps),
         "10 n to n": (10.0 * steps, 1.0 * steps),
     }
-
-    def rows() -> Iterator[Sequence[dps.Json]]:
-        mechanism = dps.FrozenMap({**spec.mechanism.options, "orders": records.shown_orders})
-        tables = None
-        for name, p in choices.items():
-            composer = Composer(mechanism, DIRECTIONS[side.direction], p if steps > 1 else 3.0)
-            tables = composer.reuse_tables(tables)
-            for order in records.shown_orders:
-                total = composer.total(order, side.places, side.log_terms)
-                ratio, (last, second) = total.plug_in / total.baseline, composer.kappa(order)
-                yield (
+    rows: list[Sequence[dps.Json]] = []
+    mechanism = dps.FrozenMap({**spec.mechanism.options, "orders": records.shown_orders})
+    tables = None
+    for name, p in choices.items():
+        composer = Composer(mechanism, DIRECTIONS[side.direction], p if steps > 1 else 3.0, tables)
+        tables = composer.tables
+        for order in records.shown_orders:
+            total = composer.total(order, side.places, side.log_terms)
+            ratio, (last, second) = total.plug_in / total.baseline, composer.kappa(order)
+            rows.append(
+                (
                     name,
                     order,
                     float(theory.recursion(order, steps, composer.p).orders[0]),
@@ -153,13 +130,13 @@ def _by_exponent(spec: dps.Spec, records: Analysis) -> dps.Series:
                     last,
                     second,
                 )
-
+            )
     return kit.series(
         "ratio-by-exponent",
         f"The run by exponent of the composition over {steps} steps; schedules run from the last step to the first",
         kit.columns_of(
             ("exponent", "order", "first_order", "mean", "median", "confidence_upper", "estimability", "at_step_2"),
-            rows(),
+            rows,
         ),
         rigor="approximate",
         source=f"{theory.RUN_SOURCE}, with an exponent per step",
@@ -171,50 +148,35 @@ def _mean(values: Floats, chosen: Array) -> float | None:
     return float(values[chosen].mean()) if chosen.any() else None
 
 
-#: Names of the values of a run, by their key in the spec.
-_NAMES = {
-    "median": "median epsilon",
-    "tenth": "10th percentile of epsilon",
-    "share_below": "share of records below",
-    "data_independent": "data-independent epsilon",
-}
-
-
 def reference_table(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
-    """Comparison with a reference, if the spec has one: ratios by step, and epsilons from Renyi divergences."""
     reference = (spec.audit.options.get("reference") if spec.audit is not None else None) or {}
     step_bound = Composition.of(spec.mechanism.options).step_bound
     if not reference or reference.get("step_bound", step_bound) != step_bound:
         return
     epsilons = records.epsilons(kit.claimed_deltas(spec)[-1], records.audited.widest_direction)
-
-    def rows() -> Iterator[Sequence[dps.Json]]:
-        for ratios in reference.get("ratios", ()):
-            order, composer = float(ratios["order"]), records.shown_side.composer
-            contributions = records.detailed_total(order).contributions
-            for step, theirs in zip(ratios["steps"], ratios["means"], strict=True):
-                place = int(np.searchsorted(composer.observed, int(step)))
-                ours = float(contributions[place].mean() / composer.saturated(order, int(step)))
-                yield _row("mean ratio", order, int(step), ours, float(theirs))
-        quantities = {
-            "median": float(np.median(epsilons.estimate)),
-            "tenth": float(np.quantile(epsilons.estimate, 0.1)),
-            "share_below": float(np.mean(epsilons.estimate < epsilons.renyi)),
-            "data_independent": epsilons.renyi,
-        }
-        for name, ours in quantities.items():
-            if name in reference:
-                yield _row(_NAMES[name], None, None, ours, float(reference[name]))
-
+    pairs: list[tuple[str, float | None, int | None, float, float]] = []
+    for ratios in reference.get("ratios", ()):
+        order, composer = float(ratios["order"]), records.shown_side.composer
+        contributions = records.total(order).contributions
+        for step, theirs in zip(ratios["steps"], ratios["means"], strict=True):
+            place = int(np.searchsorted(composer.observed, int(step)))
+            ours = float(contributions[place].mean() / composer.saturated(order, int(step)))
+            pairs.append(("mean ratio", order, int(step), ours, float(theirs)))
+    quantities = {
+        "median": ("median epsilon", float(np.median(epsilons.estimate))),
+        "tenth": ("10th percentile of epsilon", float(np.quantile(epsilons.estimate, 0.1))),
+        "share_below": ("share of records below", float(np.mean(epsilons.estimate < epsilons.renyi))),
+        "data_independent": ("data-independent epsilon", epsilons.renyi),
+    }
+    pairs += [
+        (what, None, None, ours, float(reference[key])) for key, (what, ours) in quantities.items() if key in reference
+    ]
+    rows = [(*pair, f"{100.0 * (pair[3] / pair[4] - 1.0):+.1f}%") for pair in pairs]
     yield kit.series(
         "against-reference",
         f"Values of this audit and of {reference.get('source', 'the reference')}",
-        kit.columns_of(("what", "order", "step", "found", "reference", "difference"), rows()),
+        kit.columns_of(("what", "order", "step", "found", "reference", "difference"), rows),
         rigor="approximate",
         source=str(reference.get("source", "")),
         privacy=records.privacy,
     )
-
-
-def _row(what: str, order: float | None, step: int | None, ours: float, theirs: float) -> Sequence[dps.Json]:
-    return what, order, step, ours, theirs, f"{100.0 * (ours / theirs - 1.0):+.1f}%"

@@ -29,7 +29,6 @@ _COINS = kit.coins("the record is included independently with probability 1/2 in
 
 
 def record_findings(spec: dps.Spec, records: Analysis) -> Iterator[dps.Finding]:
-    """Findings at the claimed deltas and directions, and the number of runs needed."""
     for direction in bounds.spoken_directions(spec):
         if not set(bounds.one_sided(direction)) <= set(records.audited.directions):
             continue
@@ -52,11 +51,7 @@ def _quantiles(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> Iterato
     audited = records.audited
     claimed = {float(c["fraction"]) for c in spec.claims if "fraction" in c.options}
     for fraction in sorted({*FRACTIONS, *claimed}):
-        at: dict[str, dps.Json] = {
-            "delta": epsilons.delta,
-            "fraction": fraction,
-            "population": audited.quantiles_of,
-        }
+        at: dict[str, dps.Json] = {"delta": epsilons.delta, "fraction": fraction, "population": audited.quantiles_of}
         for confident in (False, True):
             values = epsilons.capped_confidence_upper if confident else epsilons.capped_estimate
             failure = records.failure if confident else None
@@ -79,10 +74,9 @@ def quantile_place(fraction: float, audited: int, population: int, failure: floa
 
 
 def above(population: int, marked: int, drawn: int) -> npt.NDArray[np.float64]:
-    """P[X > i] for i = 0, ..., drawn - 1 of the hypergeometric number X of marked records in a sample, shape (drawn,).
+    """P[X > i], i = 0, ..., drawn - 1, of the hypergeometric number X of marked records in a sample, shape (drawn,).
 
-    P[X = k + 1] / P[X = k] = (marked - k)(drawn - k) / ((k + 1)(population - marked - drawn + k + 1)), so the work is
-    linear in ``drawn``. The relative rounding error of results above 1e-290 is at most (10 drawn + 100) 2^-52. SciPy's
+    Linear in ``drawn``; the relative rounding error of results above 1e-290 is at most (10 drawn + 100) 2^-52. SciPy's
     function is linear in the population and does not finish for 2^62.
     """
     least, most = max(0, drawn - (population - marked)), min(drawn, marked)
@@ -96,7 +90,6 @@ def above(population: int, marked: int, drawn: int) -> npt.NDArray[np.float64]:
 
 
 def _renyi_comparison(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
-    """Ratio of estimated to data-independent epsilon, both from Renyi divergences at the same orders."""
     below = np.minimum(epsilons.estimate, epsilons.renyi)
     values: list[tuple[str, float | None, float]] = [
         ("share_below_data_independent", None, float(np.mean(epsilons.estimate < epsilons.renyi)))
@@ -149,20 +142,16 @@ def _epsilon_finding(
 
 
 def _this_data(direction: str, record: str | int) -> dps.Scope:
-    """Scope of a statement about this dataset and this record."""
     return dps.Scope(direction=direction, data="this", record=record)
 
 
 def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
-    """Estimability index: ability of the runs, one trial each, to observe rare models with a large loss.
-
-    It depends only on the mechanism, not on measured norms.
-    """
+    """Ability of the runs, one trial each, to observe rare models with a large loss; independent of measured norms."""
     audited, runs = audited_records(spec, read_sizes(trials)), len(trials)
     shared = audited.shared_direction
     direction = shared if shared in audited.directions else audited.directions[0]
     composer = bounds.Composer(spec.mechanism.options, bounds.DIRECTIONS[direction])
-    order = composer.best_order(kit.claimed_deltas(spec)[-1])
+    order = composer.best(kit.claimed_deltas(spec)[-1]).order
     last, second = composer.kappa(order)
     side = "above" if last > math.log(runs) else "below"
     return dps.Finding(
@@ -179,7 +168,7 @@ def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
 
 
 def _runs_needed(records: Analysis) -> dps.Finding:
-    total = records.detailed_total(records.best_order)
+    total = records.total(records.best_order)
     median = int(np.argsort(total.plug_in, kind="stable")[len(total.plug_in) // 2])
     random = slice(1, None)
     needed = runs_needed(
@@ -206,15 +195,9 @@ def _runs_needed(records: Analysis) -> dps.Finding:
 def runs_needed(
     means: npt.ArrayLike, weights: npt.ArrayLike, largest: npt.ArrayLike, fixed: float, goal: float, log_terms: float
 ) -> float:
-    """Number of runs with these means whose confidence bound on the total is at most ``goal``, or infinity.
+    """Number of runs with these plug-in ``means`` (s,) whose confidence bound on the total is at most ``goal``.
 
-    Args:
-        means: Plug-in means of the random terms, shape (s,).
-        weights: Their weights, shape (s,).
-        largest: Their maxima, shape (s,).
-        fixed: Deterministic contribution of the other steps.
-        goal: The goal for the total.
-        log_terms: ln(s / J).
+    ``weights`` and ``largest`` (s,) belong to the random terms, ``fixed`` is the rest; ``log_terms`` is ln(s / J).
     """
     terms = list(zip(*(np.asarray(v, dtype=np.float64).tolist() for v in (means, weights, largest)), strict=True))
 
@@ -234,10 +217,9 @@ def runs_needed(
 
 
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """Evidence and lower bound per attacked record; none if all inclusion bits are equal or there are no scores.
+    """Evidence and lower bound per attacked record; none if all inclusion bits are equal.
 
-    The index of the most exposed record is per-record information. Evidence therefore names only the reason for the
-    choice, except for records that a claim names.
+    The index of the most exposed record is per-record information, so evidence names the reason for the choice instead.
     """
     assert spec.audit is not None
     delta, confidence = kit.claimed_deltas(spec)[-1], spec.audit.confidence

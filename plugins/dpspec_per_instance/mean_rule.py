@@ -20,16 +20,8 @@ from dpspec import kit
 from dpspec.accounting import Floats, whole
 from dpspec_per_instance import theory
 from dpspec_per_instance.analysis import Analysis
-from dpspec_per_instance.one_step import (
-    SOURCE as COROLLARY_SOURCE,
-)
-from dpspec_per_instance.one_step import (
-    best_corollary,
-    epsilons,
-    one_step,
-    split,
-    stratified_distances,
-)
+from dpspec_per_instance.one_step import SOURCE as COROLLARY_SOURCE
+from dpspec_per_instance.one_step import best_corollary, epsilons, one_step, split, stratified_distances
 from dpspec_per_instance.options import AuditBlock, MeanRule
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -51,11 +43,7 @@ class Estimate(NamedTuple):
 
 
 def plug_in(exponents: npt.ArrayLike, order: int) -> Estimate:
-    """Mean over outer batches of ln(mean over tuples).
-
-    Args:
-        exponents: Sums of <v_i, v_j> / sigma^2, shape (outer, inner, ...).
-    """
+    """Mean over outer batches of ln(mean over tuples), from sums of <v_i, v_j> / sigma^2, shape (outer, inner, ...)."""
     e = np.asarray(exponents, dtype=np.float64)
     total = logsumexp(e, axis=1)
     value = np.mean(total - math.log(e.shape[1]), axis=0) / (whole("order", order, 2) - 1.0)
@@ -71,7 +59,6 @@ class Batches(NamedTuple):
 
 
 def draw(rng: np.random.Generator, records: int, rate: float, outer: int, inner: int, order: int) -> Batches:
-    """Draw Poisson batches of ``records`` records."""
     return Batches(
         (rng.random((outer, records), dtype=np.float32) < rate).astype(np.float32),
         (rng.random((outer, inner, order, records), dtype=np.float32) < rate).astype(np.float32),
@@ -89,8 +76,7 @@ def mean_changes(
 ) -> Array:
     """Change of a batch mean by each record, |g - mean| / (size + 1), shape (sizes, draws, m).
 
-    Batches of all ``sizes`` are prefixes of ``draws`` random orders of the data without the record. The other arguments
-    are those of ``estimate_kinds``.
+    Batches of all ``sizes`` are prefixes of ``draws`` random orders of the data without the record.
     """
     n, count = len(gradients), np.array(sizes)
     own = np.square(points, dtype=np.float64).sum(axis=1)
@@ -123,13 +109,9 @@ def estimate_kinds(
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Estimate D(with || without) and D(without || with) of one step, and the former with noise on sums, (m,) each.
 
-    Args:
-        gradients: Clipped gradients of all records, shape (n, d).
-        points: Clipped gradients of the audited records, shape (m, d).
-        inside: Positions of the audited records in the data, shape (m,); None for records outside the data.
-        batches: Inclusion bits of the records of the data.
-        coins: Inclusion bits of records outside the data, shapes (outer, m) and (outer, inner, order, m).
-        sigma: Standard deviation of the noise on the mean, or on the sum.
+    ``gradients`` (n, d) and ``points`` (m, d) are clipped. ``inside`` (m,) are the points' positions in the data, or
+    None for records outside, whose inclusion bits are ``coins``, shapes (outer, m) and (outer, inner, order, m).
+    ``sigma`` is the standard deviation of the noise on the mean, or on the sum.
     """
     rows = [
         _Rows(
@@ -203,7 +185,6 @@ _EXPONENTS = tuple(np.geomspace(1.5, 1e4, 20).tolist())
 
 
 def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
-    """Both tables if audit.mean_rule is set."""
     trial = records.trials[0]
     rule = None if spec.audit is None else AuditBlock.of(spec.audit.options).mean_rule
     if rule is not None and "mean_rule" in trial.arrays:
@@ -212,25 +193,20 @@ def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
 
 
 def _tuple_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.Trial) -> dps.Series:
-    """Theorem 3.6: medians over records, compared with a saturated record at that batch size by Theorem 3.2.
-
-    The column sum has the theorem's value for sums under removal, which is too large to be useful.
-    """
+    """The column sum is the theorem's value for sums under removal, which is too large to be useful."""
     values, sizes = trial.arrays["mean_rule"], trial.arrays["mean_rule_sizes"]
-
-    def rows() -> Iterator[Sequence[dps.Json]]:
-        for s, stage in enumerate(STAGES):
-            for b, batch in enumerate(rule.batches):
-                rate, sigma = float(batch) / records.records, _noise(spec, s)
-                for o, order in enumerate(rule.orders):
-                    medians = [float(np.median(values[s, b, o, kind])) for kind in (0, 1, 2)]
-                    base = float(theory.step_divergence(float(order), rate, 1.0 / sigma))
-                    yield stage, float(batch), int(order), *medians, base, float(sizes[s, b, o, :2].min())
-
+    rows: list[Sequence[dps.Json]] = []
+    for s, stage in enumerate(STAGES):
+        for b, batch in enumerate(rule.batches):
+            rate, sigma = float(batch) / records.records, _noise(spec, s)
+            for o, order in enumerate(rule.orders):
+                medians = [float(np.median(values[s, b, o, kind])) for kind in (0, 1, 2)]
+                base = float(theory.step_divergence(float(order), rate, 1.0 / sigma))
+                rows.append((stage, float(batch), int(order), *medians, base, float(sizes[s, b, o, :2].min())))
     return kit.series(
         "mean-rule",
         "One step with noise on the mean of a batch: the median record, by expected batch size",
-        kit.columns_of(("stage", "batch", "order", "remove", "add", "sum", "data_independent", "tuples"), rows()),
+        kit.columns_of(("stage", "batch", "order", "remove", "add", "sum", "data_independent", "tuples"), rows),
         upper=("data_independent",),
         rigor="approximate",
         source=f"{SOURCE}, sampled",
@@ -243,42 +219,35 @@ def _tuple_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.T
 
 
 def _moment_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.Trial) -> dps.Series:
-    """Corollary 3.1: the median record's present-first epsilon of one step, by batch size.
-
-    Columns: sampled uses drawn batches of typical sizes and a bound for other sizes; bounded uses that bound, which
-    depends on the record's norm, for all sizes; data_independent holds for every record; printed is the latter with the
-    paper's constant.
-    """
+    """sampled uses drawn batches of typical sizes and a bound for other sizes; bounded uses the bound for all."""
     delta = kit.claimed_deltas(spec)[-1]
     inside = records.audited.population == "train"
     norms: Array = trial.arrays["mean_norms"]
-
-    def rows() -> Iterator[Sequence[dps.Json]]:
-        for s, stage in enumerate(STAGES):
-            for b, batch in enumerate(rule.batches):
-                rate, sigma = float(batch) / records.records, _noise(spec, s)
-                changes: Array = trial.arrays[f"mean_changes_{b}"][s]
-                others = records.records - inside
-                typical = typical_sizes(others, rate)
-                each = [
-                    [
-                        _step_epsilon(others, rate, sigma, delta, float(norm), sampled)
-                        for sampled in (dict(zip(typical, changes[:, :, m], strict=True)), None)
-                    ]
-                    for m, norm in enumerate(norms[s])
+    rows: list[Sequence[dps.Json]] = []
+    for s, stage in enumerate(STAGES):
+        for b, batch in enumerate(rule.batches):
+            rate, sigma = float(batch) / records.records, _noise(spec, s)
+            changes: Array = trial.arrays[f"mean_changes_{b}"][s]
+            others = records.records - inside
+            typical = typical_sizes(others, rate)
+            each = [
+                [
+                    _step_epsilon(others, rate, sigma, delta, float(norm), sampled)
+                    for sampled in (dict(zip(typical, changes[:, :, m], strict=True)), None)
                 ]
-                base = one_step(rate, sigma, 1.0, delta)
-                sampled, bounded = (float(v) for v in np.median(each, axis=0))
-                yield stage, float(batch), sampled, bounded, base.amplified, base.printed, "yes" if base.holds else "no"
-
+                for m, norm in enumerate(norms[s])
+            ]
+            base = one_step(rate, sigma, 1.0, delta)
+            sampled, bounded = (float(v) for v in np.median(each, axis=0))
+            rows.append(
+                (stage, float(batch), sampled, bounded, base.amplified, base.printed, "yes" if base.holds else "no")
+            )
     return kit.series(
         "mean-step",
         f"Epsilon of one step at delta {delta:g} with noise on the mean of a batch: the median record".replace(
             "e-0", "e-"
         ),
-        kit.columns_of(
-            ("stage", "batch", "sampled", "bounded", "data_independent", "printed", "printed_holds"), rows()
-        ),
+        kit.columns_of(("stage", "batch", "sampled", "bounded", "data_independent", "printed", "printed_holds"), rows),
         upper=("data_independent",),
         rigor="approximate",
         source=f"{COROLLARY_SOURCE}; exact batch sizes, sampled batches of typical sizes",
@@ -303,7 +272,6 @@ def _step_epsilon(
 
 @cache
 def _tabulated_epsilons(inner: float, sigma: float) -> Array:
-    """Epsilon of a batch at distances 0, ..., 1 clip norm."""
     return epsilons(np.linspace(0.0, 1.0, _DISTANCES + 1), inner, sigma)
 
 

@@ -83,17 +83,10 @@ RECORDS = dps.Reporter(
 )
 
 
-#: Content of a report that must not show per-record values.
-LEFT_OUT = "# per-record values are omitted: use --internal to include them\n"
-
-
 def render_records(result: Any, *, internal: bool = False) -> str:
-    """Render the tables ``records`` of all audits of a result as one CSV text with a header.
-
-    Without ``internal`` the text is a single comment, because per-record values depend on the records.
-    """
+    """One CSV text of the tables ``records`` of all audits; without ``internal`` a comment, for privacy."""
     if not internal:
-        return LEFT_OUT
+        return "# per-record values are omitted: use --internal to include them\n"
     tables = [
         (audit.name, series.columns) for audit in result.audits for series in audit.series if series.name == "records"
     ]
@@ -118,14 +111,10 @@ _AGAIN = 0.25
 
 
 class PerInstanceAudit(dps.Audit):
-    """Per-instance privacy loss from gradients along independent runs, and attacks on single records."""
-
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-        """Reject specs that the theory, the training backend or the attack does not cover."""
         return check_spec(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        """Data-independent epsilon, divergences by order, and further statements of the paper."""
         from dpspec_per_instance import bounds, statements
 
         yield from bounds.upper_bounds(spec)
@@ -133,11 +122,44 @@ class PerInstanceAudit(dps.Audit):
         yield from statements.statements(spec)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-        """One or several trials per run on the declared data, including additional training."""
-        return plan_runs(spec, facts)
+        assert spec.audit is not None
+        runs, audited = spec.audit.runs, audited_records(spec, facts)
+        points, options = len(audited.points), AuditBlock.of(spec.audit.options)
+        shards = options.shards(points)
+        # One shard per chunk, so that recomputing a shard reproduces its bits.
+        together = kit.runs_together(facts, most=_TOGETHER) if shards.count == 1 else 1
+        chunks = kit.chunks(runs * shards.count, together)
+        parameters, attack = facts.parameters or 0, options.attack
+        batch = sum(phase.expected_batch(facts.records) * phase.steps for phase in spec.phases)
+        looks = len(Composition.of(spec.mechanism.options).observed(spec.steps))
+
+        def seconds(trained: float, rows: float) -> float:
+            return kit.training_seconds(parameters, trained * batch + rows, trained * spec.steps)
+
+        own = audited.needs_own_runs
+        run_seconds = seconds(1.0, 0.0)
+        look_seconds = seconds(points if own else 0.0, looks * points * (2.0 if own else 1.0))
+        total = runs * (shards.count * run_seconds + look_seconds)
+        total += min(LOGGED_RUNS, runs) * seconds(0.0, float(min(MEASURED_STEPS, spec.steps)) * facts.records)
+        if attack is not None:
+            attacked, scored = attack.targets * attack.runs, min(attack.looks or spec.steps, spec.steps)
+            total += runs * seconds(attacked, float(attacked * scored) * facts.records)
+            if attack.most or attack.least:
+                total += min(runs, len(chunks)) * seconds(1.0, looks * points)
+        undone = updates_invertible(spec.training.options)
+        return dps.Plan(
+            chunks=chunks,
+            seconds=total,
+            memory_bytes=kit.training_bytes(facts) + (4 * facts.features + 5 * looks) * shards.largest,
+            notes=(
+                "Per-record values depend on the data. Reports omit them unless --internal is set, and the audit does "
+                "not cover training that uses them.",
+                *_notes(audited, shards, runs, run_seconds, look_seconds),
+            ),
+            checks=kit.expected_checks(spec, facts, trials=min(LOGGED_RUNS, runs), undone=undone, looks=MEASURED_STEPS),
+        )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """The default inputs without keys that no trial reads: orders, composition, parts of the threat model."""
         inputs = super().trial_inputs(spec)
         selected = kit.select_inputs(
             inputs,
@@ -152,7 +174,6 @@ class PerInstanceAudit(dps.Audit):
         return dps.FrozenMap({**selected, "mechanism": mechanism, **split})
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-        """Train on the declared data and measure every record; attack single records if the spec requests it."""
         from dpspec_per_instance import trials
 
         setup = trials.RunSetup(inputs=inputs, context=context)
@@ -165,7 +186,6 @@ class PerInstanceAudit(dps.Audit):
                 yield trial
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-        """Epsilon per record and its distribution, lower bounds with their evidence, accuracy and checks."""
         from dpspec.stats import utility
         from dpspec.stats.conformance import table
         from dpspec_per_instance import analysis, figures, findings, mean_rule, statements
@@ -173,7 +193,7 @@ class PerInstanceAudit(dps.Audit):
         # A redacted result has no arrays. The public part does not need them.
         redacted = not any("internal" in trial.evidence for trial in trials) and spec.data_privacy != "public"
         runs, first_shards = analysis.whole_runs(spec, trials), analysis.first_shards(spec, trials)
-        if runs and (analysis.has_arrays(trials) or not redacted):
+        if runs and (not redacted or all("ratios" in trial.arrays for trial in trials)):
             records = analysis.Analysis(spec, runs)
             yield from findings.record_findings(spec, records)
             yield analysis.record_table(records)
@@ -189,49 +209,7 @@ class PerInstanceAudit(dps.Audit):
         yield from table.checks(spec.phases, evidence, privacy=spec.data_privacy)
 
 
-def plan_runs(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-    """One trial per run and shard. The first shard of a run includes the additional training."""
-    assert spec.audit is not None
-    runs, audited = spec.audit.runs, audited_records(spec, facts)
-    points, options = len(audited.points), AuditBlock.of(spec.audit.options)
-    shards = options.shards(points)
-    # One shard per chunk, so that recomputing a shard reproduces its bits.
-    together = kit.runs_together(facts, most=_TOGETHER) if shards.count == 1 else 1
-    chunks = kit.chunks(runs * shards.count, together)
-    parameters, attack = facts.parameters or 0, options.attack
-    batch = sum(phase.expected_batch(facts.records) * phase.steps for phase in spec.phases)
-    looks = len(Composition.of(spec.mechanism.options).observed(spec.steps))
-
-    def seconds(trained: float, rows: float) -> float:
-        """Estimated seconds of ``trained`` runs and ``rows`` additional gradients."""
-        return kit.training_seconds(parameters, trained * batch + rows, trained * spec.steps)
-
-    own = audited.needs_own_runs
-    run_seconds = seconds(1.0, 0.0)
-    look_seconds = seconds(points if own else 0.0, looks * points * (2.0 if own else 1.0))
-    total = runs * (shards.count * run_seconds + look_seconds)
-    total += min(LOGGED_RUNS, runs) * seconds(0.0, float(min(MEASURED_STEPS, spec.steps)) * facts.records)
-    if attack is not None:
-        attacked, scored = attack.targets * attack.runs, min(attack.looks or spec.steps, spec.steps)
-        total += runs * seconds(attacked, float(attacked * scored) * facts.records)
-        if attack.most or attack.least:
-            total += min(runs, len(chunks)) * seconds(1.0, looks * points)
-    undone = updates_invertible(spec.training.options)
-    return dps.Plan(
-        chunks=chunks,
-        seconds=total,
-        memory_bytes=kit.training_bytes(facts) + (4 * facts.features + 5 * looks) * shards.largest,
-        notes=(
-            "Per-record values depend on the data. Reports omit them unless --internal is set, and the audit does not "
-            "cover training that uses them.",
-            *_notes(audited, shards, runs, run_seconds, look_seconds),
-        ),
-        checks=kit.expected_checks(spec, facts, trials=min(LOGGED_RUNS, runs), undone=undone, looks=MEASURED_STEPS),
-    )
-
-
 def _notes(audited: Audited, shards: Shards, runs: int, run_seconds: float, look_seconds: float) -> list[str]:
-    """Notes on repeated training and on sharding; the seconds are those of one run and of its measurements."""
     notes, points, together = [], len(audited.points), run_seconds + look_seconds
     if audited.needs_own_runs:
         notes.append(f"Each of {points} records needs a separate run on modified data in every one of {runs} runs.")

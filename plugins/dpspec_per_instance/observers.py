@@ -30,18 +30,16 @@ SLACK = 1e-5
 
 
 class NormObserver(Observer):
-    """Measures clipped norms and correct predictions before each observed step.
+    """Measures before each observed step, shape (observed, m).
 
-    Attributes:
-        ratios: Clipped norms in units of the clip norm, float32 in [0, 1], shape (observed, m); 1 for diverged models.
-        right: 1 for correct predictions, int8, shape (observed, m).
+    ``ratios``: clipped norms in clip norms, float32 in [0, 1], 1 for diverged models. ``right``: 1 for correct
+    predictions, int8.
     """
 
     ratios: SyncedAttribute[Array] = SyncedAttribute()
     right: SyncedAttribute[Array] = SyncedAttribute()
 
     def __init__(self, job: TrainingJob, x: Tensor, y: Tensor, steps: Sequence[int]) -> None:
-        """``x`` (m, ...) and ``y`` (m,) are the audited records on the job's device; ``steps`` count from 1."""
         self._model = FlatModel(copy.deepcopy(job.model), device=job.device)
         self._x, self._y = x, y
         self._clips = [phase.clip_norm for phase in Schedule.of(job.phases, len(job.x))]
@@ -51,7 +49,6 @@ class NormObserver(Observer):
         self.right = np.zeros((len(steps), len(x)), dtype=np.int8)
 
     def released(self, step: int, state: Tensor) -> None:
-        """Measure the model before the next step if that step is observed."""
         place = self._place.get(step + 1)
         if place is None:
             return
@@ -63,11 +60,9 @@ class NormObserver(Observer):
         self.ratios[place], self.right[place] = ratios, right
 
     def state(self) -> Mapping[str, Array]:
-        """The measurements so far."""
         return {"ratios": self.ratios.copy(), "right": self.right.copy()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Resume from ``state``; an empty state starts over."""
         self.transfers.clear()
         self.ratios = np.array(state["ratios"]) if state else np.zeros_like(self.ratios)
         self.right = np.array(state["right"]) if state else np.zeros_like(self.right)
@@ -82,32 +77,21 @@ class RecordView:
 
 
 class Target:
-    """The attacked record, all other records and the runs of the attack.
-
-    The first request at a step evaluates the models of all waiting runs together.
-    """
+    """One attacked record. The first request at a step evaluates the models of all waiting runs together."""
 
     def __init__(self, module: nn.Module, others: tuple[Tensor, Tensor], record: tuple[Tensor, Tensor]) -> None:
-        """``others`` (n, ...), (n,) are all other records; ``record`` (1, ...), (1,). All are on the device."""
         self._x, self._y = others
         self._record = record
         self._model = StackedModel(copy.deepcopy(module).to(others[0].device), *record)
-        self._watchers: list[RecordAttack] = []
+        self.watchers: list[RecordAttack] = []
         self._most: int | None = None
         self._ready: dict[int, tuple[Tensor, RecordView]] = {}
 
-    def join(self, watcher: RecordAttack) -> None:
-        """Add a run."""
-        self._watchers.append(watcher)
-
     def view(self, watcher: RecordAttack, state: Tensor, clip: float) -> RecordView:
-        """The view at ``state`` (P,), the previous model of ``watcher``'s run."""
         ready_state, view = self._ready.pop(id(watcher), (None, None))
         if ready_state is state and view is not None:
             return view
-        waiting = [
-            w for w in self._watchers if w is not watcher and w.steps == watcher.steps and w.previous is not None
-        ]
+        waiting = [w for w in self.watchers if w is not watcher and w.steps == watcher.steps and w.previous is not None]
         states = [state] + [w.previous for w in waiting if w.previous is not None]
         first, *rest = self._views(torch.stack(states), clip)
         self._ready = {id(w): (s, r) for w, s, r in zip(waiting, states[1:], rest, strict=True)}
@@ -116,7 +100,9 @@ class Target:
     def _views(self, states: Tensor, clip: float) -> list[RecordView]:
         runs, records = len(states), len(self._x)
         gradients = torch.zeros_like(states)
-        self._clipped(gradients, states, *self._record, clip)
+        x, y = (rows.expand(runs, *rows.shape) for rows in self._record)
+        inside = torch.ones(x.shape[:2], dtype=torch.bool, device=states.device)
+        self._model.add_clipped(gradients, states, x, y, inside, clipper(clip))
 
         def found(chunk: int) -> Tensor:
             products = torch.zeros(runs, records, dtype=torch.float64, device=states.device)
@@ -129,25 +115,13 @@ class Target:
         products, self._most = memory.halving(found, self._model.chunk(clipper(clip)), self._most)
         return [RecordView(gradient=g, products=p) for g, p in zip(gradients, products, strict=True)]
 
-    def _clipped(self, sums: Tensor, states: Tensor, x: Tensor, y: Tensor, clip: float) -> Tensor:
-        x, y = (rows.expand(len(states), *rows.shape) for rows in (x, y))
-        inside = torch.ones(x.shape[:2], dtype=torch.bool, device=states.device)
-        return self._model.add_clipped(sums, states, x, y, inside, clipper(clip))
-
 
 class RecordAttack(Observer):
-    """Sums one record's log-likelihood ratio over the scored steps.
-
-    Attributes:
-        score: The sum.
-        steps: Number of observed steps.
-        previous: The model before the next step, shape (P,).
-    """
+    """Sums one record's log-likelihood ratio over the scored steps. ``previous``: the model before the next step."""
 
     score: SyncedAttribute[float] = SyncedAttribute()
 
     def __init__(self, job: TrainingJob, target: Target, looks: int | None) -> None:
-        """``looks``: number of evenly spaced scored steps; None for all."""
         schedule = Schedule.of(job.phases, len(job.x))
         self._phases = list(schedule)
         update = update_of(job.options, job.expected_batch_size, schedule.total)
@@ -158,14 +132,13 @@ class RecordAttack(Observer):
         spaced = torch.linspace(1, total, min(looks or total, total), dtype=torch.float64).round().long()
         self._scored = set(spaced.tolist())
         self._target = target
-        target.join(self)
+        target.watchers.append(self)
         self.steps = -1
         self.previous: Tensor | None = None
         self.transfers = TransferQueue()
         self.score = 0.0
 
     def released(self, step: int, state: Tensor) -> None:
-        """Invert the update that produced ``state`` and score it along the record's gradient."""
         previous = self.previous
         if previous is not None:
             noisy = self._update.invert(previous, state).noisy

@@ -1,7 +1,6 @@
-"""One step as (epsilon, delta): Thudi et al. 2024, Lemma A.1 and Corollary 3.1.
+"""One step as (epsilon, delta): Thudi et al. 2024, Lemma A.1 and Corollary 3.1, figures 8 to 11.
 
 Formulas: ``docs/explanation/proofs/per-instance.md``.
-Findings and tables compare them with attacks on one step of a record: figures 8 to 11 of the paper.
 """
 
 from __future__ import annotations
@@ -45,12 +44,6 @@ def classical_constant(delta: float, sigma: float) -> float:
     return math.sqrt(2.0 * math.log(1.25 / inside("delta", delta))) / positive("sigma", sigma)
 
 
-def classical_holds(delta: float, sigma: float, distance: float) -> bool:
-    """True if the textbook epsilon is valid at ``distance``, by comparison with the exact profile."""
-    epsilon = classical_constant(delta, sigma) * distance
-    return distance == 0.0 or float(gaussian.delta(epsilon, distance / sigma)) <= delta
-
-
 def epsilons(distances: npt.ArrayLike, delta: float, sigma: float) -> Floats:
     """Epsilon of the Gaussian mechanism at ``delta`` for each distance >= 0, by its exact profile."""
     far = np.asarray(distances, dtype=np.float64)
@@ -60,10 +53,7 @@ def epsilons(distances: npt.ArrayLike, delta: float, sigma: float) -> Floats:
 
 
 def log_moment(epsilon: npt.ArrayLike, p: float, log_masses: npt.ArrayLike | None = None) -> float:
-    """ln N_p from the epsilon (k,) of each batch and their log-probabilities (k,), uniform by default.
-
-    Over sampled batches it is an estimate, which is poor at large p because the rarest batches dominate.
-    """
+    """ln N_p from the epsilon (k,) of each batch and log-probabilities (k,); poor at large p over sampled batches."""
     return float(entropic_mean(epsilon, checked_exponent(p), log_masses))
 
 
@@ -84,10 +74,7 @@ def best_lemma(rate: float, sigma: float, norm: float, delta: float, fpr: npt.Ar
 
 
 def split(rate: float, delta: float, *, whole: bool = False) -> tuple[float, float]:
-    """Split ``delta`` into the delta of a batch with the record and slack, half each.
-
-    ``whole``: no slack. The delta of a batch is below 1 for every rate.
-    """
+    """Split ``delta`` into the delta of a batch with the record, below 1, and slack: half each; ``whole``: no slack."""
     inner = min(delta * (1.0 if whole else 0.5) / inside("rate", rate, one=True), 0.5)
     return inner, delta - rate * inner
 
@@ -105,10 +92,7 @@ def corollary(rate: float, log_norm: float, delta: float, slack: float, p: float
 
 
 def amplified(rate: float, epsilon: float, delta: float) -> OneSided:
-    """Amplification by sampling at a constant distance: ln(1 + q (e^epsilon - 1)), q delta.
-
-    It is the limit of the corollary for p -> inf, and never larger than the corollary.
-    """
+    """ln(1 + q (e^epsilon - 1)), q delta: the limit of the corollary for p -> inf, and never larger than it."""
     q = inside("rate", rate, one=True)
     rest = math.log1p(-q) if q < 1.0 else -math.inf
     return OneSided(float(np.logaddexp(math.log(q) + epsilon, rest)), q * delta)
@@ -117,11 +101,10 @@ def amplified(rate: float, epsilon: float, delta: float) -> OneSided:
 def stratified_distances(
     records: int, rate: float, norm: float, clip_norm: float, sampled: Mapping[int, npt.ArrayLike] | None = None
 ) -> tuple[Floats, Floats]:
-    """Distances of the mean rule and their log-probabilities, shape (k,) each, by batch size.
+    """Distances of the mean rule and their log-probabilities, shape (k,) each, for sizes ~ Binomial(records, rate).
 
-    Batch sizes have the exact distribution Binomial(records, rate). A size b in ``sampled`` uses the distances of
-    sampled batches; other sizes use the bound (norm + clip_norm) / (b + 1), the empty batch ``norm``. Rare small
-    batches, which dominate for large p, therefore never depend on sampling.
+    A size b in ``sampled`` uses distances of sampled batches; others the bound (norm + clip_norm) / (b + 1), the empty
+    batch ``norm``. Rare small batches, which dominate for large p, thus never depend on sampling.
     """
     n, given = whole("records", records, 0), dict(sampled or {})
     sizes = np.arange(n + 1)
@@ -145,7 +128,7 @@ def best_corollary(
     slack: float,
     ps: npt.ArrayLike = _EXPONENTS,
 ) -> tuple[OneSided, float]:
-    """Minimum epsilon' over exponents, all of which are valid, and its exponent; arguments as for ``log_moment``."""
+    """Minimum epsilon' over exponents and its exponent; arguments as for ``log_moment``."""
     bounds = [
         (corollary(rate, log_moment(epsilon, p, log_masses), delta, slack, p), p) for p in np.asarray(ps).tolist()
     ]
@@ -163,14 +146,7 @@ _HOLDS = dps.Printed(refuted=False, reason="with the classical Gaussian constant
 
 
 class OneStep(NamedTuple):
-    """Present-first epsilon of one step of a record at one delta.
-
-    Attributes:
-        corollary: By Corollary 3.1.
-        amplified: Limit of the corollary for large p.
-        printed: With the paper's constant.
-        holds: True if the paper's constant is valid here.
-    """
+    """Present-first epsilon of one step. ``amplified``: the limit for large p. ``printed``: by the paper's constant."""
 
     corollary: float
     amplified: float
@@ -188,7 +164,7 @@ def one_step(rate: float, sigma: float, norm: float, delta: float) -> OneStep:
         corollary=repaired,
         amplified=amplified(rate, float(epsilons(norm, whole, sigma)), whole).epsilon,
         printed=printed,
-        holds=classical_holds(inner, sigma, norm),
+        holds=norm == 0.0 or float(gaussian.delta(classical, norm / sigma)) <= inner,
     )
 
 
@@ -197,7 +173,6 @@ def _worst_step(steps: Sequence[tuple[float, float]], norm: float, delta: float)
 
 
 def step_findings(steps: Sequence[tuple[float, float]], delta: float) -> Iterator[dps.Finding]:
-    """Epsilon of one step of a saturated record for the worst of ``steps`` (rate, noise), and the printed form."""
     worst = _worst_step(steps, 1.0, delta)
     forms = [
         (worst.corollary, SOURCE, "one step of a saturated record", None),
@@ -223,17 +198,14 @@ def step_findings(steps: Sequence[tuple[float, float]], delta: float) -> Iterato
 
 
 def step_series(steps: Sequence[tuple[float, float]], delta: float) -> dps.Series:
-    """Table of one step by the record's clipped norm: figures 8 to 11 of the paper, for sums."""
-
-    def rows() -> Iterator[Sequence[dps.Json]]:
-        for norm in NORMS:
-            worst = _worst_step(steps, norm, delta)
-            yield norm, worst.corollary, worst.amplified, worst.printed, "yes" if worst.holds else "no"
-
+    rows: list[Sequence[dps.Json]] = []
+    for norm in NORMS:
+        worst = _worst_step(steps, norm, delta)
+        rows.append((norm, worst.corollary, worst.amplified, worst.printed, "yes" if worst.holds else "no"))
     return kit.series(
         "one-step",
         f"Epsilon of one step at delta {delta:g}, present-first, by the record's clipped norm".replace("e-0", "e-"),
-        kit.columns_of(("norm", "corollary", "amplified", "printed", "printed_holds"), rows()),
+        kit.columns_of(("norm", "corollary", "amplified", "printed", "printed_holds"), rows),
         upper=("corollary", "amplified"),
         rigor="theorem",
         source=SOURCE,
@@ -244,7 +216,6 @@ def step_series(steps: Sequence[tuple[float, float]], delta: float) -> dps.Serie
 
 
 def attack_series(spec: dps.Spec, steps: Sequence[tuple[float, float]], delta: float) -> dps.Series:
-    """Maximum power of attacks on a saturated record: in one step by Lemma A.1, in the run by its divergences."""
     composer = Composer(spec.mechanism.options, "present-first")
     fpr = np.array(RATES)
     single = np.max([best_lemma(*step, 1.0, delta, fpr) for step in steps], axis=0)
@@ -264,9 +235,9 @@ def attack_series(spec: dps.Spec, steps: Sequence[tuple[float, float]], delta: f
 
 
 def true_positive_rate(fpr: npt.ArrayLike, order: npt.ArrayLike, divergence: npt.ArrayLike) -> Floats:
-    """Maximum true-positive rate of an attack on one record: (e^d fpr)^((a - 1) / a), at most 1; arrays broadcast.
+    """Maximum true-positive rate (e^d fpr)^((a - 1) / a), at most 1; arrays broadcast.
 
-    For an ordered pair of datasets, D_a(P || Q) <= d gives P(S) <= (e^d Q(S))^((a - 1) / a) for every S.
+    D_a(P || Q) <= d gives P(S) <= (e^d Q(S))^((a - 1) / a) for every S.
     """
     a = checked_orders(order)
     with np.errstate(divide="ignore"):

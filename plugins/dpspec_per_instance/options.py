@@ -30,12 +30,7 @@ EDGES = tuple(number / 64 for number in range(-1024, 1025))
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """The audited records and directions.
-
-    Attributes:
-        points: Indices in the population; a range if all are audited.
-        sampled: True if the points are a random sample of the population.
-    """
+    """``points`` are indices in the population, a range if all are audited, or a random sample (``sampled``)."""
 
     population: str
     size: int
@@ -45,63 +40,47 @@ class Audited:
 
     @property
     def point_set(self) -> Collection[int]:
-        """The points as a collection with fast membership tests."""
         return self.points if isinstance(self.points, range) else frozenset(self.points)
 
     @property
     def shared_direction(self) -> str:
-        """The direction in which all records share the runs on the declared data."""
         return SHARED_DIRECTION[self.population]
 
     @property
     def needs_own_runs(self) -> bool:
-        """True if every record also needs separate runs on modified data."""
         return any(direction != self.shared_direction for direction in self.directions)
 
     @property
     def widest_direction(self) -> str:
-        """The widest audited direction."""
         return "both" if len(self.directions) == 2 else self.directions[0]
 
     @property
     def complete(self) -> bool:
-        """True if every record of the population is audited."""
         return len(self.points) == self.size
 
     @property
     def quantiles_of(self) -> str:
-        """The population of quantiles: the population, or ``chosen`` for listed records."""
         return self.population if self.complete or self.sampled else CHOSEN
 
     @property
     def quantile_size(self) -> int:
-        """Number of records in the population of quantiles."""
         return len(self.points) if self.quantiles_of == CHOSEN else self.size
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample(kit.Options):
-    """A random sample of a population: number of records and seed."""
-
     count: int
     seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Population(kit.Options):
-    """The audited population in ``threat_model``, from a document or a trial's inputs.
-
-    Attributes:
-        points: ``all``, a sample, or listed indices.
-    """
-
     name: str
     direction: str
     points: str | Sample | tuple[int, ...]
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Population:
-        """From the block, which includes the direction."""
         points = block.get("points", "all")
         if isinstance(points, Mapping):
             points = Sample.of(points)
@@ -112,11 +91,9 @@ class Population(kit.Options):
         )
 
     def size(self, records: int, test_records: int) -> int:
-        """Size of the population for data with these numbers of training and test records."""
         return records if self.name == "train" else test_records
 
     def audited(self, records: int, test_records: int) -> Audited:
-        """The audited records for data with these numbers of training and test records."""
         size, points = self.size(records, test_records), self.points
         places: Sequence[int]
         if isinstance(points, str):
@@ -136,7 +113,6 @@ class Population(kit.Options):
 
 
 def audited_records(spec: dps.Spec, facts: dps.Facts) -> Audited:
-    """The audited records of a spec for data with these ``facts``."""
     return Population.of(spec.document["threat_model"]).audited(facts.records, facts.test_records)
 
 
@@ -144,11 +120,8 @@ def audited_records(spec: dps.Spec, facts: dps.Facts) -> Audited:
 class Composition(kit.Options):
     """Bounds and composition of steps in the block ``mechanism``. Trials only read ``observe_every``.
 
-    Attributes:
-        orders: Renyi orders, ascending.
-        observe_every: Number of steps between observations.
-        exponent: p of the composition theorem, a list from the last step to the first, or ``auto``.
-        nearest: True if unobserved steps use the value of the last observed step.
+    ``exponent`` is p of the composition theorem, a list from the last step to the first, or ``auto``. ``nearest``:
+    unobserved steps use the value of the last observed step.
     """
 
     orders: tuple[float, ...]
@@ -159,7 +132,6 @@ class Composition(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Composition:
-        """From the mechanism's options."""
         composition = block.get("composition") or {}
         exponent = composition.get("exponent", "auto")
         if not isinstance(exponent, str):
@@ -176,14 +148,10 @@ class Composition(kit.Options):
         """The steps up to ``steps`` before which norms are measured: 1, 1 + every, ..."""
         return tuple(range(1, steps + 1, self.observe_every))
 
-    def exponent_over(self, steps: int) -> float | tuple[float, ...]:
-        """The exponent for ``steps`` steps: by default 3 times their number."""
-        return 3.0 * steps if isinstance(self.exponent, str) else self.exponent
-
 
 @dataclass(frozen=True, kw_only=True)
 class AttackOptions(kit.Options):
-    """Attacked records, number of attack runs per trial, and number of scored steps (``looks``)."""
+    """``runs`` are per trial; ``looks`` is the number of scored steps."""
 
     most: int = 1
     least: int = 1
@@ -193,21 +161,12 @@ class AttackOptions(kit.Options):
 
     @property
     def targets(self) -> int:
-        """Number of attacked records."""
         return self.most + self.least + len(self.records)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeanRule(kit.Options):
-    """Options of the estimate for one step with noise on a mean.
-
-    Attributes:
-        batches: Expected batch sizes as written in the spec, because seeds depend on their text.
-        orders: Renyi orders as written in the spec.
-        points: Number of records.
-        outer: Number of reference batches.
-        inner: Number of tuples of batches per reference batch.
-    """
+    """``batches`` and ``orders`` are as written in the spec, because seeds depend on their text."""
 
     batches: tuple[Any, ...]
     orders: tuple[Any, ...]
@@ -218,25 +177,23 @@ class MeanRule(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditBlock(kit.Options):
-    """The plugin's keys of ``audit``, None if absent. ``shard_records`` None puts all records into one trial."""
+    """The plugin's keys of ``audit``. ``shard_records`` None puts all records into one trial."""
 
     attack: AttackOptions | None = None
     mean_rule: MeanRule | None = None
     shard_records: int | None = None
 
     def shards(self, records: int) -> Shards:
-        """The shards of ``records`` audited records."""
         most = self.shard_records or records
         return Shards(records=records, count=max(1, -(-records // most)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """Division of ``records`` audited records into ``count`` contiguous shards whose sizes differ by at most one.
+    """``records`` audited records in ``count`` contiguous shards whose sizes differ by at most one.
 
-    Trial ``run * count + shard`` repeats the training of its run exactly and measures only the records of its shard.
-    Measuring all records of a large dataset once costs more than many training steps. The first shard also does the
-    work that a run needs once.
+    Trial ``run * count + shard`` repeats the training of its run exactly and measures the records of its shard. The
+    first shard also does the work that a run needs once.
     """
 
     records: int
@@ -244,13 +201,10 @@ class Shards:
 
     @property
     def largest(self) -> int:
-        """Size of the largest shard."""
         return -(-self.records // self.count)
 
     def places(self, shard: int) -> slice:
-        """Slice of a shard's records in the audited records."""
         return slice(shard * self.records // self.count, (shard + 1) * self.records // self.count)
 
     def run_and_shard(self, index: int) -> tuple[int, int]:
-        """Run and shard of a trial."""
         return divmod(index, self.count)

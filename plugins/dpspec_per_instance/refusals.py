@@ -35,7 +35,6 @@ LEAST_RUNS = 16
 
 
 def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """All reasons why the spec cannot be audited."""
     help = "it compares a dataset with the same dataset plus or minus one record"
     yield from dps.other_adjacencies(spec, "add-remove", "the per-instance theory", help)
     if spec.threat_model.group_size != (1,):
@@ -195,11 +194,7 @@ def _refuse_attack(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]
     if attack is None:
         return
     if attack.targets == 0:
-        yield kit.bad_value(
-            "audit.attack selects no record",
-            path,
-            "set most, least or records, or remove attack",
-        )
+        yield kit.bad_value("audit.attack selects no record", path, "set most, least or records, or remove attack")
     if attack.most + attack.least > len(points):
         yield kit.bad_value(
             f"{attack.most} most and {attack.least} least exposed records exceed the {len(points)} audited records",
@@ -227,7 +222,6 @@ def _refuse_attack(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]
 
 
 def _refuse_mean_rule(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Errors for mean-rule estimates with too large batches or gradients."""
     assert spec.audit is not None
     path: dps.Path = ("audit", "mean_rule")
     mean_rule = AuditBlock.of(spec.audit.options).mean_rule
@@ -256,15 +250,9 @@ def _refuse_reference(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     for i, ratios in enumerate(reference.get("ratios", ())):
         path: dps.Path = ("audit", "reference", "ratios", i)
         if float(ratios["order"]) not in composition.orders:
-            yield kit.bad_value(
-                f"order {ratios['order']:g} is not among mechanism.orders",
-                (*path, "order"),
-            )
+            yield kit.bad_value(f"order {ratios['order']:g} is not among mechanism.orders", (*path, "order"))
         if len(ratios["means"]) != len(ratios["steps"]):
-            yield kit.bad_value(
-                f"{len(ratios['means'])} means for {len(ratios['steps'])} steps",
-                (*path, "means"),
-            )
+            yield kit.bad_value(f"{len(ratios['means'])} means for {len(ratios['steps'])} steps", (*path, "means"))
         for j, step in enumerate(ratios["steps"]):
             if int(step) not in observed:
                 yield kit.bad_value(

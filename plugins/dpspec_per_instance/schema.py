@@ -92,10 +92,7 @@ _ATTACK: dict[str, dps.Json] = kit.block(
     "Also attack single records: many runs each include one record with probability 1/2, and the adversary sees every "
     "iterate.",
     most=kit.integer(
-        "Number of audited records with the largest gradients in a pilot run to attack.",
-        least=0,
-        most=100,
-        default=1,
+        "Number of audited records with the largest gradients in a pilot run to attack.", least=0, most=100, default=1
     ),
     least=kit.integer("Number of records with the smallest gradients to attack.", least=0, most=100, default=1),
     records=kit.array(

@@ -1,8 +1,4 @@
-"""Further statements of the paper for the declared mechanism, with their printed forms.
-
-Lemma A.1 and Corollary 3.1 for one step of a saturated record, the orders in Theorem 3.3's recursion, the number of
-runs in Fact 3.5, and Fact 5.2, unlearning without retraining.
-"""
+"""Further statements of the paper for the declared mechanism, with their printed forms."""
 
 from __future__ import annotations
 
@@ -47,20 +43,12 @@ def deletion_orders(order: float, deletions: int) -> Floats:
 
 
 def unlearned(
-    order: float,
-    deletions: int,
-    divergence: npt.ArrayLike,
-    constant: Callable[[float], float] = triangle_constant,
+    order: float, deletions: int, divergence: npt.ArrayLike, constant: Callable[[float], float] = triangle_constant
 ) -> Floats:
-    """Divergence at ``order`` after ``deletions`` deletions without retraining.
+    """d_s(a) = c(a) d_{s-1}(2a) + D_{2a - 1}, d_0 = 0 (Fact 5.2): divergence after deletions without retraining.
 
-    d_s(a) = c(a) d_{s-1}(2a) + D_{2a - 1}, d_0 = 0 (Fact 5.2).
-
-    Args:
-        order: The order a.
-        deletions: Number of deletions.
-        divergence: Divergences at ``deletion_orders``, shape (deletions, ...), from the last deletion to the first.
-        constant: The function c.
+    ``divergence`` at ``deletion_orders``, shape (deletions, ...), from the last deletion to the first; ``constant`` is
+    c.
     """
     terms = np.asarray(divergence, dtype=np.float64)
     if terms.shape[:1] != (deletions,):
@@ -81,7 +69,6 @@ def _possible_deletions(orders: Sequence[float], most: float) -> Iterator[tuple[
 
 
 def findings_and_series(spec: dps.Spec, best_order: float) -> Iterator[dps.Finding | dps.Series]:
-    """Findings and table for any deleted records, by data-independent divergences."""
     composer = Composer(spec.mechanism.options, "present-first")
     shown = sorted({best_order, *(order for order in (2.0, 8.0) if order in composer.orders)})
     rows: list[tuple[float, int, float, float | None]] = []
@@ -114,29 +101,23 @@ def findings_and_series(spec: dps.Spec, best_order: float) -> Iterator[dps.Findi
 
 
 def record_series(records: Analysis) -> Iterator[dps.Series]:
-    """Table for deleted records that resemble the audited ones, if losses under removal are known.
-
-    The expectation is over training on all records. After a deletion it would be over fewer records, for which there
-    are no runs.
-    """
+    """Deleted records that resemble the audited ones. Expectations are over runs on all records."""
     side = records.sides.get("remove")
     if side is None or records.audited.population != "train":
         return
     top = max(side.composer.orders)
-
-    def rows() -> Iterator[Sequence[dps.Json]]:
-        for order, deletions in _possible_deletions(records.shown_orders, top):
-            orders = deletion_orders(order, deletions)
-            totals = [side.composer.total(float(a), side.places, side.log_terms) for a in orders]
-            smaller = np.stack([np.minimum(total.plug_in, total.baseline) for total in totals])
-            any_record = unlearned(order, deletions, [total.baseline for total in totals])
-            quantiles = np.quantile(unlearned(order, deletions, smaller), (0.1, 0.5))
-            yield order, deletions, float(any_record), *(float(value) for value in quantiles)
-
+    rows: list[Sequence[dps.Json]] = []
+    for order, deletions in _possible_deletions(records.shown_orders, top):
+        orders = deletion_orders(order, deletions)
+        totals = [side.composer.total(float(a), side.places, side.log_terms) for a in orders]
+        smaller = np.stack([np.minimum(total.plug_in, total.baseline) for total in totals])
+        any_record = unlearned(order, deletions, [total.baseline for total in totals])
+        quantiles = np.quantile(unlearned(order, deletions, smaller), (0.1, 0.5))
+        rows.append((order, deletions, float(any_record), *(float(value) for value in quantiles)))
     yield kit.series(
         "unlearning-records",
         "Renyi divergence if the deleted records resemble the 10th percentile, or the median, of the audited ones",
-        kit.columns_of(("order", "deletions", "data_independent", "p10", "median"), rows()),
+        kit.columns_of(("order", "deletions", "data_independent", "p10", "median"), rows),
         upper=("data_independent",),
         rigor="approximate",
         source=f"{SOURCE}, with the constant of its proof",
@@ -158,11 +139,10 @@ FACT_PRINTED = dps.Printed(refuted=True, reason="wrong sign in the exponent, the
 
 
 def statements(spec: dps.Spec) -> Iterator[dps.Finding | dps.Series]:
-    """All statements at the largest claimed delta and the best order of the run."""
     delta = kit.claimed_deltas(spec)[-1]
     side = bounds.one_sided(bounds.spoken_directions(spec)[0])[0]
     composer = bounds.Composer(spec.mechanism.options, bounds.DIRECTIONS[side])
-    order = composer.best_order(delta)
+    order = composer.best(delta).order
     steps = [(phase.rate(), phase.noise_multiplier) for phase in spec.phases]
     yield from one_step.step_findings(steps, delta)
     yield one_step.step_series(steps, delta)
@@ -208,10 +188,9 @@ def printed_order(order: float, p: float, turns: int) -> float:
 
 
 class Counts(NamedTuple):
-    """Number of runs in Fact 3.5: as printed, with a repaired sign, and by Hoeffding's inequality."""
+    """Number of runs in Fact 3.5: as printed, and by Hoeffding's inequality."""
 
     printed: float
-    sign_repaired: float
     hoeffding: float
 
 
@@ -226,11 +205,9 @@ def fact_3_5(order: float, epsilon: float, epsilon_doubled: float, accuracy: flo
     log_range = high + math.log(-math.expm1(-high)) if high > 0.0 else -math.inf
     return Counts(
         printed=_count(log_one_sided + 2.0 * low - high),
-        sign_repaired=_count(log_one_sided + high - 2.0 * low),
         hoeffding=_count(log_two_sided + 2.0 * log_range - 2.0 * low),
     )
 
 
 def _count(log_count: float) -> float:
-    """Number of runs from its logarithm; infinite on overflow."""
     return math.exp(log_count) if log_count < 700.0 else math.inf

@@ -67,13 +67,12 @@ def step_divergence(
 
 
 class StepTable:
-    """Table of upper bounds on (a - 1) D_a of one sampled Gaussian step in one direction.
+    """Upper bounds on (a - 1) D_a of one sampled Gaussian step in one direction, by order and r = norm / clip_norm.
 
-    The table covers orders and r = (clipped norm) / clip_norm. The function is convex in the order, so linear
-    interpolation between orders is an upper bound. It increases with r, so the next larger tabulated r is an upper
-    bound. Present-first, exp((a - 1) D_a) is also convex in r^2, so chords fill in further values of r: along
-    Y_s = e^(B_s - s / 2), d/ds E f(Y_s) = E[Y_s^2 f''(Y_s)] / 2, and y^2 f''(y) is convex for f(y) = (1 - q + q y)^a.
-    All errors are upwards, and at most one percent except for r below 0.001 and near jumps of D.
+    The function is convex in the order (linear interpolation is a bound) and increases with r (the next larger r is
+    one). Present-first, exp((a - 1) D_a) is also convex in r^2, so chords fill in further r: along Y_s = e^(B_s - s /
+    2), d/ds E f(Y_s) = E[Y_s^2 f''(Y_s)] / 2, and y^2 f''(y) is convex for f(y) = (1 - q + q y)^a. Errors are upwards,
+    and at most one percent except for r below 0.001 and near jumps of D.
     """
 
     def __init__(
@@ -107,21 +106,19 @@ class StepTable:
         return np.asarray((1.0 - share) * self._values[after - 1] + share * self._values[after], dtype=np.float64)
 
     def saturated(self, orders: npt.ArrayLike) -> Floats:
-        """Upper bounds on D_a of a gradient at the clip norm, at ``orders``."""
         a = np.asarray(orders, dtype=np.float64)
         return np.asarray(np.interp(a, self._orders, self._values[:, -1]) / (a - 1.0), dtype=np.float64)
 
 
 @lru_cache(maxsize=32)
 def step_table(rate: float, noise_multiplier: float, lowest: float, highest: float, direction: Direction) -> StepTable:
-    """A cached :class:`StepTable`; several stages of an audit use the same tables."""
     return StepTable(rate, noise_multiplier, lowest, highest, direction)
 
 
 def log_moments(orders: Floats, rate: float, ratio: float, direction: Direction) -> Floats:
-    """(a - 1) D_a = ln E[(1 - q + q e^(nu z - nu^2 / 2))^b], b = a or 1 - a, at ``orders``, shape (k,).
+    """(a - 1) D_a = ln E[(1 - q + q e^(nu z - nu^2 / 2))^b], b = a or 1 - a, shape (k,), by the trapezoidal rule.
 
-    Trapezoidal rule. The integrand is analytic in a strip of half-width pi / nu, so the error decreases exponentially.
+    The integrand is analytic in a strip of half-width pi / nu, so the error decreases exponentially.
     """
     if rate == 1.0:
         return np.asarray(0.5 * orders * (orders - 1.0) * ratio**2, dtype=np.float64)
@@ -176,9 +173,9 @@ def exponents(order: float, steps: int, p: float) -> Exponents:
 
 
 def exponent_schedule(order: float, ps: Sequence[float]) -> Exponents:
-    """a_t and l_t with a separate exponent for every step except the first: ``ps`` (n - 1,), from the last step.
+    """A separate exponent for every step except the first: ``ps`` (n - 1,), from the last step.
 
-    Hoelder's inequality allows a different exponent in each step: 1 / (a_{t-1} - 1) = 1 / (a_t - 1) - 1 / l_t.
+    Hoelder's inequality allows it: 1 / (a_{t-1} - 1) = 1 / (a_t - 1) - 1 / l_t.
     """
     above = [float(checked_orders(order)) - 1.0]
     for p in ps:
@@ -189,10 +186,7 @@ def exponent_schedule(order: float, ps: Sequence[float]) -> Exponents:
 
 
 def recursion(order: float, steps: int, p: float | Sequence[float]) -> Exponents:
-    """``exponents`` for one p, or ``exponent_schedule`` for several.
-
-    Several exponents are spread evenly from the last step to the first, with geometric interpolation.
-    """
+    """Several exponents are spread evenly from the last step to the first, with geometric interpolation."""
     if isinstance(p, int | float):
         return exponents(order, steps, p)
     turns = whole("steps", steps, 1) - 1
@@ -202,7 +196,6 @@ def recursion(order: float, steps: int, p: float | Sequence[float]) -> Exponents
 
 
 def checked_exponent(p: float) -> float:
-    """``p``, which must be finite and above 1."""
     value = float(p)
     if not 1.0 < value < math.inf:
         raise ValueError(f"the exponent p must be finite and above 1, got {p!r}")
@@ -210,15 +203,9 @@ def checked_exponent(p: float) -> float:
 
 
 def entropic_mean(values: npt.ArrayLike, weight: float, log_masses: npt.ArrayLike | None = None) -> Floats:
-    """(1 / l) ln E exp(l v) over the first axis of ``values``.
+    """(1 / l) ln E exp(l v) over the first axis of ``values`` (k, ...); ``log_masses`` (k,), uniform by default.
 
-    The value is between the mean (l -> 0) and the maximum with positive mass (l -> inf, an infinite ``weight``). Over
-    runs it is the plug-in estimate, which is not a bound.
-
-    Args:
-        values: Values v, shape (k, ...).
-        weight: l > 0.
-        log_masses: Log-probabilities, shape (k,); uniform by default.
+    Between the mean (l -> 0) and the maximum with positive mass (l = inf). Over runs it is an estimate, not a bound.
     """
     v = np.asarray(values, dtype=np.float64)
     logs = np.full(len(v), -math.log(len(v))) if log_masses is None else np.asarray(log_masses, dtype=np.float64)
@@ -235,14 +222,9 @@ def entropic_mean(values: npt.ArrayLike, weight: float, log_masses: npt.ArrayLik
 
 
 def confidence_upper_mean(mean: npt.ArrayLike, weight: float, largest: float, runs: float, log_terms: float) -> Floats:
-    """Upper confidence bound of one term from its plug-in ``mean``, at most ``largest``.
+    """Upper confidence bound of one term from plug-in estimates ``mean`` (...), at most ``largest``.
 
-    Args:
-        mean: Plug-in estimates, shape (...).
-        weight: l.
-        largest: Divergence of a saturated gradient.
-        runs: Number of runs.
-        log_terms: ln(s / J), with s the number of jointly valid terms and J the failure probability.
+    ``weight`` is l, and ``log_terms`` ln(s / J) for s jointly valid terms and failure probability J.
     """
     kappa = float(weight * largest)
     if kappa == 0.0:

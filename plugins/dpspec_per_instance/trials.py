@@ -1,15 +1,14 @@
-"""One trial: train on the declared data and measure its records; train on neighboring data and attack if requested.
+"""One trial: train on the declared data, measure its records, and attack single records if requested.
 
-All runs start from the same public model and draw independent batches and noise. In one direction all records share the
-runs on the declared data; the other direction needs separate runs on modified data for each record. Trials of the same
-run repeat its training. An attack makes many runs that include one record with probability 1/2.
+All runs start from the same public model. In one direction all records share the runs on the declared data; the other
+direction needs separate runs on modified data for each record.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
 from typing import Any, TypeAlias
@@ -55,48 +54,31 @@ _TOGETHER = 64
 
 @dataclass(frozen=True, kw_only=True)
 class RunSetup:
-    """Shared inputs of all runs of one call."""
-
     inputs: dps.FrozenMap
     context: dps.Context
+    _point_tensors: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @cached_property
     def audited(self) -> Audited:
-        """The audited records."""
         facts = self.context.facts
         return Population.of(self.inputs["threat_model"]).audited(facts.records, facts.test_records)
 
     @cached_property
     def shards(self) -> Shards:
-        """Division of the audited records among the trials of a run."""
         return AuditBlock.of(self.inputs.get("split", {})).shards(len(self.audited.points))
 
     @cached_property
     def points(self) -> Rows:
-        """The audited records: features (m, ...), labels (m,)."""
         data, places = self.context.data, np.array(self.audited.points, dtype=np.int64)
         x, y = (data.train_x, data.train_y) if self.audited.population == "train" else (data.test_x, data.test_y)
         return (x, y) if self.audited.complete else (x[places], y[places])
 
-    def point_tensors(self, part: slice) -> tuple[Tensor, Tensor]:
-        """A part of the audited records on the device, shared by all runs of the call."""
-        (x, y), key = self.points, (part.start, part.stop)
-        if key not in self._point_tensors:
-            self._point_tensors[key] = tensors(x[part], y[part], self.context.device)
-        return self._point_tensors[key]
-
-    @cached_property
-    def _point_tensors(self) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
-        return {}
-
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """The observed steps."""
         total = sum(phase.steps for phase in dps.Phase.all_of(self.inputs["mechanism"]))
         return Composition.of(self.inputs["mechanism"]).observed(total)
 
     def job(self, index: int, *purpose: str, rows: Rows | None = None, progress: str = "") -> dps.TrainingJob:
-        """The job of a run on the declared data or on other ``rows``, with the declared expected batch size."""
         job = kit.training_job(
             self.inputs,
             self.context,
@@ -110,8 +92,10 @@ class RunSetup:
         return replace(job, seed=self.context.seed(index, *purpose))
 
     def with_norms(self, job: dps.TrainingJob, part: slice) -> tuple[dps.TrainingJob, NormObserver]:
-        """The job with an observer of a part of the audited records."""
-        watcher = NormObserver(job, *self.point_tensors(part), self.steps)
+        (x, y), key = self.points, (part.start, part.stop)
+        if key not in self._point_tensors:  # all runs of the call share them
+            self._point_tensors[key] = tensors(x[part], y[part], self.context.device)
+        watcher = NormObserver(job, *self._point_tensors[key], self.steps)
         return replace(job, observers=(watcher, *job.observers)), watcher
 
     def neighbours(self, place: int) -> tuple[Rows, Rows]:
@@ -125,7 +109,6 @@ class RunSetup:
         return (np.concatenate([x, own[0]]), np.concatenate([y, own[1]])), (x, y)
 
     def train(self, jobs: Sequence[dps.TrainingJob], indices: Sequence[int] = ()) -> None:
-        """Train jobs together if that is faster, otherwise one by one with resumption."""
         kind = self.context.device.partition(":")[0]
         alone = (self.context.facts.parameters or 0) > LARGE.get(kind, LARGE["cuda"])
         if len(jobs) > 1 and not alone:
@@ -138,12 +121,9 @@ class RunSetup:
 
 @dataclass(kw_only=True)
 class _Run:
-    """A prepared run on the declared data.
+    """A prepared run on the declared data, which measures ``part`` of the records for trial ``index``.
 
-    Attributes:
-        index: Index of the trial.
-        part: The measured records.
-        first: True if this shard does the work that a run needs once.
+    ``first``: this shard does the work that a run needs once.
     """
 
     index: int
@@ -156,7 +136,6 @@ class _Run:
 
 
 def run_trials(setup: RunSetup, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    """Train the runs of a chunk together and yield a trial for each."""
     runs = [_prepare_run(setup, index) for index in indices]
     setup.train([run.job for run in runs], indices)
     attack = AuditBlock.of(setup.inputs["audit"]).attack
@@ -166,7 +145,13 @@ def run_trials(setup: RunSetup, indices: Sequence[int]) -> Iterator[dps.Trial]:
         arrays: dict[str, Array] = {"ratios": run.watcher.ratios, "right": run.watcher.right, "labels": labels}
         if setup.audited.needs_own_runs:
             arrays["own"] = _train_own_runs(setup, run)
-        evidence = _evidence(setup, run)
+        facts = setup.context.facts
+        evidence: dict[str, dps.Json] = {"sizes": [facts.records, facts.test_records], "internal": {}}
+        if run.first:
+            right = right_answers(run.job.model, setup.context.data, setup.context.device)
+            evidence["internal"] = {"accuracy": right}
+        if run.watched is not None:
+            evidence = joined(evidence, run.watched.evidence())
         if attack is not None and run.first:
             evidence["outcomes"] = attack_records(setup, attack, targets, run.number)
             evidence["internal"]["targets"] = [[name, setup.audited.points[place]] for name, place in targets]
@@ -204,16 +189,8 @@ def _train_own_runs(setup: RunSetup, run: _Run) -> Array:
     return np.concatenate([watcher.ratios for watcher in watchers], axis=1)
 
 
-def _evidence(setup: RunSetup, run: _Run) -> dict[str, dps.Json]:
-    context = setup.context
-    evidence: dict[str, dps.Json] = {"sizes": [context.facts.records, context.facts.test_records], "internal": {}}
-    if run.first:
-        evidence["internal"] = {"accuracy": right_answers(run.job.model, context.data, context.device)}
-    return evidence if run.watched is None else joined(evidence, run.watched.evidence())
-
-
 def choose_targets(setup: RunSetup, attack: AttackOptions) -> tuple[tuple[str, int], ...]:
-    """The attacked records: the reason for the choice as a name, and the index in the audited records.
+    """The reason for each choice, and the index in the audited records.
 
     A separate pilot run determines the most and the least exposed records, so the choice is independent of inclusion
     bits.
@@ -233,9 +210,9 @@ def choose_targets(setup: RunSetup, attack: AttackOptions) -> tuple[tuple[str, i
 def attack_records(
     setup: RunSetup, attack: AttackOptions, targets: Sequence[tuple[str, int]], run_number: int
 ) -> list[dps.Json]:
-    """Attacks of one trial: [name, [[inclusion bit, number of edges below the score], ...]] for every target.
+    """[name, [[inclusion bit, number of edges below the score], ...]] for every target.
 
-    Trials do not store scores: together with the published seed they would reveal information about the records.
+    Scores, together with the published seed, would reveal information about the records.
     """
     outcomes: list[dps.Json] = []
     for number, (name, place) in enumerate(targets):
@@ -273,13 +250,11 @@ class _Snapshots(dps.Observer):
 
 
 def estimate_mean_rule(setup: RunSetup, rule: MeanRule) -> dict[str, Array]:
-    """Estimate the mean rule at the first, the middle and the last observed model of a separate run.
+    """Estimate the mean rule at the first, the middle and the last model of a separate run, as arrays by name.
 
-    Returns:
-        ``mean_rule``: estimates, shape (stages, batches, orders, kinds, points), for means under removal, means under
-        addition, and sums. ``mean_rule_sizes``: effective numbers of tuples. Per expected batch size, the change of
-        means of typical sizes by each record in clip norms, shape (stages, sizes, draws, points). The records' clipped
-        norms, shape (stages, points).
+    ``mean_rule`` and ``mean_rule_sizes`` (effective tuples): shape (stages, batches, orders, kinds, points), for means
+    under removal, under addition, and sums. ``mean_changes_B``: change of means by each record in clip norms, shape
+    (stages, sizes, draws, points). ``mean_norms``: shape (stages, points).
     """
     job = setup.job(0, "mean rule", progress="training for the mean rule")
     phases = dps.Phase.all_of(setup.inputs["mechanism"])

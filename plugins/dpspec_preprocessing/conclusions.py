@@ -181,7 +181,7 @@ def _measure_scale(kind: str, total: float, count: int) -> Measurement:
 
     For Laplace noise, 2 |x| / scale is chi-squared with two degrees of freedom; the result is then the ratio of scales.
     """
-    measurement = noise_tests.two_sided(total, 1.0, count)
+    measurement = noise_tests.two_sided(total, count)
     if kind != "laplace":
         return measurement
     detectable = None if measurement.detectable is None else (1.0 + measurement.detectable) ** 2 - 1.0

@@ -109,7 +109,7 @@ class LinearEngine:
         return int(np.count_nonzero(np.where(x @ output > 0.0, 1.0, -1.0) == y))
 
     def train(self, x: Array, y: Array, random: np.random.Generator | None, tally: NoiseTally | None = None) -> Array:
-        """Train theta (d,) on rows (n, d) with labels -1 or 1, shape (n,); without noise if ``random`` is None."""
+        """Train theta (d,) on rows (n, d) with labels -1 or 1, shape (n,); noiseless without ``random``."""
         require_declared_count(self.private, x)
         m, n = self.private, len(x)
         theta, total = np.zeros(x.shape[1]), np.zeros(x.shape[1])

@@ -12,5 +12,4 @@ DPSPEC_API = 1
 
 @dps.hookimpl
 def dpspec_mechanisms() -> Iterable[dps.Mechanism]:
-    """The mechanism kind ``rero``."""
     yield RERO

@@ -31,8 +31,7 @@ CLT_MISPRINT = (
 def gamma_from_epsilon_delta(kappa: float, epsilon: float, delta: float, *, both: bool) -> float:
     """min(1, e^epsilon kappa + delta), for an (epsilon, delta)-DP mechanism (Theorem 1c as printed).
 
-    both: (epsilon, delta) holds in both directions, which also gives 1 - e^-epsilon (1 - delta - kappa): the whole
-    trade-off function of (epsilon, delta)-DP. epsilon >= 0, delta in [0, 1).
+    ``both`` directions also give 1 - e^-epsilon (1 - delta - kappa), the whole trade-off function.
     """
     level = inside("kappa", kappa, one=True)
     if epsilon < 0.0 or math.isnan(epsilon):
@@ -47,10 +46,7 @@ def gamma_from_epsilon_delta(kappa: float, epsilon: float, delta: float, *, both
 
 
 def gamma_clt(kappa: float, phases: Sequence[Steps], *, as_printed: bool = False) -> float:
-    """Phi(Phi^-1(kappa) + m), *approximate*. ``as_printed`` puts e^mu for e^(mu^2), as the paper's main text does.
-
-    The printed form covers only Gaussian noise. An m that overflows gives 1.
-    """
+    """Phi(Phi^-1(kappa) + m); ``as_printed`` (Gaussian noise only): e^mu for e^(mu^2), as in the paper's main text."""
     return GaussianTradeOff(min(clt_effect(phases, as_printed=as_printed), 1e300)).rero(kappa)
 
 
@@ -98,7 +94,7 @@ class LossTable:
     log_weights: Floats
 
     def moment(self, powers: npt.ArrayLike) -> Floats:
-        """ln of the mean of e^(a loss) when the record is absent, at real ``powers`` a (any shape)."""
+        """ln of the mean of e^(a loss) when the record is absent, at real ``powers`` a."""
         a = np.asarray(powers, dtype=np.float64)
         flat = [float(np.logaddexp.reduce(self.log_weights + x * self.losses)) for x in a.ravel()]
         return np.asarray(flat, dtype=np.float64).reshape(a.shape)
@@ -112,10 +108,7 @@ class LossTable:
 
 @lru_cache(maxsize=32)
 def tabulate_loss(step: Steps) -> LossTable:
-    """The table of one of ``step``'s steps."""
-    if step.noise == "gaussian":
-        return _gaussian(step)
-    return _laplace(step)
+    return _gaussian(step) if step.noise == "gaussian" else _laplace(step)
 
 
 def _gaussian(step: Steps) -> LossTable:
@@ -164,24 +157,22 @@ def gammas_rdp(kappas: Sequence[float], phases: Sequence[Steps]) -> list[tuple[f
 
     The formula is a bound at every order, so an inexact search only costs tightness.
     """
-    first = _divergences(1.0 + _FIRST, phases)
-    return [_least(math.log(inside("kappa", kappa, one=True)), phases, first) for kappa in kappas]
-
-
-def _least(log_kappa: float, phases: Sequence[Steps], first: Floats) -> tuple[float, float]:
-    orders, divergences = 1.0 + _FIRST, first
-    for _ in range(_ZOOMS + 1):
-        values = (1.0 - 1.0 / orders) * (log_kappa + divergences)
-        best = int(np.argmin(values))
-        value, order = float(values[best]), float(orders[best])
-        low, high = orders[max(best - 1, 0)], orders[min(best + 1, len(orders) - 1)]
-        orders = 1.0 + np.geomspace(low - 1.0, high - 1.0, _ZOOM)
-        divergences = _divergences(orders, phases)
-    return min(1.0, math.exp(min(value, 0.0))), order
+    first, bounds = _divergences(1.0 + _FIRST, phases), []
+    for kappa in kappas:
+        log_kappa = math.log(inside("kappa", kappa, one=True))
+        orders, divergences = 1.0 + _FIRST, first
+        for _ in range(_ZOOMS + 1):
+            values = (1.0 - 1.0 / orders) * (log_kappa + divergences)
+            best = int(np.argmin(values))
+            value, order = float(values[best]), float(orders[best])
+            low, high = orders[max(best - 1, 0)], orders[min(best + 1, len(orders) - 1)]
+            orders = 1.0 + np.geomspace(low - 1.0, high - 1.0, _ZOOM)
+            divergences = _divergences(orders, phases)
+        bounds.append((min(1.0, math.exp(min(value, 0.0))), order))
+    return bounds
 
 
 def _divergences(orders: Floats, phases: Sequence[Steps]) -> Floats:
-    """The sum over all steps of the present-first divergences at ``orders``, same shape."""
     total = np.zeros(orders.shape)
     for phase in phases:
         if phase.effect == 0.0:
@@ -243,7 +234,15 @@ def gammas_edgeworth(kappas: Sequence[float], phases: Sequence[Steps], order: in
     if not moving:
         return list(levels)
     null, alternative = series(moving, 0.0, order), series(moving, 1.0, order)
-    return [_gamma(level, null, alternative) for level in levels]
+    gammas: list[float | None] = []
+    for level in levels:
+        c = threshold(level, null) if level < 1.0 else None
+        if c is None:
+            gammas.append(1.0 if level == 1.0 else None)
+            continue
+        value = float(alternative.tail(np.asarray((c - alternative.mean) / alternative.deviation)))
+        gammas.append(value if level <= value <= 1.0 else None)
+    return gammas
 
 
 def threshold(kappa: float, null: Series) -> float | None:
@@ -264,23 +263,12 @@ def threshold(kappa: float, null: Series) -> float | None:
 
 
 def series(phases: Sequence[Steps], power: float, order: int) -> Series:
-    """The series of the composed loss under the null (``power`` 0) or the alternative (1)."""
     totals = np.zeros(6)
     for phase in phases:
         totals += phase.count * _cumulants(phase, power)
     deviation = math.sqrt(totals[1])
     rho = tuple(float(totals[r] / deviation ** (r + 1)) for r in range(2, 6))
     return Series(float(totals[0]), deviation, rho, order)  # type: ignore[arg-type]
-
-
-def _gamma(kappa: float, null: Series, alternative: Series) -> float | None:
-    if kappa == 1.0:
-        return 1.0
-    c = threshold(kappa, null)
-    if c is None:
-        return None
-    value = float(alternative.tail(np.asarray((c - alternative.mean) / alternative.deviation)))
-    return value if kappa <= value <= 1.0 else None
 
 
 def _cumulants(phase: Steps, power: float) -> Floats:
@@ -305,7 +293,6 @@ _ROUNDS, _NEAR = 20, 1e-5
 
 
 def gammas_contour(kappas: Sequence[float], phases: Sequence[Steps]) -> list[float]:
-    """gamma at each kappa for Gaussian steps."""
     if any(phase.noise != "gaussian" for phase in phases):
         raise ArithmeticError("the contour integral does not converge for noise whose loss has atoms")
     moving = [phase for phase in phases if phase.effect > 0.0]
@@ -343,7 +330,6 @@ class _Law:
 
     @cached_property
     def deviation(self) -> float:
-        """The standard deviation of the loss under the null."""
         return math.sqrt(_Tilted.at(self.phases, 0.0).variance)
 
     def tail(self, c: float, power: float) -> tuple[float, float]:
@@ -390,7 +376,6 @@ class _Tilted:
         return cls(tuple(steps), log_mass, mean, variance)
 
     def integral(self, c: float, tilt: float) -> float:
-        """The integral above, by the trapezoid rule; it converges exponentially."""
         width = 2.0 * math.pi / (60.0 * math.sqrt(self.variance) + 40.0 / min(abs(tilt), 1.0) + 40.0)
         drift, total, size = self.mean - c, 0.0, 0.0
         first = width * np.arange(_BATCH)

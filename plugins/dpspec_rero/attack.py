@@ -6,7 +6,7 @@ Each trial trains a separate run, so that a binomial distribution dominates the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,10 +31,6 @@ Places = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    """Train one run per index, together where the backend can, and rank its candidates.
-
-    For trial 0 the attack also trains on all records and measures the accuracy of that model.
-    """
     candidates = read_candidates(inputs["threat_model"])
     if candidates is None or context.model is None:
         raise ValueError("the attack needs a model and threat_model.prior.candidates")
@@ -48,14 +44,11 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenTarget:
-    """One trial's candidates and its target.
+    """One trial's k candidates and its target.
 
-    Attributes:
-        x: Synthetic records of this trial, shape (m, ...). Their positions follow the n records of the dataset.
-        y: Their labels, shape (m,).
-        places: Position of each candidate among the n + m records, shape (k,).
-        target: Index of the target among the k candidates.
-        rows: Positions of the training records: the known ones in order, then the target.
+    ``x`` (m, ...) and ``y`` (m,) are synthetic records, which follow the n records of the dataset. ``places`` (k,) are
+    the candidates' positions among all n + m, ``target`` is one of the k, and ``rows`` are the training records: the
+    known ones in order, then the target.
     """
 
     x: Array
@@ -66,7 +59,6 @@ class HiddenTarget:
 
 
 def hide_target(candidates: Candidates, x: Array, y: Array, classes: int, seed: int) -> HiddenTarget:
-    """Draw the candidates and the target of one trial, from records ``x`` (n, ...) and labels ``y`` (n,)."""
     source = np.random.default_rng(seed)
     made_x, made_y = x[:0], y[:0]
     if candidates.source == "planted":
@@ -83,9 +75,8 @@ def hide_target(candidates: Candidates, x: Array, y: Array, classes: int, seed: 
 def make_records(count: int, x: Array, y: Array, classes: int, source: np.random.Generator) -> tuple[Array, Array]:
     """Make ``count`` records that are zero except in one feature, with distinct pairs of feature and label.
 
-    Their gradients in a first dense layer are orthogonal or opposed, which is the worst case of the bounds. Natural
-    records come close to it only in small numbers. Each record has the norm of the longest training record. Raises
-    ``DataError`` if there are fewer than ``count`` pairs of a feature and a label.
+    Their gradients in a first dense layer are orthogonal or opposed, the worst case of the bounds. Each has the norm of
+    the longest training record.
     """
     features = int(np.prod(x.shape[1:]))
     if count > features * classes:
@@ -117,7 +108,12 @@ def _run_group(
     x = np.concatenate([data.train_x, *(one.x for one in hidden)])
     y = np.concatenate([data.train_y, *(one.y for one in hidden)])
     jobs = [make_job(inputs, context, i, (x[one.rows], y[one.rows])) for i, one in zip(group, placed, strict=True)]
-    jobs[0] = replace(jobs[0], progress=_progress(context, *share))
+
+    def progress(done: int, total: int) -> None:
+        start, end = share
+        context.progress(round(1000 * (start + (end - start) * done / total)), 1000, "training")
+
+    jobs[0] = replace(jobs[0], progress=progress)
     reader = Reader(
         jobs,
         [torch.from_numpy(one.rows) for one in placed],
@@ -125,7 +121,11 @@ def _run_group(
         *tensors(x, y, context.device),
         iterates=inputs["threat_model"]["access"] == "all-iterates",
     )
-    logs = [_watch(index, job) for index, job in zip(group, jobs, strict=True)]
+    logs = []
+    for index, job in zip(group, jobs, strict=True):
+        logged = index < LOGGED  # later runs are checked by their released models only
+        measured = Residuals(job, 0, looks=LOOKS) if logged and sums_are_tested(job.phases, job.options) else None
+        logs.append(WatchedRun(job, measured, logged=logged))
     observed = zip(jobs, reader.observers(), logs, strict=True)
     train_all(context, [replace(job, observers=(observer, *log.observers)) for job, observer, log in observed])
     reader.finish()
@@ -141,15 +141,10 @@ def _run_group(
             pictures = encode_pictures(x[placed[run].places[shown]])
             internal |= {} if pictures is None else {"pictures": pictures}
         if index == 0:
-            internal["accuracy"] = _accuracy(inputs, context)
+            job = make_job(inputs, context, 0, (data.train_x, data.train_y), "twin")
+            train_all(context, [job])
+            internal["accuracy"] = right_answers(job.model, data, context.device)
         yield dps.Trial(index=index, evidence=dps.FrozenMap(evidence))
-
-
-def _watch(index: int, job: dps.TrainingJob) -> WatchedRun:
-    """Collect conformance evidence: the full log for the first runs, released models only for the others."""
-    logged = index < LOGGED
-    measured = logged and sums_are_tested(job.phases, job.options)
-    return WatchedRun(job, Residuals(job, 0, looks=LOOKS) if measured else None, logged=logged)
 
 
 def _stack(hidden: Sequence[HiddenTarget], records: int) -> list[HiddenTarget]:
@@ -175,17 +170,3 @@ def _evidence(reader: Reader, run: int, hidden: HiddenTarget, order: Array) -> d
             "named": [int(place) for place in hidden.places[order[:KEPT_GUESSES]]],
         },
     }
-
-
-def _accuracy(inputs: dps.FrozenMap, context: dps.Context) -> dict[str, dict[str, int]]:
-    """Numbers of correct predictions of a model trained on all records."""
-    job = make_job(inputs, context, 0, (context.data.train_x, context.data.train_y), "twin")
-    train_all(context, [job])
-    return right_answers(job.model, context.data, context.device)
-
-
-def _progress(context: dps.Context, start: float, end: float) -> Callable[[int, int], None]:
-    def progress(done: int, total: int) -> None:
-        context.progress(round(1000 * (start + (end - start) * done / total)), 1000, "training")
-
-    return progress

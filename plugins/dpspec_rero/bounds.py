@@ -37,17 +37,10 @@ ASSUMPTIONS = kit.dp_sgd_assumptions(
 
 
 def scope_of(direction: str = "both") -> dps.Scope:
-    """Scope of the bounds in one direction of the spec."""
     return dps.Scope(direction=direction, access="all-iterates", adversary="gradient")
 
 
-def gamma_finding(kappa: float, gamma: Interval) -> dps.Finding:
-    """The certified bound on gamma at one baseline."""
-    return _certified("gamma", gamma, at={"kappa": kappa}, source=gamma_source(gamma))
-
-
 def prior_finding(leakage: Leakage) -> dps.Finding:
-    """Largest baseline at which gamma stays below one half, so that reconstruction fails with probability over 1/2."""
     prior = leakage.prior(HALF)
     return dps.Finding(
         quantity="prior",
@@ -63,20 +56,23 @@ def prior_finding(leakage: Leakage) -> dps.Finding:
 
 
 def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Finding]:
-    """Bounds on epsilon, advantage and true-positive rate in every direction of the spec and its claims.
-
-    Upper bounds, and lower bounds if the worst case is attained (see the module docstring).
-    """
-    bounds = list(_membership(spec, leakage))
+    directions = sorted({claim.direction for claim in spec.claims} | {spec.threat_model.direction})
+    deltas, fprs = kit.claimed_deltas(spec), kit.claimed_fprs(spec.claims) or list(FPRS)
+    bounds: list[tuple[dps.Finding, Interval]] = []
+    for direction in directions:
+        for delta, epsilon in zip(deltas, leakage.epsilons(deltas, direction), strict=True):
+            bounds.append((certified("epsilon", epsilon, at={"delta": delta}, direction=direction), epsilon))
+        for fpr, tpr in zip(fprs, leakage.tprs(fprs, direction), strict=True):
+            bounds.append((certified("tpr", tpr, at={"fpr": fpr}, direction=direction), tpr))
+    advantage = leakage.advantage()
+    bounds.append((certified("advantage", advantage), advantage))
     yield from (finding for finding, _ in bounds)
-    directions = _directions(spec)
     yield from _pure(leakage.phases, directions)
     if iterates_reveal_sums(spec.training.options, spec.steps):
         for direction in directions if pure_epsilon(leakage.phases) < math.inf else ():
-            epsilon = pure_epsilon(leakage.phases, direction)
-            low, high = epsilon * (1.0 - _SUM_ROUNDING), epsilon * (1.0 + _SUM_ROUNDING)
-            room = Interval(low, high).by("sum over steps")
-            bounds.append((_certified("epsilon", room, at={"delta": 0.0}, direction=direction), room))
+            pure = pure_epsilon(leakage.phases, direction)
+            room = Interval(pure * (1.0 - _SUM_ROUNDING), pure * (1.0 + _SUM_ROUNDING)).by("sum over steps")
+            bounds.append((certified("epsilon", room, at={"delta": 0.0}, direction=direction), room))
         largest = max((claim.min_records for claim in spec.claims), default=0)
         for finding, interval in bounds:
             lower = certified_lower(finding, interval, source=_ATTAINED, min_records=largest)
@@ -84,25 +80,7 @@ def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Findin
                 yield lower
 
 
-def _membership(spec: dps.Spec, leakage: Leakage) -> Iterator[tuple[dps.Finding, Interval]]:
-    for direction in _directions(spec):
-        deltas = kit.claimed_deltas(spec)
-        for delta, epsilon in zip(deltas, leakage.epsilons(deltas, direction), strict=True):
-            yield _certified("epsilon", epsilon, at={"delta": delta}, direction=direction), epsilon
-        fprs = kit.claimed_fprs(spec.claims) or list(FPRS)
-        for fpr, tpr in zip(fprs, leakage.tprs(fprs, direction), strict=True):
-            yield _certified("tpr", tpr, at={"fpr": fpr}, direction=direction), tpr
-    advantage = leakage.advantage()
-    yield _certified("advantage", advantage), advantage
-
-
-def _directions(spec: dps.Spec) -> list[str]:
-    """Every direction that the threat model or a claim names."""
-    return sorted({claim.direction for claim in spec.claims} | {spec.threat_model.direction})
-
-
 def _pure(phases: Sequence[Steps], directions: Sequence[str]) -> Iterator[dps.Finding]:
-    """Epsilon at delta 0 if all noise is Laplace noise: the sum over the steps, and the form that the paper prints."""
     if pure_epsilon(phases) == math.inf:
         return
     source = "Balle, Barthe and Gaboardi 2018, Theorem 9; Dwork and Roth 2014, Theorem 3.16"
@@ -128,7 +106,7 @@ def _pure_upper(
     )
 
 
-def _certified(
+def certified(
     quantity: str,
     interval: Interval,
     *,

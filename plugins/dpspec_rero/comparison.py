@@ -1,7 +1,4 @@
-"""gamma by every requested method at many baselines, compared with the certified interval, and Monte Carlo.
-
-Formulas of the Monte Carlo estimate and its confidence interval: ``docs/explanation/proofs/reconstruction.md``.
-"""
+"""gamma by every requested method, and Monte Carlo (``docs/explanation/proofs/reconstruction.md``)."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ from dpspec.accounting import Floats, Interval, inside, whole
 from dpspec.stats import binomial
 from dpspec_rero import approximations
 from dpspec_rero.approximations import CLT_MISPRINT, CLT_SOURCE, gamma_clt, gamma_from_epsilon_delta
-from dpspec_rero.bounds import ASSUMPTIONS, gamma_finding, scope_of
+from dpspec_rero.bounds import ASSUMPTIONS, certified, scope_of
 from dpspec_rero.options import Comparisons, Steps, noisy_steps, revealed_probability
-from dpspec_rero.theory import THEOREM, Leakage, with_revealed
+from dpspec_rero.theory import THEOREM, Leakage, gamma_source, with_revealed
 
 MONTE_CARLO_SOURCE = "Hayes et al. 2023, Algorithm 1"
 INTERVAL_SOURCE = f"{MONTE_CARLO_SOURCE}; Maurer & Pontil 2009; Clopper & Pearson 1934"
@@ -32,10 +29,7 @@ _LAST = 700.0
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """``value``, its usual standard error, and an interval that contains gamma at the requested confidence."""
-
     value: float
-    standard_error: float
     interval: Interval
 
 
@@ -51,8 +45,9 @@ def gammas_monte_carlo(
     ordered = np.sort(logs)[::-1]
     estimates = []
     for kappa in levels:
-        value, error = _estimate(kappa, ordered)
-        estimates.append(Estimate(value=value, standard_error=error, interval=_interval(kappa, pilot, rest, miss)))
+        largest = np.exp(np.minimum(ordered[: math.ceil(kappa * len(logs))], _LAST))
+        value = float(largest.sum()) / len(logs)
+        estimates.append(Estimate(value=value, interval=_interval(kappa, pilot, rest, miss)))
     return estimates
 
 
@@ -77,7 +72,6 @@ def log_ratios(phases: Sequence[Steps], samples: int, seed: int) -> Floats:
 
 
 def _draw_losses(phase: Steps, source: np.random.Generator, rows: int, columns: int) -> Floats:
-    """The log-ratios (rows,) of ``columns`` steps."""
     s = phase.effect
     if phase.noise == "gaussian":
         losses = source.standard_normal((rows, columns))
@@ -95,14 +89,6 @@ def _draw_losses(phase: Steps, source: np.random.Generator, rows: int, columns: 
     return np.asarray(logs.sum(axis=1), dtype=np.float64)
 
 
-def _estimate(kappa: float, ordered: Floats) -> tuple[float, float]:
-    """The sum of the ceil(kappa S) largest ratios over S, and its usual standard error."""
-    count = len(ordered)
-    largest = np.exp(np.minimum(ordered[: math.ceil(kappa * count)], _LAST))
-    value = float(largest.sum()) / count
-    return value, math.sqrt(max(0.0, float(np.square(largest).sum()) / count - value**2) / count)
-
-
 def _interval(kappa: float, pilot: Floats, rest: Floats, miss: float) -> Interval:
     """gamma(``kappa``) at confidence 1 - ``miss``, from log-ratios in falling order: thresholds from ``pilot``."""
     each = 0.25 * miss
@@ -118,11 +104,7 @@ def _interval(kappa: float, pilot: Floats, rest: Floats, miss: float) -> Interva
         binomial.lower(above, len(rest), 1.0 - each), max(binomial.upper(above, len(rest), 1.0 - each), 1e-300)
     )
     below = np.where(rest > log_c, 0.0, np.exp(np.minimum(rest, log_c)))
-    power = max(
-        1.0 - _mean_limit(below, math.exp(log_c), each, upper=True),
-        math.exp(log_c) * level.lower,
-        0.0,
-    )
+    power = max(1.0 - _mean_limit(below, math.exp(log_c), each, upper=True), math.exp(log_c) * level.lower, 0.0)
     lower = min(1.0, power) * min(1.0, kappa / level.upper)
     upper = min(1.0, max(upper, kappa))
     return Interval(min(max(lower, kappa), upper), upper)
@@ -145,8 +127,6 @@ Values = list[float | None]
 
 @dataclass(frozen=True)
 class _Method:
-    """Bound, rigor and source under which a method's values are reported."""
-
     bound: dps.findings.Bound
     rigor: dps.findings.Rigor
     source: str
@@ -171,12 +151,7 @@ _MONTE_CARLO = _Method("estimate", "approximate", MONTE_CARLO_SOURCE)
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """gamma at each of ``kappas``, with the joint ``confidence`` of the Monte Carlo intervals.
-
-    Attributes:
-        others: Values by other methods; None if a method has no value.
-        drawn: Monte Carlo estimates; empty without any.
-    """
+    """gamma at each of ``kappas``. ``others``: None if a method has no value. ``confidence``: joint."""
 
     kappas: tuple[float, ...]
     certified: tuple[Interval, ...]
@@ -185,7 +160,6 @@ class Comparison:
     confidence: float | None = None
 
     def only(self, kappas: Sequence[float]) -> Comparison:
-        """The same at some of the baselines."""
         indices = [self.kappas.index(kappa) for kappa in kappas]
         return Comparison(
             kappas=tuple(kappas),
@@ -210,23 +184,29 @@ class Comparison:
 def compare(
     spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float], certified: Sequence[Interval], delta: float
 ) -> Comparison:
-    """All methods of the spec's ``baselines`` and ``monte_carlo`` at ``kappas``; ``certified`` are their intervals."""
     asked = Comparisons.of(spec.mechanism.options)
+    order = asked.edgeworth_order or approximations.ORDER
+    names: list[str] = []
+    for name in asked.baselines:
+        names += ["epsilon-delta", "epsilon-delta-both"] if name == "epsilon-delta" else [name]
+    monte_carlo, revealed, drawn = asked.monte_carlo, revealed_probability(phases), []
+    if monte_carlo is not None:
+        options = (monte_carlo.samples, monte_carlo.seed, monte_carlo.confidence)
+        for estimate in gammas_monte_carlo(kappas, noisy_steps(phases), *options):
+            low, high = (with_revealed(end, revealed) for end in (estimate.interval.lower, estimate.interval.upper))
+            drawn.append(Estimate(value=with_revealed(estimate.value, revealed), interval=Interval(low, high)))
     return Comparison(
         kappas=tuple(kappas),
         certified=tuple(certified),
-        others={
-            name: values for method in asked.baselines for name, values in _values(method, spec, phases, kappas, delta)
-        },
-        drawn=_drawn_estimates(spec, phases, kappas),
-        confidence=None if asked.monte_carlo is None else asked.monte_carlo.confidence,
+        others={name: _values(name, order, phases, kappas, delta) for name in names},
+        drawn=tuple(drawn),
+        confidence=None if monte_carlo is None else monte_carlo.confidence,
     )
 
 
 def gamma_findings(comparison: Comparison) -> Iterator[dps.Finding]:
-    """gamma at each baseline: the certified bound, then the requested comparisons."""
     for index, (kappa, interval) in enumerate(zip(comparison.kappas, comparison.certified, strict=True)):
-        yield gamma_finding(kappa, interval)
+        yield certified("gamma", interval, at={"kappa": kappa}, source=gamma_source(interval))
         for name, values in comparison.others.items():
             value, method = values[index], _METHODS.get(name)
             if value is not None and method is not None:
@@ -264,33 +244,29 @@ def _finding(kappa: float, value: float, name: str, method: _Method) -> dps.Find
     )
 
 
-def _values(
-    method: str, spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float], delta: float
-) -> list[tuple[str, Values]]:
+def _values(method: str, order: int, phases: Sequence[Steps], kappas: Sequence[float], delta: float) -> Values:
     noisy, revealed = noisy_steps(phases), revealed_probability(phases)
     leakage = Leakage(tuple(phases))
 
     def shown(values: Sequence[float | None]) -> Values:
         return [None if value is None else with_revealed(value, revealed) for value in values]
 
-    if method == "epsilon-delta":
-        (epsilon,) = leakage.epsilons([delta], "both")
-        (one_way,) = leakage.epsilons([delta], "remove")
-        return [
-            ("epsilon-delta", [gamma_from_epsilon_delta(k, one_way.upper, delta, both=False) for k in kappas]),
-            ("epsilon-delta-both", [gamma_from_epsilon_delta(k, epsilon.upper, delta, both=True) for k in kappas]),
-        ]
-    order = Comparisons.of(spec.mechanism.options).edgeworth_order or approximations.ORDER
+    def from_epsilon(direction: str) -> Values:
+        (epsilon,) = leakage.epsilons([delta], direction)
+        return [gamma_from_epsilon_delta(k, epsilon.upper, delta, both=direction == "both") for k in kappas]
+
     compute: Mapping[str, Callable[[], Values]] = {
         "clt": lambda: shown([gamma_clt(k, noisy) for k in kappas]),
         "clt-printed": lambda: shown([gamma_clt(k, noisy, as_printed=True) for k in kappas]),
         "edgeworth": lambda: shown(_each_or_none(approximations.gammas_edgeworth, kappas, noisy, order)),
         "contour": lambda: shown(_each_or_none(approximations.gammas_contour, kappas, noisy)),
         "rdp": lambda: shown([gamma for gamma, _ in approximations.gammas_rdp(kappas, noisy)]),
+        "epsilon-delta": lambda: from_epsilon("remove"),
+        "epsilon-delta-both": lambda: from_epsilon("both"),
         "absent-first": lambda: [interval.upper for interval in leakage.tprs(kappas, "add")],
         "symmetrised": lambda: [interval.upper for interval in leakage.symmetrised(kappas)],
     }
-    return [(method, compute[method]())]
+    return compute[method]()
 
 
 def _each_or_none(method: Callable[..., Sequence[float | None]], kappas: Sequence[float], *arguments: object) -> Values:
@@ -302,21 +278,3 @@ def _each_or_none(method: Callable[..., Sequence[float | None]], kappas: Sequenc
         except ArithmeticError:
             values.append(None)
     return values
-
-
-def _drawn_estimates(spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float]) -> tuple[Estimate, ...]:
-    drawn = Comparisons.of(spec.mechanism.options).monte_carlo
-    if drawn is None:
-        return ()
-    revealed = revealed_probability(phases)
-    estimates = gammas_monte_carlo(kappas, noisy_steps(phases), drawn.samples, drawn.seed, drawn.confidence)
-    return tuple(
-        Estimate(
-            value=with_revealed(estimate.value, revealed),
-            standard_error=(1.0 - revealed) * estimate.standard_error,
-            interval=Interval(
-                with_revealed(estimate.interval.lower, revealed), with_revealed(estimate.interval.upper, revealed)
-            ),
-        )
-        for estimate in estimates
-    )

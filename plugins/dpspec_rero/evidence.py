@@ -12,7 +12,7 @@ from dpspec.stats import utility
 from dpspec.stats.conformance import noise_tests, sampling, table
 from dpspec.stats.conformance.measurement import check
 from dpspec.training.loop.learning_rates import updates_invertible
-from dpspec_rero.options import Candidates, adds_laplace, read_candidates, trained_phases
+from dpspec_rero.options import adds_laplace, read_candidates, trained_phases
 from dpspec_rero.tables import picture_series, rank_series
 
 SOURCE = "Clopper & Pearson 1934; Hayes et al. 2023"
@@ -39,7 +39,7 @@ _ASSUMPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class ReadNoise(Record):
-    """Noise that remains after the attack subtracts the drawn records: a chi-square statistic, degrees of freedom."""
+    """Noise after subtracting the drawn records: a chi-square statistic and its degrees of freedom."""
 
     statistic: Amount
     degrees: Count
@@ -47,7 +47,7 @@ class ReadNoise(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class AttackedRun(Record):
-    """The attack's measurements of a run: noise and, if logged, the number of records that each phase drew."""
+    """``included``: number of records that each phase drew, if logged."""
 
     records: Positive
     noise: ReadNoise
@@ -55,11 +55,11 @@ class AttackedRun(Record):
 
 
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-    """Evidence and findings of the attack: the success count, its lower bound, ranks, pictures and accuracy."""
     assert spec.audit is not None
     candidates = read_candidates(spec.threat_model.options)
     assert candidates is not None
-    ranks, confidence = read_ranks(trials, candidates), spec.audit.confidence
+    ranks = [kit.recorded_number(trial, "rank", least=0, most=candidates.count - 1) for trial in trials]
+    confidence = spec.audit.confidence
     count, successes = len(ranks), sum(rank < candidates.top for rank in ranks)
     method = f"reconstruction of {candidates.count} {_WORDS[candidates.source]}, {spec.threat_model.access}"
     known = min(kit.recorded_number(trial, "records") for trial in trials) - 1  # the records that the adversary knows
@@ -81,22 +81,12 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
     if pictures is not None:
         yield pictures
     yield from utility.accuracies(spec, trials, "canary-free run on all records")
-
-
-def read_ranks(trials: Sequence[dps.Trial], candidates: Candidates) -> list[int]:
-    """Rank of the target in each trial, from 0."""
-    return [kit.recorded_number(trial, "rank", least=0, most=candidates.count - 1) for trial in trials]
-
-
-def checks(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
-    """Compare steps, noise and sampling over all trials with the declaration."""
-    evidence = [trial.evidence for trial in trials]
-    yield from table.checks(trained_phases(spec.phases), evidence, privacy=spec.data_privacy)
-    yield from _attack_checks(spec, evidence)
+    values = [trial.evidence for trial in trials]
+    yield from table.checks(trained_phases(spec.phases), values, privacy=spec.data_privacy)
+    yield from _attack_checks(spec, values)
 
 
 def foreseen_checks(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Check]:
-    """Checks with their smallest detectable deviation, computed before training from the declared phases."""
     assert spec.audit is not None
     phases, runs = trained_phases(spec.phases), spec.audit.runs
     undone = sums_are_tested(phases, spec.training.options)
@@ -122,11 +112,18 @@ def sums_are_tested(phases: Sequence[dps.FrozenMap], training: dps.FrozenMap) ->
 
 
 def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterator[dps.Check]:
-    """Checks of the attack's measurements: remaining noise and numbers of drawn records."""
-    runs = _attacked_runs(evidence, len(spec.phases))
+    runs: list[AttackedRun] = []
+    for number, one in enumerate(evidence, start=1):
+        where = f"evidence of trial {number}"
+        run = read(AttackedRun, {key: value for key, value in one.items() if value is not None}, where)
+        if run.included is not None and len(run.included) != len(spec.phases):
+            raise ValueError(f"{where}.included must be of {len(spec.phases)} phases, got {len(run.included)}")
+        if runs and run.noise.degrees != runs[0].noise.degrees:
+            raise ValueError(f"{where}.noise.degrees must equal the value of the other trials")
+        runs.append(run)
     degrees = sum(run.noise.degrees for run in runs)
     if degrees:
-        measured = noise_tests.two_sided(sum(run.noise.statistic for run in runs), 1.0, degrees)
+        measured = noise_tests.two_sided(sum(run.noise.statistic for run in runs), degrees)
         if adds_laplace(spec.phases):
             # Laplace noise: squares become absolute values.
             detectable = measured.detectable
@@ -145,16 +142,3 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
             drawn = sum(run.included[number] for run in runs if run.included is not None)
             measured = sampling.inclusions(drawn, chances, phase.rate())
             yield check("sampling", measured, "reported", f"rate over all runs, phase {number + 1}")
-
-
-def _attacked_runs(evidence: Sequence[dps.FrozenMap], phases: int) -> list[AttackedRun]:
-    runs: list[AttackedRun] = []
-    for number, one in enumerate(evidence, start=1):
-        where = f"evidence of trial {number}"
-        run = read(AttackedRun, {key: value for key, value in one.items() if value is not None}, where)
-        if run.included is not None and len(run.included) != phases:
-            raise ValueError(f"{where}.included must be of {phases} phases, got {len(run.included)}")
-        if runs and run.noise.degrees != runs[0].noise.degrees:
-            raise ValueError(f"{where}.noise.degrees must equal the value of the other trials")
-        runs.append(run)
-    return runs

@@ -173,23 +173,22 @@ _TOGETHER, _ROWS_BYTES = 64, 1 << 28
 
 
 class ReroAudit(dps.Audit):
-    """Upper bounds on reconstruction from hypothesis testing, lower bounds from an attack on a hidden record."""
-
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-        """Reject specs that the theory, the training backend or the attack does not cover."""
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        """Findings and tables: gamma at every baseline by every method, and membership."""
         from dpspec_rero import bounds, tables
         from dpspec_rero.comparison import compare, gamma_findings
-        from dpspec_rero.options import Comparisons, declared_steps, requested_kappas
-        from dpspec_rero.tables import rates_series
+        from dpspec_rero.options import KAPPAS, Comparisons, Prior, declared_steps
         from dpspec_rero.theory import Leakage
 
         phases = declared_steps(spec.phases)
         leakage = Leakage(phases)
-        kappas, delta = requested_kappas(spec), kit.claimed_deltas(spec)[-1]
+        prior, delta = Prior.of(spec.threat_model.options), kit.claimed_deltas(spec)[-1]
+        named = {*prior.kappas, *(float(claim["kappa"]) for claim in spec.claims if claim.kind == "rero")}
+        if prior.candidates is not None:
+            named.add(prior.candidates.kappa)
+        kappas = sorted(named or KAPPAS)
         all_kappas = sorted({*kappas, *tables.CURVE})
         context.progress(0, 4, "gamma")
         certified = leakage.gammas(all_kappas)
@@ -204,13 +203,12 @@ class ReroAudit(dps.Audit):
         asked = Comparisons.of(spec.mechanism.options)
         if asked.noise_factors:
             yield tables.noise_series(spec, phases, kappas, asked.noise_factors)
-        by_rate = rates_series(phases, tables.CURVE[1::3], asked.rates, delta) if asked.rates else None
+        by_rate = tables.rates_series(phases, tables.CURVE[1::3], asked.rates, delta) if asked.rates else None
         if by_rate is not None:
             yield by_rate
         context.progress(4, 4, "tables")
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-        """One trial per run, several runs per chunk, and the largest gamma that the trials can prove."""
         from dpspec.accounting import round_down
         from dpspec.stats import binomial
         from dpspec_rero.evidence import foreseen_checks
@@ -243,20 +241,16 @@ class ReroAudit(dps.Audit):
         )
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-        """Draw a target, train and rank the candidates, once per index."""
         from dpspec_rero.attack import run_trials
 
         return run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-        """The attack's success with its lower bound, accuracy, and conformance checks of the executed pipeline."""
-        from dpspec_rero.evidence import checks, outcomes
+        from dpspec_rero.evidence import outcomes
 
-        yield from outcomes(spec, trials)
-        yield from checks(spec, trials)
+        return outcomes(spec, trials)
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """The default inputs without keys that no trial reads: baselines and parts of the threat model."""
         inputs = kit.select_inputs(
             super().trial_inputs(spec),
             mechanism_without=_BOUNDS_ONLY,

@@ -21,12 +21,10 @@ KAPPAS = (1e-6, 1e-4, 1e-2)
 
 @dataclass(frozen=True, kw_only=True)
 class Steps(kit.Options):
-    """A phase as the theory describes it: ``count`` queries of one effect size, each on a Poisson sample.
+    """``count`` queries of one effect size, each on a Poisson sample with inclusion probability ``rate``.
 
-    Attributes:
-        effect: Sensitivity divided by scale, >= 0, infinite without noise. Gaussian: l2 sensitivity over standard
-            deviation. Laplace: l1 sensitivity over the scale b.
-        rate: Probability that the record enters a step, in (0, 1].
+    ``effect`` is sensitivity / scale, infinite without noise: l2 sensitivity / standard deviation (Gaussian), or l1
+    sensitivity / b (Laplace).
     """
 
     noise: Noise
@@ -36,7 +34,6 @@ class Steps(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Steps:
-        """From a phase."""
         phase = dps.Phase.of(block)
         if "noise_multiplier" in phase:
             scale, sensitivity = phase.noise_multiplier, 1.0
@@ -52,12 +49,7 @@ class Steps(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """The candidate records of the adversary, who wins if the target is among the ``top`` best candidates.
-
-    Attributes:
-        source: ``all`` training records, records of the ``same-class``, or synthetic, distinct ``planted`` records.
-        masses: Prior probabilities, shape (count,); None for a uniform prior.
-    """
+    """The adversary wins if the target is among the ``top`` best candidates. ``masses`` None is a uniform prior."""
 
     count: int
     source: Literal["all", "same-class", "planted"] = "all"
@@ -74,14 +66,11 @@ class Candidates:
 
 @dataclass(frozen=True, kw_only=True)
 class Prior(kit.Options):
-    """The declared candidates and the baselines that the threat model names."""
-
     candidates: Candidates | None
     kappas: tuple[float, ...]
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Prior:
-        """From a threat model's options, or from the part that trials read."""
         prior = block.get("prior") or {}
         named, masses = prior.get("kappa", ()), prior.get("probabilities")
         candidates = None
@@ -98,8 +87,6 @@ class Prior(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class MonteCarlo(kit.Options):
-    """Options of the Monte Carlo estimate: number of samples, seed, joint confidence."""
-
     samples: int
     seed: int
     confidence: float
@@ -107,8 +94,6 @@ class MonteCarlo(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparisons(kit.Options):
-    """Comparisons with the certified bound in the block ``mechanism``. They change no bound and no verdict."""
-
     baselines: tuple[str, ...] = ()
     edgeworth_order: int | None = None
     monte_carlo: MonteCarlo | None = None
@@ -117,26 +102,22 @@ class Comparisons(kit.Options):
 
 
 def declared_steps(phases: Sequence[dps.Phase]) -> tuple[Steps, ...]:
-    """The steps of every phase, in order."""
     return tuple(Steps.of(phase) for phase in phases)
 
 
 def revealed_probability(phases: Sequence[Steps]) -> float:
-    """Probability that the record enters a step without noise, which reveals it."""
     logs = [(phase.count, phase.rate) for phase in phases if phase.effect > NO_NOISE]
     return -math.expm1(sum(count * math.log1p(-rate) if rate < 1.0 else -math.inf for count, rate in logs))
 
 
 def noisy_steps(phases: Sequence[Steps]) -> tuple[Steps, ...]:
-    """The phases that add noise."""
     return tuple(phase for phase in phases if phase.effect <= NO_NOISE)
 
 
 def trained_phases(phases: Sequence[dps.Phase]) -> tuple[dps.Phase, ...]:
-    """The phases with ``clip_norm`` and ``noise_multiplier`` in place of ``sensitivity`` and ``scale``.
+    """Replace ``sensitivity`` and ``scale`` by ``clip_norm`` and ``noise_multiplier``.
 
-    The clip norm is in the norm that calibrates the noise: l1 for Laplace noise. The standard deviation of Laplace
-    noise is sqrt(2) times its scale.
+    The clip norm is in the norm that calibrates the noise; Laplace noise has sqrt(2) times its scale as deviation.
     """
     return tuple(phase.typed(_trained) for phase in phases)
 
@@ -147,17 +128,7 @@ def adds_laplace(phases: Sequence[dps.FrozenMap]) -> bool:
 
 
 def read_candidates(threat_model: dps.FrozenMap) -> Candidates | None:
-    """The candidates that a threat model's ``prior`` declares; None without any."""
     return Prior.of(threat_model).candidates
-
-
-def requested_kappas(spec: dps.Spec) -> list[float]:
-    """Baselines of the threat model and the claims, ascending; ``KAPPAS`` without any."""
-    prior = Prior.of(spec.threat_model.options)
-    kappas = {*prior.kappas, *(float(claim["kappa"]) for claim in spec.claims if claim.kind == "rero")}
-    if prior.candidates is not None:
-        kappas.add(prior.candidates.kappa)
-    return sorted(kappas or KAPPAS)
 
 
 def _trained(block: dps.FrozenMap) -> dps.Phase:

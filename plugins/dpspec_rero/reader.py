@@ -1,8 +1,7 @@
 """The training run of one trial, and the likelihood of every candidate given the released models.
 
-Each gradient is scaled down to the sensitivity, in the norm that calibrates the noise. An l1 norm requires materialized
-gradients, so Laplace noise replaces a part of the native loop. The reader processes runs during training, several runs
-together if they train together (``docs/explanation/proofs/reconstruction.md``).
+An l1 norm requires materialized gradients, so Laplace noise replaces a part of the native loop. Formulas:
+``docs/explanation/proofs/reconstruction.md``.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ _BYTES = 48 * 2**20
 def make_job(
     inputs: dps.FrozenMap, context: dps.Context, index: int, rows: tuple[Array, Array], purpose: str = "training"
 ) -> dps.TrainingJob:
-    """The run of trial ``index`` on the records ``rows``, (n, ...) and (n,)."""
     phases = trained_phases(dps.Phase.all_of(inputs["mechanism"]))
     return kit.training_job(
         inputs, context, index, purpose, rows=rows, phases=phases, records=len(rows[0]), resumable=False
@@ -48,7 +46,6 @@ def make_job(
 
 
 def train_all(context: dps.Context, jobs: Sequence[dps.TrainingJob]) -> None:
-    """Train every job, in one batch if the backend and the noise support it."""
     if not adds_laplace(jobs[0].phases):
         train_many(context.trainer, jobs)
         return
@@ -66,12 +63,10 @@ class AbsoluteSum:
     """The part ``contributions`` of the loop: a sum of gradients g, each times min(1, clip_norm / ||g||_1)."""
 
     def __init__(self, model: FlatModel, x: Tensor, y: Tensor) -> None:
-        """``x`` (n, ...) and ``y`` (n,) are on the model's device."""
         self._model, self._x, self._y = model, x, y
         self._chunk = max(1, _BYTES // (4 * model.size))
 
     def __call__(self, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
-        """The clipped sum of ``indices`` (b,) at ``state`` (P,); the norms are l1 norms after clipping."""
         total, norms = torch.zeros_like(state), [no_norms(state.device)]
         for chunk in torch.split(send(indices, state.device), self._chunk):
             rows = self._model.rows(state, self._x[chunk], self._y[chunk])
@@ -91,22 +86,18 @@ _LEAST_NOISE = 1e-3
 
 
 class Reader:
-    """Processes R runs, each with known records and the target as its last record.
+    """Processes R runs during training, each with known records and the target as its last record.
 
     Args:
         jobs: The runs' jobs. They differ only in rows, seeds and initial models.
-        rows: Per run, the positions of its records in ``x`` and ``y``, the target last.
-        candidates: Positions of the candidates, shape (R, k). They include the target.
-        x: Records, shape (n, ...).
-        y: Labels, shape (n,).
+        rows: Per run, the positions of its records in ``x`` (n, ...) and ``y`` (n,), the target last.
+        candidates: Positions of the candidates, shape (R, k).
         iterates: Whether the adversary sees all iterates or only the final model.
 
     Attributes:
         scores: Log-likelihood ratios of the candidates, float64, shape (R, k).
-        noise: Noise in all iterates summed over the noisy steps, float64, shape (R,), chi-square: squares in declared
-            variances (Gaussian), or twice the absolute values in declared scales (Laplace).
-        degrees: Degrees of freedom of ``noise``.
-        included: Per run, the number of drawn records in each phase; None without a log.
+        noise: Chi-square over the noisy steps, shape (R,): squares in declared variances (Gaussian), or twice the
+            absolute values in declared scales (Laplace).
     """
 
     def __init__(
@@ -142,11 +133,9 @@ class Reader:
         self.included: list[list[int] | None] = [None for _ in rows]
 
     def observers(self) -> list[Observer]:
-        """One observer for each run."""
         return [_RunObserver(self, run) for run in range(len(self._rows))]
 
     def take_batch(self, run: int, step: int, indices: Tensor) -> None:
-        """Record the batch of one run's step."""
         self._batches[run] = indices.to("cpu")
         included = self.included[run] or [0] * len(self._schedule.phases)
         self.included[run] = included
@@ -157,7 +146,6 @@ class Reader:
             done += phase.steps
 
     def take_model(self, run: int, step: int, state: Tensor) -> None:
-        """Take one run's model after a step; the step is read once the models of all runs are there."""
         self._states[run] = state.detach().clone()
         if len(self._states) < len(self._rows):
             return
@@ -175,31 +163,29 @@ class Reader:
 
     def finish(self) -> None:
         """Score the candidates by the final models, if only these were released."""
-        if not self._iterates and self.steps > 0:
-            with full_precision(self._x.device):
-                self._finish()
+        if self._iterates or self.steps == 0:
+            return
+        with full_precision(self._x.device):
+            start, end = self._start, self._previous
+            first = self._jobs[0]
+            # Effect of a sum on the model by the first step's update rule. A later change of the rule only costs power.
+            update = update_of(first.options, first.expected_batch_size, len(self._phases))
+            scale = -float(update(torch.zeros(1), torch.ones(1)))
+            everyone = [rows[:-1] for rows in self._rows]
+            known, spread, times = torch.zeros_like(start), 0.0, 0.0
+            for phase in self._schedule.phases:
+                q, clip = phase.sampler.inclusion, phase.clip_norm
+                for state in (start, end):
+                    known += 0.5 * phase.steps * q * self._sums(state, everyone, clip)
+                spread += phase.steps * (max(phase.noise_multiplier, _LEAST_NOISE) * clip) ** 2
+                times += phase.steps * q
+            rest = (start - end) / scale - known
 
-    def _finish(self) -> None:
-        start, end = self._start, self._previous
-        first = self._jobs[0]
-        # Effect of a sum on the model by the first step's update rule. A later change of the rule only costs power.
-        update = update_of(first.options, first.expected_batch_size, len(self._phases))
-        scale = -float(update(torch.zeros(1), torch.ones(1)))
-        everyone = [rows[:-1] for rows in self._rows]
-        known, spread, times = torch.zeros_like(start), 0.0, 0.0
-        for phase in self._schedule.phases:
-            q, clip = phase.sampler.inclusion, phase.clip_norm
-            for state in (start, end):
-                known += 0.5 * phase.steps * q * self._sums(state, everyone, clip)
-            spread += phase.steps * (max(phase.noise_multiplier, _LEAST_NOISE) * clip) ** 2
-            times += phase.steps * q
-        rest = (start - end) / scale - known
+            def loss(places: Tensor) -> Tensor:
+                total = 0.5 * times * (self._clipped(start, places, clip) + self._clipped(end, places, clip))
+                return _shift(total, rest) / spread
 
-        def loss(places: Tensor) -> Tensor:
-            total = 0.5 * times * (self._clipped(start, places, clip) + self._clipped(end, places, clip))
-            return _shift(total, rest) / spread
-
-        self._score(loss)
+            self._score(loss)
 
     def _read(self, phase: ScheduledPhase, before: Tensor, after: Tensor, batches: Sequence[Tensor | None]) -> None:
         assert isinstance(self._update, Invertible)
@@ -249,7 +235,6 @@ class Reader:
         self.scores += torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
 
     def _halving(self, work: Callable[[int], Tensor], *, written: bool) -> Tensor:
-        """Run ``work`` on the largest chunk that fits memory; ``written``: gradients are materialized."""
         size = self._width if written else self._chunk
         found, self._most[written] = memory.halving(work, size, self._most.get(written))
         return found
@@ -284,8 +269,6 @@ class Reader:
 
 
 class _RowWise:
-    """Materialized gradients of a module for R models. The module does not change."""
-
     def __init__(self, module: torch.nn.Module, device: torch.device) -> None:
         self._module, self._layout = module, flat_model.Layout.of(module)
         self._trained = flat_model.trained(module)
@@ -316,8 +299,6 @@ def _shift(means: Tensor, seen: Tensor) -> Tensor:
 
 
 class _RunObserver(Observer):
-    """Forwards batches and models of one run to the reader."""
-
     def __init__(self, reader: Reader, run: int) -> None:
         self._reader = reader
         self._run = run

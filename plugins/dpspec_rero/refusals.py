@@ -18,7 +18,6 @@ _NORMS = {"gaussian": "l2", "laplace": "l1"}
 
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Errors for specs that cannot be audited as declared, and warnings about trivial bounds."""
     yield from _scope(spec)
     for number, phase in enumerate(spec.phases):
         yield from _phase(spec, number, phase)
@@ -77,11 +76,7 @@ def _methods(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     laplace, asked = any(phase.noise == "laplace" for phase in spec.phases), Comparisons.of(spec.mechanism.options)
     for i, name in enumerate(asked.baselines):
         if laplace and name in ("clt-printed", "contour"):
-            yield kit.unsupported(
-                f"{name} is for Gaussian noise only",
-                ("mechanism", "baselines", i),
-                "leave it out",
-            )
+            yield kit.unsupported(f"{name} is for Gaussian noise only", ("mechanism", "baselines", i), "leave it out")
     drawn = asked.monte_carlo
     if drawn is not None and drawn.samples * spec.steps > MAX_DRAWS:
         yield kit.bad_value(
@@ -128,13 +123,11 @@ def _prior(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         )
     elif candidates.masses is not None and abs(math.fsum(candidates.masses) - 1.0) > 1e-9:
         yield kit.bad_value(
-            f"the probabilities must sum to 1, got {math.fsum(candidates.masses):g}",
-            (*where, "probabilities"),
+            f"the probabilities must sum to 1, got {math.fsum(candidates.masses):g}", (*where, "probabilities")
         )
     if candidates.top >= candidates.count:
         yield kit.bad_value(
-            f"top must be below the number of candidates, got {candidates.top} of {candidates.count}",
-            (*where, "top"),
+            f"top must be below the number of candidates, got {candidates.top} of {candidates.count}", (*where, "top")
         )
 
 
@@ -149,8 +142,7 @@ def _claims(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             )
         if claim.kind == "rero" and float(claim["gamma"]) < float(claim["kappa"]):
             yield kit.bad_value(
-                f"gamma must be at least kappa {claim['kappa']:g}, got {claim['gamma']:g}",
-                ("claims", i, "gamma"),
+                f"gamma must be at least kappa {claim['kappa']:g}, got {claim['gamma']:g}", ("claims", i, "gamma")
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,35 +29,26 @@ PICTURED_TRIALS, PICTURED_GUESSES = 8, 4
 #: Largest side of a stored picture in pixels. Larger pictures are subsampled.
 _SIDE = 64
 
-#: The columns that hold lower bounds.
-_LOWERS = ("gamma-lower", "monte-carlo-lower")
 
 #: The columns of the candidates, best first.
 _GUESSES = tuple(f"guess {place}" for place in range(1, PICTURED_GUESSES + 1))
 
 
 def curve_series(comparison: Comparison) -> dps.Series:
-    """gamma against kappa by every method, with the errors of the approximations relative to the certified value."""
-    columns = {"kappa": list(comparison.kappas), **_columns(comparison)}
-    return kit.series(
+    return _gamma_series(
         "gamma-by-kappa",
         "Reconstruction: gamma by baseline success kappa, on logarithmic axes",
-        columns,
-        rigor=_rigor(comparison),
-        source=gamma_source(*comparison.certified),
+        {"kappa": list(comparison.kappas), **_columns(comparison)},
+        comparison,
+        comparison.certified,
         x="kappa",
-        y=_methods(comparison),
-        log=("x", "y"),
         identity=True,
-        upper=_uppers(columns, comparison),
-        lower=[name for name in columns if name in _LOWERS],
     )
 
 
 def noise_series(
     spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float], factors: Sequence[float]
 ) -> dps.Series:
-    """gamma, epsilon and the advantage for each factor on the noise: one row per factor and kappa."""
     delta = kit.claimed_deltas(spec)[-1]
     columns: dict[str, list[dps.Json]] = {}
     intervals: list[Interval] = []
@@ -78,23 +69,11 @@ def noise_series(
         intervals.extend(comparison.certified)
         for name, values in added.items():
             columns.setdefault(name, []).extend(values)
-    return kit.series(
-        "gamma-by-noise",
-        f"Reconstruction and membership by noise, epsilon at delta {delta:g}".replace("e-0", "e-"),
-        columns,
-        rigor=_rigor(comparison),
-        source=gamma_source(*intervals),
-        x="factor",
-        y=_methods(comparison),
-        by="kappa",
-        log=("x", "y"),
-        upper=_uppers(columns, comparison),
-        lower=[name for name in columns if name in _LOWERS],
-    )
+    title = f"Reconstruction and membership by noise, epsilon at delta {delta:g}".replace("e-0", "e-")
+    return _gamma_series("gamma-by-noise", title, columns, comparison, intervals, x="factor", by="kappa")
 
 
 def rank_series(candidates: Candidates, ranks: Sequence[int], confidence: float, source: str) -> dps.Series:
-    """Success among the first m candidates for m = 1, 2, 4, ..., each with its exact two-sided interval."""
     masses = sorted(candidates.masses or [1.0 / candidates.count] * candidates.count, reverse=True)
     rows = []
     for top in (1 << i for i in range(candidates.count.bit_length()) if 1 << i < candidates.count):
@@ -119,10 +98,9 @@ def rank_series(candidates: Candidates, ranks: Sequence[int], confidence: float,
 
 
 def encode_pictures(records: Array) -> dict[str, dps.Json] | None:
-    """Encode the target and the best candidates, ``records`` (at most 1 + PICTURED_GUESSES, ...), for a trial.
+    """Bytes in base64 with interleaved colors on a common scale, for a trial; None for records of other shapes.
 
-    Pictures have shape (height, width), (1, height, width) or (3, height, width). The result holds bytes in base64, in
-    rows with interleaved colors, on a common scale. Returns None for records of other shapes.
+    ``records`` are the target and the best candidates: (height, width), (1, height, width) or (3, height, width) each.
     """
     if records.ndim == 3:
         records = records[:, None]
@@ -139,7 +117,6 @@ def encode_pictures(records: Array) -> dict[str, dps.Json] | None:
 
 
 def picture_series(spec: dps.Spec, trials: Sequence[dps.Trial], source: str) -> dps.Series | None:
-    """Targets and guesses of the first trials; None if no trial stored pictures."""
     pictured = [(t, t.evidence["internal"]["pictures"]) for t in trials if "pictures" in t.evidence.get("internal", {})]
     if not pictured:
         return None
@@ -184,17 +161,32 @@ def _columns(comparison: Comparison) -> dict[str, list[dps.Json]]:
     return columns
 
 
-def _uppers(columns: Iterable[str], comparison: Comparison) -> list[str]:
+def _gamma_series(
+    name: str,
+    title: str,
+    columns: Mapping[str, list[dps.Json]],
+    comparison: Comparison,
+    intervals: Sequence[Interval],
+    *,
+    x: str,
+    by: str | None = None,
+    identity: bool = False,
+) -> dps.Series:
     upper = {"gamma", "epsilon", "advantage", "monte-carlo-upper", *(set(comparison.others) - set(APPROXIMATE))}
-    return [name for name in columns if name in upper]
-
-
-def _methods(comparison: Comparison) -> list[str]:
-    return ["gamma", *comparison.others, *(["monte-carlo"] if comparison.drawn else [])]
-
-
-def _rigor(comparison: Comparison) -> dps.findings.Rigor:
-    return "approximate" if comparison.others or comparison.drawn else "certified"
+    return kit.series(
+        name,
+        title,
+        columns,
+        rigor="approximate" if comparison.others or comparison.drawn else "certified",
+        source=gamma_source(*intervals),
+        x=x,
+        y=["gamma", *comparison.others, *(["monte-carlo"] if comparison.drawn else [])],
+        by=by,
+        log=("x", "y"),
+        identity=identity,
+        upper=[column for column in columns if column in upper],
+        lower=[column for column in columns if column in ("gamma-lower", "monte-carlo-lower")],
+    )
 
 
 #: Relative accuracy of the noise that matches the declared epsilon.
@@ -205,7 +197,6 @@ _LEAST, _MOST = 1e-6, 1e9
 
 
 def least_noise(phases: Sequence[Steps], holds: Callable[[Leakage], bool], *, relative: float = 1e-3) -> Boundary:
-    """Find the smallest factor on the noise of all ``phases`` for which ``holds`` accepts their leakage."""
     return find_boundary(
         lambda factor: holds(Leakage(scale_noise(phases, factor))),
         _LEAST,
@@ -219,10 +210,7 @@ def least_noise(phases: Sequence[Steps], holds: Callable[[Leakage], bool], *, re
 def rates_series(
     phases: Sequence[Steps], kappas: Sequence[float], rates: Sequence[float], delta: float
 ) -> dps.Series | None:
-    """gamma at every baseline for each sampling rate, with the smallest noise that keeps the declared epsilon.
-
-    The declared epsilon is the value of ``phases`` at ``delta`` in both directions. None if it is 0 or infinite.
-    """
+    """The smallest noise keeps the epsilon of ``phases`` at ``delta``, both directions; None if it is 0 or infinite."""
     (epsilon,) = Leakage(tuple(phases)).epsilons([delta], "both")
     if not 0.0 < epsilon.upper < math.inf:
         return None

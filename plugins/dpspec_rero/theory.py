@@ -68,7 +68,6 @@ class Leakage:
 
     @cached_property
     def _symmetric(self) -> bool:
-        """True if both directions have the same curve: without sampling, by symmetry of the noise."""
         return all(phase.rate == 1.0 for phase in self._noisy)
 
     def gammas(self, kappas: Sequence[float]) -> list[Interval]:
@@ -139,7 +138,6 @@ class Leakage:
 
 
 def gamma_source(*intervals: Interval) -> str:
-    """Sources of the methods behind the upper ends of gamma."""
     return "; ".join(sorted({_SOURCES.get(interval.method, THEOREM) for interval in intervals}))
 
 
@@ -151,12 +149,9 @@ def with_revealed(gamma: float, revealed: float) -> float:
 def pure_epsilon(phases: Sequence[Steps], direction: str = "both") -> float:
     """Epsilon at delta 0 of Laplace steps, each with its own Poisson sample: the sum of the steps' largest losses.
 
-    With Q the output distribution without the record, P = (1 - q) Q + q Q(. - g) the one with it, and s = |g|_1 / b,
-    the ratio Q(x - g) / Q(x) lies between e^-s and e^s, and reaches both. So the largest loss of a step is
-
-        remove, ln(P / Q):   ln(1 + q (e^s - 1))          add, ln(Q / P):   -ln(1 - q (1 - e^-s)),
-
-    the first of which is never smaller. Losses of independent steps reach their maximum together.
+    With Q the distribution without the record, P = (1 - q) Q + q Q(. - g) the one with it, and s = |g|_1 / b, the ratio
+    Q(x - g) / Q(x) reaches e^-s and e^s. The largest loss of a step is ln(1 + q (e^s - 1)) for remove, ln(P / Q), and
+    the smaller -ln(1 - q (1 - e^-s)) for add, ln(Q / P). Independent steps reach them together.
     """
     if revealed_probability(phases) > 0.0 or any(phase.noise != "laplace" and phase.effect > 0.0 for phase in phases):
         return math.inf
@@ -172,7 +167,7 @@ def amplified_epsilon(rate: float, epsilon: float) -> float:
 
 
 def absent_first_epsilon(rate: float, epsilon: float) -> float:
-    """-ln(1 - q (1 - e^-epsilon)) for a rate q and epsilon >= 0: the largest loss of a sampled step, absent-first."""
+    """-ln(1 - q (1 - e^-epsilon)) for a rate q and epsilon >= 0."""
     if rate == 1.0:
         return epsilon
     missed = -rate * math.expm1(-epsilon)
@@ -180,24 +175,20 @@ def absent_first_epsilon(rate: float, epsilon: float) -> float:
 
 
 def scale_noise(phases: Sequence[Steps], factor: float) -> tuple[Steps, ...]:
-    """The same steps with ``factor`` times the noise."""
     return tuple(replace(phase, effect=phase.effect / factor) for phase in phases)
 
 
 def _compose(phases: Sequence[Steps], direction: Directions) -> PrivacyLoss:
-    """The composition of ``phases``, which all have noise and a positive effect."""
     return PrivacyLoss(tuple((_pair(phase), phase.count) for phase in phases), direction)
 
 
 def _pair(step: Steps) -> Pair:
-    """Output distributions of one step with and without the record."""
     if step.noise == "laplace":
         return Laplace(1.0, step.effect, step.rate)
     return Mixture([0.0, step.effect], [1.0 - step.rate, step.rate], 1.0)
 
 
 def _tprs(phases: Sequence[Steps], fprs: Sequence[float], direction: Direction) -> list[Interval]:
-    """Maximum power at each level in (0, 1] in one direction; present-first it is gamma at each kappa."""
     return _compose(phases, direction).reros(fprs, direction=direction, width=WIDTH)
 
 

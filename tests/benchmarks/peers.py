@@ -118,7 +118,7 @@ def look(kind: str, shape: list[int], records: int) -> float:
     state = model.initial()
 
     def apart() -> None:  # before there was a look, in the chunks of then
-        model.norms(state, x, y)
+        model.look(state, x, y)
         with torch.no_grad():
             for some in torch.split(x, 4096):
                 module(some).argmax(1)

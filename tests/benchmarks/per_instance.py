@@ -69,7 +69,7 @@ def kinds(rounds: int) -> None:
         state = model.initial()
         chunk = model.chunk(state, x, y)
         contenders: dict[str, tuple[Callable[[], object], int]] = {
-            "norms": (lambda: model.norms(state, x, y), records),  # noqa: B023
+            "norms": (lambda: model.look(state, x, y), records),  # noqa: B023
             "look": (lambda: model.look(state, x, y), records),  # noqa: B023
             "loop": (lambda: one_by_one(module, x[:few], y[:few]), few),  # noqa: B023
             "plain": (lambda: plain(module, x, y, chunk), records),  # noqa: B023
@@ -125,7 +125,7 @@ def norms(records: int = 50_000, steps: int = 40, every: int = 5) -> None:
     model = FlatModel(job(False).model)
     state, tx, ty = model.initial(), torch.tensor(x), torch.tensor(y)
     looks = len(range(1, steps + 1, every))
-    alone = looks * seconds(lambda: model.norms(state, tx, ty))
+    alone = looks * seconds(lambda: model.look(state, tx, ty))
     slow = looks * seconds(lambda: one_by_one(job(False).model, tx[:200], ty[:200]), 2) * records / 200
     observing = watched - plain
     print(

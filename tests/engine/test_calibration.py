@@ -22,42 +22,56 @@ KEY = "mechanism.epsilon"
 @pytest.fixture
 def load(tmp_path):
     """Specs of the counting mechanism, from text that is added to its example, and overrides."""
+    return lambda *overrides, more="": support.load(tmp_path, *overrides, text=support.EXAMPLE + more)
 
-    def read(*overrides: str, more: str = ""):
-        path = tmp_path / "coin.yaml"
-        path.write_text(support.EXAMPLE + more, encoding="utf-8")
-        loaded = load_specs([path], support.catalog(), overrides)
-        assert loaded.ok, loaded.diagnostics
-        return loaded.specs
 
-    return read
+def upper(value, **changes):
+    at = FrozenMap({"delta": 0.0})
+    found = Finding(quantity="epsilon", value=value, bound="upper", rigor="theorem", method="m", source="s", at=at)
+    return dataclasses.replace(found, **changes)
 
 
 @pytest.fixture
-def bounding(monkeypatch):
-    """Replace the mechanism's bound by epsilon = ``value(factor, epsilon)``; whatever it yields besides is kept."""
+def yielding(monkeypatch):
+    """Replace the mechanism's bounds by the findings that a function makes of a spec."""
 
-    def install(value, **changes):
+    def install(findings):
         def bound(self, spec, context):
-            factor, epsilon = spec.mechanism.get("factor", 1.0), spec.mechanism["epsilon"]
             context.progress(1, 2, "thinking")
             context.progress(2, 2, "thinking")
-            yield dataclasses.replace(
-                Finding(
-                    quantity="epsilon",
-                    value=value(factor, epsilon),
-                    bound="upper",
-                    rigor="theorem",
-                    method="made up",
-                    source="here",
-                    at=FrozenMap({"delta": 0.0}),
-                ),
-                **changes,
-            )
+            yield from findings(spec)
 
         monkeypatch.setattr(support.CountingAudit, "bound", bound)
 
     return install
+
+
+@pytest.fixture
+def bounding(yielding):
+    """Replace the mechanism's bound by epsilon = ``value(factor, epsilon)``."""
+
+    def install(value, **changes):
+        yielding(lambda spec: [upper(value(spec.mechanism.get("factor", 1.0), spec.mechanism["epsilon"]), **changes)])
+
+    return install
+
+
+@pytest.fixture
+def refusing(monkeypatch):
+    """Let the mechanism refuse specs for which a function is true."""
+
+    def install(wrong, message, *path):
+        def check(self, spec, facts):
+            if wrong(spec):
+                yield Diagnostic(code="bad-value", message=message, path=path)
+
+        monkeypatch.setattr(support.CountingAudit, "check", check)
+
+    return install
+
+
+def sized(value, size):
+    return upper(value, at=FrozenMap({"delta": 0.0, "group_size": size}))
 
 
 def test_the_largest_value_is_the_claims_own(load):
@@ -117,20 +131,8 @@ def test_a_claims_own_number(load):
     assert by_position == found
 
 
-def test_integers(load, monkeypatch):
-    def by_size(self, spec, context):
-        for size in range(1, 10):
-            yield Finding(
-                quantity="epsilon",
-                value=0.3 * size,
-                bound="upper",
-                rigor="certified",
-                method="made up",
-                source="here",
-                at=FrozenMap({"delta": 0.0, "group_size": size}),
-            )
-
-    monkeypatch.setattr(support.CountingAudit, "bound", by_size)
+def test_integers(load, yielding):
+    yielding(lambda spec: [sized(0.3 * size, size) for size in range(1, 10)])
     (spec,) = load("threat_model.group_size=9")
     found = calibrate_spec(spec, support.catalog(), vary="claims.held.group_size")
     assert (found.proved.value, found.unproved.value) == (5, 6)
@@ -192,36 +194,17 @@ def test_the_value_is_the_last_of_all_valid_ones(tmp_path, sampling, steps, epsi
     assert found.unproved.verdicts
 
 
-def test_a_valid_value_beyond_an_invalid_one_makes_the_answer_incomplete(load, monkeypatch):
-    def check(self, spec, facts):
-        if spec.claims[0].group_size not in (1, 2, 6):
-            yield Diagnostic(code="bad-value", message="that size is not covered", path=("claims", 0))
-
-    monkeypatch.setattr(support.CountingAudit, "check", check)
-
-    def by_size(self, spec, context):
-        yield Finding(
-            quantity="epsilon",
-            value=0.1 * spec.claims[0].group_size,
-            bound="upper",
-            rigor="certified",
-            method="made up",
-            source="here",
-            at=FrozenMap({"delta": 0.0, "group_size": spec.claims[0].group_size}),
-        )
-
-    monkeypatch.setattr(support.CountingAudit, "bound", by_size)
+def test_a_valid_value_beyond_an_invalid_one_makes_the_answer_incomplete(load, yielding, refusing):
+    size = lambda spec: spec.claims[0].group_size  # noqa: E731
+    refusing(lambda spec: size(spec) not in (1, 2, 6), "that size is not covered", "claims", 0)
+    yielding(lambda spec: [sized(0.1 * size(spec), size(spec))])
     found = calibrate_spec(load("threat_model.group_size=9")[0], support.catalog(), vary="claims.held.group_size")
     assert (found.proved.value, found.unproved, found.valid_beyond, found.complete) == (2, None, 6, False)
     assert found.limit == "3 is not valid: that size is not covered"
 
 
-def test_what_the_mechanism_refuses_limits_the_range(load, monkeypatch):
-    def check(self, spec, facts):
-        if spec.mechanism["epsilon"] > 1.25:
-            yield Diagnostic(code="bad-value", message="that is too much", path=("mechanism", "epsilon"))
-
-    monkeypatch.setattr(support.CountingAudit, "check", check)
+def test_what_the_mechanism_refuses_limits_the_range(load, refusing):
+    refusing(lambda spec: spec.mechanism["epsilon"] > 1.25, "that is too much", "mechanism", "epsilon")
     found = calibrate_spec(load()[0], support.catalog(), vary=KEY)
     assert found.proved.value == pytest.approx(1.25)
     assert found.proved.value <= 1.25
@@ -229,11 +212,8 @@ def test_what_the_mechanism_refuses_limits_the_range(load, monkeypatch):
     assert found.limit.endswith("is not valid: that is too much")
 
 
-def test_a_spec_that_is_refused_as_it_stands(load, monkeypatch):
-    def check(self, spec, facts):
-        yield Diagnostic(code="bad-value", message="never", path=("mechanism", "epsilon"))
-
-    monkeypatch.setattr(support.CountingAudit, "check", check)
+def test_a_spec_that_is_refused_as_it_stands(load, refusing):
+    refusing(lambda spec: True, "never", "mechanism", "epsilon")
     with pytest.raises(SpecError) as info:
         calibrate_spec(load()[0], support.catalog(), vary=KEY)
     (diagnostic,) = info.value.diagnostics
@@ -291,34 +271,25 @@ def test_a_key_without_effect(load):
         calibrate_spec(load()[0], support.catalog(), vary="threat_model.group_size")
 
 
-def test_round_off_is_no_effect(load, bounding):
-    bounding(lambda factor, epsilon: 1.0 + 1e-13 * factor)
+@pytest.mark.parametrize(
+    ("value", "changes"),
+    [
+        (lambda factor, epsilon: 1.0 + 1e-13 * factor, {}),  # round-off
+        (lambda factor, epsilon: 1.0 + 1e-3 * math.sin(factor), {"lower": 0.99}),  # intervals that meet
+    ],
+)
+def test_what_is_no_effect(load, bounding, value, changes):
+    bounding(value, **changes)
     with pytest.raises(UsageError, match="does not depend"):
         calibrate_spec(load()[0], support.catalog(), vary="mechanism.factor")
 
 
-def test_bounds_whose_intervals_meet_are_no_effect(load, bounding):
-    bounding(lambda factor, epsilon: 1.0 + 1e-3 * math.sin(factor), lower=0.99)
-    with pytest.raises(UsageError, match="does not depend"):
-        calibrate_spec(load()[0], support.catalog(), vary="mechanism.factor")
-
-
-def test_claims_that_pull_apart(load, monkeypatch):
-    def bound(self, spec, context):
+def test_claims_that_pull_apart(load, yielding):
+    def bounds(spec):
         epsilon = spec.mechanism["epsilon"]
-        for direction, value in (("add", epsilon), ("remove", 1.0 / epsilon)):
-            yield Finding(
-                quantity="epsilon",
-                value=value,
-                bound="upper",
-                rigor="theorem",
-                method="made up",
-                source="here",
-                at=FrozenMap({"delta": 0.0}),
-                scope=Scope(direction=direction),
-            )
+        return [upper(epsilon, scope=Scope(direction="add")), upper(1.0 / epsilon, scope=Scope(direction="remove"))]
 
-    monkeypatch.setattr(support.CountingAudit, "bound", bound)
+    yielding(bounds)
     (spec,) = load("claims.held.direction=add", "claims.broken.direction=remove")
     with pytest.raises(UsageError, match=r"increasing mechanism\.epsilon improves broken and worsens held"):
         calibrate_spec(spec, support.catalog(), vary=KEY, claims=["held", "broken"])
@@ -357,12 +328,8 @@ def test_numbers_that_speak_of_the_data_are_marked(load, bounding):
     assert calibrate_spec(load()[0], support.catalog(), vary=KEY).private
 
 
-def test_an_audit_that_cannot_run_is_no_obstacle(load, monkeypatch):
-    def check(self, spec, facts):
-        if spec.audit is not None:
-            yield Diagnostic(code="bad-value", message="cannot attack", path=("audit",))
-
-    monkeypatch.setattr(support.CountingAudit, "check", check)
+def test_an_audit_that_cannot_run_is_no_obstacle(load, refusing):
+    refusing(lambda spec: spec.audit is not None, "cannot attack", "audit")
     assert calibrate_spec(load()[0], support.catalog(), vary=KEY).proved is not None
 
 

@@ -173,8 +173,3 @@ def test_the_sharpest_measured_check_speaks_for_an_assumption() -> None:
         audits.check(0.5, detectable=0.01, observed="reported"),
     ]
     assert join_checks([finding], checks, 3)[0].assumptions[0].detectable == 0.1
-
-
-def test_other_assumptions_and_findings_stay_as_they_are() -> None:
-    finding = audits.bound(1.0, assumptions=(Assumption(name="clipping", status="declared"),))
-    assert join_checks([finding, audits.bound(2.0)], [audits.check(0.0)], 1) == (finding, audits.bound(2.0))

@@ -20,7 +20,6 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
 from dpspec.errors import ResultError
-from dpspec.language.load import load_specs
 
 NAMES = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=3, unique=True)
 
@@ -54,13 +53,6 @@ def test_what_was_joined_can_be_taken_apart(results: list[tuple[str, Result]]) -
     both = join([("x.json", joined), ("y.json", results[0][1])])
     assert list(split(both)) == [*(one for _, one in results), results[0][1]]
     assert both.parts[0].source == "x.json: 0.json"
-
-
-def test_a_single_result_stays_what_it_is() -> None:
-    one = result()
-    assert join([("a.json", one)]) is one
-    assert split(one) == apart(one) == (one,)
-    assert sources(one) == ("",)
 
 
 def test_only_names_that_collide_get_their_file() -> None:
@@ -129,10 +121,9 @@ def test_a_joined_result_that_makes_no_sense_is_refused(change) -> None:
 class TestVerify:
     @pytest.fixture
     def joined(self, tmp_path) -> Result:
-        path, catalog = tmp_path / "coin.yaml", counting.catalog()
-        path.write_text(counting.EXAMPLE, encoding="utf-8")
+        store = Store(tmp_path / "store")
         made = [
-            run(load_specs([path], catalog, over).specs, catalog, store=Store(tmp_path / "store"))
+            run(counting.load(tmp_path, *over), counting.catalog(), store=store)
             for over in ([], ["claims.held.epsilon=0.3"])
         ]
         return join([("a.json", made[0]), ("b.json", made[1])])
@@ -159,8 +150,3 @@ class TestVerify:
     def test_what_is_said_of_the_whole_follows_from_the_parts(self, joined, changes, what) -> None:
         (found,) = verify(dataclasses.replace(joined, **changes), counting.catalog())
         assert found.what == what
-
-    def test_what_is_said_of_a_part_is_checked_too(self, joined: Result) -> None:
-        parts = (joined.parts[0], dataclasses.replace(joined.parts[1], notes=("other",)))
-        whole = dataclasses.replace(joined, parts=parts, notes=(joined.notes[0], "other"))
-        assert [found.what for found in verify(whole, counting.catalog())] == ["b.json: notes"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from scipy import stats
 from support import audits, counting
 from support.audits import approx, attack, average, bound, check, claim, spec, unjudged
 
-from dpspec.contract import Claim, Evidence, Finding, FrozenMap, Plan, Scope, Spec, Trial
+from dpspec.contract import Claim, Finding, FrozenMap, Plan, Scope, Spec, Trial
 from dpspec.engine.judging import conformance_status
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.prepare import prepare
@@ -24,29 +23,15 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
 from dpspec.errors import ExitCode
-from dpspec.language.load import load_specs
-
-Load = Callable[..., tuple[Spec, ...]]
 
 
-@pytest.fixture
-def load(tmp_path: Path) -> Load:
-    def write(*overrides: str) -> tuple[Spec, ...]:
-        path = tmp_path / "coin.yaml"
-        path.write_text(counting.EXAMPLE, encoding="utf-8")
-        loaded = load_specs([path], counting.catalog(), overrides)
-        assert loaded.ok, loaded.diagnostics
-        return loaded.specs
-
-    return write
+def audited(tmp_path: Path, *overrides: str, most: int | None = None) -> Result:
+    specs, options = counting.load(tmp_path, *overrides), RunOptions(max_trials=most)
+    return run(specs, counting.catalog(), store=Store(tmp_path / "store"), options=options)
 
 
-def audited(specs: tuple[Spec, ...], tmp_path: Path, most: int | None = None) -> Result:
-    return run(specs, counting.catalog(), store=Store(tmp_path / "store"), options=RunOptions(max_trials=most))
-
-
-def test_an_incomplete_run_refutes_nothing_by_a_test_of_all_trials(load: Load, tmp_path: Path) -> None:
-    early = audited(load(), tmp_path, most=3)
+def test_an_incomplete_run_refutes_nothing_by_a_test_of_all_trials(tmp_path: Path) -> None:
+    early = audited(tmp_path, most=3)
     held, broken = early.audits[0].verdicts
     assert (held.verdict, held.expected) == ("proved", True)
     assert (broken.verdict, broken.expected, broken.p_value) == ("open", False, None)
@@ -55,29 +40,31 @@ def test_an_incomplete_run_refutes_nothing_by_a_test_of_all_trials(load: Load, t
     assert early.exit_code is ExitCode.INCOMPLETE
     assert verify(early, counting.catalog()) == ()
     assert verify(redact(early), counting.catalog()) == ()
-    whole = audited(load(), tmp_path)
+    whole = audited(tmp_path)
     assert [v.verdict for v in whole.audits[0].verdicts] == ["proved", "refuted"]
     assert "Trials are missing" not in whole.audits[0].verdicts[1].reason
     assert whole.exit_code is ExitCode.OK
     assert verify(whole, counting.catalog()) == ()
 
 
-def test_an_early_look_contradicts_no_bound_either(load: Load, tmp_path: Path) -> None:
+def test_an_early_look_contradicts_no_bound_either(tmp_path: Path) -> None:
     """The mechanism tells the truth far more often than it declares."""
-    specs = load("mechanism.factor=4", "claims.held.expect=contradicted", "claims.broken.expect=contradicted")
-    early = audited(specs, tmp_path, most=3)
+    lying = ("mechanism.factor=4", "claims.held.expect=contradicted", "claims.broken.expect=contradicted")
+    early = audited(tmp_path, *lying, most=3)
     assert [v.verdict for v in early.audits[0].verdicts] == ["proved", "open"]
-    whole = audited(specs, tmp_path)
+    whole = audited(tmp_path, *lying)
     assert [v.verdict for v in whole.audits[0].verdicts] == ["contradicted", "contradicted"]
 
 
-def test_looking_after_every_trial_errs_no_more_often_than_looking_at_the_end(load: Load) -> None:
+def test_looking_after_every_trial_errs_no_more_often_than_looking_at_the_end(tmp_path: Path) -> None:
     """Randomised response at exactly the claimed epsilon, looked at after each of 12 trials."""
     times, runs, at_any, at_end = 120, 12, 0, 0
     catalog = counting.catalog()
     for seed in range(times):
         overrides = ("claims.held.epsilon=1.0", "claims.broken.epsilon=1.0", f"audit.runs={runs}")
-        specs = load(*overrides, f"audit.seed={seed}", "claims.held.expect=open", "claims.broken.expect=open")
+        specs = counting.load(
+            tmp_path, *overrides, f"audit.seed={seed}", "claims.held.expect=open", "claims.broken.expect=open"
+        )
         prepared = prepare(specs[0], catalog)
         trials = _trials(specs[0])
         seen = []
@@ -182,9 +169,3 @@ def test_checks_share_their_level_among_all_looks_at_a_run_that_is_not_complete(
         missing = dataclasses.replace(whole, trials=20, needed=64)
         assert judge([missing])[0].conformance.status == then
         assert judge([whole])[0].conformance.status == later
-
-
-def test_a_run_that_was_to_train_nothing_misses_nothing() -> None:
-    assert not unjudged(spec(LOW), FIXED).incomplete
-    evidence: tuple[Evidence, ...] = unjudged(spec(LOW), FIXED).judged_evidence
-    assert evidence == (FIXED,)

@@ -139,11 +139,6 @@ def test_with_the_store_what_was_left_out_is_recomputed_too(whole: Result) -> No
     assert [(one.what, one.differs) for one in told] == [("left_out.per-record", True)]
 
 
-def test_a_spec_without_an_audit_verifies(tmp_path: Path) -> None:
-    text = SPEC.replace("  - {id: useful, kind: metric, name: accuracy, at_least: 0.01, expect: supported}\n", "")
-    assert verify(result_of(text, tmp_path), load_catalog()) == ()
-
-
 def test_a_public_data_set_keeps_its_accuracy(tmp_path: Path) -> None:
     result = result_of((SPEC + AUDIT).replace("public: false", "public: true"), tmp_path)
     assert redact(result) == result

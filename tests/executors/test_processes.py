@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -59,28 +60,16 @@ def test_what_a_task_yields_comes_back_in_order(pool: Processes) -> None:
     assert TaskProgress(task=2, value="half") in until_end(pool, 2)[2]
 
 
-def test_two_run_at_once_in_processes_of_their_own(pool: Processes) -> None:
-    pool.start(task(1, tasks.Names()))
-    pool.start(task(2, tasks.Names()))
-    told = until_end(pool, 1, 2)
-    pids = {m.value for messages in told.values() for m in messages if isinstance(m, PartialResult)}
-    assert len(pids) == 2
-    assert os.getpid() not in pids
-
-
-def test_an_error_travels_with_its_story(pool: Processes) -> None:
+def test_errors_travel_with_their_story_or_by_another_error(pool: Processes) -> None:
     pool.start(task(1, tasks.Fails()))
-    (failed,) = until_end(pool, 1)[1]
+    pool.start(task(2, tasks.FailsOddly()))
+    told = until_end(pool, 1, 2)
+    (failed,), (odd,) = told[1], told[2]
     assert isinstance(failed, TaskFailed)
     assert isinstance(failed.error, ValueError)
     assert "in fail_on_purpose" in "".join(failed.error.__notes__)
-
-
-def test_an_error_that_cannot_travel_is_told_by_another(pool: Processes) -> None:
-    pool.start(task(1, tasks.FailsOddly()))
-    (failed,) = until_end(pool, 1)[1]
-    assert isinstance(failed, TaskFailed)
-    assert "OddError: odd" in str(failed.error)
+    assert isinstance(odd, TaskFailed)
+    assert "OddError: odd" in str(odd.error)
 
 
 def test_a_killed_worker_loses_its_task_alone(pool: Processes) -> None:
@@ -91,8 +80,10 @@ def test_a_killed_worker_loses_its_task_alone(pool: Processes) -> None:
     assert isinstance(lost, WorkerLost)
     assert lost.reason == "its process was killed by SIGKILL; the system may have run out of memory"
     assert told[2][-1] == TaskFinished(task=2)
-    pool.start(task(3, tasks.Counts(1)))
-    assert until_end(pool, 3)[3][-1] == TaskFinished(task=3)
+    pool.start(task(3, tasks.Exits()))
+    assert until_end(pool, 3)[3] == [WorkerLost(task=3, reason="its process ended with exit code 3")]
+    pool.start(task(4, tasks.Counts(1)))
+    assert until_end(pool, 4)[4][-1] == TaskFinished(task=4)
 
 
 @pytest.mark.ci
@@ -105,12 +96,6 @@ def test_a_worker_is_lost_though_its_child_lives(pool: Processes) -> None:
     assert isinstance(lost, WorkerLost)
 
 
-def test_a_worker_that_exits_is_lost_too(pool: Processes) -> None:
-    pool.start(task(1, tasks.Exits()))
-    (lost,) = until_end(pool, 1)[1]
-    assert lost == WorkerLost(task=1, reason="its process ended with exit code 3")
-
-
 def test_what_is_printed_stays_off_stdout(pool: Processes, capfd: pytest.CaptureFixture[str]) -> None:
     pool.start(task(1, tasks.Prints()))
     until_end(pool, 1)
@@ -120,23 +105,13 @@ def test_what_is_printed_stays_off_stdout(pool: Processes, capfd: pytest.Capture
     assert "printed" in err
 
 
-@pytest.mark.parametrize(
-    ("needs", "fits"),
-    [
-        (Resources(), True),
-        (Resources(threads=2), False),
-        (Resources(memory_bytes=600), True),
-        (Resources(memory_bytes=601), False),
-    ],
-)
-def test_room_is_for_what_is_not_spoken_for(pool: Processes, needs: Resources, fits: bool) -> None:
-    assert pool.room(Resources(threads=64, memory_bytes=10**12))  # alone, whatever it takes
-    pool.start(task(1, tasks.Counts(1), memory_bytes=400))
-    assert pool.room(needs) is fits
-    until_end(pool, 1)
-
-
-def test_room_is_for_processes_too() -> None:
+def test_room_is_for_tasks_and_processes() -> None:
+    with closing(Processes(["cpu"], most=2, threads=2, budget=1000)) as pool:
+        assert pool.room(Resources(threads=64, memory_bytes=10**12))  # alone, whatever it takes
+        pool.start(task(1, tasks.Counts(1), memory_bytes=400))
+        assert pool.room(Resources(memory_bytes=600))
+        assert not pool.room(Resources(memory_bytes=601))
+        assert not pool.room(Resources(threads=2))
     pool = Processes(["cpu"], most=3, threads=3, budget=1000, idle=400)
     pool.start(task(1, tasks.Counts(1)))
     assert pool.room(Resources(memory_bytes=200))
@@ -147,15 +122,6 @@ def test_room_is_for_processes_too() -> None:
     pool.start(task(3, tasks.Counts(1)))
     assert not pool.room(Resources(memory_bytes=201))  # two are there, whatever they do
     assert pool.room(Resources(memory_bytes=200))
-    pool.close()
-
-
-def test_never_more_than_asked_for(pool: Processes) -> None:
-    pool = Processes(["cpu"], most=1, threads=8, budget=1000)
-    pool.start(task(1, tasks.Counts(1)))
-    assert not pool.room(Resources())
-    until_end(pool, 1)
-    assert pool.room(Resources())
     pool.close()
 
 

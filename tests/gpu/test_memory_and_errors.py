@@ -47,7 +47,7 @@ def test_a_batch_is_taken_in_halves() -> None:
     with pretend_gpu() as machine:
         model = FlatModel(job.model, device="cuda")
         state, x, y = model.initial(), x.to("cuda"), y.to("cuda")
-        model.norms(state, x[:1], y[:1])
+        model.look(state, x[:1], y[:1])
         limit(machine, 6000)
         found = model.clipped_sum(state, x, y, 1.0)
         assert machine.cards[0].refusals > 0

@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
 from dpspec.contract import Evidence, FrozenMap, Scope
 from dpspec.stats import binomial
@@ -129,3 +132,40 @@ def test_only_so_many_tests_are_remembered(monkeypatch: pytest.MonkeyPatch) -> N
     for number in range(5):
         evidence_tests.p_value(MANY, 0.1 * number, 0.0)
     assert [points for _, _, (points,) in evidence_tests._p_values] == [((0.1 * n, 0.0),) for n in (2, 3, 4)]
+
+
+P_VALUES = st.lists(st.floats(0, 1), max_size=12)
+
+
+@given(P_VALUES, st.floats(1e-6, 1))
+def test_holm_rejects_what_the_step_down_procedure_rejects(values: list[float], level: float) -> None:
+    rejected = set()
+    for rank, index in enumerate(sorted(range(len(values)), key=lambda k: values[k])):
+        if (len(values) - rank) * values[index] > level:
+            break
+        rejected.add(index)
+    assert {i for i, p in enumerate(evidence_tests.holm(values)) if p <= level} == (
+        rejected if level < 1 else set(range(len(values)))
+    )
+
+
+@given(P_VALUES)
+def test_holm_lies_between_the_raw_value_and_bonferroni(values: list[float]) -> None:
+    for raw, adjusted in zip(values, evidence_tests.holm(values), strict=True):
+        assert raw <= adjusted <= 1
+        assert adjusted <= max(max(values), len(values) * raw)
+
+
+def test_holm_holds_the_family_wise_error_if_some_nulls_are_false() -> None:
+    errors = 0
+    for seed in range(1000):
+        rng = np.random.default_rng(seed)
+        values = [*rng.uniform(size=5), *rng.uniform(0, 1e-4, size=5)]  # the first five nulls are true
+        errors += min(evidence_tests.holm(values)[:5]) <= 0.05
+    assert errors <= stats.binom.ppf(0.999, 1000, 0.05)
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1.1, float("nan")])
+def test_what_is_no_p_value_is_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="p-values"):
+        evidence_tests.holm([0.5, bad])

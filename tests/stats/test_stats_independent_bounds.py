@@ -16,7 +16,7 @@ from dpspec.contract import Finding, FrozenMap, Scope
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.conformance import layer_noise
+from dpspec.stats.conformance import residual_tests
 from dpspec.stats.independence import independent_bounds as independent
 from dpspec.stats.independence import order_statistics
 from dpspec.stats.independence.independent_bounds import dependence_of_size, layers_share
@@ -100,7 +100,10 @@ def test_layers_that_share_noise_make_canaries_dependent() -> None:
     quiet = Dependence(500, 99, 99.0, 90.0)
     first, *_ = independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), [quiet], 1.0)
     assert status(first, "independent-canaries") == "not-rejected"
-    assert first.assumptions[0].test == "chi-square tests of means and spreads over the steps; " + layer_noise.TEST
+    assert (
+        first.assumptions[0].test
+        == "chi-square tests of means and spreads over the steps; " + residual_tests.LAYERS_TEST
+    )
 
 
 def test_a_trial_keeps_what_its_canaries_share_within_steps_and_old_trials_do_not(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from scipy.stats import binom
 
 from dpspec.contract import FrozenMap, Phase
 from dpspec.stats.conformance import sampling, step_tests, table
-from dpspec.stats.conformance.evidence import BatchSums, RunEvidence, SamplingSums
+from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
+from dpspec.stats.conformance.evidence import RunEvidence
 from dpspec.stats.truncated_binomial import TruncatedSize
 
 RECORDS, RATE, CAP, STEPS = 400, 0.1, 44, 300
@@ -106,7 +107,7 @@ def test_what_is_said_to_be_detectable_is_detected() -> None:
 
 def test_always_full_batches_say_nothing_of_higher_rates() -> None:
     law = TruncatedSize(400, 0.5, 20)
-    assert law.detectable(0.0, 100, 1e-6) is None
+    assert law.detectable(0.0, 1e-6, 100) is None
     assert sampling.mean_size(100, 2000, law).p_value == 1.0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from dpspec.contract import (
     Audit,
@@ -30,6 +31,8 @@ from dpspec.contract import (
     Trial,
 )
 from dpspec.contract.catalog import Catalog, Offered
+from dpspec.contract.events import Event, Noticed
+from dpspec.language.load import load_specs
 
 #: The indices of all trials that were ever run, in order.
 RAN: list[int] = []
@@ -47,6 +50,19 @@ claims:
   - {id: broken, kind: approx-dp, epsilon: 0.2, delta: 1e-6, expect: refuted}
 audit: {method: many-run, runs: 5, confidence: 0.95, seed: 3}
 """
+
+
+def load(folder: Path, *overrides: str, text: str = EXAMPLE, known: Catalog | None = None) -> tuple[Spec, ...]:
+    """The specs of a text in a file of a folder."""
+    path = folder / "coin.yaml"
+    path.write_text(text, encoding="utf-8")
+    loaded = load_specs([path], known or catalog(), overrides)
+    assert loaded.ok, loaded.diagnostics
+    return loaded.specs
+
+
+def notices(told: Iterable[Event]) -> list[str]:
+    return [event.message for event in told if isinstance(event, Noticed)]
 
 
 class CountingAudit(Audit):

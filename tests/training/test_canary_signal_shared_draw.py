@@ -11,7 +11,7 @@ from torch import nn
 
 from dpspec.contract import FrozenMap, TrainingJob
 from dpspec.stats.conformance import canary_contributions
-from dpspec.stats.conformance.evidence import PlantedSums
+from dpspec.stats.conformance.canary_contributions import PlantedSums
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.measure.canary_signal import canary_sums

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from dpspec.stats.conformance import layer_noise
 from dpspec.training.measure.layer_products import LayerProducts
 
 PARTS = [("a", 7), ("b", 3), ("c", 40), ("d", 12)]
@@ -57,7 +56,7 @@ def test_the_pair_that_is_kept_is_the_one_that_shares() -> None:
     assert kept is not None
     assert (list(kept.squares), kept.count, kept.planned, kept.pairs) == (["c", "d"], 2400, 2400, 6)
     assert kept.problem() is None
-    assert layer_noise.p_value(kept.shared, kept.pairs) < 1e-12
+    assert kept.p_value() < 1e-12
 
 
 def test_only_the_largest_layers_are_compared() -> None:
@@ -84,7 +83,7 @@ def test_a_model_that_diverged_tells_nothing() -> None:
     kept = added(rows).worst()
     assert kept is not None
     assert kept.problem() is None
-    assert layer_noise.p_value(kept.shared, kept.pairs) == 1.0
+    assert kept.p_value() == 1.0
 
 
 def test_one_layer_has_no_other() -> None:

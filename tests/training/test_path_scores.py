@@ -27,7 +27,7 @@ def some(count: int, features: int = 6) -> Records:
 
 def clipped(job, state, x, y, clip=1.0):
     model = FlatModel(job.model)
-    rows = torch.cat([model.layout.flatten(g, leading=1) for g in model.gradients(state, x, y)]).double()
+    rows = torch.cat(list(model.gradients(state, x, y))).double()
     return (rows * (clip / rows.norm(dim=1).clamp_min(clip)).unsqueeze(1)).numpy()
 
 

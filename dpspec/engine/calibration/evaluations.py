@@ -16,12 +16,12 @@ from itertools import islice
 from dpspec.contract import DataError, Finding, Json, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Progressed, StageStarted
-from dpspec.engine.judging.evidence_weight import claim_scope, proving_findings
+from dpspec.engine.judging.evidence_weight import claim_scope, weighed_findings
 from dpspec.engine.judging.inequalities import statement
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.outcome_assumptions import with_constants, with_initial_weights
+from dpspec.engine.preparing.outcome_assumptions import with_assumptions
 from dpspec.engine.preparing.prepare import Prepared, audit_of, data_unreadable, prepare
 from dpspec.engine.results.result import Verdict
 from dpspec.errors import SpecError, UsageError
@@ -82,7 +82,8 @@ def valid_integers(
         if not start <= number <= _LARGEST_FACTORED or number % start:
             continue
         multiples = [value for value in range(2 * start, 9 * start, start) if number % value]
-        others = islice(_non_divisors(number, start, low, high), _TESTED)
+        nearest = (value for distance in range(1, number + 1) for value in (start - distance, start + distance))
+        others = islice((v for v in nearest if max(low, 1) <= v <= high and number % v), _TESTED)
         if any(map(is_valid, others)) or any(map(fits, multiples)):
             continue
         found = tuple(value for value in _divisors(number) if fits(value))
@@ -117,14 +118,6 @@ def _integers(document: Json) -> Iterator[int]:
 def _divisors(number: int) -> list[int]:
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
-
-
-def _non_divisors(number: int, start: int, low: float, high: float) -> Iterator[int]:
-    """The integers of a range that do not divide ``number``, nearest to ``start`` first."""
-    for distance in range(1, number + 1):
-        for value in (start - distance, start + distance):
-            if max(low, 1) <= value <= high and number % value:
-                yield value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,9 +161,26 @@ class Evaluations:
         return len(self._points)
 
     def at(self, value: float) -> Point:
-        if value not in self._points:
-            self._points[value] = self._judge(value)
-        return self._points[value]
+        if value in self._points:
+            return self._points[value]
+        what = f"{self.key.place} = {self.key.spelling(value)}"
+        self._tell(StageStarted(audit=self.spec.name, stage=what))
+        try:
+            prepared = self.candidate(value)
+            findings = self._findings(prepared, what)
+        except SpecError as error:
+            point = Point(value=value, problem=f"the spec is not valid there: {error}")
+        except (ValueError, ArithmeticError, MemoryError) as error:
+            point = Point(value=value, problem=f"no bound could be computed: {error or type(error).__name__}")
+        else:
+            (judged,) = judge([Concluded(spec=prepared.spec, findings=findings)])
+            verdicts = tuple(v for name in self.claims for v in judged.verdicts if v.claim == name)
+            used = [i for v in verdicts for i in (v.upper_finding, v.lower_finding) if i is not None]
+            private = any(judged.findings[i].privacy != "public" for i in used)
+            spec, findings = prepared.spec, judged.findings
+            point = Point(value=value, verdicts=verdicts, private=private, spec=spec, findings=findings)
+        self._points[value] = point
+        return point
 
     def wrong(self, value: float) -> str:
         """Why the spec is not valid with this value; empty if it is."""
@@ -202,27 +212,6 @@ class Evaluations:
         self._base = prepared
         return prepared
 
-    def _judge(self, value: float) -> Point:
-        what = f"{self.key.place} = {self.key.spelling(value)}"
-        self._tell(StageStarted(audit=self.spec.name, stage=what))
-        try:
-            prepared = self.candidate(value)
-            findings = self._findings(prepared, what)
-        except SpecError as error:
-            return Point(value=value, problem=f"the spec is not valid there: {error}")
-        except (ValueError, ArithmeticError, MemoryError) as error:
-            return Point(value=value, problem=f"no bound could be computed: {error or type(error).__name__}")
-        (judged,) = judge([Concluded(spec=prepared.spec, findings=findings)])
-        verdicts = tuple(v for name in self.claims for v in judged.verdicts if v.claim == name)
-        used = [i for v in verdicts for i in (v.upper_finding, v.lower_finding) if i is not None]
-        return Point(
-            value=value,
-            verdicts=verdicts,
-            private=any(judged.findings[i].privacy != "public" for i in used),
-            spec=prepared.spec,
-            findings=judged.findings,
-        )
-
     def _findings(self, prepared: Prepared, what: str) -> tuple[Finding, ...]:
         def tell(event: Event) -> None:
             if isinstance(event, Progressed):
@@ -233,8 +222,7 @@ class Evaluations:
         context = RunContext(prepared, self._catalog, inputs, device="cpu", emit=tell)
         try:
             spec, bounds = prepared.spec, prepared.audit.bound(prepared.spec, context)
-            found = [with_constants(prepared.constants, b, spec) for b in bounds if isinstance(b, Finding)]
-            return tuple(o for o in with_initial_weights(found, spec) if isinstance(o, Finding))
+            return tuple(o for o in with_assumptions(bounds, spec, prepared.constants, {}) if isinstance(o, Finding))
         except DataError as error:
             raise SpecError([data_unreadable(error, self.spec)]) from error
         finally:
@@ -266,8 +254,13 @@ def trend(evaluations: Evaluations, start: float, low: float, high: float, valid
 
     ``low`` and ``high`` are indices of ``valid``. Raises ``UsageError`` if some margins increase and others decrease.
     """
-    here = evaluations.at(start)
-    for index in _others(evaluations, valid.index(start), low, high):
+    here, first = evaluations.at(start), valid.index(start)
+    others = [first * factor for factor in _DISTANCES]
+    if evaluations.key.integer:
+        others = [*map(float, map(round, others)), first + 1.0, first - 1.0]
+    for index in dict.fromkeys(min(max(other, low), high) for other in others):
+        if index == first:
+            continue
         other = valid.value(index)
         gaining, losing = changes(evaluations, here, evaluations.at(other))
         if gaining and losing:
@@ -305,24 +298,13 @@ def _excess(point: Point) -> float | None:
     return max(logs, default=None)
 
 
-def _others(evaluations: Evaluations, start: float, low: float, high: float) -> Iterator[float]:
-    seen = {start}
-    next_to = (start + 1.0, start - 1.0) if evaluations.key.integer else ()
-    for other in (*(start * factor for factor in _DISTANCES), *next_to):
-        rounded = float(round(other)) if evaluations.key.integer else other
-        other = min(max(rounded, low), high)
-        if other not in seen:
-            seen.add(other)
-            yield other
-
-
 def _room(point: Point, name: str) -> list[_Room]:
     if point.spec is None:
         return []
     claim = next(c for c in point.spec.claims if c.id == name)
     rooms: list[_Room] = []
     for part in statement(claim).parts:
-        weighed = proving_findings(part, claim_scope(point.spec, claim), point.findings)
+        weighed = weighed_findings(part, claim_scope(point.spec, claim), point.findings)
         best = next((s.finding for s in weighed if s.strength == "proof" and math.isfinite(s.value)), None)
         if best is None:
             rooms.append(_Room(-math.inf, -math.inf, 0.0))

@@ -115,11 +115,16 @@ def calibrate_spec(
     if key.value is not None and not key.low <= key.value <= key.high:
         raise UsageError(f"{key.place} is {key.spelling(key.value)}; only numbers from 0 up can be varied")
     evaluations = Evaluations(spec, catalog, key, chosen, emit)
-    start = _start(key)
+    positive = key.value is not None and key.value > 0
+    start = float(key.value or 0) if positive else min(max(1.0, key.low), key.high)
     evaluations.candidate(start)  # reports errors of the spec itself
 
     def is_valid(value: float) -> bool:
         return not evaluations.wrong(value)
+
+    def guess(one: float, other: float) -> float | None:
+        value = crossing(evaluations.at(valid.value(one)), evaluations.at(valid.value(other)))
+        return None if value is None else valid.index(value)
 
     valid = ValidIntegers()
     if key.integer:
@@ -147,7 +152,7 @@ def calibrate_spec(
                 integer=key.integer,
                 relative=relative,
                 start=valid.index(start),
-                guess=lambda one, other: _guess(evaluations, valid, one, other),
+                guess=guess,
             )
         except NeverHoldsError as error:
             unproved, limit = evaluations.at(valid.value(error.limit)), best
@@ -181,11 +186,6 @@ def calibrate_spec(
     )
 
 
-def _guess(evaluations: Evaluations, valid: ValidIntegers, one: float, other: float) -> float | None:
-    value = crossing(evaluations.at(valid.value(one)), evaluations.at(valid.value(other)))
-    return None if value is None else valid.index(value)
-
-
 def _chosen(spec: Spec, claims: Sequence[str]) -> tuple[str, ...]:
     about = {claim.id: claim for claim in spec.claims}
     for name in claims:
@@ -202,13 +202,6 @@ def _chosen(spec: Spec, claims: Sequence[str]) -> tuple[str, ...]:
             f"spec {quoted(spec.name)} has no claim about privacy that is expected to be proved: choose by --claim"
         )
     return chosen
-
-
-def _start(key: NumericKey) -> float:
-    """The spec's value, or 1 if it has no positive one."""
-    if key.value is not None and key.value > 0:
-        return float(key.value)
-    return min(max(1.0, key.low), key.high)
 
 
 def _valid_range(evaluations: Evaluations, start: float, valid: ValidIntegers) -> tuple[float, float, tuple[str, str]]:

@@ -7,7 +7,7 @@ wrong. A privacy test covers a curve, all its (epsilon, delta) points, on one pi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dpspec.contract import Claim, Evidence, Finding, Scope
@@ -45,10 +45,10 @@ class Family:
         self._adjusted = None
 
     def adjusted(self, hypothesis: Hypothesis) -> float | None:
-        from dpspec.stats import holm
+        from dpspec.stats.attacks import evidence_tests
 
         if self._adjusted is None:
-            adjusted = holm.adjust([*self._p_values.values(), *[1.0] * self.others])
+            adjusted = evidence_tests.holm([*self._p_values.values(), *[1.0] * self.others])
             self._adjusted = dict(zip(self._p_values, adjusted, strict=False))
         return self._adjusted.get(hypothesis)
 
@@ -102,28 +102,6 @@ def counts_of(part: Part, scope: Scope, evidence: Sequence[Evidence]) -> list[tu
     ]
 
 
-def claim_hypotheses(
-    audit: int,
-    claim: Claim,
-    stated: Statement,
-    scope: Scope,
-    evidence: Sequence[Evidence],
-    findings: Sequence[Finding],
-) -> list[tuple[Hypothesis, Evidence]]:
-    if stated.about_privacy:
-        attacks = attacks_on(claim, scope, evidence) if stated.points else []
-        counted = [(part, index, e) for part in stated.parts for index, e in counts_of(part, scope, evidence)]
-        return [
-            *(((audit, index, "curve", stated.points), e) for index, e in attacks),
-            *(((audit, index, part.side, ((part.claimed, 0.0),)), e) for part, index, e in counted),
-        ]
-    return [
-        ((audit, index, part.side, ((part.claimed, 0.0),)), e)
-        for part in stated.parts
-        for index, e in measurements_of(part, evidence, findings)
-    ]
-
-
 def bound_hypotheses(
     audit: int, findings: Sequence[Finding], evidence: Sequence[Evidence]
 ) -> list[tuple[Hypothesis, Evidence, tuple[Finding, ...]]]:
@@ -134,16 +112,24 @@ def bound_hypotheses(
     """
     hypotheses: list[tuple[Hypothesis, Evidence, tuple[Finding, ...]]] = []
     for index, e in enumerate(evidence):
-        if e.kind == "binomial" and usable(e.assumptions):
-            hypotheses += [
-                ((audit, index, "at-most", ((bound.value, 0.0),)), e, (bound,)) for bound in _bounds_on(e, findings)
-            ]
-        if e.quantity != "epsilon" or not usable(e.assumptions):
+        if not usable(e.assumptions):
+            continue
+        bounds = [f for f in findings if f.bound == "upper" and proven_bound(f) and covers(f.scope, e.scope)]
+        if e.kind == "binomial":
+            # Per scope, the best bound on the success rate.
+            counted = Part(quantity=e.quantity, claimed=1.0, at=e.at)
+            lowest: dict[Scope, Finding] = {}
+            for finding in bounds:
+                if finding.quantity != e.quantity or not counted.holds_under(finding.at):
+                    continue
+                if finding.scope not in lowest or finding.value < lowest[finding.scope].value:
+                    lowest[finding.scope] = finding
+            best_bounds = lowest.values()
+            hypotheses += [((audit, index, "at-most", ((b.value, 0.0),)), e, (b,)) for b in best_bounds]
+        if e.quantity != "epsilon":
             continue
         best: dict[Scope, dict[float, tuple[float, Finding]]] = {}
-        for finding in findings:
-            if not (finding.bound == "upper" and proven_bound(finding) and covers(finding.scope, e.scope)):
-                continue
+        for finding in bounds:
             if group_size(finding) < group_size(e):
                 continue
             curve = best.setdefault(finding.scope, {})
@@ -156,26 +142,6 @@ def bound_hypotheses(
                 made_of = tuple(dict.fromkeys(finding for _, finding in curve.values()))
                 hypotheses.append(((audit, index, "curve", points), e, made_of))
     return hypotheses
-
-
-def _bounds_on(evidence: Evidence, findings: Sequence[Finding]) -> list[Finding]:
-    """Per scope, the best proved upper bound on the success rate of an attack."""
-    best: dict[Scope, Finding] = {}
-    counted = Part(quantity=evidence.quantity, claimed=1.0, at=evidence.at)
-    for finding in findings:
-        if finding.quantity != evidence.quantity or finding.bound != "upper" or not proven_bound(finding):
-            continue
-        if not (covers(finding.scope, evidence.scope) and counted.holds_under(finding.at)):
-            continue
-        if finding.scope not in best or finding.value < best[finding.scope].value:
-            best[finding.scope] = finding
-    return list(best.values())
-
-
-def worst_point(evidence: Evidence, points: Points) -> tuple[float, float]:
-    from dpspec.stats.attacks import evidence_tests
-
-    return min(points, key=lambda point: evidence_tests.p_value(evidence, *point))
 
 
 def _points(finding: Finding) -> list[tuple[float, float]]:
@@ -202,10 +168,6 @@ class TestedClaim:
     scope: Scope
     hypotheses: list[tuple[Hypothesis, Evidence]]
 
-    @property
-    def about_privacy(self) -> bool:
-        return self.statement.about_privacy
-
 
 class ClaimTests:
     """The two families of claims, with all tests made before any claim is judged."""
@@ -225,15 +187,29 @@ class ClaimTests:
         # By whether claims are about privacy.
         self._families = {True: Family(others=others.tests), False: Family()}
         self._levels = {True: level * privacy, False: level * metrics}
-        self.claims = [self._test(number, claim) for number, audit in enumerate(audits) for claim in audit.spec.claims]
+        self.claims: list[TestedClaim] = []
+        for number, audit in enumerate(audits):
+            for claim in audit.spec.claims:
+                stated, scope = statement(claim), claim_scope(audit.spec, claim)
+                tested = self._hypotheses(number, claim, self._evidence[number])
+                for hypothesis, attack in tested:
+                    self._families[stated.about_privacy].add(hypothesis, attack)
+                self.claims.append(
+                    TestedClaim(number=number, claim=claim, statement=stated, scope=scope, hypotheses=tested)
+                )
+        # The maximum number of tests that missing trials can add to a family.
         for about_privacy, family in self._families.items():
-            family.others += sum(self._to_come(number, about_privacy) for number in range(len(audits)))
+            for number, audit in enumerate(audits):
+                if audit.incomplete:
+                    own = [c for c in self.claims if c.number == number and c.statement.about_privacy == about_privacy]
+                    most = audit.tests if about_privacy else sum(len(c.statement.parts) for c in own)
+                    family.others += max(0, most - len({h for c in own for h, _ in c.hypotheses}))
 
     def level(self, tested: TestedClaim) -> float:
-        return self._levels[tested.about_privacy]
+        return self._levels[tested.statement.about_privacy]
 
     def smallest(self, tested: TestedClaim) -> tuple[float, Evidence] | None:
-        family = self._families[tested.about_privacy]
+        family = self._families[tested.statement.about_privacy]
         adjusted = [(p, evidence) for h, evidence in tested.hypotheses if (p := family.adjusted(h)) is not None]
         return min(adjusted, key=lambda test: test[0], default=None)
 
@@ -242,11 +218,13 @@ class ClaimTests:
 
         It applies the first step of Holm's procedure, which is the strictest.
         """
+        from dpspec.stats.attacks import evidence_tests
+
         if not tested.hypotheses:
             return None
-        level = self.level(tested) / len(self._families[tested.about_privacy])
+        level = self.level(tested) / len(self._families[tested.statement.about_privacy])
         evidence = self._evidence[tested.number]
-        if not tested.about_privacy:
+        if not tested.statement.about_privacy:
             findings = self._findings[tested.number]
             measured = [e for _, e in measurements_of(part, evidence, findings)]
             return _extreme_metric(part, measured, level)
@@ -255,55 +233,44 @@ class ClaimTests:
             return _extreme_metric(part, counts, level)
         if tested.statement.curve is None:
             return None
-        attacks = [e for _, e in attacks_on(tested.claim, tested.scope, evidence)]
-        return _largest_refutable(tested.statement.curve, attacks, level)
+        curve = tested.statement.curve
+        perfect = [evidence_tests.perfect(e) for _, e in attacks_on(tested.claim, tested.scope, evidence)]
+        if not perfect:
+            return None
+
+        def rejected(value: float) -> bool:
+            return any(evidence_tests.curve_rejects(attack, curve(value), level) for attack in perfect)
+
+        if not rejected(0.0):
+            return 0.0
+        low, high = 0.0, 1.0
+        while rejected(high) and high < 1e6:
+            low, high = high, 2.0 * high
+        while high - low > 1e-4 * high:
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if rejected(middle) else (low, middle)
+        return low
 
     def waits_for_trials(self, tested: TestedClaim) -> bool:
         """Whether evidence against the claim is judged only once all trials exist."""
         every = self._hypotheses(tested.number, tested.claim, self._audits[tested.number].evidence)
         return len(every) > len(tested.hypotheses)
 
-    def _test(self, number: int, claim: Claim) -> TestedClaim:
-        stated, scope = statement(claim), claim_scope(self._audits[number].spec, claim)
-        tested = self._hypotheses(number, claim, self._evidence[number])
-        for hypothesis, evidence in tested:
-            self._families[stated.about_privacy].add(hypothesis, evidence)
-        return TestedClaim(number=number, claim=claim, statement=stated, scope=scope, hypotheses=tested)
-
     def _hypotheses(self, number: int, claim: Claim, evidence: Sequence[Evidence]) -> list[tuple[Hypothesis, Evidence]]:
+        """One hypothesis per piece of evidence that can refute the claim."""
         stated, scope = statement(claim), claim_scope(self._audits[number].spec, claim)
-        return claim_hypotheses(number, claim, stated, scope, evidence, self._findings[number])
-
-    def _to_come(self, number: int, about_privacy: bool) -> int:
-        """The maximum number of tests that the missing trials of an audit can add to a family."""
-        audit = self._audits[number]
-        if not audit.incomplete:
-            return 0
-        own = [c for c in self.claims if c.number == number and c.about_privacy == about_privacy]
-        most = audit.tests if about_privacy else sum(len(c.statement.parts) for c in own)
-        return max(0, most - len({hypothesis for c in own for hypothesis, _ in c.hypotheses}))
-
-
-def _largest_refutable(curve: Callable[[float], Points], attacks: Sequence[Evidence], level: float) -> float | None:
-    """The largest claimed value whose curve a perfect attack rejects at ``level``; None without attacks."""
-    from dpspec.stats.attacks import evidence_tests
-
-    perfect = [evidence_tests.perfect(attack) for attack in attacks]
-    if not perfect:
-        return None
-
-    def rejected(value: float) -> bool:
-        return any(evidence_tests.curve_rejects(attack, curve(value), level) for attack in perfect)
-
-    if not rejected(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while rejected(high) and high < 1e6:
-        low, high = high, 2.0 * high
-    while high - low > 1e-4 * high:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if rejected(middle) else (low, middle)
-    return low
+        if not stated.about_privacy:
+            return [
+                ((number, index, part.side, ((part.claimed, 0.0),)), e)
+                for part in stated.parts
+                for index, e in measurements_of(part, evidence, self._findings[number])
+            ]
+        attacks = attacks_on(claim, scope, evidence) if stated.points else []
+        counted = [(part, index, e) for part in stated.parts for index, e in counts_of(part, scope, evidence)]
+        return [
+            *(((number, index, "curve", stated.points), e) for index, e in attacks),
+            *(((number, index, part.side, ((part.claimed, 0.0),)), e) for part, index, e in counted),
+        ]
 
 
 def _extreme_metric(part: Part, measurements: Sequence[Evidence], level: float) -> float | None:

@@ -47,17 +47,20 @@ def missing(promised: Sequence[Check], made: Sequence[Check]) -> tuple[Check, ..
     """
     left, absent = list(range(len(made))), set()
     for number in sorted(range(len(promised)), key=lambda number: -len(promised[number].note)):
-        keeping = next((index for index in left if _keeps(made[index], promised[number])), None)
+        promise = promised[number]
+        notes = (f"{promise.note}, ", f"{promise.note}; ")
+        kept_by = (
+            index
+            for index in left
+            if (made[index].assumption, made[index].observed) == (promise.assumption, promise.observed)
+            and (made[index].note == promise.note or made[index].note.startswith(notes))
+        )
+        keeping = next(kept_by, None)
         if keeping is None:
             absent.add(number)
         else:
             left.remove(keeping)
     return tuple(promise for number, promise in enumerate(promised) if number in absent)
-
-
-def _keeps(made: Check, promise: Check) -> bool:
-    same = (made.assumption, made.observed) == (promise.assumption, promise.observed)
-    return same and (made.note == promise.note or made.note.startswith((f"{promise.note}, ", f"{promise.note}; ")))
 
 
 def conformance_of(
@@ -90,7 +93,13 @@ def conformance_of(
 
 def reason(bad: Sequence[Check], checks: Sequence[Check], absent: Sequence[Check] = ()) -> str:
     if bad:
-        shown = "; ".join(_deviation(check) for check in sorted(bad, key=lambda c: c.p_value)[:3])
+        named = []
+        for check in sorted(bad, key=lambda c: c.p_value)[:3]:
+            text = f"{check.assumption} ({check.test}, p = {upper(check.p_value)}"
+            if check.declared is not None and check.measured is not None:
+                text += f"; declared {given(check.declared)}, {check.observed} {check.measured:.4g}"
+            named.append(f"{text})")
+        shown = "; ".join(named)
         more = f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
         text = f"The executed run deviates from its declaration: {shown}{more}."
         return f"{text} {_absent(absent)}" if absent else text
@@ -164,31 +173,20 @@ def _sharpness(check: Check) -> float:
     return float("inf") if check.detectable is None else check.detectable
 
 
-def _deviation(check: Check) -> str:
-    text = f"{check.assumption} ({check.test}, p = {upper(check.p_value)}"
-    if check.declared is not None and check.measured is not None:
-        text += f"; declared {given(check.declared)}, {check.observed} {check.measured:.4g}"
-    return text + ")"
-
-
 def _limits(checks: Iterable[Check]) -> str:
+    """The range of detectable deviations of each assumption: ``any`` if every deviation is detected."""
     detectable: dict[str, list[float]] = {}
     for check in checks:
-        detectable.setdefault(check.assumption, []).append(_sharpness(check))
-    seen = [f"{name} {_range(finite)}" for name, values in detectable.items() if (finite := _finite(values))]
-    blind = [name for name, values in detectable.items() if not _finite(values)]
+        values = detectable.setdefault(check.assumption, [])
+        if _sharpness(check) < float("inf"):
+            values.append(_sharpness(check))
+    seen = []
+    for name, values in detectable.items():
+        if values:
+            ends = (f"{upper(100.0 * v, digits=2)}%" if v > 0.0 else "any" for v in (min(values), max(values)))
+            seen.append(f"{name} {' to '.join(dict.fromkeys(ends))}")
     text = f"No check is rejected. A deviation of this size would have been seen: {', '.join(seen)}." if seen else ""
-    if blind:
+    if blind := [name for name, values in detectable.items() if not values]:
         names = ", ".join(blind)
         text += f"{' ' if text else ''}The checks of {names} are not rejected, but no deviation could have failed them."
     return text
-
-
-def _finite(values: Iterable[float]) -> list[float]:
-    return [value for value in values if value < float("inf")]
-
-
-def _range(values: Sequence[float]) -> str:
-    """``3%``, or ``3% to 120%`` for several tests; ``any`` if every deviation is detected."""
-    low, high = (f"{upper(100.0 * value, digits=2)}%" if value > 0.0 else "any" for value in (min(values), max(values)))
-    return low if low == high else f"{low} to {high}"

@@ -104,47 +104,37 @@ class WeighedFinding:
         return self.finding.value
 
 
-def proving_findings(part: Part, scope: Scope | None, findings: Sequence[Finding]) -> list[WeighedFinding]:
+def weighed_findings(
+    part: Part, scope: Scope | None, findings: Sequence[Finding], *, opposing: bool = False
+) -> list[WeighedFinding]:
     """The findings on the proving side of a part (upper bounds for an at-most claim), strongest and tightest first.
 
     ``scope`` is the claim's, or None for a claim about a metric, which only measurements decide. Estimates count as
     approximate if their scope covers the claim's and they are about the declared mechanism.
+
+    If ``opposing``, the findings on the other side, the farthest first among approximate and other ones. They count
+    only if the claim's scope covers theirs. The lower end of an upper bound does not count.
     """
     if scope is None and not is_metric(part.quantity, findings):
         return []
-    side = "upper" if part.side == "at-most" else "lower"
-    weighed = [
-        WeighedFinding(index=index, finding=finding, strength=strength)
-        for index, finding in enumerate(findings)
-        if finding.quantity == part.quantity
-        and finding.bound in (side, "estimate")
-        and part.holds_under(finding.at)
-        and (strength := _strength(finding, scope)) is not None
-    ]
-    sign = 1.0 if part.side == "at-most" else -1.0
-    return sorted(weighed, key=lambda s: (STRENGTHS.index(s.strength), sign * s.value, s.index))
-
-
-def opposing_findings(part: Part, scope: Scope | None, findings: Sequence[Finding]) -> list[WeighedFinding]:
-    """The findings on the other side of a part (lower bounds for an at-most claim), strongest and farthest first.
-
-    A lower bound counts only if the claim's scope covers its own. The lower end of an upper bound does not count.
-    """
-    if scope is None and not is_metric(part.quantity, findings):
-        return []
-    side = "lower" if part.side == "at-most" else "upper"
-    weighed = [
-        WeighedFinding(index=index, finding=finding, strength=strength)
-        for index, finding in enumerate(findings)
-        if finding.quantity == part.quantity
-        and finding.bound == side
-        and part.speaks_of(finding.at)
-        and (scope is None or covers(scope, finding.scope))
-        and (strength := _strength(finding, None)) is not None
-    ]
-    sign = -1.0 if part.side == "at-most" else 1.0
-    weak = ("approximate",)
-    return sorted(weighed, key=lambda s: (s.strength in weak, sign * s.value, s.index))
+    side = "upper" if (part.side == "at-most") != opposing else "lower"
+    weighed: list[WeighedFinding] = []
+    for index, finding in enumerate(findings):
+        if finding.quantity != part.quantity:
+            continue
+        if opposing:
+            covered = scope is None or covers(scope, finding.scope)
+            counts = finding.bound == side and part.speaks_of(finding.at) and covered
+        else:
+            counts = finding.bound in (side, "estimate") and part.holds_under(finding.at)
+        strength = _strength(finding, None if opposing else scope)
+        if counts and strength is not None:
+            weighed.append(WeighedFinding(index=index, finding=finding, strength=strength))
+    sign = 1.0 if side == "upper" else -1.0
+    order: dict[Strength, int] = {name: rank for rank, name in enumerate(STRENGTHS)}
+    if opposing:
+        order = {name: int(name == "approximate") for name in STRENGTHS}
+    return sorted(weighed, key=lambda w: (order[w.strength], sign * w.value, w.index))
 
 
 def proven_bound(finding: Finding) -> bool:
@@ -175,6 +165,12 @@ def missing_measurements(verdicts: Sequence[Verdict], findings: Sequence[Finding
             yield f"claim {verdict.claim}: {verdict.quantity!r} was not measured; measured were {', '.join(measured)}"
 
 
+def _bounds_on(part: Part, findings: Sequence[Finding]) -> list[Finding]:
+    """The bounds on the proving side of a part, in any scope."""
+    side = "upper" if part.side == "at-most" else "lower"
+    return [f for f in findings if (f.quantity, f.bound) == (part.quantity, side) and part.holds_under(f.at)]
+
+
 def scope_shortfall(part: Part, scope: Scope | None, findings: Sequence[Finding]) -> str:
     """Why the proof that is nearest to a claim's scope does not cover it; empty without one.
 
@@ -182,12 +178,7 @@ def scope_shortfall(part: Part, scope: Scope | None, findings: Sequence[Finding]
     """
     if scope is None:
         return "" if is_metric(part.quantity, findings) else f"{part.quantity} is not a metric: it has a scope"
-    side = "upper" if part.side == "at-most" else "lower"
-    short = [
-        (f.method, shortfall(f.scope, scope))
-        for f in findings
-        if (f.quantity, f.bound) == (part.quantity, side) and proven_bound(f) and part.holds_under(f.at)
-    ]
+    short = [(f.method, shortfall(f.scope, scope)) for f in _bounds_on(part, findings) if proven_bound(f)]
     method, reasons = min((each for each in short if each[1]), key=lambda each: len(each[1]), default=("", []))
     return f"{method}: {'; '.join(reasons)}" if reasons else ""
 
@@ -196,14 +187,11 @@ def enough_records(part: Part, scope: Scope | None, findings: Sequence[Finding])
     """The smallest ``min_records`` with which a proof would be within the claim; None without one."""
     if scope is None:
         return None
-    side = "upper" if part.side == "at-most" else "lower"
     sizes = [
         f.scope.min_records
-        for f in findings
-        if (f.quantity, f.bound) == (part.quantity, side)
-        and proven_bound(f)
+        for f in _bounds_on(part, findings)
+        if proven_bound(f)
         and usable(f.assumptions)
-        and part.holds_under(f.at)
         and part.within(f.value)
         and f.scope.min_records > scope.min_records
         and covers(f.scope, replace(scope, min_records=f.scope.min_records))
@@ -213,11 +201,9 @@ def enough_records(part: Part, scope: Scope | None, findings: Sequence[Finding])
 
 def false_assumption(part: Part, scope: Scope, findings: Sequence[Finding]) -> str:
     """The bound that would decide a part, and its assumption that is false; empty without one."""
-    side = "upper" if part.side == "at-most" else "lower"
-    for f in findings:
+    for f in _bounds_on(part, findings):
         false = [a for a in f.assumptions if a.status == "false"]
-        in_scope = (f.quantity, f.bound) == (part.quantity, side) and part.holds_under(f.at) and covers(f.scope, scope)
-        if false and in_scope and part.within(f.value):
+        if false and covers(f.scope, scope) and part.within(f.value):
             return f"{f.method}: {false[0].name} is false: {false[0].text}"
     return ""
 

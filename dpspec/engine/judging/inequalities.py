@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from dpspec.contract import Claim, FrozenMap, Json
 from dpspec.engine.results.decimals import exact
@@ -96,18 +96,6 @@ class ClaimKind:
     points: Callable[[Options], Points] = lambda options: ()
     value: str = ""
 
-    def statement(self, claim: Claim) -> Statement:
-        options, size = claim.options, claim.group_size
-        return Statement(
-            text=f"{self.says(options)}{narrowing(claim)}{self.among(options)}",
-            parts=tuple(
-                Part(quantity=quantity, claimed=claimed, at=FrozenMap({**at, "group_size": size}))
-                for quantity, claimed, at in self.parts(options)
-            ),
-            points=self.points(options),
-            curve=(lambda value: self.points({**options, self.value: value})) if self.value else None,
-        )
-
 
 def statement(claim: Claim) -> Statement:
     """A claim in parts. A kind that only a plugin knows has none and stays open."""
@@ -116,7 +104,16 @@ def statement(claim: Claim) -> Statement:
     kind = _KINDS.get(claim.kind)
     if kind is None:
         return Statement(text=f"{claim.kind}{narrowing(claim)}", parts=(), about_privacy=False)
-    return kind.statement(claim)
+    options, size, value = claim.options, claim.group_size, kind.value
+    return Statement(
+        text=f"{kind.says(options)}{narrowing(claim)}{kind.among(options)}",
+        parts=tuple(
+            Part(quantity=quantity, claimed=claimed, at=FrozenMap({**at, "group_size": size}))
+            for quantity, claimed, at in kind.parts(options)
+        ),
+        points=kind.points(options),
+        curve=(lambda claimed: kind.points({**options, value: claimed})) if value else None,
+    )
 
 
 def implied_points(kind: str, options: Options) -> Points:
@@ -185,48 +182,19 @@ def _population(options: Options) -> dict[str, Json]:
     return {key: options[key] for key in ("fraction", "population") if key in options}
 
 
-def _say_population(options: Options) -> str:
-    if "fraction" not in options:
-        return ""
-    return f" for {exact(100.0 * float(options['fraction']))}% of {options.get('population', 'the records')}"
+def _curve(kind: str, *values: Any) -> Points:
+    from dpspec.stats.attacks import curve_lines
+
+    points: Points = getattr(curve_lines, kind)(*values)
+    return points
 
 
-def _renyi_points(options: Options) -> Points:
-    from dpspec.stats.attacks.curve_lines import renyi
-
-    return renyi(float(options["alpha"]), float(options["epsilon"]))
-
-
-def _gaussian_points(options: Options) -> Points:
-    from dpspec.stats.attacks.curve_lines import gaussian
-
-    return gaussian(float(options["mu"]))
-
-
-def _tradeoff_points(options: Options) -> Points:
-    from dpspec.stats.attacks.curve_lines import tradeoff
-
-    return tradeoff([(float(point["fpr"]), float(point["tpr"])) for point in options["points"]])
-
-
-def _say_tradeoff(options: Options) -> str:
-    return "tpr <= " + ", ".join(
-        f"{exact(float(point['tpr']))} at fpr = {exact(float(point['fpr']))}" for point in options["points"]
-    )
+def _tpr_at_fpr(options: Options) -> str:
+    return f"{exact(float(options['tpr']))} at fpr = {exact(float(options['fpr']))}"
 
 
 def _tpr_part(options: Options) -> PartOf:
     return "tpr", float(options["tpr"]), {"fpr": float(options["fpr"])}
-
-
-def _say_membership(options: Options) -> str:
-    if "advantage" in options:
-        return f"membership advantage <= {exact(float(options['advantage']))}"
-    return f"membership tpr <= {exact(float(options['tpr']))} at fpr = {exact(float(options['fpr']))}"
-
-
-def _membership_parts(options: Options) -> list[PartOf]:
-    return [("advantage", float(options["advantage"]), {})] if "advantage" in options else [_tpr_part(options)]
 
 
 #: Claims about privacy. A new kind is an entry here, with its keys in ``claim_kinds.json``.
@@ -236,17 +204,19 @@ _KINDS: Mapping[str, ClaimKind] = {
     "renyi-dp": ClaimKind(
         says=lambda o: f"Renyi epsilon <= {exact(float(o['epsilon']))} at order {exact(float(o['alpha']))}",
         parts=lambda o: [("epsilon", float(o["epsilon"]), {"alpha": float(o["alpha"])})],
-        points=_renyi_points,
+        points=lambda o: _curve("renyi", float(o["alpha"]), float(o["epsilon"])),
         value="epsilon",
     ),
     "gdp": ClaimKind(
         says=lambda o: f"mu <= {exact(float(o['mu']))}",
         parts=lambda o: [("mu", float(o["mu"]), {})],
-        points=_gaussian_points,
+        points=lambda o: _curve("gaussian", float(o["mu"])),
         value="mu",
     ),
     "tradeoff": ClaimKind(
-        says=_say_tradeoff, parts=lambda o: [_tpr_part(point) for point in o["points"]], points=_tradeoff_points
+        says=lambda o: "tpr <= " + ", ".join(_tpr_at_fpr(point) for point in o["points"]),
+        parts=lambda o: [_tpr_part(point) for point in o["points"]],
+        points=lambda o: _curve("tradeoff", [(float(point["fpr"]), float(point["tpr"])) for point in o["points"]]),
     ),
     "rero": ClaimKind(
         says=lambda o: f"reconstruction gamma <= {exact(float(o['gamma']))} at kappa = {exact(float(o['kappa']))}",
@@ -254,9 +224,20 @@ _KINDS: Mapping[str, ClaimKind] = {
     ),
     "per-instance-dp": ClaimKind(
         says=_say_pair,
-        among=_say_population,
+        among=lambda o: (
+            f" for {exact(100.0 * float(o['fraction']))}% of {o.get('population', 'the records')}"
+            if "fraction" in o
+            else ""
+        ),
         parts=_pair_parts,
         points=lambda o: () if _population(o) else _pair(o),  # attacks speak of records
     ),
-    "membership": ClaimKind(says=_say_membership, parts=_membership_parts),
+    "membership": ClaimKind(
+        says=lambda o: (
+            f"membership advantage <= {exact(float(o['advantage']))}"
+            if "advantage" in o
+            else f"membership tpr <= {_tpr_at_fpr(o)}"
+        ),
+        parts=lambda o: [("advantage", float(o["advantage"]), {})] if "advantage" in o else [_tpr_part(o)],
+    ),
 }

@@ -20,7 +20,6 @@ from dpspec.engine.judging.claim_tests import (
     group_size,
     reject_bounds,
     rejection_of,
-    worst_point,
 )
 from dpspec.engine.judging.conformance_status import conformance_of, family_sizes, join_checks
 from dpspec.engine.judging.evidence_weight import (
@@ -28,13 +27,13 @@ from dpspec.engine.judging.evidence_weight import (
     covers,
     enough_records,
     false_assumption,
-    opposing_findings,
-    proving_findings,
     reaches,
     scope_shortfall,
+    weighed_findings,
 )
 from dpspec.engine.judging.inequalities import Part, Statement
 from dpspec.engine.judging.judge_input import NO_PENDING, Concluded, PendingTests
+from dpspec.engine.results import decimals
 from dpspec.engine.results.result import Conformance, Verdict, VerdictName
 
 
@@ -62,7 +61,7 @@ class PartView:
     ) -> None:
         """``scope``: the claim's, None for a metric. ``is_early``: whether a finding does not count yet."""
         self.part = part
-        in_scope = [weighed for weighed in proving_findings(part, scope, findings) if not is_early(weighed.finding)]
+        in_scope = [weighed for weighed in weighed_findings(part, scope, findings) if not is_early(weighed.finding)]
         finite = [weighed for weighed in in_scope if not math.isinf(weighed.value)]
         infinite = [w.finding.method for w in in_scope if math.isinf(w.value) and w.strength == "proof"]
         self.unbounded, self.unbounded_by = bool(infinite), next(iter(infinite), "")
@@ -70,12 +69,13 @@ class PartView:
         vacuous = -math.inf if part.side == "at-most" else math.inf
         self._opposing = [
             weighed
-            for weighed in opposing_findings(part, scope, findings)
+            for weighed in weighed_findings(part, scope, findings, opposing=True)
             if weighed.value != vacuous and not is_early(weighed.finding)
         ]
         self.best: WeighedFinding | None = next((w for w in self._proving if part.within(w.value)), None)
         self.rank = 0 if self.best is None else 2 if self.best.strength == "proof" else 1
-        self.refuting: WeighedFinding | None = next((w for w in self._opposing if _disproves(part, w)), None)
+        certified = (w for w in self._opposing if w.strength == "proof" and w.finding.rigor == "certified")
+        self.refuting: WeighedFinding | None = next((w for w in certified if part.exceeded(w.value)), None)
         self.rejected_support: RejectedBound | None = None
         if self.rank < 2:
             proofs = (w.finding for w in finite if w.strength == "proof" and part.within(w.value))
@@ -94,11 +94,6 @@ class PartView:
         return (near, far) if self.part.side == "at-most" else (far, near)
 
 
-def _disproves(part: Part, weighed: WeighedFinding) -> bool:
-    certified = weighed.strength == "proof" and weighed.finding.rigor == "certified"
-    return certified and part.exceeded(weighed.value)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ClaimEvaluator:
     audit: Concluded
@@ -109,7 +104,8 @@ class ClaimEvaluator:
 
     def verdict(self, tested: TestedClaim) -> Verdict:
         claim, stated = tested.claim, tested.statement
-        views = self._views(tested)
+        scope, rejected = (tested.scope, self.rejected) if stated.about_privacy else (None, [])
+        views = [PartView(part, scope, self.findings, rejected, self.audit.is_early) for part in stated.parts]
         name, reason, view = self._decide(tested, views)
         refutable = self.tests.largest_refutable(tested, view.part) if view is not None else None
         if name == "open" and not reason:
@@ -137,18 +133,13 @@ class ClaimEvaluator:
             p_value=smallest[0] if smallest is not None else None,
         )
 
-    def _views(self, tested: TestedClaim) -> list[PartView]:
-        scope = tested.scope if tested.about_privacy else None
-        rejected = self.rejected if tested.about_privacy else []
-        is_early = self.audit.is_early
-        return [PartView(part, scope, self.findings, rejected, is_early) for part in tested.statement.parts]
-
     def _decide(self, tested: TestedClaim, views: Sequence[PartView]) -> tuple[VerdictName, str, PartView | None]:
         """The verdict, its reason (empty for ``open``), and the part that it shows: the weakest, or a refuted one."""
         stated = tested.statement
         weakest = min(views, key=lambda view: view.rank, default=None)
         if (rejected := self._contradiction(tested, views)) is not None:
-            return "contradicted", self._contradicted(rejected), weakest
+            deviates = self.conformance.status == "deviates"
+            return "contradicted", reasons.contradicted(rejected, deviates), weakest
         smallest = self.tests.smallest(tested)
         if smallest is not None and smallest[0] <= self.tests.level(tested):
             clash = weakest is not None and weakest.rank == 2
@@ -160,8 +151,10 @@ class ClaimEvaluator:
         )
         if beyond is not None:
             view, bound = beyond
-            unrejected = None if smallest is None else (_tester(smallest[1], stated), smallest[0])
-            return "refuted", reasons.refuted_by_bound(view.part, bound, unrejected), view
+            reason = f"{reasons.opposing_bound(view.part, bound)}."
+            if smallest is not None:
+                reason += f" {_tester(smallest[1], stated)} does not reject it: p = {decimals.upper(smallest[0])}."
+            return "refuted", reason, view
         if unproved:
             return "open", unproved, weakest
         if weakest is None or weakest.best is None:
@@ -170,7 +163,7 @@ class ClaimEvaluator:
             deviates = tested.claim.kind != "metric" and self.conformance.status == "deviates"
             assumes = () if self.audit.recording is None else self.audit.recording.assumes
             return "proved", reasons.proved(weakest.part, weakest.best, deviates=deviates, assumes=assumes), weakest
-        scope = tested.scope if tested.about_privacy else None
+        scope = tested.scope if tested.statement.about_privacy else None
         enough = enough_records(weakest.part, scope, self.findings)
         return "supported", reasons.supported(weakest.part, weakest.best, enough), weakest
 
@@ -183,7 +176,8 @@ class ClaimEvaluator:
             return ""
         unbounded = view.unbounded_by if view is not None else ""
         if self._deviating_recording():
-            return reasons.deviating_recording(self.conformance.reason, unbounded)
+            text = f"Nothing is proved of a run that deviates. {self.conformance.reason}"
+            return f"{text} No finite bound is proved either: {unbounded}." if unbounded else text
         if view is None or unbounded:
             return ""
         for finding in self.findings:
@@ -191,7 +185,11 @@ class ClaimEvaluator:
             if in_scope and (finding.quantity, finding.bound) == (view.part.quantity, "upper"):
                 for one in finding.assumptions:
                     if one.status in ("false", "unchecked"):
-                        return reasons.open_assumption(one, self.audit.recording.channels)
+                        name = one.name.removesuffix("-unknown")
+                        channel = next((c.name for c in self.audit.recording.channels if name in c.sources), "")
+                        how = "violated" if one.status == "false" else "open"
+                        what = f"The channel {channel} is {how}" if channel else f"An assumption is {how}"
+                        return f"{what}: {name}: {one.text}."
         return ""
 
     def _contradiction(self, tested: TestedClaim, views: Sequence[PartView]) -> RejectedBound | None:
@@ -200,7 +198,7 @@ class ClaimEvaluator:
         Either an attack in the claim's scope rejects a bound that reaches the claim, or only a rejected bound would
         prove the claim. A rejected bound of a narrower scope does not affect it.
         """
-        if not tested.about_privacy:
+        if not tested.statement.about_privacy:
             return None
         met = [
             rejected
@@ -212,19 +210,12 @@ class ClaimEvaluator:
         met += [view.rejected_support for view in views if view.rejected_support is not None]
         return min(met, key=lambda rejected: rejected.p_value, default=None)
 
-    def _contradicted(self, rejected: RejectedBound) -> str:
-        attack, deviates = reasons.attack_name(rejected.evidence), self.conformance.status == "deviates"
-        if rejected.evidence.kind == "binomial":
-            return reasons.contradicted_count(attack, rejected.findings[0], rejected.p_value, deviates)
-        worst = worst_point(rejected.evidence, rejected.points)
-        return reasons.contradicted(attack, *worst, len(rejected.points), rejected.p_value, deviates)
-
     def _undecided(
         self, tested: TestedClaim, view: PartView | None, views: Sequence[PartView], refutable: float | None
     ) -> str:
         if view is None:
             return reasons.undecided(None, None, None, attacked=bool(tested.hypotheses))
-        scope = tested.scope if tested.about_privacy else None
+        scope = tested.scope if tested.statement.about_privacy else None
         short = false_assumption(view.part, scope, self.findings) if scope is not None else ""
         short = short or (view.unbounded_by if view.unbounded else scope_shortfall(view.part, scope, self.findings))
         reason = reasons.undecided(
@@ -236,7 +227,10 @@ class ClaimEvaluator:
             shortfall=short,
         )
         beyond = _refuting_bound(views)
-        return reason if beyond is None else reason + reasons.only_attack_may_refute(beyond[0].part, beyond[1])
+        if beyond is None:
+            return reason
+        opposing = reasons.opposing_bound(beyond[0].part, beyond[1])
+        return f"{reason} {opposing}, but only an attack may refute this claim (refuted_by: attack)."
 
 
 def _refuting_bound(views: Sequence[PartView]) -> tuple[PartView, WeighedFinding] | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from dpspec.contract import Finding, Scope, Series
+from dpspec.contract import Scope, Series
 from dpspec.engine.judging.claim_tests import group_size
 from dpspec.engine.judging.evidence_weight import proven_bound
 from dpspec.engine.results.result import AuditResult
@@ -40,7 +40,13 @@ def proven_curves(audit: AuditResult) -> list[ProvenCurve]:
     """
     pairs: dict[tuple[int, Scope], list[Pair]] = {}
     for finding in audit.findings:
-        if _is_point(finding):
+        if (
+            (finding.quantity, finding.bound) == ("epsilon", "upper")
+            and (finding.scope.direction, finding.scope.record) == ("both", "all")
+            and set(finding.at) <= {"delta", "group_size"}
+            and math.isfinite(finding.value)
+            and proven_bound(finding)
+        ):
             pair = (finding.value, float(finding.at.get("delta", 0.0)))
             pairs.setdefault((group_size(finding), finding.scope), []).append(pair)
     for series in audit.series:
@@ -49,7 +55,8 @@ def proven_curves(audit: AuditResult) -> list[ProvenCurve]:
                 keys = [key for key in pairs if key[0] == size]
                 if len(keys) == 1:
                     pairs[keys[0]].append(pair)
-    varying = _varying([scope for _, scope in pairs])
+    scopes = [asdict(scope) for _, scope in pairs]
+    varying = tuple(key for key in (scopes[0] if scopes else {}) if len({scope[key] for scope in scopes}) > 1)
     ordered = sorted(pairs.items(), key=lambda item: item[0][0])
     return [ProvenCurve(size, scope, varying, _frontier(of_scope)) for (size, scope), of_scope in ordered]
 
@@ -65,16 +72,6 @@ def is_profile(series: Series) -> bool:
     return series.plot.get("x") == "epsilon" and isinstance(y, list | tuple) and tuple(y) == ("delta",)
 
 
-def _is_point(finding: Finding) -> bool:
-    return (
-        (finding.quantity, finding.bound) == ("epsilon", "upper")
-        and (finding.scope.direction, finding.scope.record) == ("both", "all")
-        and set(finding.at) <= {"delta", "group_size"}
-        and math.isfinite(finding.value)
-        and proven_bound(finding)
-    )
-
-
 def _frontier(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
     """The pairs that no other one implies, from the largest delta to the smallest."""
     frontier: list[Pair] = []
@@ -82,11 +79,6 @@ def _frontier(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
         if not frontier or delta < frontier[-1][1]:
             frontier.append((epsilon, delta))
     return tuple(frontier)
-
-
-def _varying(scopes: Iterable[Scope]) -> tuple[str, ...]:
-    values = [asdict(scope) for scope in scopes]
-    return tuple(key for key in (values[0] if values else {}) if len({scope[key] for scope in values}) > 1)
 
 
 def _points(series: Series) -> Iterator[tuple[int, Pair]]:

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dpspec.contract import Assumption, Evidence, Finding
-from dpspec.contract.findings import Channel
+from dpspec.contract import Evidence
+from dpspec.engine.judging.claim_tests import RejectedBound
 from dpspec.engine.judging.evidence_weight import WeighedFinding
 from dpspec.engine.judging.inequalities import Part
 from dpspec.engine.results.decimals import exact, lower, upper
 from dpspec.text import several
 
 
-def contradicted(attack: str, epsilon: float, delta: float, points: int, p_value: float, deviates: bool) -> str:
-    """The attack rejects a proved upper bound, or a proved curve at its worst of ``points`` points."""
-    what, more = ("bound", "") if points == 1 else ("curve", f", all {points} points")
-    bound = f"the proved {what} epsilon <= {upper(epsilon)} at delta = {exact(delta)} itself{more}"
-    return _contradicted(attack, bound, p_value, deviates)
+def contradicted(rejected: RejectedBound, deviates: bool) -> str:
+    """The attack rejects a proved upper bound, or a proved curve at its worst point."""
+    from dpspec.stats.attacks import evidence_tests
 
-
-def contradicted_count(attack: str, finding: Finding, p_value: float, deviates: bool) -> str:
-    at = ", ".join(f"{key} = {exact(value)}" for key, value in finding.at.items())
-    bound = f"the proved bound {finding.quantity} <= {upper(finding.value)}{' at ' + at if at else ''} itself"
-    return _contradicted(attack, bound, p_value, deviates)
-
-
-def _contradicted(attack: str, bound: str, p_value: float, deviates: bool) -> str:
+    evidence, points, finding = rejected.evidence, rejected.points, rejected.findings[0]
+    if evidence.kind == "binomial":
+        at = ", ".join(f"{key} = {exact(value)}" for key, value in finding.at.items())
+        bound = f"the proved bound {finding.quantity} <= {upper(finding.value)}{' at ' + at if at else ''} itself"
+    else:
+        epsilon, delta = min(points, key=lambda point: evidence_tests.p_value(evidence, *point))
+        what, more = ("bound", "") if len(points) == 1 else ("curve", f", all {len(points)} points")
+        bound = f"the proved {what} epsilon <= {upper(epsilon)} at delta = {exact(delta)} itself{more}"
     text = (
-        f"The attack ({attack}) rejects {bound}, p = {upper(p_value)} over the invocation: theory, implementation or "
-        "attack is wrong."
+        f"The attack ({attack_name(evidence)}) rejects {bound}, p = {upper(rejected.p_value)} over the invocation: "
+        "theory, implementation or attack is wrong."
     )
     return text + (" The executed run deviates from its declaration, which can explain it." if deviates else "")
 
@@ -38,21 +36,11 @@ def refuted(method: str, p_value: float, confidence: float, clash: bool) -> str:
     return text + (" A proved bound is within the claim: one of the two is wrong." if clash else "")
 
 
-def refuted_by_bound(part: Part, weighed: WeighedFinding, unrejected: tuple[str, float] | None = None) -> str:
-    text = f"{_opposing_bound(part, weighed)}."
-    return text if unrejected is None else f"{text} {unrejected[0]} does not reject it: p = {upper(unrejected[1])}."
-
-
-def only_attack_may_refute(part: Part, weighed: WeighedFinding) -> str:
-    return f" {_opposing_bound(part, weighed)}, but only an attack may refute this claim (refuted_by: attack)."
-
-
-def _opposing_bound(part: Part, weighed: WeighedFinding) -> str:
+def opposing_bound(part: Part, weighed: WeighedFinding) -> str:
     if part.side == "at-most":
-        value, beyond = lower(weighed.value, against=part.claimed), "exceeds"
+        side, value, beyond = "lower", lower(weighed.value, against=part.claimed), "exceeds"
     else:
-        value, beyond = upper(weighed.value, against=part.claimed), "is below"
-    side = "lower" if part.side == "at-most" else "upper"
+        side, value, beyond = "upper", upper(weighed.value, against=part.claimed), "is below"
     return f"The certified {side} bound {value} ({weighed.finding.method}) {beyond} the claimed {exact(part.claimed)}"
 
 
@@ -64,19 +52,6 @@ def proved(part: Part, weighed: WeighedFinding, *, deviates: bool = False, assum
     return text + given + (warning if deviates else "")
 
 
-def deviating_recording(why: str, unbounded: str) -> str:
-    text = f"Nothing is proved of a run that deviates. {why}"
-    return f"{text} No finite bound is proved either: {unbounded}." if unbounded else text
-
-
-def open_assumption(doubted: Assumption, channels: Sequence[Channel]) -> str:
-    name = doubted.name.removesuffix("-unknown")
-    of = next((one.name for one in channels if name in one.sources), "")
-    how = "violated" if doubted.status == "false" else "open"
-    what = f"The channel {of} is {how}" if of else f"An assumption is {how}"
-    return f"{what}: {name}: {doubted.text}."
-
-
 def supported(part: Part, weighed: WeighedFinding, enough: int | None = None) -> str:
     finding, (side, value) = weighed.finding, _proving(part, weighed.value)
     if weighed.strength == "approximate":
@@ -84,8 +59,9 @@ def supported(part: Part, weighed: WeighedFinding, enough: int | None = None) ->
     if weighed.strength == "statistical":
         at = f"confidence {exact(finding.confidence)}" if finding.confidence is not None else "an unstated confidence"
         return f"The {side} bound of {value} ({finding.method}) within the claim is statistical, at {at}."
+    whose = "for the declared collection of datasets" if finding.scope.data == "collection" else "for this dataset"
     unchecked = [a.name for a in finding.assumptions if a.status == "unchecked"]
-    given = f"under unchecked assumptions ({', '.join(unchecked)})" if unchecked else _where(finding.scope.data)
+    given = f"under unchecked assumptions ({', '.join(unchecked)})" if unchecked else whose
     text = f"The {side} bound of {value} ({finding.method}) is within the claim only {given}."
     if unchecked:
         return text
@@ -115,14 +91,14 @@ def undecided(
     else:
         text = f"no finite {side} bound is proved" if unbounded else f"no proved {side} bound is in scope"
         text += f" ({shortfall})" if shortfall else ""
-    return f"Not proved: {text}. Not refuted: {_refutable(part, refutable, attacked)}."
-
-
-def _refutable(part: Part, value: float | None, attacked: bool) -> str:
-    if value is None:
-        return "the evidence in scope cannot refute this claim" if attacked else "no evidence against it is in scope"
-    limit = f"up to {lower(value)}" if part.side == "at-most" else f"down to {upper(value)}"
-    return f"with perfect results, the evidence could refute claims {limit}"
+    if refutable is not None:
+        limit = f"up to {lower(refutable)}" if part.side == "at-most" else f"down to {upper(refutable)}"
+        weak = f"with perfect results, the evidence could refute claims {limit}"
+    elif attacked:
+        weak = "the evidence in scope cannot refute this claim"
+    else:
+        weak = "no evidence against it is in scope"
+    return f"Not proved: {text}. Not refuted: {weak}."
 
 
 def missing(available: int, needed: int, waiting: bool) -> str:
@@ -135,10 +111,6 @@ def attack_name(evidence: Evidence) -> str:
     if evidence.scope.unit != "record":
         return f"{evidence.method}, {several(groups, evidence.scope.unit)}"
     return evidence.method if groups == 1 else f"{evidence.method}, groups of {groups}"
-
-
-def _where(data: str) -> str:
-    return "for the declared collection of datasets" if data == "collection" else "for this dataset"
 
 
 def _proving(part: Part, value: float) -> tuple[str, str]:

@@ -16,8 +16,7 @@ from dpspec.engine.recorded.schedule import poisson_rates
 from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.measurement import check, exact
-from dpspec.stats.conformance.table import CLIP_TOLERANCE
+from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, check, exact
 
 #: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
 _DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6

@@ -16,16 +16,8 @@ from dpspec.errors import RecordingError
 from dpspec.recording.folder.run_folder import INTERNAL
 from dpspec.recording.folder.step_record import InternalStep
 from dpspec.stats.conformance import noise_tests, sampling, step_tests
-from dpspec.stats.conformance.evidence import (
-    BatchSums,
-    Common,
-    LagProducts,
-    NoiseSums,
-    NormSums,
-    ReportedSteps,
-    RunEvidence,
-    SamplingSums,
-)
+from dpspec.stats.conformance.batch_checks import BatchSums, Common, SamplingSums
+from dpspec.stats.conformance.evidence import LagProducts, NoiseSums, NormSums, ReportedSteps, RunEvidence
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

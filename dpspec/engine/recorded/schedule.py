@@ -15,7 +15,7 @@ from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.recorded.evidence import InternalSums, layers_without_noise, scaled_squares
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.results.recording import RecordedPhase
-from dpspec.stats.conformance import table
+from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
 
 ZERO_OUT, ADD_REMOVE = "zero-out", "add-remove"
 
@@ -127,7 +127,7 @@ def measured_epsilon(
     scaled, configured = scaled_squares(run), configured_multipliers(run)
     known = [sigma for sigma in configured if sigma is not None]
     count = run.header.parameters
-    longer = longest > (1.0 + table.CLIP_TOLERANCE) * (1.0 + run.norm_excess)
+    longer = longest > (1.0 + CLIP_TOLERANCE) * (1.0 + run.norm_excess)
     if not (noise_off or longer) or scaled is None or len(known) < len(configured) or not count:
         return None
     sizes = [math.sqrt(float(squares) / count) for squares in scaled]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from dpspec.contract import (
     Assumption,
@@ -26,7 +26,6 @@ from dpspec.contract.findings import Privacy
 from dpspec.engine.results.decimals import upper
 
 if TYPE_CHECKING:
-    from dpspec.accounting import Tries
     from dpspec.engine.selection.bounds import SelectionBound
 
 #: Assumption of both bounds.
@@ -54,13 +53,6 @@ _CELLS: Path = ("mechanism", "cells")
 
 #: The note for declared tries without a bound.
 _NONE = "no bound on these tries, as the mechanism of a cell does not say what its runs leak in a form that composes"
-
-
-class ComponentContexts(Protocol):
-    """A context that creates contexts of other audits on the same data."""
-
-    def for_component(self, component: Component) -> Context:
-        """The context of another audit."""
 
 
 class SelectionAudit(Audit):
@@ -97,25 +89,48 @@ class SelectionAudit(Audit):
                 yield _refused(number, "its threat model differs from the spec's")
 
     def bound(self, spec: Spec, context: Context) -> Iterator[Finding | Series]:
+        from dpspec import kit
         from dpspec.engine.selection import bounds
 
         rows: list[tuple[Json, ...]] = []
         privacy: Privacy = "public"
-        contexts = [cast(ComponentContexts, context).for_component(cell) for cell in self.cells]
+        contexts = [cast(Any, context).for_component(cell) for cell in self.cells]
         for number, claim in enumerate(spec.claims):
             context.progress(number, len(spec.claims), "accounting")
             claims = [cell.spec.claims[number] for cell in self.cells]
             every = bounds.dominated(self.cells, claims)
             declared, others = self._bounds(spec, claim, claims, every, contexts)
             if declared is not None:
-                yield from _findings(declared, claim)
+                for scope in declared.scopes:
+                    yield Finding(
+                        quantity="epsilon",
+                        value=declared.epsilon,
+                        bound="upper",
+                        rigor=declared.rigor,
+                        method=declared.name,
+                        source=declared.source,
+                        at=FrozenMap({"delta": float(claim["delta"]), "group_size": claim.group_size}),
+                        scope=scope,
+                        assumptions=(*declared.assumptions, COMPARED),
+                        privacy=declared.privacy,
+                    )
                 rows.append(_row(claim, declared, "yes"))
             rows += [_row(claim, other, "no") for other in others]
             found = [declared, *others] if declared is not None else others
             privacy = bounds.strictest([privacy, *(each.privacy for each in found)])
         context.progress(len(spec.claims), len(spec.claims), "accounting")
         if rows:
-            yield _series(rows, privacy)
+            yield kit.series(
+                COSTS,
+                "What publishing the best cell costs, by each way to find it",
+                kit.columns_of(("claim", "way", "trainings", "epsilon", "lower", "delta", "declared"), rows),
+                units={"trainings": "on average"},
+                rigor="theorem",
+                source="composition of all cells; Papernot & Steinke 2022",
+                privacy=privacy,
+                upper=["epsilon"],
+                lower=["lower"],
+            )
 
     def notes(self, bounds: Sequence[Finding | Series]) -> Iterator[str]:
         for table in bounds:
@@ -128,7 +143,12 @@ class SelectionAudit(Audit):
                 ran = next((way for way in ways if way[3] == "yes"), None)
                 text = f"{claim}: {_NONE if ran is None else _cost(*ran[:3])}."
                 others = [way for way in ways if way[3] != "yes"]
-                costs = [f"{_cost(*way[:3])}{'' if ran is None else _compared(way[2], ran[2])}" for way in others]
+                costs = []
+                for way in others:
+                    costs.append(_cost(*way[:3]))
+                    if ran is not None:
+                        one, other = (float("inf") if each[2] is None else each[2] for each in (way, ran))
+                        costs[-1] += f", which is {'cheaper' if one < other else 'dearer'} by these bounds"
                 yield f"{text} Not run: {'; '.join(costs)}." if costs else text
 
     def _bounds(
@@ -144,16 +164,23 @@ class SelectionAudit(Audit):
         Running every cell once and a random number of tries, which may repeat a cell, are two procedures: a bound on
         one does not apply to the other.
         """
+        from dpspec.accounting import Tries
         from dpspec.engine.selection import bounds
 
-        declared = _tries(spec)
+        tries = spec.mechanism.get("tries")
+        declared = None if tries is None else Tries(tries["distribution"], tries["mean"], tries.get("eta"))
         plain = bounds.all_composed(every, claim) if every else bounds.added_up(self.cells, claims, contexts)
         if declared is not None:
             random = bounds.at_random(every, claim, declared, (RANDOM_TRIES,)) if every else None
             return random, [] if plain is None else [plain]
-        if not every or len({_identity(pairs) for pairs in every}) > _MOST_FOR_INFORMATION:
+        if (
+            not every
+            or len({tuple((getattr(pair, "key", None), steps) for pair, steps in run.phases) for run in every})
+            > _MOST_FOR_INFORMATION
+        ):
             return plain, []
-        return plain, [bounds.at_random(every, claim, tries) for tries in _usual_tries(len(every))]
+        usual = [Tries(law, float(len(every))) for law in ("logarithmic", "geometric")]
+        return plain, [bounds.at_random(every, claim, tries) for tries in usual]
 
 
 def _refused(number: int, message: str) -> Diagnostic:
@@ -172,64 +199,10 @@ def _scope(claim: Claim) -> tuple[Json, ...]:
     )
 
 
-def _tries(spec: Spec) -> Tries | None:
-    from dpspec.accounting import Tries
-
-    tries = spec.mechanism.get("tries")
-    return None if tries is None else Tries(tries["distribution"], tries["mean"], tries.get("eta"))
-
-
-def _usual_tries(cells: int) -> list[Tries]:
-    from dpspec.accounting import Tries
-
-    return [Tries("logarithmic", float(cells)), Tries("geometric", float(cells))]
-
-
-def _identity(run: Dominating) -> object:
-    return tuple((getattr(pair, "key", None), steps) for pair, steps in run.phases)
-
-
-def _findings(found: SelectionBound, claim: Claim) -> Iterator[Finding]:
-    for scope in found.scopes:
-        yield Finding(
-            quantity="epsilon",
-            value=found.epsilon,
-            bound="upper",
-            rigor=found.rigor,
-            method=found.name,
-            source=found.source,
-            at=FrozenMap({"delta": float(claim["delta"]), "group_size": claim.group_size}),
-            scope=scope,
-            assumptions=(*found.assumptions, COMPARED),
-            privacy=found.privacy,
-        )
-
-
 def _row(claim: Claim, found: SelectionBound, declared: str) -> tuple[Json, ...]:
     return claim.id, found.label, found.trainings, found.epsilon, found.lower, float(claim["delta"]), declared
-
-
-def _series(rows: Sequence[tuple[Json, ...]], privacy: Privacy) -> Series:
-    from dpspec import kit
-
-    return kit.series(
-        COSTS,
-        "What publishing the best cell costs, by each way to find it",
-        kit.columns_of(("claim", "way", "trainings", "epsilon", "lower", "delta", "declared"), rows),
-        units={"trainings": "on average"},
-        rigor="theorem",
-        source="composition of all cells; Papernot & Steinke 2022",
-        privacy=privacy,
-        upper=["epsilon"],
-        lower=["lower"],
-    )
 
 
 def _cost(way: str, trainings: float, epsilon: float | None) -> str:
     bound = "no finite epsilon" if epsilon is None else f"epsilon <= {upper(epsilon)}"
     return f"{bound} by {way} ({trainings:g} trainings{'' if way.startswith(('all', 'the sum')) else ' on average'})"
-
-
-def _compared(epsilon: float | None, ran: float | None) -> str:
-    sizes = [float("inf") if value is None else value for value in (epsilon, ran)]
-    return f", which is {'cheaper' if sizes[0] < sizes[1] else 'dearer'} by these bounds"

@@ -10,14 +10,14 @@ separate upper bounds, because a random number of tries may repeat a cell. The c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import Assumption, Claim, Context, Finding, Json, Scope
 from dpspec.contract.audit import Component, Dominating
 from dpspec.contract.findings import Privacy, Rigor
-from dpspec.engine.judging.evidence_weight import claim_scope, covers, proving_findings
+from dpspec.engine.judging.evidence_weight import claim_scope, covers, weighed_findings
 from dpspec.engine.judging.inequalities import statement
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def added_up(cells: Sequence[Component], claims: Sequence[Claim], contexts: Sequ
     for cell, claim, context in zip(cells, claims, contexts, strict=True):
         findings = [f for f in cell.audit.bound(cell.spec, context) if isinstance(f, Finding)]
         (part,) = statement(claim).parts
-        weighed = proving_findings(part, claim_scope(cell.spec, claim), findings)
+        weighed = weighed_findings(part, claim_scope(cell.spec, claim), findings)
         held = next((one.finding for one in weighed if one.strength in ("proof", "conditional")), None)
         if held is None:
             return None
@@ -120,7 +120,13 @@ def at_random(
 
     orders = np.array(SELECTION_ORDERS)
     known: dict[object, Floats] = {}
-    cells = np.array([_rdp(one, orders, known) for one in every])
+    cells = np.zeros((len(every), len(orders)))  # the divergences of each run in both directions
+    for cell, one in zip(cells, every, strict=True):
+        pairs: Any = one.phases
+        for pair, steps in pairs:
+            if pair.key not in known:
+                known[pair.key] = _step_rdp(pair, orders)
+            cell += steps * known[pair.key]
     rdp = selection_rdp(orders, drawn_cell_rdp(orders, cells), tries)
     return SelectionBound(
         label=called(tries),
@@ -140,18 +146,6 @@ def called(tries: Tries) -> str:
     return f"{'Poisson' if tries.law == 'poisson' else tries.law.replace('-', ' ')} tries{shape}"
 
 
-def _rdp(one: Dominating, orders: Floats, known: dict[object, Floats]) -> Floats:
-    import numpy as np
-
-    total = np.zeros(orders.shape)
-    pairs: Any = one.phases
-    for pair, steps in pairs:
-        if pair.key not in known:
-            known[pair.key] = _step_rdp(pair, orders)
-        total = total + steps * known[pair.key]
-    return total
-
-
 def _step_rdp(pair: Any, orders: Floats) -> Floats:
     import numpy as np
 
@@ -168,10 +162,7 @@ def common_scopes(every: Sequence[Sequence[Scope]]) -> tuple[Scope, ...]:
 
     For datasets with a minimum number of records, the smallest minimum that suffices for all cells.
     """
-    return tuple(dict.fromkeys(_common(every)))
-
-
-def _common(every: Sequence[Sequence[Scope]]) -> Iterator[Scope]:
+    common: dict[Scope, None] = {}
     first = [scope for one in every[0] for scope in (one, replace(one, data="this", min_records=0))]
     for candidate in first:
         fewest = []
@@ -184,9 +175,10 @@ def _common(every: Sequence[Sequence[Scope]]) -> Iterator[Scope]:
             fewest.append(min(fits))
         else:
             found = replace(candidate, min_records=max(fewest))
-            yield found
+            common[found] = None
             if found.data == "all" and found.min_records == 0:
-                return
+                break
+    return tuple(common)
 
 
 def _united(every: Iterable[tuple[Assumption, ...]]) -> tuple[Assumption, ...]:

@@ -9,21 +9,27 @@ from functools import cache
 from importlib import metadata
 
 from dpspec.contract import Facts, FrozenMap, Json
-from dpspec.contract.catalog import Catalog
+from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.preparing.trial_keys import code_in, describe_maker, differences, revisions_of, trial_key
 from dpspec.engine.results.result import AuditResult, TrialRecord
 
 _ENVIRONMENT = ("dpspec", "numpy", "scipy", "scikit-learn", "torch")
 
 
+def offers_for_trials(catalog: Catalog) -> list[tuple[str, Offered]]:
+    """The kinds and providers of a catalog on which trials depend."""
+    families = (
+        *(catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends),
+        *(catalog.canaries, catalog.scores),
+    )
+    return [offered for family in families for offered in family.items()]
+
+
 def environment(catalog: Catalog | None) -> FrozenMap:
     values: dict[str, Json] = dict(_base())
     if catalog is not None:
-        offers = (
-            *(catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends),
-            *(catalog.canaries, catalog.scores),
-        )
-        values["plugins"] = {o.plugin: f"{o.distribution} {o.version}" for offer in offers for o in offer.values()}
+        offers = offers_for_trials(catalog)
+        values["plugins"] = {offered.plugin: f"{offered.distribution} {offered.version}" for _, offered in offers}
     return FrozenMap(values)
 
 
@@ -76,29 +82,16 @@ def origin_summary(audit: AuditResult) -> str:
         for what in ("dpspec", "torch")
         if (seen := sorted({str(t.recorded[what]) for t in audit.trials if t.recorded.get(what)}))
     ]
-    by = [*versions, *(f"{part} of {who}" for part, who in _makers(audit))]
-    text = f"{audit.stored_trials} of {len(audit.trials)} trials from the store" if audit.stored_trials else ""
-    text += f"{', ' if text else 'trials '}made by {', '.join(by)}" if by else ""
-    return text + (f" on {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if text and dates else "")
-
-
-def _makers(audit: AuditResult) -> Iterator[tuple[str, str]]:
-    seen: dict[tuple[str, str], None] = {}
+    makers: dict[str, None] = {}  # of parts whose code matters or that plugins provide
     for trial in audit.trials:
         by = trial.recorded.get("by")
         for part, each in by.items() if isinstance(by, Mapping) else ():
             if isinstance(each, Mapping) and ("code" in each or each.get("distribution") != "dpspec"):
-                seen[part, describe_maker(each)] = None
-    yield from seen
-
-
-def made_by(record: TrialRecord) -> FrozenMap | None:
-    """The makers of a trial; None if the record, as in version 0.1.0, lacks them."""
-    by = record.recorded.get("by")
-    if not isinstance(by, FrozenMap) or not by:
-        return None
-    whole = all(isinstance(each, FrozenMap) and {"kind", "revision"} <= set(each) for each in by.values())
-    return by if whole else None
+                makers[f"{part} of {describe_maker(each)}"] = None
+    made_with = [*versions, *makers]
+    text = f"{audit.stored_trials} of {len(audit.trials)} trials from the store" if audit.stored_trials else ""
+    text += f"{', ' if text else 'trials '}made by {', '.join(made_with)}" if made_with else ""
+    return text + (f" on {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if text and dates else "")
 
 
 #: Parts that differ from the installed ones, as (part, kind, revision): ``("mechanism", "group", 6)``.
@@ -132,11 +125,20 @@ def trials_from_other_revisions(
     origins = OtherOrigins()
     revisions = revisions_of(installed)
     for record in trials:
-        chunk, makers = chunk_of.get(record.index, ()), made_by(record)
-        if makers is not None and set(makers) == set(revisions):
+        chunk, makers = chunk_of.get(record.index, ()), record.recorded.get("by")
+        # Records of version 0.1.0 lack their makers.
+        if isinstance(makers, FrozenMap) and set(makers) == set(revisions) and all(map(_is_maker, makers.values())):
             named = trial_key(inputs, facts, revisions_of(makers), chunk, record.index, code_in(makers))
             if named == record.key:
-                _compare(makers, installed, record.index, origins)
+                others: Revisions = tuple(
+                    (part, str(maker["kind"]), maker["revision"])
+                    for part, maker in makers.items()
+                    if (maker["kind"], maker["revision"]) != tuple(revisions[part])
+                )
+                if others:
+                    origins.by_revisions.setdefault(others, []).append(record.index)
+                for difference in differences(makers, installed):
+                    origins.by_code.setdefault(difference, []).append(record.index)
                 continue
         codes = (FrozenMap(), code_in(installed))
         if record.key not in [trial_key(inputs, facts, revisions, chunk, record.index, code) for code in codes]:
@@ -144,14 +146,5 @@ def trials_from_other_revisions(
     return origins
 
 
-def _compare(makers: FrozenMap, installed: FrozenMap, index: int, origins: OtherOrigins) -> None:
-    revisions = revisions_of(installed)
-    others: Revisions = tuple(
-        (part, str(maker["kind"]), maker["revision"])
-        for part, maker in makers.items()
-        if (maker["kind"], maker["revision"]) != tuple(revisions[part])
-    )
-    if others:
-        origins.by_revisions.setdefault(others, []).append(index)
-    for difference in differences(makers, installed):
-        origins.by_code.setdefault(difference, []).append(index)
+def _is_maker(value: Json) -> bool:
+    return isinstance(value, FrozenMap) and {"kind", "revision"} <= set(value)

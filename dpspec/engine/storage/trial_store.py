@@ -199,7 +199,9 @@ class Store:
                 raise UsageError(f"cannot keep trial {key[:12]} in {self.location}: {why}") from error
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
-                self._forget_unfinished(key)
+                folder = self._storage.unfinished(key)
+                if folder is not None and self._storage.holds(key):
+                    shutil.rmtree(folder, ignore_errors=True)
         raise UsageError(f"cannot keep trial {key[:12]} in {self.location}: it is damaged whenever it is read back")
 
     def quarantine(self, key: str) -> None:
@@ -254,14 +256,13 @@ class Store:
             fields = {}
         return Entry(key=key, size=size, **fields)
 
-    def _forget_unfinished(self, key: str) -> None:
-        folder = self._storage.unfinished(key)
-        if folder is not None and self._storage.holds(key):
-            shutil.rmtree(folder, ignore_errors=True)
-
     def _body(self, key: str) -> dict[str, Any]:
         """The content of ``record.json``, if it was written under this key."""
-        body: dict[str, Any] = json.loads(_read(self._storage.file(key, RECORD)))
+        file = self._storage.file(key, RECORD)
+        try:
+            body: dict[str, Any] = json.loads(read_regular(file, MAX_RECORD_BYTES, follow=False))
+        except NotRegularError as error:
+            raise _DamageError(f"{file.name}: {error.strerror}") from None
         seal, claimed = body.pop("seal", None), body.pop("digest")
         if digest(body) != claimed or body["key"] != key or body["schema"] != SCHEMA:
             raise _DamageError("its digest does not match")
@@ -327,13 +328,6 @@ def _write_array(file: Path, array: np.ndarray) -> dict[str, Json]:
         out.flush()
         os.fsync(out.fileno())
     return {"digest": file_digest(file), "shape": list(array.shape), "dtype": str(array.dtype)}
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return read_regular(file, MAX_RECORD_BYTES, follow=False)
-    except NotRegularError as error:
-        raise _DamageError(f"{file.name}: {error.strerror}") from None
 
 
 def _array_file(name: str) -> str:

@@ -1,10 +1,8 @@
 """Assumptions of bounds from external scores, and the one test of the executed training.
 
-dpspec cannot observe whether inclusion bits were drawn fairly, whether scores depended on them, or whether canaries
-were removed afterwards. These are ``declared`` assumptions of every number. dpspec did not observe the training either:
-upper bounds apply to the declaration, and prove no claim about the executed run without an unchecked assumption. One
-test is possible: if the scores reject the bound of the declared mechanism, the executed run differs from the
-declaration.
+dpspec observes neither the inclusion bits nor the training, so every number depends on ``declared`` assumptions, and
+upper bounds apply to the declaration. If the scores reject the bound of the declared mechanism, the executed run
+differs from the declaration.
 """
 
 from __future__ import annotations

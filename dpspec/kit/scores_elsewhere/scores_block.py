@@ -1,7 +1,4 @@
-"""The block ``audit.scores``: its keys, and located errors of the block and its table.
-
-It names a table of scores written by another program. Importing this module does not import numpy.
-"""
+"""The block ``audit.scores``: its keys, and located errors of the block and its table. Does not import numpy."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -21,46 +22,64 @@ if TYPE_CHECKING:
     from junitparser import TestCase
 
 
+@dataclass(frozen=True)
+class _Problem:
+    """An unexpected claim, an unexpected conformance or missing trials; ``claim`` is empty for the latter two."""
+
+    rule: str
+    claim: str
+    level: str
+    subject: str
+    label: str
+    text: str
+
+
+def _problems(audit: AuditResult) -> Iterator[_Problem]:
+    for verdict in audit.verdicts:
+        if not verdict.expected:
+            yield _Problem(
+                rule=verdict.verdict,
+                claim=verdict.claim,
+                level="warning" if labels.pending(audit, verdict) else "error",
+                subject=f"{audit.name}, claim {verdict.claim}",
+                label=labels.headline(audit, verdict),
+                text=labels.verdict_line(audit, verdict),
+            )
+    conformance = audit.conformance
+    if not conformance.expected and not labels.untested(audit):
+        label = labels.conformance_label(conformance.status)
+        yield _Problem(conformance.status, "", "error", audit.name, label, labels.conformance_line(audit))
+    if not audit.complete:
+        yield _Problem("incomplete", "", "warning", audit.name, "incomplete", labels.missing_trials(audit))
+
+
 def render_github(result: Result, *, internal: bool = False) -> str:
     """An annotation at the line of each unexpected claim. ``internal`` keeps data-dependent and per-record values."""
     if not internal:
         result = redact(result)
-    lines = [line for audit in result.audits for line in _annotations(audit)]
+    lines = []
+    for audit in result.audits:
+        for problem in _problems(audit):
+            found = audit.places.get(problem.claim)
+            place = {"file": audit.source} if audit.source else {}
+            if found is not None:
+                place = {"file": found["file"], "line": str(found["line"]), "col": str(found["column"])}
+            title = f"{problem.subject}: {problem.label}"
+            lines.append(_command(problem.level, problem.text, title=title, **place))
     lines.append(_command("notice", tally(result), title="dpspec"))
     return "\n".join(lines) + "\n"
 
 
-def _annotations(audit: AuditResult) -> Iterator[str]:
-    for verdict in audit.verdicts:
-        if not verdict.expected:
-            title = f"{audit.name}, claim {verdict.claim}: {labels.headline(audit, verdict)}"
-            kind = "warning" if labels.pending(audit, verdict) else "error"
-            yield _command(kind, labels.verdict_line(audit, verdict), title=title, **_place(audit, verdict.claim))
-    conformance = audit.conformance
-    if not conformance.expected and not labels.untested(audit):
-        title = f"{audit.name}: {labels.conformance_label(conformance.status)}"
-        yield _command("error", labels.conformance_line(audit), title=title, **_place(audit, ""))
-    if not audit.complete:
-        yield _command("warning", labels.missing_trials(audit), title=f"{audit.name}: incomplete", **_place(audit, ""))
-
-
-def _place(audit: AuditResult, claim: str) -> dict[str, str]:
-    place = audit.places.get(claim)
-    if place is None:
-        return {"file": audit.source} if audit.source else {}
-    return {"file": place["file"], "line": str(place["line"]), "col": str(place["column"])}
-
-
 def _command(kind: str, message: str, **properties: str) -> str:
     """Percent signs and line ends are escaped, and colons and commas in properties."""
+
+    def escaped(text: str) -> str:
+        return plain(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
     listed = ",".join(
-        f"{name}={_escaped(plain(value)).replace(':', '%3A').replace(',', '%2C')}" for name, value in properties.items()
+        f"{name}={escaped(value).replace(':', '%3A').replace(',', '%2C')}" for name, value in properties.items()
     )
-    return f"::{kind} {listed}::{_escaped(plain(message))}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return f"::{kind} {listed}::{escaped(message)}"
 
 
 def render_junit(result: Result, *, internal: bool = False) -> str:
@@ -130,79 +149,48 @@ def render_sarif(result: Result, *, internal: bool = False) -> str:
     """A result at the line of each unexpected claim."""
     if not internal:
         result = redact(result)
-    runs = [_run(part) for part in apart(result)]
+    rules = [
+        {
+            "id": f"dpspec/{name}",
+            "shortDescription": {"text": text},
+            "help": {"text": _HELP.get(name, "See `dpspec explain audit.expect`.")},
+            "defaultConfiguration": {"level": "warning" if name == "incomplete" else "error"},
+        }
+        for name, text in _RULES.items()
+    ]
+    runs = []
+    for part in apart(result):
+        version = str(part.environment.get("dpspec", "0"))
+        ended = part.created.replace("+00:00", "Z")
+        runs.append(
+            {
+                "tool": {"driver": {"name": "dpspec", "semanticVersion": version, "rules": rules}},
+                "invocations": [{"executionSuccessful": True, "endTimeUtc": ended}],
+                "columnKind": "unicodeCodePoints",
+                "results": [_result(audit, problem) for audit in part.audits for problem in _problems(audit)],
+            }
+        )
     document = {"$schema": _SCHEMA, "version": "2.1.0", "runs": runs}
     return json_text(json.dumps(document, indent=2, allow_nan=False)) + "\n"
 
 
-def _run(result: Result) -> Json:
-    driver: dict[str, Json] = {
-        "name": "dpspec",
-        "semanticVersion": _version(result),
-        "rules": [_rule(name, text) for name, text in _RULES.items()],
-    }
-    return {
-        "tool": {"driver": driver},
-        "invocations": [{"executionSuccessful": True, "endTimeUtc": _zulu(result.created)}],
-        "columnKind": "unicodeCodePoints",
-        "results": [item for audit in result.audits for item in _results(audit)],
-    }
-
-
-def _results(audit: AuditResult) -> Iterator[Json]:
-    for verdict in audit.verdicts:
-        if not verdict.expected:
-            text = f"{audit.name}, claim {verdict.claim}: {labels.verdict_line(audit, verdict)}"
-            level = "warning" if labels.pending(audit, verdict) else "error"
-            yield _result(audit, verdict.verdict, verdict.claim, text, level)
-    conformance = audit.conformance
-    if not conformance.expected and not labels.untested(audit):
-        yield _result(audit, conformance.status, "", f"{audit.name}: conformance {labels.conformance_line(audit)}")
-    if not audit.complete:
-        yield _result(audit, "incomplete", "", f"{audit.name}: {labels.missing_trials(audit)}", level="warning")
-
-
-def _result(audit: AuditResult, rule: str, claim: str, text: str, level: str = "error") -> Json:
-    return {
-        "ruleId": f"dpspec/{rule}",
-        "ruleIndex": list(_RULES).index(rule),
-        "level": level,
-        "message": {"text": plain(text)},
-        "locations": [{"physicalLocation": _location(audit, claim)}],
-        "partialFingerprints": {"dpspec/claim/v1": digest([audit.name, claim])},
-    }
-
-
-def _location(audit: AuditResult, claim: str) -> Json:
-    place = audit.places.get(claim) or {"file": audit.source or "spec", "line": 1, "column": 1}
-    return {
-        "artifactLocation": {"uri": _uri(place["file"])},
+def _result(audit: AuditResult, problem: _Problem) -> Json:
+    place = audit.places.get(problem.claim) or {"file": audit.source or "spec", "line": 1, "column": 1}
+    path = PurePath(place["file"]).as_posix()
+    try:
+        uri = quote(path, errors="surrogateescape")  # undecodable bytes of a name are kept
+    except UnicodeEncodeError:
+        uri = quote(path, errors="backslashreplace")
+    location = {
+        "artifactLocation": {"uri": uri},
         "region": {"startLine": place["line"], "startColumn": place["column"]},
     }
-
-
-def _uri(file: str) -> str:
-    """Undecodable bytes of a name are kept."""
-    path = PurePath(file).as_posix()
-    try:
-        return quote(path, errors="surrogateescape")
-    except UnicodeEncodeError:
-        return quote(path, errors="backslashreplace")
-
-
-def _rule(name: str, text: str) -> Json:
-    level = "warning" if name == "incomplete" else "error"
+    of = "conformance " if not problem.claim and problem.rule != "incomplete" else ""
     return {
-        "id": f"dpspec/{name}",
-        "shortDescription": {"text": text},
-        "help": {"text": _HELP.get(name, "See `dpspec explain audit.expect`.")},
-        "defaultConfiguration": {"level": level},
+        "ruleId": f"dpspec/{problem.rule}",
+        "ruleIndex": list(_RULES).index(problem.rule),
+        "level": problem.level,
+        "message": {"text": plain(f"{problem.subject}: {of}{problem.text}")},
+        "locations": [{"physicalLocation": location}],
+        "partialFingerprints": {"dpspec/claim/v1": digest([audit.name, problem.claim])},
     }
-
-
-def _version(result: Result) -> str:
-    return str(result.environment.get("dpspec", "0"))
-
-
-def _zulu(created: str) -> str:
-    return created.replace("+00:00", "Z")

@@ -8,8 +8,6 @@ publication are marked as to be filled in; optional ones are omitted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from dpspec.contract import Json
 from dpspec.contract.spec import unit_in_words
@@ -34,12 +32,6 @@ _VARIANTS = {"approx-dp": "Approximate DP", "pure-dp": "Pure DP"}
 _PARAMETERS = {"approx-dp": ("epsilon", "delta"), "pure-dp": ("epsilon",)}
 
 
-@dataclass(frozen=True)
-class _Guarantee:
-    verdict: Verdict
-    parameters: Mapping[str, float]
-
-
 def render(result: Result, *, internal: bool = False) -> str:
     """YAML, a document per audit, with Markdown in its strings. No data-dependent value: ``internal`` has no effect."""
     import yaml
@@ -54,8 +46,20 @@ def render(result: Result, *, internal: bool = False) -> str:
 
 
 def _record(audit: AuditResult, statement: Statement) -> dict[str, Json]:
-    guarantee = _guarantee(audit)
+    verdict, parameters = _guarantee(audit)
     owner = markdown(str(audit.document.get("owner") or "")) or FILL_IN
+    threat = audit.document.get("threat_model") or {}
+    unit = unit_in_words(str(threat.get("unit", "record")), audit.document.get("data") or {})
+    stated = [
+        f"Claim {one.claim}: {one.says}. Verdict {one.verdict}, interval {one.interval.strip('[]').replace(',', ' to')}"
+        + (f"; {one.rigor}" if one.rigor else "")
+        for one in statement.guarantees
+        if not one.control
+    ]
+    if verdict is None:
+        who = "single records" if unit == "record" else f"one {unit}"
+        stated.insert(0, f"No claim about epsilon of {who} was established by the audit")
+    by = dict.fromkeys(markdown(f"By {one.source}") for one in statement.guarantees if one.source)
     deployment: dict[str, Json] = {
         "basic": {
             "name": markdown(audit.name),
@@ -66,79 +70,53 @@ def _record(audit: AuditResult, statement: Statement) -> dict[str, Json]:
             "data_product_region": FILL_IN,
             "publication_date": statement.created[:10],
         },
-        **({"dp_variant": {"variant_name": _VARIANTS[guarantee.verdict.kind]}} if guarantee else {}),
-        "privacy_loss": _privacy_loss(audit, statement, guarantee),
+        **({"dp_variant": {"variant_name": _VARIANTS[verdict.kind]}} if verdict else {}),
+        "privacy_loss": {
+            "privacy_unit": markdown(unit),
+            "privacy_unit_details": _block(statement, "Unit of privacy"),
+            **({"privacy_parameters": parameters} if verdict else {}),
+            "privacy_parameters_details": ". ".join(_text(text) for text in (*stated, *statement.curves)) + ".",
+        },
         "deployment_model": {
             "model_name": "Central",
             "trust_assumptions": _block(statement, "Trust model"),
             "release_type_details": _block(statement, "Released output"),
         },
-        "implementation": _implementation(statement),
-        "administrative": {
-            "status": "Draft",
-            "registry_authors": [FILL_IN],
-            "tier": 2 if guarantee else 1,
+        "implementation": {
+            "preprocessing_and_hyperparameter_tuning": "Pre-processing is accounted for if the mechanism declares it. "
+            "Hyperparameter tuning is outside the audit.",
+            "mechanisms": f"{_block(statement, 'Mechanism')}. {markdown(ALWAYS[0])}",
+            "composition": ". ".join(by) or "Not established",
+            "post_processing": "Outside the audit; it costs no privacy if it uses the released output only.",
+            "justification": " ".join(
+                [
+                    "Claims were compared with proved bounds and with attacks on the executed pipeline.",
+                    *(f"{_text(text)}." for text in statement.assumptions),
+                ]
+            ),
+            "utility": _block(statement, "Utility"),
+            "additional_information": f"Audited with dpspec, spec digest {markdown(statement.digest)}. "
+            "The result file holds the evidence; dpspec verify recomputes every number from it.",
         },
+        "administrative": {"status": "Draft", "registry_authors": [FILL_IN], "tier": 2 if verdict else 1},
     }
-    return {"url_slug": _slug(audit.name), "deployment": deployment}
+    slug = re.sub(r"[^a-z0-9]+", "-", audit.name.lower()).strip("-") or "deployment"
+    return {"url_slug": slug, "deployment": deployment}
 
 
-def _guarantee(audit: AuditResult) -> _Guarantee | None:
+def _guarantee(audit: AuditResult) -> tuple[Verdict | None, dict[str, float]]:
     """The first proved claim about (epsilon, delta) of single records, else the first supported one.
 
     Claims over a collection of datasets or about one record do not count as a guarantee of a deployment.
     """
-    claims = {str(claim.get("id")): claim for claim in audit.document.get("claims", ()) if isinstance(claim, Mapping)}
     for name in ("proved", "supported"):
         for verdict in audit.verdicts:
-            claim = claims.get(verdict.claim, {})
+            claim = labels.claim_block(audit, verdict)
             narrow = claim.get("group_size", 1) != 1 or any(claim.get(key) is not None for key in ("record", "over"))
             if verdict.kind in _PARAMETERS and labels.verdict_label(audit, verdict) == name and not narrow:
                 keys = _PARAMETERS[verdict.kind]
-                return _Guarantee(verdict, {key: float(claim[key]) for key in keys if claim.get(key) is not None})
-    return None
-
-
-def _privacy_loss(audit: AuditResult, statement: Statement, guarantee: _Guarantee | None) -> dict[str, Json]:
-    threat = audit.document.get("threat_model") or {}
-    unit = unit_in_words(str(threat.get("unit", "record")), audit.document.get("data") or {})
-    loss: dict[str, Json] = {
-        "privacy_unit": markdown(unit),
-        "privacy_unit_details": _block(statement, "Unit of privacy"),
-    }
-    if guarantee is not None:
-        loss["privacy_parameters"] = dict(guarantee.parameters)
-    texts = [
-        f"Claim {one.claim}: {one.says}. Verdict {one.verdict}, interval {one.interval.strip('[]').replace(',', ' to')}"
-        + (f"; {one.rigor}" if one.rigor else "")
-        for one in statement.guarantees
-        if not one.control
-    ]
-    if guarantee is None:
-        one = "single records" if unit == "record" else f"one {unit}"
-        texts.insert(0, f"No claim about epsilon of {one} was established by the audit")
-    loss["privacy_parameters_details"] = ". ".join(_text(text) for text in (*texts, *statement.curves)) + "."
-    return loss
-
-
-def _implementation(statement: Statement) -> dict[str, Json]:
-    sources = dict.fromkeys(one.source for one in statement.guarantees if one.source)
-    return {
-        "preprocessing_and_hyperparameter_tuning": "Pre-processing is accounted for if the mechanism declares it. "
-        "Hyperparameter tuning is outside the audit.",
-        "mechanisms": f"{_block(statement, 'Mechanism')}. {markdown(ALWAYS[0])}",
-        "composition": ". ".join(markdown(f"By {source}") for source in sources) or "Not established",
-        "post_processing": "Outside the audit; it costs no privacy if it uses the released output only.",
-        "justification": " ".join(_justified(statement)),
-        "utility": _block(statement, "Utility"),
-        "additional_information": f"Audited with dpspec, spec digest {markdown(statement.digest)}. "
-        "The result file holds the evidence; dpspec verify recomputes every number from it.",
-    }
-
-
-def _justified(statement: Statement) -> Iterator[str]:
-    yield "Claims were compared with proved bounds and with attacks on the executed pipeline."
-    yield from (f"{_text(text)}." for text in statement.assumptions)
+                return verdict, {key: float(claim[key]) for key in keys if claim.get(key) is not None}
+    return None, {}
 
 
 def _block(statement: Statement, name: str) -> str:
@@ -149,7 +127,3 @@ def _block(statement: Statement, name: str) -> str:
 def _text(text: str) -> str:
     """Markdown without comparison signs and underscores, which would need escapes."""
     return markdown(text.replace("<=", "at most").replace(">=", "at least").replace("_", " "))
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "deployment"

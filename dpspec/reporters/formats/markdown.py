@@ -27,10 +27,17 @@ def render(result: Result, *, internal: bool = False) -> str:
     several = len(result.audits) > 1
     lines = ["# dpspec", "", f"**{markdown(tally(result))}**", ""]
     for audit in result.audits:
-        lines.extend(_contradicted(audit))
+        for one in audit.verdicts:
+            if one.verdict == "contradicted":
+                lines.extend([f"> **CONTRADICTED** {markdown(one.claim)}: {markdown(one.reason)}", ""])
     for audit in result.audits:
         lines.extend(_not_as_expected(audit, several=several))
-    lines.extend(_claims(result.audits, several=several))
+    judged = [(audit, verdict) for audit in result.audits for verdict in audit.verdicts]
+    expected = [pair for pair in judged if pair[1].expected] if len(judged) > _MANY else []
+    lines.extend(_table([pair for pair in judged if not (expected and pair[1].expected)], several=several))
+    if expected:
+        title = f"{labels.count(len(expected), 'claim')} as expected"
+        lines.extend(_folded(title, _table(expected, several=several)))
     lines.extend(_conformance(result.audits, several=several))
     for audit in result.audits:
         lines.extend(_recording(audit, several=several))
@@ -45,18 +52,9 @@ def render(result: Result, *, internal: bool = False) -> str:
 
 def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:
     """The title must not contain foreign text: HTML does not escape it."""
-    yield f"<details><summary>{title}</summary>"
-    yield ""
+    yield from (f"<details><summary>{title}</summary>", "")
     yield from lines
-    yield "</details>"
-    yield ""
-
-
-def _contradicted(audit: AuditResult) -> Iterator[str]:
-    for verdict in audit.verdicts:
-        if verdict.verdict == "contradicted":
-            yield f"> **CONTRADICTED** {markdown(verdict.claim)}: {markdown(verdict.reason)}"
-            yield ""
+    yield from ("</details>", "")
 
 
 def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
@@ -64,8 +62,7 @@ def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
     deviating = not (audit.conformance.expected or labels.untested(audit))
     if not wrong and not deviating:
         return
-    yield f"## Not as expected{f': {markdown(audit.name)}' if several else ''}"
-    yield ""
+    yield from (f"## Not as expected{f': {markdown(audit.name)}' if several else ''}", "")
     for verdict in wrong:
         yield f"- **{labels.headline(audit, verdict)}** {markdown(verdict.claim)}: {markdown(verdict.reason)}"
     if deviating:
@@ -75,15 +72,6 @@ def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
     yield ""
 
 
-def _claims(audits: Sequence[AuditResult], *, several: bool) -> Iterator[str]:
-    judged = [(audit, verdict) for audit in audits for verdict in audit.verdicts]
-    first = [pair for pair in judged if not pair[1].expected] if len(judged) > _MANY else judged
-    rest = [pair for pair in judged if pair[1].expected] if len(judged) > _MANY else []
-    yield from _table(first, several=several)
-    if rest:
-        yield from _folded(f"{labels.count(len(rest), 'claim')} as expected", _table(rest, several=several))
-
-
 def _table(judged: Sequence[tuple[AuditResult, Verdict]], *, several: bool) -> Iterator[str]:
     if not judged:
         return
@@ -91,7 +79,11 @@ def _table(judged: Sequence[tuple[AuditResult, Verdict]], *, several: bool) -> I
     yield f"| Verdict | Claim | Statement | {'Claimed | ' if claimed else ''}Interval | Outcome |"
     yield f"|---|---|---|{'---|' if claimed else ''}---|---|"
     for audit, verdict in judged:
-        yield f"| {' | '.join(_row(audit, verdict, claimed=claimed, several=several))} |"
+        name = f"{audit.name}.{verdict.claim}" if several else verdict.claim
+        value = (labels.claimed(verdict),) if claimed else ()
+        cells = (name, verdict.text, *value, labels.interval(audit, verdict), labels.outcome(audit, verdict))
+        label = f"**{markdown(labels.headline(audit, verdict))}**"
+        yield f"| {' | '.join([label, *map(markdown, cells)])} |"
     yield ""
 
 
@@ -134,16 +126,12 @@ def _status(audit: AuditResult) -> str:
 
 
 def _details(audit: AuditResult, source: str) -> Iterator[str]:
-    yield f"### {markdown(audit.name)}"
-    yield ""
+    yield from (f"### {markdown(audit.name)}", "")
     if source:
-        yield f"From {markdown(source)}."
-        yield ""
-    yield f"Conformance: {_status(audit)}. {markdown(audit.conformance.reason)}"
-    yield ""
+        yield from (f"From {markdown(source)}.", "")
+    yield from (f"Conformance: {_status(audit)}. {markdown(audit.conformance.reason)}", "")
     for said in phrases.as_run(audit):
-        yield markdown(said)
-        yield ""
+        yield from (markdown(said), "")
     if distinct := _distinct(phrases.findings(audit)):
         rows = (
             (labels.statement(f), labels.conditions(f.at), labels.scope(f), labels.rigor(f), f.method, f.source)
@@ -152,8 +140,7 @@ def _details(audit: AuditResult, source: str) -> Iterator[str]:
         yield from _rows(("Number", "At", "Of", "Kind", "Method", "Source"), rows)
     for note in (*audit.notes, labels.omitted(audit)):
         if note:
-            yield markdown(note)
-            yield ""
+            yield from (markdown(note), "")
 
 
 def _distinct(findings: Sequence[Finding]) -> list[Finding]:
@@ -170,25 +157,11 @@ def _distinct(findings: Sequence[Finding]) -> list[Finding]:
 def _reproduce(result: Result) -> Iterator[str]:
     for recipe in recipes(result):
         if recipe.of:
-            yield f"### {markdown(recipe.of)}"
-            yield ""
-        yield from _fenced(shlex.join(plain(part) for part in recipe.command))
-        yield ""
+            yield from (f"### {markdown(recipe.of)}", "")
+        command, fence = shlex.join(plain(part) for part in recipe.command), "```"
+        while fence in command:
+            fence += "`"
+        yield from (f"{fence}sh", command, fence, "")
         for name, text in recipe.facts:
             yield f"- {markdown(name)}: {markdown(text)}"
         yield ""
-
-
-def _row(audit: AuditResult, verdict: Verdict, *, claimed: bool, several: bool) -> tuple[str, ...]:
-    name = f"{audit.name}.{verdict.claim}" if several else verdict.claim
-    value = (labels.claimed(verdict),) if claimed else ()
-    cells = (name, verdict.text, *value, labels.interval(audit, verdict), labels.outcome(audit, verdict))
-    return (f"**{markdown(labels.headline(audit, verdict))}**", *(markdown(cell) for cell in cells))
-
-
-def _fenced(text: str) -> tuple[str, ...]:
-    """A code block whose fence is longer than any run of backticks inside."""
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return (f"{fence}sh", text, fence)

@@ -64,7 +64,27 @@ class Statement:
 
 
 def statements(result: Result) -> tuple[Statement, ...]:
-    return tuple(_statement(audit, part.created) for part in apart(redact(result)) for audit in part.audits)
+    return tuple(
+        Statement(
+            name=audit.name,
+            description=str(audit.document.get("description") or ""),
+            guarantees=tuple(_guarantee(audit, verdict) for verdict in audit.verdicts if verdict.kind != "metric"),
+            curves=() if audit.conformance.status == "deviates" else tuple(_curves(audit)),
+            blocks=tuple(_blocks(audit)),
+            assumptions=tuple(
+                dict.fromkeys(
+                    f"{assumption.name} ({assumption.status}): {assumption.text or assumption.name}"
+                    for finding in audit.findings
+                    if finding.bound == "upper"
+                    for assumption in finding.assumptions
+                )
+            ),
+            digest=audit.digest,
+            created=part.created,
+        )
+        for part in apart(redact(result))
+        for audit in part.audits
+    )
 
 
 def render(result: Result, *, internal: bool = False) -> str:
@@ -75,25 +95,6 @@ def render(result: Result, *, internal: bool = False) -> str:
 def render_json(result: Result, *, internal: bool = False) -> str:
     found = [asdict(statement) for statement in statements(result)]
     return json_text(json.dumps(found, indent=2, allow_nan=False)) + "\n"
-
-
-def _statement(audit: AuditResult, created: str) -> Statement:
-    held = dict.fromkeys(
-        f"{assumption.name} ({assumption.status}): {assumption.text or assumption.name}"
-        for finding in audit.findings
-        if finding.bound == "upper"
-        for assumption in finding.assumptions
-    )
-    return Statement(
-        name=audit.name,
-        description=str(audit.document.get("description") or ""),
-        guarantees=tuple(_guarantee(audit, verdict) for verdict in audit.verdicts if verdict.kind != "metric"),
-        curves=() if audit.conformance.status == "deviates" else tuple(_curves(audit)),
-        blocks=tuple(_blocks(audit)),
-        assumptions=tuple(held),
-        digest=audit.digest,
-        created=created,
-    )
 
 
 def _guarantee(audit: AuditResult, verdict: Verdict) -> Guarantee:
@@ -140,11 +141,15 @@ def _blocks(audit: AuditResult) -> Iterator[Block]:
     sizes = asked if isinstance(asked, list | tuple) else [asked]
     adjacency = str(threat.get("adjacency", "add-remove"))
     unit = unit_in_words(str(threat.get("unit", "record")), audit.document.get("data") or {})
+    known = (a.text for finding in audit.findings for a in finding.assumptions if a.name == "records-per-user")
+    records = "The number of records per person is not checked"
+    if unit != "record":
+        records = labels.sentence(next(known, "the number of records of a user is not checked"))
     yield Block(
         "Unit of privacy",
         "declared",
         f"one {unit}, {_UNITS.get(adjacency, adjacency)}; groups of "
-        f"{' and '.join(map(labels.value, sizes))} were accounted for. {_bound(audit, unit)}",
+        f"{' and '.join(map(labels.value, sizes))} were accounted for. {records}",
     )
     released = {
         "all-iterates": "every intermediate model",
@@ -154,7 +159,8 @@ def _blocks(audit: AuditResult) -> Iterator[Block]:
     access = str(threat.get("access", "all-iterates"))
     yield Block("Released output", "declared", f"the adversary sees {released.get(access, access)}")
     yield Block("Mechanism", *_mechanism(audit))
-    yield Block("Utility", *_utility(audit))
+    metrics = "; ".join(f"{one.text}: {one.verdict}" for one in audit.verdicts if one.kind == "metric")
+    yield Block("Utility", "checked" if metrics else "not covered", metrics or "no claim about the model's utility")
     yield Block("Bias", "not covered", "differences of errors between groups of people were not measured")
     yield Block("Side channels", "not covered", "floating-point behaviour of the noise, its generator, and timing")
     yield Block("Other releases", "not covered", "other releases from the same data compose with this one")
@@ -163,32 +169,20 @@ def _blocks(audit: AuditResult) -> Iterator[Block]:
     yield Block("Data collection", "not covered", "the collection and the pre-processing of the data")
 
 
-def _bound(audit: AuditResult, unit: str) -> str:
-    if unit == "record":
-        return "The number of records per person is not checked"
-    known = (a.text for finding in audit.findings for a in finding.assumptions if a.name == "records-per-user")
-    return labels.sentence(next(known, "the number of records of a user is not checked"))
-
-
 def _mechanism(audit: AuditResult) -> tuple[Coverage, str]:
     mechanism = audit.document.get("mechanism", {})
     values = {key: value for key, value in mechanism.items() if isinstance(value, str | int | float | Mapping)}
     declared = labels.conditions(values)
-    conformance = audit.conformance
-    if conformance.status == "no-deviation-found":
-        return "checked", f"{declared}. The executed run was compared with this: {conformance.reason}"
-    if conformance.status == "deviates":
-        return "checked", f"{declared}. The executed run deviates from this: {conformance.reason}"
-    if conformance.status == "checks-missing":
-        return "declared", f"{declared}. The executed run was not tested as planned: {conformance.reason}"
-    return "declared", f"{declared}. The executed run was not compared with this"
-
-
-def _utility(audit: AuditResult) -> tuple[Coverage, str]:
-    metrics = [verdict for verdict in audit.verdicts if verdict.kind == "metric"]
-    if not metrics:
-        return "not covered", "no claim about the model's utility"
-    return "checked", "; ".join(f"{verdict.text}: {verdict.verdict}" for verdict in metrics)
+    compared = {
+        "no-deviation-found": "was compared with this",
+        "deviates": "deviates from this",
+        "checks-missing": "was not tested as planned",
+    }
+    status, reason = audit.conformance.status, audit.conformance.reason
+    if status not in compared:
+        return "declared", f"{declared}. The executed run was not compared with this"
+    coverage: Coverage = "declared" if status == "checks-missing" else "checked"
+    return coverage, f"{declared}. The executed run {compared[status]}: {reason}"
 
 
 def _page(statement: Statement) -> Iterator[str]:

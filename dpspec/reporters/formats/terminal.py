@@ -13,7 +13,6 @@ from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals, recording
 from dpspec.engine.results.joined import apart, sources
-from dpspec.engine.results.matrices import Matrix
 from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters import labels, matrices, phrases
 from dpspec.reporters.layout import Page, constants, findings_table, pictures, rounding, series_table, text_table
@@ -68,7 +67,17 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
         _recording(page, audit, suffix)
         _checks(page, audit, suffix, family)
         _findings(page, audit, suffix)
-        _assumptions(page, audit, suffix)
+        page.heading(f"Assumptions{suffix}")
+        tested = {(check.assumption, check.test) for check in audit.checks}
+        distinct = phrases.assumptions_of(audit)
+        if not distinct:
+            page.line("None beyond those of the formulas' sources.", indent=2)
+        for assumption in distinct:
+            page.item(
+                (assumption.status, _STYLE.get(assumption.status, "")),
+                f"  {assumption.name}: " if assumption.text else "  ",
+                phrases.assumption(assumption, tested_above=(assumption.name, assumption.test) in tested),
+            )
         notes = [note for note in (*audit.notes, labels.omitted(audit)) if note]
         if notes:
             page.heading(f"Notes{suffix}")
@@ -77,7 +86,13 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
     page.heading("Limits")
     for sentence in (*result.notes, *limits(result)):
         page.item(sentence)
-    _reproduce(page, result)
+    page.heading("How to reproduce")
+    for recipe in recipes(result):
+        if recipe.of:
+            page.line((recipe.of, "underline"), indent=2, hang=2)
+        page.command(recipe.command)
+        for name, text in recipe.facts:
+            page.line(f"{name}: {text}", indent=4, hang=2)
     return page.text()
 
 
@@ -91,8 +106,20 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
     for audit in result.audits:
         matrix = cells.get(id(audit))
         if matrix is not None:
-            if audit is matrix.audits[0]:
-                _matrix(page, matrix)
+            if audit is not matrix.audits[0]:
+                continue
+            page.line((f"{matrix.name}, {len(matrix.audits)} cells", "underline"))
+            head, rows = matrices.table(matrix)
+            lines = text_table([head, *rows])
+            if max(map(len, lines)) > page.width - 2:  # a line for each cell instead of a table
+                lines = tuple(
+                    f"{matrices.cell_title(matrix, one)}: {'; '.join(filter(None, row[len(matrix.axes) :]))}"
+                    for one, row in zip(matrix.audits, rows, strict=True)
+                )
+            for line in lines:
+                page.line(line, indent=2, hang=2)
+            for note in dict.fromkeys(note for one in matrix.audits for note in one.notes):
+                page.item(note)
             continue
         if several:
             page.line((audit.name, "underline"))
@@ -104,7 +131,14 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
         if audit.recording is None:
             matrix = cells.get(id(audit))
             name = f"{matrix.name}, {matrices.cell_title(matrix, audit)} ({audit.name})" if matrix else audit.name
-            _unexpected(page, audit, f": {name}" if several else "")
+            wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
+            deviating = not (audit.conformance.expected or labels.untested(audit))
+            if wrong or deviating:
+                page.heading(f"Not as expected{f': {name}' if several else ''}")
+            for verdict in wrong:
+                _claim(page, audit, verdict)
+            if deviating:
+                _deviation(page, audit)
     untrained = [audit for audit in result.audits if not audit.planned_trials and audit.recording is None]
     if untrained:
         of = f" for {labels.count(len(untrained), 'audit')}" if several else ""
@@ -129,23 +163,6 @@ def _alarm(page: Page, result: Result) -> None:
         )
     if broken and all(audit.conformance.status == "deviates" for audit, _ in broken):
         page.line("The executed run deviates from its declaration, which can explain it; see Conformance.", indent=3)
-
-
-def _matrix(page: Page, matrix: Matrix[AuditResult]) -> None:
-    """A table of the cells if it fits, else a line for each cell."""
-    page.line((f"{matrix.name}, {len(matrix.audits)} cells", "underline"))
-    head, rows = matrices.table(matrix)
-    lines = text_table([head, *rows])
-    if max(map(len, lines)) > page.width - 2:
-        axes = len(matrix.axes)
-        lines = tuple(
-            f"{matrices.cell_title(matrix, audit)}: {'; '.join(filter(None, row[axes:]))}"
-            for audit, row in zip(matrix.audits, rows, strict=True)
-        )
-    for line in lines:
-        page.line(line, indent=2, hang=2)
-    for note in dict.fromkeys(note for audit in matrix.audits for note in audit.notes):
-        page.item(note)
 
 
 def _checked_run(page: Page, audit: AuditResult, suffix: str) -> None:
@@ -220,17 +237,6 @@ def _conformance(page: Page, audit: AuditResult) -> None:
     if unlimited:
         parts.append(f"no detection limit for {', '.join(unlimited)}")
     _row(page, label, "; ".join(parts))
-
-
-def _unexpected(page: Page, audit: AuditResult, suffix: str) -> None:
-    wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
-    deviating = not (audit.conformance.expected or labels.untested(audit))
-    if wrong or deviating:
-        page.heading(f"Not as expected{suffix}")
-    for verdict in wrong:
-        _claim(page, audit, verdict)
-    if deviating:
-        _deviation(page, audit)
 
 
 def _deviation(page: Page, audit: AuditResult) -> None:
@@ -356,43 +362,19 @@ def _group(page: Page, group: list[Finding]) -> None:
     for direction in directions:
         if len(directions) > 1:
             page.line("either direction" if direction == "both" else f"direction: {direction}", indent=4)
-        _numbers(page, [finding for finding in group if finding.scope.direction == direction])
+        found = [finding for finding in group if finding.scope.direction == direction]
+        if (table := findings_table(found, page.width - 6)) is not None:
+            title, lines = table
+            privacy = _privacy(found[0])
+            if title or privacy:
+                page.line(title, privacy, indent=6, hang=2)
+            for line in lines:
+                page.line((line, "cyan"), indent=6)
+            continue
+        for finding in found:
+            at = f"  at {labels.conditions(finding.at)}" if finding.at else ""
+            page.line((labels.statement(finding), "cyan"), _tight(finding), at, _privacy(finding), indent=6, hang=2)
 
 
-def _numbers(page: Page, group: list[Finding]) -> None:
-    privacy = "" if group[0].privacy == "public" else f"  [{group[0].privacy}]"
-    if (table := findings_table(group, page.width - 6)) is not None:
-        title, lines = table
-        if title or privacy:
-            page.line(title, privacy, indent=6, hang=2)
-        for line in lines:
-            page.line((line, "cyan"), indent=6)
-        return
-    for finding in group:
-        at = f"  at {labels.conditions(finding.at)}" if finding.at else ""
-        privacy = "" if finding.privacy == "public" else f"  [{finding.privacy}]"
-        page.line((labels.statement(finding), "cyan"), _tight(finding), at, privacy, indent=6, hang=2)
-
-
-def _assumptions(page: Page, audit: AuditResult, suffix: str) -> None:
-    page.heading(f"Assumptions{suffix}")
-    distinct = phrases.assumptions_of(audit)
-    tested = {(check.assumption, check.test) for check in audit.checks}
-    if not distinct:
-        page.line("None beyond those of the formulas' sources.", indent=2)
-    for assumption in distinct:
-        page.item(
-            (assumption.status, _STYLE.get(assumption.status, "")),
-            f"  {assumption.name}: " if assumption.text else "  ",
-            phrases.assumption(assumption, tested_above=(assumption.name, assumption.test) in tested),
-        )
-
-
-def _reproduce(page: Page, result: Result) -> None:
-    page.heading("How to reproduce")
-    for recipe in recipes(result):
-        if recipe.of:
-            page.line((recipe.of, "underline"), indent=2, hang=2)
-        page.command(recipe.command)
-        for name, text in recipe.facts:
-            page.line(f"{name}: {text}", indent=4, hang=2)
+def _privacy(finding: Finding) -> str:
+    return "" if finding.privacy == "public" else f"  [{finding.privacy}]"

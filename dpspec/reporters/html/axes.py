@@ -77,13 +77,13 @@ class Axis:
         if self.high - self.low >= math.log10(_FEW_DECADES):
             stride = max(1, -(-(last - first + 1) // most))
             for power in range(-(-first // stride) * stride, last + 1, stride):
-                yield 10.0**power, _written(10.0**power)
+                yield 10.0**power, decimals.nearest(10.0**power, digits=4)
             return
         for power in range(max(-323, first - 1), last + 1):
             for times in (1.0, 2.0, 5.0):
                 value = float(f"{times}e{power}")
                 if self.low - 1e-9 <= math.log10(value) <= self.high + 1e-9:
-                    yield value, _written(value)
+                    yield value, decimals.nearest(value, digits=4)
 
 
 def _round(low: float, high: float, most: int) -> list[tuple[float, float]]:
@@ -100,14 +100,7 @@ def _plain(value: float, step: float) -> str:
     """With the decimals that distinguish the value from adjacent multiples of ``step``."""
     largest = max(abs(value), step)
     if step < 1e-4 or largest >= 1e7:
-        return _written(value, digits=min(17, max(4, 2 + math.floor(math.log10(largest / step)))))
-    places = max(0, (1 if _is_quarter(step) else 0) - math.floor(math.log10(step) + 1e-9))
+        return decimals.nearest(value, digits=min(17, max(4, 2 + math.floor(math.log10(largest / step)))))
+    quarter = abs(step / 10.0 ** math.floor(math.log10(step) + 1e-9) - 2.5) < 1e-6
+    places = max(0, (1 if quarter else 0) - math.floor(math.log10(step) + 1e-9))
     return f"{value + 0.0:.{places}f}" if abs(value) >= 0.5 * step else f"{0.0:.{places}f}"
-
-
-def _is_quarter(step: float) -> bool:
-    return abs(step / 10.0 ** math.floor(math.log10(step) + 1e-9) - 2.5) < 1e-6
-
-
-def _written(value: float, digits: int = 4) -> str:
-    return decimals.nearest(value, digits=digits)

@@ -25,8 +25,6 @@ CAPTION = "Diamonds are claims, dots are attack results."
 
 ATTACKS, CLAIMS = "o", "D"
 
-Claimed = tuple[Verdict, int, tuple[tuple[float, float], ...]]
-
 
 def marks(audit: AuditResult, x: str, y: str, sizes: Sequence[int], lines: int) -> list[Line]:
     """Points for claims and for lower bounds by attacks whose numbers are exactly ``x`` and ``y``."""
@@ -49,16 +47,6 @@ def marks(audit: AuditResult, x: str, y: str, sizes: Sequence[int], lines: int) 
                 label = f"attack{labels.groups(size, finding.scope.unit)}"
                 lines_of_marks.append(Line(label, *numbers, colour(size), marker=ATTACKS))
     return lines_of_marks
-
-
-def curves_claimed(audit: AuditResult) -> Iterator[Claimed]:
-    for verdict, block in _stated(audit):
-        try:
-            points = implied_points(verdict.kind, claim_options(block))
-        except (KeyError, TypeError, ValueError):  # an edited document
-            continue
-        if points and block.get("record") is None:
-            yield verdict, _size(block), points
 
 
 def _stated(audit: AuditResult) -> Iterator[tuple[Verdict, Mapping[str, Json]]]:
@@ -103,7 +91,14 @@ def power(audit: AuditResult) -> tuple[Drawing, Table] | None:
     sizes = [bound.group_size for bound in bounds]
     curves = [(f"bound{labels.curve(bound)}", i, 0, bound.polygon) for i, bound in enumerate(bounds)]
     dashes: dict[int, int] = {}
-    for verdict, size, points in curves_claimed(audit):
+    for verdict, block in _stated(audit):
+        try:
+            points = implied_points(verdict.kind, claim_options(block))
+        except (KeyError, TypeError, ValueError):  # an edited document
+            continue
+        if not points or block.get("record") is not None:
+            continue
+        size = _size(block)
         dashes[size] = dashes.get(size, 0) + 1
         sizes += [] if size in sizes else [size]
         curves.append((f"claim {verdict.claim}", sizes.index(size), dashes[size], polygon(points)))

@@ -6,8 +6,8 @@ A bar has three parts: deviations that no test detects, that some tests detect, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from dpspec.contract import Check
 from dpspec.engine.results import decimals
@@ -67,55 +67,25 @@ class Limit:
         return self.name, *ends, f"{self.sized} of {self.tests}"
 
 
-@dataclass(frozen=True)
-class Bar:
-    """``low`` and ``high`` are the ends of the first two parts in percent of the width."""
-
-    name: str
-    text: str
-    low: float
-    high: float
-    rejected: bool
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Bars, ticks as pairs of a place in percent and a text, and the rows of the table."""
-
-    bars: tuple[Bar, ...]
-    ticks: tuple[tuple[float, str], ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
 def limits(audit: AuditResult, family: int) -> list[Limit]:
     """Rejected assumptions, then those without a detection limit, then the others by descending limit."""
     by_name: dict[str, list[tuple[Check, bool]]] = {}
     for check, is_rejected in phrases.ranked(audit.checks, family):
         by_name.setdefault(check.assumption, []).append((check, is_rejected))
-    found = [_limit(name, checks) for name, checks in by_name.items()]
-    return sorted([*found, *_untested(audit, set(by_name))], key=_rank)
-
-
-def _limit(name: str, checks: Sequence[tuple[Check, bool]]) -> Limit:
-    sizes = [check.detectable for check, _ in checks if check.detectable is not None]
-    finite = [size for size in sizes if math.isfinite(size)]
-    return Limit(
-        name=name,
-        low=min(finite, default=None),
-        high=max(finite, default=None),
-        sized=len(finite),
-        tests=len(checks),
-        rejected=any(is_rejected for _, is_rejected in checks),
-    )
-
-
-def _untested(audit: AuditResult, tested: set[str]) -> Iterator[Limit]:
-    """Assumptions of upper bounds that no test of this audit covers."""
+    found = []
+    for name, checks in by_name.items():
+        sizes = [check.detectable for check, _ in checks if check.detectable is not None]
+        finite = [size for size in sizes if math.isfinite(size)]
+        low, high = min(finite, default=None), max(finite, default=None)
+        rejected = any(is_rejected for _, is_rejected in checks)
+        found.append(Limit(name, low, high, sized=len(finite), tests=len(checks), rejected=rejected))
     held = [one for finding in audit.findings if finding.bound == "upper" for one in finding.assumptions]
-    for one in phrases.by_status(held):
-        if one.name not in tested and one.test is None and one.status in _UNTESTED:
-            tested.add(one.name)
-            yield Limit(one.name, untested=_UNTESTED[one.status])
+    untested = {
+        one.name: Limit(one.name, untested=_UNTESTED[one.status])
+        for one in reversed(phrases.by_status(held))  # the most doubtful status of a name
+        if one.name not in by_name and one.test is None and one.status in _UNTESTED
+    }
+    return sorted([*found, *reversed(untested.values())], key=_rank)
 
 
 def _rank(limit: Limit) -> tuple[int, int, float]:
@@ -126,25 +96,25 @@ def _rank(limit: Limit) -> tuple[int, int, float]:
     return 2, 0, -limit.low
 
 
-def figure(audit: AuditResult, family: int) -> Limits | None:
+def figure(audit: AuditResult, family: int) -> SimpleNamespace | None:
+    """Bars, ticks as pairs of a place in percent and a text, and the rows of the table."""
     ranked = limits(audit, family) if audit.checks else []
     if not ranked:
         return None
     sizes = [size for one in ranked for size in (one.low, one.high) if size]
     axis = Axis.between(100.0 * max(_LEAST, min([0.01, *sizes])), 100.0 * min(_MOST, max([1.0, *sizes])), log=True)
     ticks = tuple((100.0 * share, f"{text}%") for share, text in axis.ticks(_TICKS))
-    return Limits(tuple(_bar(one, axis) for one in ranked), ticks, tuple(one.row for one in ranked))
-
-
-def _bar(limit: Limit, axis: Axis) -> Bar:
-    subject = labels.CHECKED.get(limit.name, "")
-    name = f"{subject} ({limit.name})" if subject else limit.name
-    if limit.low is None or limit.high is None or limit.rejected:
-        return Bar(name, limit.text, 100.0, 100.0, limit.rejected)
-    low, high = (
-        100.0 * min(1.0, max(0.0, axis.share(100.0 * size))) if size else 0.0 for size in (limit.low, limit.high)
-    )
-    return Bar(name, limit.text, low, high, rejected=False)
+    bars = []
+    for one in ranked:
+        subject, low, high = labels.CHECKED.get(one.name, ""), 100.0, 100.0
+        if one.low is not None and one.high is not None and not one.rejected:
+            low, high = (
+                100.0 * min(1.0, max(0.0, axis.share(100.0 * size))) if size else 0.0 for size in (one.low, one.high)
+            )
+        name = f"{subject} ({one.name})" if subject else one.name
+        # The ends of a bar's first two parts are in percent of the width.
+        bars.append(SimpleNamespace(name=name, text=one.text, low=low, high=high, rejected=one.rejected))
+    return SimpleNamespace(bars=tuple(bars), ticks=ticks, rows=tuple(one.row for one in ranked))
 
 
 def _percent(size: float) -> str:

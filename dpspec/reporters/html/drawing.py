@@ -91,13 +91,21 @@ def svg(drawing: Drawing, name: str) -> str:
 
     lines = [_shown(line, drawing) for line in drawing.lines]
     frame = _Frame.of(drawing, lines)
-    columns = _legend_columns(drawing)
+    longest = max((len(_label(line.label)) for line in drawing.lines), default=0)
+    columns = max(1, min(4, len(drawing.lines), _LEGEND_WIDTH // (longest + 8)))
     rows = math.ceil(len(lines) / columns) if len(lines) > 1 else 0
     height = frame.bottom + _BELOW + rows * _LEGEND_ROW
+    identity = []
+    if drawing.identity:
+        low, high = frame.x.ends
+        low = max(low, 1e-12) if drawing.log_x else low
+        steps = [low * (high / low) ** (i / 64) if drawing.log_x else low + (high - low) * i / 64 for i in range(65)]
+        places = [frame.place(value, value) for value in steps if value > 0.0 or not drawing.log_y]
+        identity = [f'<path d="{_path(places)}" fill="none" stroke="var(--quiet)" stroke-dasharray="1 1.65"/>']
     parts = [
         *_grid(frame, drawing),
         f'<g clip-path="url(#{name}-clip)">',
-        *_identity(frame, drawing),
+        *identity,
         *(part for line in lines if not line.marker for part in _line(frame, line)),
         "</g>",
         *(part for line in lines if line.marker for part in _line(frame, line)),
@@ -193,16 +201,6 @@ def _grid(frame: _Frame, drawing: Drawing) -> Iterator[str]:
         yield f"{_text(0, 0, _label(drawing.y))}</g>"
 
 
-def _identity(frame: _Frame, drawing: Drawing) -> Iterator[str]:
-    if not drawing.identity:
-        return
-    low, high = frame.x.ends
-    low = max(low, 1e-12) if drawing.log_x else low
-    steps = [low * (high / low) ** (i / 64) if drawing.log_x else low + (high - low) * i / 64 for i in range(65)]
-    places = [frame.place(value, value) for value in steps if value > 0.0 or not drawing.log_y]
-    yield f'<path d="{_path(places)}" fill="none" stroke="var(--quiet)" stroke-dasharray="1 1.65"/>'
-
-
 def _line(frame: _Frame, line: Line) -> Iterator[str]:
     if not line.x:
         return
@@ -255,11 +253,6 @@ def _legend(lines: Sequence[Line], columns: int, top: float) -> Iterator[str]:
         widest = max(len(_label(line.label)) for line in column)
         left += _HANDLE + _GAP + _CHARACTER * _LEGEND_TEXT * widest + _COLUMN
     yield "</g>"
-
-
-def _legend_columns(drawing: Drawing) -> int:
-    longest = max((len(_label(line.label)) for line in drawing.lines), default=0)
-    return max(1, min(4, len(drawing.lines), _LEGEND_WIDTH // (longest + 8)))
 
 
 def _path(places: Sequence[tuple[float, float]]) -> str:

@@ -19,9 +19,7 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
 from dpspec.engine.results.codec import dump, reread
 from dpspec.engine.results.joined import sources
-from dpspec.engine.results.matrices import base_name
-from dpspec.engine.results.recording import Recording
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.results.result import AuditResult, Result, Verdict, base_name
 from dpspec.reporters import labels, matrices, phrases
 from dpspec.reporters.html import detectable, matrix_views
 from dpspec.reporters.html.figures import bar, figures
@@ -126,15 +124,15 @@ def _rates(result: Result) -> list[tuple[str, Rate]]:
     if len(result.audits) == 1:
         audit = result.audits[0]
         contradicted = any(verdict.verdict == "contradicted" for verdict in audit.verdicts)
-        found = [(_subject(rate), rate) for rate in rates(audit)] if not contradicted else []
+        found = (
+            [(", ".join(filter(None, (rate.members, rate.scope))), rate) for rate in rates(audit)]
+            if not contradicted
+            else []
+        )
         return found[:_MOST_RATES]
     pairs = zip(result.audits, matrices.titles(result), strict=True)
     named = [(title, rate) for audit, title in pairs if (rate := weakest(audit)) is not None]
     return sorted(named, key=lambda one: -one[1].powers[0])[:_MOST_RATES]
-
-
-def _subject(rate: Rate) -> str:
-    return ", ".join(filter(None, (rate.members, rate.scope)))
 
 
 def generator() -> str:
@@ -210,6 +208,14 @@ def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, d
     # Unexpected claims first, then privacy, controls and utility.
     ordered = sorted(audit.verdicts, key=lambda one: (one.expected, one.kind == "metric", labels.is_control(one)))
     listed = phrases.findings(audit)
+    recording, found = None, audit.recording
+    if found is not None:
+        recording = SimpleNamespace(
+            executed=tuple(phrases.executed(found)),
+            channels=tuple(phrases.channel_rows(found)),
+            accountant=phrases.accountant(found.accountant),
+            notes=tuple(filter(None, (phrases.declared(found), *phrases.recording_notes(found)))),
+        )
     return SimpleNamespace(
         audit=audit,
         name=name,
@@ -240,16 +246,7 @@ def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, d
         findings=tuple(map(_finding, listed)) if drawn else (),
         assumptions=tuple((one.status, one.name, phrases.assumption(one)) for one in phrases.assumptions_of(audit)),
         notes=tuple(note for note in (*audit.notes, labels.omitted(audit)) if note),
-        recording=None if audit.recording is None else _recording(audit.recording),
-    )
-
-
-def _recording(found: Recording) -> SimpleNamespace:
-    return SimpleNamespace(
-        executed=tuple(phrases.executed(found)),
-        channels=tuple(phrases.channel_rows(found)),
-        accountant=phrases.accountant(found.accountant),
-        notes=tuple(filter(None, (phrases.declared(found), *phrases.recording_notes(found)))),
+        recording=recording,
     )
 
 

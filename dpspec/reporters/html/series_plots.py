@@ -178,16 +178,29 @@ def svg(series: Series, name: str) -> str:
     count = min(_ROWS, len(series.columns[names[0]]))
     height = _HEAD + count * (_CELL + _GAP)
     width = _NAME + len(names) * (_CELL + _GAP)
-    parts = [_text(_NAME + j * (_CELL + _GAP), _HEAD - 6, column) for j, column in enumerate(names)]
+
+    def text(x: int, y: int, content: str) -> str:
+        return f'<text x="{x}" y="{y}" font-size="8" fill="currentColor">{escape(plain(content))}</text>'
+
+    parts = [text(_NAME + j * (_CELL + _GAP), _HEAD - 6, column) for j, column in enumerate(names)]
     for i in range(count):
         y = _HEAD + i * (_CELL + _GAP)
         about = ", ".join(f"{column} {labels.value(series.columns[column][i])}" for column in others)
-        parts.append(_text(0, y + _CELL // 2, about))
+        parts.append(text(0, y + _CELL // 2, about))
         for j, column in enumerate(names):
-            cell, x = series.columns[column][i], _NAME + j * (_CELL + _GAP)
-            picture = png(cell, shape)
-            if picture is not None:
-                parts.append(_image(x, y, picture, f"{column}, {about}", framed=framed[i : i + 1] == (j,)))
+            x, picture = _NAME + j * (_CELL + _GAP), png(series.columns[column][i], shape)
+            if picture is None:
+                continue
+            parts.append(
+                f'<image x="{x}" y="{y}" width="{_CELL}" height="{_CELL}" style="image-rendering:pixelated" '
+                f'href="data:image/png;base64,{picture}">'
+                f"<title>{escape(plain(f'{column}, {about}'))}</title></image>"
+            )
+            if framed[i : i + 1] == (j,):
+                parts.append(
+                    f'<rect x="{x - 2}" y="{y - 2}" width="{_CELL + 4}" height="{_CELL + 4}" fill="none" '
+                    'stroke="currentColor" stroke-width="1.5"/>'
+                )
     title = escape(plain(series.title))
     return (
         f'<svg class="pictures" viewBox="0 0 {width} {height}" role="img" aria-labelledby="{name}-title">'
@@ -221,24 +234,3 @@ def _shape(value: Json) -> tuple[int, int, int] | None:
     height, width, channels = value
     fits = 1 <= height <= _SIDE and 1 <= width <= _SIDE and channels in (1, 3)
     return (height, width, channels) if fits else None
-
-
-def _text(x: int, y: int, text: str) -> str:
-    from markupsafe import escape
-
-    return f'<text x="{x}" y="{y}" font-size="8" fill="currentColor">{escape(plain(text))}</text>'
-
-
-def _image(x: int, y: int, picture: str, about: str, *, framed: bool) -> str:
-    from markupsafe import escape
-
-    drawn = (
-        f'<image x="{x}" y="{y}" width="{_CELL}" height="{_CELL}" style="image-rendering:pixelated" '
-        f'href="data:image/png;base64,{picture}"><title>{escape(plain(about))}</title></image>'
-    )
-    if framed:
-        drawn += (
-            f'<rect x="{x - 2}" y="{y - 2}" width="{_CELL + 4}" height="{_CELL + 4}" fill="none" '
-            'stroke="currentColor" stroke-width="1.5"/>'
-        )
-    return drawn

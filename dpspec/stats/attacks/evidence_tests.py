@@ -305,3 +305,20 @@ def _is(value: Any, kind: type) -> bool:
     if kind is tuple:
         return isinstance(value, tuple) and all(_is(v, int) for v in value)
     return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust p-values by Holm's step-down procedure (1979): the family-wise error holds under any dependence.
+
+    In ascending order, adjusted_(i) = min(1, max over j <= i of (n - j + 1) p_(j)).
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    if any(not 0.0 <= p <= 1.0 for p in p_values):
+        raise ValueError("p-values must lie in [0, 1]")
+    adjusted, so_far = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda k: p_values[k])):
+        so_far = max(so_far, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = so_far
+    return adjusted

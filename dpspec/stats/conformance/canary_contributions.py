@@ -22,21 +22,108 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
-from dpspec.stats.conformance.evidence import PlantedSums
-from dpspec.stats.conformance.measurement import LEVEL, POWER, Abstention, Measurement
+from dpspec.json_records import Amount, Count, Positive, Real, Record, Row
+from dpspec.stats.conformance.measurement import LEVEL, POWER, Abstention, Measurement, Outcome
 
 #: Minimum number of groups of each kind.
 LEAST = 12
-
 
 #: Ratio of successive points of the grid of variances.
 _RATIO = 1.25
 
 #: Share of the distance times the effect of one draw that is added to the variance.
 _RARE = 0.6
+
+
+@dataclass(frozen=True)
+class GroupSums(Row):
+    """Projections on the directions of ``count`` groups of ``size`` canaries: sum and sum of squares.
+
+    ``coin``: 1 for inserted groups, else 0.
+    """
+
+    size: Positive
+    coin: Count
+    count: Count
+    total: Real
+    squares: Amount
+
+
+@dataclass(frozen=True)
+class StepDependence(Row):
+    """Dependence within steps between groups of one size and coin; see ``stats.independence.step_dependence``."""
+
+    size: Positive
+    coin: Count
+    count: Count
+    degrees: Positive
+    means: Amount
+    spreads: Amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTotals(Record):
+    """Covariance over ``steps`` steps of the totals of groups, less the declared contribution of inserted ones.
+
+    ``products``: sums of products of deviations; row i has the i-th size and coin with all up to itself, in the order
+    of ``PlantedSums.moments``.
+    """
+
+    steps: Positive
+    products: tuple[tuple[Real, ...], ...]
+
+    def problem(self) -> str | None:
+        if any(len(row) != number for number, row in enumerate(self.products, start=1)):
+            return "products must be a triangle, one number more in each row"
+        squares = [row[-1] for row in self.products]
+        if any(square < 0.0 or (self.steps == 1 and square > 0.0) for square in squares):
+            return "products of totals with themselves must be at least 0, and 0 at a single step"
+        for row in self.products:
+            for other, product in zip(squares, row, strict=False):
+                if abs(product) > (1.0 + 1e-9) * row[-1] ** 0.5 * other**0.5:
+                    return f"products must be at most the products of the norms, got {product:g}"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlantedSums(Record):
+    """Projections on the directions of gradient canaries, summed over the steps, in clip norms.
+
+    Attributes:
+        draws: Mean contribution of an inserted canary.
+        moments: Per size, absent (0) and inserted (1) groups.
+        outside: Variance without canaries.
+        inclusion: Variance that each inserted canary adds.
+        rounding: Bound on the norm of the rounding error over all directions.
+        hidden: Number of steps excluded because of rounding.
+        luck: Dependence within steps.
+        by_step: Covariance over steps. None if no real records are drawn at random.
+    """
+
+    draws: Amount
+    moments: tuple[GroupSums, ...]
+    outside: Amount
+    inclusion: Amount
+    rounding: Amount
+    hidden: Count = 0
+    luck: tuple[StepDependence, ...] | None = None
+    by_step: StepTotals | None = None
+
+    def problem(self) -> str | None:
+        sizes = sorted({one.size for one in self.moments})
+        if not sizes or [(one.size, one.coin) for one in self.moments] != [
+            (size, coin) for size in sizes for coin in (0, 1)
+        ]:
+            return "moments must have each size in order, absent (0) and inserted (1)"
+        groups = {(one.size, one.coin): one.count for one in self.moments}
+        lucky = [(one.size, one.coin) for one in self.luck or ()]
+        if lucky != sorted(set(lucky)) or any(groups.get((one.size, one.coin)) != one.count for one in self.luck or ()):
+            return "luck must have groups of moments, each at most once and in order"
+        if self.by_step is not None and len(self.by_step.products) != len(self.moments):
+            return f"by_step.products must be of {len(self.moments)} sizes and coins, got {len(self.by_step.products)}"
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +148,6 @@ class SharedDraw:
     single: float
 
     @property
-    def deviation(self) -> float:
-        """The standard deviation."""
-        return math.sqrt(self.variance)
-
-    @property
     def among(self) -> float:
         """Factor on the p-value for the choice of the variance, at least 2."""
         point = max(0.0, math.log(self.variance / self.declared) / math.log(_RATIO))
@@ -86,144 +168,60 @@ class SharedDraw:
         return found if math.isfinite(found) else math.inf
 
 
-@dataclass(frozen=True, kw_only=True)
-class Declared:
-    """Declared moments of the sums along the directions, in clip norms.
+def variance_over_steps(by_step: Sequence[StepTotals], runs: int, weights: Sequence[float]) -> float:
+    """Return the variance of the sum over the steps of ``runs`` trials of totals times ``weights``.
 
-    Attributes:
-        draws: Mean contribution of an inserted canary, above 0.
-        outside: Variance without canaries.
-        inclusion: Variance that each inserted canary adds.
-        rounding: Bound on the norm of the rounding error over all directions.
+    Trials without steps get the mean variance of the others. Infinite if it overflows.
     """
-
-    draws: float
-    outside: float
-    inclusion: float
-    rounding: float = 0.0
-
-    @classmethod
-    def of(cls, runs: Sequence[PlantedSums]) -> Declared:
-        """Pool the evidence of trials with the same declaration."""
-        return cls(
-            draws=float(runs[0].draws),
-            outside=sum(run.outside for run in runs) / len(runs),
-            inclusion=float(runs[0].inclusion),
-            rounding=math.hypot(*(run.rounding for run in runs)),
-        )
+    products = np.zeros((len(weights),) * 2)
+    with np.errstate(over="ignore", invalid="ignore"):  # a model that has diverged
+        for one in by_step:
+            times = runs / len(by_step) * one.steps / max(1, one.steps - 1)
+            for i, row in enumerate(one.products):
+                products[i, : i + 1] += times * np.array(row)
+        products += np.tril(products, -1).T
+        found = float(np.array(weights) @ products @ np.array(weights))
+    return max(0.0, found) if math.isfinite(found) else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByStep:
-    """Covariance over the steps of all trials of the totals of groups, by size and inclusion bit.
+class _Difference:
+    """An estimate of the contribution; ``largest`` is the larger standard deviation of both tests."""
 
-    Attributes:
-        degrees: Number of steps minus number of trials.
-        products: Covariance matrix (m, m), float64.
-    """
+    test: str
+    estimate: float
+    deviation: float
+    degrees: float
+    shared: SharedDraw | None
+    rounding: float
 
-    degrees: int
-    products: npt.NDArray[np.float64]
+    @property
+    def largest(self) -> float:
+        return self.deviation if self.shared is None else math.sqrt(self.shared.variance)
 
-    @classmethod
-    def of(cls, runs: Sequence[PlantedSums]) -> ByStep | None:
-        """Pool trials with the same sizes; trials without steps get the mean of the others. None without any step."""
-        kept = [run.by_step for run in runs if run.by_step is not None]
-        if not kept:
-            return None
-        products = np.zeros((len(kept[0].products),) * 2)
-        with np.errstate(over="ignore"):  # a model that has diverged
-            for one in kept:
-                times = len(runs) / len(kept) * one.steps / max(1, one.steps - 1)
-                for i, row in enumerate(one.products):
-                    products[i, : i + 1] += times * np.array(row)
-        return cls(degrees=sum(one.steps - 1 for one in kept), products=products + np.tril(products, -1).T)
+    def tail(self, distance: float) -> float:
+        """Return the larger one-sided p-value of both tests for an error of ``distance``."""
+        welch = float(special.stdtr(self.degrees, -distance / self.deviation))
+        return welch if self.shared is None else max(welch, self.shared.tail(distance))
 
-    def variance(self, weights: Sequence[float]) -> float:
-        """Return the variance of the sum of totals times ``weights`` (m,); infinite if it overflows."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = float(np.array(weights) @ self.products @ np.array(weights))
-        return max(0.0, found) if math.isfinite(found) else math.inf
+    def reach(self, error: float) -> float:
+        """Return the distance whose :meth:`tail` is ``error``."""
+        welch = -float(special.stdtrit(self.degrees, error)) * self.deviation
+        return welch if self.shared is None else max(welch, self.shared.reach(error))
 
 
-def test(runs: Sequence[PlantedSums]) -> Measurement | Abstention | None:
-    """Test the contribution over all trials and group sizes.
+def test(runs: Sequence[PlantedSums]) -> Outcome:
+    """Test that each inserted canary adds 1, in units of ``draws`` clip norms; two-sided.
 
     Abstains if too few groups were inserted or absent, if rounding hides every step, or if a single step was measured
     whose drawn records all groups may share.
     """
-    if runs and not any(run.draws > 0.0 for run in runs) and any(run.hidden for run in runs):
-        return Abstention("rounding hides every step")
-    pooled_runs, groups = _pooled(runs)
-    if not groups:
-        return None
-    if _too_few(groups):
-        return Abstention(f"of some size fewer than {LEAST} groups were inserted, or absent")
-    by_step = ByStep.of(pooled_runs)
-    if by_step is not None and by_step.degrees == 0:
-        return Abstention("groups may share the drawn records of the only measured step")
-    return contribution(groups, Declared.of(pooled_runs), by_step)
-
-
-def interval(runs: Sequence[PlantedSums], error: float) -> tuple[float, float] | None:
-    """Return an interval of the contribution, in units of rate * clip norm; None if :func:`test` abstains.
-
-    Each end errs with probability ``error`` at most. The interval is the wider one of both tests, plus rounding.
-    """
-    pooled_runs, groups = _pooled(runs)
-    if not groups or _too_few(groups) or not any(run.draws > 0.0 for run in runs):
-        return None
-    by_step = ByStep.of(pooled_runs)
-    if by_step is not None and by_step.degrees == 0:
-        return None
-    found = _difference(groups, Declared.of(pooled_runs), by_step)
-    if found is None:
-        return None
-    reach = found.reach(error) + found.rounding
-    return max(0.0, found.estimate - reach), found.estimate + reach
-
-
-#: Per group size, the moments (count, sum, sum of squares) of absent and of inserted groups.
-_Groups = list[tuple[int, list[float], list[float]]]
-
-
-def _pooled(runs: Sequence[PlantedSums]) -> tuple[list[PlantedSums], _Groups]:
-    """Return the runs with the most measured steps, and the sums of their moments."""
-    most = max((run.draws for run in runs), default=0.0)
-    pooled_runs = [run for run in runs if run.draws == most]
-    groups: dict[int, list[list[float]]] = {}
-    for group in (group for run in pooled_runs for group in run.moments):
-        moments = groups.setdefault(group.size, [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])[group.coin]
-        for place, value in enumerate((group.count, group.total, group.squares)):
-            moments[place] += value
-    return pooled_runs, [(size, absent, present) for size, (absent, present) in sorted(groups.items())]
-
-
-def _too_few(groups: _Groups) -> bool:
-    return any(moments[0] < LEAST for _, *both in groups for moments in both)
-
-
-def contribution(
-    groups: Sequence[tuple[int, Sequence[float], Sequence[float]]], declared: Declared, by_step: ByStep | None = None
-) -> Measurement:
-    """Test that each inserted canary adds 1, in units of ``declared.draws`` clip norms; two-sided.
-
-    The differences of all sizes are weighted by k over their declared variance. Welch's p uses Student's t with the
-    smallest degrees of freedom of any mean, which is conservative. The directions are orthonormal, so rounding changes
-    the weighted sum by at most its norm times the norm of the weights. ``measured`` is the estimate.
-
-    Args:
-        groups: Per group size k, the moments (count, sum, sum of squares) of absent and of inserted groups.
-        declared: Declared moments.
-        by_step: Covariance of their totals over steps; None if groups share nothing.
-    """
-    test = "inserted and absent groups, Welch" + (" and Student over the steps" if by_step else "")
-    found = _difference(groups, declared, by_step)
-    if found is None:
-        return Measurement(test=test, declared=1.0, measured=1.0, p_value=1.0, detectable=None)
+    found = _difference(runs)
+    if not isinstance(found, _Difference):
+        return found
     detectable = found.reach(0.5 * LEVEL) + float(special.ndtri(POWER)) * found.largest + found.rounding
     return Measurement(
-        test=test,
+        test=found.test,
         declared=1.0,
         measured=found.estimate,
         p_value=min(1.0, 2.0 * found.tail(max(0.0, abs(found.estimate - 1.0) - found.rounding))),
@@ -231,94 +229,70 @@ def contribution(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Difference:
-    """An estimate with its standard deviation and degrees of freedom, and a bound on its rounding error."""
+def interval(runs: Sequence[PlantedSums], error: float) -> tuple[float, float] | None:
+    """Return an interval of the contribution, in units of rate * clip norm; None if :func:`test` abstains.
 
-    estimate: float
-    deviation: float
-    degrees: float
-    luck: SharedDraw | None
-    rounding: float
-
-    @property
-    def largest(self) -> float:
-        """The larger standard deviation of both tests."""
-        return self.deviation if self.luck is None else self.luck.deviation
-
-    def tail(self, distance: float) -> float:
-        """Return the larger one-sided p-value of both tests for an error of ``distance``."""
-        welch = float(special.stdtr(self.degrees, -distance / self.deviation))
-        return welch if self.luck is None else max(welch, self.luck.tail(distance))
-
-    def reach(self, error: float) -> float:
-        """Return the distance whose :meth:`tail` is ``error``."""
-        welch = -float(special.stdtrit(self.degrees, error)) * self.deviation
-        return welch if self.luck is None else max(welch, self.luck.reach(error))
-
-
-def _difference(
-    groups: Sequence[tuple[int, Sequence[float], Sequence[float]]], declared: Declared, by_step: ByStep | None
-) -> _Difference | None:
-    """Return the statistic of :func:`sensitivity`; None without power."""
-    told = [_OfSize.of(size, absent, present, declared) for size, absent, present in groups]
-    unit = sum(one.weight * one.size * declared.draws for one in told)
-    if unit == 0.0:
+    Each end errs with probability ``error`` at most. The interval is the wider one of both tests, plus rounding.
+    """
+    found = _difference(runs)
+    if not isinstance(found, _Difference):
         return None
-    shares = [one.weight / unit for one in told]
-    pairs = list(zip(shares, told, strict=True))
-    deviation = math.sqrt(sum(share**2 * one.variance for share, one in pairs))
-    length = math.sqrt(sum(share**2 * (1.0 / one.absent + 1.0 / one.present) for share, one in pairs))
-    luck = None
-    if by_step is not None:
-        weights = [part for share, one in pairs for part in (-share / one.absent, share / one.present)]
-        luck = SharedDraw(
-            variance=max(deviation**2, by_step.variance(weights)),
-            declared=sum(share**2 * one.least for share, one in pairs),
-            degrees=by_step.degrees,
-            single=length,
-        )
+    reach = found.reach(error) + found.rounding
+    return max(0.0, found.estimate - reach), found.estimate + reach
+
+
+def _difference(runs: Sequence[PlantedSums]) -> _Difference | Outcome:
+    """Return the statistic over the runs with the most measured steps; a measurement if they have no power.
+
+    The differences of all sizes are weighted by k over their declared variance. Welch's t has the smallest degrees of
+    freedom of any mean, which is conservative. The directions are orthonormal, so rounding changes the weighted sum by
+    at most its norm times the norm of the weights.
+    """
+    draws = max((run.draws for run in runs), default=0.0)
+    if draws == 0.0 and any(run.hidden for run in runs):
+        return Abstention("rounding hides every step")
+    pooled = [run for run in runs if run.draws == draws]
+    moments: dict[tuple[int, int], list[float]] = {}
+    for group in (group for run in pooled for group in run.moments):
+        sums = moments.setdefault((group.size, group.coin), [0.0, 0.0, 0.0])
+        for place, value in enumerate((group.count, group.total, group.squares)):
+            sums[place] += value
+    if not moments:
+        return None
+    if any(count < LEAST for count, _, _ in moments.values()):
+        return Abstention(f"of some size fewer than {LEAST} groups were inserted, or absent")
+    by_step = [run.by_step for run in pooled if run.by_step is not None]
+    degrees = sum(one.steps - 1 for one in by_step)
+    if by_step and degrees == 0:
+        return Abstention("groups may share the drawn records of the only measured step")
+    test = "inserted and absent groups, Welch" + (" and Student over the steps" if by_step else "")
+    outside, inclusion = sum(run.outside for run in pooled) / len(pooled), pooled[0].inclusion
+    means, variances, declared, counts = {}, {}, {}, {}
+    for (size, coin), (count, total, squares) in moments.items():
+        mean, least = total / count, outside + coin * size * inclusion
+        spread = max(0.0, squares - count * mean * mean) / (count - 1.0)
+        means[size, coin], counts[size, coin] = mean, count
+        variances[size, coin], declared[size, coin] = max(spread, least) / count, least / count
+    sizes = sorted({size for size, _ in moments})
+    declared_of = {size: declared[size, 0] + declared[size, 1] for size in sizes}
+    weights = {size: size * draws / declared_of[size] if declared_of[size] > 0.0 else 0.0 for size in sizes}
+    unit = sum(weights[size] * size * draws for size in sizes)
+    if unit == 0.0:
+        return Measurement(test=test, declared=1.0, measured=1.0, p_value=1.0, detectable=None)
+    shares = {size: weights[size] / unit for size in sizes}
+    deviation = math.sqrt(sum(shares[size] ** 2 * (variances[size, 0] + variances[size, 1]) for size in sizes))
+    length = math.sqrt(sum(shares[size] ** 2 * (1.0 / counts[size, 0] + 1.0 / counts[size, 1]) for size in sizes))
+    shared = None
+    if by_step:
+        each = [(2 * coin - 1) * shares[size] / counts[size, coin] for size in sizes for coin in (0, 1)]
+        variance = max(deviation**2, variance_over_steps(by_step, len(pooled), each))
+        least = sum(shares[size] ** 2 * declared_of[size] for size in sizes)
+        shared = SharedDraw(variance=variance, declared=least, degrees=degrees, single=length)
     return _Difference(
-        estimate=sum(share * one.difference for share, one in pairs),
+        test=test,
+        estimate=sum(shares[size] * (means[size, 1] - means[size, 0]) for size in sizes),
         deviation=deviation,
-        degrees=min(min(one.absent, one.present) - 1.0 for one in told if one.weight > 0.0),
-        luck=luck,
-        rounding=declared.rounding * length,
+        degrees=min(min(counts[size, 0], counts[size, 1]) - 1.0 for size in sizes if weights[size] > 0.0),
+        shared=shared,
+        rounding=math.hypot(*(run.rounding for run in pooled)) * length,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _OfSize:
-    """Groups of one size: the difference of the means with its variance and declared variance, numbers, and weight."""
-
-    size: int
-    weight: float
-    difference: float
-    variance: float
-    least: float
-    absent: float
-    present: float
-
-    @classmethod
-    def of(cls, size: int, absent: Sequence[float], present: Sequence[float], declared: Declared) -> _OfSize:
-        """Compute from the moments (count, sum, sum of squares) of absent and inserted groups."""
-        least_out, least_in = declared.outside, declared.outside + size * declared.inclusion
-        (mean_out, variance_out), (mean_in, variance_in) = _mean(absent, least_out), _mean(present, least_in)
-        least = least_out / absent[0] + least_in / present[0]
-        return cls(
-            size=size,
-            weight=size * declared.draws / least if least > 0.0 else 0.0,
-            difference=mean_in - mean_out,
-            variance=variance_out + variance_in,
-            least=least,
-            absent=absent[0],
-            present=present[0],
-        )
-
-
-def _mean(moments: Sequence[float], least: float) -> tuple[float, float]:
-    """Return the mean and its variance, estimated with a variance of at least ``least``."""
-    count, total, squares = moments
-    mean = total / count
-    spread = max(0.0, squares - count * mean * mean) / (count - 1.0)
-    return mean, max(spread, least) / count

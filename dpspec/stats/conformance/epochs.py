@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -22,8 +22,8 @@ import numpy.typing as npt
 from scipy import special
 
 from dpspec.accounting import bisect
+from dpspec.json_records import Amount, Count, Positive, Record, Row
 from dpspec.stats import chernoff
-from dpspec.stats.conformance.evidence import Closest, TogetherSums
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -32,14 +32,54 @@ Array: TypeAlias = npt.NDArray[Any]
 _REMEMBERED = 4
 
 
-def batches_of_epoch(records: int, batch_size: int) -> int:
-    """Return m = ceil(records / batch_size)."""
-    return -(-records // batch_size)
+@dataclass(frozen=True)
+class Closest(Row):
+    """Two batches ``lag`` steps apart, with ``common`` records in both, of ``size`` and ``before`` in the earlier."""
+
+    lag: Positive
+    common: Count
+    size: Positive
+    before: Positive
+
+    def problem(self) -> str | None:
+        most = min(self.size, self.before)
+        return f"common must be at most {most}, got {self.common}" if self.common > most else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TogetherSums(Record):
+    """Batches of different epochs of shuffled batches: the number of compared pairs, and the worst pair."""
+
+    pairs: Count
+    closest: Closest | None = None
+
+    def problem(self) -> str | None:
+        if (self.closest is None) != (self.pairs == 0):
+            return f"closest must be one of {self.pairs} pairs"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochSums(Record):
+    """Completed epochs of random allocation.
+
+    ``astray``: the number of records, over all ``whole`` epochs, that were not in the declared number of batches.
+    ``spread``: the sum over batches of the squared difference between size and mean size.
+    """
+
+    whole: Count
+    astray: Count
+    spread: Amount
+
+    def problem(self) -> str | None:
+        if not self.whole and (self.astray or self.spread):
+            return f"astray and spread must be 0 of no epoch, got {self.astray} and {self.spread}"
+        return None
 
 
 def sizes_of(records: int, batch_size: int, steps: int) -> tuple[int, int]:
     """Return the sum of the sizes of the first ``steps`` shuffled batches, and the sum of their squares."""
-    batches = batches_of_epoch(records, batch_size)
+    batches = math.ceil(records / batch_size)
     last = records - (batches - 1) * batch_size
     epochs, rest = divmod(steps, batches)
     squares = epochs * ((batches - 1) * batch_size**2 + last**2) + rest * batch_size**2
@@ -48,7 +88,7 @@ def sizes_of(records: int, batch_size: int, steps: int) -> tuple[int, int]:
 
 def pairs_of(records: int, batch_size: int, steps: int) -> int:
     """Return the number of compared pairs of batches of different epochs; 0 if a batch has all records."""
-    batches = batches_of_epoch(records, batch_size)
+    batches = math.ceil(records / batch_size)
     if batches == 1:
         return 0
     epochs, rest = divmod(steps, batches)
@@ -71,15 +111,15 @@ class EpochLog:
     closest: Closest | None
 
     def __init__(self, records: int, batch_size: int) -> None:
-        self._records, self._batches = records, batches_of_epoch(records, batch_size)
+        self._records, self._batches = records, math.ceil(records / batch_size)
         self.restore({})
 
     def add(self, members: Array) -> None:
         """Add a batch of distinct records below ``records``."""
         self.early += int((self._place[members] >= 0).sum())
         if 0 < len(members) < self._records:
-            for back, earlier in enumerate(reversed(self._earlier), start=1):
-                self._compare(members, earlier, back)
+            for back, (place, sizes) in enumerate(reversed(self._earlier), start=1):
+                self._compare(members, place, sizes, back)
         self._place[members] = self._step
         self._step += 1
         if self._step == self._batches:
@@ -87,7 +127,6 @@ class EpochLog:
             self._begin()
 
     def sums(self) -> TogetherSums:
-        """Return the tested numbers."""
         return TogetherSums(pairs=self.pairs, closest=self.closest)
 
     def _begin(self) -> None:
@@ -97,14 +136,13 @@ class EpochLog:
         """Return each record's batch in an epoch, -1 for none, and the sizes of the batches."""
         return place, np.bincount(place + 1, minlength=self._batches + 1)[1:]
 
-    def _compare(self, members: Array, earlier: tuple[Array, Array], back: int) -> None:
+    def _compare(self, members: Array, place: Array, sizes: Array, back: int) -> None:
         """Compare with each batch of the epoch ``back`` epochs before; the largest overlap per size is enough."""
-        place, held = earlier
         common = np.bincount(place[members] + 1, minlength=self._batches + 1)[1:]
-        there = (held > 0) & (held < self._records)
-        self.pairs += int(there.sum())
-        for size in np.unique(held[there]).tolist():
-            at = int(np.argmax(np.where(held == size, common, -1)))
+        compared = (sizes > 0) & (sizes < self._records)
+        self.pairs += int(compared.sum())
+        for size in np.unique(sizes[compared]).tolist():
+            at = int(np.argmax(np.where(sizes == size, common, -1)))
             lag = back * self._batches + self._step - at
             found = Closest(lag, int(common[at]), len(members), size)
             if self.closest is None or self._surprise(found) < self._surprise(self.closest):
@@ -117,7 +155,6 @@ class EpochLog:
         return log_tail(found.common, found.size, found.before, self._records)
 
     def state(self) -> Mapping[str, Array]:
-        """Return everything as arrays."""
         return {
             "place": self._place.copy(),
             "earlier": np.array([place for place, _ in self._earlier], dtype=np.int64).reshape(-1, self._records),
@@ -138,20 +175,13 @@ class EpochLog:
             self._step, self.early, self.pairs = (int(n) for n in state["counts"])
 
 
-def closest(common: int, size: int, before: int, records: int, pairs: int, lag: int) -> Measurement:
+def closest(one: Closest, records: int, pairs: int) -> Measurement:
     """Test the records in common of two batches of different epochs, the worst of ``pairs`` pairs.
 
     p = 2 pairs times :func:`log_tail`'s bound. ``measured`` is the drawn share of the earlier batch; ``detectable`` is
     the value of an identical batch.
-
-    Args:
-        common: Number of records in both.
-        size: Size of the later batch.
-        before: Size of the earlier batch.
-        records: Number of records.
-        pairs: Number of compared pairs.
-        lag: Distance in steps.
     """
+    size, before, common = one.size, one.before, one.common
     if not (max(0, size + before - records) <= common <= min(size, before) and min(size, before, pairs) >= 1):
         raise ValueError(
             f"need two batches of {records} records with so many in common, and pairs >= 1; got {size}, {before}, "
@@ -160,7 +190,7 @@ def closest(common: int, size: int, before: int, records: int, pairs: int, lag: 
     log_pairs = math.log(2.0 * pairs)
     again = log_pairs + log_tail(size, size, size, records)
     return Measurement(
-        test=f"records in common of two batches, {lag} step{'s' if lag > 1 else ''} apart",
+        test=f"records in common of two batches, {one.lag} step{'s' if one.lag > 1 else ''} apart",
         declared=size / records,
         measured=common / before,
         p_value=min(1.0, math.exp(min(0.0, log_pairs + log_tail(common, size, before, records)))),
@@ -183,29 +213,24 @@ def log_tail(common: int, size: int, before: int, records: int) -> float:
         ratio = common * (rest + common) / ((size - common + 1) * (before - common + 1))
     if ratio >= 1.0:
         return 0.0
-    log_mass = _log_choose(before, common) + _log_choose(records - before, size - common) - _log_choose(records, size)
+
+    def log_choose(of: int, chosen: int) -> float:
+        return float(special.gammaln(of + 1) - special.gammaln(chosen + 1) - special.gammaln(of - chosen + 1))
+
+    log_mass = log_choose(before, common) + log_choose(records - before, size - common) - log_choose(records, size)
     rounding = 1e-14 * (1.0 + float(special.gammaln(records + 1)))
     return min(0.0, log_mass - math.log1p(-ratio) + rounding)
-
-
-def _log_choose(of: int, chosen: int) -> float:
-    return float(special.gammaln(of + 1) - special.gammaln(chosen + 1) - special.gammaln(of - chosen + 1))
 
 
 def evenness(epochs: int, spread: float, records: int, epoch_steps: int) -> Measurement:
     """Test that the sizes of batches of random allocation vary: ``spread`` is S, the sum of (size - records / t)^2.
 
-    An epoch's sizes are t independent Poisson(records / t) numbers X given that their sum is ``records``, so for u > 0
+    An epoch's sizes are t = ``epoch_steps`` independent Poisson(records / t) numbers X given that their sum is
+    ``records``, so for u > 0
 
         E[e^(-u S_1)] <= E[e^(-u (X - records / t)^2)]^t / P[Poisson(records) = records],
 
     and p is Chernoff's bound on the lower tail over ``epochs`` independent epochs. ``measured`` is S over its mean.
-
-    Args:
-        epochs: Number of completed epochs.
-        spread: S.
-        records: Number of records.
-        epoch_steps: t.
     """
     mean = epochs * records * (1.0 - 1.0 / epoch_steps)
 

@@ -11,34 +11,29 @@ import numpy.typing as npt
 from scipy import special
 
 from dpspec.contract import Check, FrozenMap, Phase
-from dpspec.stats.conformance import canary_contributions, epochs, step_tests, table
+from dpspec.stats.conformance import canary_contributions, epochs, table
+from dpspec.stats.conformance.batch_checks import BatchSums, Common, SamplingSums
+from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums, StepTotals
+from dpspec.stats.conformance.epochs import Closest, EpochSums, TogetherSums
 from dpspec.stats.conformance.evidence import (
-    BatchSums,
-    Closest,
-    Common,
     Directions,
     Drift,
-    EpochSums,
     Everywhere,
-    GroupSums,
     LagProducts,
     LagSum,
     LeastCoordinate,
     NoiseSums,
     NormSums,
     OutsideNoise,
-    PlantedSums,
     ReportedSteps,
     ResidualSums,
     RunEvidence,
-    SamplingSums,
     States,
-    StepTotals,
-    TogetherSums,
     TwinProducts,
     kept_width,
     looked,
 )
+from dpspec.stats.conformance.step_tests import summary
 from dpspec.stats.truncated_binomial import TruncatedSize
 
 
@@ -81,14 +76,8 @@ def foresee(run: Run) -> Iterator[Check]:
     """
     runs = [as_declared(run)] * run.trials
     for check in table.of_runs([Phase.of(phase) for phase in run.phases], runs, privacy="public"):
-        yield Check(
-            assumption=check.assumption,
-            test=check.test.partition(", ")[0],
-            p_value=1.0,
-            observed=check.observed,
-            detectable=check.detectable,
-            note=check.note,
-        )
+        test = check.test.partition(", ")[0]
+        yield replace(check, test=test, p_value=1.0, declared=None, measured=None)
 
 
 def as_declared(run: Run) -> RunEvidence:
@@ -112,7 +101,17 @@ def as_declared(run: Run) -> RunEvidence:
             signal=_signal(run, phase_parts) if _compared(run, phases) else None,
         )
     if "noise-log" in run.capabilities and noisy == total:
-        evidence = replace(evidence, noise_log=_noise_log(run, total, width))
+        log = NoiseSums(
+            statistic=float(run.parameters * total),
+            degrees=run.parameters * total,
+            each=summary(np.full(total, float(run.parameters)), count=run.parameters),
+            steps=total,
+            width=width,
+            lag=LagProducts(lag=1 if total > 1 else 0, products=0.0),
+            pair=0.0,
+            twin=TwinProducts(largest=0.0) if run.twin else None,
+        )
+        evidence = replace(evidence, noise_log=log)
     if "sampling-log" in run.capabilities:
         batches = tuple(_batches(run.records, part, total) for part in phase_parts)
         evidence = replace(evidence, sampling_log=SamplingSums(records=run.records, batches=batches))
@@ -132,10 +131,8 @@ class _Part:
     """Numbers of one phase.
 
     Attributes:
-        steps: Number of steps.
         seen: Number of measured steps.
         sigma: Noise multiplier.
-        rate: Inclusion probability.
         varies: Whether batch sizes are random.
         first: Number of measured first steps of epochs; ``seen`` if steps are independent.
         inclusion: Variance of the number of measured batches with a given record.
@@ -152,10 +149,10 @@ class _Part:
     varies: bool
     first: int
     inclusion: float
-    cap: int | None = None
-    shuffled: int | None = None
-    epoch: int | None = None
-    times: int = 1
+    cap: int | None
+    shuffled: int | None
+    epoch: int | None
+    times: int
 
     @classmethod
     def of(cls, phase: Phase, records: int, seen: npt.NDArray[np.bool_]) -> _Part:
@@ -208,36 +205,27 @@ def _outside(run: Run, parts: Sequence[_Part], noisy: int) -> OutsideNoise:
     most = int(np.argmax(squares))
     deviation = math.sqrt(max(0.0, 4.0 * squares[most] - 2.0 * free))
     squares[most] += deviation * float(special.ndtri(max(0.5, 1.0 - 1.0 / len(squares))))
-    sums = step_tests.summary(squares, count=free)
-    return OutsideNoise(statistic=float(degrees), degrees=degrees, each=sums)
+    return OutsideNoise(statistic=float(degrees), degrees=degrees, each=summary(squares, count=free))
 
 
 def _measured(run: Run, parts: Sequence[_Part], noisy: int, width: int) -> ResidualSums:
     sums = [(part.first, part.sigma, _sampled(run, part)) for part in parts if part.noisy and not part.shuffled]
     steps = sum(n for n, _, _ in sums)
-    return ResidualSums(
-        steps=steps,
-        seen=noisy,
-        everywhere=Everywhere(
-            coordinates=LeastCoordinate(least=float(noisy), count=run.parameters),
-        ),
-        directions=_directions(run, sums, steps, width) if steps else None,
-    )
-
-
-def _directions(run: Run, sums: Sequence[tuple[int, float, float]], steps: int, width: int) -> Directions:
-    """``sums``: per phase, the number of steps, the noise's standard deviation and the variance of sampling."""
-    least = sum(n * s * s for n, s, _ in sums)
-    variance = sum(n * (s * s + sampled) for n, s, sampled in sums)
-    sigma = math.sqrt(least / steps)
-    again = sigma * sigma * width / math.sqrt(width * (sigma * sigma + (variance - least) / steps / run.parameters))
-    return Directions(
-        rounding=0.0,
-        least=least,
-        variance=variance,
-        drift=Drift(total=0.0, unit=0.0),
-        lag=LagSum(lag=1 if steps > 1 else 0, total=0.0, unit=again * (steps - 1)),
-    )
+    directions = None
+    if steps:
+        least = sum(n * s * s for n, s, _ in sums)
+        variance = sum(n * (s * s + sampled) for n, s, sampled in sums)
+        square = least / steps
+        again = square * width / math.sqrt(width * (square + (variance - least) / steps / run.parameters))
+        directions = Directions(
+            rounding=0.0,
+            least=least,
+            variance=variance,
+            drift=Drift(total=0.0, unit=0.0),
+            lag=LagSum(lag=1 if steps > 1 else 0, total=0.0, unit=again * (steps - 1)),
+        )
+    everywhere = Everywhere(coordinates=LeastCoordinate(least=float(noisy), count=run.parameters))
+    return ResidualSums(steps=steps, seen=noisy, everywhere=everywhere, directions=directions)
 
 
 def _signal(run: Run, parts: Sequence[_Part]) -> PlantedSums:
@@ -264,19 +252,6 @@ def _signal(run: Run, parts: Sequence[_Part]) -> PlantedSums:
     )
 
 
-def _noise_log(run: Run, total: int, width: int) -> NoiseSums:
-    return NoiseSums(
-        statistic=float(run.parameters * total),
-        degrees=run.parameters * total,
-        each=step_tests.summary(np.full(total, float(run.parameters)), count=run.parameters),
-        steps=total,
-        width=width,
-        lag=LagProducts(lag=1 if total > 1 else 0, products=0.0),
-        pair=0.0,
-        twin=TwinProducts(largest=0.0) if run.twin else None,
-    )
-
-
 def _batches(records: int, part: _Part, total: int) -> BatchSums:
     length, rate = part.steps, part.rate
     if part.shuffled:
@@ -288,8 +263,9 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
     spread = records * length * rate * (1.0 - rate) + (length * size) ** 2 / records
     epoch = {part.epoch or 1, math.floor(min(1.0 / rate, total))} if 0.0 < rate < 1.0 else set()
     lags = [lag for lag in epoch if (part.epoch or 1) <= lag < min(length, total)]
-    random = part.varies and 0.0 < rate < 1.0
     above = records * TruncatedSize(length, rate, length).moments_of_excess()[0] if 0.0 < rate < 1.0 else 0.0
+    whole = length // (part.epoch or 1)
+    apart = whole * records * part.times * (1.0 - part.times / (part.epoch or 1))
     return BatchSums(
         steps=length,
         total=length * size,
@@ -297,8 +273,8 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
         spread=max(round(spread), math.ceil(above)),
         above=above,
         overlaps=tuple(Common(lag, round((length - lag) * size * rate), (length - lag) * size) for lag in lags),
-        sizes=step_tests.summary(np.full(length, size)) if random else None,
-        epochs=None if part.epoch is None else _epochs(records, length // part.epoch, part.epoch, part.times),
+        sizes=summary(np.full(length, size)) if part.varies and 0.0 < rate < 1.0 else None,
+        epochs=None if part.epoch is None else EpochSums(whole=whole, astray=0, spread=apart),
     )
 
 
@@ -307,18 +283,15 @@ def _of_epochs(records: int, size: int, steps: int) -> BatchSums:
     total, squares = epochs.sizes_of(records, size, steps)
     full, rest = divmod(total, records)
     pairs = epochs.pairs_of(records, size, steps)
-    lag, common = epochs.batches_of_epoch(records, size), max(2 * size - records, round(size * size / records))
-    closest = Closest(lag, common, size, size) if pairs else None
+    common = max(2 * size - records, round(size * size / records))
     return BatchSums(
         steps=steps,
         total=total,
         squares=squares,
         spread=records * full * full + rest * (2 * full + 1),
         above=0.0,
-        together=TogetherSums(pairs=pairs, closest=closest),
+        together=TogetherSums(
+            pairs=pairs, closest=Closest(math.ceil(records / size), common, size, size) if pairs else None
+        ),
         early=0,
     )
-
-
-def _epochs(records: int, whole: int, epoch_steps: int, times: int) -> EpochSums:
-    return EpochSums(whole=whole, astray=0, spread=whole * records * times * (1.0 - times / epoch_steps))

@@ -1,9 +1,9 @@
-"""Outcomes of conformance tests, and the checks that they become."""
+"""Outcomes of conformance tests, the checks that they become, and the rows of the table of checks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from dpspec.contract import Check
@@ -14,6 +14,9 @@ LEVEL = 1e-6
 #: Probability of rejection of the deviation ``detectable``.
 POWER = 0.99
 
+#: Relative rounding error of norms of float32 gradients.
+CLIP_TOLERANCE = 1e-4
+
 #: Whether a test uses released models, or reports of the backend.
 Observed: TypeAlias = Literal["measured", "reported"]
 
@@ -22,12 +25,8 @@ Observed: TypeAlias = Literal["measured", "reported"]
 class Measurement:
     """The outcome of one test.
 
-    Attributes:
-        test: Name of the test; after a comma, details of the run.
-        declared: Declared value.
-        measured: Measured value.
-        p_value: Probability of such a deviation under the declaration; 0 if it underflows.
-        detectable: Smallest relative deviation that is rejected at 1e-6 with probability 0.99; None without any.
+    ``test`` may end with a comma and details of the run. ``p_value`` is 0 if it underflows. ``detectable`` is the
+    smallest relative deviation that is rejected at ``LEVEL`` with probability ``POWER``; None without any.
     """
 
     test: str
@@ -37,7 +36,6 @@ class Measurement:
     detectable: float | None
 
     def check(self, assumption: str, observed: Observed, note: str, null: str = "") -> Check:
-        """Return the check of an assumption."""
         return Check(
             assumption=assumption,
             test=self.test,
@@ -57,7 +55,7 @@ class Abstention:
     reason: str
 
     def check(self, assumption: str, observed: Observed, note: str, null: str) -> Check:
-        """Return the check, with the reason after the planned ``note``, by which a plan recognizes it."""
+        """The reason follows the planned ``note``, by which a plan recognizes the check."""
         return Check(
             assumption=assumption,
             test=null.partition(":")[0],
@@ -68,30 +66,50 @@ class Abstention:
         )
 
 
-def the_worst(found: Sequence[Measurement]) -> Measurement | None:
+#: None if a run has no evidence for the test.
+Outcome: TypeAlias = Measurement | Abstention | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A check: the test, and its evidence, its null distribution and the meaning of ``detectable`` in words.
+
+    A plan promises a check by ``assumption``, ``observed`` and the note ``compares``. With ``schemes`` the test takes
+    one phase with such a sampling scheme, else all runs. ``rows``: whether the evidence depends on the rows.
+    """
+
+    test: Callable[..., Outcome] = field(kw_only=False)
+    assumption: str
+    observed: Observed
+    compares: str
+    evidence: str
+    null: str
+    detects: str
+    schemes: tuple[str, ...] = ()
+    rows: bool = False
+
+
+def the_worst(found: Iterable[Measurement]) -> Measurement | None:
     """Return the worst of several measurements of one kind with a Bonferroni correction; None of none."""
-    if not found:
+    measured = list(found)
+    if not measured:
         return None
-    worst = min(found, key=lambda m: m.p_value)
-    return replace(worst, p_value=min(1.0, len(found) * worst.p_value))
+    worst = min(measured, key=lambda m: m.p_value)
+    return replace(worst, p_value=min(1.0, len(measured) * worst.p_value))
 
 
-def of_several(found: Sequence[Measurement]) -> Measurement | None:
+def of_several(found: Sequence[Measurement | None]) -> Measurement | None:
     """The same for measurements of different kinds: ``detectable`` is the largest limit of those that have one."""
-    worst = the_worst(found)
-    limits = [one.detectable for one in found if one.detectable is not None]
+    measured = [one for one in found if one is not None]
+    worst = the_worst(measured)
+    limits = [one.detectable for one in measured if one.detectable is not None]
     return None if worst is None else replace(worst, detectable=max(limits, default=None))
 
 
 def exactly(test: str, right: bool, declared: float, measured: float, detectable: float | None = 0.0) -> Measurement:
-    """Return the measurement of a property without randomness.
+    """Return the measurement of a property without randomness that holds if ``right``.
 
-    Args:
-        test: Name of the test.
-        right: Whether the property holds.
-        declared: Declared value.
-        measured: Measured value.
-        detectable: None for a property that covers a part of the assumption only.
+    ``detectable`` is None for a property that covers a part of the assumption only.
     """
     return Measurement(
         test=f"{test}, exact",
@@ -103,12 +121,11 @@ def exactly(test: str, right: bool, declared: float, measured: float, detectable
 
 
 def check(assumption: str, found: Measurement, observed: Observed, note: str) -> Check:
-    """Return a measurement as the check of an assumption."""
     return found.check(assumption, observed, note)
 
 
 def worst(assumption: str, found: Sequence[Measurement], observed: Observed, note: str) -> Check:
-    """Return the worst of several measurements, at least one, as the check of an assumption."""
+    """Return the check of the worst of several measurements, at least one."""
     measured = the_worst(found)
     assert measured is not None
     return measured.check(assumption, observed, note)
@@ -124,5 +141,4 @@ def exact(
     note: str = "",
     detectable: float | None = 0.0,
 ) -> Check:
-    """Return the check of a property without randomness; see :func:`exactly`."""
     return exactly(test, right, declared, seen, detectable).check(assumption, observed, note)

@@ -38,26 +38,22 @@ class BatchSize:
 
     @property
     def declared(self) -> float:
-        """The rate."""
         return self.rate
 
-    def below(self, total: float, steps: int) -> float:
-        """P[Bin <= total]."""
-        trials = self.records * steps
-        return binomial.at_most(min(int(total), trials), trials, self.rate)
+    def below(self, value: float) -> float:
+        return binomial.at_most(min(int(value), self.records), self.records, self.rate)
 
-    def above(self, total: float, steps: int) -> float:
-        """P[Bin >= total]. If records are drawn twice, total may exceed the maximum."""
-        trials = self.records * steps
-        return binomial.at_least(min(int(total), trials), trials, self.rate)
+    def above(self, value: float) -> float:
+        """If records are drawn twice, ``value`` may exceed the maximum."""
+        return binomial.at_least(min(int(value), self.records), self.records, self.rate)
 
-    def size(self, total: float, steps: int) -> float:
+    def size(self, value: float) -> float:
         """The realized rate."""
-        return total / (self.records * steps)
+        return value / self.records
 
-    def detectable(self, most: float, steps: int, level: float) -> float | None:
+    def detectable(self, most: float, level: float) -> float | None:
         """The relative deviation of the rate, in either direction, that is rejected at ``level``."""
-        return detectable_rate(self.records * steps, self.rate, level)
+        return detectable_rate(self.records, self.rate, level)
 
 
 def inclusions(included: int, chances: int, rate: float) -> Measurement:
@@ -86,21 +82,16 @@ def mean_size(steps: int, total: int, law: TruncatedSize) -> Measurement:
         declared=law.mean,
         measured=total / steps,
         p_value=min(1.0, 2.0 * min(law.below(total, steps), law.above(total, steps))),
-        detectable=law.detectable(total, steps, 0.5 * LEVEL),
+        detectable=law.detectable(total, 0.5 * LEVEL, steps),
     )
 
 
 def evenness(steps: int, total: int, squares: int, law: TruncatedSize) -> Measurement:
     """Test that batch sizes vary as declared: batches of a fixed size, or of a shuffled loader, vary too little.
 
-    p is Chernoff's bound on the lower tail of S, the sum over ``steps`` batches of (size - mean)^2. ``measured`` is S
-    over its mean; ``detectable`` is the relative decrease that is rejected.
-
-    Args:
-        steps: Number of batches.
-        total: Sum of the sizes.
-        squares: Sum of the squared sizes.
-        law: Distribution of a size.
+    ``total`` is the sum of the sizes of ``steps`` batches, ``squares`` that of their squares. p is Chernoff's bound on
+    the lower tail of S, the sum of (size - mean)^2. ``measured`` is S over its mean; ``detectable`` is the relative
+    decrease that is rejected.
     """
     spread = _spread(steps, total, squares, law.mean)
     even = (round(law.mean) - law.mean) ** 2 * steps
@@ -118,15 +109,9 @@ def evenness(steps: int, total: int, squares: int, law: TruncatedSize) -> Measur
 def record_spread(records: int, total: int, squares: int, steps: int, rate: float) -> Measurement:
     """Test the numbers of inclusions of ``records`` records in Poisson samples: Binomial(steps, rate), independent.
 
-    The statistic is S, the sum of (number - steps rate)^2, and p twice Chernoff's bound on a tail. Batches cut from an
-    order give numbers that vary too little, weighted sampling numbers that vary too much.
-
-    Args:
-        records: Number of records.
-        total: Sum of the numbers.
-        squares: Sum of their squares.
-        steps: Number of batches.
-        rate: Sampling rate, 0 < rate < 1.
+    ``total`` is the sum of the numbers, ``squares`` that of their squares, 0 < rate < 1. The statistic is S, the sum of
+    (number - steps rate)^2, and p twice Chernoff's bound on a tail. Batches cut from an order give numbers that vary
+    too little, weighted sampling numbers that vary too much.
     """
     law = TruncatedSize(steps, rate, steps)
     spread = _spread(records, total, squares, law.mean)
@@ -203,14 +188,8 @@ def overlap(lag: int, common: int, chances: int, rate: float, *, fewer: bool = T
     under Poisson sampling, and at most as spread out in batches of a fixed size (Hoeffding 1963, Theorem 4). So
     exp(s common) / (1 - rate + rate e^s)^chances is a supermartingale for every s, and twice the inverse of its mean
     over a grid of s of one sign is a p-value, even if sizes and batches depend on the past (Ville). ``measured`` is the
-    rate of inclusion of the earlier batches' records.
-
-    Args:
-        lag: Distance of the batches.
-        common: Number of records in both.
-        chances: Number of records in the earlier batches.
-        rate: Sampling rate, 0 < rate < 1.
-        fewer: Whether too few records in common are tested as well. A truncated batch may have fewer.
+    rate of inclusion of the earlier batches' records, 0 < rate < 1. ``fewer``: whether too few records in common are
+    tested as well; a truncated batch may have fewer.
     """
     if not 0 <= common <= chances or chances < 1 or lag < 1 or not 0.0 < rate < 1.0:
         raise ValueError(f"need 0 <= common <= chances, lag >= 1 and a rate in (0, 1), got {common}, {chances}, {rate}")
@@ -223,7 +202,7 @@ def overlap(lag: int, common: int, chances: int, rate: float, *, fewer: bool = T
     )
 
 
-def _betting(common: float, chances: int, rate: float, *, fewer: bool = True) -> float:
+def _betting(common: float, chances: int, rate: float, *, fewer: bool) -> float:
     p_values = []
     for s in (_TILTS, -_TILTS) if fewer else (_TILTS,):
         log_values = s * common - chances * np.log1p(rate * np.expm1(s))
@@ -232,7 +211,7 @@ def _betting(common: float, chances: int, rate: float, *, fewer: bool = True) ->
 
 
 @lru_cache(maxsize=1024)
-def _detectable_overlap(chances: int, rate: float, *, fewer: bool = True) -> float | None:
+def _detectable_overlap(chances: int, rate: float, *, fewer: bool) -> float | None:
     """Larger relative distance from ``rate`` to a rate that is rejected with probability POWER, in either direction.
 
     The p-value falls with the distance of the count from its mean. The probability of a rejected count reaches POWER at

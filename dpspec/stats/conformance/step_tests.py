@@ -7,12 +7,16 @@ that distribution given the past; then only values that are too small are tested
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpspec.stats.conformance.evidence import StepSums, StepValue
+from dpspec.json_records import Amount, Positive, Record, Row
 from dpspec.stats.conformance.measurement import LEVEL, Measurement
+from dpspec.stats.conformance.noise_tests import StepNoise
+from dpspec.stats.conformance.sampling import BatchSize
+from dpspec.stats.truncated_binomial import TruncatedSize
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -20,66 +24,61 @@ Array: TypeAlias = np.ndarray[Any, Any]
 _HUGE = 1e300
 
 
-class Law(Protocol):
-    """Declared distribution of the value of a step, and of sums over steps."""
+@dataclass(frozen=True)
+class StepValue(Row):
+    """The value at one step, and the step's number from 1."""
 
-    @property
-    def both(self) -> bool:
-        """Whether large values contradict the declaration as well."""
+    value: Amount
+    step: Positive
 
-    @property
-    def test(self) -> str:
-        """Name of the test of a sum."""
 
-    @property
-    def declared(self) -> float:
-        """Declared value, in the unit of :meth:`size`."""
+@dataclass(frozen=True, kw_only=True)
+class StepSums(Record):
+    """Minimum and maximum over ``steps`` steps of one number per step.
 
-    def below(self, total: float, steps: int) -> float:
-        """P[sum over ``steps`` steps <= ``total``]."""
+    ``count``: degrees of freedom of each step, if the values are squared norms of noise.
+    """
 
-    def above(self, total: float, steps: int) -> float:
-        """P[sum over ``steps`` steps >= ``total``]."""
+    steps: Positive
+    least: StepValue
+    most: StepValue
+    count: Positive | None = None
 
-    def size(self, total: float, steps: int) -> float:
-        """Estimate of the declared value from a sum."""
+    def problem(self) -> str | None:
+        if self.least.value > self.most.value:
+            return f"least must be at most {self.most.value}, got {self.least.value}"
+        return None
 
-    def detectable(self, most: float, steps: int, level: float) -> float | None:
-        """Deviation of ``steps`` steps that is rejected at ``level``, if their sum is at most ``most`` otherwise."""
+
+#: Declared distribution of the value of a step.
+Law: TypeAlias = StepNoise | BatchSize | TruncatedSize
 
 
 def summary(values: Array, numbers: Array | None = None, count: int | None = None) -> StepSums:
-    """Return minimum and maximum of ``values`` (T,), T >= 1.
-
-    Args:
-        values: Values of the steps.
-        numbers: Numbers of the steps (T,), from 1. Default: all steps in order.
-        count: Degrees of freedom of a step, for squared norms of noise.
-    """
+    """Return minimum and maximum of ``values`` (T,), T >= 1, at the steps ``numbers`` (T,), by default 1 to T."""
     given = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=_HUGE, posinf=_HUGE, neginf=0.0)
     step = np.arange(1, len(given) + 1) if numbers is None else numbers
-    low, high = int(np.argmin(given)), int(np.argmax(given))
-    least, most = (StepValue(_number(given[i]), int(step[i])) for i in (low, high))
-    return StepSums(steps=len(given), least=least, most=most, count=count)
+
+    def value_at(place: np.intp) -> StepValue:
+        """Round to nine digits, and keep integers."""
+        value = float(np.clip(given[place], -_HUGE, _HUGE))
+        whole = value.is_integer() and abs(value) < 2.0**53
+        return StepValue(int(value) if whole else float(f"{value:.9g}"), int(step[place]))
+
+    return StepSums(steps=len(given), least=value_at(np.argmin(given)), most=value_at(np.argmax(given)), count=count)
 
 
 def single(sums: StepSums, law: Law) -> Measurement:
     """Test each step; ``detectable`` is the deviation of one step, even of the step with the largest value."""
-    tails = [(law.below(sums.least.value, 1), sums.least.value, sums.least.step)]
+    tails = [(law.below(sums.least.value), sums.least.value, sums.least.step)]
     if law.both:
-        tails.append((law.above(sums.most.value, 1), sums.most.value, sums.most.step))
+        tails.append((law.above(sums.most.value), sums.most.value, sums.most.step))
     tried = sums.steps * len(tails)
     p_value, value, step = min(tails)
     return Measurement(
         test=f"{law.test} at each step, step {step}",
         declared=law.declared,
-        measured=law.size(value, 1),
+        measured=law.size(value),
         p_value=min(1.0, tried * p_value),
-        detectable=law.detectable(sums.most.value, 1, LEVEL / tried),
+        detectable=law.detectable(sums.most.value, LEVEL / tried),
     )
-
-
-def _number(value: float) -> float | int:
-    """Round to nine digits, and keep integers."""
-    capped = float(np.clip(value, -_HUGE, _HUGE))
-    return int(capped) if capped.is_integer() and abs(capped) < 2.0**53 else float(f"{capped:.9g}")

@@ -23,7 +23,7 @@ from scipy import special
 
 from dpspec.contract import Assumption, Finding, FrozenMap, Json, Scope
 from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.conformance import layer_noise
+from dpspec.stats.conformance import residual_tests
 from dpspec.stats.conformance.evidence import read_all
 from dpspec.stats.independence import curve_shape, order_statistics, step_dependence
 from dpspec.stats.independence.order_statistics import Guesses
@@ -122,7 +122,7 @@ def _independence(luck: Sequence[step_dependence.Dependence], layers: float | No
     if layers is not None and layers <= LAYERS_LEVEL:
         text += "; layers share their noise, and canaries that lie in them with it"
         name = "independent-canaries"
-        return Assumption(name=name, status="false", text=text, test=layer_noise.TEST, level=LAYERS_LEVEL)
+        return Assumption(name=name, status="false", text=text, test=residual_tests.LAYERS_TEST, level=LAYERS_LEVEL)
     shared, level = step_dependence.p_value(luck), LEVEL if layers is None else LEVEL - LAYERS_LEVEL
     if shared is None:
         return Assumption(name="independent-canaries", status="unchecked", text=text)
@@ -131,7 +131,7 @@ def _independence(luck: Sequence[step_dependence.Dependence], layers: float | No
         name="independent-canaries",
         status="false" if shared <= level else "not-rejected",
         text=f"{text}; a correlation of {seen:.2g} between two canaries' parts of a step would mostly have been seen",
-        test=step_dependence.TEST if layers is None else f"{step_dependence.TEST}; {layer_noise.TEST}",
+        test=step_dependence.TEST if layers is None else f"{step_dependence.TEST}; {residual_tests.LAYERS_TEST}",
         level=LEVEL,
     )
 
@@ -241,4 +241,4 @@ def layers_share(evidence: Sequence[Mapping[str, Json]]) -> float | None:
     found = [one for one in sums if one is not None]
     if not found:
         return None
-    return min(1.0, len(found) * min(layer_noise.p_value(one.shared, one.pairs) for one in found))
+    return min(1.0, len(found) * min(one.p_value() for one in found))

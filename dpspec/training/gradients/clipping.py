@@ -39,15 +39,10 @@ class Clipper(ABC):
 
     @abstractmethod
     def scale(self, squares: Tensor, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Compute the scaling factors.
+        """Compute factors from the squared norms (k, b), float64, of k parameters' gradients for b records.
 
-        Args:
-            squares: Squared norms (k, b), float64, of k parameters' gradients for b records.
-            names: Names of the k parameters.
-
-        Returns:
-            Factors (k, b), float32, and norms (b,), float64, of the scaled gradients. Both are zero for a record with a
-            non-finite gradient.
+        Returns factors (k, b), float32, and norms (b,), float64, of the scaled gradients. Both are zero for a record
+        with a non-finite gradient.
         """
 
 
@@ -61,7 +56,6 @@ class Flat(Clipper):
         _require_positive("clip_norm", self.clip_norm)
 
     def scale(self, squares: Tensor, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return one factor per record, expanded to all parameters as a view."""
         norms = squares.sum(0).sqrt()
         factors = clip_factors(norms, self.clip_norm)
         return factors.expand(len(names), -1), torch.where(norms.isfinite(), norms * factors, 0.0)
@@ -93,15 +87,12 @@ class PerLayer(Clipper):
             )
 
     def scale(self, squares: Tensor, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return one factor per layer.
-
-        Raises ``ValueError`` if the number of bounds differs from the number of layers.
-        """
-        layers = list(dict.fromkeys(layer_of(name) for name in names))
+        layer_of = [name.rpartition(".")[0] for name in names]
+        layers = list(dict.fromkeys(layer_of))
         if self.bounds is not None and len(self.bounds) != len(layers):
             raise ValueError(f"{len(self.bounds)} bounds for the {len(layers)} layers of the model: {layers}")
         bounds = self.bounds or (self.clip_norm / sqrt(len(layers)),) * len(layers)
-        where = torch.tensor([layers.index(layer_of(name)) for name in names], device=squares.device)
+        where = torch.tensor([layers.index(layer) for layer in layer_of], device=squares.device)
         norms = squares.new_zeros(len(layers), squares.shape[1]).index_add_(0, where, squares).sqrt()
         limits = squares.new_tensor(bounds)[:, None] * (1.0 - 2.0 * _ROOM)
         finite = norms.isfinite().all(0)
@@ -125,9 +116,7 @@ class Truncated(Clipper):
         _require_positive("coordinate_bound", self.coordinate_bound)
 
     def scale(self, squares: Tensor, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return slightly smaller factors than flat clipping, so that float32 rounding of products cannot exceed the
-        norm.
-        """
+        # Slightly smaller factors than of flat clipping, so that float32 rounding of products cannot exceed the norm.
         factors, norms = Flat(self.clip_norm).scale(squares, names)
         return factors * _BELOW, norms
 
@@ -137,7 +126,6 @@ Clip: TypeAlias = float | Clipper
 
 
 def clipper(clip: Clip) -> Clipper:
-    """Return a clipper unchanged and a number as flat clipping."""
     return clip if isinstance(clip, Clipper) else Flat(float(clip))
 
 
@@ -171,11 +159,6 @@ def clip_factors(norms: Tensor, bound: float | Tensor) -> Tensor:
     return torch.where(norms.isfinite(), factors, 0.0)
 
 
-def layer_of(name: str) -> str:
-    """Module of a parameter: its name up to the last dot."""
-    return name.rpartition(".")[0]
-
-
 def no_norms(device: torch.device) -> Tensor:
     """Norms of an empty batch, (0,) float64."""
     return torch.zeros(0, dtype=torch.float64, device=device)
@@ -185,19 +168,10 @@ def add_clipped(totals: Mapping[str, Tensor], gradients: Mapping[str, Tensor | G
     """Add clipped gradients to ``totals`` in place.
 
     A gradient within the bound is added unchanged. A non-finite gradient counts as zero, so no record contributes more
-    than the clip norm.
-
-    Args:
-        totals: Tensors by parameter name.
-        gradients: Gradients of b records by parameter name, as rows (b, ...) or
-            :class:`~dpspec.training.gradients.ghost_parameters.Gradients`.
-        clip: Clipper or clip norm.
-
-    Returns:
-        Norms (b,), float64, of the added contributions.
+    than the clip norm. Tensors are rows (b, ...). Returns the norms (b,), float64, of the added contributions.
     """
-    how, names = clipper(clip), tuple(totals)
-    each = {name: _gradients(gradients[name]) for name in names}
+    how, names, given = clipper(clip), tuple(totals), gradients.items()
+    each = {name: Rows(found) if isinstance(found, Tensor) else found for name, found in given if name in totals}
     squares = torch.stack([each[name].squares() for name in names])
     factors, norms = how.scale(squares, names)
     kept = squares.isfinite().all(0)
@@ -219,10 +193,6 @@ def add_clipped(totals: Mapping[str, Tensor], gradients: Mapping[str, Tensor | G
     for name, weights in zip(names, factors, strict=True):
         each[name].add(totals[name], weights)
     return norms
-
-
-def _gradients(found: Tensor | Gradients) -> Gradients:
-    return Rows(found) if isinstance(found, Tensor) else found
 
 
 def _require_positive(what: str, value: float) -> None:

@@ -7,7 +7,7 @@ GPU and fetch them in blocks. The values are bit-identical to immediate reads. O
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -66,7 +66,7 @@ class TransferQueue:
 
     def add(self, take: Callable[..., None], *values: Any) -> None:
         """Call ``take(*values)`` later, with tensors replaced by arrays. The tensors must not change in between."""
-        tensors = _tensors(values)
+        tensors = [value for value in values if isinstance(value, Tensor)]
         self._waiting.append((take, values))
         self._bytes += sum(tensor.nbytes for tensor in tensors)
         full = len(self._waiting) >= _ENTRIES or self._bytes >= _BYTES
@@ -75,49 +75,28 @@ class TransferQueue:
 
     def flush(self) -> None:
         """Fetch all queued tensors and run their callbacks."""
-        if not self._waiting:
-            return
         waiting = self._waiting
         self.clear()
-        arrays = iter(fetch([tensor for _, values in waiting for tensor in _tensors(values)]))
+        arrays = iter(fetch([value for _, values in waiting for value in values if isinstance(value, Tensor)]))
         for take, values in waiting:
             take(*[next(arrays) if isinstance(value, Tensor) else value for value in values])
 
     def clear(self) -> None:
-        """Discard the queue."""
         self._waiting, self._bytes = [], 0
 
 
-def _tensors(values: Sequence[Any]) -> list[Tensor]:
-    return [value for value in values if isinstance(value, Tensor)]
-
-
-class HasTransferQueue(Protocol):
-    """An object whose attributes are written by queued callbacks."""
-
-    @property
-    def transfers(self) -> TransferQueue:
-        """The queue of pending writes."""
-
-
 class SyncedAttribute(Generic[T]):
-    """Descriptor of an attribute that flushes the transfer queue before each read."""
+    """Attribute written by queued callbacks: flushes the ``transfers`` of its object before each read."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = f"_settled_{name}"
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> SyncedAttribute[T]: ...
-
-    @overload
-    def __get__(self, instance: HasTransferQueue, owner: type) -> T: ...
-
-    def __get__(self, instance: HasTransferQueue | None, owner: type) -> T | SyncedAttribute[T]:
+    def __get__(self, instance: Any, owner: type) -> T:
         if instance is None:
-            return self
+            raise AttributeError(self._name)
         instance.transfers.flush()
         found: T = getattr(instance, self._name)
         return found
 
-    def __set__(self, instance: HasTransferQueue, value: T) -> None:
+    def __set__(self, instance: Any, value: T) -> None:
         setattr(instance, self._name, value)

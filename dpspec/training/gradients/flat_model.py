@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from math import prod
+from pickle import Pickler, PicklingError
 from types import UnionType
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +21,9 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from dpspec.contract import ModelError
+from dpspec.contract import Facts, ModelError, ModelFactory
 from dpspec.models import modules
+from dpspec.training.gradients.memory import ran_out
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,6 @@ class Layout:
 
     @classmethod
     def of(cls, model: nn.Module) -> Layout:
-        """Build the layout of a model. Raises ``ValueError`` if the model has no trainable parameters."""
         found = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
         if not found:
             raise ValueError("the model has no trainable parameters")
@@ -40,7 +42,6 @@ class Layout:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of entries of each parameter."""
         return tuple(prod(shape) for shape in self.shapes)
 
     @property
@@ -124,7 +125,7 @@ _RULES: tuple[_Rule, ...] = (
         "remove it: DP-SGD's noise already regularizes",
     ),
     (
-        nn.RNNBase,
+        nn.RNNBase | nn.MultiheadAttention,
         lambda m: bool(m.dropout > 0),
         "applies dropout with torch's global generator, so the run's seed would not determine it",
         "set dropout=0: DP-SGD's noise already regularizes",
@@ -134,12 +135,6 @@ _RULES: tuple[_Rule, ...] = (
         lambda m: type(m) not in (nn.RNN, nn.LSTM, nn.GRU),
         "is an unknown recurrent layer",
         "use torch.nn.RNN, LSTM or GRU, or write the recurrence with a cell",
-    ),
-    (
-        nn.MultiheadAttention,
-        lambda m: bool(m.dropout > 0),
-        "applies dropout with torch's global generator, so the run's seed would not determine it",
-        "set dropout=0: DP-SGD's noise already regularizes",
     ),
     (
         nn.Embedding | nn.EmbeddingBag,
@@ -161,42 +156,33 @@ _SEPARATE: frozenset[type[nn.Module]] = frozenset(
 )
 
 
-#: Types of attributes that are compared by value.
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
+class _Structure(Pickler):
+    """Writes a model with its parameters and buffers replaced by their shapes and types."""
+
+    def __init__(self, file: IO[bytes], model: nn.Module) -> None:
+        super().__init__(file)
+        self._known = {id(tensor) for tensor in places(model).values()}
+
+    def persistent_id(self, value: Any) -> object:
+        if not isinstance(value, Tensor):
+            return None
+        if id(value) not in self._known:
+            raise PicklingError("a tensor that is neither a parameter nor a buffer")
+        return type(value).__name__, tuple(value.shape), str(value.dtype), value.requires_grad
 
 
-def are_alike(one: object, other: object, within: frozenset[int] = frozenset()) -> bool:
+def are_alike(one: nn.Module, other: nn.Module) -> bool:
     """Whether two modules have the same layers with equal attributes and hooks.
 
     Parameters and buffers must have equal names and shapes; their values are not compared. False if undecidable.
     """
-    if one is other:
-        return True
-    if type(one) is not type(other) or id(one) in within:
+    written = BytesIO(), BytesIO()
+    try:
+        for file, model in zip(written, (one, other), strict=True):
+            _Structure(file, model).dump(model)
+    except (PicklingError, AttributeError, TypeError):
         return False
-    within |= {id(one)}
-    if isinstance(one, nn.Module):
-        return are_alike(vars(one), vars(other), within)
-    if isinstance(one, Tensor):
-        return isinstance(one, nn.Parameter) and _form(one) == _form(other)
-    if isinstance(one, _PLAIN):
-        return bool(one == other)
-    if isinstance(one, dict):
-        assert isinstance(other, dict)
-        if not all(isinstance(key, _PLAIN) for key in one) or list(one) != list(other):
-            return False
-        pairs = ((name, value, other[name]) for name, value in one.items() if value is not other[name])
-        return all(_form(a) == _form(b) if name == "_buffers" else are_alike(a, b, within) for name, a, b in pairs)
-    if isinstance(one, (list, tuple)):
-        assert isinstance(other, (list, tuple))
-        return len(one) == len(other) and all(are_alike(a, b, within) for a, b in zip(one, other, strict=True))
-    return isinstance(one, (set, frozenset)) and one == other
-
-
-def _form(value: object) -> object:
-    if isinstance(value, Tensor):
-        return tuple(value.shape), value.dtype, value.requires_grad
-    return {name: _form(part) for name, part in value.items()} if isinstance(value, dict) else value
+    return written[0].getvalue() == written[1].getvalue()
 
 
 def record_by_record(model: nn.Module) -> bool:
@@ -204,31 +190,23 @@ def record_by_record(model: nn.Module) -> bool:
 
     True only for known layers, of exactly these types and without hooks. False is inconclusive.
     """
-    return all(_separate(module) for module in model.modules())
+    for module in model.modules():
+        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+            return False
+        known = module.start_dim >= 1 if type(module) is nn.Flatten else type(module) in _SEPARATE
+        if not known:
+            return False
+    return True
 
 
-def _separate(module: nn.Module) -> bool:
-    if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
-        return False
-    if type(module) is nn.Flatten:
-        return module.start_dim >= 1
-    return type(module) in _SEPARATE
-
-
-def problems(model: nn.Module) -> tuple[str, ...]:
-    """One sentence per layer without per-example gradients: its name, the reason and the replacement."""
+def require_uncoupled(model: nn.Module) -> None:
+    """Raise ``ModelError`` with each layer without per-example gradients: its name, the reason and the replacement."""
     found = []
     for name, module in model.named_modules():
         for kind, applies, why, instead in _RULES:
             if isinstance(module, kind) and applies(module):
                 found.append(f"{_place(name, module)} {why}; {instead}")
                 break
-    return tuple(found)
-
-
-def require_uncoupled(model: nn.Module) -> None:
-    """Raise ``ModelError`` that lists all :func:`problems`."""
-    found = problems(model)
     if found:
         raise ModelError("the model has no per-example gradients: " + "; ".join(found))
 
@@ -278,3 +256,38 @@ def current_layer(model: nn.Module) -> Iterator[Callable[[], str]]:
 
 def _place(name: str, module: nn.Module) -> str:
     return f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
+
+
+#: Exceptions of forward passes with wrong shapes or types.
+_UNFIT = (RuntimeError, ValueError, TypeError, IndexError)
+
+
+def check_model(factory: ModelFactory, facts: Facts) -> None:
+    """Build the model and run it on one zero record. torch's random generators are restored.
+
+    Raises ``ModelError`` if a layer has no per-example gradients or is random (dropout), the model rejects a record of
+    the data's shape, or it does not return one number per class.
+    """
+    shape = facts.shape or (facts.features,)
+    kind = torch.float32 if facts.vocabulary is None else torch.int64
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        model = factory.build(0).eval()
+        require_uncoupled(model)
+        with current_layer(model) as describe_layer:
+            try:
+                out = model(torch.zeros((1, *shape), dtype=kind))
+            except _UNFIT as error:
+                if ran_out(error):
+                    raise
+                first_line = str(error).strip().partition("\n")[0] or type(error).__name__
+                raise ModelError(
+                    f"the model rejects a record of shape {list(shape)}: {describe_layer()}: {first_line}; "
+                    "build the model for `facts.shape`, or change the `shape` of the data"
+                ) from error
+    if not isinstance(out, torch.Tensor) or out.ndim != 2 or len(out) != 1 or out.shape[1] < facts.classes:
+        given = list(out.shape) if isinstance(out, torch.Tensor) else f"a {type(out).__name__}"
+        raise ModelError(
+            f"the model returns {given} for one record, but training needs one number for each of "
+            f"{facts.classes} classes, {[1, facts.classes]}; "
+            "end the model with a Flatten and a layer with `facts.classes` outputs"
+        )

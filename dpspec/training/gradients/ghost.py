@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,96 +20,16 @@ from dpspec.models.modules import max_pool2d
 from dpspec.training.gradients.ghost_calls import Call, Convolution, Embedding, GroupNorm, LayerNorm, Linear
 from dpspec.training.gradients.ghost_parameters import Gradients, Rows
 
-
-class Rule(Protocol):
-    """Parse the arguments of a function into a call; None if this use has no rule."""
-
-    def __call__(self, name_of: Mapping[int, str], *args: Any, **kwargs: Any) -> tuple[Tensor, Call] | None:
-        """Return the input and the call. ``name_of``: names of the trained parameters by tensor id."""
-
-
-def _linear(
-    name_of: Mapping[int, str], input: Tensor, weight: Tensor, bias: Tensor | None = None
-) -> tuple[Tensor, Call] | None:
-    return (input, Linear(weight, bias, _names(name_of, weight, bias))) if weight.ndim == 2 else None
-
-
-def _convolution(spatial: int) -> Rule:
-    def rule(
-        name_of: Mapping[int, str],
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> tuple[Tensor, Call] | None:
-        if isinstance(padding, str) or input.ndim != spatial + 2:
-            return None
-        steps, sides, gaps = (_each(size, spatial) for size in (stride, padding, dilation))
-        return input, Convolution(weight, bias, _names(name_of, weight, bias), steps, sides, gaps, groups)
-
-    return rule
-
-
-def _embedding(
-    name_of: Mapping[int, str],
-    input: Tensor,
-    weight: Tensor,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> tuple[Tensor, Call] | None:
-    if max_norm is not None or scale_grad_by_freq or sparse:
-        return None
-    return input, Embedding(weight, name_of.get(id(weight)), padding_idx)
-
-
-def _group_norm(
-    name_of: Mapping[int, str],
-    input: Tensor,
-    num_groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> tuple[Tensor, Call] | None:
-    return input, GroupNorm(weight, bias, _names(name_of, weight, bias), num_groups, eps)
-
-
-def _layer_norm(
-    name_of: Mapping[int, str],
-    input: Tensor,
-    normalized_shape: Any,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> tuple[Tensor, Call] | None:
-    return input, LayerNorm(weight, bias, _names(name_of, weight, bias), tuple(normalized_shape), eps)
-
-
-def _names(name_of: Mapping[int, str], weight: Tensor | None, bias: Tensor | None) -> tuple[str | None, str | None]:
-    return name_of.get(id(weight)), name_of.get(id(bias))
-
-
-def _each(size: Any, spatial: int) -> tuple[int, ...]:
-    sizes = (size,) if isinstance(size, int) else tuple(size)
-    return sizes * spatial if len(sizes) == 1 else sizes
-
-
 #: Functions with a rule, as torch's modules call them.
-RULES: dict[Any, Rule] = {
-    nn.functional.linear: _linear,
-    nn.functional.conv1d: _convolution(1),
-    nn.functional.conv2d: _convolution(2),
-    nn.functional.conv3d: _convolution(3),
-    nn.functional.embedding: _embedding,
-    nn.functional.group_norm: _group_norm,
-    nn.functional.layer_norm: _layer_norm,
+RULES: dict[Any, type[Call]] = {
+    nn.functional.linear: Linear,
+    nn.functional.conv1d: Convolution,
+    nn.functional.conv2d: Convolution,
+    nn.functional.conv3d: Convolution,
+    nn.functional.embedding: Embedding,
+    nn.functional.group_norm: GroupNorm,
+    nn.functional.layer_norm: LayerNorm,
 }
-
 
 #: Maps parameters by name and records (b, ...) to outputs (b, ...).
 Forward: TypeAlias = Callable[[Mapping[str, Tensor], Tensor], Tensor]
@@ -140,17 +60,7 @@ class PerExample:
         together: bool,
         constants: Iterable[Tensor] = (),
     ) -> None:
-        """Run the trial pass.
-
-        Args:
-            forward: The model.
-            loss: The loss.
-            parameters: Trainable parameters by name.
-            x: One record (1, ...).
-            y: Its label (1,).
-            together: Whether the structure treats records independently.
-            constants: Tensors of the model that are not trained.
-        """
+        """Run the trial pass over one record ``x`` (1, ...), ``y`` (1,). ``constants`` are not trained."""
         self._forward, self._loss, self.together = forward, loss, together
         self._constants = frozenset(map(id, constants))
         watched = {name: p.detach().requires_grad_() for name, p in parameters.items()}
@@ -193,7 +103,11 @@ class PerExample:
             found = torch.autograd.grad(total, [tape.anchor, *copies.values()], allow_unused=True)[1:]
         rows = dict(zip(copies, found, strict=True))
         left = {name: p for name, p in parameters.items() if name not in tape.squares}
-        named = {name: tape.found.get(name) or _rows(rows.get(name), p, len(x)) for name, p in left.items()}
+        named: dict[str, Gradients] = {}
+        for name, p in left.items():
+            values = rows.get(name)  # None: the outputs do not depend on the parameter
+            zeros = p.new_zeros(1).expand(len(x), *p.shape)
+            named[name] = tape.found.get(name) or Rows(zeros if values is None else values)
         return named, tape.squares, outputs.detach()
 
     def _total(
@@ -216,11 +130,6 @@ class PerExample:
             tape.lifted = True
             losses, outputs = vmap(one)(copies, x, y)
         return losses.sum() + tape.anchor, outputs
-
-
-def _rows(found: Tensor | None, parameter: Tensor, records: int) -> Rows:
-    """Wrap autograd's gradient; zeros if the outputs do not depend on the parameter."""
-    return Rows(parameter.new_zeros(1).expand(records, *parameter.shape) if found is None else found)
 
 
 class _Tape(TorchFunctionMode):
@@ -259,9 +168,9 @@ class _Tape(TorchFunctionMode):
             return max_pool2d(*args, **kwargs)
         rule = RULES.get(func)
         if rule is not None and any(id(arg) in self._names for arg in (*args, *kwargs.values())):
-            caught = rule(self._names, *args, **kwargs)
-            if caught is not None and all(t is None or id(t) in self._known for t in caught[1].given):
-                x, call = caught
+            call = rule(self._names, *args, **kwargs)
+            if call.supported and all(t is None or id(t) in self._known for t in call.given):
+                x = args[0] if args else kwargs["input"]
                 self.calls.append(call)
                 self._uses.update(call.trained)
                 tap = _Lifted if self.lifted else _Tap
@@ -283,7 +192,6 @@ class _Tap(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, anchor: Tensor, call: Call, receive: _Receive, lifted: bool = False) -> Tensor:
-        """Output of the call."""
         call.batched = True
         y, ctx.kept = call.forward(x if lifted else x[:, None])
         ctx.save_for_backward(x)
@@ -313,7 +221,6 @@ class _Lifted(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Save the input."""
         ctx.save_for_backward(inputs[0])
 
     @staticmethod
@@ -325,5 +232,4 @@ class _Lifted(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int, ...], x: Tensor, anchor: Tensor, call: Call, receive: _Receive
     ) -> tuple[Tensor, int]:
-        """Move the record dimension to the front."""
         return _Tap.apply(x.movedim(in_dims[0], 0), anchor, call, receive, True), 0  # type: ignore[no-untyped-call]

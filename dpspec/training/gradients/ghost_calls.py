@@ -1,49 +1,43 @@
 """Operations with a per-example gradient rule: forward, and gradients from inputs and output gradients.
 
 A call processes a whole chunk x (b, k, ...): b records of k inner rows (k = 1 unless the model folds an axis into the
-batch). ``backward`` takes the gradient of the output and returns the gradient of the input and the parameters'
-:class:`~dpspec.training.gradients.ghost_parameters.Gradients` by name.
+batch).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpspec.training.gradients.ghost_parameters import (
-    Gradients,
-    Lookup,
-    Outer,
-    Pieces,
-    Rows,
-    convolved_pays,
-    convolved_squares,
-    gram_pays,
-)
+from dpspec.training.gradients.ghost_parameters import Gradients, Lookup, Outer, Pieces, Rows, gram_pays
 
 #: CUDA's group norm backward launches a block per group along a grid axis of this size.
 _MOST_GROUPS = 65_535
 
 
 class Call(ABC):
-    """One use of an operation with given parameters.
+    """One use of a torch function, built from its arguments and the names of the trained parameters by tensor id.
 
     Attributes:
         names: Names of weight and bias, None for those that are not trained.
         given: Weight and bias as passed.
+        supported: Whether the rule covers these arguments.
         batched: Whether the input differs between records.
     """
 
-    def __init__(self, weight: Tensor | None, bias: Tensor | None, names: tuple[str | None, str | None]) -> None:
+    def __init__(
+        self, name_of: Mapping[int, str], weight: Tensor | None, bias: Tensor | None, supported: bool = True
+    ) -> None:
         self.given = (weight, bias)
         self.weight = None if weight is None else weight.detach()
         self.bias = None if bias is None else bias.detach()
-        self.names = names
+        self.names = name_of.get(id(weight)), name_of.get(id(bias))
+        self.supported = supported
         self.batched = False
 
     @property
@@ -72,18 +66,19 @@ class Call(ABC):
 
 
 class Linear(Call):
-    """x W^T + b over the last axis."""
+    """x W^T + b over the last axis. Factors are kept if inner products are cheaper than written-out products."""
 
     weight: Tensor
 
+    def __init__(self, name_of: Mapping[int, str], input: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
+        super().__init__(name_of, weight, bias, weight.ndim == 2)
+
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Same as torch."""
         return nn.functional.linear(x, self.weight, self.bias), ()
 
     def backward(
         self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
     ) -> tuple[Tensor | None, dict[str, Gradients]]:
-        """Keep factors if inner products are cheaper than written-out products."""
         inputs, outputs = x.reshape(len(x), -1, x.shape[-1]), gradient.reshape(len(x), -1, gradient.shape[-1])
         factors = Outer(inputs, outputs, self.weight.shape)
         pays = gram_pays(inputs.shape[1], *self.weight.shape)
@@ -92,22 +87,30 @@ class Linear(Call):
 
 
 class Embedding(Call):
-    """Table lookup by token; the token ``padding`` gets no gradient."""
+    """Table lookup by token; the token ``padding_idx`` gets no gradient."""
 
     weight: Tensor
 
-    def __init__(self, weight: Tensor, name: str | None, padding: int | None) -> None:
-        super().__init__(weight, None, (name, None))
-        self._padding = padding
+    def __init__(
+        self,
+        name_of: Mapping[int, str],
+        input: Tensor,
+        weight: Tensor,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> None:
+        super().__init__(name_of, weight, None, max_norm is None and not (scale_grad_by_freq or sparse))
+        self._padding = padding_idx
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Same as torch."""
         return nn.functional.embedding(x, self.weight), ()
 
     def backward(
         self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
     ) -> tuple[Tensor | None, dict[str, Gradients]]:
-        """Always keep factors."""
         tokens, outputs = x.reshape(len(x), -1), gradient.reshape(len(x), -1, gradient.shape[-1])
         if self._padding is not None:
             outputs = outputs * (tokens != self._padding % len(self.weight))[..., None]
@@ -119,17 +122,17 @@ class GroupNorm(Call):
 
     def __init__(
         self,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        names: tuple[str | None, str | None],
-        groups: int,
-        eps: float,
+        name_of: Mapping[int, str],
+        input: Tensor,
+        num_groups: int,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: float = 1e-5,
     ) -> None:
-        super().__init__(weight, bias, names)
-        self._groups, self._eps = groups, eps
+        super().__init__(name_of, weight, bias)
+        self._groups, self._eps = num_groups, eps
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Keep the moments of every group."""
         n, channels, size = prod(x.shape[:2]), x.shape[2], prod(x.shape[3:])
         y, mean, rstd = torch.native_group_norm(
             x.contiguous().flatten(0, 1), self.weight, self.bias, n, channels, size, self._groups, self._eps
@@ -143,30 +146,28 @@ class GroupNorm(Call):
 
         Limited to as many records as a GPU kernel's grid has groups.
         """
-        n, channels, size = prod(x.shape[:2]), x.shape[2], prod(x.shape[3:])
-        rows = gradient.reshape(n, channels, size), x.reshape(n, channels, size), *(t.view(n, -1) for t in kept)
-        together = max(1, _MOST_GROUPS // self._groups)
-        parts = _parts(together, *rows)
-        pieces = [self._apart(outer, inner, mean, rstd, wanted) for outer, inner, mean, rstd in parts]
+        rows, channels, size = prod(x.shape[:2]), x.shape[2], prod(x.shape[3:])
+        pieces = []
+        for outer, inner, mean, rstd in _parts(
+            max(1, _MOST_GROUPS // self._groups),
+            *(gradient.reshape(rows, channels, size), x.reshape(rows, channels, size)),
+            *(moments.view(rows, -1) for moments in kept),
+        ):
+            n = len(inner)
+            weight = None if self.weight is None else self.weight.repeat(n)
+            found = torch.ops.aten.native_group_norm_backward.default(
+                *(outer.reshape(1, n * channels, size), inner.reshape(1, n * channels, size)),
+                *(mean.reshape(1, -1), rstd.reshape(1, -1), weight, 1, n * channels, size, n * self._groups),
+                (wanted, self.names[0] is not None, self.names[1] is not None),
+            )
+            pieces.append(found)
         before, scales, shifts = zip(*pieces, strict=True)
-        found = self.named(
-            lambda: Rows(_joined(scales).view(*x.shape[:2], channels).sum(1)),
-            lambda: _joined(shifts).view(*x.shape[:2], channels).sum(1),
-        )
-        return (_joined(before).view(x.shape) if wanted else None), found
 
-    def _apart(self, gradient: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, wanted: bool) -> tuple[Tensor, ...]:
-        """Gradients of x, scales and shifts for each of n rows ``x`` (n, channels, size), one-dimensional; None if not
-        wanted.
-        """
-        n, channels, size = x.shape
-        weight = None if self.weight is None else self.weight.repeat(n)
-        found: tuple[Tensor, ...] = torch.ops.aten.native_group_norm_backward.default(
-            *(gradient.reshape(1, n * channels, size), x.reshape(1, n * channels, size)),
-            *(mean.reshape(1, -1), rstd.reshape(1, -1), weight, 1, n * channels, size, n * self._groups),
-            (wanted, self.names[0] is not None, self.names[1] is not None),
-        )
-        return found
+        def by_record(parts: tuple[Tensor, ...]) -> Tensor:
+            return torch.cat([part.flatten() for part in parts]).view(*x.shape[:2], channels).sum(1)
+
+        found_by_name = self.named(lambda: Rows(by_record(scales)), lambda: by_record(shifts))
+        return (torch.cat([part.flatten() for part in before]).view(x.shape) if wanted else None), found_by_name
 
 
 class LayerNorm(Call):
@@ -174,24 +175,23 @@ class LayerNorm(Call):
 
     def __init__(
         self,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        names: tuple[str | None, str | None],
-        shape: tuple[int, ...],
-        eps: float,
+        name_of: Mapping[int, str],
+        input: Tensor,
+        normalized_shape: Any,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: float = 1e-5,
     ) -> None:
-        super().__init__(weight, bias, names)
-        self._shape, self._eps = shape, eps
+        super().__init__(name_of, weight, bias)
+        self._shape, self._eps = tuple(normalized_shape), eps
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Keep the moments of every row."""
         y, mean, rstd = torch.native_layer_norm(x, self._shape, self.weight, self.bias, self._eps)
         return y, (mean, rstd)
 
     def backward(
         self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
     ) -> tuple[Tensor | None, dict[str, Gradients]]:
-        """Sum output gradients times normalized inputs for the scale."""
         mean, rstd = kept
         before = None
         if wanted:
@@ -224,19 +224,23 @@ class Convolution(Call):
 
     def __init__(
         self,
+        name_of: Mapping[int, str],
+        input: Tensor,
         weight: Tensor,
-        bias: Tensor | None,
-        names: tuple[str | None, str | None],
-        stride: tuple[int, ...],
-        padding: tuple[int, ...],
-        dilation: tuple[int, ...],
-        groups: int,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
     ) -> None:
-        super().__init__(weight, bias, names)
-        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        supported = not isinstance(padding, str) and input.ndim == weight.ndim
+        super().__init__(name_of, weight, bias, supported)
+        spatial = weight.ndim - 2
+        sizes = [(size,) if isinstance(size, int) else tuple(size) for size in (stride, padding, dilation)]
+        self.stride, self.padding, self.dilation = (size * spatial if len(size) == 1 else size for size in sizes)
+        self.groups = groups
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Fold all inner rows of all records into one batch."""
         y = torch.convolution(
             *(x.flatten(0, 1), self.weight, self.bias, self.stride, self.padding, self.dilation),
             *(False, (0,) * len(self.stride), self.groups),
@@ -246,42 +250,42 @@ class Convolution(Call):
     def backward(
         self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
     ) -> tuple[Tensor | None, dict[str, Gradients]]:
-        """Keep factors of the unfolded input if cheaper, else compute rows by one grouped convolution."""
         flat, outputs = x.flatten(0, 1), gradient.flatten(0, 1)
         before = self._transposed(outputs, flat, self.weight, self.groups, 0).view(x.shape) if wanted else None
         return before, self.named(lambda: self._weight(x, gradient), lambda: gradient.flatten(3).sum(3).sum(1))
 
     def _weight(self, x: Tensor, gradient: Tensor) -> Gradients:
-        width, depth = len(self.weight), prod(self.weight.shape[1:])
-        pixels, positions = prod(x.shape[3:]), prod(gradient.shape[3:])
-        pays = gram_pays(x.shape[1] * positions, width, depth)
-        narrow = x.is_cuda or self.weight.shape[1] < _NARROW
-        if self.groups > 1 or not (pays or narrow):
-            some = 1 if self.weight.nbytes >= _WIDE and not x.is_cuda else len(x)
-            single = x.shape[1] == self.groups == 1 and not x.is_cuda
-            measured = single and convolved_pays(pixels, positions, width, depth, x.shape[2])
-            return Pieces(
-                partial(_pieces, self._grouped, some, x, gradient),
-                partial(self._squares, x, gradient) if measured else None,
-            )
-        if pays:
-            return self._unfolded(x, gradient)
-        one = x.element_size() * depth * prod(gradient.shape[3:]) * x.shape[1]
-        some = len(x) if x.is_cuda else max(1, _UNFOLDED // one)
-        return Pieces(partial(_pieces, lambda *part: self._unfolded(*part).rows(), some, x, gradient))
+        """Keep factors of the unfolded input if cheaper, else write out rows by one grouped convolution.
 
-    def _squares(self, x: Tensor, gradient: Tensor) -> Tensor:
-        """Squared norms (b,) from inner products of pixels, in pieces that fit the cache."""
-        flat, outputs = x.flatten(0, 1), gradient.flatten(0, 1)
-        some = max(1, _UNFOLDED // (8 * prod(x.shape[3:]) ** 2))
-        how = self.weight.shape[2:], self.stride, self.padding, self.dilation
-        return torch.cat([convolved_squares(inner, outer, *how) for inner, outer in _parts(some, flat, outputs)])
+        Without enough channels for that, the unfolded input is multiplied piece by piece.
+        """
+        depth, positions = prod(self.weight.shape[1:]), x.shape[1] * prod(gradient.shape[3:])
+        if self.groups == 1 and gram_pays(positions, len(self.weight), depth):
+            return self._unfolded(x, gradient)
+        write, some = self._grouped, len(x)
+        if self.groups == 1 and (x.is_cuda or self.weight.shape[1] < _NARROW):
+            write = self._product
+            if not x.is_cuda:
+                some = max(1, _UNFOLDED // (x.element_size() * depth * positions))
+        elif self.weight.nbytes >= _WIDE and not x.is_cuda:
+            some = 1
+        return Pieces(lambda: (write(inner, outer) for inner, outer in _parts(some, x, gradient)))
 
     def _unfolded(self, x: Tensor, gradient: Tensor) -> Outer:
-        columns = self._columns(x.flatten(0, 1))
-        inputs = columns.view(*x.shape[:2], *columns.shape[1:]).transpose(2, 3).flatten(1, 2)
-        outputs = gradient.flatten(3).transpose(2, 3).flatten(1, 2)
-        return Outer(inputs, outputs, self.weight.shape)
+        """Factors: the receptive field of each output position (n, c * kernel) and its gradient."""
+        spatial, columns = len(self.stride), x.flatten(0, 1)
+        columns = nn.functional.pad(columns, [side for p in reversed(self.padding) for side in (p, p)])
+        for axis, (size, step, gap) in enumerate(
+            zip(self.weight.shape[2:], self.stride, self.dilation, strict=True), start=2
+        ):
+            columns = columns.unfold(axis, gap * (size - 1) + 1, step)[..., ::gap]
+        order = (0, 1, *range(2 + spatial, 2 + 2 * spatial), *range(2, 2 + spatial))
+        columns = columns.permute(order).reshape(*x.shape[:2], prod(self.weight.shape[1:]), -1)
+        inputs = columns.transpose(2, 3).flatten(1, 2)
+        return Outer(inputs, gradient.flatten(3).transpose(2, 3).flatten(1, 2), self.weight.shape)
+
+    def _product(self, x: Tensor, gradient: Tensor) -> Tensor:
+        return self._unfolded(x, gradient).rows()
 
     def _grouped(self, x: Tensor, gradient: Tensor) -> Tensor:
         """Weight gradients (b, *shape): records as channels, each in its own groups."""
@@ -298,29 +302,9 @@ class Convolution(Call):
         )
         return found[which]
 
-    def _columns(self, x: Tensor) -> Tensor:
-        """Unfold inputs (n, c, ...) to (n, c * kernel, positions)."""
-        n, spatial = len(x), len(self.stride)
-        x = nn.functional.pad(x, [side for p in reversed(self.padding) for side in (p, p)])
-        for axis, (size, step, gap) in enumerate(
-            zip(self.weight.shape[2:], self.stride, self.dilation, strict=True), start=2
-        ):
-            x = x.unfold(axis, gap * (size - 1) + 1, step)[..., ::gap]
-        order = (0, 1, *range(2 + spatial, 2 + 2 * spatial), *range(2, 2 + spatial))
-        return x.permute(order).reshape(n, prod(self.weight.shape[1:]), -1)
-
 
 def _parts(some: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
     """Split all tensors (b, ...) into pieces of at most ``some`` records."""
     if len(tensors[0]) <= some:
         return (tensors,)
     return zip(*(torch.split(t, some) for t in tensors), strict=True)
-
-
-def _pieces(write: Callable[[Tensor, Tensor], Tensor], some: int, x: Tensor, gradient: Tensor) -> Iterator[Tensor]:
-    """Apply ``write`` to pieces of at most ``some`` records."""
-    return (write(inner, outer) for inner, outer in _parts(some, x, gradient))
-
-
-def _joined(parts: tuple[Tensor, ...]) -> Tensor:
-    return parts[0].flatten() if len(parts) == 1 else torch.cat([part.flatten() for part in parts])

@@ -8,7 +8,7 @@ factors. Squared norms are float64 and never below the gradient's: if terms can 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -50,55 +50,38 @@ class Rows(Gradients):
     values: Tensor
 
     def squares(self) -> Tensor:
-        """Sum in float64."""
         return squares_of(self.values)
 
     def rows(self) -> Tensor:
-        """Return the values."""
         return self.values
 
     def add(self, total: Tensor, weights: Tensor) -> None:
-        """One matrix-vector product."""
         rows = self.values.reshape(len(weights), total.numel())
         total.view(-1).addmv_(rows.T, weights.to(rows.dtype))
 
     def only(self, kept: Tensor) -> Rows:
-        """Copy the selected rows."""
         return Rows(self.values[kept])
 
 
 @dataclass(frozen=True)
 class Pieces(Gradients):
-    """Gradients that are written out piece by piece on demand.
-
-    Attributes:
-        pieces: Yields values (n, *shape), b in total.
-        measured: Computes the squared norms (b,), if that is faster.
-    """
+    """Gradients that ``pieces`` writes out on demand as values (n, *shape), b in total."""
 
     pieces: Callable[[], Iterator[Tensor]]
-    measured: Callable[[], Tensor] | None = None
 
     def squares(self) -> Tensor:
-        """Use ``measured``, or sum in float64 piece by piece."""
-        if self.measured is not None:
-            return self.measured()
         return _joined([squares_of(piece) for piece in self.pieces()])
 
     def rows(self) -> Tensor:
-        """Compute (b, *shape) on each call."""
         return _joined(list(self.pieces()))
 
     def add(self, total: Tensor, weights: Tensor) -> None:
-        """Write out, then add."""
         self.settled().add(total, weights)
 
     def only(self, kept: Tensor) -> Rows:
-        """Write out, then select."""
         return self.settled().only(kept)
 
     def settled(self) -> Rows:
-        """Write out."""
         return Rows(self.rows())
 
 
@@ -119,16 +102,13 @@ class Outer(Gradients):
         return gram_squares(self.inputs, self.outputs)
 
     def rows(self) -> Tensor:
-        """Compute (b, *shape)."""
         return torch.bmm(self.outputs.transpose(1, 2), self.inputs).view(-1, *self.shape)
 
     def add(self, total: Tensor, weights: Tensor) -> None:
-        """One matrix product over all records and positions."""
         weighted = self.outputs * weights.to(self.outputs.dtype)[:, None, None]
         total.view(len(total), -1).addmm_(weighted.flatten(0, 1).T, self.inputs.flatten(0, 1))
 
     def only(self, kept: Tensor) -> Outer:
-        """Copy the selected factors."""
         return Outer(self.inputs[kept], self.outputs[kept], self.shape)
 
 
@@ -150,19 +130,16 @@ class Lookup(Gradients):
         return _add_rows(sums.new_zeros(b), keys // self.count, sums.square().sum(1))
 
     def rows(self) -> Tensor:
-        """Compute (b, count, p), mostly zeros."""
         b, length = self.tokens.shape
         rows = self.outputs.new_zeros(b, self.count, self.outputs.shape[-1])
         record = torch.arange(b, device=self.tokens.device).repeat_interleave(length)
         return rows.index_put_((record, self.tokens.flatten()), self.outputs.flatten(0, 1), accumulate=True)
 
     def add(self, total: Tensor, weights: Tensor) -> None:
-        """Update only the rows of the table that occur."""
         weighted = self.outputs * weights.to(self.outputs.dtype)[:, None, None]
         _add_rows(total, self.tokens.flatten(), weighted.flatten(0, 1))
 
     def only(self, kept: Tensor) -> Lookup:
-        """Copy the selected factors."""
         return Lookup(self.tokens[kept], self.outputs[kept], self.count)
 
 
@@ -196,63 +173,11 @@ def gram_squares(inputs: Tensor, outputs: Tensor) -> Tensor:
     """
     a, b = inputs.double(), outputs.double()
     ga, gb = torch.bmm(a, a.transpose(1, 2)), torch.bmm(b, b.transpose(1, 2))
-    return _of_products(ga, gb, a.shape[2] + b.shape[2])
-
-
-def _of_products(ga: Tensor, gb: Tensor, operations: int) -> Tensor:
-    """:func:`gram_squares` from Gram matrices (b, T, T), computed with ``operations`` per entry; overwrites ``ga``."""
     lengths = (ga.diagonal(dim1=1, dim2=2) * gb.diagonal(dim1=1, dim2=2)).sqrt().sum(1)
-    operations += ga.shape[1] ** 2
+    operations = a.shape[2] + b.shape[2] + a.shape[1] ** 2
     return ga.mul_(gb).sum((1, 2)) + operations * 2.0**-52 * lengths.square()
 
 
 def gram_pays(positions: int, width: int, depth: int) -> bool:
     """Whether T^2 (width + depth) float64 products of Gram matrices cost less than half of T width depth."""
     return positions == 1 or 4 * positions * (width + depth) <= width * depth
-
-
-def convolved_squares(
-    x: Tensor,
-    outputs: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> Tensor:
-    """:func:`gram_squares` (b,) of a convolution's weight, for inputs (b, c, ...) and output gradients (b, p, ...).
-
-    The inner product of two output positions' receptive fields is sum_o G[s + o, t + o] over kernel offsets o, with G
-    the inner products of pixels. This takes no more operations per term than the unfolded input, so the bound holds.
-    """
-    b, spatial = len(x), len(kernel)
-    pixels, rows = x.flatten(2).double(), outputs.flatten(2).double()
-    products = torch.bmm(pixels.transpose(1, 2), pixels).view(b, *x.shape[2:], *x.shape[2:])
-    for axis, length in enumerate(outputs.shape[2:]):
-        pair, how = (1 + axis, 1 + spatial + axis), (kernel[axis], stride[axis], padding[axis], dilation[axis])
-        products = _diagonal_sums(products, pair, length, *how)
-    seen = products.view(b, rows.shape[2], rows.shape[2])
-    return _of_products(seen, torch.bmm(rows.transpose(1, 2), rows), prod(kernel) * x.shape[1] + rows.shape[1])
-
-
-def _diagonal_sums(
-    products: Tensor, pair: tuple[int, int], length: int, size: int, step: int, padding: int, gap: int
-) -> Tensor:
-    """sum_o products[step i + gap o - padding, step j + gap o - padding] along a pair of axes, o < size, i, j < length.
-
-    Padding is zero.
-    """
-    side = products.shape[pair[0]]
-    found = products.new_zeros([length if axis in pair else n for axis, n in enumerate(products.shape)])
-    for offset in range(size):
-        shift = gap * offset - padding
-        first, last = max(0, -(shift // step)), min(length, (side - 1 - shift) // step + 1)
-        if first < last:
-            here, there = slice(first, last), slice(step * first + shift, step * (last - 1) + shift + 1, step)
-            to = tuple(here if axis in pair else slice(None) for axis in range(products.ndim))
-            found[to] += products[tuple(there if axis in pair else slice(None) for axis in range(products.ndim))]
-    return found
-
-
-def convolved_pays(pixels: int, positions: int, width: int, depth: int, channels: int) -> bool:
-    """:func:`gram_pays` for :func:`convolved_squares`: c channels at S pixels, p at T positions."""
-    return 4 * (pixels**2 * channels + positions**2 * width) <= positions * width * depth

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,33 +25,21 @@ from dpspec.training.gradients.ghost import Loss, PerExample
 from dpspec.training.gradients.ghost_parameters import Gradients
 from dpspec.training.gradients.recurrent import call, written_out
 
-#: Gradients by parameter name, each (b, *shape).
+#: Tensors by parameter name.
 Named: TypeAlias = Mapping[str, Tensor]
 
-#: Per chunk: gradients by parameter name, and outputs (b, classes).
-Chunks: TypeAlias = Iterator[tuple[Mapping[str, Gradients], Tensor]]
-
-#: Per chunk: squared norms (b,) by parameter name, and outputs (b, classes).
-Measured: TypeAlias = Iterator[tuple[Named, Tensor]]
-
-#: Stored besides activations: written-out gradients, what sums need, or nothing.
+#: What a pass computes for each chunk besides outputs: written-out gradients, gradients to sum, or squared norms.
 Wanted: TypeAlias = Literal["rows", "sums", "norms"]
 
 #: Maximum number of large records per chunk for norms; sums use half of it.
 _MEASURED = 64
 
 T = TypeVar("T")
-C = TypeVar("C")
 
 
 @dataclass(frozen=True)
 class ClippedSum:
-    """The contribution of a batch.
-
-    Attributes:
-        sum: Sum of the clipped gradients (P,).
-        norms: Norm of each contribution after clipping, (b,) float64.
-    """
+    """Sum (P,) of the clipped gradients of a batch, and the norms (b,), float64, of the contributions."""
 
     sum: Tensor
     norms: Tensor
@@ -117,98 +105,63 @@ class FlatModel:
         with full_precision(self.device), FastPooling() if plain else nullcontext():
             return self._forward(self.layout.unflatten(state), x)
 
-    def gradients(self, state: Tensor, x: Tensor, y: Tensor) -> Iterator[Named]:
-        """Yield the gradients of records ``x`` (b, ...), ``y`` (b,) at ``state``, chunk by chunk."""
+    def gradients(self, state: Tensor, x: Tensor, y: Tensor) -> Iterator[Tensor]:
+        """Yield :meth:`rows` of ``x`` (b, ...), ``y`` (b,), chunk by chunk."""
         if len(x):
             size = self._size(state, x, y, "rows")
             for some_x, some_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
-                yield self.layout.split(self.rows(state, some_x, some_y))
+                yield self.rows(state, some_x, some_y)
 
     def rows(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Gradients of records ``x`` (b, ...), ``y`` (b,) at ``state`` as rows (b, P)."""
 
-        def work(chunks: Chunks) -> Tensor:
+        def work(chunks: Iterator[tuple[Mapping[str, Gradients], Tensor]]) -> Tensor:
             named = ({name: gradients.rows() for name, gradients in chunk.items()} for chunk, _ in chunks)
             return torch.cat([state.new_zeros(0, self.size), *(self.layout.flatten(rows, leading=1) for rows in named)])
 
-        return self._each(state, x, y, PerExample.gradients, work, "rows")
-
-    def squares(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Squared l2 norms (k, b), float64, of the gradients with respect to each of k parameters."""
-
-        def work(chunks: Measured) -> Tensor:
-            found = (self._stacked(chunk) for chunk, _ in chunks)
-            nothing = torch.zeros(len(self.layout.names), 0, dtype=torch.float64, device=self.device)
-            return torch.cat([nothing, *found], dim=1)
-
-        return self._each(state, x, y, PerExample.squares, work, "norms")
-
-    def _stacked(self, squares: Named) -> Tensor:
-        return torch.stack([squares[name] for name in self.layout.names])
-
-    def norms(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """l2 norm (b,), float64, of each record's gradient at ``state``, before clipping."""
-        return self.squares(state, x, y).sum(0).sqrt()
+        return self._each(state, x, y, work, "rows")
 
     def look(self, state: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms (b,) as from :meth:`norms`, and predicted classes (b,), in one pass."""
+        """Norms (b,), float64, of the gradients at ``state`` before clipping, and predicted classes (b,)."""
 
-        def work(chunks: Measured) -> tuple[Tensor, Tensor]:
+        def work(chunks: Iterator[tuple[Named, Tensor]]) -> tuple[Tensor, Tensor]:
             norms = [no_norms(self.device)]
             classes = [torch.zeros(0, dtype=torch.int64, device=self.device)]
-            for chunk, outputs in chunks:
-                norms.append(self._stacked(chunk).sum(0).sqrt())
+            for squares, outputs in chunks:
+                norms.append(torch.stack(list(squares.values())).sum(0).sqrt())
                 classes.append(outputs.argmax(dim=1))
             return torch.cat(norms), torch.cat(classes)
 
-        return self._each(state, x, y, PerExample.squares, work, "norms")
+        return self._each(state, x, y, work, "norms")
 
     def clipped_sum(self, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> ClippedSum:
         """Sum (P,) of the records' clipped gradients at ``state``, and the clipped norms; zeros for an empty batch."""
 
-        def work(chunks: Chunks) -> ClippedSum:
+        def work(chunks: Iterator[tuple[Mapping[str, Gradients], Tensor]]) -> ClippedSum:
             total = torch.zeros_like(state)
             pieces = self.layout.unflatten(total)
             norms = [no_norms(self.device), *(add_clipped(pieces, chunk, clip) for chunk, _ in chunks)]
             return ClippedSum(total, torch.cat(norms))
 
         truncated = isfinite(clipper(clip).coordinate_bound)
-        return self._each(state, x, y, PerExample.gradients, work, "rows" if truncated else "sums")
+        return self._each(state, x, y, work, "rows" if truncated else "sums")
 
-    def chunk(self, state: Tensor, x: Tensor, y: Tensor) -> int:
-        """Number of records like ``x`` (b, ...), ``y`` (b,), b >= 1, per chunk for norms; sums use as many or half."""
-        return self._size(state, x, y, "norms")
-
-    def _each(
-        self,
-        state: Tensor,
-        x: Tensor,
-        y: Tensor,
-        found_by: Callable[[PerExample, Named, Tensor, Tensor], C],
-        work: Callable[[Iterator[C]], T],
-        wanted: Wanted,
-    ) -> T:
-        """Yield ``work`` on each chunk."""
+    def _each(self, state: Tensor, x: Tensor, y: Tensor, work: Callable[[Iterator[Any]], T], wanted: Wanted) -> T:
+        """Run ``work`` on all chunks. If one runs out of memory, start again with smaller chunks."""
         if len(x) == 0:
             return work(iter(()))
+        parameters = self.layout.unflatten(state.detach())
+
+        def chunks(size: int) -> Iterator[Any]:
+            for some_x, some_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
+                examples = self._tried(parameters, x, y)
+                compute = examples.squares if wanted == "norms" else examples.gradients
+                yield compute(parameters, some_x, some_y)
+
         with full_precision(self.device):
             size = self._size(state, x, y, wanted)
-            found, self._most = memory.halving(
-                lambda size: work(self._chunks(state, x, y, found_by, size)), size, self._most
-            )
+            found, self._most = memory.halving(lambda size: work(chunks(size)), size, self._most)
         return found
-
-    def _chunks(
-        self,
-        state: Tensor,
-        x: Tensor,
-        y: Tensor,
-        found_by: Callable[[PerExample, Named, Tensor, Tensor], C],
-        size: int,
-    ) -> Iterator[C]:
-        parameters = self.layout.unflatten(state.detach())
-        for some_x, some_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
-            yield found_by(self._tried(parameters, x, y), parameters, some_x, some_y)
 
     def _size(self, state: Tensor, x: Tensor, y: Tensor, wanted: Wanted) -> int:
         """Number of records per chunk, from the memory of one record; computed once."""

@@ -6,7 +6,7 @@ each step consists of two dense layers and the gates of torch's documentation. R
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
@@ -19,9 +19,6 @@ from torch.nn.functional import linear
 
 #: Recurrent state: h of an RNN or GRU, h and c of an LSTM; each (b, ...).
 State: TypeAlias = tuple[Tensor, ...]
-
-#: Maps W x + b, the state, U and c to the next state.
-Cell: TypeAlias = Callable[[Tensor, State, Tensor, Tensor | None], State]
 
 
 def call(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -37,7 +34,8 @@ def call(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
 @contextmanager
 def written_out(model: nn.Module) -> Iterator[None]:
     """Run the recurrent layers of a model step by step within this context."""
-    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase) and type(module) in _CELLS]
+    known = (nn.RNN, nn.LSTM, nn.GRU)
+    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase) and type(module) in known]
     replaced = [layer for layer in layers if "forward" not in vars(layer)]
     for layer in replaced:
         layer.forward = partial(_forward, layer)
@@ -78,61 +76,35 @@ def _direction(layer: nn.RNNBase, x: Tensor, name: str, state: State | None) -> 
     """One direction of one layer over x (T, b, d): outputs (T, b, ...) in the order of x, and the last state."""
     weights = {part: getattr(layer, f"{part}{name}", None) for part in ("weight_ih", "weight_hh", "weight_hr")}
     before, within = (getattr(layer, f"bias_{part}{name}") if layer.bias else None for part in ("ih", "hh"))
-    assert weights["weight_ih"] is not None
-    assert weights["weight_hh"] is not None
-    inputs = linear(x.transpose(0, 1), weights["weight_ih"], before).transpose(0, 1)
+    w, u, projection = weights["weight_ih"], weights["weight_hh"], weights["weight_hr"]
+    assert w is not None
+    assert u is not None
+    inputs = linear(x.transpose(0, 1), w, before).transpose(0, 1)
     if state is None:
         widths = (layer.proj_size or layer.hidden_size, layer.hidden_size)[: 1 + isinstance(layer, nn.LSTM)]
         state = tuple(x.new_zeros(x.shape[1], width) for width in widths)
-    cell = _cell(layer, weights["weight_hr"])
     found: list[Tensor] = []
     for step in inputs.flip(0).unbind() if name.endswith("_reverse") else inputs.unbind():
-        state = cell(step, state, weights["weight_hh"], within)
+        state = _cell(layer, step, state, u, within, projection)
         found.append(state[0])
     if name.endswith("_reverse"):
         found.reverse()
     return torch.stack(found), state
 
 
-def _cell(layer: nn.RNNBase, projection: Tensor | None) -> Cell:
-    return _CELLS[type(layer)](layer, projection)
-
-
-def _rnn(layer: nn.RNNBase, projection: Tensor | None) -> Cell:
-    function = torch.tanh if getattr(layer, "nonlinearity", "tanh") == "tanh" else torch.relu
-
-    def step(x: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
-        return (function(x + linear(state[0], weight, bias)),)
-
-    return step
-
-
-def _lstm(layer: nn.RNNBase, projection: Tensor | None) -> Cell:
-    def step(x: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
-        h, c = state
-        i, f, g, o = (x + linear(h, weight, bias)).chunk(4, dim=-1)
-        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+def _cell(
+    layer: nn.RNNBase, x: Tensor, state: State, weight: Tensor, bias: Tensor | None, projection: Tensor | None
+) -> State:
+    """The next state from W x + b, the state, U and c, as torch's documentation defines it."""
+    inner = linear(state[0], weight, bias)
+    if isinstance(layer, nn.LSTM):
+        i, f, g, o = (x + inner).chunk(4, dim=-1)
+        c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
         h = o.sigmoid() * c.tanh()
         return (h if projection is None else linear(h, projection)), c
-
-    return step
-
-
-def _gru(layer: nn.RNNBase, projection: Tensor | None) -> Cell:
-    def step(x: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
-        (h,) = state
-        r_x, z_x, n_x = x.chunk(3, dim=-1)
-        r_h, z_h, n_h = linear(h, weight, bias).chunk(3, dim=-1)
+    if isinstance(layer, nn.GRU):
+        (r_x, z_x, n_x), (r_h, z_h, n_h) = x.chunk(3, dim=-1), inner.chunk(3, dim=-1)
         z = (z_x + z_h).sigmoid()
         n = (n_x + (r_x + r_h).sigmoid() * n_h).tanh()
-        return ((1 - z) * n + z * h,)
-
-    return step
-
-
-#: Step functions by exact layer type.
-_CELLS: dict[type[nn.Module], Callable[[nn.RNNBase, Tensor | None], Cell]] = {
-    nn.RNN: _rnn,
-    nn.LSTM: _lstm,
-    nn.GRU: _gru,
-}
+        return ((1 - z) * n + z * state[0],)
+    return ((x + inner).tanh() if layer.mode == "RNN_TANH" else (x + inner).relu(),)

@@ -40,13 +40,7 @@ class StackedModel:
     """A module as a function of R flat parameter vectors. The module itself is never changed."""
 
     def __init__(self, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        """Find the module's dense layers by a trial pass.
-
-        Args:
-            module: The module.
-            x: Records (n, ...) on the target device.
-            y: Labels (n,) on the target device.
-        """
+        """Find the dense layers by a trial pass over the first of the records ``x`` (n, ...), ``y`` (n,)."""
         require_uncoupled(module)
         self.layout = flat_model.Layout.of(module)
         self._module = module
@@ -73,91 +67,78 @@ class StackedModel:
         return memory.chunk_size(2 * 4 * sum(sizes[name] for name in written) + 4 * self._kept, self._device)
 
     def add_clipped(self, sums: Tensor, states: Tensor, x: Tensor, y: Tensor, inside: Tensor, how: Clipper) -> Tensor:
-        """Add clipped gradients to ``sums`` in place. Non-finite gradients count as zero.
+        """Add clipped gradients of records ``x`` (R, c, ...), ``y`` (R, c) to ``sums`` (R, P) in place.
 
-        Args:
-            sums: Sums (R, P).
-            states: Parameters (R, P).
-            x: Records (R, c, ...).
-            y: Labels (R, c).
-            inside: Mask (R, c) of the records to add.
-            how: The clipper.
-
-        Returns:
-            Norms (R, c), float64, of the added contributions.
+        Non-finite gradients count as zero. ``inside`` (R, c) is the mask of the records to add, ``states`` (R, P) are
+        the parameters. Returns the norms (R, c), float64, of the added contributions.
         """
+        names, totals = self.layout.names, self.layout.split(sums)
         with full_precision(self._device):
-            return self._add_clipped(sums, states, x, y, inside, how)
-
-    def _add_clipped(self, sums: Tensor, states: Tensor, x: Tensor, y: Tensor, inside: Tensor, how: Clipper) -> Tensor:
-        names, totals, parameters = self.layout.names, self.layout.split(sums), self.layout.split(states)
-        taps = {layer.weight: states.new_zeros(*inside.shape, layer.width) for layer in self._dense}
-        others = {name: parameters[name] for name in self._others}
-        (outputs, written), inputs = self._gradients(taps, others, parameters, x, y)
-        if isfinite(how.coordinate_bound):
-            rows = dict(written)  # truncation needs written-out gradients, model by model
+            outputs, written, inputs = self._factors(states, x, y)
+            if isfinite(how.coordinate_bound):
+                return self._add_truncated(totals, outputs, written, inputs, inside, how)
+            by_name = self._squares(inputs, outputs, written)
+            squares = torch.stack([by_name[name].flatten() for name in names])
+            factors, norms = how.scale(squares, names)
+            finite = squares.isfinite().all(0).view(inside.shape)
+            counted = inside & finite
+            if not bool(finite.all()):
+                inputs, outputs, written = (
+                    {
+                        name: torch.where(finite.view(*finite.shape, *[1] * (t.ndim - 2)), t, 0.0)
+                        for name, t in tensors.items()
+                    }
+                    for tensors in (inputs, outputs, written)
+                )
+            weights = dict(zip(names, torch.where(counted, factors.view(-1, *inside.shape), 0.0), strict=True))
+            for name in self._others:
+                totals[name].flatten(1).add_(torch.bmm(weights[name].unsqueeze(1), written[name].flatten(2)).squeeze(1))
             for layer in self._dense:
                 a, d = inputs[layer.weight], outputs[layer.weight]
-                rows[layer.weight] = d.unsqueeze(3) * a.unsqueeze(2)
+                totals[layer.weight].add_(torch.bmm((d * weights[layer.weight].unsqueeze(2)).transpose(1, 2), a))
                 if layer.bias is not None:
-                    rows[layer.bias] = d
-            lengths = torch.zeros(inside.shape, dtype=torch.float64, device=inside.device)
-            for run, kept in enumerate(inside):
-                if bool(kept.any()):
-                    own = {name: total[run] for name, total in totals.items()}
-                    lengths[run, kept] = add_clipped(own, {name: rows[name][run][kept] for name in own}, how)
-            return lengths
-        squares = self._squares(inputs, outputs, written)
-        factors, norms = how.scale(torch.stack([squares[name].flatten() for name in names]), names)
-        finite = torch.stack([squares[name] for name in names]).isfinite().all(0)
-        counted = inside & finite
-        if not bool(finite.all()):
-            inputs, outputs, written = (
-                {
-                    name: torch.where(finite.view(*finite.shape, *[1] * (t.ndim - 2)), t, 0.0)
-                    for name, t in tensors.items()
-                }
-                for tensors in (inputs, outputs, written)
-            )
-        weights = dict(zip(names, torch.where(counted, factors.view(-1, *inside.shape), 0.0), strict=True))
-        for name in self._others:
-            totals[name].flatten(1).add_(torch.bmm(weights[name].unsqueeze(1), written[name].flatten(2)).squeeze(1))
+                    totals[layer.bias].add_(torch.bmm(weights[layer.bias].unsqueeze(1), d).squeeze(1))
+            return torch.where(counted, norms.view(inside.shape), 0.0)
+
+    def _add_truncated(
+        self, totals: Named, outputs: Named, written: Named, inputs: Named, inside: Tensor, how: Clipper
+    ) -> Tensor:
+        """Truncation needs written-out gradients, model by model."""
+        rows = dict(written)
         for layer in self._dense:
             a, d = inputs[layer.weight], outputs[layer.weight]
-            totals[layer.weight].add_(torch.bmm((d * weights[layer.weight].unsqueeze(2)).transpose(1, 2), a))
+            rows[layer.weight] = d.unsqueeze(3) * a.unsqueeze(2)
             if layer.bias is not None:
-                totals[layer.bias].add_(torch.bmm(weights[layer.bias].unsqueeze(1), d).squeeze(1))
-        return torch.where(counted, norms.view(inside.shape), 0.0)
+                rows[layer.bias] = d
+        lengths = torch.zeros(inside.shape, dtype=torch.float64, device=inside.device)
+        for run, kept in enumerate(inside):
+            if bool(kept.any()):
+                own = {name: total[run] for name, total in totals.items()}
+                lengths[run, kept] = add_clipped(own, {name: rows[name][run][kept] for name in own}, how)
+        return lengths
 
     def along(self, states: Tensor, directions: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Inner products of unclipped gradients with given directions, and their squared norms.
-
-        Args:
-            states: Parameters (R, P).
-            directions: Directions (R, P).
-            x: Records (R, c, ...).
-            y: Labels (R, c).
-
-        Returns:
-            Inner products and squared norms, (R, c) float64 each.
-        """
+        """Inner products (R, c) of unclipped gradients with ``directions`` (R, P), and their squared norms; float64."""
+        towards = self.layout.split(directions)
         with full_precision(self._device):
-            return self._along(states, directions, x, y)
+            outputs, written, inputs = self._factors(states, x, y)
+            products = torch.zeros(y.shape, dtype=torch.float64, device=states.device)
+            for name, rows in written.items():
+                products += torch.bmm(rows.flatten(2), towards[name].flatten(1).unsqueeze(2)).squeeze(2)
+            for layer in self._dense:
+                moved = torch.bmm(inputs[layer.weight], towards[layer.weight].transpose(1, 2))
+                if layer.bias is not None:
+                    moved = moved + towards[layer.bias].unsqueeze(1)
+                products += (outputs[layer.weight] * moved).sum(2)
+            return products, torch.stack(list(self._squares(inputs, outputs, written).values())).sum(0)
 
-    def _along(self, states: Tensor, directions: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        parameters, towards = self.layout.split(states), self.layout.split(directions)
+    def _factors(self, states: Tensor, x: Tensor, y: Tensor) -> tuple[Named, Named, Named]:
+        """Gradients of dense layers' outputs, gradients of other parameters, and inputs of dense layers."""
+        parameters = self.layout.split(states)
         taps = {layer.weight: states.new_zeros(*y.shape, layer.width) for layer in self._dense}
         others = {name: parameters[name] for name in self._others}
         (outputs, written), inputs = self._gradients(taps, others, parameters, x, y)
-        products = torch.zeros(y.shape, dtype=torch.float64, device=states.device)
-        for name, rows in written.items():
-            products += torch.bmm(rows.flatten(2), towards[name].flatten(1).unsqueeze(2)).squeeze(2)
-        for layer in self._dense:
-            d, moved = outputs[layer.weight], torch.bmm(inputs[layer.weight], towards[layer.weight].transpose(1, 2))
-            if layer.bias is not None:
-                moved = moved + towards[layer.bias].unsqueeze(1)
-            products += (d * moved).sum(2)
-        return products, torch.stack(list(self._squares(inputs, outputs, written).values())).sum(0)
+        return outputs, written, inputs
 
     def _squares(self, inputs: Named, outputs: Named, written: Named) -> dict[str, Tensor]:
         found = {name: _squares_of(rows) for name, rows in written.items()}

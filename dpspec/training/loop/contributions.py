@@ -26,7 +26,6 @@ from dpspec.training.device import generator
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, Clipper, Flat, add_clipped, clip_factors, clipper, no_norms
 from dpspec.training.gradients.fetching import all_equal, send
-from dpspec.training.gradients.flat_model import are_alike
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import GeneratorState, Memory
 
@@ -44,14 +43,7 @@ _AT_ONCE = 2**20
 
 
 def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor, clip_norm: float) -> ClippedSum:
-    """Sum clipped sparse canary gradients in O(b s + P). A non-finite gradient counts as zero.
-
-    Args:
-        canaries: The canaries.
-        state: Parameters (P,).
-        indices: Canary records (b,).
-        clip_norm: Maximum l2 norm per record.
-    """
+    """Sum clipped sparse gradients of canaries ``indices`` (b,) in O(b s + P). A non-finite gradient counts as zero."""
     total = torch.zeros_like(state)
     norms = [no_norms(state.device)]
     width = canaries.sparse(indices[:1])[0].shape[1] if len(indices) else 1
@@ -81,9 +73,8 @@ class _LastSum:
 
     def matches(self, other: FlatModel) -> bool:
         """Whether ``other`` is currently the same function of parameters and records."""
-        if not self.model.is_alike(other):
-            return False
-        return all_equal(list(zip(self.model.constants, other.constants, strict=True)))
+        constants = zip(self.model.constants, other.constants, strict=False)
+        return self.model.is_alike(other) and all_equal(list(constants))
 
     def store(self, how: Clipper, state: Tensor, x: Tensor, y: Tensor, found: ClippedSum) -> None:
         """Store copies, except of ``x`` (b, ...) and ``y`` (b,), which have no other references."""
@@ -92,9 +83,7 @@ class _LastSum:
 
     def lookup(self, how: Clipper, state: Tensor, x: Tensor, y: Tensor) -> ClippedSum | None:
         """The stored sum if all inputs are identical (one GPU synchronization), else None."""
-        if self._asked is None or type(self._asked[0]) is not type(how):
-            return None
-        if not are_alike(vars(self._asked[0]), vars(how)):
+        if self._asked is None or type(self._asked[0]) is not type(how) or vars(self._asked[0]) != vars(how):
             return None
         return self._found if all_equal(list(zip(self._asked[1:], (state, x, y), strict=True))) else None
 
@@ -127,14 +116,7 @@ class RecordsAndCanaries:
     """Contributions of n real records, the rows of ``x``, followed by ``count`` gradient canaries. Both are clipped."""
 
     def __init__(self, model: FlatModel, x: Tensor, y: Tensor, canaries: GradientCanaries | None = None) -> None:
-        """Store the rows and canaries.
-
-        Args:
-            model: Model with P parameters.
-            x: Records (n, ...) on the model's device.
-            y: Labels (n,) on the model's device.
-            canaries: Inserted gradient canaries.
-        """
+        """Store records ``x`` (n, ...), ``y`` (n,) on the model's device, and inserted canaries."""
         if len(x) != len(y):
             raise ValueError(f"{len(x)} records but {len(y)} labels")
         self._model = model
@@ -188,15 +170,9 @@ class RecordsAndCanaries:
 
 
 def random_choice_weights(existing: Tensor, most: int, source: torch.Generator) -> Tensor:
-    """Draw a uniformly random subset of each user's records.
+    """Draw a uniformly random subset of at most ``most`` of each user's records; ``existing`` (b, k) is a CPU mask.
 
-    Args:
-        existing: Mask (b, k) of existing records, bool on the CPU. Every user has at least one.
-        most: Maximum number of records per user.
-        source: CPU generator.
-
-    Returns:
-        Weights (b, 1, k), float32: 1/s at s = min(most, n) of a user's n records, 0 elsewhere.
+    Returns weights (b, 1, k), float32: 1/s at s = min(most, n) of a user's n >= 1 records, 0 elsewhere.
     """
     keys = torch.rand(existing.shape, generator=source, dtype=torch.float64).masked_fill_(~existing, 2.0)
     taken = existing & (keys.argsort(1).argsort(1) < most)
@@ -211,20 +187,10 @@ def all_choice_weights(count: int, most: int) -> Tensor:
 
 
 def clipped_user_sum(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, weights: Tensor, clip: Clip) -> ClippedSum:
-    """Sum clipped weighted means of the users' gradients.
+    """Sum clipped weighted means of the users' gradients, for ``weights`` (b, s, k) of s choices per user.
 
-    A mean counts as zero if the gradient of any of its records is not finite.
-
-    Args:
-        model: Model with P parameters.
-        state: Parameters (P,).
-        x: Records (b, k, ...).
-        y: Labels (b, k).
-        weights: Weights (b, s, k) of s choices per user.
-        clip: Clipper or clip norm.
-
-    Returns:
-        The sum (P,) over users and choices, and the norms (b s,), grouped by user.
+    ``x`` (b, k, ...) and ``y`` (b, k) are the users' records. A mean counts as zero if the gradient of any of its
+    records is not finite. Returns the sum (P,) over users and choices, and the norms (b s,), grouped by user.
     """
     total, norms = torch.zeros_like(state), [no_norms(model.device)]
     pieces, (users, choices, k) = model.layout.unflatten(total), weights.shape
@@ -251,16 +217,7 @@ class UsersAndCanaries(RecordsAndCanaries):
     def __init__(
         self, model: FlatModel, x: Tensor, y: Tensor, canaries: GradientCanaries | None = None, *, most: int, seed: int
     ) -> None:
-        """Store the users and canaries.
-
-        Args:
-            model: Model with P parameters.
-            x: Records (n, k, ...) on the model's device.
-            y: Labels (n, k) on the model's device.
-            canaries: Inserted gradient canaries.
-            most: Maximum number of records per user and step.
-            seed: Seed of the choices.
-        """
+        """Store users ``x`` (n, k, ...), ``y`` (n, k); ``most``: maximum number of records per user and step."""
         if y.ndim != 2 or x.shape[:2] != y.shape:
             raise ValueError(f"users must be (users, records, ...) and (users, records), got {x.shape} and {y.shape}")
         if not bool((y >= 0).any(1).all()):
@@ -271,11 +228,9 @@ class UsersAndCanaries(RecordsAndCanaries):
         self.restore({})
 
     def state(self) -> Memory:
-        """The generator's state."""
         return GeneratorState(self._source).state()
 
     def restore(self, state: Memory) -> None:
-        """Continue the stream of choices, or restart it."""
         self._source = generator(self._seed, "records of users")
         GeneratorState(self._source).restore(state)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.providers import TrainingJob
-from dpspec.stats.conformance.evidence import GroupSums, PlantedSums, StepDependence, StepTotals
+from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums, StepDependence, StepTotals
 from dpspec.stats.independence.step_dependence import LEAST_CANARIES, moments, of_steps
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.loop.dpsgd import Schedule

@@ -1,4 +1,4 @@
-"""Inner products of the residuals of two layers at each step: see ``stats.conformance.layer_noise``."""
+"""Inner products of the residuals of two layers at each step: see ``stats.conformance.residual_tests``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpspec.stats.conformance import layer_noise
-from dpspec.stats.conformance.evidence import SharedLayers
+from dpspec.stats.conformance import residual_tests
+from dpspec.stats.conformance.residual_tests import SharedLayers
 from dpspec.training.loop.checkpoint import Memory
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -30,7 +30,7 @@ class LayerProducts:
     def __init__(self, parts: Sequence[tuple[str, int]], planned: int) -> None:
         """Choose the largest layers."""
         starts = np.cumsum([0, *(size for _, size in parts)]).tolist()
-        largest = sorted(range(len(parts)), key=lambda place: -parts[place][1])[: layer_noise.MOST_LAYERS]
+        largest = sorted(range(len(parts)), key=lambda place: -parts[place][1])[: residual_tests.MOST_LAYERS]
         self._planned = planned
         self._pairs = [
             (parts[i][0], parts[j][0], starts[i], starts[j], min(parts[i][1], parts[j][1]))
@@ -59,7 +59,7 @@ class LayerProducts:
         if not self._pairs or not self.steps:
             return None
         found = [self._kept(row, pair) for row, pair in zip(self.sums, self._pairs, strict=True)]
-        return max(found, key=lambda kept: layer_noise.surprise(kept.shared))
+        return max(found, key=SharedLayers.surprise)
 
     def _kept(self, row: Array, pair: tuple[str, str, int, int, int]) -> SharedLayers:
         product, rounding, first, second = row.tolist() if np.isfinite(row).all() else (0.0, 0.0, _HUGE, _HUGE)

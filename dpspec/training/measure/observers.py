@@ -175,7 +175,8 @@ class RecordScores(Residuals):
     def _clipped(self, state: Tensor, x: Tensor, y: Tensor, phase: ScheduledPhase) -> Iterator[Tensor]:
         """Clipped gradients in clip norms, rows (b, P), chunk by chunk; zero if not finite."""
         how = clipper(phase.clip)
-        for named in self.model.gradients(state, x, y):
+        for chunk in self.model.gradients(state, x, y):
+            named = self.model.layout.split(chunk)
             squares = torch.stack([squares_of(rows) for rows in named.values()])
             factors, _ = how.scale(squares, tuple(named))
             finite = squares.isfinite().all(0).unsqueeze(1)
@@ -183,8 +184,7 @@ class RecordScores(Residuals):
                 (rows.flatten(1) * factor.unsqueeze(1)).clamp(-how.coordinate_bound, how.coordinate_bound)
                 for rows, factor in zip(named.values(), factors, strict=True)
             ]
-            shaped = {name: part.view_as(named[name]) for name, part in zip(named, parts, strict=True)}
-            yield torch.where(finite, self.model.layout.flatten(shaped, leading=1) / phase.clip_norm, 0.0)
+            yield torch.where(finite, torch.cat(parts, dim=1) / phase.clip_norm, 0.0)
 
 
 def margins(model: nn.Module | FlatModel, state: Tensor, records: Records, *, device: str) -> np.ndarray[Any, Any]:

@@ -15,17 +15,15 @@ import numpy as np
 from dpspec.contract.frozen import Json
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance import noise_tests, step_tests
+from dpspec.stats.conformance.batch_checks import BatchSums, Common, SamplingSums
+from dpspec.stats.conformance.epochs import EpochSums
 from dpspec.stats.conformance.evidence import (
-    BatchSums,
-    Common,
-    EpochSums,
     LagProducts,
     NoiseSums,
     NormSums,
     OutsideNoise,
     ReportedSteps,
     RunEvidence,
-    SamplingSums,
     TwinProducts,
     write_run,
 )

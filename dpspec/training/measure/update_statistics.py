@@ -2,7 +2,7 @@
 
 In directions that no canary uses, the residual is the noise plus the deviation of the drawn records from their mean, if
 all is as declared. Sums along directions fixed before the step (the expected update, residuals of earlier steps) are
-martingales: :mod:`dpspec.stats.conformance.martingale`. Sums of squares are at least those of the noise:
+martingales: :mod:`dpspec.stats.conformance.residual_tests`. Sums of squares are at least those of the noise:
 :mod:`dpspec.stats.conformance.noise_tests`. All are in clip norms. Unlike an adversary, this log knows the inserted
 canaries.
 """

@@ -375,6 +375,7 @@ def full(noise: float, n: int) -> PrivateMechanism:
 CASES = {
     "R01-mild": (one_cluster(3, 1.0, 1.0), {"deduplicate": 0.01}, halved, gaussian, 0.25, 16.0, 2.0, 0.0),
     "R01": (circles(3, 1.0), {"deduplicate": 0.01}, halved, gaussian, 0.25, 16.0, 60.5, 38.85),
+    "V3": (circles(10, 0.95), {"deduplicate": 0.01}, halved, gaussian, 0.1, 11.0, 105.03295, 46.3155),
     "R02-mild": (line_exact(10, 0.05, 1), {"quantise": 0.05}, cut, gaussian, 0.5, 12.0, 1.5836344, 0.0),
     "R02": (line_exact(10, 0.05), {"quantise": 0.05}, cut, gaussian, 0.5, 12.0, 8.00415, 6.3),
     "R05-mild": (one_cluster(2, 0.9, 0.875), {"deduplicate": 0.01}, whole, full, 0.2, 14.0, 2.003575, 0.0),

@@ -194,6 +194,30 @@ def test_v8_sampled_gradients_with_the_paper_s_noise() -> None:
     assert exact <= repaired_rdp(m, 4.0) * (1.0 + 1e-6)
 
 
+def test_v9_batches_drawn_with_replacement() -> None:
+    counts = [math.comb(3, j) * 0.25**j * 0.75 ** (3 - j) for j in range(4)]
+    exact = math.log(sum(w * math.exp(j * j) for j, w in enumerate(counts)))
+    assert exact == pytest.approx(4.911604, abs=1e-6)
+    lemma_2 = 2.0  # twice the curve's value at k = 1, the only k for batches of 3 of 4 records
+    assert exact > lemma_2
+    without = math.log(0.25 + 0.75 * math.e)  # the record is in three of four batches, once
+    assert without <= lemma_2
+
+
+def test_v10_truncation_costs_the_root_of_the_lost_variance() -> None:
+    """Labels lie along the lost direction, so projected records do not determine them."""
+    labels = np.tile([1.0, 1.0, -1.0, -1.0], 500)
+    x = np.stack([np.tile([0.9, -0.9], 1000), 0.1 * labels], axis=1)
+    tail = float(collection.covariance_spectrum(x)[1:].sum())
+    assert tail == pytest.approx(0.01, rel=1e-3)
+    losses = [
+        np.logaddexp(0.0, -labels * rows[:, 1]).mean() for rows in (steps.fit_projection(x, 1)(x), x)
+    ]  # at parameters (0, 1)
+    gap = float(losses[0] - losses[1])
+    assert gap == pytest.approx(0.0487505, rel=1e-5)
+    assert 2.0 * tail < gap <= math.sqrt(tail)  # Proposition 8 for L = 1 has 2 L tail
+
+
 def test_v10_refusals_are_twice_as_likely_as_printed() -> None:
     distance = 0.1 * 1000 / 12.2  # an eigengap of beta + 0.1 and 1000 records; the paper prints half of this
     assert refusal_probability(distance, 1.0, 1e-3) == pytest.approx(0.27556, abs=1e-5)

@@ -1,36 +1,64 @@
+"""Levels, power, and rounding of the test of the contribution; Student's t over steps for every adaptive model."""
+
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from dpspec import json_records
 from dpspec.stats.conformance import canary_contributions
-from dpspec.stats.conformance.canary_contributions import ByStep, Declared
-from dpspec.stats.conformance.evidence import GroupSums, PlantedSums, StepTotals
+from dpspec.stats.conformance.canary_contributions import (
+    GroupSums,
+    PlantedSums,
+    SharedDraw,
+    StepTotals,
+    variance_over_steps,
+)
 from dpspec.stats.conformance.measurement import LEVEL, Abstention, Measurement
 
 DRAWS, STEPS, RATE = 6.0, 60, 0.1
-DECLARED = Declared(draws=DRAWS, outside=float(STEPS), inclusion=STEPS * RATE * (1 - RATE))
 
 
-def groups(
-    rng: np.random.Generator, weight: float, sizes: tuple[int, ...] = (1, 4), count: int = 60, sigma: float = 1.0
-):
-    """Moments of sums over the steps: noise, and ``weight`` times a binomial number of drawn members."""
-    found = []
-    for size in sizes:
-        out = sigma * np.sqrt(STEPS) * rng.standard_normal(count)
-        there = sigma * np.sqrt(STEPS) * rng.standard_normal(count) + weight * rng.binomial(STEPS * size, RATE, count)
-        found.append((size, *((count, float(s.sum()), float((s**2).sum())) for s in (out, there))))
+def planted(
+    values: dict[int, Sequence[np.ndarray]],
+    draws: float = DRAWS,
+    outside: float = STEPS,
+    inclusion: float = STEPS * RATE * (1 - RATE),
+) -> PlantedSums:
+    """The evidence of absent and inserted groups with these sums, per size."""
+    moments = (
+        GroupSums(size, coin, len(s), float(s.sum()), float((s**2).sum()))
+        for size, both in values.items()
+        for coin, s in enumerate(both)
+    )
+    return PlantedSums(draws=draws, moments=tuple(moments), outside=outside, inclusion=inclusion, rounding=0.0)
+
+
+def measured(*runs: PlantedSums) -> Measurement:
+    found = canary_contributions.test(runs)
+    assert isinstance(found, Measurement)
     return found
 
 
-def test_p_values_hold_where_records_weigh_what_they_should() -> None:
+def drawn(rng: np.random.Generator, weight: float) -> PlantedSums:
+    """Sums over the steps: noise, and ``weight`` times a binomial number of drawn members."""
+    values = {}
+    for size in (1, 4):
+        out, there = np.sqrt(STEPS) * rng.standard_normal((2, 60))
+        values[size] = out, there + weight * rng.binomial(STEPS * size, RATE, 60)
+    return planted(values)
+
+
+def test_p_values_hold_for_the_declared_contribution() -> None:
     rng = np.random.default_rng(0)
-    p = np.array([canary_contributions.contribution(groups(rng, 1.0), DECLARED).p_value for _ in range(2000)])
+    p = np.array([measured(drawn(rng, 1.0)).p_value for _ in range(2000)])
     for level in (0.1, 0.01, 0.001):
         assert (p <= level).sum() <= stats.binom.ppf(0.999, 2000, level)
 
@@ -38,8 +66,8 @@ def test_p_values_hold_where_records_weigh_what_they_should() -> None:
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_a_detectable_weight_is_detected(sign: int) -> None:
     rng = np.random.default_rng(1)
-    detectable = np.mean([canary_contributions.contribution(groups(rng, 1.0), DECLARED).detectable for _ in range(50)])
-    found = [canary_contributions.contribution(groups(rng, 1 + sign * 1.1 * detectable), DECLARED) for _ in range(200)]
+    detectable = np.mean([measured(drawn(rng, 1.0)).detectable for _ in range(50)])
+    found = [measured(drawn(rng, 1 + sign * 1.1 * detectable)) for _ in range(200)]
     assert sum(f.p_value <= LEVEL for f in found) >= stats.binom.ppf(0.001, 200, 0.97)
     assert np.mean([f.measured for f in found]) == pytest.approx(1 + sign * 1.1 * detectable, rel=0.05)
 
@@ -47,38 +75,31 @@ def test_a_detectable_weight_is_detected(sign: int) -> None:
 def test_one_group_size_is_welchs_test() -> None:
     rng = np.random.default_rng(2)
     out, there = rng.standard_normal(40) * 3, 5.0 + rng.standard_normal(40) * 4
-    moments = [(1, *((40, float(s.sum()), float((s**2).sum())) for s in (out, there)))]
-    found = canary_contributions.contribution(moments, Declared(draws=2.0, outside=4.0, inclusion=0.1))
+    found = measured(planted({1: (out, there)}, draws=2.0, outside=4.0, inclusion=0.1))
     t = (there.mean() - out.mean() - 2.0) / np.sqrt(there.var(ddof=1) / 40 + out.var(ddof=1) / 40)
     assert found.p_value == pytest.approx(2 * stats.t.sf(abs(t), 39))
     assert found.measured == pytest.approx((there.mean() - out.mean()) / 2.0)
 
 
-def test_too_few_groups_are_not_compared() -> None:
-    moments = (GroupSums(1, 0, 5, 0.0, 5.0), GroupSums(1, 1, 40, 200.0, 1100.0))
-    few = PlantedSums(draws=6.0, moments=moments, outside=1.0, inclusion=5.0, rounding=0.0)
+def test_too_few_groups_are_not_compared_and_trials_are_pooled() -> None:
+    few = planted({1: (np.ones(5), np.full(40, 5.0))}, outside=1.0, inclusion=5.0)
     assert canary_contributions.test([few]) == Abstention("of some size fewer than 12 groups were inserted, or absent")
     assert canary_contributions.test([]) is None
-    enough = replace(few, moments=(GroupSums(1, 0, 8, 0.0, 8.0), GroupSums(1, 1, 20, 120.0, 740.0)))
-    check = canary_contributions.test([enough, enough])
-    assert isinstance(check, Measurement)
-    assert check.measured == pytest.approx(1.0)
+    enough = planted({1: (np.zeros(8), np.full(20, 6.0))}, outside=1.0, inclusion=5.0)
+    assert measured(enough, enough).measured == pytest.approx(1.0)
 
 
-def test_nothing_that_varies_says_nothing() -> None:
-    still = [(1, (12, 0.0, 0.0), (12, 72.0, 432.0))]
-    assert canary_contributions.contribution(still, Declared(draws=6.0, outside=0.0, inclusion=0.0)).p_value == 1.0
+def test_sums_without_variance_have_no_power() -> None:
+    assert measured(planted({1: (np.zeros(12), np.full(12, 6.0))}, outside=0.0, inclusion=0.0)).p_value == 1.0
 
 
 @pytest.mark.parametrize(("rate", "count"), [(0.1, 15), (0.5, 15), (0.01, 40), (0.001, 200)])
 def test_records_that_happen_not_to_be_drawn_are_no_deviation(rate: float, count: int) -> None:
     """One step with hardly any noise: at rate 0.1 no record of 15 is drawn in a fifth of all runs."""
-    rng, declared = np.random.default_rng(3), Declared(draws=rate, outside=1e-4, inclusion=rate * (1 - rate))
-    p = []
+    rng, p = np.random.default_rng(3), []
     for _ in range(2000):
         out, there = 0.01 * rng.standard_normal((2, count)) + [[0.0], [1.0]] * rng.binomial(1, rate, count)
-        moments = [(1, *((count, float(s.sum()), float((s**2).sum())) for s in (out, there)))]
-        p.append(canary_contributions.contribution(moments, declared).p_value)
+        p.append(measured(planted({1: (out, there)}, rate, 1e-4, rate * (1 - rate))).p_value)
     for level in (0.1, 0.01, 0.001):
         assert (np.array(p) <= level).sum() <= stats.binom.ppf(0.999, 2000, level)
     assert min(p) > LEVEL
@@ -86,79 +107,56 @@ def test_records_that_happen_not_to_be_drawn_are_no_deviation(rate: float, count
 
 def test_what_rounding_can_have_changed_is_taken_off() -> None:
     """Updates that are lost in rounding add nothing: no deviation within the bound on it, and one beyond."""
-    lost = [(1, (50, 0.0, 3000.0), (50, 0.0, 3000.0)), (4, (50, 0.0, 3000.0), (50, 0.0, 3000.0))]
-    # What was lost: 6 clip norms along each of 50 directions, 24 along each of 50 others.
+    lost = planted({size: (np.full(50, 60.0**0.5) * np.tile([1, -1], 25),) * 2 for size in (1, 4)})
+    # The lost part is 6 clip norms along each of 50 directions, 24 along each of 50 others.
     length = float(np.sqrt(50 * 6.0**2 + 50 * 24.0**2))
     for rounding, deviates in ((0.0, True), (0.1 * length, True), (length, False), (1e300, False)):
-        found = canary_contributions.contribution(lost, replace(DECLARED, rounding=rounding))
+        found = measured(replace(lost, rounding=rounding))
         assert found.measured == pytest.approx(0.0)
         assert (found.p_value <= LEVEL) == deviates
         assert found.detectable is not None
         assert (found.detectable > 1.0) == (not deviates)
 
 
-def test_trials_are_pooled_with_their_rounding() -> None:
-    one = PlantedSums(draws=6.0, moments=(), outside=60.0, inclusion=5.4, rounding=3.0)
-    pooled = Declared.of([one, replace(one, outside=62.0, rounding=4.0)])
-    assert pooled == Declared(draws=6.0, outside=61.0, inclusion=5.4, rounding=5.0)
-
-
-def shown(seen: np.ndarray, sizes: np.ndarray, coins: np.ndarray, rate: float = RATE) -> PlantedSums:
+def shown(seen: np.ndarray, sizes: np.ndarray, coins: np.ndarray) -> PlantedSums:
     """The evidence of a run of noise 0.1 whose groups show ``seen`` (steps, m) at each step."""
-    steps, moments, totals = len(seen), [], []
-    for size in np.unique(sizes):
-        for coin in (0, 1):
-            rows = seen[:, (sizes == size) & (coins == coin)]
-            sums = rows.sum(axis=0)
-            moments.append(GroupSums(int(size), coin, len(sums), float(sums.sum()), float((sums**2).sum())))
-            totals.append(rows.sum(axis=1) - coin * size * rate * len(sums))
+    steps = len(seen)
+    rows = {s: [seen[:, (sizes == s) & (coins == c)] for c in (0, 1)] for s in np.unique(sizes).tolist()}
+    totals = [one.sum(axis=1) - c * s * RATE * one.shape[1] for s, both in rows.items() for c, one in enumerate(both)]
     products = (np.cov(np.stack(totals)) * (steps - 1)).tolist()
-    return PlantedSums(
-        draws=steps * rate,
-        moments=tuple(moments),
-        outside=0.01 * steps,
-        inclusion=steps * rate * (1.0 - rate),
-        rounding=0.0,
-        by_step=StepTotals(steps=steps, products=tuple(tuple(row[: i + 1]) for i, row in enumerate(products))),
-    )
+    found = planted({s: [one.sum(axis=0) for one in both] for s, both in rows.items()}, steps * RATE, 0.01 * steps)
+    totals_of_steps = StepTotals(steps=steps, products=tuple(tuple(row[: i + 1]) for i, row in enumerate(products)))
+    return replace(found, inclusion=steps * RATE * (1.0 - RATE), by_step=totals_of_steps)
 
 
-def made(rng: np.random.Generator, shared: float, weight: float = 1.0, sizes: tuple[int, ...] = (1, 4)) -> PlantedSums:
-    """A run of 60 groups of each size: what planted groups share has the deviation ``shared`` a step."""
+def made(rng: np.random.Generator, common: float, weight: float = 1.0, sizes: tuple[int, ...] = (1, 4)) -> PlantedSums:
+    """A run of 60 groups of each size: what inserted groups share has the deviation ``common`` at each step."""
     size, coins = np.repeat(sizes, 60), np.tile((0, 1), 30 * len(sizes))
-    drawn = rng.binomial(size, RATE, (STEPS, len(size))) * coins
-    luck = shared * rng.standard_normal((STEPS, 1)) * coins
-    return shown(0.1 * rng.standard_normal(drawn.shape) + weight * drawn + luck, size, coins)
+    hits = rng.binomial(size, RATE, (STEPS, len(size))) * coins
+    part = common * rng.standard_normal((STEPS, 1)) * coins
+    return shown(0.1 * rng.standard_normal(hits.shape) + weight * hits + part, size, coins)
 
 
-def p_of(one: PlantedSums) -> float:
-    check = canary_contributions.test([one])
-    assert isinstance(check, Measurement)
-    return check.p_value
-
-
-def test_what_planted_groups_share_of_a_step_is_no_deviation() -> None:
+def test_what_inserted_groups_share_of_a_step_is_no_deviation() -> None:
     """Welch's test alone rejects honest runs, as it takes groups to vary on their own; the level is 1e-3 at most."""
     rng = np.random.default_rng(7)
     runs = [made(rng, 0.3) for _ in range(200)]
-    alone = [p_of(replace(one, by_step=None)) for one in runs]
-    assert sum(p <= LEVEL for p in alone) > 20
-    assert sum(p_of(one) <= 1e-3 for one in runs) <= stats.binom.ppf(0.999, 200, 1e-3)
+    assert sum(measured(replace(one, by_step=None)).p_value <= LEVEL for one in runs) > 20
+    assert sum(measured(one).p_value <= 1e-3 for one in runs) <= stats.binom.ppf(0.999, 200, 1e-3)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.2, 2.0])
-def test_records_that_weigh_otherwise_are_seen_all_the_same(weight: float) -> None:
+def test_other_weights_are_detected_if_steps_are_compared(weight: float) -> None:
     rng = np.random.default_rng(8)
-    assert all(p_of(made(rng, 0.0, weight)) <= LEVEL for _ in range(20))
+    assert all(measured(made(rng, 0.0, weight)).p_value <= LEVEL for _ in range(20))
 
 
-def test_a_detectable_weight_is_detected_where_steps_are_compared() -> None:
+def test_a_detectable_weight_is_detected_if_steps_are_compared() -> None:
     rng = np.random.default_rng(9)
-    check = canary_contributions.test([made(rng, 0.3)])
-    assert isinstance(check, Measurement)
+    check = measured(made(rng, 0.3))
     assert check.test.endswith("Student over the steps")
     assert check.detectable is not None
-    found = [p_of(made(rng, 0.3, 1.0 + 1.2 * check.detectable)) for _ in range(50)]
+    found = [measured(made(rng, 0.3, 1.0 + 1.2 * check.detectable)).p_value for _ in range(50)]
     assert sum(p <= LEVEL for p in found) >= stats.binom.ppf(0.001, 50, 0.97)
 
 
@@ -167,26 +165,21 @@ def test_the_variance_over_steps_is_that_of_the_weighted_sums() -> None:
     rng, weights = np.random.default_rng(10), np.array([-0.2, 0.3, -0.5, 0.7])
     size, coins = np.repeat((1, 4), 60), np.tile((0, 1), 60)
     both = [rng.standard_normal((steps, 120)) for steps in (7, 11)]
-    found = ByStep.of([shown(one, size, coins) for one in both])
-    assert found is not None
-    assert found.degrees == 16
-    each = (
-        np.where(size == 1, weights[0], weights[2]) * (1 - coins) + np.where(size == 1, weights[1], weights[3]) * coins
-    )
+    by_step = [one for run in both if (one := shown(run, size, coins).by_step) is not None]
+    each = weights[2 * (size == 4) + coins]
     expected = sum(len(one) * np.var(one @ each, ddof=1) for one in both)
-    assert found.variance(weights.tolist()) == pytest.approx(expected)
+    assert variance_over_steps(by_step, 2, weights.tolist()) == pytest.approx(expected)
+    assert variance_over_steps(by_step, 4, weights.tolist()) == pytest.approx(2.0 * expected)
 
 
-def test_one_step_tells_nothing_of_what_is_shared() -> None:
-    rng = np.random.default_rng(11)
-    one = made(rng, 0.0, sizes=(1,))
+def test_one_step_shows_no_shared_draw() -> None:
+    one = made(np.random.default_rng(11), 0.0, sizes=(1,))
     one = replace(one, by_step=StepTotals(steps=1, products=((0.0,), (0.0, 0.0))))
     assert isinstance(canary_contributions.test([one]), Abstention)
     assert canary_contributions.interval([one], 0.01) is None
 
 
-def test_an_interval_is_as_wide_as_steps_say() -> None:
-    """It holds what a record adds where groups share luck, and ends where the check would begin to reject."""
+def test_an_interval_is_as_wide_as_steps_require() -> None:
     rng, missed = np.random.default_rng(12), 0
     for _ in range(100):
         low, high = canary_contributions.interval([made(rng, 0.3)], 0.05) or (2.0, 0.0)
@@ -201,7 +194,7 @@ def test_an_interval_is_as_wide_as_steps_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("products", "told"),
+    ("products", "rule"),
     [
         ([[1.0], [0.0]], "a triangle"),
         ([[1.0], [2.0, 1.0]], "at most the products of the norms"),
@@ -210,18 +203,93 @@ def test_an_interval_is_as_wide_as_steps_say() -> None:
         ([[1e400], [0.0, 1.0]], "a number from"),
     ],
 )
-def test_products_that_no_run_writes_are_refused(products: list[list[float]], told: str) -> None:
+def test_products_that_no_run_writes_are_refused(products: list[list[float]], rule: str) -> None:
     kept = json_records.write(made(np.random.default_rng(13), 0.1, sizes=(1,)))
     assert isinstance(kept, dict)
     assert json_records.read(PlantedSums, kept, "signal").by_step is not None
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=rule):
         json_records.read(PlantedSums, {**kept, "by_step": {"steps": 5, "products": products}}, "signal")
 
 
 def test_products_beyond_floating_point_reject_nothing() -> None:
     one = made(np.random.default_rng(14), 0.0, 2.0, sizes=(1,))
     huge = StepTotals(steps=60, products=((1e304,), (-1e304, 1e304)))
-    check = canary_contributions.test([replace(one, by_step=huge)] * 3)
-    assert isinstance(check, Measurement)
+    check = measured(*[replace(one, by_step=huge)] * 3)
     assert check.p_value == 1.0
     assert check.detectable is None or check.detectable > 1e100
+
+
+RUNS = 1500
+
+Turning = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+#: By how much real gradients turn to the canaries, given the sum until now and that of squares: at most 1.
+MODELS: dict[str, Turning] = {
+    "always": lambda sums, squares: np.ones_like(sums),
+    "never": lambda sums, squares: np.zeros_like(sums),
+    "until the sum is large": lambda sums, squares: (np.abs(sums) < 2.5 * np.sqrt(squares + 1e-9)) * 1.0,
+    "the more the larger it is": lambda sums, squares: np.minimum(1.0, np.abs(sums) / 20.0 + 0.02),
+    "the less the larger it is": lambda sums, squares: 1.0 / (1.0 + np.abs(sums) / 3.0),
+    "away from the sum": lambda sums, squares: -np.sign(sums + 1e-9),
+    "towards it": lambda sums, squares: np.sign(sums + 1e-9),
+}
+
+
+@pytest.mark.parametrize(("steps", "records", "rate"), [(3, 20, 0.1), (12, 40, 0.1), (60, 20, 0.1), (60, 3, 0.02)])
+@pytest.mark.parametrize("model", MODELS)
+def test_levels_of_the_shared_draw_hold_for_every_model(model: str, steps: int, records: int, rate: float) -> None:
+    """Two-sided p-values of honest runs; one draw of a real record adds at most 1 along the vector."""
+    rng, sigma = np.random.default_rng(steps), 0.1
+    sums, squares = np.zeros(RUNS), np.zeros(RUNS)
+    for _ in range(steps):
+        hits = rng.binomial(records, rate, RUNS) - records * rate
+        found = sigma * rng.standard_normal(RUNS) + MODELS[model](sums, squares) * hits
+        sums, squares = sums + found, squares + found**2
+    declared = steps * sigma**2
+    variances = np.maximum(declared, (squares - sums**2 / steps) * steps / (steps - 1))
+    laws = (SharedDraw(variance=v, declared=declared, degrees=steps - 1, single=1.0) for v in variances)
+    p = np.array([2.0 * one.tail(abs(total)) for one, total in zip(laws, sums, strict=True)])
+    for level in (0.1, 0.01, 0.001):
+        assert (p <= level).sum() <= stats.binom.ppf(0.999, RUNS, level), level
+    assert p.min() > 1e-6
+    if (model, records) == ("always", 20) and steps == 60:  # by the declared variance alone they would be rejected
+        assert (2.0 * stats.norm.sf(np.abs(sums) / math.sqrt(declared)) <= 1e-6).mean() > 0.3
+
+
+@given(st.lists(st.floats(-5.0, 5.0), min_size=3, max_size=30))
+def test_with_the_declared_variance_it_is_students_test(values: list[float]) -> None:
+    count, sample = len(values), np.array(values)
+    variance = count * sample.var(ddof=1)
+    if not variance > 1e-6:
+        return
+    found = SharedDraw(variance=variance, declared=variance, degrees=count - 1, single=0.0)
+    assert found.among == pytest.approx(2.0)
+    once = stats.ttest_1samp(sample, 0.0).pvalue
+    assert 2.0 * found.tail(abs(sample.sum())) == pytest.approx(min(2.0, 2.0 * once), rel=1e-9)
+
+
+def test_records_that_were_not_drawn_are_no_likelier_than_it_says() -> None:
+    """By the exact Poisson law of how few were drawn: the sum lacks what they would have added, and shows the rest."""
+    tried = 0
+    for mean in range(5, 80):
+        for hits in range(mean):
+            chance = stats.poisson.cdf(hits, mean)
+            if 1e-9 <= chance <= 0.01:
+                found = SharedDraw(variance=max(0.05, hits), declared=0.05, degrees=10_000, single=1.0)
+                assert 2.0 * found.tail(mean - hits) >= chance
+                tried += 1
+    assert tried > 500
+
+
+@settings(max_examples=200)
+@given(st.floats(1e-6, 1e6), st.floats(1.0, 1e4), st.integers(1, 1000), st.floats(0.0, 100.0), st.floats(1e-9, 0.4))
+def test_the_reach_of_an_error_is_where_it_is_the_tail(
+    declared: float, ratio: float, degrees: int, single: float, error: float
+) -> None:
+    found = SharedDraw(variance=declared * ratio, declared=declared, degrees=degrees, single=single)
+    reach = found.reach(error)
+    assert found.tail(reach) == pytest.approx(error, rel=1e-6)
+    assert found.tail(1.01 * reach) <= found.tail(reach) <= found.tail(0.99 * reach)
+    assert replace(found, variance=2.0 * declared * ratio).tail(reach) > error
+    infinite = replace(found, variance=math.inf)
+    assert (infinite.tail(1e300), infinite.reach(1e-3)) == (1.0, math.inf)

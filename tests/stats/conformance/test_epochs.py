@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from dpspec.contract import Check, Phase
 from dpspec.stats.conformance import epochs, table
-from dpspec.stats.conformance.evidence import BatchSums, RunEvidence, SamplingSums
+from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
+from dpspec.stats.conformance.evidence import RunEvidence
 from dpspec.training.loop import samplers
 from dpspec.training.measure.logs import SamplingLog
 
@@ -145,7 +146,7 @@ def test_by_chance_pairs_are_rarely_surprising() -> None:
             log.add(members.numpy())
         one = log.sums().closest
         assert one is not None
-        found.append(epochs.closest(one.common, one.size, one.before, 30, log.pairs, one.lag).p_value)
+        found.append(epochs.closest(one, 30, log.pairs).p_value)
     assert np.mean(np.array(found) <= 0.2) <= 105 / 400
 
 
@@ -226,5 +227,6 @@ def test_tails_fall_away_from_the_mean_whichever_batch_is_the_earlier(data: st.D
 
 @pytest.mark.parametrize("one", [(5, 4, 6, 10, 1), (0, 6, 6, 10, 1), (0, 0, 1, 10, 1), (1, 2, 2, 10, 0)])
 def test_pairs_that_no_batches_are_are_refused(one: tuple[int, int, int, int, int]) -> None:
+    common, size, before, records, pairs = one
     with pytest.raises(ValueError, match="need two batches"):
-        epochs.closest(*one, lag=1)
+        epochs.closest(epochs.Closest(1, common, size, before), records, pairs)

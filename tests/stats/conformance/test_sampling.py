@@ -14,7 +14,8 @@ from scipy import stats
 
 from dpspec.contract import Check, FrozenMap, Phase
 from dpspec.stats.conformance import expectations, sampling, table
-from dpspec.stats.conformance.evidence import BatchSums, RunEvidence, SamplingSums
+from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
+from dpspec.stats.conformance.evidence import RunEvidence
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 from dpspec.stats.truncated_binomial import TruncatedSize
 

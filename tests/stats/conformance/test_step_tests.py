@@ -12,10 +12,10 @@ from scipy import stats
 
 from dpspec import json_records
 from dpspec.stats.conformance import step_tests
-from dpspec.stats.conformance.evidence import StepSums
 from dpspec.stats.conformance.measurement import LEVEL
 from dpspec.stats.conformance.noise_tests import StepNoise, quietest
 from dpspec.stats.conformance.sampling import BatchSize
+from dpspec.stats.conformance.step_tests import StepSums
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 LAWS = [

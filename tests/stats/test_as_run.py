@@ -11,19 +11,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpspec.contract import FrozenMap, Json, Phase, freeze
-from dpspec.stats.conformance import as_run, canary_contributions
-from dpspec.stats.conformance.evidence import (
-    BatchSums,
-    GroupSums,
-    LagProducts,
-    NoiseSums,
-    NormSums,
-    OutsideNoise,
-    PlantedSums,
-    RunEvidence,
-    SamplingSums,
-    write_run,
-)
+from dpspec.stats import as_run
+from dpspec.stats.conformance import canary_contributions
+from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
+from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums
+from dpspec.stats.conformance.evidence import LagProducts, NoiseSums, NormSums, OutsideNoise, RunEvidence, write_run
 
 STEPS, RATE, RECORDS, GROUPS, OUTSIDE, SIGMA = 20, 0.3, 100, 400, 50, 2.0
 PHASE = Phase(

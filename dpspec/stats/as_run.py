@@ -23,9 +23,10 @@ from dpspec.contract import FrozenMap, Phase
 from dpspec.contract.phase import poisson_sampling
 from dpspec.stats import binomial
 from dpspec.stats.conformance import canary_contributions
-from dpspec.stats.conformance.evidence import RunEvidence, read_runs
+from dpspec.stats.conformance.evidence import Runs
 
 Reading: TypeAlias = Literal["measured", "reported"]
+Interval: TypeAlias = tuple[float, float]
 
 #: Share of each interval in the error probability.
 SHARES = {"sensitivity": 0.8, "noise": 0.1, "rate": 0.1}
@@ -39,7 +40,6 @@ class Ran:
     """Intervals relative to the declaration; ends without a limit are 0 or infinite.
 
     Attributes:
-        reading: The source.
         noise: Noise in units of the declared noise.
         contribution: Contribution in clip norms.
         rates: Sampling rate of each phase.
@@ -47,9 +47,9 @@ class Ran:
     """
 
     reading: Reading
-    noise: tuple[float, float] = (0.0, math.inf)
-    contribution: tuple[float, float] = (0.0, math.inf)
-    rates: tuple[tuple[float, float], ...] = ()
+    noise: Interval = (0.0, math.inf)
+    contribution: Interval = (0.0, math.inf)
+    rates: tuple[Interval, ...] = ()
     missing: tuple[str, ...] = ()
 
     def least(self, phases: Sequence[Phase]) -> tuple[Phase, ...] | None:
@@ -67,10 +67,7 @@ class Ran:
         if self.missing or not 1.0 / FARTHEST <= ratio <= FARTHEST or not all(rate > 0.0 for rate in rates):
             return None
         return tuple(
-            phase.replace(
-                noise_multiplier=phase.noise_multiplier * ratio,
-                sampling=poisson_sampling(rate),
-            )
+            phase.replace(noise_multiplier=phase.noise_multiplier * ratio, sampling=poisson_sampling(rate))
             for phase, rate in zip(phases, rates, strict=True)
         )
 
@@ -82,87 +79,66 @@ def _over(noise: float, contribution: float) -> float:
 def ran(phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap], confidence: float) -> tuple[Ran, Ran]:
     """Return the measured and the reported intervals.
 
-    Args:
-        phases: The declared phases.
-        evidence: The evidence of the trials.
-        confidence: Joint confidence of all intervals of a reading, in (0, 1).
-
-    Raises:
-        ValueError: If the evidence does not fit the phases, or ``confidence`` is out of range.
+    ``confidence``, in (0, 1), is the joint confidence of all intervals of a reading. Raises ``ValueError`` if the
+    evidence does not fit the phases, or ``confidence`` is out of range.
     """
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
-    typed = [Phase.of(phase) for phase in phases]
-    runs = read_runs(typed, evidence)
+    runs = Runs.read(phases, evidence)
     error = {name: 0.5 * share * (1.0 - confidence) for name, share in SHARES.items()}
-    rates, strange = _rates(typed, runs, error["rate"])
-    told = _reported_noise(runs, error["noise"])
-    declared = [phase.rate() for phase in typed] if rates else []
-    return _measured(runs, told, rates, declared, strange, error), _reported(runs, told, rates, strange)
+    rates, strange = _rates(runs, error["rate"])
+    noise = _reported_noise(runs, error["noise"])
+    norms = [log.largest for log in runs.of(lambda run: run.norm_log)]
+    if noise is None or not norms or strange:
+        no_noise = () if noise else ("noise (the backend reports none)",)
+        no_norms = () if norms else ("contribution (the backend reports no norms)",)
+        reported = Ran(reading="reported", missing=(*no_noise, *no_norms, *strange))
+    else:
+        reported = Ran(reading="reported", noise=noise, contribution=(max(norms), max(norms)), rates=rates)
+    return _measured(runs, noise, rates, strange, error), reported
 
 
 def _measured(
-    runs: Sequence[RunEvidence],
-    told: tuple[float, float] | None,
-    rates: tuple[tuple[float, float], ...],
-    declared: Sequence[float],
+    runs: Runs,
+    reported: Interval | None,
+    rates: tuple[Interval, ...],
     strange: tuple[str, ...],
     error: dict[str, float],
 ) -> Ran:
-    outside = [run.noise for run in runs if run.noise is not None and run.noise.degrees]
-    planted = canary_contributions.interval(
-        [run.signal for run in runs if run.signal is not None], error["sensitivity"]
-    )
+    outside = [noise for noise in runs.of(lambda run: run.noise) if noise.degrees]
+    planted = canary_contributions.interval(runs.of(lambda run: run.signal), error["sensitivity"])
     if not outside or planted is None or strange:
-        noise = () if outside else ("noise (no released model shows it)",)
-        contribution = () if planted else ("contribution (too few gradient canaries, or none)",)
-        return Ran(reading="measured", missing=(*noise, *contribution, *strange))
+        no_noise = () if outside else ("noise (no released model shows it)",)
+        no_canaries = () if planted else ("contribution (too few gradient canaries, or none)",)
+        return Ran(reading="measured", missing=(*no_noise, *no_canaries, *strange))
     total, degrees = sum(one.statistic for one in outside), sum(one.degrees for one in outside)
-    most = math.sqrt(total / _quantile(error["noise"], degrees))
+    most = math.sqrt(total / (2.0 * float(special.gammaincinv(0.5 * degrees, error["noise"]))))
     # A log with more noise than the models is not a lower limit.
-    least = told[0] if told is not None and told[0] <= most else 0.0
+    least = reported[0] if reported is not None and reported[0] <= most else 0.0
     # Projections show rate * contribution; of several phases the widest ends count.
+    declared = [phase.rate() for phase in runs.phases]
     thinnest = min(low / rate for (low, _), rate in zip(rates, declared, strict=True))
     thickest = max(high / rate for (_, high), rate in zip(rates, declared, strict=True))
-    return Ran(
-        reading="measured",
-        noise=(least, most),
-        contribution=(planted[0] / thickest, planted[1] / thinnest if thinnest > 0.0 else math.inf),
-        rates=rates,
-    )
+    contribution = (planted[0] / thickest, planted[1] / thinnest if thinnest > 0.0 else math.inf)
+    return Ran(reading="measured", noise=(least, most), contribution=contribution, rates=rates)
 
 
-def _reported(
-    runs: Sequence[RunEvidence],
-    told: tuple[float, float] | None,
-    rates: tuple[tuple[float, float], ...],
-    strange: tuple[str, ...],
-) -> Ran:
-    norms = [run.norm_log.largest for run in runs if run.norm_log is not None]
-    if told is None or not norms or strange:
-        noise = () if told else ("noise (the backend reports none)",)
-        contribution = () if norms else ("contribution (the backend reports no norms)",)
-        return Ran(reading="reported", missing=(*noise, *contribution, *strange))
-    return Ran(reading="reported", noise=told, contribution=(max(norms), max(norms)), rates=rates)
-
-
-def _reported_noise(runs: Sequence[RunEvidence], error: float) -> tuple[float, float] | None:
+def _reported_noise(runs: Runs, error: float) -> Interval | None:
     """Interval of the scale of the reported noise, by chi-square quantiles."""
-    logs = [run.noise_log for run in runs if run.noise_log is not None]
+    logs = runs.of(lambda run: run.noise_log)
     if not logs:
         return None
     total, degrees = sum(log.statistic for log in logs), sum(log.degrees for log in logs)
     high = 2.0 * float(special.gammainccinv(0.5 * degrees, error))
-    return math.sqrt(total / high), math.sqrt(total / _quantile(error, degrees))
+    low = 2.0 * float(special.gammaincinv(0.5 * degrees, error))
+    return math.sqrt(total / high), math.sqrt(total / low)
 
 
-def _rates(
-    phases: Sequence[Phase], runs: Sequence[RunEvidence], error: float
-) -> tuple[tuple[tuple[float, float], ...], tuple[str, ...]]:
+def _rates(runs: Runs, error: float) -> tuple[tuple[Interval, ...], tuple[str, ...]]:
     """Clopper-Pearson intervals of the rates of all phases, with equal shares of the error; and missing quantities."""
-    logs = [run.sampling_log for run in runs if run.sampling_log is not None]
-    found: list[tuple[float, float]] = []
-    for number, phase in enumerate(phases):
+    logs = runs.of(lambda run: run.sampling_log)
+    found: list[Interval] = []
+    for number, phase in enumerate(runs.phases):
         if not phase.sampling.is_independent:
             return (), (f"rate ({phase.sampling.scheme} batches are not Poisson samples)",)
         if phase.noise != "gaussian" or phase.noiseless:
@@ -171,11 +147,7 @@ def _rates(
         chances = sum(log.records * log.batches[number].steps for log in logs)
         if not chances or drawn > chances:
             return (), ("rate (the backend reports no batches)",)
-        one_sided = 1.0 - error / len(phases)
+        one_sided = 1.0 - error / len(runs.phases)
         limits = binomial.lower(drawn, chances, one_sided), binomial.upper(drawn, chances, one_sided)
         found.append((1.0, 1.0) if phase.rate() >= 1.0 and drawn == chances else limits)
     return tuple(found), ()
-
-
-def _quantile(probability: float, degrees: int) -> float:
-    return 2.0 * float(special.gammaincinv(0.5 * degrees, probability))

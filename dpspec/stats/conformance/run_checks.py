@@ -1,0 +1,384 @@
+"""The checks of all runs together: released models, and reported steps, noise, repeated records and norms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from dpspec.stats.conformance import canary_contributions, noise_tests, residual_tests
+from dpspec.stats.conformance.evidence import Runs
+from dpspec.stats.conformance.measurement import (
+    CLIP_TOLERANCE,
+    Abstention,
+    Measurement,
+    Outcome,
+    Row,
+    exactly,
+    of_several,
+    the_worst,
+)
+from dpspec.stats.conformance.step_tests import StepSums, single
+
+#: Tolerance of sums of two updates in float32, relative to their norms.
+_SUMS = 1e-3
+
+#: Factor on the change of an update by another order of its records.
+_AS_RANDOM = 10.0
+
+#: Maximum rounding error of a tested step.
+_BEARABLE = 1e-2
+
+_ROUNDING = Abstention("the rounding of the parameters hides what a step adds")
+_SHUFFLED = Abstention("a shuffled batch depends on the epoch's other batches, so that residuals are not a martingale")
+
+_released = partial(Row, observed="measured", rows=True)
+_reported = partial(Row, observed="reported")
+
+
+@partial(
+    Row,
+    assumption="steps",
+    observed="measured",
+    compares="released models",
+    evidence="number of released models; models equal to their predecessor; whether the last is the trained one",
+    null="exact",
+    detects="any",
+)
+def released_models(runs: Runs) -> Outcome:
+    # A run with logs but without released models has released none, if other runs have.
+    counts = [run.steps for run in runs.runs if run.steps is not None or run.told is not None]
+    states = runs.of(lambda run: run.states)
+    if all(count is None for count in counts):
+        return None
+    count = _unusual(counts, runs.steps)
+    still = sum(one.still for one in states) if not any(one.blind for one in states) else 0
+    apart = sum(one.apart for one in states)
+    test = "released models"
+    if count == runs.steps and apart:
+        test = "released models, the last is not the trained one"
+    elif count == runs.steps and still:
+        test = "released models, some equal their predecessor"
+    right = count == runs.steps and not still and not apart
+    return exactly(test, right, runs.steps, count if count != runs.steps else count - still - apart)
+
+
+@partial(
+    _reported,
+    assumption="steps",
+    compares="steps in the logs",
+    evidence="numbers of batches, noise vectors and clipped norms",
+    null="exact",
+    detects="any",
+)
+def reported_steps(runs: Runs) -> Outcome:
+    reported = runs.of(lambda run: run.told)
+    found = {
+        log: _unusual([getattr(one, name) for one in reported], runs.steps)
+        for log, name in (("batches", "batches"), ("noise vectors", "noise"), ("clipped norms", "norms"))
+        if any(getattr(one, name) is not None for one in reported)
+    }
+    if not found:
+        return None
+    log = next((log for log, count in found.items() if count != runs.steps), None)
+    test = "steps in the logs" if log is None else f"steps in the logs, {log}"
+    return exactly(test, log is None, runs.steps, runs.steps if log is None else found[log])
+
+
+def _unusual(counts: Sequence[int | None], declared: int) -> int:
+    """Return the smallest count that differs from the declared one, else the declared one. None counts as 0."""
+    return next((count for count in sorted({count or 0 for count in counts}) if count != declared), declared)
+
+
+@partial(
+    _released,
+    assumption="noise-scale",
+    compares="relative to the declared scale, from released models",
+    evidence="squared residuals in directions that no canary uses, over all steps",
+    null="chi-square, lower tail: everything else in a residual only adds to it",
+    detects="less noise at all steps",
+)
+def released_noise(runs: Runs) -> Outcome:
+    found = runs.of(lambda run: run.noise)
+    if degrees := sum(run.degrees for run in found):
+        return noise_tests.lower_tail(sum(run.statistic for run in found), degrees)
+    return _ROUNDING if any(run.hidden for run in found) else None
+
+
+@partial(
+    _released,
+    assumption="noise-scale",
+    compares="at each step",
+    evidence="the same at each step",
+    null="chi-square, lower tail, Bonferroni over steps",
+    detects="less noise at one step",
+)
+def released_noise_of_each_step(runs: Runs) -> Outcome:
+    found = runs.of(lambda run: run.noise)
+    outcome = _noise_each([run.each for run in found if run.each is not None], both=False)
+    return _ROUNDING if outcome is None and any(run.hidden for run in found) else outcome
+
+
+def _noise_each(each: Sequence[StepSums], *, both: bool) -> Measurement | None:
+    return the_worst(single(sums, noise_tests.StepNoise(int(sums.count or 1), both)) for sums in each)
+
+
+@partial(
+    _released,
+    assumption="per-layer-noise",
+    compares="in each layer and each parameter",
+    evidence="squared residuals of each layer, and of the quietest parameter, over all steps",
+    null="chi-square, lower tail, Bonferroni over layers and parameters",
+    detects="less noise in one layer and in one parameter, the larger limit",
+)
+def noise_of_parts(runs: Runs) -> Outcome:
+    residuals = runs.of(lambda run: run.measured)
+    found = [(run.everywhere, run.steps_seen) for run in residuals if run.everywhere is not None]
+    if not found:
+        return _ROUNDING if any(run.hidden for run in residuals) else None
+    quiet = None
+    if layers := [run.layers for run, _ in found if run.layers]:
+        sums = {name: [one[name] for one in layers] for name in layers[0]}
+        parts = {name: (sum(o.total for o in each), sum(o.degrees for o in each)) for name, each in sums.items()}
+        name, quiet = noise_tests.quietest(parts)
+        quiet = replace(quiet, test=f"{quiet.test}, {name}")
+    coordinates = [(run.coordinates, steps) for run, steps in found]
+    least = (noise_tests.least_coordinate(one.least, steps, one.count) for one, steps in coordinates)
+    return of_several([quiet, the_worst(least)])
+
+
+@partial(
+    _released,
+    assumption="update",
+    compares="relative to rate * sum of clipped gradients",
+    evidence="residuals along the expected update",
+    null="Freedman: a martingale of known conditional variance",
+    detects="a longer or shorter mean update",
+)
+def update(runs: Runs) -> Outcome:
+    found = [run.directions for run in runs.of(lambda run: run.measured) if run.directions is not None]
+    if not found:
+        return _without_directions(runs)
+    return residual_tests.drift(
+        _less(sum(run.drift.total for run in found), sum(run.rounding for run in found)),
+        sum(run.variance for run in found),
+        sum(run.least for run in found),
+        sum(run.drift.unit for run in found),
+        test="residuals along the expected update, Freedman",
+        declared=1.0,
+    )
+
+
+@partial(
+    _released,
+    assumption="independent-noise",
+    compares="at every lag",
+    evidence="residuals along earlier residuals, at the worst lag",
+    null="Freedman, Bonferroni over lags",
+    detects="a correlation of all steps at one lag",
+)
+def released_noise_at_lags(runs: Runs) -> Outcome:
+    found = runs.of(lambda run: run.measured)
+    several = [(run.directions, run.steps) for run in found if run.directions is not None and run.directions.lag.lag]
+    if not several:
+        more = any(run.hidden + run.steps > 1 for run in found if run.hidden)
+        return _without_directions(runs) if _depend(runs) or more else None
+    measured = [
+        residual_tests.drift(
+            _less(run.lag.total, run.rounding),
+            run.variance,
+            run.least,
+            run.lag.unit,
+            test="residuals of steps at the worst lag, Freedman",
+            tried=max(1, noise_tests.tested_lags(steps)),
+        )
+        for run, steps in several
+    ]
+    # No correlation is above 1.
+    seen = [one.detectable if one.detectable is not None and one.detectable <= 1.0 else None for one in measured]
+    return the_worst(replace(one, detectable=limit) for one, limit in zip(measured, seen, strict=True))
+
+
+def _depend(runs: Runs) -> bool:
+    """Whether the batches of all noisy phases depend on each other."""
+    noisy = [phase for phase in runs.phases if phase.get("noise_multiplier") != 0.0]
+    return bool(noisy) and all(phase.sampling.is_shuffled for phase in noisy)
+
+
+def _without_directions(runs: Runs) -> Outcome:
+    found = runs.of(lambda run: run.measured)
+    if any(run.hidden for run in found):
+        return _ROUNDING
+    return _SHUFFLED if found and _depend(runs) else None
+
+
+def _less(total: float, rounding: float) -> float:
+    return float(np.sign(total)) * max(0.0, abs(total) - rounding)
+
+
+@partial(
+    _released,
+    assumption="independent-noise",
+    compares="between any two layers",
+    evidence="products of the residuals of the eight largest layers",
+    null="Ville, Bonferroni over pairs of layers",
+    detects="a correlation of two layers",
+)
+def noise_of_two_layers(runs: Runs) -> Outcome:
+    found = runs.of(lambda run: run.measured)
+    shared = [run.shared for run in found if run.shared is not None]
+    if not shared and any(run.hidden for run in found) and all(run.everywhere is None for run in found):
+        return _ROUNDING
+    return the_worst(one.test() for one in shared)
+
+
+@partial(
+    _released,
+    assumption="sensitivity",
+    compares="of an inserted canary, relative to rate * clip norm",
+    evidence="projections on the directions of inserted and of absent canary groups",
+    null="the larger of Welch's t over groups and Student's t over steps",
+    detects="a larger or smaller contribution",
+)
+def contribution(runs: Runs) -> Outcome:
+    return canary_contributions.test(runs.of(lambda run: run.signal))
+
+
+@partial(
+    _reported,
+    assumption="noise-scale",
+    compares="relative to the declared scale",
+    evidence="squared noise, over all steps",
+    null="chi-square, two-sided",
+    detects="more or less noise at all steps",
+)
+def reported_noise(runs: Runs) -> Outcome:
+    logs = runs.of(lambda run: run.noise_log)
+    total, degrees = sum(log.statistic for log in logs), sum(log.degrees for log in logs)
+    return noise_tests.two_sided(total, degrees) if logs else None
+
+
+@partial(
+    _reported,
+    assumption="noise-scale",
+    compares="at each step",
+    evidence="squared noise at each step",
+    null="chi-square, two-sided, Bonferroni over steps",
+    detects="more or less noise at one step",
+)
+def reported_noise_of_each_step(runs: Runs) -> Outcome:
+    logs = runs.of(lambda run: run.noise_log)
+    return _noise_each([log.each for log in logs if log.each is not None], both=True)
+
+
+def _repeated_noise(runs: Runs, *, second: bool) -> Outcome:
+    """Test for repeated noise, if there is a second run exactly if ``second``: a plan promises one of both rows."""
+    logs = runs.of(lambda run: run.noise_log)
+    if any(log.twin is not None for log in logs) != second:
+        return None
+
+    def pair(product: float, width: int, tried: int, of: str) -> Measurement:
+        return noise_tests.correlation(product, width, 2 * width, max(1, tried), f"largest correlation of {of}")
+
+    several = [log for log in logs if log.lag.lag]
+    lags = [
+        noise_tests.correlation(
+            log.lag.products,
+            (log.steps - log.lag.lag) * log.width,
+            log.steps * log.width,
+            noise_tests.tested_lags(log.steps),
+            f"correlation of steps at a lag, {log.lag.lag}",
+        )
+        for log in several
+    ]
+    pairs = [pair(log.pair, log.width, log.steps * (log.steps - 1) // 2, "two steps") for log in several]
+    other = [pair(log.twin.largest, log.width, log.steps**2, "two runs") for log in logs if log.twin is not None]
+    return of_several([the_worst(lags), the_worst(pairs), the_worst(other)])
+
+
+_repeated = partial(
+    _reported,
+    assumption="independent-noise",
+    null="normal or Chernoff, Bonferroni over lags and pairs",
+    detects="a correlation of all steps at one lag, and of two steps, the larger limit",
+)
+repeated_noise_of_two_runs = _repeated(
+    partial(_repeated_noise, second=True),
+    compares="at every lag, of every two steps, and of two runs",
+    evidence="products of the noise of different steps, and with the noise of a run with another seed",
+)
+repeated_noise = _repeated(
+    partial(_repeated_noise, second=False),
+    compares="at every lag and of every two steps",
+    evidence="products of the noise of different steps, without a second run",
+)
+
+
+@partial(
+    _reported,
+    assumption="sampling",
+    compares="records drawn twice",
+    evidence="records drawn twice into one batch",
+    null="exact",
+    detects="any",
+)
+def repeated_records(runs: Runs) -> Outcome:
+    logs = runs.of(lambda run: run.sampling_log)
+    repeated = sum(log.repeats for log in logs)
+    return exactly("records drawn twice into one batch", repeated == 0, 0, repeated, None) if logs else None
+
+
+@partial(
+    _reported,
+    assumption="clipping",
+    compares="clipped norms",
+    evidence="largest clipped norm; numbers of norms and of drawn records at each step",
+    null="exact",
+    detects="a longer norm, or a record without a norm",
+    rows=True,
+)
+def clipped_norms(runs: Runs) -> Outcome:
+    logs = runs.of(lambda run: run.norm_log)
+    if not logs:
+        return None
+    missing = next((log.missing for log in logs if log.missing), 0)
+    astray = sum(log.astray or 0 for log in logs)
+    largest = max(log.largest for log in logs)
+    clipped = largest <= 1.0 + CLIP_TOLERANCE
+    if clipped and missing:
+        return exactly("drawn records without a clipped norm", False, 0, missing)
+    if clipped and astray:
+        return exactly("steps with more or fewer clipped norms than drawn records", False, 0, astray)
+    return Measurement(
+        test="largest clipped norm",
+        declared=1.0,
+        measured=largest,
+        p_value=1.0 if clipped else 0.0,
+        detectable=CLIP_TOLERANCE,
+    )
+
+
+@partial(
+    _released,
+    assumption="data-independent-hyperparameters",
+    compares="a record adds the same with all other records (divisor, clip norm, preparation)",
+    evidence="updates without noise of two datasets and of both combined, by the first trial",
+    null="exact",
+    detects="a contribution that depends on other records (divisor, clip norm, preparation)",
+)
+def additive_update(runs: Runs) -> Outcome:
+    """Compare the updates of two datasets with the update of both."""
+    found: list[Outcome] = []
+    for step in runs.of(lambda run: run.replayed):
+        room = _SUMS + step.rounding + _AS_RANDOM * step.random
+        if step.random > _SUMS + 2.0 * step.rounding:
+            found.append(Abstention("a step without noise is not always the same"))
+        elif step.rounding > _BEARABLE:
+            found.append(_ROUNDING)
+        else:
+            test = "one step on two datasets and one on both"
+            found.append(exactly(test, step.apart <= room, 0.0, step.apart, room))
+    measured = [one for one in found if isinstance(one, Measurement)]
+    return min(measured, key=lambda one: one.p_value) if measured else next(iter(found), None)
