@@ -90,7 +90,6 @@ class PerExample:
     def _forward_backward(
         self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, *, measured: bool
     ) -> tuple[dict[str, Gradients], dict[str, Tensor], Tensor]:
-        """Gradients, squared norms of those that were ``measured`` instead, and outputs."""
         covered = {name: p for name, p in parameters.items() if name in self.covered}
         copies = {
             name: p.detach().expand(len(x), *p.shape).requires_grad_()

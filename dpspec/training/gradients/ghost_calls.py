@@ -42,7 +42,6 @@ class Call(ABC):
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Names of the trained parameters."""
         return tuple(name for name in self.names if name is not None)
 
     @abstractmethod
@@ -118,8 +117,6 @@ class Embedding(Call):
 
 
 class GroupNorm(Call):
-    """Normalize groups of channels, then scale and shift each channel."""
-
     def __init__(
         self,
         name_of: Mapping[int, str],
@@ -171,8 +168,6 @@ class GroupNorm(Call):
 
 
 class LayerNorm(Call):
-    """Normalize the last axes, then scale and shift each entry."""
-
     def __init__(
         self,
         name_of: Mapping[int, str],
@@ -218,8 +213,6 @@ _WIDE = 2**21
 
 
 class Convolution(Call):
-    """A convolution in one to three dimensions."""
-
     weight: Tensor
 
     def __init__(
@@ -304,7 +297,6 @@ class Convolution(Call):
 
 
 def _parts(some: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """Split all tensors (b, ...) into pieces of at most ``some`` records."""
     if len(tensors[0]) <= some:
         return (tensors,)
     return zip(*(torch.split(t, some) for t in tensors), strict=True)
