@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from support.layers import CASES, made, one_by_one
 from torch import nn
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpspec.training.gradients import ghost_calls
 from dpspec.training.gradients.clipping import Flat
@@ -161,12 +160,16 @@ quick = settings(max_examples=40, deadline=None)
 def check(call, x, function, parameters, seed=0):
     """The call on x (b, k, ...) agrees with ``function(row, *parameters)``, one row (k, ...) after the other."""
     source = torch.Generator().manual_seed(seed)
-    y, kept = call.forward(x)
+    x = x.clone().requires_grad_(x.is_floating_point())
+    inner = call.prepared(x.flatten(0, 1)).view(x.shape)
+    y = call.forward(inner.detach())
     gradient = torch.randn(y.shape, generator=source, dtype=torch.float64)
-    before, found = call.backward(x, kept, gradient, x.is_floating_point())
+    before, found = call.backward(inner.detach(), gradient, x.requires_grad)
+    if x.requires_grad:
+        (before,) = torch.autograd.grad(inner, x, before)
     weights = torch.rand(len(x), generator=source)
     for i, row in enumerate(x):
-        row = row.clone().requires_grad_(x.is_floating_point())
+        row = row.detach().clone().requires_grad_(x.is_floating_point())
         ours = [p.detach().clone().requires_grad_() for p in parameters.values()]
         out = function(row, *ours)
         assert torch.allclose(out, y[i], atol=1e-10)
@@ -284,61 +287,21 @@ def test_norms_by_inner_products_are_never_below_the_truth(positions, depth, wid
     assert bool((squares.sqrt() <= truth.sqrt() + 2e-6 * lengths).all())
 
 
-class Grids(TorchDispatchMode):
-    """Notes how many groups each backward pass of a group norm is of."""
-
-    def __init__(self):
-        super().__init__()
-        self.groups = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten.native_group_norm_backward.default:
-            self.groups.append(args[8])
-        return func(*args, **(kwargs or {}))
-
-
-def test_no_group_norm_starts_more_blocks_than_a_gpu_has_room_for():
-    x, weight, shift = random(70, 1, 1000, 2, seed=1), random(1000, seed=2), random(1000, seed=3)
-    call = GroupNorm(names(w=weight, b=shift), x, 1000, weight, shift, 1e-3)
-    with Grids() as grids:
-        y, kept = call.forward(x)
-        call.backward(x, kept, y, True)
-    assert grids.groups == [65_000, 5_000]
-    check(call, x, lambda row, w, s: functional.group_norm(row, 1000, w, s, 1e-3), {"w": weight, "b": shift})
-
-
-@pytest.mark.parametrize("trained", [("w", "b"), ("w", None), (None, "b"), (None, None)])
-@pytest.mark.parametrize("wanted", [True, False])
-def test_a_group_norm_in_pieces_is_the_whole(monkeypatch, trained, wanted):
-    """To the last bit: chunks follow the memory of a machine, and no number may."""
-    x, weight, shift = random(7, 2, 6, 4, seed=1), random(6, seed=2), random(6, seed=3)
-    named = {id(t): name for t, name in zip((weight, shift), trained, strict=True) if name}
-    call = GroupNorm(named, x, 3, weight, shift, 1e-3)
-    y, kept = call.forward(x)
-    whole, of_whole = call.backward(x, kept, torch.sin(y), wanted)
-    for most in (1, 9, 40):
-        monkeypatch.setattr(ghost_calls, "_MOST_GROUPS", most)
-        pieces, of_pieces = call.backward(x, kept, torch.sin(y), wanted)
-        assert (pieces is None and whole is None) or torch.equal(pieces, whole)
-        assert of_pieces.keys() == of_whole.keys() == {name for name in trained if name}
-        assert all(torch.equal(of_pieces[name].rows(), of_whole[name].rows()) for name in of_whole)
-
-
 def test_inputs_are_unfolded_a_few_records_at_a_time_and_gradients_stay_the_same(monkeypatch):
     """Each record's gradient is a product of its own, whatever stands beside it."""
     source = torch.Generator().manual_seed(0)
     weight = torch.randn(6, 2, 3, 3, generator=source)
     x, gradient = torch.randn(7, 1, 2, 8, 8, generator=source), torch.randn(7, 1, 6, 8, 8, generator=source)
     call = Convolution(names(weight=weight), x[:, 0], weight, None, 1, 1)
-    whole = call.backward(x, (), gradient, False)[1]["weight"].rows()
+    whole = call.backward(x, gradient, False)[1]["weight"].rows()
     seen = []
     product = Convolution._product
     monkeypatch.setattr(Convolution, "_product", lambda self, x, g: seen.append(len(x)) or product(self, x, g))
     monkeypatch.setattr(ghost_calls, "_UNFOLDED", 3 * 4 * 18 * 64)
-    found = call.backward(x, (), gradient, False)[1]["weight"].rows()
+    found = call.backward(x, gradient, False)[1]["weight"].rows()
     assert seen == [3, 3, 1]
     assert torch.allclose(found, whole, rtol=1e-5, atol=1e-5)
     monkeypatch.setattr(ghost_calls, "_UNFOLDED", 1)
-    squares = call.backward(x, (), gradient, False)[1]["weight"].squares()
+    squares = call.backward(x, gradient, False)[1]["weight"].squares()
     assert seen == [3, 3, 1] + [1] * 7
     assert torch.allclose(squares, squares_of(whole), rtol=1e-5)
