@@ -1,8 +1,7 @@
 """Renyi differential privacy: divergences of steps, their conversion to (epsilon, delta), and selection.
 
-D_a(P || Q) = ln E_Q[(P/Q)^a] / (a - 1) for an order a > 1. Present-first is D_a(with || without), absent-first the
-other way round. All functions are vectorized, work in log space and evaluate proved formulas in float64: the relative
-error of a divergence is below 1e-12, or below 1e-11 if it is tiny.
+D_a(P || Q) = ln E_Q[(P/Q)^a] / (a - 1) for an order a > 1; present-first is D_a(with || without). The relative error of
+a divergence is below 1e-12, or below 1e-11 if it is tiny.
 
 >>> step = Mixture.poisson(1, 0.01, 1.0)
 >>> total = composed_rdp([(step, 2000)], [4.0, 8.0])  # two divergences, of all 2000 steps
@@ -13,11 +12,8 @@ A divergence D at order a bounds delta at epsilon. With c(a) = (a - 1) ln(a - 1)
     Canonne, Kamath and Steinke 2020,      ln delta <= (a - 1) (D - epsilon) + c(a)
       Proposition 12; Balle et al. 2020, Theorem 21
 
-Every order gives a valid bound, so the smallest over any orders is valid. Results err upwards: 4e-12 of the divergence
-and the rounding of the other terms are added, more than the error of the divergences.
-
-``selection_rdp`` is the divergence of the best of a random number of tries; ``docs/explanation/proofs/selection.md``
-has the theorem.
+Results err upwards: 4e-12 of the divergence and the rounding of the other terms are added. ``selection_rdp`` is the
+divergence of the best of a random number of tries (``docs/explanation/proofs/selection.md``).
 """
 
 from __future__ import annotations
@@ -283,8 +279,8 @@ def best_epsilon(
     orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float, conversion: Conversion = "improved"
 ) -> BestEpsilon:
     """The smallest epsilon at ``delta`` over ``orders`` and their divergences, both (n,); these may be infinite."""
-    a, d = _table(orders, rdp)
-    best = _smallest(a, epsilon_at_orders(a, d, inside("delta", delta), conversion))
+    target = inside("delta", delta)
+    best = _smallest(orders, rdp, lambda a, d: epsilon_at_orders(a, d, target, conversion))
     return BestEpsilon(best.value, best.order, best.at_edge and best.value > 0.0)
 
 
@@ -292,8 +288,8 @@ def best_log_delta(
     orders: npt.ArrayLike, rdp: npt.ArrayLike, epsilon: float, conversion: Conversion = "improved"
 ) -> Best:
     """The smallest ln delta at ``epsilon`` over ``orders`` and their divergences, both (n,)."""
-    a, d = _table(orders, rdp)
-    return _smallest(a, log_delta_at_orders(a, d, finite("epsilon", epsilon), conversion))
+    eps = finite("epsilon", epsilon)
+    return _smallest(orders, rdp, lambda a, d: log_delta_at_orders(a, d, eps, conversion))
 
 
 def _gain(a: Floats, conversion: str) -> tuple[Floats, Floats]:
@@ -313,15 +309,13 @@ def _divergences(values: npt.ArrayLike) -> Floats:
     return array
 
 
-def _table(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[Floats, Floats]:
+def _smallest(orders: npt.ArrayLike, rdp: npt.ArrayLike, bound: Callable[[Floats, Floats], Floats]) -> Best:
     a, d = np.atleast_1d(checked_orders(orders)), np.atleast_1d(_divergences(rdp))
     if a.ndim != 1 or a.size == 0 or a.shape != d.shape:
         raise ValueError(f"orders and rdp must be lists of one length, got shapes {a.shape} and {d.shape}")
     order = np.argsort(a)
-    return a[order], d[order]
-
-
-def _smallest(a: Floats, values: Floats) -> Best:
+    a = a[order]
+    values = bound(a, d[order])
     index = int(np.argmin(values))
     return Best(float(values[index]), float(a[index]), index in (0, len(a) - 1))
 
@@ -416,11 +410,9 @@ def selection_rdp(orders: npt.ArrayLike, rdp: npt.ArrayLike, tries: Tries) -> Fl
         rdp: the divergence of one try at these orders, (n,), in both directions; infinite if unknown.
         tries: the distribution of the number of tries.
     """
-    a, d = checked_orders(orders), np.asarray(rdp, dtype=np.float64)
+    a, d = checked_orders(orders), _divergences(rdp)
     if a.ndim != 1 or a.shape != d.shape or not a.size:
         raise ValueError("orders and rdp must be lists of one length, at least 1")
-    if not np.all(d >= 0.0):
-        raise ValueError("rdp must not be negative")
     if tries.shape is None:  # Poisson
         near = -np.log1p(-1.0 / a)  # ln(a / (a - 1)), and rounded down
         log_deltas = np.array([best_log_delta(a, d, epsilon).value for epsilon in (near * (1.0 - 1e-12)).tolist()])

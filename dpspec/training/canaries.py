@@ -26,10 +26,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 class StoredDirections:
     """Sparse orthonormal directions. Implements :class:`~dpspec.contract.attacks.Directions`.
 
-    Args:
-        parameters: Dimension of the space.
-        coordinates: Nonzero coordinates (count, block), int64, distinct within a row.
-        values: Values (count, block) at these coordinates, float32.
+    ``coordinates`` (count, block), int64, are distinct within a row; ``values`` (count, block), float32, are nonzero.
     """
 
     def __init__(self, parameters: int, coordinates: Tensor, values: Tensor) -> None:
@@ -108,26 +105,11 @@ class SignBlocks(StoredDirections):
         super().__init__(parameters, order.view(count, block).to(device), values)
 
 
-class DenseDirections:
-    """Written-out orthonormal directions, float32 rows (count, parameters)."""
-
-    def __init__(self, rows: Array, *, device: str | torch.device = "cpu") -> None:
-        self.count, self.parameters = rows.shape
-        self.block = self.parameters
-        self._rows = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float32)).to(device)
-
-    def directions(self, indices: Tensor) -> Tensor:
-        """Directions ``indices`` (b,) as rows (b, parameters)."""
-        return self._rows[send(indices, self._rows.device)]
-
-    def supports(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """All coordinates and the values, (b, parameters) each."""
-        values = self.directions(indices)
-        return torch.arange(self.parameters, device=values.device).expand(len(values), -1), values
-
-    def project(self, vector: Tensor) -> Tensor:
-        """Inner products (count,) of ``vector`` (parameters,) with all directions."""
-        return self._rows @ vector
+def dense_directions(rows: Array, *, device: str | torch.device = "cpu") -> StoredDirections:
+    """Written-out orthonormal directions, rows (count, parameters)."""
+    values = torch.tensor(rows, dtype=torch.float32, device=device)
+    count, parameters = values.shape
+    return StoredDirections(parameters, torch.arange(parameters, device=device).expand(count, -1), values)
 
 
 class CanaryGroups:
@@ -143,7 +125,6 @@ class CanaryGroups:
     def __init__(
         self, directions: Directions, owner: Tensor, norm: float, *, spread: float = 0.0, seed: int = 0
     ) -> None:
-        """Create canaries."""
         owner = owner.to(torch.int64)
         if owner.ndim != 1 or (len(owner) and not (int(owner.min()) >= 0 and int(owner.max()) < directions.count)):
             raise ValueError(f"owner must be a vector of directions 0..{directions.count - 1}")
@@ -157,7 +138,13 @@ class CanaryGroups:
         self._owner = owner
         self._norm = norm
         self._spread = spread
-        self._signs = _balanced(len(owner), directions.block, seed) if spread > 0 else None
+        self._signs: Tensor | None = None
+        if spread > 0:  # per row equally many 1 and -1 at random positions, and one 0 if the block is odd
+            half = directions.block // 2
+            pattern = torch.zeros(directions.block, dtype=torch.int8)
+            pattern[:half], pattern[half : 2 * half] = 1, -1
+            source = generator(seed, "rotations")
+            self._signs = pattern[torch.rand(len(owner), directions.block, generator=source).argsort(1)]
         self.silent = False
 
     @classmethod
@@ -169,7 +156,6 @@ class CanaryGroups:
 
     @property
     def count(self) -> int:
-        """Number of inserted canaries."""
         return len(self._owner)
 
     @property
@@ -213,25 +199,14 @@ class Intermittent(Observer):
         self._step = 0
 
     def released(self, step: int, state: Tensor) -> None:
-        """Set whether the canaries are silent in the step after ``step``."""
         self._step = step
         self._canaries.silent = (step + 1) % self._every != 0
 
     def state(self) -> Mapping[str, Array]:
-        """The last released step."""
         return {"step": np.array(self._step)}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Continue after the stored step, or from the start if the memory is empty."""
         self.released(int(state.get("step", 0)), torch.empty(0))
-
-
-def _balanced(rows: int, width: int, seed: int) -> Tensor:
-    """(rows, width) int8: equally many 1 and -1 per row at random positions, and one 0 if ``width`` is odd."""
-    pattern = torch.zeros(width, dtype=torch.int8)
-    pattern[: width // 2], pattern[width // 2 : width // 2 * 2] = 1, -1
-    order = torch.rand(rows, width, generator=generator(seed, "rotations")).argsort(1)
-    return pattern[order]
 
 
 class Rows(NamedTuple):
@@ -249,7 +224,6 @@ def plant(x: Array, y: Array, canaries: Records, copies: Array, coins: Array) ->
 
 
 def orthogonal(asked: Asked) -> SignBlocks:
-    """Directions with random signs on disjoint coordinates."""
     assert asked.facts.parameters is not None
     return SignBlocks(asked.facts.parameters, asked.count, seed=asked.seed, device=asked.device)
 

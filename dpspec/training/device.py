@@ -21,11 +21,6 @@ import torch
 from dpspec.errors import UsageError
 from dpspec.text import closest, did_you_mean
 
-_VALID = "auto, cpu, cuda, cuda:0, cuda:1, ..."
-
-#: Operations with a precision setting of their own, by torch's names.
-_OPERATIONS = ("matmul", "conv", "rnn")
-
 
 def resolve_device(name: str) -> str:
     """Resolve ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` to an available device. ``auto`` prefers ``cuda``.
@@ -40,7 +35,7 @@ def resolve_device(name: str) -> str:
     match = re.fullmatch(r"cuda(?::(\d{1,4}))?", wanted)
     if match is None:
         hint = did_you_mean(closest(wanted, ["auto", "cpu", "cuda"]))
-        raise UsageError(f"{name!r} is not a device{hint} (valid: {_VALID})")
+        raise UsageError(f"{name!r} is not a device{hint} (valid: auto, cpu, cuda, cuda:0, cuda:1, ...)")
     if not torch.cuda.is_available():
         raise UsageError(f"device {wanted!r} is not available: torch finds no CUDA device; use 'cpu' or 'auto'")
     present = torch.cuda.device_count()
@@ -96,35 +91,27 @@ def _nothing_rounded() -> Iterator[None]:
     library, operation); an unset one inherits and reads as its parent. They are therefore read top-down, unsetting
     each, and restored last and bottom-up, because setting mkldnn's also sets the global one (torch 2.13).
     """
-    old, places = _old_settings(), _precision_settings()
-    new = []
+    places, new = _precision_settings(), []
+    try:
+        old = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # torch reports the new settings
+        old = None
     for place in places:
         new.append(place.fp32_precision)
         place.fp32_precision = "none"
     if old is not None:
-        _set_old("highest", False)
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
     for place in places:
         place.fp32_precision = "ieee"
     try:
         yield
     finally:
         if old is not None:
-            _set_old(*old)
+            torch.set_float32_matmul_precision(old[0])
+            torch.backends.cudnn.allow_tf32 = old[1]
         for place, value in reversed(list(zip(places, new, strict=True))):
             place.fp32_precision = value
-
-
-def _old_settings() -> tuple[str, bool] | None:
-    """Precision of matrix products and whether convolutions may use TF32; None if torch reports the new settings."""
-    try:
-        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    except RuntimeError:
-        return None
-
-
-def _set_old(products: str, convolutions: bool) -> None:
-    torch.set_float32_matmul_precision(products)
-    torch.backends.cudnn.allow_tf32 = convolutions
 
 
 @cache
@@ -133,7 +120,8 @@ def _precision_settings() -> tuple[Any, ...]:
     backends: Any = torch.backends
     if not hasattr(backends, "fp32_precision"):
         return ()
-    operations = [(backends.cuda, "matmul"), *itertools.product((backends.cudnn, backends.mkldnn), _OPERATIONS)]
+    libraries, names = (backends.cudnn, backends.mkldnn), ("matmul", "conv", "rnn")
+    operations = [(backends.cuda, "matmul"), *itertools.product(libraries, names)]
     found = [getattr(library, operation, None) for library, operation in operations]
     return (backends, backends.cudnn, backends.mkldnn, *(place for place in found if hasattr(place, "fp32_precision")))
 

@@ -47,20 +47,14 @@ class OpacusTrainer:
             try:
                 _Run(job).run()
             except (NotImplementedError, UnsupportedModuleError) as error:
-                raise _beyond_opacus(job, error) from error
-
-
-def _beyond_opacus(job: TrainingJob, error: Exception) -> ModelError:
-    why = " ".join(str(error).split()) or type(error).__name__
-    return ModelError(
-        f"Opacus cannot train this model: {shortened(why, 300)}; use training.backend: native, or layers "
-        "that Opacus knows"
-    )
+                why = " ".join(str(error).split()) or type(error).__name__
+                raise ModelError(
+                    f"Opacus cannot train this model: {shortened(why, 300)}; use training.backend: native, or layers "
+                    "that Opacus knows"
+                ) from error
 
 
 class _Run:
-    """One job with its private model, optimizer and loader."""
-
     def __init__(self, job: TrainingJob) -> None:
         self._job = job
         if len(job.phases) != 1:
@@ -99,7 +93,7 @@ class _Run:
         self._correction = self._divisor / job.expected_batch_size if reduction == "mean" else 1.0
         self._noise: Tensor | None = None
         self._accountant = self._optimizer.step_hook
-        self._optimizer.attach_step_hook(self._noticed)
+        self._optimizer.attach_step_hook(self._measure_noise)
 
     def run(self) -> None:
         """Train all epochs step by step, then write the job's model."""
@@ -165,8 +159,8 @@ class _Run:
             shaped = piece.reshape(len(at), *parameter.shape).to(parameter.grad_sample)
             parameter.grad_sample[at.to(shaped.device)] = shaped
 
-    def _noticed(self, optimizer: Any) -> None:
-        """Measure the noise after clipping and noising, before the step. Opacus's own hook runs first."""
+    def _measure_noise(self, optimizer: Any) -> None:
+        """Measure after clipping and noising, before the step. Opacus's own hook runs first."""
         self._accountant(optimizer)
         pieces = [(p.grad * self._divisor - p.summed_grad.view_as(p)).flatten() for p in optimizer.params]
         self._noise = torch.cat(pieces).detach()
@@ -205,7 +199,7 @@ def _loader(
         return DataLoader(rows, batch_size=count, generator=source), False
     if size is not None and sampling.scheme == "fixed":
         return DataLoader(rows, batch_sampler=_FixedSizeBatches(count, size, source), generator=source), False
-    batch = _batch(public, rate) if size is None else size
+    batch = max(1, round(public * rate)) if size is None else size  # as a user sets it for a sampling rate
     if sampling.scheme not in ("poisson", "shuffled"):
         raise UsageError(f"backend 'opacus' does not support the sampling scheme {sampling.scheme!r}")
     if size is not None or sampler == "shuffled":
@@ -223,11 +217,6 @@ def _loader(
         return DataLoader(rows, batch_size=batch, generator=source), True
     # With canaries: the loader that make_private would build for the real records.
     return DPDataLoader(rows, sample_rate=1.0 / -(-public // batch), generator=source), False
-
-
-def _batch(records: int, rate: float) -> int:
-    """Batch size that a user sets for a sampling rate."""
-    return max(1, round(records * rate))
 
 
 def _optimizer(model: nn.Module, options: FrozenMap) -> torch.optim.Optimizer:

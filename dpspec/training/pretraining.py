@@ -35,23 +35,15 @@ class PretrainedFactory:
     def __init__(
         self, factory: ModelFactory, rows: Callable[[], tuple[Array, Array]], device: Callable[[], str]
     ) -> None:
-        """Wrap a factory.
-
-        Args:
-            factory: Factory of untrained modules.
-            rows: Returns features (n, ...) and labels (n,), n >= 1.
-            device: Returns the device for fitting.
-        """
+        """``rows`` returns features (n, ...) and labels (n,), n >= 1; ``device`` returns the device for fitting."""
         self._factory = factory
         self._rows = rows
         self._device = device
 
     def parameters(self) -> int:
-        """Number of trainable parameters."""
         return self._factory.parameters()
 
     def build(self, seed: int) -> nn.Module:
-        """Build a module with the fitted weights."""
         module = self._factory.build(0)
         module.load_state_dict(self._weights)
         return module
@@ -64,16 +56,9 @@ class PretrainedFactory:
 
 
 def fit(module: nn.Module, x: Array, y: Array, *, device: str = "cpu") -> float:
-    """Fit a module in place by cross-entropy and Adam, and move it back to the CPU. The order of records is
-    deterministic.
+    """Fit a module in place by cross-entropy and Adam, and move it back to the CPU. Returns the last mean loss.
 
-    Raises ``ValueError`` if there are no records, or the loss is not finite.
-
-    Args:
-        module: Module to fit.
-        x: Records (n, ...).
-        y: Labels (n,).
-        device: Device of the computation.
+    The order of records is deterministic. Raises ``ValueError`` without records, or if the loss is not finite.
     """
     if len(x) == 0:
         raise ValueError("initial weights cannot be fitted without records")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.findings import Assumption, Facts
 from dpspec.contract.frozen import FrozenMap, Json
@@ -73,7 +75,6 @@ class RecordedTrainer:
     """Backend ``recorded``: the run already exists in the folder ``training.run``."""
 
     def train(self, job: TrainingJob) -> None:
-        """Raise ``TypeError``: a recorded run cannot be trained again."""
         raise TypeError("a recorded run cannot be trained again")
 
 
@@ -92,23 +93,21 @@ _PUBLIC = {
     "all names. One run cannot confirm it. A proof lists it.",
 }
 
-_ASSUME: dict[str, Json] = {
-    "type": "array",
-    "items": {"type": "string", "minLength": 1, "maxLength": 100},
-    "maxItems": 50,
-    "default": [],
-    "description": "Names of channels or assumptions that the recording cannot confirm and that you assume. A proof "
-    "lists them. A violated channel cannot be assumed.",
-}
 
-_PUBLIC_NAMES: dict[str, Json] = {
-    "type": "array",
-    "items": {"type": "string", "minLength": 1, "maxLength": 100},
-    "maxItems": 50,
-    "default": [],
-    "description": "Names of hyperparameters whose values do not depend on the records, such as learning_rate, "
-    "weight_decay, clip_norm or divisor. data_independent_hyperparameters declares all.",
-}
+def _names(description: str) -> dict[str, Json]:
+    names: dict[str, Json] = {"type": "string", "minLength": 1, "maxLength": 100}
+    return {"type": "array", "items": names, "maxItems": 50, "default": [], "description": description}
+
+
+_ASSUME = _names(
+    "Names of channels or assumptions that the recording cannot confirm and that you assume. A proof lists them. A "
+    "violated channel cannot be assumed."
+)
+
+_PUBLIC_NAMES = _names(
+    "Names of hyperparameters whose values do not depend on the records, such as learning_rate, weight_decay, "
+    "clip_norm or divisor. data_independent_hyperparameters declares all."
+)
 
 BACKENDS: tuple[Backend, ...] = (
     Backend(
@@ -164,7 +163,6 @@ MOST_FEATURES = 4096
 
 
 def blank_limit(facts: Facts, options: FrozenMap) -> tuple[int, str]:
-    """Maximum number of blank records, and the reason."""
     return facts.classes, "there is one blank record for each label"
 
 
@@ -179,6 +177,12 @@ def least_variance_limit(facts: Facts, options: FrozenMap) -> tuple[int, str]:
     )
 
 
+def _records(kind: str, summary: str, limit: str | None = None) -> Canary:
+    place: dict[str, Any] = {"limit": f"dpspec.training.providers:{limit}"} if limit else {}
+    make = f"dpspec.training.canaries:{kind.replace('-', '_')}"
+    return Canary(kind=kind, summary=summary, space="input", make=make, reads_data=True, **place)
+
+
 CANARIES = (
     Canary(
         kind="orthogonal",
@@ -186,75 +190,42 @@ CANARIES = (
         space="gradient",
         make="dpspec.training.canaries:orthogonal",
     ),
-    Canary(
-        kind="mislabelled",
-        summary="Training records with a wrong label",
-        space="input",
-        make="dpspec.training.canaries:mislabelled",
-        reads_data=True,
-    ),
-    Canary(
-        kind="blank",
-        summary="Records with all features at their minimum and distinct labels",
-        space="input",
-        make="dpspec.training.canaries:blank",
-        limit="dpspec.training.providers:blank_limit",
-        reads_data=True,
-    ),
-    Canary(
-        kind="noise",
-        summary="Uniform features between minimum and maximum, or uniform tokens, with a random label",
-        space="input",
-        make="dpspec.training.canaries:noise",
-        reads_data=True,
-    ),
-    Canary(
-        kind="duplicate",
-        summary="Unmodified training records",
-        space="input",
-        make="dpspec.training.canaries:duplicate",
-        reads_data=True,
-    ),
-    Canary(
-        kind="least-variance",
-        summary="Records along the directions of least variance with the least likely labels (ClipBKD)",
-        space="input",
-        make="dpspec.training.canaries:least_variance",
-        limit="dpspec.training.providers:least_variance_limit",
-        reads_data=True,
+    _records("mislabelled", "Training records with a wrong label"),
+    _records("blank", "Records with all features at their minimum and distinct labels", "blank_limit"),
+    _records("noise", "Uniform features between minimum and maximum, or uniform tokens, with a random label"),
+    _records("duplicate", "Unmodified training records"),
+    _records(
+        "least-variance",
+        "Records along the directions of least variance with the least likely labels (ClipBKD)",
+        "least_variance_limit",
     ),
 )
 
 #: Number of models that the score ``shadow`` trains; even.
 SHADOWS = 32
 
+
+def _score(kind: str, summary: str, **properties: Any) -> Score:
+    score = f"dpspec.training.measure.final_scores:{kind.replace('-', '_')}"
+    return Score(kind=kind, summary=summary, score=score, **properties)
+
+
 SCORES = (
-    Score(
-        kind="loss-difference",
-        summary="Decrease of the canary's loss since the first model",
-        score="dpspec.training.measure.final_scores:loss_difference",
-    ),
-    Score(
-        kind="loss",
-        summary="Negative loss of the canary",
-        score="dpspec.training.measure.final_scores:loss",
-    ),
-    Score(
-        kind="likelihood-ratio",
-        summary="Likelihood ratio of both losses, fitted on half of the canaries, which are then not guessed",
-        score="dpspec.training.measure.final_scores:likelihood_ratio",
+    _score("loss-difference", "Decrease of the canary's loss since the first model"),
+    _score("loss", "Negative loss of the canary"),
+    _score(
+        "likelihood-ratio",
+        "Likelihood ratio of both losses, fitted on half of the canaries, which are then not guessed",
         learns=True,
     ),
-    Score(
-        kind="path",
-        summary="Likelihood ratio of the final weights, assuming a straight path from the first model",
-        score="dpspec.training.measure.final_scores:path",
+    _score(
+        "path",
+        "Likelihood ratio of the final weights, assuming a straight path from the first model",
         gradients=True,
     ),
-    Score(
-        kind="shadow",
-        summary="Loss of the canary relative to shadow models trained with independent inclusion bits",
-        score="dpspec.training.measure.final_scores:shadow",
+    _score(
+        "shadow",
+        "Loss of the canary relative to shadow models trained with independent inclusion bits",
         models=SHADOWS,
     ),
 )

@@ -21,7 +21,12 @@ def limited(count: int) -> Iterator[None]:
 
     before = {name: os.environ.get(name) for name in _VARIABLES}
     torch = sys.modules.get("torch")
-    usual = _usual() if torch is None else torch.get_num_threads()
+    if torch is None:  # torch's default once it is loaded
+        asked = os.environ.get("OMP_NUM_THREADS", "")
+        here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        usual = int(asked) if asked.isdecimal() and int(asked) > 0 else here
+    else:
+        usual = torch.get_num_threads()
     os.environ.update(dict.fromkeys(_VARIABLES, str(count)))
     if torch is not None:
         torch.set_num_threads(count)
@@ -37,10 +42,3 @@ def limited(count: int) -> Iterator[None]:
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(usual)
-
-
-def _usual() -> int:
-    """Default number of threads of torch if it is not loaded yet."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return int(asked) if asked.isdecimal() and int(asked) > 0 else here

@@ -16,9 +16,9 @@ from dpspec import kit
 from dpspec.accounting import Interval
 from dpspec.stats.attacks import gaussian_fit, guess_counts, many_run, one_run_curve, sequential, thresholds
 from dpspec.stats.conformance import table
+from dpspec.stats.conformance.canary_contributions import StepDependence
 from dpspec.stats.independence import order_statistics
 from dpspec.stats.independence.independent_bounds import dependence_of_size, independent_bounds, layers_share
-from dpspec.stats.independence.step_dependence import Dependence
 from dpspec_group import theory
 from dpspec_group.design import attack_delta, many_run_design, one_run_design
 from dpspec_group.options import EDGES, Attack
@@ -89,7 +89,7 @@ def one_run_outcomes(
     *,
     coins: Sequence[dps.Assumption] = (kit.COINS,),
     rests_on: Sequence[dps.Assumption] = (),
-    luck: Sequence[Dependence] = (),
+    luck: Sequence[StepDependence] = (),
     layers: float | None = None,
 ) -> Iterator[dps.Evidence | dps.Finding]:
     """Outcomes of :func:`one_run_bounds` for one group size.

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.accounting_oracle import Contour, two_step_delta
+from support.accounting_oracle import two_step_delta
 
 from dpspec.accounting import Interval, Mixture, PrivacyLoss, gaussian, group_curve, refinement
+from dpspec_group.printed.contour import Contour
 
 PRESENT, ABSENT = "present-first", "absent-first"
 DIRECTIONS = (PRESENT, ABSENT)
@@ -28,7 +29,8 @@ def group_epsilon(
     return interval
 
 
-#: pair, steps, delta, epsilon present-first and absent-first by a contour integral, good to the digits shown.
+#: pair, steps, delta, epsilon present-first and absent-first by a contour integral, good to the digits shown. The
+#: settings of two published figures are in ``ganesh_figures.csv``.
 EPSILONS = {
     "C1": (Mixture.poisson(1, 0.01, 1.0), 2000, 1e-6, 2.9552459109, 2.3961206512),
     "C2": (Mixture.poisson(4, 0.01, 1.0), 2000, 1e-6, 14.5349763823, 11.2870815198),
@@ -50,23 +52,21 @@ EPSILONS = {
     "C15 k=8 1e-30": (Mixture.poisson(8, 0.01, 1.0), 2000, 1e-30, 88.5746570214, 47.147363045),
 }
 
-#: k, then epsilon present-first and absent-first: figure 1 (Poisson, rate 0.01) and figure 2 (batches of 500) of the
-#: paper's settings, 2000 steps, delta 1e-6.
-POISSON = {
-    1.0: [(2, 6.43259993, 5.13085638), (6, 24.04427268, 18.22994094), (12, 60.42914295, 43.02939262)],
-    2.0: [(1, 1.03496021, 0.97637296), (7, 9.13267009, 8.43796044), (12, 17.66984246, 16.09455042)],
-    4.0: [(1, 0.46011797, 0.44895876), (5, 2.62769184, 2.55296983), (12, 7.07940879, 6.84263979)],
-}
-FIXED = {
-    2.0: [(3, 10.30007309, 8.10261334), (9, 40.78298259, 29.92951622), (12, 60.39340542, 43.01456065)],
-    4.0: [(2, 2.20010862, 2.06627545), (11, 15.83416160, 14.46316538)],
-    8.0: [(4, 2.05537980, 1.99864148), (12, 7.07734471, 6.84071585)],
-}
-
 
 def holds(interval: Interval, value: float, digits: float) -> bool:
     """Whether the interval holds a value that is known to within ``digits``."""
     return interval.lower - digits <= value <= interval.upper + digits
+
+
+def meets_the_contour(phases: list[tuple[Mixture, int]], direction: str, delta: float, found: Interval) -> bool:
+    """Whether a contour integral converges; then delta at the ends of the interval is on either side of ``delta``."""
+    contour = Contour.of(phases, direction)
+    try:
+        above, below = contour.log_delta(found.lower), contour.log_delta(found.upper)
+    except ArithmeticError:
+        return False
+    assert below - 1e-8 <= math.log(delta) <= above + 1e-8
+    return True
 
 
 @pytest.mark.parametrize("name", EPSILONS)
@@ -77,32 +77,6 @@ def test_composed_reference_values(name: str) -> None:
         assert holds(interval, value, 1e-9)
         assert interval.relative_width <= 1e-4
         assert interval.upper <= value * (1.0 + 1e-4)
-
-
-@pytest.mark.parametrize("sigma", POISSON)
-def test_figure_1(sigma: float) -> None:
-    for k, *values in POISSON[sigma]:
-        for direction, value in zip(DIRECTIONS, values, strict=True):
-            interval = group_epsilon([(Mixture.poisson(k, 0.01, sigma), 2000)], 1e-6, direction)
-            assert holds(interval, value, 5e-9)
-            assert interval.relative_width <= 1e-4
-
-
-@pytest.mark.parametrize("sigma", FIXED)
-def test_figure_2(sigma: float) -> None:
-    for k, *values in FIXED[sigma]:
-        for direction, value in zip(DIRECTIONS, values, strict=True):
-            interval = group_epsilon([(Mixture.fixed(k, 50_000, 500, sigma), 2000)], 1e-6, direction)
-            assert holds(interval, value, 5e-9)
-            assert interval.relative_width <= 1e-4
-
-
-def test_a_schedule_of_two_noise_scales() -> None:
-    one, two = Mixture.poisson(3, 0.01, 1.0), Mixture.poisson(3, 0.01, 2.0)
-    for direction, value in ((PRESENT, 7.6726601398), (ABSENT, 5.9190418734)):
-        interval = (composed(one, 1000, direction) + composed(two, 1000, direction)).epsilon(1e-6)
-        assert holds(interval, value, 1e-9)
-        assert interval.relative_width <= 1e-4
 
 
 @pytest.mark.parametrize(
@@ -119,17 +93,6 @@ def test_composed_deltas(pair: Mixture, steps: int, epsilon: float, present: flo
         interval = composed(pair, steps, direction).delta(epsilon)
         assert holds(interval, value, 1e-9 * value)
         assert interval.relative_width <= 1e-4
-
-
-@pytest.mark.parametrize(
-    ("k", "value"), [(1, 2.9552459), (4, 14.5349764), (16, 90.9012)], ids=["one record", "four", "sixteen"]
-)
-def test_acceptance(k: int, value: float) -> None:
-    interval = group_epsilon([(Mixture.poisson(k, 0.01, 1.0), 2000)], 1e-6, PRESENT)
-    assert interval.lower == pytest.approx(value, rel=1e-4)
-    assert interval.upper == pytest.approx(value, rel=1e-4)
-    # epsilon for both directions is the worse one's
-    assert group_epsilon([(Mixture.poisson(k, 0.01, 1.0), 2000)], 1e-6) == interval
 
 
 def test_a_finer_width_lies_inside_and_holds_eight_digits() -> None:
@@ -176,13 +139,8 @@ def test_one_step_against_the_closed_form(pair: Mixture, direction: str, epsilon
 @given(pairs, st.integers(30, 5000), st.sampled_from(DIRECTIONS), st.floats(-12.0, -1.0).map(lambda x: 10.0**x))
 def test_against_the_contour_integral(pair: Mixture, steps: int, direction: str, delta: float) -> None:
     interval = composed(pair, steps, direction).epsilon(delta, width=1e-5)
-    if not 1e-3 < interval.upper < 500.0:
-        return
-    try:
-        truth = Contour([(pair, steps)], direction).epsilon(delta, 0.5 * (interval.lower + interval.upper))
-    except ArithmeticError:
-        return
-    assert holds(interval, truth, 1e-9 * truth)
+    if 1e-3 < interval.upper < 500.0:
+        meets_the_contour([(pair, steps)], direction, delta, interval)
 
 
 @settings(max_examples=8, deadline=None)
@@ -225,20 +183,6 @@ def test_composition_in_any_grouping(pair: Mixture, a: int, b: int, direction: s
     x, y = first.epsilon(1e-5), second.epsilon(1e-5)
     assert max(x.lower, y.lower) <= min(x.upper, y.upper)
     assert composed(pair, a, direction).phases[0][1] == a
-
-
-def test_scale_does_not_matter() -> None:
-    pair = Mixture.fixed(3, 100, 20, 2.0)
-    doubled = Mixture(2.0 * pair.sensitivities, pair.probabilities, 4.0)
-    a, b = composed(pair, 50).epsilon(1e-5), composed(doubled, 50).epsilon(1e-5)
-    assert a.lower == pytest.approx(b.lower, rel=1e-9)
-    assert a.upper == pytest.approx(b.upper, rel=1e-9)
-
-
-def test_one_record_of_a_mixture_is_the_sampled_gaussian() -> None:
-    sampled = Mixture([0.0, 1.0], [0.99, 0.01], 1.0)
-    x = composed(sampled, 2000).epsilon(1e-6)
-    assert holds(x, 2.9552459109, 1e-9)
 
 
 def test_sampling_everything_has_the_closed_form_even_in_company() -> None:
@@ -314,14 +258,6 @@ def test_the_range_of_settings(pair: Mixture, steps: int, delta: float, width: f
         assert interval.relative_width <= width
 
 
-def test_one_step_of_a_nearly_atomic_loss() -> None:
-    # two members at a delta above the chance of two hits cost less than twice what one costs
-    one = PrivacyLoss.of(Mixture.poisson(1, 0.001, 0.2), PRESENT).epsilon(1e-4)
-    two = PrivacyLoss.of(Mixture.poisson(2, 0.001, 0.2), PRESENT).epsilon(1e-4)
-    assert holds(one, 11.1165653513, 1e-9)
-    assert holds(two, 13.6722005931, 1e-9)
-
-
 @pytest.mark.parametrize("sigma", [0.02, 0.05, 0.1])
 def test_hardly_any_noise(sigma: float) -> None:
     # members show as soon as they are drawn: delta is the chance of that, over all steps, up to the last digits
@@ -338,8 +274,7 @@ def test_twenty_noise_scales() -> None:
     phases = [(Mixture.poisson(1, 0.01, 0.7 + 0.05 * i), 100) for i in range(20)]
     interval = group_epsilon(phases, 1e-6, PRESENT)
     assert interval.relative_width <= 1e-4
-    truth = Contour(phases, PRESENT).epsilon(1e-6, interval.upper)
-    assert holds(interval, truth, 1e-9)
+    assert meets_the_contour(phases, PRESENT, 1e-6, interval)
 
 
 def test_delta_is_a_probability_for_any_epsilon() -> None:
@@ -351,26 +286,3 @@ def test_delta_is_a_probability_for_any_epsilon() -> None:
         assert right.lower <= left.upper
     assert values[0].lower > 0.99
     assert values[-1].upper < 1e-9
-
-
-@pytest.mark.parametrize(
-    ("make", "argument"),
-    [
-        (lambda: PrivacyLoss(()), "phases"),
-        (lambda: PrivacyLoss(((1.0, 2),)), "phases"),  # type: ignore[arg-type]
-        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0), "sideways"), "direction"),  # type: ignore[arg-type]
-        (lambda: PrivacyLoss(((Mixture.full(1, 1.0), 0),)), "steps"),
-        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).compose(-1), "times"),
-        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).compose(1.5), "times"),  # type: ignore[arg-type]
-        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).epsilon(0.0), "delta"),
-        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).epsilon(1.0), "delta"),
-        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).epsilon(math.nan), "delta"),
-        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).epsilon(1e-5, width=0.0), "width"),
-        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).delta(math.inf), "epsilon"),
-        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)) + composed(Mixture.full(1, 1.0), 2), "direction"),
-    ],
-)
-def test_senseless_arguments_are_named(make: object, argument: str) -> None:
-    assert callable(make)
-    with pytest.raises(ValueError, match=argument):
-        make()

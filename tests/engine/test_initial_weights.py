@@ -121,14 +121,11 @@ def test_verify_reads_the_same_bytes(tmp_path: Path) -> None:
     assert gone.what == "initial weights"
     assert not gone.differs
     assert gone.claims == ("one",)
-
-
-def test_a_digest_without_a_file_is_found(tmp_path: Path) -> None:
-    """No spec of drawn weights becomes one of fine-tuning by an edit of its facts."""
-    result = run([spec(tmp_path, None)], CATALOG, store=Store(tmp_path / "a"))
-    (audit,) = result.audits
+    # No spec of drawn weights becomes one of fine-tuning by an edit of its facts.
+    drawn = run([spec(tmp_path, None)], CATALOG, store=Store(tmp_path / "a"))
+    (audit,) = drawn.audits
     edited = dataclasses.replace(audit, facts=dataclasses.replace(audit.facts, initial_weights="0" * 64))
-    found = verify(dataclasses.replace(result, audits=(edited,)), CATALOG, directory=str(tmp_path))
+    found = verify(dataclasses.replace(drawn, audits=(edited,)), CATALOG, directory=str(tmp_path))
     assert any(m.differs for m in found)
 
 

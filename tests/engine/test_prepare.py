@@ -15,7 +15,7 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, SpecError
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.training.model_check import check_model
+from dpspec.training.gradients.flat_model import check_model
 
 SPEC = """\
 dpspec: 1

@@ -1,12 +1,15 @@
-"""Small audits by the group plugin, for tests of its attacks."""
+"""Small audits by the group plugin, for tests of its bounds and attacks."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from dpspec.contract import Outcome, Spec, Trial
+import dpspec
+from dpspec.contract import Diagnostic, Outcome, Spec, Trial
+from dpspec.contract.catalog import Catalog
 from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.prepare import prepare
+from dpspec.engine.preparing.prepare import check, prepare
+from dpspec.engine.results.result import AuditResult
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 
@@ -30,15 +33,15 @@ audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 200}
 """
 
 
-def attacked(folder: Path, *overrides: str) -> Spec:
-    """The small audit with other values, as ``--set`` would."""
-    return spec_at(written(folder), *overrides)
+def attacked(folder: Path, *overrides: str, text: str = TEXT) -> Spec:
+    """The audit with other values, as ``--set`` would."""
+    return spec_at(written(folder, text), *overrides)
 
 
-def written(folder: Path) -> Path:
-    """The file of the small audit."""
+def written(folder: Path, text: str = TEXT) -> Path:
+    """The file of the audit."""
     path = folder / "small.yaml"
-    path.write_text(TEXT, encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -48,6 +51,27 @@ def spec_at(path: Path, *overrides: str) -> Spec:
     assert loaded.ok, loaded.diagnostics
     (spec,) = loaded.specs
     return spec
+
+
+def diagnosed(path: Path, *overrides: str, catalog: Catalog | None = None) -> list[Diagnostic]:
+    """All problems of a file of one spec, found in loading or in checking it."""
+    catalog = catalog or load_catalog()
+    loaded = load_specs([path], catalog, overrides)
+    if not loaded.ok:
+        return list(loaded.diagnostics)
+    return [problem for spec in loaded.specs for problem in check(spec, catalog)]
+
+
+def errors(folder: Path, *overrides: str, text: str = TEXT) -> list[str]:
+    """The messages of the errors of the audit."""
+    return [found.message for found in diagnosed(written(folder, text), *overrides) if found.severity == "error"]
+
+
+def audited(folder: Path, *overrides: str, text: str = TEXT) -> AuditResult:
+    """The result of the audit, whose trials are stored in the folder."""
+    path = written(folder, text)
+    (audit,) = dpspec.run(path, overrides=overrides, store=folder / "store", device="cpu").audits
+    return audit
 
 
 def trials_of(spec: Spec, *indices: int) -> list[Trial]:

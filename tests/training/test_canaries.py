@@ -46,12 +46,6 @@ def test_signs_are_balanced_and_blocks_scattered():
     assert abs(head - 5_000) < 4.9 * (10_000 / 8) ** 0.5  # hypergeometric: half the binomial variance
 
 
-@pytest.mark.parametrize("count", [0, 51])
-def test_no_more_directions_than_parameters(count):
-    with pytest.raises(ValueError, match=r"within 1..50"):
-        SignBlocks(50, count, seed=0)
-
-
 def test_groups_own_their_directions():
     blocks = SignBlocks(30, 5, seed=0)
     groups = CanaryGroups.planted(blocks, torch.tensor([True, False, True, False, False]), 3, 10.0)
@@ -63,14 +57,21 @@ def test_groups_own_their_directions():
     assert protocol.count == 6
 
 
-def test_groups_that_make_no_sense():
-    blocks = SignBlocks(30, 5, seed=0)
-    with pytest.raises(ValueError, match=r"0..4"):
-        CanaryGroups(blocks, torch.tensor([5]), 1.0)
-    with pytest.raises(ValueError, match="norm"):
-        CanaryGroups(blocks, torch.tensor([0]), 0.0)
-    with pytest.raises(ValueError, match="at least one member"):
-        CanaryGroups.planted(blocks, torch.ones(5, dtype=torch.bool), 0, 1.0)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda blocks: SignBlocks(50, 0, seed=0), r"within 1..50"),
+        (lambda blocks: SignBlocks(50, 51, seed=0), r"within 1..50"),
+        (lambda blocks: CanaryGroups(blocks, torch.tensor([5]), 1.0), r"0..4"),
+        (lambda blocks: CanaryGroups(blocks, torch.tensor([0]), 0.0), "norm"),
+        (lambda blocks: CanaryGroups.planted(blocks, torch.ones(5, dtype=torch.bool), 0, 1.0), "at least one member"),
+        (lambda blocks: CanaryGroups(blocks, torch.tensor([0]), 1.0, spread=1.6), "angle"),
+        (lambda blocks: CanaryGroups(SignBlocks(30, 30, seed=0), torch.tensor([0]), 1.0, spread=0.1), "60 parameters"),
+    ],
+)
+def test_groups_that_make_no_sense(make, message):
+    with pytest.raises(ValueError, match=message):
+        make(SignBlocks(30, 5, seed=0))
 
 
 def test_nothing_planted_is_allowed(make_job):

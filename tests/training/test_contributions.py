@@ -41,7 +41,6 @@ from dpspec.training.loop.samplers import Poisson, PoissonUsers, sampler_of
 from dpspec.training.measure.population import population
 from dpspec.training.measure.replayed_step import replayed_step
 from dpspec.training.measure.residuals import Residuals
-from dpspec.training.measure.run_evidence import RunLogs
 
 
 class Dense:
@@ -103,13 +102,6 @@ def test_members_are_turned_by_the_angle_each_its_own_way_within_their_support(p
     assert not torch.allclose(
         unit, CanaryGroups(blocks, groups.owner, 10.0, spread=spread, seed=4).gradients(torch.arange(5)) / 10.0
     )
-
-
-def test_a_spread_that_makes_no_sense():
-    with pytest.raises(ValueError, match="angle"):
-        CanaryGroups(SignBlocks(30, 5, seed=0), torch.tensor([0]), 1.0, spread=1.6)
-    with pytest.raises(ValueError, match="60 parameters"):
-        CanaryGroups(SignBlocks(30, 30, seed=0), torch.tensor([0]), 1.0, spread=0.1)
 
 
 #: What a pipeline makes of its parts, given the job.
@@ -467,17 +459,6 @@ def test_each_choice_is_made_as_often_and_each_user_chooses_alone(count: int, mo
     assert sum(alone[way] for way in ways) == 12000
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.integers(1, 6), st.integers(0, 2**20))
-def test_weights_are_of_so_many_records_that_are_there(counts: list[int], most: int, seed: int) -> None:
-    there = torch.arange(5) < torch.tensor(counts)[:, None]
-    weights = contributions.random_choice_weights(there, most, torch.Generator().manual_seed(seed))[:, 0]
-    assert not bool(weights[~there].any())
-    for count, row in zip(counts, weights, strict=True):
-        size = min(most, count)
-        assert sorted(row[row > 0].tolist()) == pytest.approx([1.0 / size] * size)
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 9), st.integers(1, 4), st.floats(0.05, 2.0), st.booleans(), st.integers(0, 1000))
 def test_no_user_weighs_more_than_the_clip_norm_whatever_the_records_are(
@@ -536,19 +517,11 @@ def test_a_record_that_is_not_finite_takes_its_choices_with_it(of_users: Any) ->
     assert 0 < norms.count(0.0) < 60  # one in four is expected
 
 
-def test_users_are_drawn_by_their_own_coins() -> None:
-    """The number of users per batch is Binomial(users, rate): chi-square at 1e-4 over 3000 batches."""
-    sampler, source = sampler_of(BLOCK, 10), torch.Generator().manual_seed(1)
+def test_users_are_drawn_by_the_coins_of_as_many_records() -> None:
+    sampler, plain = sampler_of(BLOCK, 10), Poisson(10, 0.3)
     assert sampler == PoissonUsers(10, 0.3, 2)
-    sizes = Counter(len(sampler.draw(source)) for _ in range(3000))
-    law = stats.binom(10, 0.3)
-    cells = [*range(7)]
-    seen = [*(sizes[n] for n in cells), sum(count for n, count in sizes.items() if n > 6)]
-    assert stats.chisquare(seen, [*(3000 * law.pmf(n) for n in cells), 3000 * law.sf(6)]).pvalue > 1e-4
-    # The same coins as records of that number, so that nothing else is tested of one than of the other.
-    plain, again = Poisson(10, 0.3), torch.Generator().manual_seed(1)
-    drawn = sampler.draw(torch.Generator().manual_seed(1)).tolist()
-    assert plain.draw(again).tolist() == drawn
+    one, other = (torch.Generator().manual_seed(1) for _ in range(2))
+    assert all(torch.equal(sampler.draw(one), plain.draw(other)) for _ in range(9))
 
 
 @pytest.mark.parametrize("most", [1, 2, 4])
@@ -574,18 +547,12 @@ def test_what_users_add_on_average_is_known_exactly(of_users: Any, most: int) ->
 def test_a_run_of_users_is_its_steps(of_users: Any) -> None:
     """With everybody drawn, all records and no noise: full-batch descent on mean gradients, clipped user by user."""
     job = of_users({"rate": 1.0, "records_per_user": 4}, noise_multiplier=0.0, clip_norm=0.3, steps=3)
-    own = replace(job, model=_copied(job))
+    own = replace(job, model=copy.deepcopy(job.model))
     for _ in range(3):
         total = sum(choices(own, user, 4, 0.3)[0] for user in range(10))
         flat_model.load(own.model, (flat_model.flatten(own.model).double() - 0.5 / 3.0 * total).float())
     NativeTrainer().train(job)
     torch.testing.assert_close(flat_model.flatten(job.model), flat_model.flatten(own.model), rtol=1e-4, atol=1e-5)
-
-
-def _copied(job: TrainingJob) -> torch.nn.Module:
-    import copy
-
-    return copy.deepcopy(job.model)
 
 
 class _Stopped(Observer):
@@ -655,21 +622,6 @@ def test_a_job_and_its_phases_speak_of_the_same(of_users: Any, make_job: Any) ->
     empty.y[3] = -1
     with pytest.raises(ValueError, match="every user needs a record"):
         parts_of(empty)
-
-
-def test_logs_count_users(of_users: Any) -> None:
-    logs = RunLogs(of_users(steps=6))
-    NativeTrainer().train(replace(of_users(steps=6), observers=logs.observers))
-    assert len(logs.sampling.inclusions) == 10
-    assert logs.sampling.sizes == logs.norms.counts
-
-
-def test_watchers_expect_what_users_add(of_users: Any) -> None:
-    """Without noise what is left of a step with everybody is nothing, where no record is chosen."""
-    job = of_users({"rate": 1.0, "records_per_user": 4}, noise_multiplier=0.0, steps=3)
-    watcher = Residuals(job)
-    NativeTrainer().train(replace(job, observers=(watcher,)))
-    assert float(watcher.squares.sqrt().max()) < 1e-4
 
 
 def test_one_step_on_users_adds_up(of_users: Any) -> None:

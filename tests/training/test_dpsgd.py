@@ -8,41 +8,19 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2, kstest, laplace, norm
+from support.seen_run import SeenRun
 
-from dpspec.contract import Cancelled, FrozenMap, Observer
+from dpspec.contract import Cancelled, FrozenMap
 from dpspec.training.device import generator
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
-from dpspec.training.loop.dpsgd import GaussianNoise, LaplaceNoise, Schedule, noise_of
+from dpspec.training.loop.dpsgd import Schedule, laplace_noise, noise_of
 from dpspec.training.loop.native import NativeTrainer, parts_of, train_with
 from dpspec.training.loop.samplers import Full, Poisson
 
 
-class Everything(Observer):
-    """Keeps all that a small run shows."""
-
-    def __init__(self):
-        self.events, self.states, self.indices, self.noise, self.norms = [], [], [], [], []
-
-    def released(self, step, state):
-        self.events.append(("released", step))
-        self.states.append(state.clone())
-
-    def sampled(self, step, indices):
-        self.events.append(("sampled", step))
-        self.indices.append(indices.clone())
-
-    def noised(self, step, noise):
-        self.events.append(("noised", step))
-        self.noise.append(noise.clone())
-
-    def clipped(self, step, norms):
-        self.events.append(("clipped", step))
-        self.norms.append(norms.clone())
-
-
 def observe(job):
-    seen = Everything()
+    seen = SeenRun()
     NativeTrainer().train(replace(job, observers=(seen,)))
     return seen
 
@@ -66,16 +44,6 @@ def test_every_update_is_the_formula(make_job, make_model, reduction, divisor, c
         step = 0.3 / divisor * (clipped.sum(0) + noise)
         assert torch.allclose(after.double(), before.double() - step, rtol=1e-5, atol=2e-6 * (1 + clip_norm))
     assert torch.equal(flat_model.flatten(job.model), seen.states[-1])
-
-
-def test_mean_divides_by_the_public_constant(make_job):
-    """With gradients clipped to almost nothing the update is the noise over the constant, whatever the batch."""
-    job = make_job(clip_norm=1e-12, noise_multiplier=1e12, steps=20)
-    seen = observe(job)
-    sizes = {len(drawn) for drawn in seen.indices}
-    assert len(sizes) > 3
-    for before, after, noise in zip(seen.states, seen.states[1:], seen.noise, strict=False):
-        assert torch.allclose(after, before - 0.5 / 10.0 * noise, atol=1e-6)
 
 
 def test_observers_see_the_run_in_order(make_job):
@@ -166,7 +134,7 @@ def test_empty_batches_add_noise_alone(make_job):
 def test_progress_and_stopping(make_job):
     told, job = [], make_job(steps=5)
     before = flat_model.flatten(job.model)
-    seen = Everything()
+    seen = SeenRun()
     stopping = replace(
         job,
         observers=(seen,),
@@ -188,22 +156,13 @@ def test_rows_may_be_read_only_and_of_other_types(make_job):
     assert torch.equal(a.states[-1], b.states[-1])
 
 
-def test_it_learns(make_job):
-    x = np.random.default_rng(0).standard_normal((300, 6)).astype(np.float32)
-    y = np.argmax(x[:, :3], axis=1)
-    job = make_job(x=x, y=y, steps=150, noise_multiplier=0.5, expected_batch_size=75.0)
-    NativeTrainer().train(job)
-    right = (job.model(torch.tensor(x)).argmax(1) == torch.tensor(y)).float().mean()
-    assert float(right) > 0.8
-
-
 def test_one_part_can_be_replaced_alone(make_job):
     class Constant:
         def __call__(self, total, deviation, source):
             return torch.full_like(total, deviation)
 
     job = make_job(noise_multiplier=0.25)
-    seen = Everything()
+    seen = SeenRun()
     job = replace(job, observers=(seen,))
     train_with(job, replace(parts_of(job), noise=Constant()))
     assert all(bool((noise == 0.25).all()) for noise in seen.noise)
@@ -235,10 +194,12 @@ def test_parts_can_be_run_again(make_job):
 
 def test_phases_share_the_law_of_their_noise(make_job):
     phase = make_job().phases[0]
-    assert type(parts_of(make_job(phases=(FrozenMap({**phase, "noise": "laplace"}),))).noise).__name__ == "LaplaceNoise"
+    assert parts_of(make_job(phases=(FrozenMap({**phase, "noise": "laplace"}),))).noise is laplace_noise
     mixed = make_job(phases=(phase, FrozenMap({**phase, "noise": "laplace"})))
     with pytest.raises(ValueError, match="same noise distribution, got gaussian, laplace"):
         parts_of(mixed)
+    with pytest.raises(ValueError, match="gaussian or laplace, got 'cauchy'"):
+        noise_of("cauchy")
 
 
 @pytest.mark.parametrize(
@@ -262,47 +223,14 @@ LAWS = {"gaussian": norm(), "laplace": laplace(scale=0.5**0.5)}
 COUNT = 40_000
 
 
-def drawn(kind, deviation=1.0, seed=3):
-    return noise_of(kind)(torch.zeros(COUNT), deviation, generator(seed, "noise"))
-
-
 @pytest.mark.parametrize("kind", LAWS)
 def test_the_law_is_the_one_named(kind):
-    sample = drawn(kind, 2.5).double().numpy() / 2.5
+    sample = noise_of(kind)(torch.zeros(COUNT), 2.5, generator(3, "noise")).double().numpy() / 2.5
     assert kstest(sample, LAWS[kind].cdf).pvalue > 1e-6
     (other,) = set(LAWS) - {kind}
     assert kstest(sample, LAWS[other].cdf).pvalue < 1e-12
-
-
-@pytest.mark.parametrize("kind", LAWS)
-def test_the_deviation_is_the_one_named(kind):
-    """The mean of squares over the variance is one within 4.9 standard errors, sqrt((kurtosis - 1) / n)."""
-    sample = drawn(kind, 0.3).double() / 0.3
-    error = ((5.0 if kind == "laplace" else 2.0) / COUNT) ** 0.5
-    assert abs(float(sample.square().mean()) - 1.0) < 4.9 * error
-    assert abs(float((1.04 * sample).square().mean()) - 1.0) > 4.9 * error
-    assert abs(float(sample.mean())) < 4.9 / COUNT**0.5
+    assert kstest(1.04 * sample, LAWS[kind].cdf).pvalue < 1e-3
     assert abs(float((sample[1:] * sample[:-1]).mean())) < 4.9 / COUNT**0.5
-
-
-@pytest.mark.parametrize("kind", LAWS)
-def test_the_generator_alone_decides(kind):
-    torch.manual_seed(1)
-    first = drawn(kind)
-    torch.manual_seed(2)
-    assert torch.equal(first, drawn(kind))
-    assert not torch.equal(first, drawn(kind, seed=4))
-    assert bool(first.isfinite().all())
-
-
-@pytest.mark.parametrize("noise", [GaussianNoise(), LaplaceNoise()])
-def test_noise_of_no_deviation_is_nothing(noise):
-    assert not noise(torch.zeros(50), 0.0, generator(0, "noise")).any()
-
-
-def test_other_laws_are_refused():
-    with pytest.raises(ValueError, match="gaussian or laplace, got 'cauchy'"):
-        noise_of("cauchy")
 
 
 PHASE = {"steps": 2, "noise_multiplier": 0.5, "clip_norm": 3.0, "sampling": {"scheme": "poisson", "rate": 0.1}}

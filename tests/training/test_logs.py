@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support.seen_run import SeenRun
 
-from dpspec.contract import FrozenMap, Observer
+from dpspec.contract import FrozenMap
 from dpspec.stats.conformance.evidence import write_run
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.dpsgd import Schedule
@@ -16,20 +17,6 @@ from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog, spaced
 from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.run_evidence import RunLogs, compared_lags, reported_evidence
-
-
-class Everything(Observer):
-    def __init__(self):
-        self.batches, self.noise, self.norms = [], [], []
-
-    def sampled(self, step, indices):
-        self.batches.append(indices.tolist())
-
-    def noised(self, step, noise):
-        self.noise.append(noise.numpy().copy())
-
-    def clipped(self, step, norms):
-        self.norms.append(norms.numpy().copy())
 
 
 @pytest.fixture
@@ -40,11 +27,11 @@ def two_phases(make_job):
 
 
 def test_sampling_is_counted_per_phase(two_phases):
-    logs, whole = RunLogs(two_phases), Everything()
+    logs, whole = RunLogs(two_phases), SeenRun()
     NativeTrainer().train(replace(two_phases, observers=(whole, *logs.observers)))
     found = write_run(reported_evidence(logs))["sampling_log"]
     members = np.zeros((21, 40), dtype=int)
-    for step, batch in enumerate(whole.batches):
+    for step, batch in enumerate(whole.indices):
         members[step, batch] = 1
     for phase, (start, end) in zip(found["batches"], [(0, 12), (12, 21)], strict=True):
         some = members[start:end]
@@ -80,7 +67,7 @@ def test_a_record_that_is_drawn_twice_is_noticed():
 
 
 def test_noise_is_kept_in_a_few_places_and_in_all_moments(two_phases):
-    logs, whole = RunLogs(two_phases), Everything()
+    logs, whole = RunLogs(two_phases), SeenRun()
     NativeTrainer().train(replace(two_phases, observers=(whole, *logs.observers)))
     found = write_run(reported_evidence(logs))["noise_log"]
     noise = np.stack(whole.noise).astype(np.float64) / np.repeat([1.0, 1.0], [12, 9])[:, None]
@@ -112,7 +99,7 @@ def test_the_residual_log_measures_noise_alone(make_job):
     directions = SignBlocks(63, 20, seed=0)
     canaries = CanaryGroups.planted(directions, torch.arange(20) < 10, 3, 10.0)
     job = make_job(steps=200, canaries=canaries, sampling={"scheme": "full"}, noise_multiplier=1.5)
-    watcher, whole = ProjectionObserver(job, directions), Everything()
+    watcher, whole = ProjectionObserver(job, directions), SeenRun()
     watcher.keep_log(job)
     NativeTrainer().train(replace(job, observers=(watcher, whole)))
     noise = np.stack(whole.noise).astype(np.float64)
@@ -157,7 +144,7 @@ def test_logs_go_on_where_they_were(two_phases, stop):
         watcher.keep_log(two_phases)
         return (watcher, *logs.observers)
 
-    seen, states = observers(), Recorder()
+    seen, states = observers(), SeenRun()
     NativeTrainer().train(replace(two_phases, observers=(states, *seen)))
     early, late = observers(), observers()
     for observer in early:
@@ -165,36 +152,12 @@ def test_logs_go_on_where_they_were(two_phases, stop):
     for one, other in zip(early, late, strict=True):
         if stop:
             other.restore({key: value.copy() for key, value in one.state().items()})
-        states.replay(other, stop, 21, first=stop == 0)
+        states.replay(other, stop, 21)
     for one, other in zip(seen, late, strict=True):
         mine, theirs = one.state(), other.state()
         assert set(mine) == set(theirs)
         for key in mine:
             assert np.array_equal(mine[key], theirs[key]), key
-
-
-class Recorder(Observer):
-    """Keeps a run, to show it again."""
-
-    def __init__(self):
-        self.calls = []
-
-    def released(self, step, state):
-        self.calls.append((step, "released", state.clone()))
-
-    def sampled(self, step, indices):
-        self.calls.append((step, "sampled", indices.clone()))
-
-    def noised(self, step, noise):
-        self.calls.append((step, "noised", noise.clone()))
-
-    def clipped(self, step, norms):
-        self.calls.append((step, "clipped", norms.clone()))
-
-    def replay(self, observer, after, until, first=True):
-        for step, method, value in self.calls:
-            if after < step <= until or (step == 0 and first and after == 0):
-                getattr(observer, method)(step, value)
 
 
 def test_an_empty_memory_begins_anew(two_phases):

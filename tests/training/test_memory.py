@@ -14,10 +14,17 @@ def test_free_memory_is_positive_and_below_the_sky():
 
 
 @pytest.mark.parametrize(
-    ("record", "budget", "expected"), [(100, 1, 1), (100, 399, 2), (100, 400, 4), (0, 10, 8), (10**12, 10**9, 1)]
+    ("record", "given", "expected"),
+    [
+        *((100, (budget,), expected) for budget, expected in ((1, 1), (399, 2), (400, 4))),
+        *((0, (10,), 8), (10**12, (10**9,), 1)),
+        *((size, (), most) for size, most in ((10**3, 32768), (10**5, 256), (10**6, 32), (3 * 10**6, 32), (10**8, 2))),
+        *((size, (None, 64), most) for size, most in ((10**5, 256), (10**6, 64), (10**7, 16))),
+    ],
 )
-def test_powers_of_two_within_the_budget(record, budget, expected):
-    assert memory.chunk_size(record, "cpu", budget) == expected
+def test_powers_of_two_within_the_budget_and_few_large_records_may_take_more(monkeypatch, record, given, expected):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**40)
+    assert memory.chunk_size(record, "cpu", *given) == expected
 
 
 def test_little_free_memory_makes_chunks_smaller(monkeypatch):
@@ -27,19 +34,6 @@ def test_little_free_memory_makes_chunks_smaller(monkeypatch):
     assert memory.chunk_size(1000, "cpu") == plenty
     monkeypatch.setattr(memory, "free_bytes", lambda device: 400_000)
     assert memory.chunk_size(1000, "cpu") == 64
-
-
-@pytest.mark.parametrize(
-    ("record", "expected"), [(10**3, 32768), (10**5, 256), (10**6, 32), (3 * 10**6, 32), (10**8, 2)]
-)
-def test_few_large_records_may_take_more(monkeypatch, record, expected):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**40)
-    assert memory.chunk_size(record, "cpu") == expected
-
-
-def test_norms_may_take_more_of_them(monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**40)
-    assert [memory.chunk_size(size, "cpu", None, 64) for size in (10**5, 10**6, 10**7)] == [256, 64, 16]
 
 
 def test_containers_have_limits_of_their_own(monkeypatch):

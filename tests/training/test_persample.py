@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from dpspec.contract import Facts, FrozenMap
 from dpspec.models.providers import MODELS
-from dpspec.training.gradients import flat_model, persample
+from dpspec.training.gradients import persample
 from dpspec.training.gradients.clipping import Flat
 from dpspec.training.gradients.flat_model import record_by_record
 from dpspec.training.gradients.ghost import PerExample
@@ -32,15 +32,6 @@ def norms_of(model, x, y):
 
 def close(a, b):
     return torch.allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
-def test_evaluated_at_another_state(kind, make_model, rows):
-    model, other = make_model(kind), make_model(kind, seed=5)
-    x, y = rows(kind, 4)
-    before = flat_model.flatten(model)
-    got = persample.per_example_gradients(model, x, y, state=flat_model.flatten(other))
-    assert close(got, one_by_one(other, x, y))
-    assert torch.equal(flat_model.flatten(model), before)
 
 
 def test_buffers_take_part(rows):

@@ -10,10 +10,10 @@ from math import expm1
 import numpy as np
 import pytest
 import torch
+from support.seen_run import SeenRun
 from torch import Tensor
 
 from dpspec.contract.attacks import Records
-from dpspec.contract.providers import Observer
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.loop.samplers import Poisson
@@ -153,18 +153,8 @@ def test_estimates_show_no_drift_along_another_one(make_job, monkeypatch: pytest
     assert mean_drift() < -3.0
 
 
-class Kept(Observer):
-    """All released models."""
-
-    def __init__(self) -> None:
-        self.states: list[Tensor] = []
-
-    def released(self, step: int, state: Tensor) -> None:
-        self.states.append(state.clone())
-
-
 def test_a_resumed_run_sees_the_same(make_job) -> None:
-    job, kept = make_job(steps=12), Kept()
+    job, kept = make_job(steps=12), SeenRun()
     NativeTrainer().train(replace(job, observers=(kept,)))
     whole, half, other = (Residuals(job, sample=Sample(16, 3)) for _ in range(3))
     for watcher in (whole, half, other):

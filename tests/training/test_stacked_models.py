@@ -163,11 +163,6 @@ def test_a_record_that_is_not_finite_counts_as_nothing(how):
     assert torch.allclose(sums, expected, rtol=1e-5, atol=1e-7)
 
 
-def test_layers_that_couple_records_are_refused():
-    with pytest.raises(ValueError, match="BatchNorm"):
-        StackedModel(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), torch.zeros(1, 6), torch.zeros(1).long())
-
-
 def test_a_module_with_a_layer_of_two_names_stays_as_it_was():
     class Named(nn.Module):
         def __init__(self):

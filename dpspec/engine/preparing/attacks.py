@@ -104,7 +104,7 @@ class ChosenAttack:
     def directions(self, count: int, seed: int) -> Directions:
         import numpy as np
 
-        from dpspec.training.canaries import DenseDirections, InvalidDirectionsError, read_directions
+        from dpspec.training.canaries import InvalidDirectionsError, dense_directions, read_directions
 
         offered, rows = self._make(count, seed)
         parameters = self._context.facts.parameters
@@ -124,7 +124,7 @@ class ChosenAttack:
             raise misbehaved(offered, f"make() returns {rows.dtype} of shape {rows.shape}, not float32 of {wanted}")
         products = rows.astype(np.float64) @ rows.astype(np.float64).T
         _require_orthonormal(offered, np.abs(products - np.eye(count)).max(initial=0.0))
-        return DenseDirections(rows.copy(), device=self._context.device)
+        return dense_directions(rows, device=self._context.device)
 
     def scores(self, observed: Observed) -> Array:
         """Scores (m,)."""

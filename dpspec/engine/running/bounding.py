@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from typing import TypeAlias
 
 from dpspec.contract import DataError, Finding, Json, Plan, Series
 from dpspec.contract.audit import NO_TRIALS
@@ -50,18 +51,15 @@ _LIBRARIES = ("dpspec", "numpy", "scipy", "mpmath", "scikit-learn", "torch")
 _LOSSES = 3
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Computed:
-    bounds: list[Finding | Series]
-    plan: Plan
-    seconds: float
+#: The bounds of an audit, the plan of its trials, and the seconds to compute both.
+Computed: TypeAlias = tuple[list[Finding | Series], Plan, float]
 
 
 def compute(context: RunContext, *, plan: bool) -> Computed:
     began, prepared = time.monotonic(), context.prepared
     bounds = list(prepared.audit.bound(prepared.spec, context))
     planned = prepared.plan() if plan else NO_TRIALS
-    return Computed(bounds=bounds, plan=planned, seconds=time.monotonic() - began)
+    return bounds, planned, time.monotonic() - began
 
 
 def bound(
@@ -78,7 +76,7 @@ def bound(
     try:
         with limited(1):
             context = cache.context(spec, catalog, prepared.facts, device="cpu", emit=emit)
-            computed = compute(context, plan=plan)
+            bounds, planned, _ = compute(context, plan=plan)
         recording = None if prepared.recording is None else prepared.recording.read(spec, prepared.facts)
     except DataError as error:
         raise SpecError([data_unreadable(error, spec)]) from error
@@ -87,7 +85,7 @@ def bound(
             raise
         raise SpecError([out_of_range(error, spec)]) from error
     seconds = time.monotonic() - began
-    return Bounded(prepared=prepared, bounds=computed.bounds, plan=computed.plan, seconds=seconds, recording=recording)
+    return Bounded(prepared=prepared, bounds=bounds, plan=planned, seconds=seconds, recording=recording)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -214,8 +212,7 @@ class Bounding:
                 # While several are computed, only their joint progress is shown.
                 if not (isinstance(event, Progressed) and len(self._running) > 1):
                     self._emit(event)
-            case PartialResult(value=computed):
-                bounds, plan, seconds = computed.bounds, computed.plan, computed.seconds
+            case PartialResult(value=(bounds, plan, seconds)):
                 bounded = Bounded(prepared=self._audits[number], bounds=bounds, plan=plan, seconds=seconds)
                 self._done(number, bounded)
             case TaskFailed(error=error):

@@ -21,8 +21,9 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from dpspec.contract import ModelError
+from dpspec.contract import Facts, ModelError, ModelFactory
 from dpspec.models import modules
+from dpspec.training.gradients.memory import ran_out
 
 
 @dataclass(frozen=True)
@@ -255,3 +256,38 @@ def current_layer(model: nn.Module) -> Iterator[Callable[[], str]]:
 
 def _place(name: str, module: nn.Module) -> str:
     return f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
+
+
+#: Exceptions of forward passes with wrong shapes or types.
+_UNFIT = (RuntimeError, ValueError, TypeError, IndexError)
+
+
+def check_model(factory: ModelFactory, facts: Facts) -> None:
+    """Build the model and run it on one zero record. torch's random generators are restored.
+
+    Raises ``ModelError`` if a layer has no per-example gradients or is random (dropout), the model rejects a record of
+    the data's shape, or it does not return one number per class.
+    """
+    shape = facts.shape or (facts.features,)
+    kind = torch.float32 if facts.vocabulary is None else torch.int64
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        model = factory.build(0).eval()
+        require_uncoupled(model)
+        with current_layer(model) as describe_layer:
+            try:
+                out = model(torch.zeros((1, *shape), dtype=kind))
+            except _UNFIT as error:
+                if ran_out(error):
+                    raise
+                first_line = str(error).strip().partition("\n")[0] or type(error).__name__
+                raise ModelError(
+                    f"the model rejects a record of shape {list(shape)}: {describe_layer()}: {first_line}; "
+                    "build the model for `facts.shape`, or change the `shape` of the data"
+                ) from error
+    if not isinstance(out, torch.Tensor) or out.ndim != 2 or len(out) != 1 or out.shape[1] < facts.classes:
+        given = list(out.shape) if isinstance(out, torch.Tensor) else f"a {type(out).__name__}"
+        raise ModelError(
+            f"the model returns {given} for one record, but training needs one number for each of "
+            f"{facts.classes} classes, {[1, facts.classes]}; "
+            "end the model with a Flatten and a layer with `facts.classes` outputs"
+        )

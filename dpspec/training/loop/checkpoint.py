@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 from uuid import uuid4
@@ -38,7 +38,7 @@ class Stateful(Protocol):
     """An object with state between steps."""
 
     def state(self) -> Memory | None:
-        """Its state, as arrays that later steps do not modify; None if it cannot be saved."""
+        """Return arrays that later steps do not modify; None if the state cannot be saved."""
 
     def restore(self, state: Memory) -> None:
         """Restore the result of ``state()``. An empty memory resets to the start of a run."""
@@ -51,11 +51,9 @@ class GeneratorState:
         self._generator = generator
 
     def state(self) -> Memory:
-        """Return the generator's state."""
         return {"place": self._generator.get_state().numpy()}
 
     def restore(self, state: Memory) -> None:
-        """Set the generator's state, if any."""
         if state:
             self._generator.set_state(torch.tensor(state["place"], dtype=torch.uint8))
 
@@ -71,19 +69,12 @@ def collect(named: Mapping[str, Stateful]) -> dict[str, np.ndarray[Any, Any]] | 
     return found
 
 
-def distribute(named: Mapping[str, Stateful], memory: Memory) -> None:
-    """Restore every object from a memory that :func:`collect` merged."""
-    for name, thing in named.items():
-        thing.restore(part(memory, name))
-
-
 def part(memory: Memory, name: str) -> Memory:
     """Entries under ``name.``, without that prefix."""
     return {key.removeprefix(f"{name}."): value for key, value in memory.items() if key.startswith(f"{name}.")}
 
 
 def tensors(**named: Tensor | None) -> Memory:
-    """Convert tensors to arrays, without those that are None."""
     return {name: value.cpu().numpy().copy() for name, value in named.items() if value is not None}
 
 
@@ -100,10 +91,9 @@ _WORTH = 20.0
 
 
 class Checkpoint:
-    """Saves and loads one run's state."""
+    """Saves and loads one run's state; ``identity`` is computed when it is needed."""
 
     def __init__(self, where: Resumable, identity: Callable[[], str]) -> None:
-        """Configure saving."""
         self._where = where
         self._digest = identity
         self._saved_at = time.monotonic()
@@ -135,7 +125,8 @@ class Checkpoint:
             step, state = int(kept["step"]), torch.tensor(kept["state"]).to(initial)
         except Exception:  # damaged files make zip, zlib and numpy raise many types
             return None
-        distribute(stateful, part(kept, "memory"))
+        for name, thing in stateful.items():
+            thing.restore(part(part(kept, "memory"), name))
         self._saved_step = step
         return step, state
 
@@ -152,14 +143,13 @@ class Checkpoint:
         If the folder is not writable, the run continues, and restarts from the beginning if it is killed.
         """
         began = time.monotonic()
-        self._write(step, state, stateful)
+        memory = collect(stateful) if step != self._saved_step else None
+        if memory is not None:
+            self._write(step, state, memory)
         self._saved_at = time.monotonic()
         self._cost = self._saved_at - began
 
-    def _write(self, step: int, state: Tensor, stateful: Mapping[str, Stateful]) -> None:
-        memory = collect(stateful) if step != self._saved_step else None
-        if memory is None:
-            return
+    def _write(self, step: int, state: Tensor, memory: Memory) -> None:
         arrays: dict[str, Any] = {f"memory.{name}": value for name, value in memory.items()}
         arrays |= {"identity": np.array(self._identity), "step": np.array(step), "state": state.cpu().numpy()}
         arrays["digest"] = np.array(_content(arrays))
@@ -175,11 +165,6 @@ class Checkpoint:
                 self._saved_step = step
             finally:
                 beside.unlink(missing_ok=True)
-
-
-def checkpoint_of(job: TrainingJob, initial: Tensor) -> Checkpoint | None:
-    """The checkpoint of a resumable job, else None. ``initial`` (P,) are the initial parameters."""
-    return None if job.resumable is None else Checkpoint(job.resumable, partial(job_digest, job, initial))
 
 
 def job_digest(job: TrainingJob, initial: Tensor) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 import dpspec.contract as dps
 from dpspec.contract.providers import Cancelled, Observer
 from dpspec.training.device import full_precision, generator
-from dpspec.training.gradients.clipping import Clip, Flat, clipper_of
+from dpspec.training.gradients.clipping import Clip, clipper_of
 from dpspec.training.gradients.persample import ClippedSum
 from dpspec.training.loop.checkpoint import Checkpoint, GeneratorState, Stateful
 from dpspec.training.loop.samplers import PoissonUsers, Sampler, epoch_of, sampler_of
@@ -27,11 +27,7 @@ from dpspec.training.loop.samplers import PoissonUsers, Sampler, epoch_of, sampl
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledPhase:
-    """Steps with the same parameters. Noise has standard deviation noise_multiplier * clip_norm.
-
-    Attributes:
-        clip: A clipper, or the clip norm for flat clipping.
-    """
+    """Steps with the same parameters."""
 
     steps: int
     noise_multiplier: float
@@ -64,9 +60,7 @@ class Schedule:
 
     @classmethod
     def of(cls, phases: Sequence[Mapping[str, Any]], records: int) -> Schedule:
-        """Build from the phases of a job over ``records`` records, including canaries. Raises ``ValueError`` if one is
-        invalid.
-        """
+        """Build from the phases of a job over ``records`` records, including canaries."""
         return cls(
             tuple(
                 ScheduledPhase(
@@ -74,7 +68,7 @@ class Schedule:
                     noise_multiplier=phase.noise_multiplier,
                     clip_norm=phase.clip_norm,
                     sampler=sampler_of(phase["sampling"], records),
-                    clip=_clip(phase),
+                    clip=clipper_of(phase),
                     noise=phase.noise,
                 )
                 for phase in map(dps.Phase.of, phases)
@@ -83,7 +77,6 @@ class Schedule:
 
     @property
     def total(self) -> int:
-        """Number of steps."""
         return sum(phase.steps for phase in self.phases)
 
     @property
@@ -108,11 +101,6 @@ class Schedule:
     def __iter__(self) -> Iterator[ScheduledPhase]:
         """Yield the phase of step 1, of step 2, ..."""
         return chain.from_iterable(repeat(phase, phase.steps) for phase in self.phases)
-
-
-def _clip(phase: Mapping[str, Any]) -> Clip:
-    made = clipper_of(phase)
-    return made.clip_norm if isinstance(made, Flat) else made
 
 
 class Contributions(Protocol):
@@ -215,30 +203,25 @@ def run(
     return state
 
 
-class GaussianNoise:
-    """Independent N(0, deviation^2) per parameter."""
-
-    def __call__(self, total: Tensor, deviation: float, source: torch.Generator) -> Tensor:
-        """Draw on the device of ``total`` and the generator."""
-        return torch.randn(total.shape, generator=source, device=total.device, dtype=total.dtype) * deviation
+def gaussian_noise(total: Tensor, deviation: float, source: torch.Generator) -> Tensor:
+    """Independent N(0, deviation^2) per parameter, on the device of ``total`` and the generator."""
+    return torch.randn(total.shape, generator=source, device=total.device, dtype=total.dtype) * deviation
 
 
-class LaplaceNoise:
-    """Independent Laplace noise per parameter, with density exp(-|z| / b) / (2 b) and b = deviation / sqrt(2)."""
+def laplace_noise(total: Tensor, deviation: float, source: torch.Generator) -> Tensor:
+    """Independent Laplace noise per parameter, with density exp(-|z| / b) / (2 b) and b = deviation / sqrt(2).
 
-    def __call__(self, total: Tensor, deviation: float, source: torch.Generator) -> Tensor:
-        """Draw the difference of two independent exponentials, which is always finite."""
-        first, second = torch.empty_like(total), torch.empty_like(total)
-        first.exponential_(generator=source)
-        second.exponential_(generator=source)
-        return (first - second) * (deviation / sqrt(2.0))
+    The difference of two independent exponentials is always finite.
+    """
+    first, second = torch.empty_like(total), torch.empty_like(total)
+    first.exponential_(generator=source)
+    second.exponential_(generator=source)
+    return (first - second) * (deviation / sqrt(2.0))
 
 
 def noise_of(kind: str) -> Noise:
-    """Noise of a phase: ``gaussian`` or ``laplace``. Raises ``ValueError`` for other names."""
-    match kind:
-        case "gaussian":
-            return GaussianNoise()
-        case "laplace":
-            return LaplaceNoise()
-    raise ValueError(f"noise must be gaussian or laplace, got {kind!r}")
+    """Noise of a phase. Raises ``ValueError`` for an unknown name."""
+    kinds: dict[str, Noise] = {"gaussian": gaussian_noise, "laplace": laplace_noise}
+    if kind not in kinds:
+        raise ValueError(f"noise must be gaussian or laplace, got {kind!r}")
+    return kinds[kind]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.phase import Phase
 from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
 from dpspec.training.device import full_precision, generator
@@ -22,7 +23,7 @@ from dpspec.training.gradients.clipping import Clip, clipper
 from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
-from dpspec.training.loop.checkpoint import checkpoint_of
+from dpspec.training.loop.checkpoint import Checkpoint, job_digest
 from dpspec.training.loop.contributions import RecordsAndCanaries, UsersAndCanaries
 from dpspec.training.loop.dpsgd import Parts, Schedule, noise_of, run
 from dpspec.training.loop.optimizers import update_of
@@ -44,8 +45,20 @@ def run_batched(jobs: Sequence[TrainingJob], *, members: Sequence[Tensor] | None
     Jobs share phases, options, expected batch size, device and kind of model; others raise ``ValueError``. Rows that
     are the same array are copied to the device once. Only the first job reports progress. Raises ``Cancelled``.
     """
-    _require_alike(jobs)
-    first, runs = jobs[0], _Runs(jobs, members)
+    if not jobs:
+        raise ValueError("at least one job is required")
+    if any(draws_users(job.phases) for job in jobs):
+        raise ValueError("jobs that draw users are run in turn")
+    first = jobs[0]
+    for job in jobs:
+        for what in ("phases", "options", "expected_batch_size", "device"):
+            if getattr(job, what) != getattr(first, what):
+                raise ValueError(f"jobs that run together must have the same {what}")
+        if repr(job.model) != repr(first.model) or flat_model.Layout.of(job.model) != flat_model.Layout.of(first.model):
+            raise ValueError("jobs that run together must have the same kind of model")
+        if len(job.x) != len(job.y):
+            raise ValueError(f"{len(job.x)} records but {len(job.y)} labels")
+    runs = _Runs(jobs, members)
     device = torch.device(first.device)
     schedules = [Schedule.of(job.phases, count) for job, count in zip(jobs, runs.records, strict=True)]
     total = schedules[0].total
@@ -80,7 +93,18 @@ class _Runs:
     """The records of all runs and the contributions of their batches. ``records``: per run, including canaries."""
 
     def __init__(self, jobs: Sequence[TrainingJob], members: Sequence[Tensor] | None) -> None:
-        self._pool(jobs, members)
+        if members is not None and len(members) != len(jobs):
+            raise ValueError(f"{len(jobs)} jobs but {len(members)} members")
+        # Concatenate all distinct arrays of rows, with each run's offsets.
+        arrays = {(id(job.x), id(job.y)): job for job in jobs}
+        pooled = {key: tensors(job.x, job.y, job.device) for key, job in arrays.items()}
+        starts = dict(zip(pooled, np.cumsum([0, *(len(x) for x, _ in pooled.values())]).tolist(), strict=False))
+        self._x = torch.cat([x for x, _ in pooled.values()])
+        self._y = torch.cat([y for _, y in pooled.values()])
+        self._rows: list[Tensor] = []
+        for place, job in enumerate(jobs):
+            own = torch.arange(len(job.x)) if members is None else members[place].to("cpu", torch.int64)
+            self._rows.append(own + starts[id(job.x), id(job.y)])
         self._most: int | None = None
         model, none = FlatModel(jobs[0].model, device=jobs[0].device), (self._x[:0], self._y[:0])
         self._stacked = StackedModel(jobs[0].model, self._x, self._y)
@@ -116,49 +140,16 @@ class _Runs:
                 found[place] = torch.cat([found[place], planted.norms])
         return sums, found
 
-    def _pool(self, jobs: Sequence[TrainingJob], members: Sequence[Tensor] | None) -> None:
-        """Concatenate all distinct arrays of rows, with each run's offsets."""
-        if members is not None and len(members) != len(jobs):
-            raise ValueError(f"{len(jobs)} jobs but {len(members)} members")
-        arrays = {(id(job.x), id(job.y)): job for job in jobs}
-        pooled = {key: tensors(job.x, job.y, job.device) for key, job in arrays.items()}
-        starts = dict(zip(pooled, np.cumsum([0, *(len(x) for x, _ in pooled.values())]).tolist(), strict=False))
-        self._x = torch.cat([x for x, _ in pooled.values()])
-        self._y = torch.cat([y for _, y in pooled.values()])
-        self._rows: list[Tensor] = []
-        for place, job in enumerate(jobs):
-            own = torch.arange(len(job.x)) if members is None else members[place].to("cpu", torch.int64)
-            self._rows.append(own + starts[id(job.x), id(job.y)])
-
-
-def _require_alike(jobs: Sequence[TrainingJob]) -> None:
-    if not jobs:
-        raise ValueError("at least one job is required")
-    first = jobs[0]
-    if any(draws_users(job) for job in jobs):
-        raise ValueError("jobs that draw users are run in turn")
-    for job in jobs:
-        for what in ("phases", "options", "expected_batch_size", "device"):
-            if getattr(job, what) != getattr(first, what):
-                raise ValueError(f"jobs that run together must have the same {what}")
-        if repr(job.model) != repr(first.model) or flat_model.Layout.of(job.model) != flat_model.Layout.of(first.model):
-            raise ValueError("jobs that run together must have the same kind of model")
-        if len(job.x) != len(job.y):
-            raise ValueError(f"{len(job.x)} records but {len(job.y)} labels")
-
 
 class NativeTrainer:
     """DP-SGD with full reports to observers."""
 
     def train(self, job: TrainingJob) -> None:
-        """Run the job; ``job.model`` ends up trained. Raises ``Cancelled``, or ``ValueError`` for an invalid job."""
         train_with(job, parts_of(job))
 
     def train_many(self, jobs: Sequence[TrainingJob]) -> None:
-        """Run jobs of one kind in one batch (:func:`~dpspec.training.loop.native.run_batched`), or in turn if they draw
-        users.
-        """
-        if any(draws_users(job) for job in jobs):
+        """Run jobs of one kind in one batch with :func:`run_batched`, or in turn if they draw users."""
+        if any(draws_users(job.phases) for job in jobs):
             for job in jobs:
                 self.train(job)
             return
@@ -166,9 +157,8 @@ class NativeTrainer:
             flat_model.load(job.model, final)
 
 
-def draws_users(job: TrainingJob) -> bool:
-    """Whether any phase of the job draws users."""
-    return any(Phase.of(phase).sampling.of_users for phase in job.phases)
+def draws_users(phases: Sequence[FrozenMap]) -> bool:
+    return any(Phase.of(phase).sampling.of_users for phase in phases)
 
 
 def parts_of(job: TrainingJob) -> Parts:
@@ -192,12 +182,15 @@ def parts_of(job: TrainingJob) -> Parts:
 
 def train_with(job: TrainingJob, parts: Parts) -> None:
     """Run a job with possibly replaced parts. The model is written once, at the end."""
+    checkpoint = None
+    if job.resumable is not None:
+        checkpoint = Checkpoint(job.resumable, lambda: job_digest(job, parts.initial))
     final = run(
         parts,
         job.seed,
         observers=job.observers,
         progress=job.progress,
         cancelled=job.cancelled,
-        checkpoint=checkpoint_of(job, parts.initial),
+        checkpoint=checkpoint,
     )
     flat_model.load(job.model, final)

@@ -71,15 +71,12 @@ class Optimizer(ABC):
         """The next model, as a new tensor like ``state``."""
 
     def state(self) -> Memory:
-        """State between steps."""
         return {"step": np.array(self._step)}
 
     def restore(self, state: Memory) -> None:
-        """Restore :meth:`state`, or reset."""
         self._step = int(state.get("step", 0))
 
     def _gradient(self, state: Tensor, noisy: Tensor) -> Tensor:
-        """g_t * divisor. In units of sums, plain descent multiplies only once."""
         return noisy + self._decay * state if self._decay else noisy
 
     def _next_rate(self) -> float:
@@ -88,15 +85,13 @@ class Optimizer(ABC):
 
 
 class Sgd(Optimizer):
-    """Plain gradient descent."""
+    """Plain gradient descent. In units of sums, it multiplies only once."""
 
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
-        """The next model, as a new tensor like ``state``."""
         scale = self._next_rate() / self._divisor
         return state - scale * self._direction(self._gradient(state, noisy))
 
     def invert(self, before: Tensor, after: Tensor) -> RecoveredUpdate:
-        """Recover the noisy sum between ``before`` and ``after``, both (P,)."""
         scale = self._next_rate() / self._divisor
         update = before - after
         decayed = self._decay * _length(before) if self._decay else 0.0
@@ -139,11 +134,9 @@ class Momentum(Sgd):
         self._error: Number = 0.0
 
     def state(self) -> Memory:
-        """The step, the momentum buffer and, if updates are inverted, its error bound."""
         return {**super().state(), **tensors(buffer=self._buffer), "error": np.array(float(self._error))}
 
     def restore(self, state: Memory) -> None:
-        """Restore :meth:`state`, or reset."""
         super().restore(state)
         self._buffer = tensor(state, "buffer")
         self._error = float(state.get("error", 0.0))
@@ -168,8 +161,6 @@ class Momentum(Sgd):
 
 
 class Adam(Optimizer):
-    """Adam with bias correction."""
-
     def __init__(
         self,
         rates: Rates,
@@ -191,7 +182,6 @@ class Adam(Optimizer):
         self._second: Tensor | None = None
 
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
-        """The next model, as a new tensor like ``state``."""
         rate, gradient = self._next_rate(), self._gradient(state, noisy)
         self._first = self._beta1 * _kept(self._first, gradient) + (1.0 - self._beta1) * gradient
         self._second = self._beta2 * _kept(self._second, gradient) + (1.0 - self._beta2) * gradient.square()
@@ -200,11 +190,9 @@ class Adam(Optimizer):
         return state - (rate / weights[0]) * self._first / size
 
     def state(self) -> Memory:
-        """The step and both averages."""
         return {**super().state(), **tensors(first=self._first, second=self._second)}
 
     def restore(self, state: Memory) -> None:
-        """Restore :meth:`state`, or reset."""
         super().restore(state)
         self._first, self._second = tensor(state, "first"), tensor(state, "second")
 

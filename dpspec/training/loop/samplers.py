@@ -49,7 +49,6 @@ class Poisson:
 
     @property
     def inclusion(self) -> float:
-        """The rate."""
         return self.rate
 
     def draw(self, generator: torch.Generator) -> Tensor:
@@ -130,11 +129,9 @@ class FixedSize:
 
     @property
     def inclusion(self) -> float:
-        """batch_size / records."""
         return self.batch_size / self.records
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """The head of a random permutation, sorted."""
         return torch.randperm(self.records, generator=generator)[: self.batch_size].sort().values
 
 
@@ -146,11 +143,9 @@ class Full:
 
     @property
     def inclusion(self) -> float:
-        """One."""
         return 1.0
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """All indices, without randomness."""
         return torch.arange(self.records)
 
 
@@ -176,7 +171,6 @@ class Shuffled:
         return 1.0 / -(-self.records // self.batch_size)
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """The next batch of the epoch's permutation, sorted."""
         if self._order is None or self._taken >= self.records:
             self._order, self._taken = torch.randperm(self.records, generator=generator), 0
         batch = self._order[self._taken : self._taken + self.batch_size]
@@ -184,11 +178,9 @@ class Shuffled:
         return batch.sort().values
 
     def state(self) -> Memory:
-        """The epoch's permutation and the number of consumed records."""
         return {**tensors(order=self._order), "taken": np.array(self._taken)}
 
     def restore(self, state: Memory) -> None:
-        """Continue within an epoch, or reset."""
         self._order, self._taken = tensor(state, "order"), int(state.get("taken", 0))
 
 
@@ -241,11 +233,9 @@ class RandomAllocation:
         return steps
 
     def state(self) -> Memory:
-        """All records' steps in this epoch, and the number of completed steps."""
         return {**tensors(steps=self._steps), "taken": np.array(self._taken)}
 
     def restore(self, state: Memory) -> None:
-        """Continue within an epoch, or reset."""
         self._steps, self._taken = tensor(state, "steps"), int(state.get("taken", 0))
 
 

@@ -120,7 +120,8 @@ def example_profile(phases: Sequence[tuple[Pair, int]]) -> Profile:
             try:
                 value = contour.log_delta(epsilon)
             except ArithmeticError:
-                value = _log(losses[contour.direction].delta(epsilon).upper)
+                upper = losses[contour.direction].delta(epsilon).upper
+                value = math.log(upper) if upper > 0.0 else -math.inf
             worst = max(worst, value)
         return worst
 
@@ -134,10 +135,6 @@ def linear_reference(epsilon: float, k: int) -> float:
     1e-4 has epsilon 11.12 for one record and 13.67, not 22.23, for two.
     """
     return whole("k", k, 1) * epsilon
-
-
-def _log(value: float) -> float:
-    return math.log(value) if value > 0.0 else -math.inf
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:

@@ -277,27 +277,3 @@ def test_a_loss_that_goes_up_and_down() -> None:
         found = PrivacyLoss(loss.phases, PRESENT).delta(epsilon, width=1e-3)
         assert holds(found, truth, 1e-9)
         assert found.relative_width < 1e-3
-
-
-@pytest.mark.parametrize(
-    ("make", "argument"),
-    [
-        (lambda: PrivacyLoss.gaussian(1.0, rate=0.0), "rate"),
-        (lambda: PrivacyLoss.gaussian(1.0, rate=1.5), "rate"),
-        (lambda: PrivacyLoss.gaussian(0.0), "sigma"),
-        (lambda: PrivacyLoss.gaussian(1.0, sensitivity=-1.0), "sensitivity"),
-        (lambda: PrivacyLoss.laplace(0.0), "scale"),
-        (lambda: PrivacyLoss.laplace(1.0, sensitivity=math.nan), "sensitivity"),
-        (lambda: PrivacyLoss.laplace(1.0, rate=2.0), "rate"),
-        (lambda: PrivacyLoss.mixture([1.0], [0.9], 1.0), "probabilities"),
-        (lambda: PrivacyLoss.discrete([0.5, 0.4], [0.5, 0.5]), "present"),
-        (lambda: PrivacyLoss.discrete([0.5, 0.5], [0.5, 0.6]), "absent"),
-        (lambda: PrivacyLoss.discrete([1.5, -0.5], [0.5, 0.5]), "present"),
-        (lambda: PrivacyLoss.discrete([0.5, 0.5], [0.5, math.nan]), "absent"),
-        (lambda: PrivacyLoss.discrete([], []), "present"),
-        (lambda: PrivacyLoss.discrete([0.5, 0.5], [1.0]), "absent"),
-    ],
-)
-def test_senseless_arguments_are_named(make: Callable[[], object], argument: str) -> None:
-    with pytest.raises(ValueError, match=argument):
-        make()

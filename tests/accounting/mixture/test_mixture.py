@@ -142,36 +142,6 @@ def test_equal_sensitivities_are_merged_and_empty_ones_dropped() -> None:
     np.testing.assert_allclose(pair.probabilities, [0.5, 0.5])
 
 
-@pytest.mark.parametrize(
-    ("make", "argument"),
-    [
-        (lambda: Mixture.poisson(0, 0.1, 1.0), "k"),
-        (lambda: Mixture.poisson(1.5, 0.1, 1.0), "k"),
-        (lambda: Mixture.poisson(True, 0.1, 1.0), "k"),
-        (lambda: Mixture.poisson(1, 0.0, 1.0), "q"),
-        (lambda: Mixture.poisson(1, 1.1, 1.0), "q"),
-        (lambda: Mixture.poisson(1, math.nan, 1.0), "q"),
-        (lambda: Mixture.poisson(1, 0.1, 0.0), "sigma"),
-        (lambda: Mixture.poisson(1, 0.1, -1.0), "sigma"),
-        (lambda: Mixture.poisson(1, 0.1, math.inf), "sigma"),
-        (lambda: Mixture.poisson(1, 0.1, "1"), "sigma"),
-        (lambda: Mixture.fixed(1, 10, 11, 1.0), "batch_size"),
-        (lambda: Mixture.fixed(1, 10, 0, 1.0), "batch_size"),
-        (lambda: Mixture.fixed(1, 0, 1, 1.0), "n must"),
-        (lambda: Mixture([1.0, 2.0], [0.5, 0.4], 1.0), "probabilities"),
-        (lambda: Mixture([1.0, 2.0], [1.5, -0.5], 1.0), "probabilities"),
-        (lambda: Mixture([1.0], [0.5, 0.5], 1.0), "probabilities"),
-        (lambda: Mixture([-1.0], [1.0], 1.0), "sensitivities"),
-        (lambda: Mixture([], [], 1.0), "sensitivities"),
-        (lambda: Mixture.full(1, 1.0).delta(1.0, "both"), "direction"),
-    ],
-)
-def test_senseless_arguments_are_named(make: object, argument: str) -> None:
-    assert callable(make)
-    with pytest.raises(ValueError, match=argument):
-        make()
-
-
 @settings(max_examples=30)
 @given(mixtures, st.floats(0.0, 5.0), st.sampled_from([PRESENT, ABSENT]))
 def test_delta_lies_between_zero_and_one_and_falls(pair: Mixture, epsilon: float, direction: str) -> None:

@@ -98,18 +98,3 @@ def test_composition_and_conversion_stay_above_the_certified_epsilon() -> None:
     exact = PrivacyLoss(tuple(phases)).epsilon(1e-5)
     assert not best.at_edge
     assert exact.upper < best.epsilon < 1.3 * exact.upper
-
-
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (lambda: sampled_laplace_rdp(1.0, 0.1, 1.0), "orders"),
-        (lambda: sampled_laplace_rdp(2.0, 0.0, 1.0), "rate"),
-        (lambda: sampled_laplace_rdp(2.0, 0.1, -1.0), "effect"),
-        (lambda: sampled_laplace_rdp(2.0, 0.1, 1.0, "sideways"), "direction"),
-    ],
-)
-def test_senseless_arguments_are_named(call: object, name: str) -> None:
-    assert callable(call)
-    with pytest.raises(ValueError, match=name):
-        call()

@@ -130,22 +130,3 @@ def test_agrees_with_dp_accounting() -> None:
                 assert math.exp(best_log_delta(orders, divergences, ours.epsilon).value) == pytest.approx(
                     theirs, rel=1e-8
                 )
-
-
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (lambda: epsilon_at_orders(2.0, 1.0, 0.0), "delta"),
-        (lambda: epsilon_at_orders(2.0, -1.0, 0.1), "rdp"),
-        (lambda: epsilon_at_orders(2.0, math.nan, 0.1), "rdp"),
-        (lambda: epsilon_at_orders(1.0, 1.0, 0.1), "orders"),
-        (lambda: epsilon_at_orders(2.0, 1.0, 0.1, "newest"), "conversion"),
-        (lambda: log_delta_at_orders(2.0, 1.0, math.inf), "epsilon"),
-        (lambda: best_epsilon([2.0, 3.0], [1.0], 0.1), "orders and rdp"),
-        (lambda: best_epsilon([2.0], [1.0], 1.0), "delta"),
-        (lambda: best_log_delta([2.0], [1.0], math.nan), "epsilon"),
-    ],
-)
-def test_senseless_arguments_are_named(call: object, name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        call()

@@ -276,23 +276,3 @@ def test_laplace_reference_values_and_zero() -> None:
     assert laplace_rdp(11.0, 0.0813780919) == pytest.approx(0.031952958, rel=1e-7)
     assert laplace_rdp(11.0, 0.9) == pytest.approx(0.835337284, rel=1e-9)
     assert laplace_rdp(3.0, 0.0) == gaussian_rdp(3.0, 0.0) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (lambda: sampled_gaussian_rdp(1.0, 0.1, 1.0), "orders"),
-        (lambda: sampled_gaussian_rdp([2.0, math.nan], 0.1, 1.0), "orders"),
-        (lambda: sampled_gaussian_rdp(2.0, 0.0, 1.0), "rate"),
-        (lambda: sampled_gaussian_rdp(2.0, 1.1, 1.0), "rate"),
-        (lambda: sampled_gaussian_rdp(2.0, 0.1, 0.0), "sigma"),
-        (lambda: sampled_gaussian_rdp(2.0, 0.1, 1.0, "sideways"), "direction"),
-        (lambda: sampled_gaussian_integer_rdp(2.5, 0.1, 1.0), "orders"),
-        (lambda: gaussian_rdp(2.0, -1.0), "effect"),
-        (lambda: laplace_rdp(2.0, math.inf), "effect"),
-        (lambda: composed_rdp([(Mixture.full(1, 1.0), 0)], 2.0), "steps"),
-    ],
-)
-def test_senseless_arguments_are_named(call: object, name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        call()

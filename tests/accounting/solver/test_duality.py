@@ -272,21 +272,3 @@ def test_bounds_that_do_not_close_in_say_so() -> None:
     found, _ = bound_power(math.log(0.1), lambda e: -math.inf, lambda e: 0.0, 0.0, 1.0)
     assert found.lower <= 0.1
     assert found.upper == 1.0
-
-
-@pytest.mark.parametrize(
-    ("call", "argument"),
-    [
-        (lambda loss: loss.rero(0.0), "kappa"),
-        (lambda loss: loss.rero(1.5), "kappa"),
-        (lambda loss: loss.reros([0.1, math.nan]), "kappa"),
-        (lambda loss: loss.rero(0.1, direction="sideways"), "direction"),
-        (lambda loss: loss.tradeoff(-0.1), "alpha"),
-        (lambda loss: loss.level(1.0), "power"),
-        (lambda loss: loss.tradeoff(0.1, width=0.0), "width"),
-    ],
-)
-def test_senseless_arguments_are_named(call: object, argument: str) -> None:
-    assert callable(call)
-    with pytest.raises(ValueError, match=argument):
-        call(PrivacyLoss.gaussian(1.0))

@@ -330,25 +330,3 @@ def test_a_loss_of_nothing() -> None:
     assert np.allclose(bounds.lower(ALPHAS), 1.0 - ALPHAS, atol=1e-12)
     assert np.allclose(bounds.upper(ALPHAS), 1.0 - ALPHAS, atol=1e-12)
     assert bounds.advantage().upper == 0.0
-
-
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (lambda: GaussianTradeOff(-1.0), "mu"),
-        (lambda: GaussianTradeOff(math.nan), "mu"),
-        (lambda: LaplaceTradeOff(-0.5), "effect"),
-        (lambda: GaussianTradeOff(1.0)(1.5), "alpha"),
-        (lambda: LaplaceTradeOff(1.0).tpr(-0.1), "fpr"),
-        (lambda: GaussianTradeOff(1.0).epsilon(0.0), "delta"),
-        (lambda: GaussianTradeOff(1.0).rero(0.0), "kappa"),
-        (lambda: Polygon.from_epsilon_delta([(-1.0, 0.1)]), "points"),
-        (lambda: Polygon.from_epsilon_delta([(1.0, 1.1)]), "points"),
-        (lambda: tradeoff_bounds(PrivacyLoss.of(Mixture.full(1, 1.0)), nodes=3), "nodes"),
-        (lambda: tradeoff_bounds(PrivacyLoss.of(Mixture.full(1, 1.0)), floor=0.0), "floor"),
-        (lambda: tradeoff_bounds(PrivacyLoss.of(Mixture.full(1, 1.0)), fprs=[0.0]), "fpr"),
-    ],
-)
-def test_senseless_arguments_are_named(call: object, name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        call()

@@ -1,4 +1,4 @@
-"""Random allocation from spec to verdict: bounds against explicit neighbours, refusals, runs that conform or do not."""
+"""Random allocation: bounds of groups against explicit neighbors, simulated sums and closed forms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,51 +16,13 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from support import scope_oracle as oracle
 
-import dpspec
 from dpspec.accounting import Interval, PrivacyLoss, RandomAllocation, gaussian
 from dpspec.contract import FrozenMap, Phase
-from dpspec.engine.preparing.prepare import check
-from dpspec.errors import UsageError
-from dpspec.language.load import load_specs
-from dpspec.registry.loader import load_catalog
-from dpspec.training.loop import samplers
 from dpspec.training.loop.native import parts_of
 from dpspec_group import theory
 from dpspec_group.scores import allocated_log_ratio
 
-pytestmark = pytest.mark.usefixtures("no_independent_bounds", "claimed_deltas_alone")
-
 Array = np.ndarray[Any, Any]
-
-SPEC = """\
-dpspec: 1
-name: allocated
-mechanism:
-  kind: group
-  noise_multiplier: 1.5
-  clip_norm: 1.0
-  sampling: {scheme: random-allocation, epoch_steps: 5}
-  steps: 40
-data: {kind: synthetic, records: 200, features: 64, classes: 2, seed: 1}
-model: {kind: linear}
-training: {learning_rate: 0.5}
-threat_model: {group_size: [1, 3]}
-claims:
-  - {id: one, kind: approx-dp, epsilon: 5.0, delta: 1e-5}
-  - {id: three, kind: approx-dp, epsilon: 25.0, delta: 1e-5, group_size: 3}
-  - {id: low, kind: approx-dp, epsilon: 3.0, delta: 1e-5}
-  - {id: rate, kind: membership, fpr: 0.001, tpr: 0.9}
-  - {id: mu, kind: gdp, mu: 2.0}
-"""
-
-#: Fewer groups and claims, which take most of the time.
-SHORT = "\n".join(
-    line
-    for line in SPEC.replace("[1, 3]", "1").splitlines()
-    if not any(f"id: {name}," in line for name in ("three", "mu"))
-)
-
-AUDIT = "\naudit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 32}, seed: 1}\n"
 
 
 def phase_of(epoch_steps: int, sigma: float, epochs: int = 1) -> Phase:
@@ -69,92 +30,6 @@ def phase_of(epoch_steps: int, sigma: float, epochs: int = 1) -> Phase:
     return Phase(
         {"steps": epoch_steps * epochs, "clip_norm": 1.0, "noise_multiplier": sigma, "sampling": FrozenMap(sampling)}
     )
-
-
-def written(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "allocated.yaml"
-    path.write_text(text)
-    return path
-
-
-def messages(tmp_path: Path, text: str) -> list[str]:
-    loaded = load_specs([written(tmp_path, text)], load_catalog())
-    if not loaded.ok:
-        return [d.message for d in loaded.diagnostics]
-    return [d.message for spec in loaded.specs for d in check(spec, load_catalog()) if d.severity == "error"]
-
-
-def test_verdicts_speak_of_all_data(tmp_path: Path) -> None:
-    (audit,) = dpspec.run(written(tmp_path, SPEC)).audits
-    assert {verdict.claim: verdict.verdict for verdict in audit.verdicts} == {
-        "one": "proved",
-        "three": "proved",
-        "low": "refuted",
-        "rate": "proved",
-        "mu": "proved",
-    }
-    uppers = [f for f in audit.findings if f.quantity == "epsilon" and f.bound == "upper"]
-    lowers = [f for f in audit.findings if f.quantity == "epsilon" and f.bound == "lower"]
-    assert {(f.scope.data, f.scope.min_records) for f in uppers} == {("all", 0)}
-    assert lowers
-    assert all("RandomAllocation" in f.source for f in lowers)
-
-
-def test_what_is_not_covered_is_refused(tmp_path: Path) -> None:
-    assert messages(tmp_path, SPEC) == []
-    (message,) = messages(tmp_path, SPEC.replace("steps: 40", "steps: 42"))
-    assert message == "steps must be a multiple of epoch_steps = 5, got 42"
-    assert messages(tmp_path, SPEC.replace(", epoch_steps: 5", ""))
-    assert messages(tmp_path, SPEC.replace("random-allocation", "poisson"))
-    assert messages(tmp_path, SPEC.replace("epoch_steps: 5", "epoch_steps: 5, rate: 0.2"))
-    replaced = SPEC.replace("{group_size: [1, 3]}", "{group_size: [1, 3], adjacency: replace-one}")
-    assert any("replac" in message for message in messages(tmp_path, replaced))
-
-
-def test_conversions_that_have_no_profile_to_start_from_are_refused(tmp_path: Path) -> None:
-    asked = SPEC.replace("mechanism:\n", "mechanism:\n  baselines: [linear, full-batch, vadhan-literal]\n", 1)
-    assert asked != SPEC
-    assert any(
-        "vadhan-literal cannot be computed for random-allocation batches" in message
-        for message in messages(tmp_path, asked)
-    )
-    assert not messages(tmp_path, asked.replace(", vadhan-literal", ""))
-
-
-def test_members_that_stay_and_count_for_nothing_are_covered(tmp_path: Path) -> None:
-    zeroed = SPEC.replace("{group_size: [1, 3]}", "{group_size: [1, 3], adjacency: zero-out}")
-    assert messages(tmp_path, zeroed) == []
-    (audit,) = dpspec.run(written(tmp_path, zeroed)).audits
-    assert {v.claim: v.verdict for v in audit.verdicts}["one"] == "proved"
-    assert messages(tmp_path, zeroed + AUDIT)
-
-
-@pytest.mark.parametrize("kind", ["per-instance", "rero", "modelmix", "preprocessing"])
-def test_no_other_mechanism_takes_what_it_does_not_cover(kind: str, tmp_path: Path) -> None:
-    example = load_catalog().mechanisms[kind].provider.example
-    scheme = "{scheme: poisson, rate:"
-    if scheme not in example:
-        assert "scheme" not in example  # it has no sampling at all
-        return
-    begin = example.index(scheme)
-    end = example.index("}", begin)
-    allocated = example[:begin] + "{scheme: random-allocation, epoch_steps: 1" + example[end:]
-    assert messages(tmp_path, example) == []
-    assert any("random-allocation" in message for message in messages(tmp_path, allocated))
-
-
-def test_opacus_does_not_draw_them() -> None:
-    pytest.importorskip("opacus")
-    from dpspec.testing.backend import small_job
-    from dpspec.training.opacus_backend import OpacusTrainer
-
-    options = FrozenMap({"learning_rate": 0.1, "optimizer": "sgd", "reduction": "mean"})
-    job = small_job(options=options, sampling={"scheme": "random-allocation", "epoch_steps": 2}, steps=2)
-    with pytest.raises(UsageError, match="random-allocation"):
-        OpacusTrainer().train(job)
-
-
-# --- explicit neighbours, by executed code
 
 
 def epoch_laws(phase: Phase, x: Sequence[float], y: Sequence[int], given: Sequence[float], grid: Array) -> Array:
@@ -340,57 +215,3 @@ def test_phases_of_several_schemes_compose() -> None:
     )
     assert alone.lower < both.lower <= both.upper
     assert alone.upper < both.upper
-
-
-# --- runs
-
-
-def test_a_run_conforms_and_its_checks_are_the_promised_ones(tmp_path: Path) -> None:
-    (audit,) = dpspec.run(written(tmp_path, SHORT + AUDIT), store=tmp_path / "store").audits
-    assert audit.conformance.status == "no-deviation-found"
-    sampling = [found.note for found in audit.checks if found.assumption == "sampling"]
-    assert any("batches of each epoch" in note for note in sampling)
-    assert any("variance of the batch size" in note for note in sampling)
-
-
-def broken(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:
-    """Poisson samples of the same rate."""
-    return samplers.Poisson(self.records, self.inclusion).draw(generator)
-
-
-def sticky(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:
-    """The first epoch's batches, again and again."""
-    if self._steps is not None and self._taken >= self.epoch_steps:
-        self._taken = 0
-    return DRAW(self, generator)
-
-
-def doubled(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:
-    """One record is in every second batch as well."""
-    batch = DRAW(self, generator)
-    return torch.unique(torch.cat([batch, torch.tensor([7])])) if self._taken % 2 else batch
-
-
-DRAW = samplers.RandomAllocation.draw
-
-
-@pytest.mark.parametrize("fault", [broken, sticky, doubled])
-def test_a_loop_that_allocates_otherwise_deviates(fault: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samplers.RandomAllocation, "draw", fault)
-    (audit,) = dpspec.run(written(tmp_path, SHORT + AUDIT), store=tmp_path / "store").audits
-    assert audit.conformance.status == "deviates"
-    assert min(c.p_value for c in audit.checks if c.assumption != "sampling") > 1e-6
-
-
-@pytest.mark.parametrize(
-    "audit",
-    [
-        "{method: one-run, canary: {space: input, kind: mislabelled, count: 32}, seed: 1}",
-        "{method: many-run, runs: 16, canary: {space: gradient, kind: orthogonal}, seed: 1}",
-    ],
-)
-def test_other_attacks_run_on_it(audit: str, tmp_path: Path) -> None:
-    text = SHORT.replace("steps: 40", "steps: 10")
-    (found,) = dpspec.run(written(tmp_path, f"{text}\naudit: {audit}\n"), store=tmp_path / "store").audits
-    assert found.conformance.status == "no-deviation-found"
-    assert found.evidence

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import csv
 import functools
 import math
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -27,106 +29,46 @@ from dpspec_group.printed.blackbox import (
 from dpspec_group.printed.contour import Contour
 
 # The settings of Ganesh 2024, figures 1 and 2: 2000 steps, delta 1e-6; Poisson rate 0.01, or batches of 500 of 50,000.
-# k, literal, log10 of the delta it needs, sharp, log10; None where no single-record epsilon up to 400 will do.
-Row = tuple[int, float | None, float | None, float | None, float | None]
-POISSON: dict[float, list[Row]] = {
-    1.0: [
-        (1, 3.47406, -7.51, 2.95525, -6.00),
-        (2, 8.55565, -10.02, 6.95835, -7.52),
-        (3, 16.07178, -13.46, 12.45235, -9.61),
-        (4, 28.32476, -18.90, 20.41105, -12.65),
-        (5, 50.19425, -28.50, 33.32644, -17.58),
-        (6, 98.14495, -49.40, 56.38012, -26.40),
-        (7, 253.35788, -116.88, 107.05577, -45.85),
-        (8, 1614.62734, -708.13, 272.71978, -109.64),
-        (9, None, None, 1766.00878, -687.75),
-        (10, None, None, None, None),
-        (11, None, None, None, None),
-        (12, None, None, None, None),
-    ],
-    2.0: [
-        (1, 1.09446, -6.48, 1.03496, -6.00),
-        (2, 2.39326, -7.34, 2.22072, -6.61),
-        (3, 3.85992, -8.15, 3.53101, -7.17),
-        (4, 5.49653, -8.99, 4.97755, -7.77),
-        (5, 7.31033, -9.87, 6.57505, -8.42),
-        (6, 9.31036, -10.82, 8.33783, -9.14),
-        (7, 11.50647, -11.84, 10.27944, -9.94),
-        (8, 13.90884, -12.94, 12.41296, -10.82),
-        (9, 16.52778, -14.13, 14.75115, -11.79),
-        (10, 19.37356, -15.41, 17.30638, -12.85),
-        (11, 22.45638, -16.79, 20.09068, -14.01),
-        (12, 25.78629, -18.28, 23.11567, -15.27),
-    ],
-    4.0: [
-        (1, 0.47252, -6.21, 0.46012, -6.00),
-        (2, 1.00714, -6.74, 0.97033, -6.42),
-        (3, 1.58182, -7.16, 1.50955, -6.73),
-        (4, 2.19301, -7.55, 2.07529, -7.01),
-        (5, 2.83967, -7.93, 2.66763, -7.28),
-        (6, 3.52162, -8.31, 3.28750, -7.55),
-        (7, 4.23910, -8.69, 3.93616, -7.82),
-        (8, 4.99260, -9.07, 4.61503, -8.11),
-        (9, 5.78274, -9.47, 5.32552, -8.40),
-        (10, 6.61022, -9.87, 6.06901, -8.71),
-        (11, 7.47579, -10.29, 6.84682, -9.04),
-        (12, 8.38025, -10.72, 7.66022, -9.38),
-    ],
-}
-FIXED: dict[float, list[tuple[int, float | None, float | None]]] = {
-    2.0: [(1, 3.47398, 2.95518), (4, 28.32382, 20.41041), (8, 1614.41883, 272.70054), (9, None, 1765.77588)],
-    4.0: [(1, 1.09443, 1.03494), (6, 9.31010, 8.33761), (12, 25.78545, 23.11493)],
-    8.0: [(2, 1.00712, 0.97031), (7, 4.23900, 3.93607), (12, 8.38003, 7.66002)],
-}
+# Epsilon, and log10 of the delta it needs, of either factor; empty where no single-record epsilon up to 400 will do.
+with (Path(__file__).parent / "vadhan_figures.csv").open(encoding="utf-8", newline="") as file:
+    ROWS = list(csv.DictReader(file))
+
+#: The rows of more noise that are for every day.
+SAMPLE = {("2.0", "2"), ("2.0", "12"), ("4.0", "7")}
 
 
 @functools.cache
-def poisson(sigma: float) -> Profile:
-    return functools.cache(example_profile([(Mixture.poisson(1, 0.01, sigma), 2000)]))
+def profile_of(scheme: str, sigma: float) -> Profile:
+    pair = Mixture.poisson(1, 0.01, sigma) if scheme == "poisson" else Mixture.fixed(1, 50_000, 500, sigma)
+    return functools.cache(example_profile([(pair, 2000)]))
 
 
-def check(profile: Profile, row: Row) -> None:
-    k, *expected = row
-    for factor, epsilon, log10_delta in (("literal", *expected[:2]), ("sharp", *expected[2:])):
+def is_slow(row: dict[str, str]) -> bool:
+    return row["scheme"] == "fixed" or (row["sigma"] != "1.0" and (row["sigma"], row["k"]) not in SAMPLE)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=[pytest.mark.slow] * is_slow(row)) for row in ROWS],
+    ids=lambda row: f"{row['scheme']}-{row['sigma']}-{row['k']}",
+)
+def test_published_tables(row: dict[str, str]) -> None:
+    k, profile = int(row["k"]), profile_of(row["scheme"], float(row["sigma"]))
+    for factor in ("literal", "sharp"):
         found = group_epsilon_from_profile(profile, k, 1e-6, factor, as_printed=True)
-        if epsilon is None:
+        if not row[factor]:
             assert found.epsilon == math.inf
             assert found.above == k * 400.0
             assert str(found) == f"> {k * 400}"
             continue
         assert found.above is None
-        assert found.epsilon == pytest.approx(epsilon, abs=6e-6)
-        if log10_delta is not None:
-            assert found.log10_delta == pytest.approx(log10_delta, abs=6e-3)
-
-
-@pytest.mark.parametrize("row", POISSON[1.0], ids=lambda row: f"k={row[0]}")
-def test_table_of_sigma_one(row: Row) -> None:
-    check(poisson(1.0), row)
-
-
-@pytest.mark.parametrize(("sigma", "k"), [(2.0, 2), (2.0, 12), (4.0, 7)])
-def test_table_of_more_noise(sigma: float, k: int) -> None:
-    check(poisson(sigma), POISSON[sigma][k - 1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sigma", [2.0, 4.0])
-def test_table_whole(sigma: float) -> None:
-    for row in POISSON[sigma]:
-        check(poisson(sigma), row)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sigma", FIXED)
-def test_table_of_fixed_batches(sigma: float) -> None:
-    profile = example_profile([(Mixture.fixed(1, 50_000, 500, sigma), 2000)])
-    for k, literal, sharp in FIXED[sigma]:
-        check(profile, (k, literal, None, sharp, None))
+        assert found.epsilon == pytest.approx(float(row[factor]), abs=6e-6)
+        if log10_delta := row[f"{factor}_log10"]:
+            assert found.log10_delta == pytest.approx(float(log10_delta), abs=6e-3)
 
 
 def test_a_group_of_one_gets_its_own_epsilon_back() -> None:
-    profile = poisson(1.0)
+    profile = profile_of("poisson", 1.0)
     plain = group_epsilon_from_profile(profile, 1, 1e-6, "literal")
     assert plain.epsilon == pytest.approx(2.9552459109, abs=1e-9)
     assert plain == group_epsilon_from_profile(profile, 1, 1e-6, "sharp")
@@ -212,7 +154,7 @@ def test_real_orders_do_better_and_stay_above_the_exact_profile() -> None:
     for k in (2, 8):
         found = group_epsilon_from_profile(best, k, 1e-6).epsilon
         assert found <= group_epsilon_from_profile(renyi(), k, 1e-6).epsilon
-        assert found >= group_epsilon_from_profile(poisson(1.0), k, 1e-6).epsilon
+        assert found >= group_epsilon_from_profile(profile_of("poisson", 1.0), k, 1e-6).epsilon
 
 
 # the line that is no bound
@@ -221,8 +163,8 @@ def test_real_orders_do_better_and_stay_above_the_exact_profile() -> None:
 @pytest.mark.parametrize("k", [2, 5, 12])
 def test_black_box_answers_are_above_the_groups_own(k: int) -> None:
     (own,) = group_curve([(Mixture.poisson(k, 0.01, 2.0), 2000)], [1e-6])
-    sharp = group_epsilon_from_profile(poisson(2.0), k, 1e-6).epsilon
-    literal = group_epsilon_from_profile(poisson(2.0), k, 1e-6, "literal").epsilon
+    sharp = group_epsilon_from_profile(profile_of("poisson", 2.0), k, 1e-6).epsilon
+    literal = group_epsilon_from_profile(profile_of("poisson", 2.0), k, 1e-6, "literal").epsilon
     assert own.upper < sharp < literal
 
 
@@ -258,6 +200,30 @@ def test_k_times_epsilon_is_no_upper_bound_either() -> None:
 # the contour
 
 
+FOUR, ONE, EIGHT = ([(Mixture.poisson(k, 0.01, sigma), 2000)] for k, sigma in ((4, 2.0), (1, 1.0), (8, 1.0)))
+TWO_PHASES = [(Mixture.poisson(3, 0.01, 1.0), 1000), (Mixture.poisson(3, 0.01, 2.0), 1000)]
+
+
+@pytest.mark.parametrize(
+    ("phases", "delta", "present", "absent"),
+    [
+        (ONE, 1e-12, 4.8982216034, 3.5044122904),
+        (ONE, 1e-20, 7.4232239888, 4.4911652791),
+        (ONE, 1e-30, 10.4986226448, 5.3915921580),
+        (EIGHT, 1e-12, 49.0574843120, 33.570716725),
+        (EIGHT, 1e-20, 64.9918515310, 40.612356432),
+        (EIGHT, 1e-30, 88.5746570214, 47.147363045),
+        (TWO_PHASES, 1e-6, 7.6726601398, 5.9190418734),
+    ],
+)
+def test_contour_at_epsilons_of_other_engines(
+    phases: list[tuple[Mixture, int]], delta: float, present: float, absent: float
+) -> None:
+    for direction, epsilon in (("present-first", present), ("absent-first", absent)):
+        found = Contour.of(phases, direction).log_delta(epsilon)
+        assert found == pytest.approx(math.log(delta), abs=2e-7 if delta < 1e-6 else 1e-8)
+
+
 @pytest.mark.parametrize(
     ("epsilon", "present", "absent"),
     [
@@ -267,33 +233,8 @@ def test_k_times_epsilon_is_no_upper_bound_either() -> None:
     ],
 )
 def test_contour_reference_values(epsilon: float, present: float, absent: float) -> None:
-    phases = [(Mixture.poisson(4, 0.01, 2.0), 2000)]
-    assert math.exp(Contour.of(phases, "present-first").log_delta(epsilon)) == pytest.approx(present, rel=2e-11)
-    assert math.exp(Contour.of(phases, "absent-first").log_delta(epsilon)) == pytest.approx(absent, rel=5e-9)
-
-
-@pytest.mark.parametrize(
-    ("k", "delta", "present", "absent"),
-    [
-        (1, 1e-12, 4.8982216034, 3.5044122904),
-        (1, 1e-20, 7.4232239888, 4.4911652791),
-        (1, 1e-30, 10.4986226448, 5.3915921580),
-        (8, 1e-12, 49.0574843120, 33.570716725),
-        (8, 1e-20, 64.9918515310, 40.612356432),
-        (8, 1e-30, 88.5746570214, 47.147363045),
-    ],
-)
-def test_contour_at_tiny_deltas(k: int, delta: float, present: float, absent: float) -> None:
-    phases = [(Mixture.poisson(k, 0.01, 1.0), 2000)]
-    for direction, epsilon in (("present-first", present), ("absent-first", absent)):
-        found = Contour.of(phases, direction).log_delta(epsilon)
-        assert found == pytest.approx(math.log(delta), abs=2e-7)
-
-
-def test_contour_of_a_schedule() -> None:
-    phases = [(Mixture.poisson(3, 0.01, 1.0), 1000), (Mixture.poisson(3, 0.01, 2.0), 1000)]
-    for direction, epsilon in (("present-first", 7.6726601398), ("absent-first", 5.9190418734)):
-        assert Contour.of(phases, direction).log_delta(epsilon) == pytest.approx(math.log(1e-6), abs=1e-8)
+    assert math.exp(Contour.of(FOUR, "present-first").log_delta(epsilon)) == pytest.approx(present, rel=2e-11)
+    assert math.exp(Contour.of(FOUR, "absent-first").log_delta(epsilon)) == pytest.approx(absent, rel=5e-9)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 20.0, 300.0, 3000.0])

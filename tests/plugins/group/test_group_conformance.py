@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from support.attacks import attacked, outcomes_of, trials_of
 
 from dpspec.contract import Check
-from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec_group.mechanism import GroupAudit
 
 pytestmark = pytest.mark.usefixtures("no_independent_bounds")
 
@@ -41,15 +39,9 @@ audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 300}
 
 def planned_and_made(tmp_path: Path, *overrides: str) -> tuple[dict[Name, Check], dict[Name, Check]]:
     """The checks that the plan of a spec announces, and those of one trial."""
-    path = tmp_path / "small.yaml"
-    path.write_text(TEXT, encoding="utf-8")
-    loaded = load_specs([path], load_catalog(), overrides)
-    assert loaded.ok, loaded.diagnostics
-    (spec,) = loaded.specs
-    prepared = prepare(spec, load_catalog())
-    inputs = prepared.audit.trial_inputs(spec)
-    trials = list(prepared.audit.trials(inputs, RunContext(prepared, load_catalog(), inputs, device="cpu"), (0,)))
-    return by_name(prepared.plan().checks), by_name(GroupAudit().conclude(spec, trials))
+    spec = attacked(tmp_path, *overrides, text=TEXT)
+    planned = prepare(spec, load_catalog()).plan().checks
+    return by_name(planned), by_name(outcomes_of(spec, trials_of(spec, 0)))
 
 
 def by_name(outcomes: Iterable[object]) -> dict[Name, Check]:

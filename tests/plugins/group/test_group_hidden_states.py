@@ -1,4 +1,4 @@
-"""Gradient canaries in every k-th step: when they speak, what the law of their scores is, and what is refused."""
+"""Gradient canaries in every k-th step: when they speak, and what the law of their scores is."""
 
 from __future__ import annotations
 
@@ -10,17 +10,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.attacks import attacked
+from support.attacks import audited
 
 from dpspec.accounting import Mixture
-from dpspec.engine.preparing.prepare import check
-from dpspec.engine.running.runner import run
-from dpspec.engine.storage.trial_store import Store
-from dpspec.registry.loader import load_catalog
 from dpspec.training.canaries import CanaryGroups, Intermittent, SignBlocks
 from dpspec_group.scores import end_to_end
-
-FINAL = "threat_model.access=final-model"
 
 
 def test_canaries_speak_in_the_steps_that_k_divides() -> None:
@@ -66,32 +60,15 @@ def test_what_is_hidden_shows_less_and_still_conforms(tmp_path: Path) -> None:
     """Mu 3, and 3 / 5 where one of five steps speaks: what is shown is below either, and less of the second."""
     shown = []
     for every in (1, 5):
-        document = attacked(
+        audit = audited(
             tmp_path,
-            FINAL,
-            "threat_model.group_size=1",
+            "threat_model={access: final-model, group_size: 1}",
             "claims.four.group_size=1",
             "mechanism.noise_multiplier=1.054",
             "mechanism.sampling={scheme: full}",
-            "mechanism.steps=10",
             f"audit.canary={{space: gradient, count: 200, every: {every}}}",
         )
-        (audit,) = run([document], load_catalog(), store=Store(tmp_path / "s")).audits
         assert not [c for c in audit.checks if c.p_value is not None and c.p_value < 1e-6]
         shown += [f.value for f in audit.findings if f.quantity == "mu" and f.bound == "lower"]
     assert 0.2 < shown[0] < 3.0
     assert shown[1] < min(0.6, shown[0])
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["audit.canary={space: gradient, count: 40, every: 2}"], "all iterates"),
-        ([FINAL, "audit.canary={space: input, kind: noise, count: 40, every: 2}"], "input canaries"),
-        ([FINAL, "audit.canary={space: gradient, count: 40, every: 1000}"], "no step would have canary gradients"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(tmp_path: Path, overrides: list[str], words: str) -> None:
-    (found,) = check(attacked(tmp_path, *overrides), load_catalog())
-    assert words in found.message
-    assert found.path == ("audit", "canary", "every")

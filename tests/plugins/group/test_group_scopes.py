@@ -11,20 +11,12 @@ from support import scope_oracle as oracle
 from support.group_cases import gradients_within, mechanisms, sizes_within
 
 from dpspec.contract import Finding
-from dpspec_group import bounds
 from dpspec_group.mechanism import GroupAudit
+
+pytestmark = pytest.mark.usefixtures("claimed_deltas_alone")
 
 #: Of certified intervals, relative to 1 + epsilon.
 WIDTH = 1e-3
-
-
-@pytest.fixture(autouse=True, scope="module")
-def claimed_deltas_alone() -> Any:
-    """Curves and profiles at other deltas take time and add nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "CURVE_DELTAS", ())
-        patch.setattr(bounds, "PROFILE_DELTAS", ())
-        yield
 
 
 def findings_of(case: dict[str, Any], delta: float, direction: str = "both", **training: Any) -> list[Finding]:

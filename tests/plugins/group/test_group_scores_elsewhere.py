@@ -11,7 +11,6 @@ import pytest
 from support.attacks import spec_at
 
 from dpspec.contract import Assumption, Diagnostic, Evidence, Finding, FrozenMap, Spec, Trial
-from dpspec.contract.catalog import Catalog
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import check, prepare
 from dpspec.engine.preparing.trial_keys import trial_key
@@ -44,6 +43,7 @@ audit:
   expect: not-run
 """
 MANY = "audit.method=many-run"
+CATALOG = load_catalog()
 SIZED = ["threat_model.group_size=[1, 8]", "audit.scores.group_size=size"]
 
 
@@ -65,29 +65,30 @@ def spec_in(folder: Path, *overrides: str) -> Spec:
     return spec_at(folder / "a.yaml", *overrides)
 
 
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
+def table(folder: Path, rows: int, mu: float, *overrides: str) -> Spec:
+    """The spec of a table of scores that are shifted by ``mu``."""
+    written(folder, *scored(rows, mu))
+    return spec_in(folder, *overrides)
 
 
-def trial_of(spec: Spec, catalog: Catalog) -> Trial:
-    prepared = prepare(spec, catalog)
+def trial_of(spec: Spec) -> Trial:
+    prepared = prepare(spec, CATALOG)
     assert prepared.diagnostics == ()
-    context = RunContext(prepared, catalog, prepared.audit.trial_inputs(spec), device="cpu")
+    context = RunContext(prepared, CATALOG, prepared.audit.trial_inputs(spec), device="cpu")
     (trial,) = prepared.audit.trials(context.inputs, context, [0])
     return trial
 
 
-def audited(spec: Spec, catalog: Catalog, folder: Path) -> Result:
-    return run([spec], catalog, store=Store(folder / "store"), device="cpu")
+def audited(spec: Spec, folder: Path) -> Result:
+    return run([spec], CATALOG, store=Store(folder / "store"), device="cpu")
 
 
-def test_one_run_is_tested_as_the_own_attack_is(tmp_path: Path, catalog: Catalog) -> None:
+def test_one_run_is_tested_as_the_own_attack_is(tmp_path: Path) -> None:
     """Guess counts follow from the number of rows alone; counts and bound are those of the same functions."""
     coins, scores = scored(400, 3.0)
     written(tmp_path, coins, scores)
     spec = spec_in(tmp_path)
-    evidence, lower, mu, estimate, *_ = conclude(spec, [trial_of(spec, catalog)])
+    evidence, lower, mu, estimate, *_ = conclude(spec, [trial_of(spec)])
     assert isinstance(evidence, Evidence)
     assert isinstance(lower, Finding)
     assert isinstance(mu, Finding)
@@ -98,24 +99,19 @@ def test_one_run_is_tested_as_the_own_attack_is(tmp_path: Path, catalog: Catalog
     assert dict(evidence.statistics) == {"canaries": 400, "guesses": tuple(made), "correct": tuple(right)}
     assert made == [16, 48, 144, 400]
     assert lower.value == guess_counts.epsilon_lower(400, made, right, 1e-5, 0.95) > 1.0
-    assert (evidence.scope.access, evidence.scope.data, evidence.scope.pipeline) == (
-        "final-model",
-        "planted",
-        "executed",
-    )
-    assert (lower.bound, lower.rigor, estimate.bound, estimate.rigor) == (
-        "lower",
-        "statistical",
-        "estimate",
-        "approximate",
-    )
+    scope = evidence.scope
+    assert (scope.access, scope.data, scope.pipeline) == ("final-model", "planted", "executed")
+    assert [(one.bound, one.rigor) for one in (lower, estimate)] == [
+        ("lower", "statistical"),
+        ("estimate", "approximate"),
+    ]
 
 
-def test_many_runs_are_tested_as_the_own_attack_is(tmp_path: Path, catalog: Catalog) -> None:
+def test_many_runs_are_tested_as_the_own_attack_is(tmp_path: Path) -> None:
     coins, scores = scored(300, 3.0)
     written(tmp_path, coins, scores)
     spec = spec_in(tmp_path, MANY)
-    evidence, lower = conclude(spec, [trial_of(spec, catalog)])
+    evidence, lower = conclude(spec, [trial_of(spec)])
     assert isinstance(evidence, Evidence)
     assert isinstance(lower, Finding)
     assert evidence.kind == "many-run-ranked"
@@ -124,10 +120,9 @@ def test_many_runs_are_tested_as_the_own_attack_is(tmp_path: Path, catalog: Cata
     assert evidence.scope.data == "this"
 
 
-def test_what_the_numbers_rest_on_is_named_and_declared(tmp_path: Path, catalog: Catalog) -> None:
-    written(tmp_path, *scored(200, 1.0))
-    spec = spec_in(tmp_path)
-    evidence, lower, mu, *_ = conclude(spec, [trial_of(spec, catalog)])
+def test_what_the_numbers_rest_on_is_named_and_declared(tmp_path: Path) -> None:
+    spec = table(tmp_path, 200, 1.0)
+    evidence, lower, mu, *_ = conclude(spec, [trial_of(spec)])
     assert isinstance(evidence, Evidence)
     assert isinstance(lower, Finding)
     assert isinstance(mu, Finding)
@@ -144,16 +139,14 @@ def test_what_the_numbers_rest_on_is_named_and_declared(tmp_path: Path, catalog:
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_an_epsilon_that_assumes_a_gaussian_curve_is_made_where_it_is_declared(
-    declared: bool, tmp_path: Path, catalog: Catalog
-) -> None:
+def test_an_epsilon_that_assumes_a_gaussian_curve_is_made_where_it_is_declared(declared: bool, tmp_path: Path) -> None:
     """Laplace(0.5) composed eight times loses at most 4, and 5.3 if its ranked coins are read as Gaussian."""
     source = np.random.default_rng(0)
     coins = source.integers(0, 2, 1000)
     seen = source.laplace(0.0, 2.0, (8, 1000)) + coins
     written(tmp_path, coins, (np.abs(seen) - np.abs(seen - 1.0)).sum(0))
     spec = spec_in(tmp_path, f"audit.scores.gaussian_curve={str(declared).lower()}")
-    found = {one.quantity: one for one in conclude(spec, [trial_of(spec, catalog)]) if isinstance(one, Finding)}
+    found = {one.quantity: one for one in conclude(spec, [trial_of(spec)]) if isinstance(one, Finding)}
     assert "mu-if-independent" in found
     assert ("epsilon-if-independent" in found) == declared
     if declared:
@@ -161,7 +154,7 @@ def test_an_epsilon_that_assumes_a_gaussian_curve_is_made_where_it_is_declared(
         assert curve.status == "declared"
 
 
-def test_equal_scores_show_nothing_of_the_order_of_rows(tmp_path: Path, catalog: Catalog) -> None:
+def test_equal_scores_show_nothing_of_the_order_of_rows(tmp_path: Path) -> None:
     """A table that lists all that were in first, with scores that say nothing: half of the guesses are right."""
     coins = np.repeat([1, 0], 500)
     for scores in (np.repeat([0.0, 1.0], [999, 1]), np.arange(1000) % 2):
@@ -172,23 +165,23 @@ def test_equal_scores_show_nothing_of_the_order_of_rows(tmp_path: Path, catalog:
     assert shuffled_ties(coins, np.zeros(1000), 0) != shuffled_ties(coins, np.zeros(1000), 1)
 
 
-def test_the_order_of_rows_does_not_matter_without_ties(tmp_path: Path, catalog: Catalog) -> None:
+def test_the_order_of_rows_does_not_matter_without_ties(tmp_path: Path) -> None:
     coins, scores = scored(200, 1.0)
     written(tmp_path, coins, scores)
     spec = spec_in(tmp_path)
-    first = trial_of(spec, catalog).evidence["outcomes"]
+    first = trial_of(spec).evidence["outcomes"]
     at = np.argsort(-coins, kind="stable")
     written(tmp_path, coins[at], scores[at])
-    assert trial_of(spec, catalog).evidence["outcomes"] == first
+    assert trial_of(spec).evidence["outcomes"] == first
 
 
-def test_sizes_are_tested_apart(tmp_path: Path, catalog: Catalog) -> None:
+def test_sizes_are_tested_apart(tmp_path: Path) -> None:
     coins, scores = scored(400, 0.0)
     sizes = np.where(np.arange(400) % 4 == 0, 8, 1)
     scores = scores + 4.0 * coins * (sizes == 8)
     written(tmp_path, coins, scores, sizes)
     spec = spec_in(tmp_path, *SIZED)
-    found = [o for o in conclude(spec, [trial_of(spec, catalog)]) if isinstance(o, Evidence)]
+    found = [o for o in conclude(spec, [trial_of(spec)]) if isinstance(o, Evidence)]
     assert [(e.at["group_size"], e.statistics["canaries"]) for e in found] == [(1, 300), (8, 100)]
     assert found[1].statistics["correct"][0] == 16
     assert {a.level for e in found for a in e.assumptions if a.level} == {2.5e-7}
@@ -196,15 +189,12 @@ def test_sizes_are_tested_apart(tmp_path: Path, catalog: Catalog) -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("method", ["one-run", "many-run"])
-def test_bounds_of_randomised_response_are_above_the_truth_rarely_enough(
-    method: str, tmp_path: Path, catalog: Catalog
-) -> None:
+def test_bounds_of_randomised_response_are_above_the_truth_rarely_enough(method: str, tmp_path: Path) -> None:
     """The tightest mechanism for these tests, epsilon 2, and scores that tie: 200 tables at 95%, at most 21 above 2
     (the 99.9% quantile of that binomial)."""
     source, above = np.random.default_rng(5), 0
-    written(tmp_path, *scored(200, 1.0))
-    spec = spec_in(tmp_path, f"audit.method={method}")
-    trial = trial_of(spec, catalog)
+    spec = table(tmp_path, 200, 1.0, f"audit.method={method}")
+    trial = trial_of(spec)
     for seed in range(200):
         coins = source.integers(0, 2, 200)
         answers = np.where(source.random(200) < np.exp(2) / (1 + np.exp(2)), coins, 1 - coins).astype(float)
@@ -215,8 +205,8 @@ def test_bounds_of_randomised_response_are_above_the_truth_rarely_enough(
     assert above <= 21
 
 
-def diagnostics(folder: Path, catalog: Catalog, *overrides: str) -> list[Diagnostic]:
-    return list(check(spec_in(folder, *overrides), catalog))
+def diagnostics(folder: Path, *overrides: str) -> list[Diagnostic]:
+    return list(check(spec_in(folder, *overrides), CATALOG))
 
 
 @pytest.mark.parametrize(
@@ -246,16 +236,16 @@ def diagnostics(folder: Path, catalog: Catalog, *overrides: str) -> list[Diagnos
     ],
 )
 def test_what_does_not_fit_is_said_and_located(
-    overrides: list[str], code: str, path: str, words: str, tmp_path: Path, catalog: Catalog
+    overrides: list[str], code: str, path: str, words: str, tmp_path: Path
 ) -> None:
     written(tmp_path, *scored(200, 1.0))
-    found = diagnostics(tmp_path, catalog, *overrides)
+    found = diagnostics(tmp_path, *overrides)
     assert [(d.code, ".".join(map(str, d.path))) for d in found] == [(code, path)]
     assert words in found[0].message
     assert found[0].span is not None
 
 
-def test_coins_that_are_not_fair_are_refused(tmp_path: Path, catalog: Catalog) -> None:
+def test_coins_that_are_not_fair_are_refused(tmp_path: Path) -> None:
     source = np.random.default_rng(0)
     scores = source.normal(size=1000)
     for coins, words in (
@@ -264,48 +254,47 @@ def test_coins_that_are_not_fair_are_refused(tmp_path: Path, catalog: Catalog) -
         (np.ones(1000, dtype=int), "(balance)"),
     ):
         written(tmp_path, coins, scores)
-        found = diagnostics(tmp_path, catalog)
+        found = diagnostics(tmp_path)
         assert [(d.code, d.path) for d in found] == [("bad-value", ("audit", "scores", "coin"))]
         assert words in found[0].message
     written(tmp_path, np.sort(source.integers(0, 2, 1000)), scores)
-    assert diagnostics(tmp_path, catalog) == []
+    assert diagnostics(tmp_path) == []
 
 
 @pytest.mark.parametrize(("method", "rows"), [("one-run", 7), ("many-run", 15)])
-def test_too_few_rows_are_refused(method: str, rows: int, tmp_path: Path, catalog: Catalog) -> None:
+def test_too_few_rows_are_refused(method: str, rows: int, tmp_path: Path) -> None:
     written(tmp_path, *scored(rows, 1.0))
-    (found,) = diagnostics(tmp_path, catalog, f"audit.method={method}")
+    (found,) = diagnostics(tmp_path, f"audit.method={method}")
     assert f"{rows} rows: {method} needs at least {rows + 1}" in found.message
 
 
-def test_a_size_that_nobody_asked_for_is_refused(tmp_path: Path, catalog: Catalog) -> None:
+def test_a_size_that_nobody_asked_for_is_refused(tmp_path: Path) -> None:
     written(tmp_path, *scored(200, 1.0), np.repeat([1, 3], 100))
-    (found,) = diagnostics(tmp_path, catalog, *SIZED)
+    (found,) = diagnostics(tmp_path, *SIZED)
     assert found.path == ("audit", "scores", "group_size")
     assert "the table has groups of 3" in found.message
 
 
-def key_of(spec: Spec, catalog: Catalog) -> str:
-    prepared = prepare(spec, catalog)
+def key_of(spec: Spec) -> str:
+    prepared = prepare(spec, CATALOG)
     inputs = prepared.audit.trial_inputs(spec)
     return trial_key(inputs, prepared.facts, prepared.revisions, (0,), 0)
 
 
-def test_the_key_is_that_of_the_table_and_not_of_what_is_claimed_of_it(tmp_path: Path, catalog: Catalog) -> None:
+def test_the_key_is_that_of_the_table_and_not_of_what_is_claimed_of_it(tmp_path: Path) -> None:
     written(tmp_path, *scored(200, 1.0))
-    key = key_of(spec_in(tmp_path), catalog)
+    key = key_of(spec_in(tmp_path))
     same = ["claims.one.epsilon=9", "mechanism.noise_multiplier=5", "audit.confidence=0.9", "mechanism.steps=3"]
     same.append("audit.scores.gaussian_curve=true")
-    assert {key_of(spec_in(tmp_path, override), catalog) for override in same} == {key}
-    others = [key_of(spec_in(tmp_path, override), catalog) for override in (MANY, "audit.seed=1", "data.records=501")]
+    assert {key_of(spec_in(tmp_path, override)) for override in same} == {key}
+    others = [key_of(spec_in(tmp_path, override)) for override in (MANY, "audit.seed=1", "data.records=501")]
     written(tmp_path, *scored(200, 1.0, seed=1))
-    assert len({key, *others, key_of(spec_in(tmp_path), catalog)}) == 5
+    assert len({key, *others, key_of(spec_in(tmp_path))}) == 5
 
 
-def test_a_run_is_supported_and_never_proved_and_its_conformance_is_not_run(tmp_path: Path, catalog: Catalog) -> None:
-    written(tmp_path, *scored(200, 0.5))
-    spec = spec_in(tmp_path)
-    result = audited(spec, catalog, tmp_path)
+def test_a_run_is_supported_and_never_proved_and_its_conformance_is_not_run(tmp_path: Path) -> None:
+    spec = table(tmp_path, 200, 0.5)
+    result = audited(spec, tmp_path)
     (audit,) = result.audits
     (verdict,) = audit.verdicts
     assert (verdict.verdict, verdict.expected) == ("supported", True)
@@ -315,81 +304,80 @@ def test_a_run_is_supported_and_never_proved_and_its_conformance_is_not_run(tmp_
     assert upper
     assert all(any(a.name == "trained-as-declared" and a.status == "unchecked" for a in f.assumptions) for f in upper)
     assert not any(a.name == "data-independent-hyperparameters" for f in upper for a in f.assumptions)
-    again = audited(spec, catalog, tmp_path).audits[0]
+    again = audited(spec, tmp_path).audits[0]
     assert again.stored_trials == 1
 
 
-def test_verify_finds_a_changed_file_and_names_an_absent_one(tmp_path: Path, catalog: Catalog) -> None:
-    written(tmp_path, *scored(200, 0.5))
-    spec = spec_in(tmp_path)
-    result = audited(spec, catalog, tmp_path)
-    assert verify(result, catalog) == ()
-    table = (tmp_path / "t.csv").read_bytes()
+def test_verify_finds_a_changed_file_and_names_an_absent_one(tmp_path: Path) -> None:
+    spec = table(tmp_path, 200, 0.5)
+    result = audited(spec, tmp_path)
+    assert verify(result, CATALOG) == ()
+    kept = (tmp_path / "t.csv").read_bytes()
     (tmp_path / "t.csv").unlink()
-    (absent,) = verify(result, catalog)
+    (absent,) = verify(result, CATALOG)
     assert (absent.differs, absent.claims) == (False, ("one",))
     assert "no such file" in absent.recomputed
-    (tmp_path / "t.csv").write_bytes(table + b"1,2.5\n")
-    found = verify(result, catalog)
+    (tmp_path / "t.csv").write_bytes(kept + b"1,2.5\n")
+    found = verify(result, CATALOG)
     assert any(m.differs and m.what == "trials[0].key" for m in found)
-    assert audited(spec, catalog, tmp_path).audits[0].stored_trials == 0
+    assert audited(spec, tmp_path).audits[0].stored_trials == 0
     (tmp_path / "t.csv").write_bytes(b"nonsense")
-    assert any(m.differs for m in verify(result, catalog))
+    assert any(m.differs for m in verify(result, CATALOG))
 
 
-def test_verify_finds_edited_coins(tmp_path: Path, catalog: Catalog) -> None:
-    written(tmp_path, *scored(200, 3.0))
-    result = audited(spec_in(tmp_path, "claims.one.expect=refuted"), catalog, tmp_path)
+def test_verify_finds_edited_coins(tmp_path: Path) -> None:
+    result = audited(table(tmp_path, 200, 3.0, "claims.one.expect=refuted"), tmp_path)
     (audit,) = result.audits
     record = audit.trials[0]
     evidence = json.loads(json.dumps(record.evidence, default=dict))
     evidence["outcomes"] = [[1, evidence["outcomes"][0][1][::-1]]]
     edited = dataclasses.replace(record, evidence=FrozenMap(evidence))
     forged = dataclasses.replace(result, audits=(dataclasses.replace(audit, trials=(edited,)),))
-    assert any(m.differs for m in verify(forged, catalog))
+    assert any(m.differs for m in verify(forged, CATALOG))
 
 
-def test_scores_that_reject_the_declared_bound_deviate_and_support_nothing(tmp_path: Path, catalog: Catalog) -> None:
-    """A claim far above the declared bound is not refuted; but the bound does not hold of what ran."""
-    written(tmp_path, *scored(1000, 9.0))
-    loose = ["claims.one.epsilon=100", "claims.one.expect=open", "audit.expect=deviates"]
-    spec = spec_in(tmp_path, *loose, "mechanism.noise_multiplier=8")
-    result = audited(spec, catalog, tmp_path)
+LOW_NOISE = ("claims.one.epsilon=1", "claims.one.expect=refuted", "mechanism.noise_multiplier=8")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "verdict", "words", "conformance"),
+    [
+        # a claim far above the declared bound is not refuted; but the bound does not hold of what ran
+        (
+            ("claims.one.epsilon=100", "claims.one.expect=open", "audit.expect=deviates", LOW_NOISE[2]),
+            "open",
+            "trained-as-declared is false",
+            "deviates",
+        ),
+        # shuffled batches of records that come or go have no bound: what scores show is no deviation from one
+        (("mechanism.sampling={scheme: shuffled, batch_size: 100}", *LOW_NOISE), "refuted", "", "not-run"),
+        (
+            ("claims.one.expect=refuted",),
+            "refuted",
+            "assuming fair coins independent of the scores",
+            "not-run",
+        ),
+    ],
+)
+def test_what_scores_reject(
+    overrides: tuple[str, ...], verdict: str, words: str, conformance: str, tmp_path: Path
+) -> None:
+    result = audited(table(tmp_path, 1000, 9.0, *overrides), tmp_path)
     (audit,) = result.audits
-    (verdict,) = audit.verdicts
-    assert verdict.verdict == "open"
-    assert "trained-as-declared is false" in verdict.reason
-    assert (audit.conformance.status, audit.conformance.expected) == ("deviates", True)
-    assert verify(result, catalog) == ()
-
-
-def test_where_no_theorem_covers_what_is_declared_scores_contradict_nothing(tmp_path: Path, catalog: Catalog) -> None:
-    """Shuffled batches of records that come or go have no bound: what scores show is no deviation from one."""
-    written(tmp_path, *scored(1000, 9.0))
-    shuffled = "mechanism.sampling={scheme: shuffled, batch_size: 100}"
-    spec = spec_in(
-        tmp_path, shuffled, "mechanism.noise_multiplier=8", "claims.one.epsilon=1", "claims.one.expect=refuted"
-    )
-    (audit,) = audited(spec, catalog, tmp_path).audits
-    assert audit.verdicts[0].verdict == "refuted"
-    assert (audit.conformance.status, audit.checks) == ("not-run", ())
-
-
-def test_a_claim_that_scores_reject_is_refuted(tmp_path: Path, catalog: Catalog) -> None:
-    written(tmp_path, *scored(1000, 9.0))
-    (audit,) = audited(spec_in(tmp_path, "claims.one.expect=refuted"), catalog, tmp_path).audits
-    (verdict,) = audit.verdicts
-    assert (verdict.verdict, verdict.expected) == ("refuted", True)
-    assert "assuming fair coins independent of the scores" in verdict.reason
+    (found,) = audit.verdicts
+    assert (found.verdict, found.expected) == (verdict, True)
+    assert words in found.reason
+    assert (audit.conformance.status, audit.conformance.expected) == (conformance, True)
+    assert bool(audit.checks) == (conformance == "deviates")
+    assert verify(result, CATALOG) == ()
 
 
 @pytest.mark.parametrize(
     "outcomes",
     [[[1, "01" * 99]], [[1, "0x" * 100]], [[2, "01" * 100]], [[1, "01" * 50], [1, "01" * 50]], "01", [[1, 5]], [1]],
 )
-def test_stored_trials_that_no_table_makes_are_not_read(outcomes: object, tmp_path: Path, catalog: Catalog) -> None:
-    written(tmp_path, *scored(200, 1.0))
-    spec = spec_in(tmp_path)
-    evidence = {**trial_of(spec, catalog).evidence, "outcomes": outcomes}
+def test_stored_trials_that_no_table_makes_are_not_read(outcomes: object, tmp_path: Path) -> None:
+    spec = table(tmp_path, 200, 1.0)
+    evidence = {**trial_of(spec).evidence, "outcomes": outcomes}
     with pytest.raises(ValueError, match=r"outcomes|coins"):
         list(conclude(spec, [Trial(index=0, evidence=FrozenMap(evidence))]))

@@ -1,53 +1,24 @@
-"""Random allocation to several batches an epoch: the bound against all sets of steps, refusals, runs and faults."""
+"""Random allocation to several batches an epoch: the bound against all sets of steps."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
-import dpspec
 from dpspec.accounting import Interval, gaussian
 from dpspec.contract import FrozenMap, Phase
-from dpspec.engine.preparing.prepare import check
-from dpspec.language.load import load_specs
-from dpspec.registry.loader import load_catalog
-from dpspec.training.loop import samplers
 from dpspec_group import theory
 from dpspec_group.scores import several_log_ratio
 
-pytestmark = pytest.mark.usefixtures("no_independent_bounds")
-
 Array = np.ndarray[Any, Any]
-
-SPEC = """\
-dpspec: 1
-name: several
-mechanism:
-  kind: group
-  noise_multiplier: 3.0
-  clip_norm: 1.0
-  sampling: {scheme: random-allocation, epoch_steps: 5, batches_per_epoch: 2}
-  steps: 40
-data: {kind: synthetic, records: 200, features: 64, classes: 2, seed: 1}
-model: {kind: linear}
-training: {learning_rate: 0.5}
-threat_model: {group_size: 1}
-claims:
-  - {id: one, kind: approx-dp, epsilon: 6.0, delta: 1e-5}
-  - {id: low, kind: approx-dp, epsilon: 2.0, delta: 1e-5}
-"""
-
-AUDIT = "\naudit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 32}, seed: 1}\n"
 
 
 def phase_of(epoch_steps: int, batches: int, sigma: float, epochs: int = 1) -> Phase:
@@ -201,65 +172,3 @@ def test_the_score_of_an_epoch_is_the_mean_over_all_sets(steps: int, batches: in
     logs = (sets(steps, batches) @ (z - 0.5)) / sigma**2
     exact = logsumexp(logs, axis=0) - math.log(len(logs))
     assert several_log_ratio(z, batches, sigma) == pytest.approx(exact, rel=1e-9, abs=1e-9)
-
-
-# --- from spec to verdict
-
-
-def written(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "several.yaml"
-    path.write_text(text)
-    return path
-
-
-def messages(tmp_path: Path, text: str) -> list[str]:
-    loaded = load_specs([written(tmp_path, text)], load_catalog())
-    if not loaded.ok:
-        return [d.message for d in loaded.diagnostics]
-    return [d.message for spec in loaded.specs for d in check(spec, load_catalog()) if d.severity == "error"]
-
-
-def test_more_batches_than_steps_and_other_schemes_are_refused(tmp_path: Path) -> None:
-    assert messages(tmp_path, SPEC) == []
-    (message,) = messages(tmp_path, SPEC.replace("batches_per_epoch: 2", "batches_per_epoch: 6"))
-    assert message == "batches_per_epoch must be at most epoch_steps, 5, got 6"
-    assert messages(tmp_path, SPEC.replace("batches_per_epoch: 2", "batches_per_epoch: 0"))
-    poisson = "scheme: poisson, rate: 0.2"
-    assert messages(tmp_path, SPEC.replace("scheme: random-allocation, epoch_steps: 5", poisson))
-
-
-@pytest.mark.ci
-def test_a_run_conforms_and_is_judged(tmp_path: Path) -> None:
-    (audit,) = dpspec.run(written(tmp_path, SPEC + AUDIT), store=tmp_path / "store").audits
-    assert {verdict.claim: verdict.verdict for verdict in audit.verdicts} == {"one": "proved", "low": "refuted"}
-    assert audit.conformance.status == "no-deviation-found"
-    assert any("declared number of batches of an epoch" in found.test for found in audit.checks)
-    assert any("several batches per epoch" in found.source for found in audit.findings)
-
-
-def once(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:
-    """Every record in one batch less."""
-    if self._steps is None or self._taken >= self.epoch_steps:
-        batch = DRAW(self, generator)
-        assert self._steps is not None
-        self._steps = self._steps[:, 1:]
-        return batch[(self._steps[batch] == 0).any(1)]
-    return DRAW(self, generator)
-
-
-def sticky(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:
-    """The first epoch's batches, again and again."""
-    if self._steps is not None and self._taken >= self.epoch_steps:
-        self._taken = 0
-    return DRAW(self, generator)
-
-
-DRAW = samplers.RandomAllocation.draw
-
-
-@pytest.mark.parametrize("fault", [once, sticky])
-def test_a_loop_that_allocates_otherwise_deviates(fault: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samplers.RandomAllocation, "draw", fault)
-    (audit,) = dpspec.run(written(tmp_path, SPEC + AUDIT), store=tmp_path / "store").audits
-    assert audit.conformance.status == "deviates"
-    assert min(found.p_value for found in audit.checks if found.assumption == "sampling") <= 1e-6

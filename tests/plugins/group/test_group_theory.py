@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
+import numpy as np
 import pytest
+from scipy.stats import norm
 
 from dpspec.contract import Phase
 from dpspec_group import theory
@@ -98,3 +101,36 @@ def test_without_noise_epsilon_is_infinite_where_an_outcome_tells(
 ) -> None:
     (epsilon,) = theory.group_epsilons([phase(sampling, 0.0, 10)], 1, 100, [delta], direction)
     assert epsilon.lower == lower
+
+
+def test_the_interval_of_truncated_batches_is_above_poisson_sampling_and_below_replacement() -> None:
+    capped = phase({"scheme": "truncated-poisson", "rate": 0.1, "max_batch": 35}, 1.0, 50)
+    plain = phase({"scheme": "poisson", "rate": 0.1}, 1.0, 50)
+    for direction in theory.DIRECTIONS:
+        (found,) = theory.group_epsilons([capped], 2, 200, [1e-5], direction)
+        (poisson,) = theory.group_epsilons([plain], 2, 200, [1e-5], direction)
+        (replaced,) = theory.group_epsilons([plain.replace(noise_multiplier=0.5)], 2, 200, [1e-5], direction)
+        assert found.lower <= poisson.upper <= found.upper * (1 + 1e-3)
+        assert found.upper <= replaced.upper
+
+
+@pytest.mark.parametrize(("epsilon", "sigma"), [(0.0, 1.0), (0.5, 1.0), (1.0, 0.7)])
+def test_no_order_of_a_shuffled_epoch_leaks_more(epsilon: float, sigma: float) -> None:
+    """Two batches of two of four records, every order: delta by summing over the plane, whatever the others are."""
+    x = np.linspace(-9.0, 9.0, 361)
+    cell = (x[1] - x[0]) ** 2
+
+    def density(values: tuple[float, ...]) -> np.ndarray:
+        total = np.zeros((len(x), len(x)))
+        for order in itertools.permutations(range(4)):
+            sums = [sum(values[i] for i in order[:2]), sum(values[i] for i in order[2:])]
+            total += np.outer(norm.pdf(x, sums[0], sigma), norm.pdf(x, sums[1], sigma)) / 24.0
+        return total
+
+    for k, others in ((1, (0.0, 0.0, 0.0)), (1, (-1.0, 1.0, 0.3)), (2, (0.0, 0.0)), (2, (1.0, -0.5))):
+        ((pair, count),) = theory.composed([phase({"scheme": "shuffled", "batch_size": 2}, sigma, 2)], k, 4)
+        assert count == 1
+        most = math.exp(pair.log_delta_bounds(epsilon, "present-first")[1])  # type: ignore[index]
+        present, absent = density((*[1.0] * k, *others)), density((*[0.0] * k, *others))
+        for one, other in ((present, absent), (absent, present)):
+            assert float(np.maximum(one - math.exp(epsilon) * other, 0.0).sum() * cell) <= most + 1e-6

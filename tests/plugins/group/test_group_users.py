@@ -17,19 +17,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 from support import scope_oracle as oracle
+from support.attacks import audited, diagnosed, spec_at, written
 
 import dpspec
 from dpspec.contract import Facts, Finding, FrozenMap, Section, Series, Spec
 from dpspec.data.table_files import Csv
 from dpspec.engine.judging.evidence_weight import claim_scope, covers
-from dpspec.engine.preparing.prepare import check
 from dpspec.kit.users import bounded, in_records
-from dpspec.language.load import load_specs
-from dpspec.registry.loader import load_catalog
-from dpspec_group import bounds
 from dpspec_group.mechanism import GroupAudit, RecordsAudit
 
-pytestmark = pytest.mark.usefixtures("no_independent_bounds")
+pytestmark = pytest.mark.usefixtures("no_independent_bounds", "claimed_deltas_alone")
 
 VISITS = Path(__file__).parents[3] / "specs" / "users" / "visits.yaml"
 
@@ -39,15 +36,6 @@ POISSON: dict[str, Any] = {
     "steps": 1,
     "sampling": {"scheme": "poisson", "rate": 0.4},
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def claimed_deltas_alone() -> Any:
-    """Curves and profiles at other deltas take time and add nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "CURVE_DELTAS", ())
-        patch.setattr(bounds, "PROFILE_DELTAS", ())
-        yield
 
 
 def spec_of(phase: dict[str, Any], most: int, *sizes: int, delta: float = 0.03, **data: Any) -> Spec:
@@ -177,14 +165,6 @@ claims:
 """
 
 
-def diagnosed(tmp_path: Path, *overrides: str) -> list[str]:
-    path = tmp_path / "users.yaml"
-    path.write_text(DECLARED, encoding="utf-8")
-    loaded = load_specs([path], load_catalog(), overrides)
-    assert loaded.ok, loaded.diagnostics
-    return [f"{d.code} {'.'.join(map(str, d.path))}" for spec in loaded.specs for d in check(spec, load_catalog())]
-
-
 ONE = "claims=[{id: user, kind: approx-dp, epsilon: 9, delta: 1e-5}]"
 SCORES = "audit={method: one-run, scores: {path: s.csv, score: s, coin: m}}"
 
@@ -203,20 +183,17 @@ SCORES = "audit={method: one-run, scores: {path: s.csv, score: s, coin: m}}"
     ],
 )
 def test_what_is_not_covered_is_refused(tmp_path: Path, overrides: tuple[str, ...], found: list[str]) -> None:
-    assert [one for one in diagnosed(tmp_path, *overrides) if one.startswith("unsupported")][:1] == found
+    problems = [f"{d.code} {'.'.join(map(str, d.path))}" for d in diagnosed(written(tmp_path, DECLARED), *overrides)]
+    assert [one for one in problems if one.startswith("unsupported")][:1] == found
 
 
 def test_dropping_by_user_is_refused_of_claims_about_records(tmp_path: Path) -> None:
-    loaded = load_specs([VISITS], load_catalog(), ["threat_model.unit=record"])
-    (wrong,) = [d for d in check(loaded.specs[0], load_catalog()) if d.severity == "error"]
+    (wrong,) = [d for d in diagnosed(VISITS, "threat_model.unit=record") if d.severity == "error"]
     assert (wrong.code, wrong.path) == ("unsupported", ("data", "max_records_per_user"))
 
 
 def test_declared_data_of_users_is_judged_and_told_of_users(tmp_path: Path) -> None:
-    path = tmp_path / "users.yaml"
-    path.write_text(DECLARED, encoding="utf-8")
-    result = dpspec.run(path, store=tmp_path / "store")
-    (audit,) = result.audits
+    audit = audited(tmp_path, text=DECLARED)
     verdicts = {verdict.claim: verdict for verdict in audit.verdicts}
     assert {verdict.verdict for verdict in verdicts.values()} == {"proved"}
     assert verdicts["user"].text.endswith("for one user (at most 5 records)")
@@ -229,7 +206,7 @@ def test_declared_data_of_users_is_judged_and_told_of_users(tmp_path: Path) -> N
 
 def test_trials_of_users_are_those_of_groups(tmp_path: Path) -> None:
     """The attack plants the records of one user as a group, and what it draws knows of no user."""
-    (spec,) = load_specs([VISITS], load_catalog()).specs
+    spec = spec_at(VISITS)
     inputs = GroupAudit().trial_inputs(spec)
     assert inputs["threat_model"]["group_size"] == (4,)
     assert "unit" not in inputs["threat_model"]
@@ -271,19 +248,12 @@ claims:
 
 
 def test_the_best_of_several_runs_loses_of_a_user_what_it_loses_of_a_group(tmp_path: Path) -> None:
-    users = TUNED.replace("classes: 2", "classes: 2, records_per_user: 3").replace(
-        "matrix:", "threat_model: {unit: user}\nmatrix:"
-    )
-    groups = TUNED.replace("1e-5", "1e-5, group_size: 3").replace(
-        "\nmatrix:", "\nthreat_model: {group_size: 3}\nmatrix:"
-    )
+    users = ("data.records_per_user=3", "threat_model={unit: user}")
+    groups = ("claims.best.group_size=3", "threat_model={group_size: 3}")
     found = []
-    for number, text in enumerate((users, groups)):
-        path = tmp_path / f"{number}.yaml"
-        path.write_text(text)
-        (audit,) = dpspec.run(path).audits
-        (verdict,) = audit.verdicts
-        assert verdict.verdict == "proved"
+    for overrides in (users, groups):
+        audit = audited(tmp_path, *overrides, text=TUNED)
+        assert [verdict.verdict for verdict in audit.verdicts] == ["proved"]
         found.append(audit.findings[0])
     of_user, of_group = found
     assert of_user.value == of_group.value

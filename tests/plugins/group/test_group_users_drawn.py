@@ -20,14 +20,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import scope_oracle as oracle
+from support.attacks import diagnosed
 
 import dpspec
 from dpspec.contract import FrozenMap, Section, Spec, TrainingJob
 from dpspec.data.table_files import Csv
-from dpspec.engine.preparing.prepare import check
+from dpspec.engine.results.result import AuditResult
 from dpspec.kit.users import by_user
-from dpspec.language.load import load_specs
-from dpspec.registry.loader import load_catalog
 from dpspec.training.loop import contributions, native
 from dpspec.training.loop.native import parts_of
 from dpspec.training.loop.samplers import Poisson
@@ -154,10 +153,12 @@ DRAWN = "mechanism.sampling={scheme: poisson, unit: user, rate: 0.1, records_per
 CLAIM = "claims=[{id: patient, kind: approx-dp, epsilon: 2.8, delta: 1e-5}]"
 
 
+MANY = "data.max_records_per_user=100000"
+
+
 def errors(*overrides: str) -> list[str]:
-    loaded = load_specs([VISITS], load_catalog(), (DRAWN, CLAIM, *overrides))
-    found = [d for spec in loaded.specs for d in check(spec, load_catalog()) if d.severity == "error"]
-    return [f"{d.code} {'.'.join(map(str, d.path))}: {d.message}" for d in (*loaded.diagnostics, *found)]
+    found = [d for d in diagnosed(VISITS, DRAWN, CLAIM, *overrides) if d.severity == "error"]
+    return [f"{d.code} {'.'.join(map(str, d.path))}: {d.message}" for d in found]
 
 
 @pytest.mark.parametrize(
@@ -185,24 +186,19 @@ def errors(*overrides: str) -> list[str]:
             "unsupported mechanism.sampling: 9 of 20 records can be chosen in more than 1000 ways",
         ),
         (("mechanism.kind=per-instance", "audit=null"), "unsupported threat_model.unit"),
+        ((MANY, "mechanism.sampling.records_per_user=1"), None),
+        ((MANY, "mechanism.sampling.records_per_user=100000"), None),
+        ((MANY, "mechanism.sampling.records_per_user=50000"), "can be chosen in more than 1000 ways"),
+        (
+            ("data={kind: synthetic, pattern: blobs, records: 100, features: 3, classes: 2}",),
+            "users are drawn, and nothing says whose the records are",
+        ),
+        (("data={kind: declared, records: 100}", "audit=null", "model=null"), None),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(overrides: tuple[str, ...], says: str | None) -> None:
     found = errors(*overrides)
     assert any(says in one for one in found) if says is not None else found == []
-
-
-def test_many_records_of_which_one_is_averaged_are_taken() -> None:
-    assert errors("data.max_records_per_user=100000", "mechanism.sampling.records_per_user=1") == []
-    assert errors("data.max_records_per_user=100000", "mechanism.sampling.records_per_user=100000") == []
-    assert errors("data.max_records_per_user=100000", "mechanism.sampling.records_per_user=50000") != []
-
-
-def test_data_without_users_is_refused() -> None:
-    found = errors("data={kind: synthetic, pattern: blobs, records: 100, features: 3, classes: 2}")
-    assert any("users are drawn, and nothing says whose the records are" in one for one in found)
-    bounded = errors("data={kind: declared, records: 100}", "audit=null", "model=null")
-    assert bounded == []
 
 
 class _ByRecord:
@@ -242,6 +238,11 @@ def _broken(fault: str, job: TrainingJob) -> Any:
 RIGHT = native.parts_of
 
 
+def visits(folder: Path, *overrides: str) -> AuditResult:
+    (audit,) = dpspec.run(VISITS, overrides=overrides, store=folder / "store", device="cpu").audits
+    return audit
+
+
 @pytest.mark.parametrize(
     ("fault", "deviating"), [("none", set()), ("by-record", {"sampling"}), ("twice", {"sensitivity"})]
 )
@@ -250,25 +251,18 @@ def test_a_table_whose_users_are_drawn_is_bounded_attacked_and_judged(
 ) -> None:
     if fault != "none":
         monkeypatch.setattr(native, "parts_of", lambda job: _broken(fault, job))
-    (spec,) = load_specs([VISITS], load_catalog(), (DRAWN, CLAIM)).specs
-    path = tmp_path / "visits.yaml"
-    path.write_text(VISITS.read_text(encoding="utf-8"), encoding="utf-8")
-    (tmp_path / "visits.csv").write_bytes((VISITS.parent / "visits.csv").read_bytes())
     low = "{id: low, kind: approx-dp, epsilon: 0.1, delta: 1e-5, refuted_by: attack}"
-    overrides = (DRAWN, f"{CLAIM.removesuffix(']')}, {low}]")
-    result = dpspec.run(path, overrides=overrides, store=tmp_path / "store", device="cpu")
-    (audit,) = result.audits
+    audit = visits(tmp_path, DRAWN, f"{CLAIM.removesuffix(']')}, {low}]")
     verdicts = {verdict.claim: verdict for verdict in audit.verdicts}
     rejected = {checked.assumption for checked in audit.checks if checked.p_value < 1e-6}
     assert deviating <= rejected
-    assert spec.unit == "user (at most 4 records)"
     assert audit.facts.users == 96
     if fault == "none":
         assert (audit.conformance.status, rejected) == ("no-deviation-found", set())
         assert verdicts["patient"].verdict == "proved"
         assert verdicts["low"].verdict == "refuted"
         (evidence,) = [one for one in audit.evidence if one.id == "one-run/k=1"]
-        assert evidence.scope.unit == spec.unit
+        assert evidence.scope.unit == "user (at most 4 records)"
         assert any(finding.method.endswith("a group is one user") for finding in audit.findings)
         assert any("users of phase 1" in checked.note for checked in audit.checks)
     else:
@@ -276,14 +270,8 @@ def test_a_table_whose_users_are_drawn_is_bounded_attacked_and_judged(
 
 
 def test_many_runs_with_and_without_a_user_are_looked_at_in_turn(tmp_path: Path) -> None:
-    (tmp_path / "visits.yaml").write_bytes(VISITS.read_bytes())
-    (tmp_path / "visits.csv").write_bytes((VISITS.parent / "visits.csv").read_bytes())
     audit = "audit={method: many-run, runs: 16, canary: {space: gradient}, seed: 1}"
-    few = ("mechanism.steps=4", "model.hidden=[8]", audit)
-    result = dpspec.run(
-        tmp_path / "visits.yaml", overrides=(DRAWN, CLAIM, *few), store=tmp_path / "store", device="cpu"
-    )
-    (audited,) = result.audits
+    audited = visits(tmp_path, DRAWN, CLAIM, "mechanism.steps=4", "model.hidden=[8]", audit)
     assert audited.conformance.status == "no-deviation-found"
     (evidence,) = audited.evidence
     assert sum(evidence.statistics[name] for name in ("present", "absent")) == 16

@@ -16,6 +16,7 @@ from dpspec.engine.preparing.prepare import check, prepare
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
+from dpspec.errors import SpecError
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
 from dpspec.stats.attacks import gaussian_fit
@@ -119,11 +120,6 @@ def test_they_are_part_of_what_a_trial_is() -> None:
 def test_what_speaks_of_other_weights_is_refused(blocks: dict[str, Any], path: tuple[Any, ...], words: str) -> None:
     found = [d for d in check(spec(**blocks), CATALOG) if d.code == "unsupported" and words in d.message]
     assert [d.path for d in found] == [path]
-
-
-def test_other_texts_are_no_initial_weights() -> None:
-    from dpspec.errors import SpecError
-
     with pytest.raises(SpecError, match="'worst' is not a valid initial"):
         spec(model={"kind": "linear", "initial": "worst"})
 

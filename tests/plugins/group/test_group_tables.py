@@ -1,31 +1,85 @@
-"""Delta against epsilon for every group size: points above the privacy profile, in the widest direction asked for."""
+"""Tables of the plugin: epsilon by group size with baselines, as in the paper's figures, and delta against epsilon."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.attacks import spec_at
 
 from dpspec.accounting import Interval, Mixture, PrivacyLoss, gaussian
 from dpspec.contract import Series
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec_group import bounds, theory
+from dpspec_group.mechanism import GroupAudit
 
-BOUNDS_ONLY = Path(__file__).parents[3] / "specs" / "bounds-only.yaml"
+SPECS = Path(__file__).parents[3] / "specs"
+PAPERS, BOUNDS_ONLY = SPECS / "papers", SPECS / "bounds-only.yaml"
 
 
-def profile(store: Path, *overrides: str) -> Series:
-    loaded = load_specs([BOUNDS_ONLY], load_catalog(), overrides)
-    assert loaded.ok, loaded.diagnostics
-    (audit,) = run(loaded.specs, load_catalog(), store=Store(store), device="cpu").audits
-    (series,) = [series for series in audit.series if series.name == "delta-against-epsilon"]
+def series_of(name: str, path: Path, store: Path, *overrides: str) -> Series:
+    (audit,) = run([spec_at(path, *overrides)], load_catalog(), store=Store(store), device="cpu").audits
+    (series,) = [series for series in audit.series if series.name == name]
     return series
+
+
+table = functools.partial(series_of, "epsilon-by-group-size")
+profile = functools.partial(series_of, "delta-against-epsilon", BOUNDS_ONLY)
+
+
+def test_figure_1_at_noise_1(tmp_path: Path) -> None:
+    """Values of an independent computation, relative 1e-4; None where no epsilon below k * 400 was found."""
+    sizes = "threat_model.group_size=[1, 2, 5, 8, 9, 10]"
+    series = table(PAPERS / "ganesh-figure-1.yaml", tmp_path, "mechanism.noise_multiplier=1.0", sizes)
+    expected = {
+        "group_size": [1, 2, 5, 8, 9, 10],
+        "epsilon": [2.95524591, 6.43259993, 19.11905618, 34.89069562, 40.80104472, 47.03011269],
+        "linear": [2.955246, 5.910492, 14.776230, 23.641967, 26.597213, 29.552459],
+        "vadhan-literal": [2.95525, 8.55565, 50.19425, 1614.62734, None, None],
+        "vadhan-sharp": [2.95525, 6.95835, 33.32644, 272.71978, 1766.00878, None],
+    }
+    for name, values in expected.items():
+        for found, wanted in zip(series.columns[name], values, strict=True):
+            assert found == (None if wanted is None else pytest.approx(wanted, rel=1e-4)), name
+    assert series.columns["ratio"][-1] == pytest.approx(1.5914, rel=1e-3)
+    assert series.rigor == "approximate"
+
+
+def test_figure_2_at_noise_2(tmp_path: Path) -> None:
+    series = table(
+        PAPERS / "ganesh-figure-2.yaml",
+        tmp_path,
+        "mechanism.noise_multiplier=2.0",
+        "threat_model.group_size=[8, 12]",
+        "claims.text.group_size=12",
+        "mechanism.baselines=[full-batch]",
+    )
+    assert series.columns["epsilon"][1] == pytest.approx(60.39340542, rel=1e-4)
+    assert series.columns["full-batch"][0] > 100 * series.columns["epsilon"][0]
+
+
+def test_without_baselines_the_table_is_certified(tmp_path: Path) -> None:
+    series = table(
+        PAPERS / "ganesh-figure-1.yaml", tmp_path, "mechanism.noise_multiplier=4.0", "mechanism.baselines=[]"
+    )
+    assert set(series.columns) == {"group_size", "epsilon"}
+    assert series.rigor == "certified"
+
+
+def test_baselines_are_no_part_of_a_trial() -> None:
+    figure, noise = PAPERS / "ganesh-figure-1.yaml", "mechanism.noise_multiplier=1.0"
+    plain, other = spec_at(figure, noise), spec_at(figure, noise, "mechanism.baselines=[full-batch]")
+    assert plain.digest != other.digest
+    assert GroupAudit().trial_inputs(plain) == GroupAudit().trial_inputs(other)
+
+
+# --- delta against epsilon
 
 
 def rows(series: Series) -> list[tuple[int, float, float, float]]:
@@ -60,9 +114,7 @@ def test_what_claims_rest_on_is_narrow_and_the_rest_is_the_worse_of_both(
     """Oracle: each direction at each delta asked by itself."""
     stated = [{"id": f"claim-{i}", "kind": kind, **options} for i, (kind, options) in enumerate(claims)]
     overrides = ["threat_model.group_size=[1]", f"claims={json.dumps(stated)}"]
-    loaded = load_specs([BOUNDS_ONLY], load_catalog(), overrides)
-    assert loaded.ok, loaded.diagnostics
-    (spec,) = loaded.specs
+    spec = spec_at(BOUNDS_ONLY, *overrides)
     context = SimpleNamespace(facts=SimpleNamespace(records=50_000), progress=lambda *_: None)
     curves = bounds.epsilon_curves(spec, context)  # type: ignore[arg-type]
     found = curves.intervals[1]

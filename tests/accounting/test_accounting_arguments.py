@@ -1,0 +1,142 @@
+"""Arguments without a meaning are refused, and the message names them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from dpspec.accounting import (
+    GaussianTradeOff,
+    LaplaceTradeOff,
+    Mixture,
+    Polygon,
+    PrivacyLoss,
+    best_epsilon,
+    best_log_delta,
+    composed_rdp,
+    epsilon_at_orders,
+    gaussian,
+    gaussian_rdp,
+    laplace_rdp,
+    log_delta_at_orders,
+    sampled_gaussian_integer_rdp,
+    sampled_gaussian_rdp,
+    sampled_laplace_rdp,
+    tradeoff_bounds,
+)
+
+LOSS = PrivacyLoss.gaussian(1.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        # duality
+        (lambda: LOSS.rero(0.0), "kappa"),
+        (lambda: LOSS.rero(1.5), "kappa"),
+        (lambda: LOSS.reros([0.1, math.nan]), "kappa"),
+        (lambda: LOSS.rero(0.1, direction="sideways"), "direction"),
+        (lambda: LOSS.tradeoff(-0.1), "alpha"),
+        (lambda: LOSS.level(1.0), "power"),
+        (lambda: LOSS.tradeoff(0.1, width=0.0), "width"),
+        # laplace moments
+        (lambda: sampled_laplace_rdp(1.0, 0.1, 1.0), "orders"),
+        (lambda: sampled_laplace_rdp(2.0, 0.0, 1.0), "rate"),
+        (lambda: sampled_laplace_rdp(2.0, 0.1, -1.0), "effect"),
+        (lambda: sampled_laplace_rdp(2.0, 0.1, 1.0, "sideways"), "direction"),
+        # rdp conversions
+        (lambda: epsilon_at_orders(2.0, 1.0, 0.0), "delta"),
+        (lambda: epsilon_at_orders(2.0, -1.0, 0.1), "rdp"),
+        (lambda: epsilon_at_orders(2.0, math.nan, 0.1), "rdp"),
+        (lambda: epsilon_at_orders(1.0, 1.0, 0.1), "orders"),
+        (lambda: epsilon_at_orders(2.0, 1.0, 0.1, "newest"), "conversion"),
+        (lambda: log_delta_at_orders(2.0, 1.0, math.inf), "epsilon"),
+        (lambda: best_epsilon([2.0, 3.0], [1.0], 0.1), "orders and rdp"),
+        (lambda: best_epsilon([2.0], [1.0], 1.0), "delta"),
+        (lambda: best_log_delta([2.0], [1.0], math.nan), "epsilon"),
+        # rdp divergences
+        (lambda: sampled_gaussian_rdp(1.0, 0.1, 1.0), "orders"),
+        (lambda: sampled_gaussian_rdp([2.0, math.nan], 0.1, 1.0), "orders"),
+        (lambda: sampled_gaussian_rdp(2.0, 0.0, 1.0), "rate"),
+        (lambda: sampled_gaussian_rdp(2.0, 1.1, 1.0), "rate"),
+        (lambda: sampled_gaussian_rdp(2.0, 0.1, 0.0), "sigma"),
+        (lambda: sampled_gaussian_rdp(2.0, 0.1, 1.0, "sideways"), "direction"),
+        (lambda: sampled_gaussian_integer_rdp(2.5, 0.1, 1.0), "orders"),
+        (lambda: gaussian_rdp(2.0, -1.0), "effect"),
+        (lambda: laplace_rdp(2.0, math.inf), "effect"),
+        (lambda: composed_rdp([(Mixture.full(1, 1.0), 0)], 2.0), "steps"),
+        # tradeoff
+        (lambda: GaussianTradeOff(-1.0), "mu"),
+        (lambda: GaussianTradeOff(math.nan), "mu"),
+        (lambda: LaplaceTradeOff(-0.5), "effect"),
+        (lambda: GaussianTradeOff(1.0)(1.5), "alpha"),
+        (lambda: LaplaceTradeOff(1.0).tpr(-0.1), "fpr"),
+        (lambda: GaussianTradeOff(1.0).epsilon(0.0), "delta"),
+        (lambda: GaussianTradeOff(1.0).rero(0.0), "kappa"),
+        (lambda: Polygon.from_epsilon_delta([(-1.0, 0.1)]), "points"),
+        (lambda: Polygon.from_epsilon_delta([(1.0, 1.1)]), "points"),
+        (lambda: tradeoff_bounds(PrivacyLoss.of(Mixture.full(1, 1.0)), nodes=3), "nodes"),
+        (lambda: tradeoff_bounds(PrivacyLoss.of(Mixture.full(1, 1.0)), floor=0.0), "floor"),
+        (lambda: tradeoff_bounds(PrivacyLoss.of(Mixture.full(1, 1.0)), fprs=[0.0]), "fpr"),
+        # grid stated pairs
+        (lambda: PrivacyLoss.gaussian(1.0, rate=0.0), "rate"),
+        (lambda: PrivacyLoss.gaussian(1.0, rate=1.5), "rate"),
+        (lambda: PrivacyLoss.gaussian(0.0), "sigma"),
+        (lambda: PrivacyLoss.gaussian(1.0, sensitivity=-1.0), "sensitivity"),
+        (lambda: PrivacyLoss.laplace(0.0), "scale"),
+        (lambda: PrivacyLoss.laplace(1.0, sensitivity=math.nan), "sensitivity"),
+        (lambda: PrivacyLoss.laplace(1.0, rate=2.0), "rate"),
+        (lambda: PrivacyLoss.mixture([1.0], [0.9], 1.0), "probabilities"),
+        (lambda: PrivacyLoss.discrete([0.5, 0.4], [0.5, 0.5]), "present"),
+        (lambda: PrivacyLoss.discrete([0.5, 0.5], [0.5, 0.6]), "absent"),
+        (lambda: PrivacyLoss.discrete([1.5, -0.5], [0.5, 0.5]), "present"),
+        (lambda: PrivacyLoss.discrete([0.5, 0.5], [0.5, math.nan]), "absent"),
+        (lambda: PrivacyLoss.discrete([], []), "present"),
+        (lambda: PrivacyLoss.discrete([0.5, 0.5], [1.0]), "absent"),
+        # mixture
+        (lambda: Mixture.poisson(0, 0.1, 1.0), "k"),
+        (lambda: Mixture.poisson(1.5, 0.1, 1.0), "k"),
+        (lambda: Mixture.poisson(True, 0.1, 1.0), "k"),
+        (lambda: Mixture.poisson(1, 0.0, 1.0), "q"),
+        (lambda: Mixture.poisson(1, 1.1, 1.0), "q"),
+        (lambda: Mixture.poisson(1, math.nan, 1.0), "q"),
+        (lambda: Mixture.poisson(1, 0.1, 0.0), "sigma"),
+        (lambda: Mixture.poisson(1, 0.1, -1.0), "sigma"),
+        (lambda: Mixture.poisson(1, 0.1, math.inf), "sigma"),
+        (lambda: Mixture.poisson(1, 0.1, "1"), "sigma"),
+        (lambda: Mixture.fixed(1, 10, 11, 1.0), "batch_size"),
+        (lambda: Mixture.fixed(1, 10, 0, 1.0), "batch_size"),
+        (lambda: Mixture.fixed(1, 0, 1, 1.0), "n must"),
+        (lambda: Mixture([1.0, 2.0], [0.5, 0.4], 1.0), "probabilities"),
+        (lambda: Mixture([1.0, 2.0], [1.5, -0.5], 1.0), "probabilities"),
+        (lambda: Mixture([1.0], [0.5, 0.5], 1.0), "probabilities"),
+        (lambda: Mixture([-1.0], [1.0], 1.0), "sensitivities"),
+        (lambda: Mixture([], [], 1.0), "sensitivities"),
+        (lambda: Mixture.full(1, 1.0).delta(1.0, "both"), "direction"),
+        # privacy loss
+        (lambda: PrivacyLoss(()), "phases"),
+        (lambda: PrivacyLoss(((1.0, 2),)), "phases"),
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0), "sideways"), "direction"),
+        (lambda: PrivacyLoss(((Mixture.full(1, 1.0), 0),)), "steps"),
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).compose(-1), "times"),
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).compose(1.5), "times"),
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).epsilon(0.0), "delta"),
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).epsilon(1.0), "delta"),
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).epsilon(math.nan), "delta"),
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).epsilon(1e-5, width=0.0), "width"),
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).delta(math.inf), "epsilon"),
+        (
+            lambda: PrivacyLoss.of(Mixture.full(1, 1.0)) + PrivacyLoss.of(Mixture.full(1, 1.0), "present-first"),
+            "direction",
+        ),
+        # gaussian
+        (lambda: gaussian.delta(1.0, 0.0), "mu"),
+        (lambda: gaussian.epsilon(1.0, 1.0), "delta"),
+        (lambda: gaussian.delta(math.nan, 1.0), "epsilon"),
+    ],
+)
+def test_senseless_arguments_are_named(call: Callable[[], object], argument: str) -> None:
+    with pytest.raises(ValueError, match=argument):
+        call()

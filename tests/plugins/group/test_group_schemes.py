@@ -1,0 +1,443 @@
+"""Sampling schemes from spec to verdict: bounds and their scopes, refusals, runs that conform and runs that do not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.attacks import attacked, audited, errors
+
+from dpspec.accounting import gaussian, round_up
+from dpspec.contract import Finding, FrozenMap
+from dpspec.errors import UsageError
+from dpspec.registry.loader import load_catalog
+from dpspec.training.loop import samplers
+from dpspec_group import evidence, theory
+
+pytestmark = pytest.mark.usefixtures("no_independent_bounds", "claimed_deltas_alone")
+
+TEXT = """\
+dpspec: 1
+name: schemes
+mechanism: {kind: group, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.1}, steps: 100}
+data: {kind: synthetic, records: 200, features: 64, classes: 2, seed: 1}
+model: {kind: linear}
+training: {learning_rate: 0.5}
+threat_model: {group_size: 1}
+claims: [{id: one, kind: approx-dp, epsilon: 60.0, delta: 1e-5}]
+"""
+AUDIT = "audit={method: one-run, canary: {space: gradient, kind: orthogonal, count: 32}, seed: 1}"
+FIXED = ("mechanism.sampling={scheme: fixed, batch_size: 20}",)
+TRUNCATED = ("mechanism.sampling={scheme: truncated-poisson, rate: 0.1, max_batch: 28}",)
+ALLOCATED = (
+    "mechanism.sampling={scheme: random-allocation, epoch_steps: 5}",
+    "mechanism.noise_multiplier=1.5",
+    "mechanism.steps=40",
+)
+SEVERAL = (*ALLOCATED, "mechanism.sampling.batches_per_epoch=2", "mechanism.noise_multiplier=3.0")
+SHUFFLED = (
+    "mechanism.sampling={scheme: shuffled, batch_size: 30}",
+    "mechanism.noise_multiplier=2.0",
+    "mechanism.steps=9",
+    "data={kind: declared, records: 100, features: 4, classes: 2}",
+    "model=null",
+)
+ZERO_OUT = "threat_model.adjacency=zero-out"
+
+
+def claims(*each: str) -> str:
+    return f"claims=[{', '.join(f'{{{one}}}' for one in each)}]"
+
+
+def proof(name: str, epsilon: float, more: str = "") -> str:
+    return f"id: {name}, kind: approx-dp, epsilon: {epsilon}, delta: 1e-5{more}"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "stated", "verdicts", "upper", "lower", "source"),
+    [
+        (
+            ALLOCATED,
+            [
+                proof("one", 5.0),
+                proof("three", 25.0, ", group_size: 3"),
+                proof("low", 3.0),
+                "id: rate, kind: membership, fpr: 0.001, tpr: 0.9",
+                "id: mu, kind: gdp, mu: 2.0",
+            ],
+            "proved proved refuted proved proved",
+            {("all", 0)},
+            {("all", 0)},
+            "RandomAllocation",
+        ),
+        (
+            TRUNCATED,
+            [
+                proof("one", 60.0, ", over: this"),
+                proof("three", 400.0, ", group_size: 3, over: this"),
+                proof("low", 5.0, ", min_records: 199"),
+                proof("all", 60.0),
+                "id: rate, kind: membership, fpr: 0.001, tpr: 0.9, over: this",
+                "id: mu, kind: gdp, mu: 30, over: this",
+            ],
+            "proved proved refuted supported proved proved",
+            {("this", 0)},
+            {("all", 199), ("all", 197)},
+            "TruncatedPoisson",
+        ),
+        (
+            (*SHUFFLED, ZERO_OUT),
+            [
+                proof("one", 5.0, ", min_records: 100"),
+                proof("this", 5.0, ", over: this"),
+                proof("low", 0.1, ", over: this"),
+                proof("two", 15.0, ", group_size: 2, over: this"),
+                proof("all", 5.0),
+            ],
+            "proved proved open proved supported",
+            {("all", 100), ("this", 0)},
+            set(),
+            "",
+        ),
+    ],
+    ids=["allocated", "truncated", "shuffled"],
+)
+def test_verdicts_and_the_scopes_of_bounds(
+    scheme: tuple[str, ...],
+    stated: list[str],
+    verdicts: str,
+    upper: set[tuple[str, int]],
+    lower: set[tuple[str, int]],
+    source: str,
+    tmp_path: Path,
+) -> None:
+    audit = audited(tmp_path, *scheme, "threat_model.group_size=[1, 2, 3]", claims(*stated), text=TEXT)
+    assert " ".join(verdict.verdict for verdict in audit.verdicts) == verdicts
+    found = [f for f in audit.findings if f.quantity == "epsilon"]
+    assert {(f.scope.data, f.scope.min_records) for f in found if f.bound == "upper"} == upper
+    assert {(f.scope.data, f.scope.min_records) for f in found if f.bound == "lower"} == lower
+    assert all(source in f.source for f in found if f.bound == "lower")
+    if not lower:  # nine steps of batches of 30 of 100 records begin three epochs
+        exact = float(gaussian.epsilon(1e-5, math.sqrt(3.0) / 2.0))
+        assert audit.verdicts[0].upper == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("scheme", ["{scheme: poisson, rate: 0.1}", "{scheme: full}"])
+def test_null_records_have_the_bounds_of_removed_ones(scheme: str, tmp_path: Path) -> None:
+    stated = claims(proof("zeroed", 5000.0), proof("gone", 5000.0, ", adjacency: add-remove"))
+    overrides = (f"mechanism.sampling={scheme}", "threat_model={adjacency: zero-out, group_size: [1, 4]}", stated)
+    audit = audited(tmp_path, *overrides, text=TEXT)
+    zeroed, gone = audit.verdicts
+    assert (zeroed.verdict, gone.verdict) == ("proved", "proved")
+    assert zeroed.upper == gone.upper
+    assert {f.scope.adjacency for f in audit.findings} == {"zero-out", "add-remove"}
+
+
+def test_baselines_stand_beside_the_bound_of_truncated_batches(tmp_path: Path) -> None:
+    audit = audited(tmp_path, *TRUNCATED, "mechanism.baselines=[linear, full-batch]", text=TEXT)
+    (table,) = [one for one in audit.series if one.name == "epsilon-by-group-size"]
+    assert table.columns["epsilon"][0] < table.columns["full-batch"][0]
+
+
+GONE = "claims.one.adjacency=add-remove"
+BLACK_BOX = "mechanism.baselines=[linear, vadhan-sharp]"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (ALLOCATED, None),
+        ((*ALLOCATED, "mechanism.steps=42"), "steps must be a multiple of epoch_steps = 5, got 42"),
+        (("mechanism.sampling={scheme: random-allocation}",), "epoch_steps"),
+        (("mechanism.sampling.epoch_steps=5",), "epoch_steps"),
+        ((*ALLOCATED, "mechanism.sampling.rate=0.2"), "rate"),
+        ((*ALLOCATED, "threat_model.adjacency=replace-one"), "replac"),
+        ((*ALLOCATED, BLACK_BOX), "vadhan-sharp cannot be computed for random-allocation batches"),
+        ((*ALLOCATED, "mechanism.baselines=[linear, full-batch]"), None),
+        ((*ALLOCATED, ZERO_OUT), None),
+        ((*ALLOCATED, ZERO_OUT, AUDIT), "add-remove adjacency only"),
+        (SEVERAL, None),
+        (
+            (*SEVERAL, "mechanism.sampling.batches_per_epoch=6"),
+            "batches_per_epoch must be at most epoch_steps, 5, got 6",
+        ),
+        ((*SEVERAL, "mechanism.sampling.batches_per_epoch=0"), "batches_per_epoch"),
+        (("mechanism.sampling.batches_per_epoch=2",), "batches_per_epoch"),
+        (TRUNCATED, None),
+        ((*TRUNCATED, ZERO_OUT), "add-remove adjacency only"),
+        ((*TRUNCATED, BLACK_BOX), "vadhan-sharp cannot be computed for truncated-poisson"),
+        (("mechanism.sampling={scheme: truncated-poisson, rate: 0.1}",), "max_batch"),
+        (("mechanism.sampling.max_batch=28",), "max_batch"),
+        ((*SHUFFLED, ZERO_OUT), None),
+        (SHUFFLED, "shuffled batches"),
+        ((*SHUFFLED, ZERO_OUT, GONE), "shuffled batches"),
+        ((*SHUFFLED, ZERO_OUT, AUDIT), "zero-out"),
+        ((*SHUFFLED, ZERO_OUT, "mechanism.sampling.batch_size=101"), "batch_size 101 exceeds the 100 records"),
+        ((ZERO_OUT,), None),
+        ((ZERO_OUT, *FIXED), "adjacency"),
+        ((ZERO_OUT, AUDIT), "adjacency"),
+    ],
+)
+def test_what_is_not_covered_is_refused(overrides: tuple[str, ...], words: str | None, tmp_path: Path) -> None:
+    found = errors(tmp_path, *overrides, text=TEXT)
+    assert any(words in message for message in found) if words else found == []
+
+
+OTHERS = {
+    "truncated-poisson": ("{scheme: truncated-poisson, max_batch: 1000, rate:", "}"),
+    "random-allocation": ("{scheme: random-allocation, epoch_steps: 1}", ""),
+}
+
+
+@pytest.mark.parametrize("kind", ["per-instance", "rero", "modelmix", "preprocessing"])
+@pytest.mark.parametrize("scheme", OTHERS)
+def test_no_other_mechanism_takes_what_it_does_not_cover(scheme: str, kind: str, tmp_path: Path) -> None:
+    example = load_catalog().mechanisms[kind].provider.example
+    start = example.find("{scheme: poisson, rate:")
+    if start < 0:
+        assert "scheme" not in example  # it has no sampling at all
+        return
+    end = example.index("}", start)
+    before, after = OTHERS[scheme]
+    rate = example[start + len("{scheme: poisson, rate:") : end] if after else ""
+    assert errors(tmp_path, text=example) == []
+    changed = example[:start] + before + rate + after + example[end + 1 :]
+    assert any(scheme in message for message in errors(tmp_path, text=changed))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"scheme": "random-allocation", "epoch_steps": 2},
+        {"scheme": "truncated-poisson", "rate": 0.5, "max_batch": 5},
+    ],
+    ids=lambda sampling: sampling["scheme"],
+)
+def test_opacus_does_not_draw_them(sampling: dict[str, Any]) -> None:
+    pytest.importorskip("opacus")
+    from dpspec.testing.backend import small_job
+    from dpspec.training.opacus_backend import OpacusTrainer
+
+    options = FrozenMap({"learning_rate": 0.1, "optimizer": "sgd", "reduction": "mean"})
+    with pytest.raises(UsageError, match=str(sampling["scheme"])):
+        OpacusTrainer().train(small_job(options=options, sampling=sampling, steps=2))
+
+
+# --- runs
+
+
+@pytest.mark.parametrize(
+    ("scheme", "notes"),
+    [
+        (ALLOCATED, ["batches of each epoch", "variance of the batch size"]),
+        pytest.param(SEVERAL, ["declared number of batches of an epoch"], marks=pytest.mark.ci),
+        (TRUNCATED, ["largest batch", "mean of truncated"]),
+    ],
+    ids=["allocated", "several", "truncated"],
+)
+def test_a_run_conforms_and_its_checks_are_the_promised_ones(
+    scheme: tuple[str, ...], notes: list[str], tmp_path: Path
+) -> None:
+    stated = claims(proof("one", 60.0, ", over: this"), proof("low", 0.5, ", min_records: 199"))
+    audit = audited(tmp_path, *scheme, stated, AUDIT, text=TEXT)
+    assert [verdict.verdict for verdict in audit.verdicts] == ["proved", "refuted"]
+    assert audit.conformance.status == "no-deviation-found"
+    sampling = [f"{found.note} {found.test}" for found in audit.checks if found.assumption == "sampling"]
+    for note in notes:
+        assert any(note in one for one in sampling)
+    if scheme is SEVERAL:
+        assert any("several batches per epoch" in found.source for found in audit.findings)
+
+
+def poisson(self: Any, generator: torch.Generator) -> torch.Tensor:
+    """Poisson samples of the same rate: without a cap, or without an epoch."""
+    return samplers.Poisson(self.records, self.inclusion).draw(generator)
+
+
+def pieces(self: Any, generator: torch.Generator) -> torch.Tensor:
+    """The pieces of shuffled epochs, whose sizes are all the same."""
+    if not hasattr(self, "shuffled"):
+        object.__setattr__(self, "shuffled", samplers.Shuffled(200, 20))
+    return self.shuffled.draw(generator)
+
+
+def sticky(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:
+    """The first epoch's batches, again and again."""
+    if self._steps is not None and self._taken >= self.epoch_steps:
+        self._taken = 0
+    return DRAW(self, generator)
+
+
+def doubled(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:
+    """One record is in every second batch as well."""
+    batch = DRAW(self, generator)
+    return torch.unique(torch.cat([batch, torch.tensor([7])])) if self._taken % 2 else batch
+
+
+def once(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:
+    """Every record in one batch less."""
+    if self._steps is None or self._taken >= self.epoch_steps:
+        batch = DRAW(self, generator)
+        assert self._steps is not None
+        self._steps = self._steps[:, 1:]
+        return batch[(self._steps[batch] == 0).any(1)]
+    return DRAW(self, generator)
+
+
+DRAW = samplers.RandomAllocation.draw
+
+
+def favoring(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any, torch.Generator], torch.Tensor]:
+    """Batches of the declared law, but for coins that ``change`` made smaller."""
+
+    def draw(self: Any, generator: torch.Generator) -> torch.Tensor:
+        coins = change(torch.rand(self.records, generator=generator, dtype=torch.float64))
+        if isinstance(self, samplers.FixedSize):
+            return coins.argsort()[: self.batch_size].sort().values
+        order = coins.argsort(stable=True)[: getattr(self, "max_batch", self.records)]
+        return order[coins[order] < self.rate].sort().values
+
+    return draw
+
+
+def always_one(coins: torch.Tensor) -> torch.Tensor:
+    coins[7] = 0.0
+    return coins
+
+
+def two_rates(coins: torch.Tensor) -> torch.Tensor:
+    coins[: len(coins) // 2] /= 1.5
+    coins[len(coins) // 2 :] /= 0.5
+    return coins
+
+
+LONG = "mechanism.steps=200"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "sampler", "fault"),
+    [
+        (ALLOCATED, "RandomAllocation", poisson),
+        (ALLOCATED, "RandomAllocation", sticky),
+        (ALLOCATED, "RandomAllocation", doubled),
+        (SEVERAL, "RandomAllocation", once),
+        (SEVERAL, "RandomAllocation", sticky),
+        (TRUNCATED, "TruncatedPoisson", poisson),
+        (TRUNCATED, "TruncatedPoisson", pieces),
+        *(
+            ((*scheme, LONG), sampler, favoring(change))
+            for scheme, sampler in ((FIXED, "FixedSize"), (TRUNCATED, "TruncatedPoisson"), ((), "Poisson"))
+            for change in (always_one, two_rates)
+        ),
+    ],
+)
+def test_a_loop_that_draws_otherwise_deviates(
+    scheme: tuple[str, ...], sampler: str, fault: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(getattr(samplers, sampler), "draw", fault)
+    audit = audited(tmp_path, *scheme, AUDIT, text=TEXT)
+    assert audit.conformance.status == "deviates"
+    if scheme is ALLOCATED:
+        assert min(c.p_value for c in audit.checks if c.assumption != "sampling") > 1e-6
+
+
+@pytest.mark.parametrize(
+    "audit",
+    [
+        "audit={method: one-run, canary: {space: input, kind: mislabelled, count: 32}, seed: 1}",
+        "audit={method: many-run, runs: 16, canary: {space: gradient, kind: orthogonal}, seed: 1}",
+    ],
+)
+def test_other_attacks_run_on_allocated_batches(audit: str, tmp_path: Path) -> None:
+    found = audited(tmp_path, *ALLOCATED, "mechanism.steps=10", audit, text=TEXT)
+    assert found.conformance.status == "no-deviation-found"
+    assert found.evidence
+
+
+def test_planted_records_fill_batches_when_noise_is_ruled_out(tmp_path: Path) -> None:
+    """The declared 100 records never fill a batch of 150: with 400 planted ones a record may displace another."""
+    spec = attacked(
+        tmp_path,
+        "mechanism.sampling={scheme: truncated-poisson, rate: 0.5, max_batch: 150}",
+        "mechanism.steps=4",
+        "data={kind: declared, records: 100, features: 600, classes: 2}",
+        "audit={method: one-run, canary: {space: gradient, kind: orthogonal, count: 400}}",
+        text=TEXT,
+    )
+    found = list(evidence.one_run_outcomes(spec, 100, 1, ["0" * 200 + "1" * 200]))
+    (mu,) = [f for f in found if isinstance(f, Finding) and f.quantity == "mu"]
+    most = theory.mu_of_all_steps(spec.phases, 1, 500)
+    assert most == pytest.approx(2.0 * theory.mu_of_all_steps(spec.phases, 1, 100))
+    assert f"noise multipliers >= {round_up(most / mu.value, 4)} at these rates" in mu.method
+
+
+# --- shuffled batches that are attacked
+
+
+ATTACKED = (
+    "mechanism.sampling={scheme: shuffled, batch_size: 30}",
+    "mechanism.steps=23",
+    "data={kind: synthetic, pattern: blobs, records: 100, features: 20, classes: 2}",
+    "model={kind: mlp, hidden: [16]}",
+    "threat_model.group_size=[1, 2]",
+    "audit={method: one-run, canary: {space: gradient, kind: orthogonal, count: 80}, seed: 3}",
+    claims(
+        proof("low", 0.1),
+        proof("high", 400),
+        proof("two", 400, ", group_size: 2, over: this"),
+        "id: mu, kind: gdp, mu: 100",
+        "id: rate, kind: membership, tpr: 1, fpr: 0.1",
+        "id: advantage, kind: membership, advantage: 1",
+    ),
+)
+
+
+def test_no_theorem_and_an_attack_that_refutes(tmp_path: Path) -> None:
+    """However much is claimed nothing is proved, and the reason says why; the run is compared with its declaration."""
+    audit = audited(tmp_path, *ATTACKED, "mechanism.noise_multiplier=0.3", text=TEXT)
+    low, *open_ = audit.verdicts
+    assert low.verdict == "refuted"
+    for verdict in open_:
+        assert (verdict.verdict, verdict.upper) == ("open", None)
+        assert "no theorem covers shuffled batches under add-remove adjacency" in verdict.reason
+    bounds = [finding for finding in audit.findings if finding.bound == "upper"]
+    assert bounds
+    assert all(math.isinf(finding.value) for finding in bounds)
+    assert not [f for f in audit.findings if f.bound == "lower" and f.scope.pipeline == "declared"]
+    assert not [f for f in audit.findings if "rules out noise" in f.method]
+    assert audit.conformance.status == "no-deviation-found"
+    notes = {check.note for check in audit.checks if check.assumption == "sampling"}
+    assert {"batch size, phase 1", "batches of each epoch, phase 1", "batches of different epochs, phase 1"} <= notes
+    left_out = [check for check in audit.checks if "depends on the epoch's other batches" in check.note]
+    assert {check.assumption for check in left_out} == {"update", "independent-noise"}
+
+
+def test_much_noise_hides_who_is_there(tmp_path: Path) -> None:
+    """Where nothing leaks to speak of, nothing is refuted: whatever batches coins are drawn into."""
+    for seed in (1, 2, 3):
+        overrides = (*ATTACKED, "mechanism.noise_multiplier=300", f"audit.seed={seed}")
+        audit = audited(tmp_path, *overrides, text=TEXT)
+        assert [v.verdict for v in audit.verdicts] == ["open"] * 6
+        assert audit.conformance.status == "no-deviation-found"
+
+
+def test_the_sum_of_a_poisson_batch_has_the_same_law_either_way() -> None:
+    """The oracle of zero-out: a record that stays and adds nothing, and one that is not there, by enumeration."""
+    rate, values = 0.3, np.array([1.0, -0.5, 0.25])
+
+    def law(kept: np.ndarray) -> dict[float, float]:
+        found: dict[float, float] = {}
+        for drawn in range(2 ** len(kept)):
+            chosen = np.array([(drawn >> i) & 1 for i in range(len(kept))])
+            total = round(float((chosen * kept).sum()), 12)
+            found[total] = found.get(total, 0.0) + float(np.prod(np.where(chosen == 1, rate, 1.0 - rate)))
+        return found
+
+    stays, gone = law(np.append(values, 0.0)), law(values)
+    assert stays.keys() == gone.keys()
+    assert all(stays[total] == pytest.approx(gone[total], rel=1e-12) for total in gone)

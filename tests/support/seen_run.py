@@ -1,0 +1,44 @@
+"""An observer that keeps all that a small run shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from dpspec.contract import Observer
+
+
+class SeenRun(Observer):
+    """Events in their order, and what each of them showed."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int]] = []
+        self.calls: list[tuple[int, str, Tensor]] = []
+        self.states: list[Tensor] = []
+        self.indices: list[Tensor] = []
+        self.noise: list[Tensor] = []
+        self.norms: list[Tensor] = []
+
+    def _keep(self, kept: list[Tensor], step: int, event: str, value: Tensor) -> None:
+        self.events.append((event, step))
+        self.calls.append((step, event, value.clone()))
+        kept.append(self.calls[-1][2])
+
+    def released(self, step: int, state: Tensor) -> None:
+        self._keep(self.states, step, "released", state)
+
+    def sampled(self, step: int, indices: Tensor) -> None:
+        self._keep(self.indices, step, "sampled", indices)
+
+    def noised(self, step: int, noise: Tensor) -> None:
+        self._keep(self.noise, step, "noised", noise)
+
+    def clipped(self, step: int, norms: Tensor) -> None:
+        self._keep(self.norms, step, "clipped", norms)
+
+    def replay(self, observer: Any, after: int, until: int) -> None:
+        """Show the steps in (after, until] again; from the first model on if ``after`` is 0."""
+        for step, method, value in self.calls:
+            if after < step <= until or step == after == 0:
+                getattr(observer, method)(step, value)
