@@ -1,6 +1,6 @@
 """Test the contribution of inserted canaries by projections on their directions.
 
-The mean projection of groups of k inserted canaries exceeds that of absent groups by k * (sum over steps of the rate)
+The mean projection of groups of k inserted canaries exceeds the mean of absent groups by k * (sum over steps of the rate)
 clip norms; random bits decide which are inserted. The larger p-value of two tests counts:
 
 - Welch's t over groups, which are independent. No variance is taken below the declared one, because possibly no

@@ -89,7 +89,7 @@ def mean_size(steps: int, total: int, law: TruncatedSize) -> Measurement:
 def evenness(steps: int, total: int, squares: int, law: TruncatedSize) -> Measurement:
     """Test that batch sizes vary as declared: batches of a fixed size, or of a shuffled loader, vary too little.
 
-    ``total`` is the sum of the sizes of ``steps`` batches, ``squares`` that of their squares. p is Chernoff's bound on
+    ``total`` is the sum of the sizes of ``steps`` batches, ``squares`` the sum of the squares. p is Chernoff's bound on
     the lower tail of S, the sum of (size - mean)^2. ``measured`` is S over its mean.
     """
     spread = _spread(steps, total, squares, law.mean)
@@ -108,7 +108,7 @@ def evenness(steps: int, total: int, squares: int, law: TruncatedSize) -> Measur
 def record_spread(records: int, total: int, squares: int, steps: int, rate: float) -> Measurement:
     """Test the numbers of inclusions of ``records`` records in Poisson samples: Binomial(steps, rate), independent.
 
-    ``total`` is the sum of the numbers, ``squares`` that of their squares. p is twice Chernoff's bound on a tail of the
+    ``total`` is the sum of the numbers, ``squares`` the sum of the squares. p is twice Chernoff's bound on a tail of the
     sum of (number - steps rate)^2. Batches cut from an order vary too little, weighted sampling too much.
     """
     law = TruncatedSize(steps, rate, steps)

@@ -51,7 +51,7 @@ def checks(
 ) -> Iterator[Check]:
     """Test the trials' evidence against the declared ``phases``, by all rows that have evidence.
 
-    ``privacy`` is that of checks of evidence that depends on the rows. ``ValueError`` if evidence contradicts a phase.
+    ``privacy`` applies to checks of evidence that depends on the rows. ``ValueError`` if evidence contradicts a phase.
     """
     read = Runs.read(phases, evidence)
     return of_runs(read.phases, read.runs, privacy=privacy)
