@@ -70,12 +70,8 @@ def held_out_count(test: float, count: int, unit: str, key: str = "") -> int:
 class Selection:
     """``split`` and ``size`` of a data block, resolved to counts. Keys without effect are None.
 
-    Attributes:
-        test: The number of held-out records.
-        held: Their indices, ascending, if the spec lists them; otherwise ``test_seed`` draws them.
-        test_seed: The seed of the held-out records.
-        size: The number of training records to keep.
-        size_seed: The seed of the kept records.
+    ``held`` are the indices of the ``test`` held-out records, ascending, if the spec lists them; otherwise
+    ``test_seed`` draws them.
     """
 
     test: int | None
