@@ -23,7 +23,7 @@ from dpspec.training.gradients.recurrent import call, written_out
 #: Tensors by parameter name.
 Named: TypeAlias = Mapping[str, Tensor]
 
-#: What a pass computes for each chunk besides outputs: written-out gradients, gradients to sum, or squared norms.
+#: Result of a pass per chunk besides outputs: written-out gradients, gradients to sum, or squared norms.
 Wanted: TypeAlias = Literal["rows", "sums", "norms"]
 
 #: Maximum number of large records per chunk for norms; sums use half of it.
