@@ -1,4 +1,4 @@
-"""Clippers keep the l2 norm of each record's contribution within ``clip_norm``. Functions accept a number for :class:`Flat`."""
+"""Clippers keep the l2 norm of each contribution within ``clip_norm``. Functions accept a number for :class:`Flat`."""
 
 from __future__ import annotations
 
