@@ -5,6 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+__all__ = [
+    "Event",
+    "Noticed",
+    "Progressed",
+    "RunFinished",
+    "RunStarted",
+    "StageStarted",
+    "TrialFinished",
+    "TrialsPlanned",
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted:
