@@ -88,8 +88,6 @@ DATASET = Dataset(
 
 
 class HuggingFace(Table):
-    """Records in the order of the published split."""
-
     def describe(self) -> Facts:
         if ("test_split" in self.options) != ("test_records" in self.options):
             raise DataError(f"{self.what()}: test_split and test_records require each other")
@@ -175,7 +173,6 @@ class HuggingFace(Table):
 
 
 def tables(options: Any, splits: list[str], folder: Path) -> list[Any]:
-    """Return the Arrow tables of the splits, fetched or from the cache in ``folder``, with undecoded pictures."""
     from packaging.version import Version
 
     datasets = import_optional("datasets", "datasets", "huggingface")

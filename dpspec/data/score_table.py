@@ -208,17 +208,14 @@ class ScoreTable:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The distinct group sizes, ascending."""
         return tuple(sorted({int(size) for size in self.group_sizes}))
 
     def of_size(self, size: int) -> tuple[Array, Array]:
-        """Return the inclusion bits and scores of groups of one size, in the order of the file."""
         at = self.group_sizes == size
         return self.coins[at], self.scores[at]
 
 
 def table_digest(directory: str | Path, options: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the table's bytes. Raises ``DataError`` if the file cannot be read."""
     return hashlib.sha256(_bytes(Path(directory) / str(options["path"]))).hexdigest()
 
 

@@ -58,7 +58,6 @@ KEYS: dict[str, Json] = {
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join the first names for a message."""
     return ", ".join(map(shortened, names[:20])) + (", ..." if len(names) > 20 else "")
 
 
@@ -101,8 +100,6 @@ class Columns:
 
 
 class Table(Source):
-    """A source of rows with named columns: records (features,)."""
-
     def columns(self, header: Sequence[str], where: object) -> Columns:
         label, user = str(self.options["label"]), self.options.get("user")
         position = {name: index for index, name in enumerate(header)}
@@ -136,7 +133,6 @@ class Table(Source):
         return DataError(f"{where}: label {shortened(label)!r} is not a declared class ({known}){hint}", "classes")
 
     def table_key(self) -> dict[str, Json]:
-        """Return the options that determine the rows, for the digest."""
         categories = self.options.get("categories")
         return {
             "label": self.options["label"],
@@ -175,7 +171,6 @@ class Table(Source):
 
 
 def places(names: Sequence[str]) -> dict[str, int]:
-    """Return the index of each name without surrounding blanks."""
     return {name.strip(): place for place, name in enumerate(names)}
 
 

@@ -109,10 +109,7 @@ def _facts(source: Source, records: int, test: int, key: dict[str, Json]) -> Fac
 
 
 class Tokens(Source):
-    """Texts from a file, in file order."""
-
     def describe(self) -> Facts:
-        """Count lines, or read the headers of arrays."""
         file, archived = self._file()
         if archived:
             with open_archive(file) as archive:
@@ -149,7 +146,6 @@ class Tokens(Source):
         return file, file.suffix.lower() == ".npz"
 
     def _count(self, archive: zipfile.ZipFile, suffix: str) -> int:
-        """Return the number of texts in x``suffix``, from the headers of the arrays of texts and labels."""
         shapes = []
         for name, axes in ((f"x{suffix}", 2), (f"y{suffix}", 1)):
             what = f"{self.what()}: {name}"
@@ -180,7 +176,6 @@ class Tokens(Source):
         return padded, npy_values(archive, f"y{suffix}")
 
     def _text(self, line: str, where: str) -> tuple[list[int], int]:
-        """Return the ids, at most ``length``, and the label of one line."""
         length, vocabulary, classes = self.number("length"), self.number("vocabulary"), self.number("classes")
         try:
             found = json.loads(line)

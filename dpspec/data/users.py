@@ -61,11 +61,9 @@ class TableOfUsers(Table):
         """Return the user of each training record in table order, without surrounding blanks."""
 
     def selection(self, whole: Facts) -> RowSelection:
-        """Select by record, or by user if the options have a key about users."""
         return self._users() or super().selection(whole)
 
     def remarks(self) -> Iterator[Diagnostic]:
-        """Warn if records of users are dropped."""
         users = self._users()
         if users is not None and users.dropped:
             most, records = self.options["max_records_per_user"], users.dropped + sum(map(len, users.places))

@@ -65,8 +65,6 @@ LINEAR = _model("linear", "Linear", "One linear score per class (multinomial log
 
 
 class Linear(Stack):
-    """Linear scores with features x classes weights and ``classes`` biases."""
-
     def layers(self) -> Iterable[Layer]:
         return FLATTEN, Dense(self.facts.classes, bias=bool(self.options.get("bias", True)))
 

@@ -24,8 +24,6 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class Layer(ABC):
-    """A layer of a model."""
-
     @abstractmethod
     def output(self, shape: Shape) -> Shape:
         """Return the output shape for an input shape. Raises ``ValueError`` if the input shape is not supported."""
@@ -41,8 +39,6 @@ class Layer(ABC):
 
 @dataclass(frozen=True)
 class Chain(Layer):
-    """A sequence of layers. Weights are drawn in their order."""
-
     layers: tuple[Layer, ...]
 
     def output(self, shape: Shape) -> Shape:
@@ -223,7 +219,6 @@ class Stack(ABC):
         return self._chain.parameters(self._shape)
 
     def build(self, seed: int) -> torch.nn.Module:
-        """Build a module whose weights depend only on the seed, without using torch's global generators."""
         import torch
 
         return self._chain.module(self._shape, torch.Generator(device="cpu").manual_seed(seed))

@@ -53,16 +53,13 @@ _Z = float(special.ndtri(POWER))
 
 
 def small_gaps(values: Array, tolerance: float, gap: float, labels: Array | None = None) -> tuple[int, float]:
-    """Count neighboring absolute values no further apart than ``tolerance``, and bound the expected count.
+    """Return the number of small gaps, and the sum of their conditional probabilities.
 
     Args:
         values: (n,) the n largest absolute values of a sample, in descending order.
         tolerance: largest observed difference between two values that are equal before rounding.
         gap: largest true gap that rounding can reduce to ``tolerance``.
         labels: (n,) if given, only neighbors with different labels count.
-
-    Returns:
-        The number of small gaps, and the sum of their conditional probabilities.
     """
     if len(values) < 2:
         return 0, 0.0
@@ -129,16 +126,10 @@ def log_shares(counts: Array, room: float) -> tuple[float, int]:
 
 
 def shares(counts: Sequence[int], room: float, tried: int, test: str) -> Measurement:
-    """Test the distribution of values by their numbers in the intervals between :data:`EDGES`.
+    """Test the distribution of values by the ``counts`` in the :data:`INTERVALS` between :data:`EDGES`, in shares.
 
-    Args:
-        counts: the number of values in each of the :data:`INTERVALS` intervals.
-        room: bound on the rounding of a value.
-        tried: the number of such tests, if this is the most surprising one.
-        test: name of the test.
-
-    Returns:
-        A measurement in shares of all values. ``detectable`` is the difference of the share below an edge, at most.
+    ``room`` bounds the rounding of a value. This is the most surprising of ``tried`` tests. ``detectable`` is the
+    difference of the share below an edge, at most.
     """
     given = np.asarray(counts, dtype=np.float64)
     total = float(given.sum())
@@ -179,11 +170,7 @@ def shifts(product: float, pairs: int, tried: int, test: str) -> Measurement:
 def dependence(vectors: Array) -> tuple[float, int]:
     """Sum of the squared components of vectors along the earlier ones, and its degrees of freedom.
 
-    Args:
-        vectors: (p, q) one vector in each row. If p > q, the columns are the vectors.
-
-    Returns:
-        A chi-square value under independence, and its degrees of freedom m (m - 1) / 2, m = min(p, q).
+    ``vectors`` (p, q) has one vector in each row; if p > q, in each column.
     """
     tall = vectors.T if len(vectors) <= vectors.shape[1] else vectors
     upper = np.linalg.qr(tall, mode="r")
@@ -208,10 +195,7 @@ def scores(squares: Array, degrees: Array) -> Array:
 
 
 def spread(squares: float, terms: int, test: str, tried: int = 1) -> Measurement:
-    """Test that ``terms`` independent normal values have variance 1; ``squares`` is the sum of their squares.
-
-    tried: the number of such tests, if this is the most surprising one.
-    """
+    """Test that ``terms`` independent normal values have variance 1; the most surprising of ``tried`` such tests."""
     found = noise_tests.two_sided(squares, terms)
     return replace(found, test=test, p_value=min(1.0, tried * found.p_value))
 

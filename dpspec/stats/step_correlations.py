@@ -35,7 +35,8 @@ def pairs(vectors: Array, test: str) -> Measurement:
     units, worst = _units(vectors), 0.0
     for start in range(0, len(vectors), _BLOCK):
         products = vectors[start : start + _BLOCK] @ units[: start + _BLOCK].T
-        worst = max((worst, *_extremes(np.tril(products, start - 1))), key=abs)
+        lower = np.tril(products, start - 1)
+        worst = max((worst, float(lower.min()), float(lower.max())), key=abs)
     return _normal(worst, len(vectors) * (len(vectors) - 1) // 2, vectors.shape[1], test)
 
 
@@ -56,7 +57,7 @@ def earlier_sums(vectors: Array, test: str) -> tuple[Measurement, Measurement]:
     scores = np.einsum("ij,ij->i", vectors[1:], _units(np.cumsum(vectors, axis=0)[:-1]))
     total, width = float(scores.sum()) / math.sqrt(len(scores)), vectors.shape[1]
     return (
-        _normal(max(_extremes(scores), key=abs), len(scores), width, test),
+        _normal(float(scores[np.argmax(np.abs(scores))]), len(scores), width, test),
         _normal(total, 1, width * len(scores), test),
     )
 
@@ -78,10 +79,6 @@ def _units(vectors: Array) -> Array:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     found: Array = vectors / np.where(lengths > 0.0, lengths, 1.0)
     return found
-
-
-def _extremes(values: Array) -> tuple[float, float]:
-    return float(values.min()), float(values.max())
 
 
 def _normal(score: float, tried: int, dimensions: float, test: str) -> Measurement:

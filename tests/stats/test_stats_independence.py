@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.independence import curve_shape, independent_bounds, order_statistics
+from dpspec.stats.independence import assumption_tests, order_statistics
 from dpspec.stats.independence.order_statistics import Guesses
 
 Source = np.random.Generator
@@ -48,7 +48,7 @@ def spread(canaries: int, source: Source) -> str:
 
 
 def rejected_share(draw: Callable[[Source], str], seeds: int) -> float:
-    found = [curve_shape.gaussian_shape([draw(np.random.default_rng(seed))]) for seed in range(seeds)]
+    found = [assumption_tests.gaussian_shape([draw(np.random.default_rng(seed))]) for seed in range(seeds)]
     return sum(one is not None and one.p_value <= 0.05 for one in found) / seeds
 
 
@@ -205,11 +205,11 @@ def test_the_fitted_mu_is_the_true_one_and_any_rising_function_of_scores_will_do
     source = np.random.default_rng(5)
     coins = source.integers(0, 2, 4000)
     scores = source.standard_normal(4000) + 1.1 * coins
-    found = curve_shape.gaussian_shape([ranked(scores, coins)])
+    found = assumption_tests.gaussian_shape([ranked(scores, coins)])
     assert found is not None
     assert found.mu == pytest.approx(1.1, abs=0.12)
-    assert curve_shape.gaussian_shape([ranked(np.exp(scores), coins)]) == found
-    assert curve_shape.gaussian_shape(["01" * 200]) is None
+    assert assumption_tests.gaussian_shape([ranked(np.exp(scores), coins)]) == found
+    assert assumption_tests.gaussian_shape(["01" * 200]) is None
 
 
 def test_runs_that_share_luck_do_not_agree() -> None:
@@ -219,7 +219,7 @@ def test_runs_that_share_luck_do_not_agree() -> None:
         source = np.random.default_rng(seed)
         lucky = source.integers(0, 2, 4)
         correct = [order_statistics.right(gaussian(float(luck), 1000, source), run) for luck in lucky]
-        p = independent_bounds.runs_agree([run] * 4, correct)
+        p = assumption_tests.runs_agree([run] * 4, correct)
         assert p is not None
         if 0 < lucky.sum() < 4:
             assert p < 1e-6
@@ -232,10 +232,10 @@ def test_runs_that_share_luck_do_not_agree() -> None:
 
 def test_one_run_shows_no_luck_and_equal_runs_agree() -> None:
     run = order_statistics.design(2000)
-    assert independent_bounds.runs_agree([run], [700]) is None
-    assert independent_bounds.runs_agree([run] * 3, [700, 700, 700]) == pytest.approx(1.0)
+    assert assumption_tests.runs_agree([run], [700]) is None
+    assert assumption_tests.runs_agree([run] * 3, [700, 700, 700]) == pytest.approx(1.0)
     with pytest.raises(ValueError, match="2 runs"):
-        independent_bounds.runs_agree([run] * 2, [700])
+        assumption_tests.runs_agree([run] * 2, [700])
 
 
 @pytest.mark.parametrize(("a", "b"), [(2, 3), (2, 50_000), (33, 69), (3201, 6800), (50_000, 2)])

@@ -17,10 +17,10 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.stats.attacks import gaussian_fit
 from dpspec.stats.conformance import residual_tests
+from dpspec.stats.conformance.canary_contributions import StepDependence
 from dpspec.stats.independence import independent_bounds as independent
 from dpspec.stats.independence import order_statistics
 from dpspec.stats.independence.independent_bounds import dependence_of_size, layers_share
-from dpspec.stats.independence.step_dependence import Dependence
 
 AT = FrozenMap({"delta": 1e-5, "group_size": 1})
 
@@ -81,7 +81,7 @@ def test_several_runs_are_tested_for_luck_that_canaries_share() -> None:
 def test_what_steps_show_of_shared_luck_is_the_status_of_the_assumption() -> None:
     """Statistics of 99 degrees: 99 is what is expected, 160 comes by chance once in ten thousand."""
     coins = ranked(1.0, 1000, 0)
-    quiet, loud = Dependence(500, 99, 99.0, 90.0), Dependence(500, 99, 99.0, 160.0)
+    quiet, loud = StepDependence(1, 0, 500, 99, 99.0, 90.0), StepDependence(1, 0, 500, 99, 99.0, 160.0)
     seen = list(independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), [quiet], curve="declared"))
     assert [status(one, "independent-canaries") for one in seen] == ["not-rejected"] * 3
     assert "a correlation of 0.00" in seen[0].assumptions[0].text
@@ -97,7 +97,7 @@ def test_layers_that_share_noise_make_canaries_dependent() -> None:
     assert "layers share their noise" in alone.assumptions[0].text
     first, *_ = independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), (), 0.002)
     assert status(first, "independent-canaries") == "unchecked"
-    quiet = Dependence(500, 99, 99.0, 90.0)
+    quiet = StepDependence(1, 0, 500, 99, 99.0, 90.0)
     first, *_ = independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), [quiet], 1.0)
     assert status(first, "independent-canaries") == "not-rejected"
     assert (

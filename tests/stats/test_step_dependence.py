@@ -13,8 +13,8 @@ from scipy import stats
 
 from dpspec.accounting import PrivacyLoss
 from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.independence import independent_bounds, order_statistics, step_dependence
-from dpspec.stats.independence.step_dependence import Dependence
+from dpspec.stats.conformance.canary_contributions import StepDependence
+from dpspec.stats.independence import assumption_tests, independent_bounds, order_statistics
 
 Array = np.ndarray
 STEPS, CANARIES = 30, 300
@@ -49,9 +49,10 @@ def lucky_run(source: np.random.Generator) -> Array:
 
 def p_value(values: Array, sampled: float = 0.0, phases: Array | None = None) -> float | None:
     number = np.zeros(len(values), dtype=int) if phases is None else phases
-    steps = [step_dependence.moments(row) for row in values]
-    found = step_dependence.of_steps(values.shape[1], steps, np.full(len(values), sampled), number)
-    return step_dependence.p_value([] if found is None else [found])
+    steps = [assumption_tests.moments(row) for row in values]
+    found = assumption_tests.dependence_of_steps(values.shape[1], steps, np.full(len(values), sampled), number)
+    classes = [] if found is None else [StepDependence(1, 0, values.shape[1], *found)]
+    return assumption_tests.steps_p_value(classes)
 
 
 def rejected(draw: Callable[[np.random.Generator], Array], seeds: int) -> int:
@@ -77,16 +78,14 @@ def test_luck_of_the_run_is_not_seen() -> None:
 def test_both_statistics_are_sums_over_the_steps() -> None:
     """Of one phase they are those of textbooks: analysis of variance by scipy, and the sample variance's law."""
     values = drawn_alone(np.random.default_rng(3))
-    found = step_dependence.of_steps(
-        CANARIES, [step_dependence.moments(row) for row in values], np.zeros(STEPS), np.zeros(STEPS)
-    )
-    assert found is not None
-    assert (found.count, found.degrees) == (CANARIES, STEPS - 1)
-    assert found.means / found.degrees == pytest.approx(stats.f_oneway(*values).statistic, rel=1e-12)
+    rows = [assumption_tests.moments(row) for row in values]
+    degrees, means, spreads = assumption_tests.dependence_of_steps(CANARIES, rows, np.zeros(STEPS), np.zeros(STEPS))
+    assert degrees == STEPS - 1
+    assert means / degrees == pytest.approx(stats.f_oneway(*values).statistic, rel=1e-12)
     variances = values.var(axis=1, ddof=1)
     fourth, own = stats.moment(values, 4, axis=1).mean(), variances.mean()
     exact = (fourth - own**2 * (CANARIES - 3) / (CANARIES - 1)) / CANARIES
-    assert found.spreads == pytest.approx(((variances - own) ** 2).sum() / exact, rel=1e-9)
+    assert spreads == pytest.approx(((variances - own) ** 2).sum() / exact, rel=1e-9)
 
 
 def test_phases_are_compared_within_themselves() -> None:
@@ -113,13 +112,13 @@ def test_where_nothing_repeats_nothing_is_said() -> None:
     assert p_value(source.standard_normal((STEPS, 99))) is None
     assert p_value(source.standard_normal((1, 300))) is None
     assert p_value(np.zeros((STEPS, 300))) is None
-    assert step_dependence.least_seen([], 0.05) == math.inf
+    assert assumption_tests.least_seen([], 0.05) == math.inf
 
 
 def test_the_least_that_is_seen_is_seen() -> None:
     """Correlation r, seeds 0 to 199: rejected by the means alone in 95%, within five standard deviations."""
-    told = [Dependence(CANARIES, STEPS - 1, 1.0, 1.0)]
-    least, seen = step_dependence.least_seen(told, 0.05), 0
+    told = [StepDependence(1, 0, CANARIES, STEPS - 1, 1.0, 1.0)]
+    least, seen = assumption_tests.least_seen(told, 0.05), 0
     for seed in range(200):
         source = np.random.default_rng(seed)
         shared = source.standard_normal((STEPS, 1))

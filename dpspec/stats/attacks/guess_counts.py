@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -58,10 +58,8 @@ def of_curve(canaries: int) -> Rung:
 def counts(outcomes: Sequence[str], rungs: Sequence[Rung]) -> tuple[list[int], list[int]]:
     """Return the distinct guess counts, ascending, and the numbers of right guesses.
 
-    Args:
-        outcomes: The inclusion bits of each trial by ascending score.
-        rungs: Ascending (low, high) pairs: "0" is guessed for the ``low`` lowest scores, "1" for the ``high`` highest.
-            Both are divided evenly among the trials, up to half of each.
+    ``outcomes`` are each trial's inclusion bits by ascending score. Ascending ``rungs`` are divided evenly among the
+    trials, up to half of each.
     """
     trials = [coins for coins in outcomes if coins]
     total = sum(map(len, trials))
@@ -108,14 +106,7 @@ def p_value(
 ) -> float:
     """P-value of the null "(epsilon, delta)-DP per canary for all ``points``"; 1 without points.
 
-    Args:
-        canaries: Number of canaries.
-        guesses: Strictly ascending guess counts.
-        correct: Number of right guesses among the most confident ``guesses[k]``.
-        points: (epsilon, delta) pairs.
-
-    Raises:
-        ValueError: The counts are inconsistent.
+    ``guesses`` are strictly ascending, and ``correct[k]`` of the most confident ``guesses[k]`` are right.
     """
     _check(canaries, guesses, correct)
     lines = one_run_curve.support(points)
@@ -169,7 +160,7 @@ def epsilon_lower(
 
 
 def largest(canaries: int, guesses: Sequence[int], delta: float, confidence: float) -> float:
-    """The lower bound on epsilon if every guess is right."""
+
     return epsilon_lower(canaries, guesses, guesses, delta, confidence)
 
 
@@ -185,7 +176,12 @@ def _joint(canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], ep
         return 1.0
 
     def threshold(count: int) -> int:
-        return _first(count, lambda right: one_run.rejects(canaries, count, right, epsilon, delta, level))
+        """The smallest number of right guesses that is rejected; ``count`` + 1 if none is."""
+
+        def rejected(right: int) -> bool:
+            return one_run.rejects(canaries, count, right, epsilon, delta, level)
+
+        return bisect_left(range(count + 1), True, key=rejected)
 
     thresholds = [threshold(count) for count in guesses]
     met = [(count, c) for count, c in zip(guesses, thresholds, strict=True) if c <= count]
@@ -246,15 +242,6 @@ def _wrong_guesses(number: int, wrong: float) -> tuple[int, np.ndarray[tuple[int
     lost = special.bdtr(low + start - 1, number, wrong) if low + start > 0 else 0.0
     lost += special.bdtrc(low + end - 1, number, wrong) if low + end <= number else 0.0
     return low + start, mass[start:end], float(lost)
-
-
-def _first(count: int, met: Callable[[int], bool]) -> int:
-    """Smallest number in 0..count that meets a monotone condition; ``count`` + 1 if none does."""
-    low, high = 0, count + 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if met(middle) else (middle + 1, high)
-    return low
 
 
 def _grid(step: int) -> float:

@@ -30,8 +30,6 @@ _ROUNDING = 1e-15
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """P-value of the null "(epsilon, delta)-DP per canary", rounded up.
 
-    Raises ``ValueError`` unless 0 <= correct <= guesses <= canaries, epsilon >= 0 and 0 <= delta <= 1.
-
     >>> round(p_value(100, 100, 75, math.log(3), 0.0), 3)
     0.553
     """

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from dpspec.accounting import bisect
 from dpspec.stats.attacks import curve_lines
 
 #: Source of evidence and bounds of this kind.
@@ -43,13 +44,8 @@ _LARGEST = 700.0
 def p_value(coins: str, scores: Sequence[int], points: Sequence[curve_lines.Point]) -> float:
     """P-value of the null "(epsilon, delta)-DP for all ``points``", valid at any stopping time; 1 without points.
 
-    Args:
-        coins: "1" for present and "0" for absent runs, in order.
-        scores: Scores of the runs in the same order, higher for present ones.
-        points: The (epsilon, delta) pairs, among which the capital is divided evenly.
-
-    Raises:
-        ValueError: The lengths differ, or a point is invalid.
+    ``coins`` has "1" for present and "0" for absent runs, and ``scores`` their scores, both in order. The capital is
+    divided evenly among the points.
     """
     if not points:
         return 1.0
@@ -71,10 +67,7 @@ def epsilon_lower(coins: str, scores: Sequence[int], delta: float, confidence: f
     low, high = 0.0, 1.0
     while high < _LARGEST and refuted(high):
         low, high = high, 2.0 * high
-    while high - low > 1e-9 * high:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low
+    return bisect(refuted, low, high, enough=lambda low, high: high - low <= 1e-9 * high)[0]
 
 
 def largest(runs: int, delta: float, confidence: float) -> float:

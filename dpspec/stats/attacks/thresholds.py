@@ -31,12 +31,7 @@ class Threshold:
 
 
 def outcomes(scores: npt.ArrayLike, present: npt.ArrayLike) -> str:
-    """Present ("1") and absent ("0") runs by ascending score. Ties are ordered against the attack, present first.
-
-    Args:
-        scores: Scores (n,) without NaN.
-        present: Inclusion bits (n,).
-    """
+    """Present ("1") and absent ("0") runs by ascending score (n,); ties against the attack, present first."""
     values, coins = np.asarray(scores, dtype=np.float64), np.asarray(present, dtype=bool)
     if values.ndim != 1 or values.shape != coins.shape or np.isnan(values).any():
         raise ValueError("scores and present must be vectors of equal length, without NaN")
@@ -65,7 +60,6 @@ def best_threshold(outcomes: str, delta: float, confidence: float) -> Threshold:
 
 
 def epsilon_lower(outcomes: str, delta: float, confidence: float) -> float:
-    """The lower bound of :func:`best_threshold`."""
     return best_threshold(outcomes, delta, confidence).epsilon
 
 

@@ -53,7 +53,7 @@ class GroupSums(Row):
 
 @dataclass(frozen=True)
 class StepDependence(Row):
-    """Dependence within steps between groups of one size and coin; see ``stats.independence.step_dependence``."""
+    """Dependence within steps between groups of one size and coin; see ``stats.independence.assumption_tests``."""
 
     size: Positive
     coin: Count

@@ -130,10 +130,7 @@ def clipper(clip: Clip) -> Clipper:
 
 
 def clipper_of(phase: Mapping[str, Any]) -> Clipper:
-    """Build the clipper of a phase from its ``clip_norm`` and ``clipping`` block (default: flat).
-
-    Raises ``ValueError`` if the block does not follow the contract's fragment CLIPPING.
-    """
+    """Build the clipper of a phase from its ``clip_norm`` and ``clipping`` block (default: flat)."""
     clip_norm = Phase.of(phase).clip_norm
     clipping = phase.get("clipping") or {"scheme": "flat"}
     match clipping.get("scheme"):
@@ -160,7 +157,6 @@ def clip_factors(norms: Tensor, bound: float | Tensor) -> Tensor:
 
 
 def no_norms(device: torch.device) -> Tensor:
-    """Norms of an empty batch, (0,) float64."""
     return torch.zeros(0, dtype=torch.float64, device=device)
 
 

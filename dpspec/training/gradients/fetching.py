@@ -74,7 +74,6 @@ class TransferQueue:
             self.flush()
 
     def flush(self) -> None:
-        """Fetch all queued tensors and run their callbacks."""
         waiting = self._waiting
         self.clear()
         arrays = iter(fetch([value for _, values in waiting for value in values if isinstance(value, Tensor)]))

@@ -90,7 +90,6 @@ class PerExample:
     def _forward_backward(
         self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, *, measured: bool
     ) -> tuple[dict[str, Gradients], dict[str, Tensor], Tensor]:
-        """Gradients, squared norms of those that were ``measured`` instead, and outputs."""
         covered = {name: p for name, p in parameters.items() if name in self.covered}
         copies = {
             name: p.detach().expand(len(x), *p.shape).requires_grad_()
@@ -170,7 +169,7 @@ class _Tape(TorchFunctionMode):
         if rule is not None and any(id(arg) in self._names for arg in (*args, *kwargs.values())):
             call = rule(self._names, *args, **kwargs)
             if call.supported and all(t is None or id(t) in self._known for t in call.given):
-                x = args[0] if args else kwargs["input"]
+                x = call.prepared(args[0] if args else kwargs["input"])
                 self.calls.append(call)
                 self._uses.update(call.trained)
                 tap = _Lifted if self.lifted else _Tap
@@ -193,7 +192,7 @@ class _Tap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, anchor: Tensor, call: Call, receive: _Receive, lifted: bool = False) -> Tensor:
         call.batched = True
-        y, ctx.kept = call.forward(x if lifted else x[:, None])
+        y = call.forward(x if lifted else x[:, None])
         ctx.save_for_backward(x)
         ctx.call, ctx.receive, ctx.lifted = call, receive, lifted
         # Not a view: autograd would forbid in-place changes by the model.
@@ -206,7 +205,7 @@ class _Tap(torch.autograd.Function):
         x = ctx.saved_tensors[0].detach()
         if not ctx.lifted:
             x, gradient = x[:, None], gradient[:, None]
-        before, found = ctx.call.backward(x, ctx.kept, gradient, ctx.needs_input_grad[0])
+        before, found = ctx.call.backward(x, gradient, ctx.needs_input_grad[0])
         ctx.receive(found)
         return before if before is None or ctx.lifted else before[:, 0], None, None, None, None
 
@@ -217,7 +216,7 @@ class _Lifted(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, anchor: Tensor, call: Call, receive: _Receive) -> Tensor:
         """Used only if the input is the same for all records, which happens only in the trial pass."""
-        return call.forward(x[None])[0][0]
+        return call.forward(x[None])[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

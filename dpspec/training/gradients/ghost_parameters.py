@@ -27,8 +27,7 @@ class Gradients(ABC):
         """Squared l2 norms (b,), float64."""
 
     @abstractmethod
-    def rows(self) -> Tensor:
-        """Gradients (b, *shape)."""
+    def rows(self) -> Tensor: ...
 
     @abstractmethod
     def add(self, total: Tensor, weights: Tensor) -> None:
@@ -45,8 +44,6 @@ class Gradients(ABC):
 
 @dataclass(frozen=True)
 class Rows(Gradients):
-    """Written-out gradients: values (b, *shape)."""
-
     values: Tensor
 
     def squares(self) -> Tensor:
@@ -87,9 +84,7 @@ class Pieces(Gradients):
 
 @dataclass(frozen=True)
 class Outer(Gradients):
-    """sum_t outputs_it inputs_it^T: inputs (b, T, d), outputs (b, T, p), for a weight of shape (p, ...) with d entries
-    each.
-    """
+    """sum_t outputs_it inputs_it^T: inputs (b, T, d), outputs (b, T, p), for a weight (p, ...) of p d entries."""
 
     inputs: Tensor
     outputs: Tensor
@@ -162,7 +157,6 @@ def squares_of(rows: Tensor) -> Tensor:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Concatenate the parts; a single one is returned unchanged."""
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 

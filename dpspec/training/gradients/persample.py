@@ -80,7 +80,6 @@ class FlatModel:
 
     @property
     def constants(self) -> tuple[Tensor, ...]:
-        """Buffers and frozen parameters on the device."""
         return tuple(self._constants.values())
 
     def is_alike(self, other: FlatModel) -> bool:
@@ -96,7 +95,6 @@ class FlatModel:
         return mine == theirs and record_by_record(self._model) and flat_model.are_alike(self._model, other._model)
 
     def initial(self) -> Tensor:
-        """The module's own parameters as a vector (P,) on the device."""
         return flat_model.flatten(self._model).to(self.device)
 
     def logits(self, state: Tensor, x: Tensor) -> Tensor:
@@ -113,8 +111,6 @@ class FlatModel:
                 yield self.rows(state, some_x, some_y)
 
     def rows(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Gradients of records ``x`` (b, ...), ``y`` (b,) at ``state`` as rows (b, P)."""
-
         def work(chunks: Iterator[tuple[Mapping[str, Gradients], Tensor]]) -> Tensor:
             named = ({name: gradients.rows() for name, gradients in chunk.items()} for chunk, _ in chunks)
             return torch.cat([state.new_zeros(0, self.size), *(self.layout.flatten(rows, leading=1) for rows in named)])
@@ -147,7 +143,6 @@ class FlatModel:
         return self._each(state, x, y, work, "rows" if truncated else "sums")
 
     def _each(self, state: Tensor, x: Tensor, y: Tensor, work: Callable[[Iterator[Any]], T], wanted: Wanted) -> T:
-        """Run ``work`` on all chunks. If one runs out of memory, start again with smaller chunks."""
         if len(x) == 0:
             return work(iter(()))
         parameters = self.layout.unflatten(state.detach())

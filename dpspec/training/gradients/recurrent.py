@@ -47,7 +47,6 @@ def written_out(model: nn.Module) -> Iterator[None]:
 
 
 def _forward(layer: nn.RNNBase, input: Any, hx: Any = None) -> tuple[Tensor, Any]:
-    """Return what the layer's own ``forward`` returns: outputs and the last state of every layer and direction."""
     if not isinstance(input, Tensor):
         raise ValueError(f"{type(layer).__name__}: packed sequences have no per-example gradients; pad the records")
     single = input.ndim == 2

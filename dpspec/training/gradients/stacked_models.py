@@ -61,7 +61,6 @@ class StackedModel:
             self._kept = memory.activation_bytes(module, example) if len(x) else 0
 
     def chunk(self, how: Clipper) -> int:
-        """Number of records per chunk, over all models."""
         written = self.layout.names if isfinite(how.coordinate_bound) else self._others
         sizes = dict(zip(self.layout.names, self.layout.sizes, strict=True))
         return memory.chunk_size(2 * 4 * sum(sizes[name] for name in written) + 4 * self._kept, self._device)
@@ -103,7 +102,6 @@ class StackedModel:
     def _add_truncated(
         self, totals: Named, outputs: Named, written: Named, inputs: Named, inside: Tensor, how: Clipper
     ) -> Tensor:
-        """Truncation needs written-out gradients, model by model."""
         rows = dict(written)
         for layer in self._dense:
             a, d = inputs[layer.weight], outputs[layer.weight]

@@ -35,8 +35,6 @@ Memory: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An object with state between steps."""
-
     def state(self) -> Memory | None:
         """Return arrays that later steps do not modify; None if the state cannot be saved."""
 
@@ -45,8 +43,6 @@ class Stateful(Protocol):
 
 
 class GeneratorState:
-    """The position of a random generator in its stream."""
-
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
 
@@ -70,7 +66,6 @@ def collect(named: Mapping[str, Stateful]) -> dict[str, np.ndarray[Any, Any]] | 
 
 
 def part(memory: Memory, name: str) -> Memory:
-    """Entries under ``name.``, without that prefix."""
     return {key.removeprefix(f"{name}."): value for key, value in memory.items() if key.startswith(f"{name}.")}
 
 
@@ -91,8 +86,6 @@ _WORTH = 20.0
 
 
 class Checkpoint:
-    """Saves and loads one run's state; ``identity`` is computed when it is needed."""
-
     def __init__(self, where: Resumable, identity: Callable[[], str]) -> None:
         self._where = where
         self._digest = identity

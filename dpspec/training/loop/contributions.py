@@ -32,8 +32,6 @@ from dpspec.training.loop.checkpoint import GeneratorState, Memory
 
 @runtime_checkable
 class SparseCanaries(GradientCanaries, Protocol):
-    """Gradient canaries with known nonzero coordinates."""
-
     def sparse(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Coordinates, int64, and values, float32, (b, s) each, of canary records ``indices`` (b,) before clipping."""
 
@@ -72,7 +70,6 @@ class _LastSum:
         self._found: ClippedSum | None = None
 
     def matches(self, other: FlatModel) -> bool:
-        """Whether ``other`` is currently the same function of parameters and records."""
         constants = zip(self.model.constants, other.constants, strict=False)
         return self.model.is_alike(other) and all_equal(list(constants))
 
@@ -116,7 +113,6 @@ class RecordsAndCanaries:
     """Contributions of n real records, the rows of ``x``, followed by ``count`` gradient canaries. Both are clipped."""
 
     def __init__(self, model: FlatModel, x: Tensor, y: Tensor, canaries: GradientCanaries | None = None) -> None:
-        """Store records ``x`` (n, ...), ``y`` (n,) on the model's device, and inserted canaries."""
         if len(x) != len(y):
             raise ValueError(f"{len(x)} records but {len(y)} labels")
         self._model = model
@@ -127,7 +123,6 @@ class RecordsAndCanaries:
 
     @property
     def records(self) -> int:
-        """Number of real records and canaries."""
         return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
 
     def __call__(self, state: Tensor, indices: Tensor, clip_norm: Clip) -> ClippedSum:

@@ -115,7 +115,6 @@ class _Runs:
         self.records = [len(rows) + count for rows, count in zip(self._rows, planted, strict=True)]
 
     def clipped_sums(self, states: Tensor, batches: Sequence[Tensor], clip: Clip) -> tuple[Tensor, list[Tensor]]:
-        """Sums (R, P) at ``states`` (R, P) over each run's batch, and the clipped norms (b,) of each run."""
         how = clipper(clip)
         reals = [int(torch.searchsorted(b, len(rows))) for b, rows in zip(batches, self._rows, strict=True)]
         drawn = [rows[b[:n]] for b, rows, n in zip(batches, self._rows, reals, strict=True)]
@@ -142,13 +141,10 @@ class _Runs:
 
 
 class NativeTrainer:
-    """DP-SGD with full reports to observers."""
-
     def train(self, job: TrainingJob) -> None:
         train_with(job, parts_of(job))
 
     def train_many(self, jobs: Sequence[TrainingJob]) -> None:
-        """Run jobs of one kind in one batch with :func:`run_batched`, or in turn if they draw users."""
         if any(draws_users(job.phases) for job in jobs):
             for job in jobs:
                 self.train(job)
@@ -162,7 +158,6 @@ def draws_users(phases: Sequence[FrozenMap]) -> bool:
 
 
 def parts_of(job: TrainingJob) -> Parts:
-    """Build the parts of the loop that the job declares."""
     model = FlatModel(job.model, device=job.device)
     x, y = tensors(job.x, job.y, job.device)
     schedule = Schedule.of(job.phases, len(x) + (job.canaries.count if job.canaries is not None else 0))

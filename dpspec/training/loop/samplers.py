@@ -88,7 +88,6 @@ class TruncatedPoisson:
 
     @property
     def inclusion(self) -> float:
-        """Probability that a record enters and is kept; below the rate."""
         return _joint_inclusion(self.records, self.rate, self.max_batch, 1)
 
     def draw(self, generator: torch.Generator) -> Tensor:
@@ -119,8 +118,6 @@ def _require_batch(batch_size: int, records: int) -> None:
 
 @dataclass(frozen=True)
 class FixedSize:
-    """A uniformly random subset of exactly ``batch_size`` records, without replacement."""
-
     records: int
     batch_size: int
 
@@ -137,8 +134,6 @@ class FixedSize:
 
 @dataclass(frozen=True)
 class Full:
-    """All records at every step."""
-
     records: int
 
     @property
@@ -240,7 +235,6 @@ class RandomAllocation:
 
 
 def independent(sampler: Sampler) -> bool:
-    """Whether records enter a batch independently, so that its size is binomial."""
     return isinstance(sampler, Poisson | RandomAllocation)
 
 
@@ -295,10 +289,7 @@ def inclusion_moments(
 
 
 def sampler_of(sampling: Mapping[str, Any], records: int) -> Sampler:
-    """The sampler of a spec's ``sampling`` block over ``records`` records (or users).
-
-    Raises ``ValueError`` if the block is invalid.
-    """
+    """The sampler of a spec's ``sampling`` block over ``records`` records or users."""
     if sampling.get("unit") == "user":
         if sampling.get("scheme") != "poisson":
             raise ValueError(f"sampling of users requires scheme poisson, got {sampling.get('scheme')!r}")
