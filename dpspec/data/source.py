@@ -173,7 +173,7 @@ class Source(ABC):
 
     @abstractmethod
     def read(self) -> LoadedData:
-        """Return all rows before the common options, of any real dtype, with empty test arrays if there is no test set."""
+        """Return all rows before the common options, of any real dtype; test arrays may be empty."""
 
     def facts(self) -> Facts:
         whole = self.describe()
