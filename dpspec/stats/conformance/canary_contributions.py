@@ -1,7 +1,7 @@
 """Test the contribution of inserted canaries by projections on their directions.
 
-The mean projection of groups of k inserted canaries exceeds the mean of absent groups by k * (sum over steps of the rate)
-clip norms; random bits decide which are inserted. The larger p-value of two tests counts:
+The mean projection of groups of k inserted canaries exceeds the mean of absent groups by k * (sum of the rate over the
+steps) clip norms; random bits decide which are inserted. The larger p-value of two tests counts:
 
 - Welch's t over groups, which are independent. No variance is taken below the declared one, because possibly no
   inserted group was drawn.

@@ -108,8 +108,8 @@ def evenness(steps: int, total: int, squares: int, law: TruncatedSize) -> Measur
 def record_spread(records: int, total: int, squares: int, steps: int, rate: float) -> Measurement:
     """Test the numbers of inclusions of ``records`` records in Poisson samples: Binomial(steps, rate), independent.
 
-    ``total`` is the sum of the numbers, ``squares`` the sum of the squares. p is twice Chernoff's bound on a tail of the
-    sum of (number - steps rate)^2. Batches cut from an order vary too little, weighted sampling too much.
+    ``total`` is the sum of the numbers, ``squares`` the sum of the squares. p is twice Chernoff's bound on a tail of
+    the sum of (number - steps rate)^2. Batches cut from an order vary too little, weighted sampling too much.
     """
     law = TruncatedSize(steps, rate, steps)
     spread = _spread(records, total, squares, law.mean)
