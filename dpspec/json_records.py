@@ -60,45 +60,27 @@ T = TypeVar("T")
 
 
 def read(kind: type[T], value: Json, where: str) -> T:
-    """Read JSON as a value of type ``kind``.
-
-    Args:
-        kind: The type, or any type hint of a field.
-        value: The JSON.
-        where: The place of ``value``, for messages.
-
-    Raises:
-        ValueError: With the place, if ``value`` is not such a value.
-    """
+    """Read JSON as a value of a type or type hint, with ``ValueError`` at the place ``where`` if it is not one."""
     hint: Any = kind
     found: T = _reader(hint)(value, where)
     return found
 
 
 def write(value: Any) -> Json:
-    """Convert dataclasses, mappings, tuples and numbers to JSON. Infinite numbers become ``"inf"`` and ``"-inf"``.
-
-    Raises:
-        TypeError: For other types.
-        ValueError: For NaN.
-    """
+    """Convert dataclasses, mappings, tuples and numbers except NaN; infinite ones become ``"inf"`` and ``"-inf"``."""
     if value is None or isinstance(value, bool | int | str):  # frequent types first
         return value
     if isinstance(value, float):
         if math.isnan(value):
             raise ValueError("JSON cannot hold NaN")
         return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")
-    kind: Any = type(value)
-    if is_dataclass(kind):
-        return _write_dataclass(value, kind)
     if isinstance(value, Mapping):
         return {key: write(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [write(part) for part in value]
-    raise TypeError(f"JSON cannot hold a {kind.__name__}")
-
-
-def _write_dataclass(value: Any, kind: Any) -> Json:
+    if not is_dataclass(type(value)):
+        raise TypeError(f"JSON cannot hold a {type(value).__name__}")
+    kind: Any = type(value)
     parts = {one.name: getattr(value, one.name) for one in _fields(kind)}
     if not isinstance(value, Record):
         return {name: write(part) for name, part in parts.items()}
@@ -184,13 +166,12 @@ def _frozen(value: Json, where: str) -> FrozenMap:
 def _ranged(kind: type, limits: Between) -> _Reader:
     allowed = (int,) if kind is int else (int, float)
     rule = f"{'an integer' if kind is int else 'a number'} from {limits.least:.4g} to {limits.most:.4g}"
-
-    def read_number(value: Json, where: str) -> Any:
-        if isinstance(value, bool) or not isinstance(value, allowed) or not limits.least <= value <= limits.most:
-            raise _refusal(where, rule, value)
-        return value
-
-    return read_number
+    return _plain(
+        lambda value: (
+            isinstance(value, allowed) and not isinstance(value, bool) and limits.least <= value <= limits.most
+        ),
+        rule,
+    )
 
 
 def _union(readers: list[_Reader], *, none: bool) -> _Reader:
@@ -199,14 +180,13 @@ def _union(readers: list[_Reader], *, none: bool) -> _Reader:
     def read_union(value: Json, where: str) -> Any:
         if none and value is None:
             return None
-        error: ValueError | None = None
+        errors = []
         for reader in readers:
             try:
                 return reader(value, where)
-            except ValueError as e:
-                error = error or e
-        assert error is not None
-        raise error
+            except ValueError as error:
+                errors.append(error)
+        raise errors[0]
 
     return read_union
 
@@ -256,7 +236,8 @@ def _fields_of_mapping(kind: Any) -> _Reader:
     plain = [one for one in _fields(kind) if not one.metadata.get("inline")]
     required = [one.name for one in plain if one.default is MISSING and one.default_factory is MISSING]
     readers = {one.name: _reader(hints[one.name] if strict else _present(hints[one.name])) for one in plain}
-    inlined = {one.name: _inlined(hints[one.name]) for one in _fields(kind) if one.metadata.get("inline")}
+    inner = {one.name: _present(hints[one.name]) for one in _fields(kind) if one.metadata.get("inline")}
+    inlined = {name: ({one.name for one in _fields(part)}, _reader(part)) for name, part in inner.items()}
 
     def read_fields(value: Json, where: str) -> Any:
         _require_mapping(value, where)
@@ -278,12 +259,6 @@ def _present(hint: Any) -> Any:
         return hint
     (kept,) = (one for one in get_args(hint) if one is not NoneType)
     return kept
-
-
-def _inlined(hint: Any) -> tuple[set[str], _Reader]:
-    """Return the keys of a record whose fields are keys of the enclosing mapping, and its reader."""
-    kind = _present(hint)
-    return {one.name for one in _fields(kind)}, _reader(kind)
 
 
 def _checked(record: Any, where: str) -> Any:

@@ -1,10 +1,10 @@
 """Certified privacy accounting in float64 and log space, without torch.
 
 Import names from this package; its modules are private. Every answer about a privacy loss is an :class:`Interval` that
-contains the exact value. The accuracy of library functions is the one assumption; :func:`library_accuracy` tests it.
+contains the exact value, if library functions are accurate (:func:`library_accuracy`).
 
-* Steps: :class:`Mixture` (DP-SGD and groups), :class:`Laplace`, :class:`Discrete` or a custom :class:`Pair`.
-  :class:`TruncatedPoisson` covers batches with a cap, :class:`RandomAllocation` an epoch of balls-in-bins batches.
+* Steps: :class:`Mixture` (DP-SGD and groups), :class:`Laplace`, :class:`Discrete`, :class:`TruncatedPoisson` (batches
+  with a cap), :class:`RandomAllocation` (an epoch of balls-in-bins batches), or a custom :class:`Pair`.
 * Composition: :class:`PrivacyLoss` and :func:`group_curve`, with epsilon, delta, powers of tests and reconstruction.
 * Renyi divergences (:func:`composed_rdp`, ...) and their conversions (:func:`best_epsilon`, ...).
 * Trade-off curves: :class:`GaussianTradeOff`, :class:`LaplaceTradeOff`, :class:`Polygon`, :func:`tradeoff_bounds`.
@@ -22,7 +22,7 @@ Each module imports only modules above it:
 * ``profiles``, ``refinement``, ``solver``, ``privacy_loss``: certified answers about a composition
 * ``rdp``, ``moments``, ``tradeoff``, ``curves``: Renyi divergences and f-DP
 
-Names are imported on first use: ``import dpspec.accounting`` imports neither numpy nor scipy.
+Names are imported on first use, numpy and scipy with them.
 """
 
 from __future__ import annotations

@@ -7,10 +7,7 @@ noise and in units of the clip norm, this pair dominates the t sums, adaptive ch
     Q = N(0, sigma^2 I_t)    and    P = (1/t) sum_i N(e_i, sigma^2 I_t),    dP/dQ (x) = (1/t) sum_i W_i,
 
 with W_i = exp((2 x_i - 1) / (2 sigma^2)) log-normal and independent under Q, and gradients of one direction attain it.
-``convex_sums`` has the distribution of that sum from above and from below in convex order.
-
-For groups of k records, ``docs/explanation/proofs/random-allocation.md`` has the pair that dominates (Theorem 2) and
-the one that k records of one gradient attain (Theorem 3).
+``docs/explanation/proofs/random-allocation.md`` has the pairs for groups (Theorems 2 and 3).
 """
 
 from __future__ import annotations
@@ -44,8 +41,7 @@ _MOST_STEPS, _SMALLEST_NOISE = 10**7, 0.1
 class RandomAllocation(Pair):
     """All ``steps`` t of one epoch as a single pair, for groups of up to ``members`` records, each in one step.
 
-    It covers add-remove adjacency, and zero-out: a null record is in a step and adds nothing to it. Epochs compose.
-    The pair is attained for one record; for groups the smaller pair of ``EqualMembers`` is attained.
+    For add-remove and zero-out adjacency. Attained for one record; for groups the pair of ``EqualMembers`` is.
 
     Args:
         steps: t, at most 10^7.
@@ -90,8 +86,7 @@ class RandomAllocation(Pair):
 class EqualMembers(RandomAllocation):
     """An epoch in which all members of a group have one gradient, of the clip norm, and all other records none.
 
-    A lower bound of the group's privacy loss, for any size of the dataset. Outcomes are merged and the rarest omitted,
-    so only the lower end of an interval bounds the loss of these neighbors.
+    Outcomes are merged and the rarest omitted, so only the lower end of an interval bounds the loss of these neighbors.
 
     Args:
         steps: as for ``RandomAllocation``.

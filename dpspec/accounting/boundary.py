@@ -6,7 +6,6 @@ For conditions that cost seconds: both ends of the last bracket are evaluated an
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -22,12 +21,10 @@ class Boundary:
     """Neighboring values at which the condition holds and fails.
 
     Attributes:
-        value: the condition was evaluated here and holds.
-        fails_at: it was evaluated here and fails: the next integer, or a value within the relative precision; None if
-            it holds at the limit of the range.
+        value: the condition holds here.
+        fails_at: it fails here; None if it holds at the limit of the range.
         evaluations: the number of values tried.
-        contradictions: values beyond either end with the other answer: the condition is not monotone, and this is one
-            of several boundaries.
+        contradictions: values beyond either end with the other answer: the condition is not monotone.
     """
 
     value: float
@@ -71,18 +68,16 @@ def find_boundary(
 ) -> Boundary:
     """The smallest value at which ``holds`` is true (``increasing``), or the largest (not ``increasing``).
 
-    From ``start`` steps of growing factors (2, 4, 8, ...) lead to a bracket, which is then halved on a logarithmic
-    scale. Real values have few decimal digits beyond ``relative``, so that their decimal notation is exact. One more
-    value, a factor of two beyond an end, tests whether the condition is monotone, unless values there were tried.
+    Steps of growing factors lead from ``start`` to a bracket, which is halved on a logarithmic scale. Real values have
+    few decimal digits. One more value beyond an end tests whether the condition is monotone.
 
     Args:
         holds: the condition, evaluated at most once per value, with an int if ``integer``.
-        low: the lower end of the range, at least 0; an integer if ``integer``.
-        high: the upper end of the range; an integer if ``integer``.
+        low: the lower end of the range, at least 0.
+        high: the upper end of the range.
         increasing: whether a larger parameter makes the condition true.
         integer: whether the parameter is an integer. ``value`` and ``fails_at`` are neighbors then.
-        relative: for real values, the maximum of |value - fails_at| relative to the larger one. A value of at most
-            1e-30 next to a failing 0 is close enough.
+        relative: for real values, the maximum of |value - fails_at| relative to the larger one, if that exceeds 1e-30.
         start: the first value tried; by default the middle on a logarithmic scale, or 1 if the range begins at 0.
         guess: maps the two ends of the bracket, the smaller one first, to a value near the boundary, or None. A bad
             guess at most doubles the number of values.
@@ -97,10 +92,12 @@ def find_boundary(
     if integer and not (low.is_integer() and high.is_integer()):
         raise ValueError(f"low and high must be whole with integer=True, got {low!r} to {high!r}")
     inside("relative", relative)
-    first = _start(low, high, integer) if start is None else finite("start", start)
+    first = finite("start", start) if start is not None else math.sqrt(low) * math.sqrt(high) or min(1.0, high)
+    if start is None:
+        first = min(max(float(math.floor(first)) if integer else first, low), high)
     if not low <= first <= high or (integer and not first.is_integer()):
         raise ValueError(f"start must be {'a whole number' if integer else 'a value'} of the range, got {start!r}")
-    search = _Integers(holds) if integer else _Reals(holds, relative)
+    search = (_Integers if integer else _Search)(holds, relative)
     worse, better = (low, high) if increasing else (high, low)
     value: float | None
     fails_at: float | None
@@ -110,29 +107,33 @@ def find_boundary(
         fails_at, value = search.stride(first, better, until=True)
         if value is None:
             unexpected = search.probe_beyond(first, worse)
-            raise NeverHoldsError(search.to_parameter(better), len(search.asked), unexpected)
+            raise NeverHoldsError(search.parameter(better), len(search.asked), unexpected)
     if fails_at is not None:
         value, fails_at = search.halve(value, fails_at, guess)
     unexpected = search.probe_beyond(value, better)
     unexpected += search.probe_beyond(fails_at, worse) if fails_at is not None else ()
     return Boundary(
-        value=search.to_parameter(value),
-        fails_at=None if fails_at is None else search.to_parameter(fails_at),
+        value=search.parameter(value),
+        fails_at=None if fails_at is None else search.parameter(fails_at),
         evaluations=len(search.asked),
         contradictions=unexpected,
     )
 
 
-class _Search(ABC):
-    """The evaluated values, and the steps from one to the next."""
+class _Search:
+    """The evaluated real values, and the steps from one to the next."""
 
-    def __init__(self, holds: Callable[[float], bool]) -> None:
-        self._holds = holds
+    parameter: type[float] = float
+
+    def __init__(self, holds: Callable[[float], bool], relative: float) -> None:
+        self._holds, self._relative = holds, relative
+        #: Two decimal digits more than the precision needs.
+        self._digits = min(17, 2 - math.floor(math.log10(relative)))
         self.asked: dict[float, bool] = {}
 
     def ask(self, x: float) -> bool:
         if x not in self.asked:
-            self.asked[x] = bool(self._holds(self.to_parameter(x)))
+            self.asked[x] = bool(self._holds(self.parameter(x)))
         return self.asked[x]
 
     def stride(self, x: float, limit: float, *, until: bool) -> tuple[float, float | None]:
@@ -151,7 +152,7 @@ class _Search(ABC):
         """Narrow a bracket until it is fine enough; a guess that does not halve it is followed by the middle."""
         guessing = guess is not None
         while (middle := self.find_middle(*(ends := sorted((value, fails_at))))) is not None:
-            expected = guess(*map(self.to_parameter, ends)) if guess is not None and guessing else None
+            expected = guess(*map(self.parameter, ends)) if guess is not None and guessing else None
             asked = middle if expected is None else self.snap_guess(expected, *ends) or middle
             if self.ask(asked):
                 value = asked
@@ -169,32 +170,7 @@ class _Search(ABC):
         near = math.sqrt(end) * math.sqrt(far)
         if far not in self.asked and any(min(near, limit) <= x <= max(near, limit) for x in self.asked):
             return ()
-        return (self.to_parameter(far),) if self.ask(far) != self.ask(end) else ()
-
-    @abstractmethod
-    def to_parameter(self, x: float) -> float: ...
-
-    @abstractmethod
-    def step_towards(self, x: float, limit: float, factor: int) -> float: ...
-
-    @abstractmethod
-    def find_middle(self, low: float, high: float) -> float | None:
-        """The middle of a bracket, None if it is narrow enough."""
-
-    @abstractmethod
-    def snap_guess(self, expected: float, low: float, high: float) -> float | None:
-        """A value between two ends, as near to an expected one as useful, or None."""
-
-
-class _Reals(_Search):
-    def __init__(self, holds: Callable[[float], bool], relative: float) -> None:
-        super().__init__(holds)
-        self._relative = relative
-        #: Two decimal digits more than the precision needs.
-        self._digits = min(17, 2 - math.floor(math.log10(relative)))
-
-    def to_parameter(self, x: float) -> float:
-        return float(x)
+        return (self.parameter(far),) if self.ask(far) != self.ask(end) else ()
 
     def step_towards(self, x: float, limit: float, factor: int) -> float:
         if limit >= x:
@@ -203,6 +179,7 @@ class _Reals(_Search):
         return max(limit, smallest, self._short(x / factor) if x > LEAST_TRIED else 0.0)
 
     def find_middle(self, low: float, high: float) -> float | None:
+        """The middle of a bracket, None if it is narrow enough."""
         if low == 0.0 or high - low <= self._relative * high:
             return None
         middle = math.sqrt(low) * math.sqrt(high)
@@ -212,6 +189,7 @@ class _Reals(_Search):
         return None
 
     def snap_guess(self, expected: float, low: float, high: float) -> float | None:
+        """A value between two ends, as near to an expected one as useful, or None."""
         # Just within reach of an end, so that the bracket closes if the boundary is as near to that end as it seems.
         step = 0.8 * self._relative
         if not low <= expected <= high or low == 0.0 or high * (1.0 - step) <= low * (1.0 + step):
@@ -224,8 +202,7 @@ class _Reals(_Search):
 
 
 class _Integers(_Search):
-    def to_parameter(self, x: float) -> int:
-        return int(x)
+    parameter = int
 
     def step_towards(self, x: float, limit: float, factor: int) -> float:
         return min(limit, max(x * factor, x + 1.0)) if limit >= x else max(limit, float(x // factor))
@@ -238,8 +215,3 @@ class _Integers(_Search):
 
     def snap_guess(self, expected: float, low: float, high: float) -> float | None:
         return min(max(float(round(expected)), low + 1.0), high - 1.0) if low <= expected <= high else None
-
-
-def _start(low: float, high: float, integer: bool) -> float:
-    middle = math.sqrt(low) * math.sqrt(high) if low > 0.0 else min(1.0, high)
-    return min(max(float(math.floor(middle)) if integer else middle, low), high)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, place_nodes_around, place_nodes_densely, span_grid
+from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, between_ends, place_nodes_densely, span_grid
 from dpspec.accounting.numerics import EPS, Direction, Floats, inside, log_or_minus_infinity, one_direction, positive
 
 #: Points of the table of losses.
@@ -110,7 +110,7 @@ class Laplace(Pair):
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """All outcomes: losses are bounded."""
-        return _LaplacePart(self, one_direction(direction) == "present-first")
+        return _LaplacePart(self, 1.0 if one_direction(direction) == "present-first" else -1.0)
 
     def bins(self, l: Floats) -> Bins:  # noqa: E741
         """Present-first bins: outcomes between neighbouring ``l``, ascending from -m to m, and the two atoms."""
@@ -137,8 +137,10 @@ class Laplace(Pair):
 
 @dataclass(frozen=True, eq=False)
 class _LaplacePart(TruncatedPair):
+    """``sign``: 1 present-first, -1 absent-first."""
+
     pair: Laplace
-    present: bool
+    sign: float
 
     def table(self) -> tuple[Floats, Floats]:
         bins = self._oriented(np.linspace(-self.pair.edge, self.pair.edge, _TABLE))
@@ -149,10 +151,13 @@ class _LaplacePart(TruncatedPair):
     def cells(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Cells, Cells]:
         pair = self.pair
         lowest, highest = self._ends
-        lowest, steps = span_grid(lowest, highest, spacing, from_top=self._from_top)
+        # a node at the heavier of the atoms
+        q, shrink = self.pair.rate, math.exp(-self.pair.edge)
+        from_top = self.sign < 0.0 or q + (1.0 - q) * shrink > (1.0 - q) + q * shrink
+        lowest, steps = span_grid(lowest, highest, spacing, from_top=from_top)
         index = place_nodes_densely(*self.table(), lowest, spacing, steps, tilts, widest, limit)
         nodes = np.asarray(lowest + spacing * index, dtype=np.float64)
-        l = np.unique(np.concatenate((pair.inverse(self._sign * nodes), [-pair.edge, pair.edge])))  # noqa: E741
+        l = np.unique(np.concatenate((pair.inverse(self.sign * nodes), [-pair.edge, pair.edge])))  # noqa: E741
         return self._oriented(l).cells(lowest, spacing, index)
 
     @property
@@ -163,22 +168,12 @@ class _LaplacePart(TruncatedPair):
     @property
     def _ends(self) -> tuple[float, float]:
         """The smallest and the largest loss."""
-        ends = np.sort(self._sign * self.pair.losses(np.array([-self.pair.edge, self.pair.edge])))
+        ends = np.sort(self.sign * self.pair.losses(np.array([-self.pair.edge, self.pair.edge])))
         return float(ends[0]), float(ends[1])
-
-    @property
-    def _from_top(self) -> bool:
-        """Whether the atom of the largest loss is the heavier one."""
-        q, shrink = self.pair.rate, math.exp(-self.pair.edge)
-        return not self.present or q + (1.0 - q) * shrink > (1.0 - q) + q * shrink
-
-    @property
-    def _sign(self) -> float:
-        return 1.0 if self.present else -1.0
 
     def _oriented(self, l: Floats) -> Bins:  # noqa: E741
         bins = self.pair.bins(l)
-        return bins if self.present else bins.reversed()
+        return bins if self.sign > 0.0 else bins.reversed()
 
 
 #: Tolerance of the sum of probabilities, which are then divided by it.
@@ -284,7 +279,9 @@ class _DiscretePart(TruncatedPair):
         if self.losses.size:  # a node at the most probable loss
             back = (float(self.losses[np.argmax(self.masses)]) - lowest) / spacing
             lowest, steps = lowest - spacing * (math.ceil(back - 1e-6) - back), steps + 1
-        index = place_nodes_around(losses, lowest, spacing, steps, limit)
+        # nodes on both sides of each loss
+        below = np.unique(np.clip(np.floor((losses - lowest) / spacing).astype(np.int64), 0, steps - 1))
+        index = between_ends(np.concatenate((below, below + 1)), steps, spacing, limit)
         mass_error = np.full(len(self.masses), 8.0 * EPS)
         bins = Bins(
             self.masses, self.losses, self.losses, self.losses, mass_error, self.loss_error, infinite=self.infinite

@@ -1,14 +1,12 @@
 """Composition of steps on a grid: delta at any epsilon near a reference, with every error bounded.
 
 Masses are tilted by e^(s loss), convolved by the FFT, and weighted back: Theorem 16 of
-``docs/explanation/proofs/grids.md``.
-
-``Cumulants`` estimates the place of an answer, to choose grids, cuts and tilts. With K(s) the cumulant generating
+``docs/explanation/proofs/grids.md``. ``Cumulants`` estimates the place of an answer: with K(s) the cumulant generating
 function of the composed loss under the first distribution,
 
     ln delta(epsilon) ~ K(s) - s epsilon - ln s - ln(1 + s) - ln(2 pi v) / 2,  v = K''(s) + s^-2 + (1 + s)^-2,
 
-at the s > 0 with K'(s) - epsilon - 1/s - 1/(1 + s) = 0. Its accuracy affects only the width of certified intervals.
+at the s > 0 with K'(s) - epsilon - 1/s - 1/(1 + s) = 0. It affects only the width of certified intervals.
 """
 
 from __future__ import annotations
@@ -78,7 +76,6 @@ class Cumulants:
         self._known: dict[float, SaddlePoint] = {}
 
     def points(self, tilts: Floats) -> list[SaddlePoint]:
-        """The saddle points of ``tilts``, (n,)."""
         value, mean, variance = (np.zeros(len(tilts)) for _ in range(3))
         for losses, logs, steps in self._phases:
             weights = logs + tilts[:, None] * losses
@@ -103,14 +100,10 @@ class Cumulants:
         log_level: float | None = None,
         log_power: float | None = None,
     ) -> SaddlePoint:
-        """The saddle point of one of four conditions.
+        """The saddle point of an epsilon, a delta (at epsilon >= 0), or of a test that its line decides.
 
-        Args:
-            epsilon: its epsilon.
-            log_delta: ln of its delta, at epsilon >= 0.
-            log_level: ln of the level of a test whose power is decided by the line, delta plus level times e^epsilon,
-                at this point: the level is -d delta / d epsilon over e^epsilon.
-            log_power: ln of the power that this line has, delta (1 + tilt).
+        The line is delta plus level times e^epsilon; the level is -d delta / d epsilon over e^epsilon, the power
+        delta (1 + tilt).
         """
 
         def excess(log_tilt: float) -> float:
@@ -158,16 +151,13 @@ class Cumulants:
 
 @dataclass(frozen=True, eq=False)
 class TiltedMeasure:
-    """Tilted masses of one phase, (n,) each.
+    """Tilted masses of one phase, (n,) each, which sum to 1.
 
     Attributes:
         index: the losses over the lowest one, in grid steps.
         offsets: the same as losses.
-        masses: the tilted masses, which sum to 1.
-        logs: their logarithms.
         log_mass: ln M.
         rounding: a bound on the summed errors of ``masses``.
-        steps: the number of steps.
         variance: of the composed tilted loss.
     """
 
@@ -182,7 +172,6 @@ class TiltedMeasure:
 
     @classmethod
     def of(cls, atoms: Atoms, steps: int, tilt: float) -> TiltedMeasure:
-        """The atoms of one step, tilted, to be composed ``steps`` times."""
         used = atoms.masses > 0.0
         index, logs = atoms.index[used], np.log(atoms.masses[used])
         offsets = np.asarray(atoms.spacing * index, dtype=np.float64)
@@ -265,7 +254,6 @@ def convolve(tilted: Sequence[TiltedMeasure], length: int) -> tuple[Floats, tupl
 
 
 def _averages(modulus: Floats, length: int) -> Floats:
-    """The average over all frequencies of a modulus given for one half, and the root of its average square."""
     return np.array([2.0 * float(modulus.sum()) / length, math.sqrt(2.0 * float(modulus @ modulus) / length)])
 
 
@@ -276,9 +264,7 @@ class Composition:
     Attributes:
         first: the loss of the lowest node kept.
         lowest: the smallest epsilon (less the shift) that may be evaluated.
-        spacing: the grid's step.
         reference: the epsilon of full precision.
-        tilt: s above.
         log_scale: ln M^T e^(-tilt (reference - origin)).
         weights: (n,) C e^(-tilt (e - reference)) on the nodes first + i * spacing.
         sums: (n + 1,) sums of the weights from node i on.
@@ -307,21 +293,20 @@ class Composition:
     shift: float
 
     def log_upper(self, epsilon: float) -> float:
-        """ln of an upper bound of the measure's delta; for a measure from above, of the exact delta."""
+        """ln of an upper bound of the measure's delta."""
         finite = self.log_finite(epsilon)
         if self.infinity == 0.0:
             return min(0.0, finite)
         return min(0.0, float(np.logaddexp(finite, math.log(self.infinity) + _INFINITE)))
 
     def log_finite(self, epsilon: float) -> float:
-        """The part of ``log_upper`` from finite losses."""
         if epsilon - self.shift < self.lowest:
             return 0.0
         value, error = self.sum_at(epsilon - self.shift)
         return self.log_scale + self.relative + (math.log(value + error) if value + error > 0.0 else -math.inf)
 
     def log_lower(self, epsilon: float) -> float:
-        """ln of a lower bound of the measure's delta; for a measure from below, of the exact delta."""
+        """ln of a lower bound of the measure's delta."""
         # far below the reference the error exceeds any double; a bound at a larger epsilon holds there as well
         value, error = self.sum_at(max(epsilon + self.shift, self.reference - _REACH / self.tilt))
         finite = self.log_scale - self.relative + (math.log(value - error) if value > error else -math.inf)
@@ -354,17 +339,9 @@ class Composition:
 def compose(
     phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, floor: float, limit: int
 ) -> Composition:
-    """Compose phases of (atoms, steps), all on grids of one spacing, tilted for epsilons near ``reference``.
+    """Compose phases of (atoms, steps), all on grids of one spacing, for epsilons near ``reference``.
 
-    Args:
-        phases: the measure of one step and the number of steps of each phase.
-        tilt: s above.
-        reference: the epsilon of full precision.
-        floor: the smallest epsilon that will be evaluated.
-        limit: the largest number of nodes of the transform.
-
-    Raises:
-        TooLongError: the window needs more nodes.
+    ``floor``: the smallest epsilon that will be evaluated; ``limit``: the largest number of nodes of the transform.
     """
     spacing = phases[0][0].spacing
     tilted: list[TiltedMeasure] = []
@@ -446,7 +423,6 @@ def chance_of_any(chances: Sequence[tuple[float, int]]) -> float:
 
 
 def loss_extremes(phases: Sequence[tuple[Pair, int]], direction: Direction) -> tuple[float, Interval]:
-    """An upper bound of the finite composed losses of phases (pair, steps), and the probability of infinite ones."""
     finite, infinite = [], []
     for pair, steps in phases:
         finite.append(pair.largest_loss(direction) * steps)

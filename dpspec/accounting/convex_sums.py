@@ -63,7 +63,6 @@ class Points:
 
     @property
     def values(self) -> Floats:
-        """The points themselves, (n,)."""
         return np.asarray(np.exp(self.low + self.width * self.places), dtype=np.float64)
 
     def cells(self, values: Floats, edges: Floats) -> npt.NDArray[np.int64]:
@@ -81,8 +80,7 @@ class Points:
 def place(low: float, high: float, logs: Floats, masses: Floats, count: int) -> Points:
     """About ``count`` points from e^low to e^high, as dense as the cube root of the density of ``masses`` at ``logs``.
 
-    Moving a mass over the distance w of two points costs in proportion to w^2, so that for a given number of points the
-    sum is smallest if w^3 is inversely proportional to the density.
+    Moving a mass between two points costs in proportion to the square of their distance.
     """
     width = (high - low) / _FINE
     bins = 400
@@ -140,7 +138,6 @@ def combine(one: Law, other: Law, join: np.ufunc, count: int, log_little: float)
 
 
 def _rough(law: Law) -> tuple[Floats, Floats]:
-    """The distribution on few points, for estimates."""
     if len(law.values) <= _ROUGH:
         return law.values, law.masses
     starts = np.unique(np.linspace(0, len(law.values), _ROUGH, endpoint=False).astype(np.int64))
@@ -150,11 +147,7 @@ def _rough(law: Law) -> tuple[Floats, Floats]:
 
 
 def _blocks(one: Law, other: Law) -> Iterator[tuple[slice, slice, Floats]]:
-    """Blocks of all pairs of points: the points of ``one``, the points of ``other``, and weights of the latter.
-
-    For a distribution and itself each block holds the pairs of some points with themselves and with all above, which
-    count twice.
-    """
+    """Blocks of pairs of points: of ``one``, of ``other``, and weights of the latter; of a law and itself once."""
     rows = max(1, _BLOCK // len(other.values))
     for start in range(0, len(one.values), rows):
         block = slice(start, start + rows)
@@ -190,7 +183,6 @@ def _above(one: Law, other: Law, join: np.ufunc, edges: Floats, mass: Floats, ex
 
 
 def sum_of(law: Law, times: int, count: int, log_little: float) -> Law:
-    """The distribution of the sum of ``times`` independent copies, by doubling."""
     total: Law | None = None
     power = law
     while True:
@@ -204,7 +196,6 @@ def sum_of(law: Law, times: int, count: int, log_little: float) -> Law:
 
 
 def merged(laws: Sequence[Law]) -> Law:
-    """The distribution with the points of all ``laws``, whose masses belong to disjoint events."""
     values, masses = np.concatenate([law.values for law in laws]), np.concatenate([law.masses for law in laws])
     order = np.argsort(values)
     lost = math.fsum(law.lost for law in laws) * (1.0 + 4.0 * EPS)
@@ -213,10 +204,9 @@ def merged(laws: Sequence[Law]) -> Law:
 
 @dataclass(frozen=True, eq=False)
 class Coefficients:
-    """A random polynomial of degree k on finitely many outcomes: ``masses`` (n,) and conditional means (k + 1, n).
+    """A random polynomial of degree k on finitely many outcomes: ``masses`` (n,), and mean coefficients (k + 1, n).
 
-    ``values``: of the coefficients, the first of which is 1. ``off``: a bound on the relative error of the coefficient
-    of x; a j-th of the error of the coefficient of x^j is below it.
+    The first coefficient is 1; j times ``off`` bounds the relative error of the coefficient of x^j.
     """
 
     masses: Floats

@@ -130,10 +130,8 @@ def _profile(loss: PrivacyLoss, nodes: int, floor: float, width: float) -> _Prof
 
 
 def _spread(profile: _Profile, nodes: int) -> Floats:
-    """About ``nodes`` more deltas that bring the two trade-off curves closest, relative to the power.
-
-    Between neighbors dt apart whose lines have slopes a and a', the curves are about (a - a') dt apart: each interval
-    gets deltas in proportion to the root of that over the power (to the 3/4, so that large powers count a bit more).
+    """About ``nodes`` more deltas, where neighbors dt apart whose lines have slopes a and a' leave the curves about
+    (a - a') dt apart: in proportion to the root of that over the power (to the 3/4, so that large powers count more).
     """
     t, first = np.unique(np.exp(np.minimum(profile.lower[0], _LAST)), return_index=True)
     deltas = profile.lower[1][first]
@@ -157,7 +155,6 @@ def _spread(profile: _Profile, nodes: int) -> Floats:
 
 
 def _with(profile: _Profile, loss: PrivacyLoss, deltas: Floats, width: float) -> _Profile:
-    """``profile`` with the certified epsilons at ``deltas``."""
     if deltas.size == 0:
         return profile
     epsilons = loss.epsilons([float(delta) for delta in deltas], width=width)
@@ -193,7 +190,6 @@ def _conjugate(first: _Profile, second: _Profile) -> TradeOffBounds:
 
 
 def _shifted(curve: Polygon, error: float) -> Polygon:
-    """``curve`` moved by its rounding error: down (more power) for a negative error, else up."""
     power = np.clip(curve.power * (1.0 - error), curve.alpha, 1.0)
     beta = np.clip(curve.beta * (1.0 + error) + error * (1.0 - curve.alpha), 0.0, 1.0 - curve.alpha)
     return Polygon(curve.alpha, beta, power)
@@ -237,5 +233,4 @@ def _slopes(t: Floats, low: Floats, s: Floats, high: Floats) -> tuple[Floats, Fl
 
 
 def _interval(low: float, high: float) -> Interval:
-    """The interval of two ends that may be out of order by rounding."""
     return Interval(float(min(low, high)), float(max(low, high)))

@@ -4,12 +4,9 @@ In units of sigma, with shifts a_j = c_j / sigma >= 0 and weights p_j, the log-l
 
     l(z) = ln sum_j p_j exp(a_j z - a_j^2 / 2)
 
-is increasing and convex, from ln p(c = 0) to infinity. Newton's method on l itself is slow near its lower end. Without
-the zero component, l+(z) = ln sum_{a_j > 0} ... has a slope between the smallest and the largest positive shift, and
-l(z) = x is the same as l+(z) = ln(e^x - p_0).
-
-Differences of probabilities are taken between the smaller tails, so that an interval of width h loses at most about
-1e-16 / h of relative precision.
+is increasing and convex, from ln p(c = 0) to infinity. Newton's method on l is slow near its lower end, so it runs on
+l+(z) = ln sum_{a_j > 0} ...: l(z) = x is the same as l+(z) = ln(e^x - p_0). Differences of probabilities are taken
+between the smaller tails.
 """
 
 from __future__ import annotations
@@ -60,11 +57,7 @@ def log_binomial(k: int, q: float) -> Floats:
 
 
 def log_hypergeometric(k: int, n: int, batch_size: int) -> Floats:
-    """ln P[Hypergeometric = j], j = 0..min(k, batch_size): ``batch_size`` balls drawn from k black and n white ones.
-
-    Needs batch_size <= n, so that j = 0 is possible. p_0 is the product over i = 1..k of 1 - batch_size / (n + i), and
-    p_{j+1} / p_j = (k - j) (batch_size - j) / ((j + 1) (n - batch_size + j + 1)).
-    """
+    """ln P[Hypergeometric = j], j = 0..min(k, batch_size): ``batch_size`` <= n balls from k black and n white ones."""
     i = np.arange(1, k + 1, dtype=np.float64)
     log_zero = float(np.sum(np.log1p(-batch_size / (n + i))))
     j = np.arange(min(k, batch_size), dtype=np.float64)
@@ -106,7 +99,6 @@ class LogRatio:
         return float(self.log_weights[0]) if self.shifts[0] == 0.0 else -math.inf
 
     def __call__(self, z: Floats) -> Floats:
-        """l(z), same shape as ``z``."""
         return self.evaluate(z)[0]
 
     def evaluate(self, z: Floats, *, slope: bool = False, noise: bool = False) -> tuple[Floats, Floats, Floats]:
@@ -132,7 +124,6 @@ class LogRatio:
         return result[0].reshape(shape), result[1].reshape(shape), result[2].reshape(shape)
 
     def _block(self, z: Floats, *, slope: bool, noise: bool) -> tuple[Floats, Floats, Floats]:
-        """``evaluate`` at few outputs."""
         if self.shifts[0] == 0.0 and len(self.shifts) > 1:
             # the other components are added to the zero component: no digit of a small addition is lost
             zero = float(self.log_weights[0])
@@ -240,7 +231,6 @@ class LogRatio:
         return np.asarray(cubic, dtype=np.float64)
 
     def log_tail(self, z: float, *, upper: bool) -> float:
-        """ln of the mixture's probability beyond ``z``, or below it."""
         distances = self.shifts - z if upper else z - self.shifts
         return float(np.logaddexp.reduce(self.log_weights + log_ndtr(distances)))
 
@@ -248,8 +238,7 @@ class LogRatio:
 def normal_mass(low: Floats, high: Floats) -> tuple[Floats, Floats]:
     """ln(Phi(high) - Phi(low)) for low <= high, and a bound on its absolute error.
 
-    The error of log_ndtr, 2 (8 + z^2) units in the last place, divided by 1 - (smaller tail / larger). An interval too
-    narrow to resolve counts with twice its maximum mass and an error of one.
+    The error of log_ndtr, 2 (8 + z^2) units in the last place, divided by 1 - (smaller tail / larger).
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         flip = low + high > 0.0
@@ -297,7 +286,6 @@ class Masses:
         return cls(group, none, group_error, none_error + 8.0 * EPS)
 
     def first(self, *, present: bool, up: bool) -> float:
-        """The first interval's mass under the first distribution, rounded up or down."""
         log, error = (self.group, self.group_error) if present else (self.none, self.none_error)
         value, slack = math.exp(float(log[0])), min(1.0, 4.0 * float(error[0]))
         return value * (1.0 + slack if up else 1.0 - slack)
@@ -319,11 +307,8 @@ class Masses:
 def cell_masses(ratio: LogRatio, z: Floats, base: Floats, widths: Floats, noise: Floats, *, present: bool) -> Floats:
     """The cells between consecutive ``z`` (n + 1,), whose l is in [base, base + widths] (n,) up to ``noise``.
 
-    Narrow cells by quadrature of the densities, whose errors are common to both masses and cancel in the difference;
-    wide ones by differences of tails.
-
-    Returns:
-        The rows mass, excess, error and slip of ``grid.Cells``, (4, n).
+    Narrow cells by quadrature of the densities, whose errors cancel in the difference; wide ones by differences of
+    tails. Returns the rows mass, excess, error and slip of ``grid.Cells``, (4, n).
     """
     result = np.empty((4, len(z) - 1))
     for start in range(0, result.shape[1], _CELLS):

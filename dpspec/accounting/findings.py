@@ -1,10 +1,7 @@
 """Ends of intervals as findings: certified, under one assumption on library functions that is checked here.
 
-The bounds of this package charge the rounding of every operation. IEEE 754 defines it for +, -, *, / and the square
-root, but not for the functions below, and libraries, processors and vector units differ. The charge for each is in
-``docs/explanation/numerics.md``. The check compares a few hundred values with mpmath, as scalars and as arrays, in some
-hundredths of a second. It finds an inaccurate library, a wrong mode of rounding, and a mode that flushes small numbers
-to zero.
+IEEE 754 defines the rounding of +, -, *, / and the square root, but not of the functions below; the charge for each is
+in ``docs/explanation/numerics.md``. The check compares a few hundred values with mpmath, as scalars and as arrays.
 """
 
 from __future__ import annotations
@@ -12,8 +9,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import fft, special
@@ -21,22 +18,18 @@ from scipy import fft, special
 from dpspec.accounting.numerics import EPS, Floats, Interval
 from dpspec.contract import Assumption, Finding, FrozenMap, Json, Scope
 
+Evaluate: TypeAlias = Callable[[Floats], Floats]
+
+#: A library function: its name, arguments, implementations, the same in mpmath, and the bound on its absolute error.
+_Function: TypeAlias = tuple[
+    str, Floats, Sequence[Evaluate], Callable[[Any, Any], Any], Callable[[Floats, Floats], Floats]
+]
+
 #: Digits of the reference values.
 _DIGITS = 40
 
 #: Lengths of tested transforms: products of 2, 3 and 5, as ``next_fast_len`` chooses them.
 _LENGTHS = (16, 360, 1024, 3125, 6561, 15360, 65536)
-
-
-@dataclass(frozen=True)
-class _Function:
-    """A library function with its implementations, the same in mpmath, and the bound on its absolute error."""
-
-    name: str
-    arguments: Floats
-    implementations: Sequence[Callable[[Floats], Floats]]
-    exact: Callable[[Any, Any], Any]
-    absolute: Callable[[Floats, Floats], Floats]
 
 
 def library_accuracy() -> Assumption:
@@ -60,7 +53,18 @@ def find_inaccurate_functions() -> tuple[str, ...]:
 
     Among exp, expm1, log, log1p, log_ndtr, erfcx, betainc, sqrt, fft and subnormals.
     """
-    names = [function.name for function in _functions() if not _keeps(function)]
+    import mpmath
+
+    names = []
+    with mpmath.workdps(_DIGITS):
+        for name, arguments, implementations, true, absolute in _functions():
+            exact = [true(mpmath, mpmath.mpf(float(x))) for x in arguments]
+            allowed = absolute(arguments, np.array([float(value) for value in exact]))
+            found = np.concatenate([evaluate(arguments) for evaluate in implementations])
+            rows = zip(found, exact * len(implementations), [*allowed] * len(implementations), strict=True)
+            # NaN fails
+            if not all(abs(mpmath.mpf(float(v)) - t) <= mpmath.mpf(float(a)) + mpmath.mpf(5e-324) for v, t, a in rows):
+                names.append(name)
     if not all(_transforms(length) for length in _LENGTHS):
         names.append("fft")
     if not (np.float64(5e-324) > 0.0 and float(np.exp(np.array([-740.0]))[0]) > 0.0):
@@ -69,31 +73,37 @@ def find_inaccurate_functions() -> tuple[str, ...]:
 
 
 def _functions() -> list[_Function]:
+    def both(scalar: Callable[[float], float], vectorized: Evaluate) -> list[Evaluate]:
+        return [lambda x: np.array([scalar(float(value)) for value in x]), vectorized]
+
+    def units(count: float) -> Callable[[Floats, Floats], Floats]:
+        return lambda x, value: count * EPS * np.abs(value)
+
     signed = _signed(1e-300, 700.0, 33)
     above = np.concatenate((np.geomspace(5e-324, 1e300, 41), 1.0 + _signed(1e-16, 0.5, 21)))
     over = np.concatenate((_signed(1e-300, 0.9, 33), np.geomspace(1e-3, 1e300, 21), [-1.0 + 2.0**-40]))
     tails = np.concatenate((np.linspace(-38.0, 9.0, 60), _signed(1e-3, 1.0, 9), [-300.0, -1e4]))
     return [
-        _Function("exp", signed, _both(math.exp, np.exp), lambda m, x: m.exp(x), _units(4.0)),
-        _Function("expm1", signed, _both(math.expm1, np.expm1), lambda m, x: m.expm1(x), _units(4.0)),
-        _Function("log", above, _both(math.log, np.log), lambda m, x: m.log(x), _units(4.0)),
-        _Function("log1p", over, _both(math.log1p, np.log1p), lambda m, x: m.log1p(x), _units(4.0)),
-        _Function("sqrt", above, _both(math.sqrt, np.sqrt), lambda m, x: m.sqrt(x), _units(1.0)),
-        _Function(
+        ("exp", signed, both(math.exp, np.exp), lambda m, x: m.exp(x), units(4.0)),
+        ("expm1", signed, both(math.expm1, np.expm1), lambda m, x: m.expm1(x), units(4.0)),
+        ("log", above, both(math.log, np.log), lambda m, x: m.log(x), units(4.0)),
+        ("log1p", over, both(math.log1p, np.log1p), lambda m, x: m.log1p(x), units(4.0)),
+        ("sqrt", above, both(math.sqrt, np.sqrt), lambda m, x: m.sqrt(x), units(1.0)),
+        (
             "log_ndtr",
             tails,
             [lambda x: np.asarray(special.log_ndtr(x), dtype=np.float64)],
             lambda m, x: m.log(m.erfc(-x / m.sqrt(2)) / 2),
             lambda x, value: 2.0 * EPS * (8.0 + np.square(np.minimum(x, 0.0))),
         ),
-        _Function(
+        (
             "erfcx",
             np.concatenate((np.linspace(-18.0, 6.0, 49), np.geomspace(6.0, 1e6, 13))),
             [lambda x: np.asarray(special.erfcx(x), dtype=np.float64)],
             lambda m, x: m.exp(x * x) * m.erfc(x),
             lambda x, value: 8.0 * EPS * (1.0 + np.square(np.minimum(x, 0.0))) * value,
         ),
-        _Function(
+        (
             "betainc",
             np.geomspace(1e-3, 0.99, 9),
             [lambda x: np.asarray(special.betainc(6.0, 95.0, x), dtype=np.float64)],
@@ -101,21 +111,6 @@ def _functions() -> list[_Function]:
             lambda x, value: 1e-11 * value,
         ),
     ]
-
-
-def _keeps(function: _Function) -> bool:
-    import mpmath
-
-    with mpmath.workdps(_DIGITS):
-        exact = [function.exact(mpmath, mpmath.mpf(float(x))) for x in function.arguments]
-        nearest = np.array([float(value) for value in exact])
-        allowed = function.absolute(function.arguments, nearest)
-        for evaluate in function.implementations:
-            for value, truth, most in zip(evaluate(function.arguments), exact, allowed, strict=True):
-                # not (... <= ...): NaN fails
-                if not abs(mpmath.mpf(float(value)) - truth) <= mpmath.mpf(float(most)) + mpmath.mpf(5e-324):
-                    return False
-    return True
 
 
 def _transforms(length: int) -> bool:
@@ -130,15 +125,6 @@ def _transforms(length: int) -> bool:
     masses = np.exp(-np.linspace(0.0, 40.0, length))
     masses /= masses.sum()
     return bool(np.max(np.abs(fft.irfft(fft.rfft(masses), length) - masses)) <= 2.0 * most)
-
-
-def _both(scalar: Callable[[float], float], vectorised: Callable[[Floats], Floats]) -> list[Callable[[Floats], Floats]]:
-    return [lambda x: np.array([scalar(float(value)) for value in x]), vectorised]
-
-
-def _units(count: float) -> Callable[[Floats, Floats], Floats]:
-    """``count`` times EPS of the value."""
-    return lambda x, value: count * EPS * np.abs(value)
 
 
 def _signed(least: float, most: float, count: int) -> Floats:
@@ -161,7 +147,7 @@ def certified_upper(
     Args:
         quantity: of the finding.
         interval: the certified interval.
-        scope: in which the upper end holds.
+        scope: of the upper end.
         source: of the theorem.
         at: the arguments of the quantity.
         assumptions: in addition to the accuracy of library functions.
@@ -187,14 +173,13 @@ def certified_upper(
 def certified_lower(upper: Finding, interval: Interval, *, source: str, min_records: int = 0) -> Finding | None:
     """The lower end of the interval behind ``upper`` as a finding, which can refute a claim; None if it is trivial.
 
-    Only for a worst case that *is attained*: within the scope of ``upper`` there are two datasets and an adversary
-    for whom the mechanism has exactly the value in the interval.
+    Only for a worst case that *is attained*, by two datasets within the scope of ``upper`` and an adversary.
 
     Args:
         upper: the finding of ``certified_upper``.
         interval: its interval.
         source: of the proof that the worst case is attained.
-        min_records: both of these datasets can have at least this number of records; 0 keeps the scope's number.
+        min_records: the minimum size of these datasets; 0 keeps the scope's number.
     """
     if not 0.0 < interval.lower < math.inf:
         return None

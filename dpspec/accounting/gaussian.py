@@ -4,9 +4,8 @@ A pair N(0, 1), N(mu, 1) has (Balle and Wang 2018, Theorem 8), in either directi
 
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu).
 
-T steps of sensitivity c and noise sigma compose exactly to mu = sqrt(T) c / sigma. The two terms agree to almost all
-digits if mu is small or the tail is far, so the difference is taken between Mills ratios instead: with
-R(z) = (1 - Phi(z)) / phi(z), u = epsilon/mu - mu/2 and e^epsilon phi(u + mu) = phi(u),
+T steps of sensitivity c and noise sigma compose exactly to mu = sqrt(T) c / sigma. As the two terms may agree to almost
+all digits, the difference is taken between Mills ratios: with R(z) = (1 - Phi(z)) / phi(z) and u = epsilon/mu - mu/2,
 
     delta = phi(u) (R(u) - R(u + mu)) = phi(u) * integral over [u, u + mu] of (1 - z R(z)) dz.
 """
@@ -74,11 +73,7 @@ def log_epsilon(log_target: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
 
 
 def relative_error(epsilon: float, mu: float) -> float:
-    """A bound on the relative error of ``delta`` as computed, for mu right to 3 units in the last place.
-
-    ``docs/explanation/numerics.md`` derives it from the errors of u, which moves ln delta by at most |z| + 6 per unit
-    with z = u + mu, of u^2, and of R(u) - R(z), whose cancellation the choice in ``_mills_drop`` limits.
-    """
+    """A bound on the relative error of ``delta``, for mu right to 3 units in the last place (see ``numerics.md``)."""
     u = abs(epsilon) / mu + mu
     return EPS * (256.0 + 32.0 * u * u + 2.0 * abs(math.log(mu)))
 

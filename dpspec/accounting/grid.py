@@ -2,8 +2,8 @@
 
 A step is a ``Pair`` of output distributions. It provides ``Cells``, the probabilities of losses between neighboring
 nodes under both distributions. Cells become ``Atoms``, measures on the nodes above and below the step. Nodes are
-positions of a uniform grid and may skip ranges of little mass. ``docs/explanation/proofs/grids.md`` has the proofs
-(Theorems 14 and 15). Rounding errors stated by the cells are charged in the direction that keeps the bound valid.
+positions of a uniform grid and may skip ranges of little mass. Theorems 14 and 15 of
+``docs/explanation/proofs/grids.md``.
 """
 
 from __future__ import annotations
@@ -44,8 +44,6 @@ class Cells:
     """The outcomes of one step by their privacy loss ln(first / second), between nodes lowest + index * spacing.
 
     Attributes:
-        lowest: the loss of the first node.
-        spacing: the grid's step.
         index: (n + 1,) grid positions of the nodes, ascending from 0.
         mass: (n,) probability under the first distribution of losses between node i and node i + 1.
         excess: (n,) ``mass`` less the second distribution's probability times e^(loss of node i).
@@ -205,12 +203,6 @@ def span_grid(lowest: float, highest: float, spacing: float, *, from_top: bool =
     return (highest - spacing * steps if from_top else lowest), steps
 
 
-def place_nodes_around(losses: Floats, lowest: float, spacing: float, steps: int, limit: int) -> Index:
-    """Positions of nodes on both sides of each of ``losses``, with the ends of the grid; for few, separate losses."""
-    below = np.unique(np.clip(np.floor((losses - lowest) / spacing).astype(np.int64), 0, steps - 1))
-    return _between_ends(np.concatenate((below, below + 1)), steps, spacing, limit)
-
-
 def place_nodes_densely(
     losses: Floats,
     logs: Floats,
@@ -224,20 +216,8 @@ def place_nodes_densely(
     """Positions of nodes, from 0 to ``steps``, dense at large mass.
 
     A cell of width w and tilted mass t adds an error in proportion to t w^2. For a given number of cells the sum is
-    smallest if w^3 is inversely proportional to the density of t.
-
-    Args:
-        losses: a table of losses, (m,).
-        logs: ln of their masses, (m,).
-        lowest: the loss at position 0.
-        spacing: the grid's step.
-        steps: the grid's number of steps.
-        tilts: the tilts of the answers.
-        widest: the largest width of a cell, in grid steps.
-        limit: the largest number of nodes.
-
-    Raises:
-        TooLongError: more nodes are needed.
+    smallest if w^3 is inversely proportional to the density of t. ``losses`` and ``logs``, (m,), are a table of losses
+    and of ln of their masses; ``widest`` is in grid steps.
     """
     order = np.argsort(losses)
     sorted_losses, logs = losses[order], logs[order]
@@ -257,10 +237,10 @@ def place_nodes_densely(
         raise TooLongError(math.ceil(count[-1]), limit)
     places = (np.interp(np.arange(0.0, math.ceil(count[-1]) + 1.0), count, ends) - lowest) / spacing
     inner = np.rint(places).astype(np.int64)
-    return _between_ends(inner[(inner > 0) & (inner < steps)], steps, spacing, limit)
+    return between_ends(inner[(inner > 0) & (inner < steps)], steps, spacing, limit)
 
 
-def _between_ends(inner: Index, steps: int, spacing: float, limit: int) -> Index:
+def between_ends(inner: Index, steps: int, spacing: float, limit: int) -> Index:
     """``inner`` with two nodes at each end of the grid, without too wide cells."""
     index = np.unique(np.concatenate(([0, 1, steps - 1, steps], inner)))
     index = split_wide_cells(index, int(min(max(WIDEST / spacing, 1.0), 1e12)), limit)
@@ -282,10 +262,9 @@ def split_wide_cells(nodes: Index, widest: int, limit: int) -> Index:
 
 @dataclass(frozen=True, eq=False)
 class Atoms:
-    """A measure on the losses lowest + index * spacing, and a mass at infinity.
+    """A measure on the losses lowest + index * spacing, index (n + 1,) ascending from 0, and a mass at infinity.
 
-    index: (n + 1,) ascending from 0; masses: (n + 1,), not negative. ``shift`` bounds the distance of the exact losses
-    from the grid's: the measure's curve at epsilon -+ shift bounds the step's curve.
+    ``shift`` bounds the distance of the exact losses from the grid's.
     """
 
     lowest: float

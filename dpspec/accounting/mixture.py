@@ -95,8 +95,7 @@ class Mixture(Pair):
     def fixed(cls, k: int, n: int, batch_size: int, sigma: float) -> Mixture:
         """Batches of ``batch_size``, at least ``n`` records without the group: c ~ 2 Hypergeometric (Theorem 3.3).
 
-        A group member that enters the batch displaces a record, so it moves the sum by up to two clip norms; sigma
-        is relative to one. ``n`` bounds the smaller dataset of the pair from below, and batch_size <= n.
+        A group member displaces a record, so it moves the sum by up to two clip norms; sigma is relative to one.
         """
         k, n = whole("k", k, 1), whole("n", n, 1)
         batch_size = whole("batch_size", batch_size, 1)
@@ -138,9 +137,9 @@ class Mixture(Pair):
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedMixture:
         """The range of outputs outside which the first distribution has little mass; see ``Pair.truncate``.
 
-        Components of negligible weight are dropped. Present-first, the upper bound counts their mass as infinite, and
-        missing mass lowers a lower bound. Absent-first, a smaller second distribution raises the upper bound; for the
-        lower bound the weight moves to c = 0 (a dominated pair by Lemma 2.9), which changes losses by at most ``pull``.
+        Components of negligible weight are dropped. Present-first, the upper bound counts their mass as infinite.
+        Absent-first, a smaller second distribution raises the upper bound; for the lower bound the weight moves to
+        c = 0 (a dominated pair by Lemma 2.9), which changes losses by at most ``pull``.
         """
         ratio, top = self.ratio, float(self.ratio.shifts[-1])
         if direction == "present-first":
@@ -171,9 +170,8 @@ class Mixture(Pair):
     def log_delta(self, epsilon: npt.ArrayLike, direction: Direction) -> Floats:
         """ln delta(epsilon) of one step, any real epsilon; -inf if delta is 0.
 
-        present-first: sum_j p_j Phi((c_j - x)/sigma) - e^epsilon Phi(-x/sigma) with l(x) = epsilon, and
-        1 - e^epsilon at or below ln P[c = 0]. absent-first: Phi(x/sigma) - e^epsilon sum_j p_j Phi((x - c_j)/sigma)
-        with l(x) = -epsilon, and 0 at or above -ln P[c = 0].
+        present-first: sum_j p_j Phi((c_j - x)/sigma) - e^epsilon Phi(-x/sigma) with l(x) = epsilon.
+        absent-first: Phi(x/sigma) - e^epsilon sum_j p_j Phi((x - c_j)/sigma) with l(x) = -epsilon.
         """
         present = one_direction(direction) == "present-first"
         shape = np.shape(epsilon)
@@ -198,9 +196,7 @@ class Mixture(Pair):
     def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
         """Lower and upper bound of ln delta(epsilon): the closed form with its rounding error on both sides.
 
-        The first mass of any set, less e^epsilon times its second, bounds delta from below. The outcomes of loss over
-        epsilon, cut off at l(z) = epsilon, attain it, and a cut whose loss is off by w misses at most 2 w times the
-        first mass.
+        A cut at l(z) = epsilon whose loss is off by w misses at most 2 w times the first mass.
         """
         ratio, present = self.ratio, direction == "present-first"
         z = ratio.inverse(np.array([epsilon if present else -epsilon]))
@@ -250,12 +246,9 @@ def _trim(ratio: LogRatio, log_budget: float) -> tuple[LogRatio, float]:
 
 @dataclass(frozen=True)
 class TruncatedMixture(TruncatedPair):
-    """A range of outputs of one step in one direction.
+    """The outputs ``low`` to ``high`` of one step in one direction, in units of sigma.
 
     Attributes:
-        direction: the order of the two distributions.
-        low: the smallest output, in units of sigma.
-        high: the largest output, in units of sigma.
         ratio: the mixture without negligible components.
         dropped: the weight of the dropped components.
         pull: a bound on the change of losses by the dropped components, for the lower bound.
@@ -281,12 +274,7 @@ class TruncatedMixture(TruncatedPair):
     ) -> tuple[Cells, Cells]:
         """The cells for an upper and for a lower bound, which differ if the loss piles up; see ``TruncatedPair.cells``.
 
-        Args:
-            spacing: the grid's step.
-            tilts: the tilts of the answers.
-            widest: the largest number of grid steps in a cell.
-            limit: the largest number of cells.
-            align: a log ratio on the grid, if the grid belongs to another mixture too; the pile is a cell then.
+        ``align``: a log ratio on the grid, if the grid belongs to another mixture too; the pile is a cell then.
         """
         ratio, present = self.ratio, self.direction == "present-first"
         bottom, step = np.array([-np.inf]), np.array([spacing])
@@ -407,11 +395,7 @@ class _Pile:
 
 
 def _find_pile(ratio: LogRatio, low: float, spacing: float) -> _Pile | None:
-    """The pile of the outputs from ``low`` on; None if it has no mass that matters.
-
-    It extends to the next node, one spacing over its merged loss ln(P / Q): no outcome is between the two, which the
-    lower bound could only merge with heavier losses.
-    """
+    """The pile of the outputs from ``low`` on, up to one spacing over its merged loss; None if it has no mass."""
     if ratio.log_zero == -math.inf:
         return None
     zero = ratio.log_zero

@@ -6,13 +6,11 @@ With w the ratio less 1, whose mean is 0 under the second distribution,
 
 so nothing cancels between outputs, and a moment that exceeds one by 1e-20 has full precision. All in log space.
 
-*A Gaussian mixture pair.* The integrand is analytic, so the trapezoid rule converges exponentially in one over its
-step. The step is halved until two results agree to 5e-13. The rule covers the outputs whose integrand is within e^-120
-of its largest bound, found by bisecting the line on upper bounds that use the convexity of l.
+*A Gaussian mixture pair.* The trapezoid rule, whose step is halved until two results agree to 5e-13, over the outputs
+whose integrand is within e^-120 of its largest bound.
 
-*A sampled Laplace pair.* In terms of the loss l of the unsampled pair, w = q (e^l - 1) has under Lap(0, b) an atom 1/2
-at l = -m, one of e^-m / 2 at m and the density e^(-(l + m) / 2) / 4 between. Gauss's rule covers panels that shrink
-towards both ends, where large powers are concentrated, and are halved until two results agree to 5e-13.
+*A sampled Laplace pair.* Gauss's rule over the loss l of the unsampled pair (see ``bounded``), w = q (e^l - 1), in
+panels that shrink towards both ends and are halved until two results agree to 5e-13.
 """
 
 from __future__ import annotations
@@ -33,9 +31,8 @@ _TERMS, _SMALL = 16, 0.05
 def log_excess_power(power: Floats, loss: Floats, change: Floats) -> Floats:
     """ln g(w) at w = ``change`` = e^``loss`` - 1 for the powers s > 1 or s < 0; arrays of one shape.
 
-    If |w| and |s w| are small, g is its Taylor series. Else, with r = 1 + s w > 0, g = r (e^d - 1) for
-    d = s l - ln r, and the logarithm of r is taken so that nothing cancels near s = 1 or s = 0; with r <= 0 the two
-    parts of g have the same sign. ``change`` may be capped if ``loss`` is above 700; -inf at w = 0.
+    If |w| and |s w| are small, g is its Taylor series. Else, with r = 1 + s w > 0, g = r (e^d - 1) for d = s l - ln r;
+    with r <= 0 its two parts have the same sign. ``change`` may be capped if ``loss`` is above 700; -inf at w = 0.
     """
     s, w = power, change
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -55,17 +52,13 @@ def log_excess_power(power: Floats, loss: Floats, change: Floats) -> Floats:
             + np.log1p((np.exp(np.minimum(s * loss, 0.0)) - 1.0 + s) * np.exp(-loss) / np.abs(s))
         )
         result = np.where(positive, log_r + log_gap, np.where((s < 0.0) & far, steep, plain))
-    result[small] = _series(s[small], w[small])
+        # the series by Horner's rule; -inf at w = 0
+        s, w = s[small], w[small]
+        tail = np.ones_like(w)
+        for j in range(_TERMS, 2, -1):
+            tail = 1.0 + (s - (j - 1.0)) / j * w * tail
+        result[small] = np.log(0.5 * s * (s - 1.0)) + 2.0 * np.log(np.abs(w)) + np.log(tail)
     return np.asarray(result, dtype=np.float64)
-
-
-def _series(s: Floats, w: Floats) -> Floats:
-    """ln of sum over j >= 2 of C(s, j) w^j, by Horner's rule; -inf at w = 0."""
-    tail = np.ones_like(w)
-    for j in range(_TERMS, 2, -1):
-        tail = 1.0 + (s - (j - 1.0)) / j * w * tail
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(0.5 * s * (s - 1.0)) + 2.0 * np.log(np.abs(w)) + np.log(tail), dtype=np.float64)
 
 
 #: Outputs whose integrand is below e^-120 of the largest are omitted.
@@ -85,20 +78,10 @@ _BLOCK, _MOST = 1 << 21, 1 << 24
 
 
 def log_gaussian_excess(powers: Floats, shifts: Floats, log_weights: Floats) -> Floats:
-    """ln(E_Q[(P/Q)^s] - 1) for Q = N(0, 1) and P = sum_j p_j N(a_j, 1).
+    """ln(E_Q[(P/Q)^s] - 1), (n,), for Q = N(0, 1) and P = sum_j p_j N(a_j, 1); -inf if the excess is 0 in float64.
 
-    The relative error of the excess is below 1e-11, of its logarithm below 1e-12 if that exceeds 1.
-
-    Args:
-        powers: s > 1 or s < 0, (n,).
-        shifts: a_j >= 0 in units of the noise, (n, m), one pair per power; equal rows may be broadcast views.
-        log_weights: ln p_j, (n, m).
-
-    Returns:
-        The logarithms, (n,); -inf if the excess is 0 in float64.
-
-    Raises:
-        ArithmeticError: the integral would need more than 16 million outputs.
+    One power s > 1 or s < 0, and one row of a_j >= 0 and ln p_j, (n, m), each. The relative error of the excess is
+    below 1e-11, of its logarithm below 1e-12 if that exceeds 1. ``ArithmeticError``: too many outputs.
     """
     result = np.full(powers.shape, -np.inf)
     weighted = log_weights > -np.inf
@@ -207,7 +190,17 @@ class _Moments:
                 stride[part], counts
             )
             owner = np.repeat(row[part], counts)
-            values = self._integrand(z, owner)
+            shifts, logs = self.shifts[owner], self.logs[owner]
+            exponents = shifts * (z[:, None] - 0.5 * shifts)
+            terms = exponents + logs
+            top = terms.max(axis=1)
+            loss = top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
+            near = np.abs(loss) < 0.5  # here l is computed from w, which has no rounding error near 0
+            change = np.expm1(np.minimum(loss, 700.0))
+            shares = np.exp(logs[near])
+            change[near] = np.sum(shares * np.expm1(np.minimum(exponents[near], 700.0)), axis=1)
+            loss[near] = np.log1p(change[near])
+            values = log_excess_power(self.powers[owner], loss, change) - 0.5 * np.square(z)
             starts = np.flatnonzero(np.diff(owner, prepend=-1))
             if len(starts):
                 peak = np.maximum.reduceat(values, starts)
@@ -220,7 +213,6 @@ class _Moments:
         return result
 
     def _ratio(self, z: Floats, row: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """l and l' at ``z``."""
         value, slope = np.empty_like(z), np.empty_like(z)
         size = max(1, _BLOCK // self.shifts.shape[1])
         for start in range(0, len(z), size):
@@ -233,20 +225,6 @@ class _Moments:
             value[part] = top + np.log(total)
             slope[part] = np.sum(terms * shifts, axis=1) / total
         return value, slope
-
-    def _integrand(self, z: Floats, row: npt.NDArray[np.int64]) -> Floats:
-        """ln of g(w) times e^(-z^2/2)."""
-        shifts, logs = self.shifts[row], self.logs[row]
-        exponents = shifts * (z[:, None] - 0.5 * shifts)
-        terms = exponents + logs
-        top = terms.max(axis=1)
-        loss = top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
-        near = np.abs(loss) < 0.5  # here l is computed from w, which has no rounding error near 0
-        change = np.expm1(np.minimum(loss, 700.0))
-        weights = np.exp(logs[near])
-        change[near] = np.sum(weights * np.expm1(np.minimum(exponents[near], 700.0)), axis=1)
-        loss[near] = np.log1p(change[near])
-        return log_excess_power(self.powers[row], loss, change) - 0.5 * np.square(z)
 
 
 def _peak(value: Floats, slope: Floats, anchor: Floats, left: Floats, right: Floats) -> Floats:
@@ -265,16 +243,7 @@ _PANELS_AGREE = 5e-13
 
 
 def log_laplace_excess(power: float, rate: float, effect: float) -> float:
-    """ln(E[r^s] - 1) for the ratio r of a sampled Laplace pair; -inf if the excess is 0 in float64.
-
-    Args:
-        power: s > 1 or s < 0.
-        rate: 0 < q <= 1.
-        effect: m = sensitivity / scale >= 0.
-
-    Raises:
-        ArithmeticError: the panels do not converge.
-    """
+    """ln(E[r^s] - 1) for the ratio r of a sampled Laplace pair, s > 1 or s < 0; -inf if the excess is 0 in float64."""
     if effect == 0.0:
         return -math.inf
     ends = np.array([-effect, effect])
@@ -297,7 +266,6 @@ def log_laplace_excess(power: float, rate: float, effect: float) -> float:
 
 
 def _log_gain(power: float, rate: float, l: Floats) -> Floats:  # noqa: E741
-    """ln g(w) at w = q (e^l - 1)."""
     change = rate * np.expm1(np.minimum(l, 700.0))
     with np.errstate(divide="ignore"):
         plain = np.log((1.0 - rate) + rate * np.exp(np.minimum(l, 0.0)))

@@ -1,8 +1,7 @@
 """Rounding, argument checks, certified intervals and root finding.
 
 ``crossing`` finds the zero of a monotone function by secant steps through the ends of a bracket, where an end that
-stays loses weight (Anderson and Bjorck 1973). It halves the bracket if three steps together did not. It needs a third
-of the evaluations of ``bisect``.
+stays loses weight (Anderson and Bjorck 1973), and halves the bracket if three steps together did not.
 """
 
 from __future__ import annotations
@@ -203,17 +202,14 @@ def bisect(
     halvings: int | None = None,
     enough: Callable[[float, float], bool] | None = None,
 ) -> tuple[float, float]:
-    """Halve the bracket between ``true`` and ``false``, whose conditions are as named, in either order.
+    """Halve the bracket between ``true`` and ``false``, in either order; returns both ends, ``true`` first.
 
     Args:
-        holds: the condition.
-        true: an end at which the condition holds.
-        false: an end at which the condition fails.
+        holds: the condition, which holds at ``true`` and fails at ``false``.
+        true: one end.
+        false: the other end.
         halvings: their exact number; by default until no double is between the ends.
         enough: ends the search early if it returns True for the two ends.
-
-    Returns:
-        Both ends, ``true`` first.
     """
     for _ in range(_ALL if halvings is None else halvings):
         middle = 0.5 * (true + false)

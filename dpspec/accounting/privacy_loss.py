@@ -35,11 +35,9 @@ _STEEPEST = 1e6
 class PrivacyLoss:
     """The composition of ``steps`` of each phase's pair, in one direction or as the worse of both.
 
-    Adaptive composition is covered: a pair dominates every choice of step that it dominates (Zhu, Dong and Wang 2022,
-    Theorem 10). Each answer is an interval that contains the exact value for the pairs given, and names its method:
-    discretization, cut tails, wrapped mass and rounding are bounded and charged. The basic functions (exp, log, the
-    normal tail, the FFT) are assumed as accurate as ``docs/explanation/numerics.md`` states and ``library_accuracy``
-    checks.
+    Adaptive composition is covered (Zhu, Dong and Wang 2022, Theorem 10). Each answer is an interval that contains the
+    exact value for the pairs given, and names its method: discretization, cut tails, wrapped mass and rounding are
+    charged. Basic functions are assumed as accurate as ``library_accuracy`` checks.
 
     Args:
         phases: (pair, steps) each; steps of equal pairs are added.
@@ -161,8 +159,7 @@ class PrivacyLoss:
     def tradeoff(self, alpha: float, *, width: float = WIDTH) -> Interval:
         """The smallest type-II error of a test of type-I error ``alpha`` in (0, 1], in this loss's direction.
 
-        Its tests look for the first distribution: "the record is present" for a present-first loss. For both directions
-        it is the symmetrized curve, a bound for either test. ``tradeoff_bounds`` computes whole curves.
+        For both directions it is the symmetrized curve, a bound for either test. ``tradeoff_bounds``: whole curves.
 
         Args:
             alpha: the type-I error.
@@ -178,8 +175,7 @@ class PrivacyLoss:
     def rero(self, kappa: float, *, direction: Directions = "present-first", width: float = WIDTH) -> Interval:
         """The largest success probability of a reconstruction attack with the baseline success ``kappa`` in (0, 1].
 
-        The power at level kappa of the test of "absent" against "present" (Kaissis et al. 2023, Theorem 1): of the
-        present-first curve for any direction of the loss.
+        The power at level kappa of the test of "absent" against "present" (Kaissis et al. 2023, Theorem 1).
 
         Args:
             kappa: the baseline success.
@@ -195,10 +191,7 @@ class PrivacyLoss:
         return self._powers("kappa", kappas, direction, width, miss=False)
 
     def level(self, power: float, *, direction: Directions = "present-first", width: float = WIDTH) -> Interval:
-        """The level at which the best test has this ``power`` in (0, 1): the inverse of ``rero``, and as precise.
-
-        It is the baseline success from which reconstruction can succeed with probability ``power`` at most.
-        """
+        """The level at which the best test has this ``power`` in (0, 1): the inverse of ``rero``, and as precise."""
         return self._tests("power", [inside("power", power)], direction, width, power=True)[0]
 
     def _powers(
@@ -269,8 +262,8 @@ def group_curve(
 ) -> list[Interval]:
     """Epsilon of DP-SGD for a group at several deltas: the mixtures of a training schedule, composed.
 
-    The composition of the one-step mixtures dominates the whole training run for an adversary who sees every iterate.
-    Some losses and data attain it (Ganesh 2024, Theorems 3.1 and 3.3).
+    It dominates the whole training run for an adversary who sees every iterate, and some losses and data attain it
+    (Ganesh 2024, Theorems 3.1 and 3.3).
 
     Args:
         phases: (one-step pair, steps) each.

@@ -45,12 +45,9 @@ _NEAR, _FAR = 1e-8, 64.0
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a composition.
+    """The unknown: epsilon at a delta, delta at an epsilon, the power of the best test at a level, or its level.
 
-    Attributes:
-        kind: the unknown: epsilon at a delta, delta at an epsilon, the power of the best test at a level, or its level
-            at a power.
-        value: the given number; ln of a delta, level or power.
+    ``value`` is the given number; ln of a delta, level or power.
     """
 
     kind: Literal["epsilon", "delta", "power", "level"]
@@ -58,7 +55,6 @@ class Question:
 
     @property
     def trivial(self) -> Interval:
-        """An interval that holds for any composition; a power is never below its level."""
         if self.kind == "power":
             return Interval(math.exp(self.value) * (1.0 - 4.0 * EPS), 1.0)
         if self.kind == "level":
@@ -69,15 +65,7 @@ class Question:
 def bound_test(
     question: Question, low: LogProfile, high: LogProfile, start: float, scale: float
 ) -> tuple[Interval, float]:
-    """The answer about a test, and the epsilon whose line decides it.
-
-    Args:
-        question: about a power or a level.
-        low: ln of a lower bound of delta, good around ``start`` over a few times ``scale``.
-        high: ln of an upper bound of delta.
-        start: an epsilon near the deciding one.
-        scale: of epsilon.
-    """
+    """The answer about a test, and the epsilon whose line decides it, near ``start`` on a ``scale`` of epsilons."""
     bound = bound_power if question.kind == "power" else bound_level
     return bound(question.value, low, high, start, scale)
 
@@ -184,22 +172,16 @@ def _rounding(log: float) -> float:
 
 
 def gaussian_answer(question: Question, mu: float) -> Interval:
-    """The answer for one Gaussian pair of effect ``mu``; with 0 nothing leaks."""
-    if question.kind in TESTS:
-        return _gaussian_test(question, mu)
+    log = question.value
+    if mu == 0.0 and question.kind in TESTS:
+        return Interval(math.exp(log) * (1.0 - 4.0 * EPS), min(1.0, math.exp(log) * (1.0 + 4.0 * EPS)))
     if mu == 0.0:
         value = 0.0 if question.kind == "epsilon" else max(0.0, -math.expm1(min(question.value, 0.0)))
         return Interval(value, value)
-    exact = gaussian.epsilon_interval if question.kind == "epsilon" else gaussian.delta_interval
-    return exact(question.value, mu)
-
-
-def _gaussian_test(question: Question, mu: float) -> Interval:
-    """A test of N(0, 1) against N(mu, 1), through the profile and its rounding error."""
-    log = question.value
-    if mu == 0.0:
-        return Interval(math.exp(log) * (1.0 - 4.0 * EPS), min(1.0, math.exp(log) * (1.0 + 4.0 * EPS)))
-    # the threshold z of the best test, at the epsilon mu (z - mu / 2)
+    if question.kind not in TESTS:
+        exact = gaussian.epsilon_interval if question.kind == "epsilon" else gaussian.delta_interval
+        return exact(question.value, mu)
+    # a test through the profile and its rounding error: the threshold z of the best one, at the epsilon mu (z - mu / 2)
     threshold = -float(ndtri_exp(log)) + (0.0 if question.kind == "power" else mu)
 
     def bound(epsilon: float, sign: float) -> float:

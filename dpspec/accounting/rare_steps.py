@@ -38,7 +38,6 @@ class ComposedProfile:
 
     @property
     def spacing(self) -> float:
-        """The grid's step."""
         return self.sides[0][0][0][0].spacing
 
     def log_upper(self, epsilon: float) -> float:
@@ -50,7 +49,6 @@ class ComposedProfile:
         return min(0.0, float(max(sums)))
 
     def log_finite(self, epsilon: float) -> float:
-        """The part of ``log_upper`` from finite losses."""
         sums = (
             np.logaddexp.reduce([*(composed.log_finite(epsilon) + log for composed, log in side), log_rest])
             for side, log_rest in self.sides
@@ -58,7 +56,6 @@ class ComposedProfile:
         return float(max(sums))
 
     def log_lower(self, epsilon: float) -> float:
-        """ln of a lower bound of delta."""
         sums = (
             np.logaddexp.reduce([composed.log_lower(epsilon) + log for composed, log in side]) for side, _ in self.sides
         )
@@ -68,14 +65,9 @@ class ComposedProfile:
 def split_rare_steps(
     whole: Composition, phases: Sequence[tuple[Atoms, int]], floor: float, limit: int, log_delta: float
 ) -> Split:
-    """The ``whole`` composition of ``phases``, split if that is possible.
+    """The ``whole`` composition of ``phases``, whose sum at its reference is imprecise, split if that is possible.
 
-    Args:
-        whole: a composition whose sum at its reference is imprecise.
-        phases: its measures and steps.
-        floor: the smallest epsilon that will be evaluated.
-        limit: the largest number of nodes of a transform.
-        log_delta: ln of the wanted delta at the reference.
+    ``log_delta``: ln of the wanted delta at the reference; ``floor`` and ``limit`` as for ``compose``.
     """
     alone = ((whole, 0.0),), -math.inf
     if len(phases) > _KINDS:

@@ -1,8 +1,7 @@
 """Renyi differential privacy: divergences of steps, their conversion to (epsilon, delta), and selection.
 
-D_a(P || Q) = ln E_Q[(P/Q)^a] / (a - 1) for an order a > 1. Present-first is D_a(with || without), absent-first the
-other way round. All functions are vectorized, work in log space and evaluate proved formulas in float64: the relative
-error of a divergence is below 1e-12, or below 1e-11 if it is tiny.
+D_a(P || Q) = ln E_Q[(P/Q)^a] / (a - 1) for an order a > 1; present-first is D_a(with || without). The relative error of
+a divergence is below 1e-12, or below 1e-11 if it is tiny.
 
 >>> step = Mixture.poisson(1, 0.01, 1.0)
 >>> total = composed_rdp([(step, 2000)], [4.0, 8.0])  # two divergences, of all 2000 steps
@@ -13,11 +12,8 @@ A divergence D at order a bounds delta at epsilon. With c(a) = (a - 1) ln(a - 1)
     Canonne, Kamath and Steinke 2020,      ln delta <= (a - 1) (D - epsilon) + c(a)
       Proposition 12; Balle et al. 2020, Theorem 21
 
-Every order gives a valid bound, so the smallest over any orders is valid. Results err upwards: 4e-12 of the divergence
-and the rounding of the other terms are added, more than the error of the divergences.
-
-``selection_rdp`` is the divergence of the best of a random number of tries; ``docs/explanation/proofs/selection.md``
-has the theorem.
+Results err upwards: 4e-12 of the divergence and the rounding of the other terms are added. ``selection_rdp`` is the
+divergence of the best of a random number of tries (``docs/explanation/proofs/selection.md``).
 """
 
 from __future__ import annotations
@@ -60,8 +56,8 @@ def gaussian_rdp(orders: npt.ArrayLike, effect: npt.ArrayLike) -> Floats:
 def laplace_rdp(orders: npt.ArrayLike, effect: npt.ArrayLike) -> Floats:
     """The Laplace mechanism of sensitivity / scale = ``effect`` s >= 0, in either direction; arrays broadcast.
 
-    ln[a / (2a - 1) e^((a - 1) s) + (a - 1) / (2a - 1) e^(-a s)] / (a - 1) (Mironov 2017, Proposition 6). The bracket
-    exceeds one by a / (2a - 1) f((a - 1) s) + (a - 1) / (2a - 1) f(-a s), f(x) = e^x - 1 - x: linear parts cancel.
+    ln[a / (2a - 1) e^((a - 1) s) + (a - 1) / (2a - 1) e^(-a s)] / (a - 1) (Mironov 2017, Proposition 6), as its
+    excess over one, in which linear parts cancel.
     """
     a, s = np.broadcast_arrays(checked_orders(orders), _numbers("effect", effect))
     below = a - 1.0
@@ -76,15 +72,12 @@ def sampled_gaussian_rdp(
 ) -> Floats:
     """One step of the Gaussian mechanism on a Poisson sample, sensitivity 1; arrays broadcast.
 
-    With r(z) = 1 - q + q e^(z / sigma - 1 / (2 sigma^2)) and z standard normal, present-first is
-    ln E[r(z)^a] / (a - 1), absent-first ln E[r(z)^(1 - a)] / (a - 1). ``both`` is the first, which is never less
-    (Mironov, Talwar and Zhang 2019, Theorem 5).
+    With r(z) = 1 - q + q e^(z / sigma - 1 / (2 sigma^2)) and z standard normal, present-first is ln E[r(z)^a] / (a
+    - 1), absent-first ln E[r(z)^(1 - a)] / (a - 1). ``both`` is the first (Mironov, Talwar and Zhang 2019, Theorem
+    5).
 
-    Args:
-        orders: any real numbers above 1.
-        rate: 0 < q <= 1.
-        sigma: the noise's standard deviation, above 0.
-        direction: of the divergence.
+    Args: orders: any real numbers above 1. rate: 0 < q <= 1. sigma: the noise's standard deviation, above 0.
+    direction: of the divergence.
     """
     a, q, sd = np.broadcast_arrays(checked_orders(orders), _numbers("rate", rate), _numbers("sigma", sigma))
     present = "present-first" in directions(direction)
@@ -104,8 +97,8 @@ def sampled_gaussian_rdp(
 def sampled_gaussian_integer_rdp(orders: npt.ArrayLike, rate: float, sigma: npt.ArrayLike) -> Floats:
     """The closed form of ``sampled_gaussian_rdp``, present-first, at integer orders; orders and sigma broadcast.
 
-    ln sum_k C(a, k) (1 - q)^(a - k) q^k e^(k (k - 1) / (2 sigma^2)) / (a - 1) (Mironov, Talwar and Zhang 2019, 3.3),
-    with e^x replaced by e^x - 1, which omits exactly the one that the weights sum to. a + 1 terms for order a.
+    ln sum_k C(a, k) (1 - q)^(a - k) q^k e^(k (k - 1) / (2 sigma^2)) / (a - 1) (Mironov, Talwar and Zhang 2019,
+    3.3), with e^x replaced by e^x - 1, which omits exactly the one that the weights sum to.
     """
     a, sd = np.broadcast_arrays(checked_orders(orders), _numbers("sigma", sigma))
     q = float(_numbers("rate", rate))
@@ -245,8 +238,8 @@ def epsilon_at_orders(
 ) -> Floats:
     """Epsilon >= 0 at ``delta`` in (0, 1) from the divergence ``rdp`` at each of ``orders``; arrays broadcast.
 
-    Improved: D + ln((a - 1) / a) - (ln delta + ln a) / (a - 1); Mironov: D + ln(1 / delta) / (a - 1). With the improved
-    one 0 also where delta >= sqrt(1 - e^-D), which bounds the total variation distance (Bretagnolle and Huber).
+    With the improved conversion 0 also where delta >= sqrt(1 - e^-D), which bounds the total variation (Bretagnolle
+    and Huber).
     """
     target = np.asarray(delta, dtype=np.float64)
     if not np.all((target > 0.0) & (target < 1.0)):
@@ -283,8 +276,8 @@ def best_epsilon(
     orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float, conversion: Conversion = "improved"
 ) -> BestEpsilon:
     """The smallest epsilon at ``delta`` over ``orders`` and their divergences, both (n,); these may be infinite."""
-    a, d = _table(orders, rdp)
-    best = _smallest(a, epsilon_at_orders(a, d, inside("delta", delta), conversion))
+    target = inside("delta", delta)
+    best = _smallest(orders, rdp, lambda a, d: epsilon_at_orders(a, d, target, conversion))
     return BestEpsilon(best.value, best.order, best.at_edge and best.value > 0.0)
 
 
@@ -292,8 +285,8 @@ def best_log_delta(
     orders: npt.ArrayLike, rdp: npt.ArrayLike, epsilon: float, conversion: Conversion = "improved"
 ) -> Best:
     """The smallest ln delta at ``epsilon`` over ``orders`` and their divergences, both (n,)."""
-    a, d = _table(orders, rdp)
-    return _smallest(a, log_delta_at_orders(a, d, finite("epsilon", epsilon), conversion))
+    eps = finite("epsilon", epsilon)
+    return _smallest(orders, rdp, lambda a, d: log_delta_at_orders(a, d, eps, conversion))
 
 
 def _gain(a: Floats, conversion: str) -> tuple[Floats, Floats]:
@@ -313,15 +306,13 @@ def _divergences(values: npt.ArrayLike) -> Floats:
     return array
 
 
-def _table(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[Floats, Floats]:
+def _smallest(orders: npt.ArrayLike, rdp: npt.ArrayLike, bound: Callable[[Floats, Floats], Floats]) -> Best:
     a, d = np.atleast_1d(checked_orders(orders)), np.atleast_1d(_divergences(rdp))
     if a.ndim != 1 or a.size == 0 or a.shape != d.shape:
         raise ValueError(f"orders and rdp must be lists of one length, got shapes {a.shape} and {d.shape}")
     order = np.argsort(a)
-    return a[order], d[order]
-
-
-def _smallest(a: Floats, values: Floats) -> Best:
+    a = a[order]
+    values = bound(a, d[order])
     index = int(np.argmin(values))
     return Best(float(values[index]), float(a[index]), index in (0, len(a) - 1))
 
@@ -408,19 +399,14 @@ def _log_expm1(x: float) -> float:
 def selection_rdp(orders: npt.ArrayLike, rdp: npt.ArrayLike, tries: Tries) -> Floats:
     """The divergence at each of ``orders`` (n,) of the best of a random number of tries.
 
-    Theorem 9 of ``docs/explanation/proofs/selection.md`` in float64; the conversions charge its rounding. Each value is
-    a bound for any table of orders, and a finer table makes it smaller.
+    Theorem 9 of ``docs/explanation/proofs/selection.md`` in float64; the conversions charge its rounding.
 
-    Args:
-        orders: of the divergences.
-        rdp: the divergence of one try at these orders, (n,), in both directions; infinite if unknown.
-        tries: the distribution of the number of tries.
+    Args: orders: of the divergences; a finer table gives smaller values. rdp: the divergence of one try at these
+    orders, (n,), in both directions; infinite if unknown. tries: the distribution of the number of tries.
     """
-    a, d = checked_orders(orders), np.asarray(rdp, dtype=np.float64)
+    a, d = checked_orders(orders), _divergences(rdp)
     if a.ndim != 1 or a.shape != d.shape or not a.size:
         raise ValueError("orders and rdp must be lists of one length, at least 1")
-    if not np.all(d >= 0.0):
-        raise ValueError("rdp must not be negative")
     if tries.shape is None:  # Poisson
         near = -np.log1p(-1.0 / a)  # ln(a / (a - 1)), and rounded down
         log_deltas = np.array([best_log_delta(a, d, epsilon).value for epsilon in (near * (1.0 - 1e-12)).tolist()])

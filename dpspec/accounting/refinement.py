@@ -1,10 +1,8 @@
 """Intervals of answers about a composition, narrowed by grids from coarse to fine.
 
 Both discretizations together are wrong by about T d^2 (1 + s) / 3 in epsilon, s = -d ln delta / d epsilon. Stages
-request widths of 1e-2, 1e-3, ... in turn (from 1e-3 on if grids are short, and 1e-2 after it if that missed), for any
-width requested, and each stage's interval is intersected with the earlier ones. So a finer width of the same questions
-can only give an interval inside the coarser one. A stage that would need a longer grid than allowed uses the longest
-one and is the last.
+request widths of 1e-2, 1e-3, ... in turn, for any width requested, and each stage's interval is intersected with the
+earlier ones: a finer width of the same questions can only give an interval inside the coarser one.
 """
 
 from __future__ import annotations
@@ -89,7 +87,6 @@ class PendingAnswer:
 
     @property
     def is_needless(self) -> bool:
-        """Whether the answer is certainly no larger than ``enough``."""
         return self.answer.upper <= self.enough
 
     def is_within(self, width: float) -> bool:
@@ -157,7 +154,6 @@ class GridRefinement:
         return part
 
     def is_within(self, width: float) -> bool:
-        """Whether every interval is within ``width``."""
         return all(item.is_within(width) for item in self.items)
 
     def begin(self) -> None:
@@ -294,7 +290,6 @@ class GridRefinement:
             self._centre(middle)
 
     def _profile(self, sides: Sequence[Sequence[tuple[Atoms, int]]], spacing: float, scan: float) -> ComposedProfile:
-        """The composed profile around the saddle point, the worse of the directions."""
         # A steeper tilt than the grid resolves would pick out its last nodes.
         tilt, centre = min(self._saddle.tilt, 1.0 / spacing), self._saddle.epsilon
         floor, members = centre - 1.1 * _SCAN * scan, []

@@ -57,10 +57,9 @@ def solve(
         sides: the directions. Of two, the answer is the larger of both, or, if one of the questions is about a test,
             an answer about the worse of the two profiles at each epsilon.
         questions: the questions.
-        widths: the relative width wanted of each answer; intervals are wider if the grid limits do not allow it.
+        widths: the relative width wanted of each answer.
         other: for one direction and each question, the other direction's answer or None, if only the larger of both
-            counts. An epsilon that is certainly no larger is not narrowed, unless the other one is wider than requested
-            and the lower end of this one may be better.
+            counts. An epsilon that is certainly no larger is not narrowed if the other one is narrow enough.
     """
     if len(sides) > 1 and not any(question.kind in TESTS for question in questions):
         first = solve(phases, sides[:1], questions, widths)
@@ -105,7 +104,6 @@ def solve(
 
 
 def _neighbours(items: Sequence[PendingAnswer], *, wide: bool = False) -> list[list[PendingAnswer]]:
-    """The items by position, in groups that share a composition each; ``wide``: a coarse one."""
     groups: list[list[PendingAnswer]] = []
     reach = -math.inf
     for item in sorted(items, key=lambda item: item.saddle.epsilon):

@@ -7,8 +7,7 @@ P against Q at all real epsilon, through convex duality (their Proposition 2.12,
     f(alpha) = max over epsilon of 1 - delta(epsilon) - e^epsilon alpha,
     delta(epsilon) = max over alpha of 1 - f(alpha) - e^epsilon alpha.
 
-P is the first distribution of the pair's direction. So the present-first curve tests "absent" against "present", and
-``rero`` belongs to it. Values are proved formulas in float64.
+P is the first distribution of the pair's direction: the present-first curve tests "absent" against "present".
 
 ``fit_gdp`` summarizes a curve as mu-GDP, G_mu <= f, with its regret (Kaissis et al. 2024): the smallest k with
 f(alpha + k) - k <= G_mu(alpha) for all alpha, at most 1/2.
@@ -48,9 +47,9 @@ class TradeOff(ABC):
     def delta(self, epsilon: npt.ArrayLike) -> Floats:
         """The privacy profile at each real ``epsilon``: the convex conjugate."""
 
-    @abstractmethod
     def inverse(self) -> TradeOff:
-        """The same pair with its roles exchanged: alpha as a function of beta."""
+        """The same pair with its roles exchanged: alpha as a function of beta. Itself for a symmetric pair."""
+        return self
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon >= 0 with ``self.delta(epsilon) <= delta``, a bisection's safe end; infinite if none."""
@@ -66,10 +65,7 @@ class TradeOff(ABC):
         return float(self.delta(0.0))
 
     def rero(self, kappa: float) -> float:
-        """The largest success probability of a reconstruction attack with baseline success ``kappa``, 0 < kappa <= 1.
-
-        1 - f(kappa) (Hayes, Mahloujifar and Balle 2023; Kaissis et al. 2023, Theorem 1), of the present-first curve.
-        """
+        """1 - f(``kappa``), the largest success of reconstruction from it (Kaissis et al. 2023, Theorem 1)."""
         return float(self.tpr(inside("kappa", kappa, one=True)))
 
     def on_diagonal(self, difference: Floats) -> Floats:
@@ -102,10 +98,6 @@ class GaussianTradeOff(TradeOff):
         if self.mu == 0.0:
             return np.asarray(-np.expm1(np.minimum(np.asarray(epsilon, dtype=np.float64), -0.0)), dtype=np.float64)
         return gaussian.delta(epsilon, self.mu)
-
-    def inverse(self) -> GaussianTradeOff:
-        """Itself."""
-        return self
 
 
 @dataclass(frozen=True)
@@ -140,10 +132,6 @@ class LaplaceTradeOff(TradeOff):
         eps = np.asarray(epsilon, dtype=np.float64)
         inner = -np.expm1(np.minimum(0.5 * (eps - self.effect), 0.0))
         return np.asarray(np.where(eps < -self.effect, -np.expm1(np.minimum(eps, 0.0)), inner), dtype=np.float64)
-
-    def inverse(self) -> LaplaceTradeOff:
-        """Itself."""
-        return self
 
 
 def check_levels(name: str, values: npt.ArrayLike) -> Floats:
@@ -201,10 +189,10 @@ class Polygon(TradeOff):
 
     @classmethod
     def from_epsilon_delta(cls, points: Iterable[tuple[float, float]], *, one_sided: bool = False) -> Polygon:
-        """The largest curve that every (epsilon, delta) in ``points`` allows, epsilon >= 0, 0 <= delta <= 1.
+        """The largest curve that every (epsilon >= 0, delta) in ``points`` allows (Dong, Roth and Su 2022, Prop. 2.5).
 
-        max over points of 0, 1 - delta - e^epsilon alpha and e^-epsilon (1 - delta - alpha) (Dong, Roth and Su 2022,
-        Proposition 2.5); with ``one_sided`` only the first line of each, for a pair known in one direction.
+        max over points of 0, 1 - delta - e^epsilon alpha and e^-epsilon (1 - delta - alpha); with ``one_sided`` only
+        the first line of each, for a pair known in one direction.
         """
         pairs = np.array(list(points), dtype=np.float64).reshape(-1, 2)
         if not np.all((pairs[:, 0] >= 0.0) & (pairs[:, 1] >= 0.0) & (pairs[:, 1] <= 1.0)):
@@ -254,7 +242,24 @@ class Polygon(TradeOff):
 
     def inverse(self) -> Polygon:
         """The vertices mirrored, from the curve's value at 0 on."""
-        return _hull(self.beta, self.alpha, 1.0 - self.alpha)
+        a, b = np.append([0.0, 1.0], self.beta), np.append([1.0, 0.0], self.alpha)
+        p = np.append([0.0, 1.0], 1.0 - self.alpha)
+
+        def fall(x: int, y: int) -> float:
+            """beta[x] - beta[y], by powers if they are small: with more digits."""
+            return float(p[y] - p[x] if max(p[x], p[y]) < 0.5 else b[x] - b[y])
+
+        hull: list[int] = []  # the lower convex hull of these points
+        for i in np.lexsort((b, a)).tolist():
+            if hull and a[i] == a[hull[-1]]:
+                continue  # the lower of the two came first
+            while len(hull) > 1:
+                x, y = hull[-2], hull[-1]
+                if fall(x, y) * (a[i] - a[x]) > fall(x, i) * (a[y] - a[x]):
+                    break
+                hull.pop()
+            hull.append(i)
+        return Polygon(a[hull], b[hull], p[hull])
 
     def on_diagonal(self, difference: Floats) -> Floats:
         """Exact: alpha is piecewise linear in the difference; above the curve's first value it is 0."""
@@ -275,30 +280,6 @@ def _crossing(t: Floats, d: Floats, b: Floats, steep: int, flat: int) -> float:
     return float(rise / (t[steep] - t[flat]))
 
 
-def _hull(alpha: Floats, beta: Floats, power: Floats) -> Polygon:
-    """The lower convex hull of points and of (0, 1) and (1, 0)."""
-    a, b, p = np.append([0.0, 1.0], alpha), np.append([1.0, 0.0], beta), np.append([0.0, 1.0], power)
-    order = np.lexsort((b, a))
-    hull: list[int] = []
-    for i in (int(i) for i in order):
-        if hull and a[i] == a[hull[-1]]:
-            continue  # the lower of the two came first
-        while len(hull) > 1:
-            x, y = hull[-2], hull[-1]
-            # by powers if they are small, else by beta: the same sign, with more digits
-            rise, run = _fall(b, p, x, y) * (a[i] - a[x]), _fall(b, p, x, i) * (a[y] - a[x])
-            if rise > run:
-                break
-            hull.pop()
-        hull.append(i)
-    return Polygon(a[hull], b[hull], p[hull])
-
-
-def _fall(b: Floats, p: Floats, x: int, y: int) -> float:
-    """beta[x] - beta[y]."""
-    return float(p[y] - p[x] if max(p[x], p[y]) < 0.5 else b[x] - b[y])
-
-
 #: Cells of the grid over f(alpha) - alpha in [-1, 1], and the rounding error charged.
 _CELLS, _ROUNDING = 16_384, 1e-14
 
@@ -306,8 +287,7 @@ _CELLS, _ROUNDING = 16_384, 1e-14
 class GdpFit(NamedTuple):
     """``G_mu - floor <= f`` everywhere, for the smallest mu; ``regret`` bounds the overstatement.
 
-    The floor is 0 for curves that start at (0, 1) and reach 0 at 1 only. A polygon from finitely many (epsilon, delta)
-    ends earlier, below any G_mu, and the floor is the difference.
+    A polygon from finitely many (epsilon, delta) ends earlier than any G_mu, and the floor is the difference.
     """
 
     mu: float
@@ -318,11 +298,9 @@ class GdpFit(NamedTuple):
 def fit_gdp(curve: TradeOff) -> GdpFit:
     """The smallest mu for ``curve``, rounded up, and its regret.
 
-    A polygon: the largest Phi^-1(1 - alpha) - Phi^-1(beta) over its inner vertices (G_mu is convex, so it is below the
-    edges too). Laplace: at alpha = f(alpha), since u -> -Phi^-1(e^-u) is concave for u >= ln 2.
+    A polygon: the largest Phi^-1(1 - alpha) - Phi^-1(beta) over its inner vertices. Laplace: at alpha = f(alpha).
 
-    Raises:
-        ValueError: the curve is neither Gaussian, Laplace nor a polygon.
+    Raises: ValueError: the curve is neither Gaussian, Laplace nor a polygon.
     """
     if isinstance(curve, GaussianTradeOff):
         return GdpFit(curve.mu, 0.0, 0.0)
@@ -346,8 +324,8 @@ def fit_gdp(curve: TradeOff) -> GdpFit:
 def delta_divergence(stronger: TradeOff, weaker: TradeOff) -> float:
     """The smallest k >= 0 with ``stronger``(alpha + k) - k <= ``weaker``(alpha) for all alpha, rounded up.
 
-    On the line beta - alpha = d the distance of the curves is k(d), the difference of two convex functions of d. On a
-    cell between grid lines the first is below its chord and the second above its neighbors' extended chords.
+    On beta - alpha = d the distance is a difference of two convex functions of d: on a cell the first is below its
+    chord, and the second above its neighbors' extended chords.
     """
     lines = np.linspace(-1.0, 1.0, _CELLS + 1)
     width = lines[1] - lines[0]

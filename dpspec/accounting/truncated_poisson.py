@@ -1,11 +1,8 @@
 """Truncated Poisson batches: if more than ``cap`` records enter, a uniformly random subset of ``cap`` is kept.
 
 ``docs/explanation/proofs/truncated-poisson.md`` has a pair that dominates a step (Theorem 4) and one that is attained
-(Theorem 5). With the number of other records in the batch revealed:
-
-* at most cap - k others enter: no record is displaced, and the sum moves by the j ~ Binomial(k, rate) members drawn;
-* cap or more enter: i members are kept and displace as many others, so that it moves by at most 2 i;
-* between these, which is possible for k > 1 only: by at most 2 j.
+(Theorem 5). If at most cap - k others enter, no record is displaced, and the sum moves by the j ~ Binomial(k, rate)
+members drawn; if cap or more enter, by at most 2 i for i kept members; between these by at most 2 j.
 """
 
 from __future__ import annotations
@@ -35,9 +32,8 @@ _ROUNDED = 1e-12
 class Revealed(Pair):
     """A step that first reveals one of several mixtures of Gaussians, and then its output.
 
-    The case has the same distribution with the group and without, so that only the output leaks: with weights w_i and
-    profiles delta_i, delta(epsilon) = sum_i w_i delta_i(epsilon). Revealing a case that an adversary does not see gives
-    an upper bound: forgetting it is a post-processing (joint convexity of the hockey-stick divergence).
+    The case has the same distribution with the group and without, so delta(epsilon) = sum_i w_i delta_i(epsilon).
+    Revealing a case that an adversary does not see gives an upper bound: forgetting it is a post-processing.
 
     Args:
         cases: (weight, mixture) each, of one sigma, weights above 0 and summing to one.
@@ -142,8 +138,7 @@ _SMALLEST = 1e-290
 class TruncatedPoisson:
     """One step with batches of at most ``cap`` records, each entering at ``rate``, for groups of up to ``k`` records.
 
-    For add-remove adjacency. Replaced records, or null records that keep their place in the batch, are not covered: the
-    displaced records differ there.
+    For add-remove adjacency only: replaced or null records displace other records.
 
     Attributes:
         k: the largest group.
@@ -202,7 +197,7 @@ class TruncatedPoisson:
         return cases[0][1] if len(cases) == 1 else Revealed(cases)
 
     def tails_when_full(self) -> Floats:
-        """Bounds of P[i >= a given that others fill the batch], (k,) for a = 1..k, of i members kept, from above.
+        """Upper bounds of P[i >= a given that others fill the batch], (k,) for a = 1..k, of i members kept.
 
         P[B' >= cap + a] P[Hypergeometric(cap of fewest + k, k) >= a] / P[B >= cap], with B ~ Binomial(fewest, rate) and
         B' ~ Binomial(fewest + k, rate), and never more than P[Binomial(k, rate) >= a].

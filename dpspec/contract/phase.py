@@ -85,19 +85,10 @@ class Sampling:
     @classmethod
     def of(cls, block: Mapping[str, Json]) -> Sampling:
         """Read a mechanism's ``sampling`` block."""
-        rate, batch_size, max_batch = block.get("rate"), block.get("batch_size"), block.get("max_batch")
-        most = block.get("records_per_user")
-        epoch_steps = block.get("epoch_steps")
-        return cls(
-            scheme=block["scheme"],
-            rate=None if rate is None else float(rate),
-            batch_size=None if batch_size is None else int(batch_size),
-            max_batch=None if max_batch is None else int(max_batch),
-            unit=block.get("unit") or "record",
-            records_per_user=None if most is None else int(most),
-            epoch_steps=None if epoch_steps is None else int(epoch_steps),
-            batches_per_epoch=int(block.get("batches_per_epoch") or 1),
-        )
+        rate = None if block.get("rate") is None else float(block["rate"])
+        counts = ("batch_size", "max_batch", "records_per_user", "epoch_steps", "batches_per_epoch")
+        given = {name: int(block[name]) for name in counts if block.get(name) is not None}
+        return cls(scheme=block["scheme"], rate=rate, unit=block.get("unit") or "record", **given)
 
     @property
     def is_poisson(self) -> bool:

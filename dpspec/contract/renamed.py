@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from dpspec.contract.diagnostics import Diagnostic, Path
 from dpspec.contract.frozen import Json
@@ -25,41 +25,37 @@ KEYS = {
 }
 
 
-def renamed_words(document: Json) -> Iterator[tuple[Path, str, str, str]]:
-    """Yield the path, kind (``key`` or ``value``), old word and new word of each old word in a document."""
+def rename(document: dict[str, Json]) -> list[Diagnostic]:
+    """Replace the old words of a plain document in place. Returns a warning for each."""
+    found: list[tuple[Path, str, str]] = []
     for block, keys in KEYS.items():
-        inner = document.get(block) if isinstance(document, Mapping) else None
-        if not isinstance(inner, Mapping):
+        inner = document.get(block)
+        if not isinstance(inner, dict):
             continue
         for old, new in keys.items():
             if old in inner and new not in inner:
-                yield (block, old), "key", old, new
-        values = {"audit": ("expect", STATUSES), "training": ("assume", ASSUMPTIONS)}[block]
-        found = inner.get(values[0])
-        for place, word in enumerate(found) if isinstance(found, list | tuple) else [(None, found)]:
-            if isinstance(word, str) and word in values[1]:
-                yield (block, values[0], *(() if place is None else (place,))), "value", word, values[1][word]
-
-
-def rename(document: dict[str, Json]) -> list[Diagnostic]:
-    """Replace the old words of a plain document in place. Returns a warning for each."""
-    warnings = []
-    for path, kind, old, new in list(renamed_words(document)):
-        block = document[str(path[0])]
-        if kind == "key":
-            block[new] = block.pop(old)
-        elif len(path) == 3:
-            block[path[1]][path[2]] = new
-        else:
-            block[path[1]] = new
-        message = f"{old!r} is now called {new!r}"
-        hint = f"write {new}; dpspec 0.4 will reject {old}"
-        warnings.append(
-            Diagnostic(
-                code="renamed-word", message=message, path=path, severity="warning", help=hint, at_key=kind == "key"
-            )
+                found.append(((block, old), old, new))
+                inner[new] = inner.pop(old)
+        key, words = {"audit": ("expect", STATUSES), "training": ("assume", ASSUMPTIONS)}[block]
+        if isinstance(inner.get(key), list):
+            for place, word in enumerate(inner[key]):
+                if isinstance(word, str) and word in words:
+                    found.append(((block, key, place), word, words[word]))
+                    inner[key][place] = words[word]
+        elif isinstance(inner.get(key), str) and inner[key] in words:
+            found.append(((block, key), inner[key], words[inner[key]]))
+            inner[key] = words[inner[key]]
+    return [
+        Diagnostic(
+            code="renamed-word",
+            message=f"{old!r} is now called {new!r}",
+            path=path,
+            severity="warning",
+            help=f"write {new}; dpspec 0.4 will reject {old}",
+            at_key=path[-1] == old,
         )
-    return warnings
+        for path, old, new in found
+    ]
 
 
 def with_old_words(document: Mapping[str, Json]) -> dict[str, Json]:

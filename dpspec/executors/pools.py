@@ -125,15 +125,8 @@ class Pool(Protocol):
 
 class InlineContext:
     def __init__(self, device: str, seconds: float | None, tell: Callable[[Any], None]) -> None:
-        self._device, self._tell = device, tell
+        self.device, self.tell = device, tell
         self._until = None if seconds is None else time.monotonic() + seconds
-
-    @property
-    def device(self) -> str:
-        return self._device
-
-    def tell(self, value: Any) -> None:
-        self._tell(value)
 
     def stopped(self) -> bool:
         return self._until is not None and time.monotonic() > self._until

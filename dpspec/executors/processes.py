@@ -89,7 +89,7 @@ class _Worker:
 class Processes:
     """A pool of local processes on ``devices``: several GPUs, or one device.
 
-    ``budget`` is the memory of all tasks in bytes, ``idle`` that of a process without a task.
+    ``budget`` is the memory in bytes for all tasks, ``idle`` the memory of a process without a task.
     """
 
     def __init__(self, devices: Sequence[str], most: int, threads: int, budget: int, idle: int = 0) -> None:

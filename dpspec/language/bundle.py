@@ -6,8 +6,8 @@ The schema is JSON Schema 2020-12, uses only keywords that draft-07 shares, and 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
+from functools import partial
 
 from dpspec.contract import Json, Mechanism, thaw
 from dpspec.contract.attacks import USUAL
@@ -19,46 +19,60 @@ SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
 def bundle(catalog: Catalog) -> dict[str, Json]:
-    whole = _spec_schema(catalog, _mechanism_schema)
-    inherits = {"anyOf": [{"required": ["extends"]}, {"required": ["matrix"]}]}
+    def mechanism_block(provider: Mechanism) -> Plain:
+        schema = blocks.mechanism_block(provider)
+        if provider.steps:  # phases may be a list, a table or a formula
+            phases = schema["properties"]["phases"]
+            either = {"description": phases["description"], "anyOf": [phases, blocks.core("schedule")]}
+            schema["properties"] = {**schema["properties"], "phases": either}
+        return schema
+
+    whole = _spec_schema(catalog, mechanism_block)
     top = {key: whole[key] for key in ("title", "description", "type")}
-    names = {key: {"description": value["description"]} for key, value in whole["properties"].items()}
+    rest = {key: value for key, value in whole.items() if key not in top}
     return {
         "$schema": SCHEMA,
         **top,
-        "properties": names,
+        "properties": {key: {"description": value["description"]} for key, value in whole["properties"].items()},
         "additionalProperties": False,
-        "if": inherits,
-        "then": blocks.without_required({key: value for key, value in whole.items() if key not in top}, removable=True),
-        "else": {key: value for key, value in whole.items() if key not in top},
+        "if": {"anyOf": [{"required": ["extends"]}, {"required": ["matrix"]}]},
+        "then": blocks.without_required(rest, removable=True),
+        "else": rest,
     }
 
 
 def reference(catalog: Catalog) -> dict[str, Json]:
     """Without alternatives for parents, matrix and phases, for the reference pages."""
-    return _spec_schema(catalog, functools.partial(blocks.mechanism_block, phaseless=True))
-
-
-def _mechanism_schema(provider: Mechanism) -> Plain:
-    """Phases may be a list, a table or a formula."""
-    schema = blocks.mechanism_block(provider)
-    if provider.steps:
-        phases = schema["properties"]["phases"]
-        either = {"description": phases["description"], "anyOf": [phases, blocks.core("schedule")]}
-        schema["properties"] = {**schema["properties"], "phases": either}
-    return schema
+    return _spec_schema(catalog, partial(blocks.mechanism_block, phaseless=True))
 
 
 def _spec_schema(catalog: Catalog, mechanism_block: Json) -> Plain:
-    schema = dict(blocks.core("spec"))
+    training = _by_kind("training", "backend", _providers(catalog.backends), blocks.training_block)
+    del training["required"]
+    backend = {**training["properties"]["backend"], "default": "native"}
+    training["properties"] = {**blocks.core("training")["properties"], "backend": backend}
+    for case in training.get("allOf", ()):
+        if case["if"] == _has_value("backend", "native"):
+            case["if"] = {"properties": {"backend": {"const": "native"}}}
     mechanisms = _providers(catalog.mechanisms)
-    properties = dict(schema["properties"])
-    properties["mechanism"] = _by_kind("mechanism", "kind", mechanisms, mechanism_block)
-    properties["data"] = _by_kind("data", "kind", _providers(catalog.datasets), blocks.data_block)
-    properties["model"] = _by_kind("model", "kind", _providers(catalog.models), blocks.model_block)
-    properties["training"] = _training_schema(catalog)
-    schema["properties"] = properties
-    return _with_cases(schema, [_mechanism_case(provider, catalog) for provider in mechanisms.values()])
+    spec = blocks.core("spec")
+    properties = {
+        **spec["properties"],
+        "mechanism": _by_kind("mechanism", "kind", mechanisms, mechanism_block),
+        "data": _by_kind("data", "kind", _providers(catalog.datasets), partial(blocks.kind_block, "data")),
+        "model": _by_kind("model", "kind", _providers(catalog.models), partial(blocks.kind_block, "model")),
+        "training": training,
+    }
+    cases = []
+    for provider in mechanisms.values():  # the conditions that a mechanism's kind imposes on the other blocks
+        chosen = {"mechanism": {"type": "object", **_has_value("kind", provider.kind)}}
+        imposed = {
+            "threat_model": blocks.threat_model_block(provider),
+            "audit": _audit_schema(provider, catalog),
+            "claims": {"items": _claims_schema(provider)},
+        }
+        cases.append({"if": {"properties": chosen, "required": ["mechanism"]}, "then": {"properties": imposed}})
+    return _with_cases({**spec, "properties": properties}, cases)
 
 
 def _providers(offers: Json) -> dict[str, Json]:
@@ -79,34 +93,6 @@ def _by_kind(name: str, key: str, providers: dict[str, Json], block: Json) -> Pl
         for kind, provider in providers.items()
     ]
     return _with_cases(schema, cases)
-
-
-def _training_schema(catalog: Catalog) -> Plain:
-    providers = _providers(catalog.backends)
-    schema = _by_kind("training", "backend", providers, blocks.training_block)
-    del schema["required"]
-    core = blocks.core("training")["properties"]
-    schema["properties"] = {**core, "backend": {**schema["properties"]["backend"], "default": "native"}}
-    for case in schema.get("allOf", ()):
-        if case["if"] == _has_value("backend", "native"):
-            case["if"] = {"properties": {"backend": {"const": "native"}}}
-    return schema
-
-
-def _mechanism_case(provider: Mechanism, catalog: Catalog) -> Plain:
-    return {
-        "if": {
-            "properties": {"mechanism": {"type": "object", **_has_value("kind", provider.kind)}},
-            "required": ["mechanism"],
-        },
-        "then": {
-            "properties": {
-                "threat_model": blocks.threat_model_block(provider),
-                "audit": _audit_schema(provider, catalog),
-                "claims": {"items": _claims_schema(provider)},
-            }
-        },
-    }
 
 
 def _audit_schema(provider: Mechanism, catalog: Catalog) -> Plain:

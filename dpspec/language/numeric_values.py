@@ -10,6 +10,7 @@ from dpspec.accounting import LEAST_TRIED
 from dpspec.contract import Json, Path, Spec, thaw
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import UsageError
+from dpspec.language.reading.tree import value_at
 from dpspec.language.validating import blocks
 from dpspec.language.validating.blocks import Plain
 from dpspec.language.validating.problems import is_valid
@@ -53,9 +54,7 @@ def numeric_key(spec: Spec, catalog: Catalog, place: str) -> NumericKey:
 
 def with_value(spec: Spec, key: NumericKey, value: float) -> dict[str, Json]:
     document: dict[str, Json] = spec.to_json()
-    block: Json = document
-    for step in key.path[:-1]:
-        block = block[step]
+    block = value_at(document, key.path[:-1])
     block[key.path[-1]] = int(value) if key.integer else float(value)
     return document
 
@@ -67,11 +66,11 @@ def _keys(spec: Spec, catalog: Catalog) -> Iterator[tuple[Path, list[Plain], Jso
     schemas: dict[str, Plain] = {
         "mechanism": blocks.mechanism_block(mechanism),
         "threat_model": blocks.threat_model_block(mechanism),
-        "data": blocks.data_block(catalog.datasets[spec.data.kind].provider),
+        "data": blocks.kind_block("data", catalog.datasets[spec.data.kind].provider),
         "training": blocks.training_block(catalog.backends[spec.training.kind].provider),
     }
     if spec.model is not None:
-        schemas["model"] = blocks.model_block(catalog.models[spec.model.kind].provider)
+        schemas["model"] = blocks.kind_block("model", catalog.models[spec.model.kind].provider)
     for name, schema in schemas.items():
         yield from _below((name,), [schema], document[name])
     for i, claim in enumerate(document["claims"]):

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from dpspec.contract import Json
 from dpspec.engine.results import decimals
-from dpspec.engine.results.matrices import Matrix
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.results.result import AuditResult, Matrix, Result, Verdict
 from dpspec.reporters import labels
 from dpspec.text import shortened
 
@@ -26,7 +25,7 @@ def cell_value(item: Json) -> str:
     return shortened(decimals.exact(item) if isinstance(item, float) else labels.value(item), _VALUE)
 
 
-def cell_title(matrix: Matrix[AuditResult], audit: AuditResult) -> str:
+def cell_title(matrix: Matrix, audit: AuditResult) -> str:
     return ", ".join(f"{name}={cell_value(item)}" for name, item in matrix.values(audit).items())
 
 
@@ -38,7 +37,7 @@ def titles(result: Result) -> tuple[str, ...]:
     return tuple(names)
 
 
-def claims_of(matrix: Matrix[AuditResult]) -> tuple[str, ...]:
+def claims_of(matrix: Matrix) -> tuple[str, ...]:
     return tuple(dict.fromkeys(verdict.claim for audit in matrix.audits for verdict in audit.verdicts))
 
 
@@ -46,7 +45,7 @@ def verdict_of(audit: AuditResult, claim: str) -> Verdict | None:
     return next((verdict for verdict in audit.verdicts if verdict.claim == claim), None)
 
 
-def table(matrix: Matrix[AuditResult]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def table(matrix: Matrix) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """A column for each axis and each claim, and for the conformance of executed runs."""
     claims, executed = claims_of(matrix), any(audit.executed for audit in matrix.audits)
     head = (*matrix.axes.values(), *claims, *(("conformance",) if executed else ()))
@@ -86,7 +85,7 @@ class Across:
     claimed: float | None
 
 
-def across(matrix: Matrix[AuditResult]) -> Across | None:
+def across(matrix: Matrix) -> Across | None:
     """The first claim with a bound in two cells, against the numeric axis with most values."""
     counted = {name: _numbers([matrix.values(audit)[name] for audit in matrix.audits]) for name in matrix.axes.values()}
     x = max(counted, key=lambda name: counted[name], default=None)

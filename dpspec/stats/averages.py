@@ -1,11 +1,10 @@
 """Test of an average over training runs, each measured by counts on the same test records.
 
-The pipeline's value A is the mean over the randomness of training and over the population of test records. The test
-assumes independent runs and independent test records, and spends half of its level on each source of randomness:
+A is the mean over training and over the population of test records. Runs and test records are independent, and each
+source of randomness has half of the level:
 
 * Given the test records, the runs' shares Y_i in [0, 1] are independent with mean A_T. Under A_T <= a the factors
-  1 + f (Y_i / a - 1), 0 <= f <= 1, multiply a capital by at most 1 on average, so it reaches 1 / level with probability
-  at most level (Ville 1939, for any stopping time).
+  1 + f (Y_i / a - 1), 0 <= f <= 1, multiply a capital by at most 1 on average (Ville 1939, for any stopping time).
 * A_T is the mean over m independent test records of the probability that training gets one right, with mean A:
   P[A_T >= A + t] <= exp(-m KL(A + t || A)) (Hoeffding 1963, Theorem 1).
 """
@@ -17,6 +16,9 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+from scipy import special
+
+from dpspec.accounting import bisect
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -33,10 +35,7 @@ _LEAST = 1e-300
 def at_least(successes: Sequence[int], records: int, value: float) -> float:
     """P-value of the null that A is at most ``value``, valid at any stopping time; 1 without runs.
 
-    Args:
-        successes: Number of successes of each run on the same test records.
-        records: Number of test records.
-        value: The null's value.
+    ``successes`` of each run are on the same test records.
     """
     if not records > 0 or not all(0 <= count <= records for count in successes):
         raise ValueError(f"need counts between 0 and {records} of at least one record")
@@ -46,17 +45,19 @@ def at_least(successes: Sequence[int], records: int, value: float) -> float:
 
     def rejected(log_level: float) -> bool:
         half = log_level - math.log(2.0)
-        return _log_capital(shares, _above(value, -half / records)) >= -half
+        mean = _above(value, -half / records)
+        if mean <= 0.0:
+            return bool(np.any(shares > 0.0))
+        with np.errstate(divide="ignore"):  # the full stake is lost at a share of 0
+            each = np.log(1.0 + np.multiply.outer(_STAKES, shares / mean - 1.0)).sum(axis=1)
+        return float(np.logaddexp.reduce(each)) - math.log(len(_STAKES)) >= -half
 
     if not rejected(0.0):
         return 1.0
-    low, high = math.log(_LEAST), 0.0
-    if rejected(low):
+    least = math.log(_LEAST)
+    if rejected(least):
         return 0.0
-    while high - low > 1e-7:
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if rejected(middle) else (middle, high)
-    return min(1.0, math.exp(high))
+    return min(1.0, math.exp(bisect(rejected, 0.0, least, enough=lambda high, low: high - low <= 1e-7)[0]))
 
 
 def at_most(successes: Sequence[int], records: int, value: float) -> float:
@@ -64,32 +65,13 @@ def at_most(successes: Sequence[int], records: int, value: float) -> float:
     return at_least([records - count for count in successes], records, 1.0 - value)
 
 
-def _log_capital(shares: Array, mean: float) -> float:
-    """Log of the total capital under the null that shares have at most this mean."""
-    if mean <= 0.0:
-        return math.inf if np.any(shares > 0.0) else 0.0
-    with np.errstate(divide="ignore"):  # the full stake is lost at a share of 0
-        each = np.log(1.0 + np.multiply.outer(_STAKES, shares / mean - 1.0)).sum(axis=1)
-    return float(np.logaddexp.reduce(each)) - math.log(len(_STAKES))
-
-
 def _above(value: float, rate: float) -> float:
     """Upper end of the share above ``value`` with KL(share || value) = rate; 1 if there is none below 1."""
     value = min(1.0, max(0.0, value))
     if value in (0.0, 1.0):
         return value
-    low, high = value, 1.0
-    while high - low > 1e-12:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if _divergence(middle, value) < rate else (low, middle)
-    return high
 
+    def near(share: float) -> bool:
+        return float(special.rel_entr(share, value) + special.rel_entr(1.0 - share, 1.0 - value)) < rate
 
-def _divergence(share: float, value: float) -> float:
-    """KL(share || value) of two Bernoulli distributions in nats, 0 < ``value`` < 1."""
-    total = 0.0
-    if share > 0.0:
-        total += share * math.log(share / value)
-    if share < 1.0:
-        total += (1.0 - share) * math.log((1.0 - share) / (1.0 - value))
-    return total
+    return bisect(near, value, 1.0, enough=lambda low, high: high - low <= 1e-12)[1]

@@ -1,7 +1,7 @@
 """Chernoff bound on the tail of a sum of independent, identically distributed numbers.
 
-With K(u) = ln E[e^(u X)], P[X_1 + ... + X_n >= 0] <= exp(n K(u)) for every u >= 0. K is convex, so the minimum is at
-the root of K', which is increasing. Any other u gives a valid bound too, so an inaccurate root costs tightness only.
+P[X_1 + ... + X_n >= 0] <= exp(n K(u)) for every u >= 0, with K(u) = ln E[e^(u X)]. The minimum is at the root of K',
+which is increasing. An inaccurate root costs tightness only.
 """
 
 from __future__ import annotations
@@ -21,13 +21,9 @@ _PRECISION = 1e-5
 
 
 def log_tail(cumulant: Callable[[float], tuple[float, float]], number: int, least: float, most: float) -> float:
-    """Log of the bound on P[a sum of ``number`` values >= 0]; 0 if their mean is not negative.
+    """Log of the bound on P[a sum of ``number`` values >= 0], u from ``least`` to ``most``; 0 if their mean is >= 0.
 
-    Args:
-        cumulant: Returns an upper bound on K(u), and its derivative.
-        number: Number of values.
-        least: Smallest u of the search, above 0.
-        most: Largest u of the search.
+    ``cumulant`` returns an upper bound on K(u), and its derivative.
     """
     mean, exponents = cumulant(0.0)[1], [0.0]
 

@@ -1,12 +1,12 @@
 """Exact tests that external inclusion bits are fair and independent.
 
 The number of ones is Bin(n, 1/2), and the number of changes between consecutive bits Bin(n - 1, 1/2). Too many changes
-are a pattern such as 0101. Few changes are allowed, because rows may be sorted. The tests cannot detect all dependence:
-bits of which exactly half are 1 pass.
+are a pattern such as 0101. Few changes are allowed, because rows may be sorted.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +20,6 @@ LEVEL = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class CoinTest:
-    """One exact test; ``text`` describes the count."""
-
     name: str
     p_value: float
     text: str
@@ -49,14 +47,11 @@ def examine(coins: npt.ArrayLike) -> tuple[CoinTest, CoinTest]:
 
 
 def balance(ones: int, number: int) -> float:
-    """Exact two-sided p-value of ``ones`` among ``number`` fair coins: twice the smaller tail, at most 1."""
+    """Exact two-sided p-value of ``ones`` among ``number`` fair coins."""
     return min(1.0, 2.0 * min(binomial.at_least(ones, number, 0.5), binomial.at_most(ones, number, 0.5)))
 
 
 def least_seen(number: int, level: float) -> float:
     """Smallest share of ones above one half that the test of balance rejects at ``level``; 1 if none."""
-    low, high = number // 2, number + 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if middle > number or balance(middle, number) <= level else (middle + 1, high)
-    return min(1.0, low / number)
+    ones = bisect_left(range(number + 1), True, lo=number // 2, key=lambda ones: balance(ones, number) <= level)
+    return min(1.0, ones / number)

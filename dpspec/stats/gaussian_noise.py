@@ -1,22 +1,17 @@
-"""Null distributions for tests that a run's noise is fresh, Gaussian and independent across coordinates and steps.
+"""Null distributions, valid at finite sizes, for tests that a run's noise is fresh, Gaussian and independent.
 
-All bounds hold at finite sizes. Values are in units of the declared standard deviation.
+Values are in units of the declared standard deviation.
 
 Repeated values. For independent x_j ~ N(0, 1) let V_j = -ln P[|x| >= |x_j|] ~ Exp(1). In descending order the gap
 between the i-th and the next is Exp(1) / i, independent of all lower values (Renyi 1953). The hazard of |x| is below
-h(x) = (x + sqrt(x^2 + 4)) / 2 (Birnbaum 1942), so that a gap of at most g above the value x has conditional probability
-at most p_i = 1 - exp(-i g h(x + g)). For the number c of such gaps and L = sum p_i, E exp(t c - (e^t - 1) L) <= 1 for
-each t.
-
-Shares. The number of values in an interval of probability q is binomial: P <= exp(-n KL(c/n || q)) (Chernoff).
+h(x) = (x + sqrt(x^2 + 4)) / 2 (Birnbaum 1942), so a gap of at most g above the value x has conditional probability at
+most p_i = 1 - exp(-i g h(x + g)). For the number c of such gaps and L = sum p_i, E exp(t c - (e^t - 1) L) <= 1.
 
 Shifts. X = sum of products x_i x_j over the edges of a graph whose components are paths has
 ln E e^(s X) <= -(edges / 8) ln(1 - 4 s^2): the adjacency matrix has eigenvalues in (-2, 2), symmetric about 0.
 
 Dependence of vectors. Of p independent normal vectors in q >= p dimensions each has independent N(0, 1) components
-along an orthonormal basis of the earlier ones (Bartlett 1933). Their p (p - 1) / 2 squares add up to a chi-square
-value. It is larger by about q r^2 for each pair of vectors with correlation r, and q / k times as large for vectors in
-a random subspace of k dimensions.
+along an orthonormal basis of the earlier ones (Bartlett 1933). Their p (p - 1) / 2 squares are a chi-square value.
 """
 
 from __future__ import annotations
@@ -53,16 +48,13 @@ _Z = float(special.ndtri(POWER))
 
 
 def small_gaps(values: Array, tolerance: float, gap: float, labels: Array | None = None) -> tuple[int, float]:
-    """Count neighboring absolute values no further apart than ``tolerance``, and bound the expected count.
+    """Return the number of small gaps, and the sum of their conditional probabilities.
 
     Args:
         values: (n,) the n largest absolute values of a sample, in descending order.
         tolerance: largest observed difference between two values that are equal before rounding.
         gap: largest true gap that rounding can reduce to ``tolerance``.
         labels: (n,) if given, only neighbors with different labels count.
-
-    Returns:
-        The number of small gaps, and the sum of their conditional probabilities.
     """
     if len(values) < 2:
         return 0, 0.0
@@ -129,16 +121,10 @@ def log_shares(counts: Array, room: float) -> tuple[float, int]:
 
 
 def shares(counts: Sequence[int], room: float, tried: int, test: str) -> Measurement:
-    """Test the distribution of values by their numbers in the intervals between :data:`EDGES`.
+    """Test the distribution of values by the ``counts`` in the :data:`INTERVALS` between :data:`EDGES`, in shares.
 
-    Args:
-        counts: the number of values in each of the :data:`INTERVALS` intervals.
-        room: bound on the rounding of a value.
-        tried: the number of such tests, if this is the most surprising one.
-        test: name of the test.
-
-    Returns:
-        A measurement in shares of all values. ``detectable`` is the difference of the share below an edge, at most.
+    ``room`` bounds the rounding of a value. This is the most surprising of ``tried`` tests. ``detectable`` is the
+    difference of the share below an edge, at most.
     """
     given = np.asarray(counts, dtype=np.float64)
     total = float(given.sum())
@@ -179,11 +165,7 @@ def shifts(product: float, pairs: int, tried: int, test: str) -> Measurement:
 def dependence(vectors: Array) -> tuple[float, int]:
     """Sum of the squared components of vectors along the earlier ones, and its degrees of freedom.
 
-    Args:
-        vectors: (p, q) one vector in each row. If p > q, the columns are the vectors.
-
-    Returns:
-        A chi-square value under independence, and its degrees of freedom m (m - 1) / 2, m = min(p, q).
+    ``vectors`` (p, q) has one vector in each row; if p > q, in each column.
     """
     tall = vectors.T if len(vectors) <= vectors.shape[1] else vectors
     upper = np.linalg.qr(tall, mode="r")
@@ -208,10 +190,7 @@ def scores(squares: Array, degrees: Array) -> Array:
 
 
 def spread(squares: float, terms: int, test: str, tried: int = 1) -> Measurement:
-    """Test that ``terms`` independent normal values have variance 1; ``squares`` is the sum of their squares.
-
-    tried: the number of such tests, if this is the most surprising one.
-    """
+    """Test that ``terms`` independent normal values have variance 1; the most surprising of ``tried`` such tests."""
     found = noise_tests.two_sided(squares, terms)
     return replace(found, test=test, p_value=min(1.0, tried * found.p_value))
 

@@ -2,15 +2,8 @@
 
 Let n_1, ..., n_T be the noise of the steps along W orthonormal directions, in standard deviations. If each n_k is
 N(0, I) given all earlier vectors, then n_k . u is N(0, 1) for any unit vector u that is a function of the earlier ones,
-and sums of such products over different k are normal with their number as the variance. So are
-
-* pairs: n_k . n_j / |n_j| for j < k. Noise that repeats, with either sign, gives about sqrt(W);
-* distances: the sum over k of n_k . n_(k-d) / |n_(k-d)|, for each distance d;
-* earlier sums: n_k along n_1 + ... + n_(k-1), of each step, and the sum over all steps. Noise that takes back earlier
-  noise is negative here.
-
-Over disjoint windows of w steps, the squared length of the sum of their noise divided by w is chi-square with W degrees
-of freedom. It is small if the noise of a window cancels, and large if it accumulates.
+and sums of such products over different k are normal with their number as the variance. Over disjoint windows of w
+steps, the squared length of the sum of their noise divided by w is chi-square with W degrees of freedom.
 """
 
 from __future__ import annotations
@@ -35,7 +28,8 @@ def pairs(vectors: Array, test: str) -> Measurement:
     units, worst = _units(vectors), 0.0
     for start in range(0, len(vectors), _BLOCK):
         products = vectors[start : start + _BLOCK] @ units[: start + _BLOCK].T
-        worst = max((worst, *_extremes(np.tril(products, start - 1))), key=abs)
+        lower = np.tril(products, start - 1)
+        worst = max((worst, float(lower.min()), float(lower.max())), key=abs)
     return _normal(worst, len(vectors) * (len(vectors) - 1) // 2, vectors.shape[1], test)
 
 
@@ -56,7 +50,7 @@ def earlier_sums(vectors: Array, test: str) -> tuple[Measurement, Measurement]:
     scores = np.einsum("ij,ij->i", vectors[1:], _units(np.cumsum(vectors, axis=0)[:-1]))
     total, width = float(scores.sum()) / math.sqrt(len(scores)), vectors.shape[1]
     return (
-        _normal(max(_extremes(scores), key=abs), len(scores), width, test),
+        _normal(float(scores[np.argmax(np.abs(scores))]), len(scores), width, test),
         _normal(total, 1, width * len(scores), test),
     )
 
@@ -78,10 +72,6 @@ def _units(vectors: Array) -> Array:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     found: Array = vectors / np.where(lengths > 0.0, lengths, 1.0)
     return found
-
-
-def _extremes(values: Array) -> tuple[float, float]:
-    return float(values.min()), float(values.max())
 
 
 def _normal(score: float, tried: int, dimensions: float, test: str) -> Measurement:

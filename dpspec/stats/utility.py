@@ -17,18 +17,11 @@ class Answers(Record):
     records: Positive
 
     def problem(self) -> str | None:
-        """Describe an impossible count."""
         return None if self.right <= self.records else f"right must be at most {self.records}, got {self.right}"
 
 
 def accuracies(spec: Spec, trials: Sequence[Trial], model: str = "canary-free run") -> Iterator[Finding | Evidence]:
-    """Accuracy by split from evidence ``internal: {accuracy: {test: {right, records}, ...}}`` of trials.
-
-    Args:
-        spec: The spec.
-        trials: The trials.
-        model: Description of the measured model.
-    """
+    """Accuracy of ``model`` by split, from evidence ``internal: {accuracy: {test: {right, records}, ...}}``."""
     scope = Scope(data="this", adversary="none", pipeline="executed", access=spec.threat_model.access)
     measured = [trial.evidence.get("internal", {}).get("accuracy", {}) for trial in trials]
     if (odd := next((counts for counts in measured if not isinstance(counts, Mapping)), None)) is not None:
@@ -48,17 +41,8 @@ def from_counts(
     """Mean of ``quantity`` by split over ``measured``, and evidence for claims about the test split.
 
     Claims about the pipeline are tested on all runs, and claims about a model on the test records of the first run.
-
-    Args:
-        spec: The spec.
-        measured: For each trial, in order, ``{test: {right, records}, ...}``.
-        model: Description of the measured model.
-        scope: Scope of the findings.
-        quantity: Name of the metric.
-        first: True if the first of ``measured`` is the first run.
-
-    Raises:
-        ValueError: A count is impossible.
+    ``measured`` has ``{test: {right, records}, ...}`` for each trial, in order. ``first``: whether its first is the
+    first run. Raises ``ValueError`` if a count is impossible.
     """
     asked = {c.options.get("about") for c in spec.claims if c.kind == "metric" and c.options.get("name") == quantity}
     for name in ("train", "test"):

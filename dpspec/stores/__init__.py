@@ -1,15 +1,26 @@
-"""Storage of trials: a folder, or an object store through fsspec."""
+"""Storage of trials: a folder, or an object store through fsspec.
+
+A record consists of a few files under one key. Readers see a whole record or nothing. Records never change; they are
+quarantined or removed as a whole. A storage does not interpret their content. Its methods raise ``OSError``, or
+``UsageError`` if it is unreachable.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from dpspec.errors import UsageError
 from dpspec.stores.folder import FolderStorage
-from dpspec.stores.storage import Storage
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+
+
+if TYPE_CHECKING:
+    from dpspec.stores.remote import RemoteStorage
+
+    Storage: TypeAlias = FolderStorage | RemoteStorage
 
 
 def open_storage(location: str | Path) -> Storage:

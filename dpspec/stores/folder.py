@@ -51,6 +51,7 @@ class FolderStorage:
         return self.root.is_dir()
 
     def require_store(self) -> None:
+        """Raise ``UsageError`` unless the location is a store, empty or absent."""
         if not os.path.lexists(self.root):
             return
         if not self.root.is_dir():
@@ -70,6 +71,7 @@ class FolderStorage:
             raise UsageError(f"cannot use the store {self.root}: {error.strerror or error}") from error
 
     def mark(self) -> None:
+        """Mark the location as a store. Raises ``UsageError`` if it is not a store and not empty."""
         mark = self.root / MARK
         if mark.is_file():
             return
@@ -84,6 +86,7 @@ class FolderStorage:
             beside.unlink(missing_ok=True)
 
     def refusal(self) -> str | None:
+        """Reason why records cannot be written; None if they can."""
         place = next(place for place in (self.root, *self.root.absolute().parents) if os.path.exists(place))
         if not os.path.isdir(place):
             return f"{place} is not a folder"
@@ -92,6 +95,7 @@ class FolderStorage:
         return None
 
     def keys(self) -> Iterator[str]:
+        """Keys of all records, in any order."""
         for above in self._below(self.root / "trials"):
             if above.is_symlink():
                 raise UsageError(f"{self.root} is not a store of trials: its {above.name} is a symbolic link")
@@ -104,6 +108,7 @@ class FolderStorage:
         return os.path.lexists(self._folder(key))
 
     def file(self, key: str, name: str, digest: str = "") -> Path:
+        """A local, read-only file with the content of one file of a record, whose SHA-256 may be known."""
         folder = self._folder(key)
         if folder.is_symlink():
             raise NotADirectoryError(errno.ENOTDIR, "its folder is a link", str(folder))
@@ -114,12 +119,14 @@ class FolderStorage:
         return 0 if folder.is_symlink() else sum(path.lstat().st_size for path in folder.iterdir())
 
     def scratch(self) -> Path:
+        """Create an empty local folder for a new record. The caller removes it."""
         self.mark()
         folder = self.root / "tmp" / uuid.uuid4().hex
         folder.mkdir(parents=True)
         return folder
 
     def commit(self, key: str, folder: Path) -> bool:
+        """Store the files of a folder from :meth:`scratch`. False if a record exists, which does not change."""
         place = self._folder(key)
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -137,6 +144,7 @@ class FolderStorage:
         return True
 
     def quarantine(self, key: str) -> None:
+        """Hide a record and keep it for inspection."""
         place = self.root / "damaged" / check_key(key)
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.is_symlink() or not place.is_dir():
@@ -155,10 +163,15 @@ class FolderStorage:
         shutil.rmtree(self.root / "damaged" / key, ignore_errors=True)
 
     def unfinished(self, key: str) -> Path | None:
+        """Folder for the state of an unfinished trial, which may not exist; None if not supported."""
         folder = self.root / "unfinished" / check_key(key)
         return None if folder.is_symlink() else folder
 
     def sweep(self) -> int:
+        """Remove everything that is not a record, and records that a process began at least :data:`STALE` seconds ago.
+
+        Returns the removed bytes.
+        """
         freed = 0
         for folder in (*self._named("unfinished", KEY), *self._named("damaged", KEY), *self._named("tmp", SCRATCH)):
             with suppress(FileNotFoundError):  # another process was faster

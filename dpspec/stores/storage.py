@@ -1,7 +1,4 @@
-"""Interface of a storage backend for trial records, and checks that a location is a dpspec store.
-
-A record consists of a few files under one key. Readers see all of them or none. Records never change; they are
-quarantined or removed as a whole. A backend does not interpret their content.
+"""Names in a store of trials, and checks that a location is one.
 
 A location is a store if it has a marker file, or contains only paths that version 0.1.0 wrote. dpspec writes and
 removes records only in stores and never changes other folders.
@@ -11,9 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Iterable
 
 from dpspec.errors import UsageError
 
@@ -75,60 +70,6 @@ RECORD = "record.json"
 
 #: Possible secrets in a URL: the password and the query.
 _PASSWORD, _OPTIONS = re.compile(r"(://[^/?#:@]*:)[^/?#]*@"), re.compile(r"(?<=\?).+")
-
-
-class Storage(Protocol):
-    """A storage backend for records. Every method may raise ``OSError``, or ``UsageError`` if it is unreachable."""
-
-    @property
-    def location(self) -> str:
-        """The location without secrets."""
-
-    def exists(self) -> bool:
-        """True if the location exists."""
-
-    def require_store(self) -> None:
-        """Raise ``UsageError`` unless the location is a store, empty or absent.
-
-        A remote backend may delay the check until the first request.
-        """
-
-    def mark(self) -> None:
-        """Mark the location as a store. Raises ``UsageError`` if it is not a store and not empty."""
-
-    def refusal(self) -> str | None:
-        """Reason why records cannot be written; None if they can."""
-
-    def keys(self) -> Iterator[str]:
-        """Keys of all records, in any order."""
-
-    def holds(self, key: str) -> bool:
-        """True if a record exists, complete or damaged."""
-
-    def file(self, key: str, name: str, digest: str = "") -> Path:
-        """A local, read-only file with the content of one file of a record, whose SHA-256 may be known."""
-
-    def size(self, key: str) -> int:
-        """Size of a record in bytes."""
-
-    def scratch(self) -> Path:
-        """Create an empty local folder for a new record. The caller removes it."""
-
-    def commit(self, key: str, folder: Path) -> bool:
-        """Store the files of a folder from :meth:`scratch`. Returns False if a record exists, which does not change."""
-
-    def quarantine(self, key: str) -> None:
-        """Quarantine a record: hide it and keep it for inspection."""
-
-    def remove(self, key: str) -> None:
-        """Remove a record and its quarantined versions, if any."""
-
-    def unfinished(self, key: str) -> Path | None:
-        """Local folder for the state of an unfinished trial, which may not exist; None if not supported."""
-
-    def sweep(self) -> int:
-        """Remove everything that is not a record and return its size in bytes: the state of unfinished trials, damaged
-        records, and records that a process began at least :data:`STALE` seconds ago and did not finish."""
 
 
 def shown(location: str) -> str:

@@ -209,46 +209,6 @@ class PerInstanceAudit(dps.Audit):
         yield from table.checks(spec.phases, evidence, privacy=spec.data_privacy)
 
 
-def plan_runs(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-    """One trial per run and shard. The first shard of a run includes the additional training."""
-    assert spec.audit is not None
-    runs, audited = spec.audit.runs, audited_records(spec, facts)
-    points, options = len(audited.points), AuditBlock.of(spec.audit.options)
-    shards = options.shards(points)
-    # One shard per chunk, so that recomputing a shard reproduces its bits.
-    together = kit.runs_together(facts, most=_TOGETHER) if shards.count == 1 else 1
-    chunks = kit.chunks(runs * shards.count, together)
-    parameters, attack = facts.parameters or 0, options.attack
-    batch = sum(phase.expected_batch(facts.records) * phase.steps for phase in spec.phases)
-    looks = len(Composition.of(spec.mechanism.options).observed(spec.steps))
-
-    def seconds(trained: float, rows: float) -> float:
-        return kit.training_seconds(parameters, trained * batch + rows, trained * spec.steps)
-
-    own = audited.needs_own_runs
-    run_seconds = seconds(1.0, 0.0)
-    look_seconds = seconds(points if own else 0.0, looks * points * (2.0 if own else 1.0))
-    total = runs * (shards.count * run_seconds + look_seconds)
-    total += min(LOGGED_RUNS, runs) * seconds(0.0, float(min(MEASURED_STEPS, spec.steps)) * facts.records)
-    if attack is not None:
-        attacked, scored = attack.targets * attack.runs, min(attack.looks or spec.steps, spec.steps)
-        total += runs * seconds(attacked, float(attacked * scored) * facts.records)
-        if attack.most or attack.least:
-            total += min(runs, len(chunks)) * seconds(1.0, looks * points)
-    undone = updates_invertible(spec.training.options)
-    return dps.Plan(
-        chunks=chunks,
-        seconds=total,
-        memory_bytes=kit.training_bytes(facts) + (4 * facts.features + 5 * looks) * shards.largest,
-        notes=(
-            "Per-record values depend on the data. Reports omit them unless --internal is set, and the audit does not "
-            "cover training that uses them.",
-            *_notes(audited, shards, runs, run_seconds, look_seconds),
-        ),
-        checks=kit.expected_checks(spec, facts, trials=min(LOGGED_RUNS, runs), undone=undone, looks=MEASURED_STEPS),
-    )
-
-
 def _notes(audited: Audited, shards: Shards, runs: int, run_seconds: float, look_seconds: float) -> list[str]:
     notes, points, together = [], len(audited.points), run_seconds + look_seconds
     if audited.needs_own_runs:

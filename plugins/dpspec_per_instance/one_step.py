@@ -44,12 +44,6 @@ def classical_constant(delta: float, sigma: float) -> float:
     return math.sqrt(2.0 * math.log(1.25 / inside("delta", delta))) / positive("sigma", sigma)
 
 
-def classical_holds(delta: float, sigma: float, distance: float) -> bool:
-    """True if the textbook epsilon is valid at ``distance``, by comparison with the exact profile."""
-    epsilon = classical_constant(delta, sigma) * distance
-    return distance == 0.0 or float(gaussian.delta(epsilon, distance / sigma)) <= delta
-
-
 def epsilons(distances: npt.ArrayLike, delta: float, sigma: float) -> Floats:
     """Epsilon of the Gaussian mechanism at ``delta`` for each distance >= 0, by its exact profile."""
     far = np.asarray(distances, dtype=np.float64)
@@ -170,7 +164,7 @@ def one_step(rate: float, sigma: float, norm: float, delta: float) -> OneStep:
         corollary=repaired,
         amplified=amplified(rate, float(epsilons(norm, whole, sigma)), whole).epsilon,
         printed=printed,
-        holds=classical_holds(inner, sigma, norm),
+        holds=norm == 0.0 or float(gaussian.delta(classical, norm / sigma)) <= inner,
     )
 
 

@@ -188,10 +188,9 @@ def printed_order(order: float, p: float, turns: int) -> float:
 
 
 class Counts(NamedTuple):
-    """Number of runs in Fact 3.5: as printed, with a repaired sign, and by Hoeffding's inequality."""
+    """Number of runs in Fact 3.5: as printed, and by Hoeffding's inequality."""
 
     printed: float
-    sign_repaired: float
     hoeffding: float
 
 
@@ -206,7 +205,6 @@ def fact_3_5(order: float, epsilon: float, epsilon_doubled: float, accuracy: flo
     log_range = high + math.log(-math.expm1(-high)) if high > 0.0 else -math.inf
     return Counts(
         printed=_count(log_one_sided + 2.0 * low - high),
-        sign_repaired=_count(log_one_sided + high - 2.0 * low),
         hoeffding=_count(log_two_sided + 2.0 * log_range - 2.0 * low),
     )
 

@@ -185,6 +185,10 @@ def compare(
     spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float], certified: Sequence[Interval], delta: float
 ) -> Comparison:
     asked = Comparisons.of(spec.mechanism.options)
+    order = asked.edgeworth_order or approximations.ORDER
+    names: list[str] = []
+    for name in asked.baselines:
+        names += ["epsilon-delta", "epsilon-delta-both"] if name == "epsilon-delta" else [name]
     monte_carlo, revealed, drawn = asked.monte_carlo, revealed_probability(phases), []
     if monte_carlo is not None:
         options = (monte_carlo.samples, monte_carlo.seed, monte_carlo.confidence)
@@ -194,9 +198,7 @@ def compare(
     return Comparison(
         kappas=tuple(kappas),
         certified=tuple(certified),
-        others={
-            name: values for method in asked.baselines for name, values in _values(method, spec, phases, kappas, delta)
-        },
+        others={name: _values(name, order, phases, kappas, delta) for name in names},
         drawn=tuple(drawn),
         confidence=None if monte_carlo is None else monte_carlo.confidence,
     )
@@ -242,33 +244,29 @@ def _finding(kappa: float, value: float, name: str, method: _Method) -> dps.Find
     )
 
 
-def _values(
-    method: str, spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float], delta: float
-) -> list[tuple[str, Values]]:
+def _values(method: str, order: int, phases: Sequence[Steps], kappas: Sequence[float], delta: float) -> Values:
     noisy, revealed = noisy_steps(phases), revealed_probability(phases)
     leakage = Leakage(tuple(phases))
 
     def shown(values: Sequence[float | None]) -> Values:
         return [None if value is None else with_revealed(value, revealed) for value in values]
 
-    if method == "epsilon-delta":
-        (epsilon,) = leakage.epsilons([delta], "both")
-        (one_way,) = leakage.epsilons([delta], "remove")
-        return [
-            ("epsilon-delta", [gamma_from_epsilon_delta(k, one_way.upper, delta, both=False) for k in kappas]),
-            ("epsilon-delta-both", [gamma_from_epsilon_delta(k, epsilon.upper, delta, both=True) for k in kappas]),
-        ]
-    order = Comparisons.of(spec.mechanism.options).edgeworth_order or approximations.ORDER
+    def from_epsilon(direction: str) -> Values:
+        (epsilon,) = leakage.epsilons([delta], direction)
+        return [gamma_from_epsilon_delta(k, epsilon.upper, delta, both=direction == "both") for k in kappas]
+
     compute: Mapping[str, Callable[[], Values]] = {
         "clt": lambda: shown([gamma_clt(k, noisy) for k in kappas]),
         "clt-printed": lambda: shown([gamma_clt(k, noisy, as_printed=True) for k in kappas]),
         "edgeworth": lambda: shown(_each_or_none(approximations.gammas_edgeworth, kappas, noisy, order)),
         "contour": lambda: shown(_each_or_none(approximations.gammas_contour, kappas, noisy)),
         "rdp": lambda: shown([gamma for gamma, _ in approximations.gammas_rdp(kappas, noisy)]),
+        "epsilon-delta": lambda: from_epsilon("remove"),
+        "epsilon-delta-both": lambda: from_epsilon("both"),
         "absent-first": lambda: [interval.upper for interval in leakage.tprs(kappas, "add")],
         "symmetrised": lambda: [interval.upper for interval in leakage.symmetrised(kappas)],
     }
-    return [(method, compute[method]())]
+    return compute[method]()
 
 
 def _each_or_none(method: Callable[..., Sequence[float | None]], kappas: Sequence[float], *arguments: object) -> Values:

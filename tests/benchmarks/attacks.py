@@ -33,7 +33,7 @@ from peer_bounds import Array
 from support.guess_design import gaussian_design
 
 from dpspec.stats.attacks import curve_lines, gaussian_fit, guess_counts, one_run_curve
-from dpspec.stats.independence import curve_shape, independent_bounds, order_statistics
+from dpspec.stats.independence import assumption_tests, independent_bounds, order_statistics
 
 CONFIDENCE = 0.95
 
@@ -114,7 +114,7 @@ def _if_gaussian(scores: Array, coins: Array, case: Case) -> int:
 
 @lru_cache(maxsize=1 << 12)
 def _may_be_gaussian(coins: str) -> bool:
-    shape = curve_shape.gaussian_shape([coins])
+    shape = assumption_tests.gaussian_shape([coins])
     return shape is not None and shape.p_value > 0.05
 
 
@@ -254,7 +254,7 @@ def _five_runs(cases: Sequence[Case], made: Sequence[list[tuple[Array, Array]]])
             told = [ranked(x, b) for x, b in drawn[first : first + 5]]
             runs = [order_statistics.design(len(coins)) for coins in told]
             right = [order_statistics.right(coins, run) for coins, run in zip(told, runs, strict=True)]
-            agree, shape = independent_bounds.runs_agree(runs, right), curve_shape.gaussian_shape(told)
+            agree, shape = assumption_tests.runs_agree(runs, right), assumption_tests.gaussian_shape(told)
             if agree is None or shape is None or min(agree, shape.p_value) <= 0.05:
                 continue
             wrong += order_statistics.p_value(runs, sum(right), mu_of(case.epsilon)) <= 1.0 - CONFIDENCE
@@ -272,7 +272,7 @@ def main() -> None:
     RULES[:] = [rule for rule in RULES if given.rules in rule[1]]
     shown([gaussian(epsilon) for epsilon in (1.0, 2.0, 4.0, 8.0)], given.canaries, given.seeds)
     nothing(given.canaries, given.seeds)
-    elsewhere([m for m in given.canaries if m >= curve_shape.LEAST_CANARIES], given.seeds)
+    elsewhere([m for m in given.canaries if m >= assumption_tests.CANARIES_OF_CURVE], given.seeds)
 
 
 if __name__ == "__main__":

@@ -142,29 +142,6 @@ def test_usage(dpspec, counting, arguments, message):
     assert message in ended.err
 
 
-def test_a_key_is_needed(dpspec, counting):
-    ended = dpspec("calibrate", counting)
-    assert ended.code == 2
-    assert "--vary" in ended.err
-
-
-def test_an_invalid_spec(dpspec, counting):
-    ended = dpspec("calibrate", counting, *VARY, "--set", "mechanism.epsilon=-1")
-    assert (ended.code, ended.out) == (3, "")
-    assert "--set:1:19: error[out-of-range]: epsilon must be at least 0, got -1" in ended.err
-
-
-def test_a_spec_that_the_mechanism_refuses_is_told_at_its_place(dpspec):
-    ended = dpspec("calibrate", BOUNDS_ONLY, "--vary", "mechanism.steps", "--set", "data.records=4")
-    assert (ended.code, ended.out) == (3, "")
-    assert f"{BOUNDS_ONLY}:17:15: error[group-too-large]" in ended.err
-
-
-def test_a_missing_plugin(dpspec, counting):
-    ended = dpspec("calibrate", counting, *VARY, "--set", "mechanism.kind=grop")
-    assert ended.code == 4
-
-
 def test_every_cell_of_a_matrix(dpspec, counting):
     counting.write_text(support.EXAMPLE + "\nmatrix: {claims.held.epsilon: [1.5, 3.0]}\n", encoding="utf-8")
     ended = dpspec("calibrate", counting, *VARY)

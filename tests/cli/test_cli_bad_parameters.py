@@ -29,33 +29,18 @@ NO_NUMBER = "must be a finite number, got"
 #: What is written for what, the line and column that are told, the code, and the message.
 BAD = [
     ("rate: 0.01", "rate: 0", 7, 37, "out-of-range", "rate must be above 0, got 0"),
-    ("rate: 0.01", "rate: -0.1", 7, 37, "out-of-range", "rate must be above 0, got -0.1"),
-    ("rate: 0.01", "rate: 1.5", 7, 37, "out-of-range", "rate must be at most 1, got 1.5"),
     ("rate: 0.01", "rate: .nan", 7, 37, "bad-number", f"rate {NO_NUMBER} .nan"),
     ("noise_multiplier: 1.0", "noise_multiplier: -1", 5, 21, "out-of-range", "noise_multiplier must be at least 0"),
-    ("noise_multiplier: 1.0", "noise_multiplier: .inf", 5, 21, "bad-number", f"noise_multiplier {NO_NUMBER} .inf"),
     ("noise_multiplier: 1.0", "noise_multiplier: 1e400", 5, 21, "bad-number", "1e400 is too large"),
-    ("clip_norm: 1.0", "clip_norm: 0", 6, 14, "out-of-range", "clip_norm must be at least 1e-30, got 0"),
     ("clip_norm: 1.0", "clip_norm: 1e-40", 6, 14, "out-of-range", "clip_norm must be at least 1e-30, got 1e-40"),
-    ("clip_norm: 1.0", "clip_norm: -1", 6, 14, "out-of-range", "clip_norm must be at least 1e-30, got -1"),
     ("steps: 10", "steps: 0", 8, 10, "out-of-range", "steps must be at least 1, got 0"),
-    ("steps: 10", "steps: -5", 8, 10, "out-of-range", "steps must be at least 1, got -5"),
-    ("steps: 10", "steps: 1.5", 8, 10, "wrong-type", "steps must be an integer, got 1.5"),
     ("epsilon: 3.0", "epsilon: -3", 13, 41, "out-of-range", "epsilon must be at least 0, got -3"),
-    ("delta: 1e-6}", "delta: 0}", 13, 53, "out-of-range", "delta must be above 0, got 0"),
     ("delta: 1e-6}", "delta: 1}", 13, 53, "out-of-range", "delta must be below 1, got 1"),
-    ("delta: 1e-6}", "delta: -1e-6}", 13, 53, "out-of-range", "delta must be above 0, got -1e-6"),
     ("group_size: 4}", "group_size: 0}", 14, 72, "out-of-range", "group_size must be at least 1, got 0"),
-    ("group_size: 4}", "group_size: 5}", 14, 72, "claim-outside-threat-model", "exceeds the threat model's 4"),
     ("[1, 4]", "[1, 0, 4]", 11, 19, "out-of-range", "group_size[1] must be at least 1, got 0"),
     ("[1, 4]", "[1, 4, 101]", 11, 15, "group-too-large", "a group of 101 records does not fit into 100"),
     ("records: 100", "records: 3", 11, 15, "group-too-large", "a group of 4 records does not fit into 3"),
-    ("records: 100", "records: 0", 9, 33, "out-of-range", "records must be at least 1, got 0"),
-    ("poisson, rate: 0.01", "fixed, batch_size: 0", 7, 41, "out-of-range", "batch_size must be at least 1, got 0"),
     ("poisson, rate: 0.01", "fixed, batch_size: 97", 7, 41, "bad-value", "exceeds the 96 records"),
-    ("poisson, rate: 0.01", "fixed, batch_size: 2.5", 7, 41, "wrong-type", "batch_size must be an integer"),
-    ("poisson, rate: 0.01", "fixed, rate: 0.01", 7, 29, "conflicting-key", "'rate' is not allowed with scheme fixed"),
-    ("poisson, rate: 0.01", "poisson", 7, 3, "missing-key", "missing key 'rate' in mechanism.sampling"),
 ]
 
 
@@ -79,41 +64,6 @@ def test_in_a_file(dpspec, tmp_path, command, item):
     assert message in told
     if command != "validate":
         assert ended.out == ""
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("mechanism.sampling.rate=0", "--set:1:25: error[out-of-range]: rate must be above 0, got 0"),
-        ("mechanism.noise_multiplier=-1", "--set:1:28: error[out-of-range]: noise_multiplier must be at least 0"),
-        ("mechanism.steps=-5", "--set:1:17: error[out-of-range]: steps must be at least 1, got -5"),
-        ("claims.one.delta=1", "--set:1:18: error[out-of-range]: delta must be below 1, got 1"),
-        ("threat_model.group_size=101", "--set:1:25: error[group-too-large]: a group of 101 records"),
-    ],
-)
-def test_on_the_command_line(dpspec, tmp_path, override, message):
-    path = tmp_path / "bad.yaml"
-    path.write_text(SPEC, encoding="utf-8")
-    ended = dpspec("run", path, "--set", override)
-    assert (ended.code, ended.out) == (3, "")
-    assert message in ended.err
-
-
-def test_in_a_phase(dpspec, tmp_path):
-    path = tmp_path / "bad.yaml"
-    phases = "phases: [{steps: 5}, {steps: -5}, {steps: 1, noise_multiplier: -1}]"
-    path.write_text(SPEC.replace("steps: 10", phases), encoding="utf-8")
-    out = dpspec("validate", path).out
-    assert f"{path}:8:32: error[out-of-range]: steps must be at least 1, got -5" in out
-    assert f"{path}:8:66: error[out-of-range]: noise_multiplier must be at least 0, got -1" in out
-
-
-def test_in_a_cell_of_a_matrix(dpspec, tmp_path):
-    path = tmp_path / "bad.yaml"
-    path.write_text(SPEC + "matrix: {mechanism.sampling.rate: [0.5, 0]}\n", encoding="utf-8")
-    ended = dpspec("run", path)
-    assert (ended.code, ended.out) == (3, "")
-    assert f"{path}:15:41: error[out-of-range]: rate must be above 0, got 0" in ended.err
 
 
 def test_a_group_as_large_as_the_data_is_no_error(dpspec, tmp_path):

@@ -40,24 +40,8 @@ def table(tmp_path: Path) -> Path:
         (["data.label=readmited"], "--set:1:12", "no column 'readmited'; did you mean 'readmitted'?"),
         (["data.columns=[age, vists]"], "--set:1:14", "no column 'vists'; did you mean 'visits'?"),
         (["data.categories={smokr: [yes, no]}"], "--set:1:17", "no column 'smokr'; did you mean 'smoker'?"),
-        (
-            ["data.columns=[smoker]"],
-            "patients.yaml:6:9",
-            "'yes' is not a finite number; declare the values of a categorical",
-        ),
-        (
-            ["data.columns=[age]"],
-            "patients.yaml:6:9",
-            "'' is not a finite number; replace missing values by a public constant",
-        ),
-        (
-            ["data.columns=[smoker]", "data.categories={smoker: [yes, no]}"],
-            "--set:2:17",
-            "not a category of column 'smoker' (yes, no); add \"\" for missing values",
-        ),
         (["data.columns=[visits]", "data.classes=[no, maybe]"], "--set:2:14", "label 'yes' is not a declared class"),
         (["data.classes=[no,"], "--set:1:18", "quote the argument if it has spaces: --set 'data.classes=...'"),
-        (["data.missing=['']"], "--set:1:14", "'group' takes no records with missing values"),
         (
             ["threat_model.unit=person"],
             "--set:1:19",
@@ -87,12 +71,6 @@ def test_files_that_are_not_what_they_should_be(
 ) -> None:
     (table.parent / "patients.csv").write_bytes(text)
     assert says in dpspec("validate", table.name).out
-
-
-def test_the_mended_spec_runs(dpspec: Callable[..., object], table: Path) -> None:
-    chosen = ["data.columns=[smoker, visits]", 'data.categories={smoker: [yes, no, ""]}']
-    ended = dpspec("run", table.name, *(word for text in chosen for word in ("--set", text)))
-    assert ended.code == 0, ended.err
 
 
 @pytest.mark.parametrize(
@@ -127,12 +105,6 @@ def test_a_step_of_pre_processing_is_told_once(dpspec: Callable[..., object], pi
         assert "mechanism.pipeline[0] needs one of impute, deduplicate, quantise, pca, scale" in ended.out
     if codes == ["wrong-type"]:
         assert "write it in brackets: [{...}]" in ended.out
-
-
-def test_a_key_of_many_kinds_is_explained_once(dpspec: Callable[..., object]) -> None:
-    assert dpspec("explain", "claims.over").out.count("claims.over\n") == 1
-    assert "where mechanism.kind is group, modelmix or per-instance" in dpspec("explain", "noise_multiplier").out
-    assert "where claims.kind is renyi-dp" in dpspec("explain", "claims.epsilon").out
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,6 @@ def stored(tmp_path):
     return path
 
 
-def test_report_shows_a_result_again(dpspec, stored):
-    ended = dpspec("report", stored)
-    assert (ended.code, ended.err) == (0, "")
-    assert "PROVED" in ended.out
-    assert "\x1b" not in ended.out
-
-
 @pytest.mark.parametrize(("format_", "start"), [("json", "{"), ("markdown", "# dpspec"), ("text", "Claims")])
 def test_report_in_any_format(dpspec, stored, format_, start):
     assert dpspec("report", stored, "--format", format_).out.startswith(start)

@@ -79,11 +79,6 @@ def test_a_command_returns_its_own_code(code):
     assert run_to_exit_code(lambda: code, []) == code
 
 
-def test_an_interrupt_says_that_a_rerun_resumes(capsys):
-    assert run_to_exit_code(raising(KeyboardInterrupt()), []) == 130
-    assert "un the same command again to resume" in capsys.readouterr().err
-
-
 def test_typers_own_interrupt_code_is_an_interrupt(capsys):
     assert run_to_exit_code(lambda: 130, []) == 130
     assert "to resume" in capsys.readouterr().err

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import time
 
-import pytest
-
 from dpspec.cli import progress
 from dpspec.cli.progress import Progress
 from dpspec.contract.events import (
@@ -84,14 +82,6 @@ def test_quiet_shows_notices_only():
     assert stream.getvalue() == "digits: evil \\x1b[31m[red]notice\n"
 
 
-def test_nothing_to_train_says_nothing():
-    stream = io.StringIO()
-    with Progress(stream) as listener:
-        listener(TrialsPlanned(audit="digits", total=3, stored=3, seconds=1.0))
-        listener(TrialsPlanned(audit="other", total=0, stored=0, seconds=0.0))
-    assert stream.getvalue() == ""
-
-
 def test_quick_work_shows_no_bar():
     text = play(Terminal())
     assert "5/10" not in text
@@ -116,17 +106,6 @@ def test_slow_work_shows_a_bar_and_clears_it_away(monkeypatch):
     assert "5/10" in text
     assert "evil \\x1b[31m[red]notice" in text
     assert text.rstrip().endswith(("\x1b[2K", "\x1b[?25h"))
-
-
-def test_a_failure_ends_the_bar_too():
-    listener = Progress(Terminal())
-
-    def fail() -> None:
-        with listener:
-            raise RuntimeError("x")
-
-    with pytest.raises(RuntimeError):
-        fail()
 
 
 def test_a_stream_that_fails_stops_nothing():

@@ -57,17 +57,6 @@ def test_validate_shows_every_error_at_its_place_on_stdout(dpspec, counting):
     assert "spec valid" not in ended.out
 
 
-def test_validate_of_a_missing_file(dpspec):
-    ended = dpspec("validate", "no-such.yaml")
-    assert ended.code == 3
-    assert "no-such.yaml" in ended.out
-
-
-def test_validate_of_a_missing_plugin(dpspec, counting):
-    counting.write_text(support.EXAMPLE.replace("kind: counting", "kind: grop"), encoding="utf-8")
-    assert dpspec("validate", counting).code == 4
-
-
 def test_validate_asks_the_audit_itself(dpspec, counting, monkeypatch):
     def check(self, spec, facts):
         return [support.Diagnostic(code="made-up", message="that cannot be", path=("mechanism", "epsilon"))]
@@ -263,31 +252,3 @@ def test_no_arguments_show_the_help(dpspec):
     assert ended.code == 2
     assert "Commands:" in ended.err
     assert "[OPTIONS] COMMAND" in ended.err
-
-
-def test_every_command_has_a_help_that_fits(dpspec):
-    for command in (
-        "init",
-        "validate",
-        "show",
-        "plan",
-        "run",
-        "report",
-        "verify",
-        "diff",
-        "explain",
-        "plugins",
-        "schema",
-    ):
-        ended = dpspec(command, "--help")
-        assert ended.code == 0
-        assert all(len(line) <= 80 for line in ended.out.split("\n"))
-    for group in ((), ("new",), ("cache",)):
-        commands = dpspec(*group, "--help").out.split("Commands:")[1]
-        assert all(not line.endswith("...") for line in commands.split("\n"))
-
-
-def test_a_misspelt_command_is_a_usage_error(dpspec):
-    ended = dpspec("vaildate")
-    assert ended.code == 2
-    assert "vaildate" in ended.err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,8 +73,3 @@ def test_comments_stand_behind_values():
     text = to_yaml({"a": {"b": 1}, "c": [{"d": 2}]}, lambda path: ".".join(map(str, path)))
     assert [line.split("  # ")[1] for line in text.splitlines()] == ["a", "a.b", "c", "c.0.d"]
     assert read_back(text) == {"a": {"b": 1}, "c": [{"d": 2}]}
-
-
-@pytest.mark.parametrize("text", ["no", "yes", "on", "ordinary text", "digits-group[0.8]"])
-def test_plain_text_stays_readable(text):
-    assert read_back(to_yaml({"x": text})) == {"x": text}

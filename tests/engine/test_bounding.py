@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from support import counting, elsewhere, gpu_cases
+from support.counting import notices
 from support.elsewhere import State
 
-from dpspec.contract import DataError, Finding, FrozenMap, Spec
-from dpspec.contract.catalog import Catalog
-from dpspec.contract.events import Event, Noticed, Progressed, StageStarted
+from dpspec.contract import DataError, Finding, FrozenMap
+from dpspec.contract.events import Event, Progressed, StageStarted
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.results.result import Result
 from dpspec.engine.running import bounding
@@ -21,13 +21,14 @@ from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError, UsageError
-from dpspec.executors import Message, PartialResult, processes
+from dpspec.executors import processes
 from dpspec.json_records import write
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 
 #: More than are told one by one.
 EPSILONS = [round(0.25 * n, 2) for n in range(1, 10)]
+CELLS = counting.EXAMPLE.replace("runs: 5", "runs: 1") + f"matrix: {{mechanism.epsilon: {EPSILONS}}}\n"
 ELSEWHERE = RunOptions(executor="elsewhere")
 
 Audited = Callable[..., Result]
@@ -49,11 +50,10 @@ def audited(tmp_path: Path) -> Audited:
         store: str = "store",
         told: list[Event] | None = None,
         train: bool = True,
-        catalog: Catalog | None = None,
     ) -> Result:
         return run(
-            cells(tmp_path),
-            catalog or elsewhere.catalog(),
+            counting.load(tmp_path, text=CELLS, known=elsewhere.catalog()),
+            elsewhere.catalog(),
             store=Store(tmp_path / store),
             listeners=[] if told is None else [told.append],
             options=options,
@@ -63,16 +63,6 @@ def audited(tmp_path: Path) -> Audited:
     return audit
 
 
-def cells(folder: Path) -> tuple[Spec, ...]:
-    """A matrix of nine audits with a trial each."""
-    path = folder / "coin.yaml"
-    text = counting.EXAMPLE.replace("runs: 5", "runs: 1")
-    path.write_text(f"{text}matrix: {{mechanism.epsilon: {EPSILONS}}}\n", encoding="utf-8")
-    loaded = load_specs([path], elsewhere.catalog())
-    assert loaded.ok, loaded.diagnostics
-    return loaded.specs
-
-
 def found(result: Result) -> object:
     """Everything but when, where and how fast."""
     audits = []
@@ -80,10 +70,6 @@ def found(result: Result) -> object:
         trials = tuple(dataclasses.replace(trial, recorded=FrozenMap()) for trial in audit.trials)
         audits.append(write(dataclasses.replace(audit, seconds=0.0, trials=trials)))
     return audits
-
-
-def notices(told: list[Event]) -> list[str]:
-    return [event.message for event in told if isinstance(event, Noticed)]
 
 
 def test_they_are_shared_out_once_the_first_ones_took_their_time(state: State, audited: Audited) -> None:
@@ -255,14 +241,13 @@ def test_processes_find_for_every_mechanism_what_this_one_does(tmp_path: Path, m
             file.write("matrix: {audit.seed: [1, 2]}\n")
     specs = load_specs(files, catalog).specs
     by_workers: list[str] = []
-    handle = bounding.Bounding._handle
+    queued = bounding.QueuedChunk
 
-    def handled(self: Any, message: Message) -> None:
-        if isinstance(message, PartialResult):
-            by_workers.append(specs[message.task].name)
-        handle(self, message)
+    def sent(**parts: Any) -> Any:
+        by_workers.append(parts["name"])
+        return queued(**parts)
 
-    monkeypatch.setattr(bounding.Bounding, "_handle", handled)
+    monkeypatch.setattr(bounding, "QueuedChunk", sent)
     results = []
     for workers in (1, 2):
         options = RunOptions(executor="local", workers=workers, device="cpu")

@@ -13,7 +13,6 @@ from dpspec.contract import DataError, Facts, FrozenMap, LoadedData, Resumable
 from dpspec.contract.events import Event, Progressed
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.language.load import load_specs
 
 
 @pytest.fixture
@@ -23,10 +22,8 @@ def told() -> list[Event]:
 
 @pytest.fixture
 def context(tmp_path: Path, told: list[Event]) -> RunContext:
-    path = tmp_path / "coin.yaml"
-    path.write_text(counting.EXAMPLE, encoding="utf-8")
     catalog = counting.catalog()
-    (spec,) = load_specs([path], catalog).specs
+    (spec,) = counting.load(tmp_path)
     return RunContext(prepare(spec, catalog), catalog, FrozenMap(), emit=told.append)
 
 
@@ -50,10 +47,8 @@ def test_a_trial_has_a_place_for_its_state_only_where_it_will_be_stored(context:
 def test_data_that_changed_after_the_run_began_are_not_taken_for_those_that_it_began_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "coin.yaml"
-    path.write_text(counting.EXAMPLE, encoding="utf-8")
     catalog = counting.catalog()
-    (spec,) = load_specs([path], catalog).specs
+    (spec,) = counting.load(tmp_path)
     digests = iter(["before"] * 3 + ["after"])
     x, y = np.zeros((10, 1), np.float32), np.arange(10) % 2
     rows = LoadedData(train_x=x, train_y=y, test_x=x[:0], test_y=y[:0])

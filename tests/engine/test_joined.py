@@ -20,7 +20,6 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
 from dpspec.errors import ResultError
-from dpspec.language.load import load_specs
 
 NAMES = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=3, unique=True)
 
@@ -122,10 +121,9 @@ def test_a_joined_result_that_makes_no_sense_is_refused(change) -> None:
 class TestVerify:
     @pytest.fixture
     def joined(self, tmp_path) -> Result:
-        path, catalog = tmp_path / "coin.yaml", counting.catalog()
-        path.write_text(counting.EXAMPLE, encoding="utf-8")
+        store = Store(tmp_path / "store")
         made = [
-            run(load_specs([path], catalog, over).specs, catalog, store=Store(tmp_path / "store"))
+            run(counting.load(tmp_path, *over), counting.catalog(), store=store)
             for over in ([], ["claims.held.epsilon=0.3"])
         ]
         return join([("a.json", made[0]), ("b.json", made[1])])

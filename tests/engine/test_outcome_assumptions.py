@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from dpspec.contract import Assumption, Spec
+from dpspec.contract import Assumption, Finding, Spec
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.calibration.search import calibrate_spec
 from dpspec.engine.preparing.outcome_assumptions import CONSTANTS as NAME
-from dpspec.engine.preparing.outcome_assumptions import constants_of, with_constants
+from dpspec.engine.preparing.outcome_assumptions import constants_of, with_assumptions
 from dpspec.engine.results.result import AuditResult
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
@@ -89,10 +89,13 @@ def test_a_false_statement_joins_findings_that_do_not_name_it() -> None:
 
     bound, spec = audits.bound(1.0), audits.spec()
     trained = dataclasses.replace(spec, model=spec.data)
-    assert with_constants(said("false"), bound, spec) == bound
-    joined = with_constants(said("false"), bound, trained)
+    assert [*with_assumptions([bound], spec, said("false"), {})] == [bound]
+    (joined,) = with_assumptions([bound], trained, said("false"), {})
+    assert isinstance(joined, Finding)
     assert [(a.name, a.status) for a in joined.assumptions] == [(NAME, "false")]
-    assert with_constants(said("reported"), bound, trained) == bound
+    assert [*with_assumptions([bound], trained, said("reported"), {})] == [bound]
+    own = dataclasses.replace(bound, assumptions=(said("false"),))  # a false one of its own stays false
+    assert [*with_assumptions([own], trained, said("by-construction"), {})] == [own]
 
 
 @pytest.mark.parametrize(

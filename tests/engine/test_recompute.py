@@ -18,7 +18,6 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.differences import Mismatch
 from dpspec.engine.verification.verify import verify
 from dpspec.errors import PluginError
-from dpspec.language.load import load_specs
 
 
 @pytest.fixture
@@ -38,10 +37,8 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Result, Store]
 
     monkeypatch.setattr(counting.CountingAudit, "trials", with_arrays)
     monkeypatch.setattr(counting.CountingAudit, "conclude", needing_them)
-    (tmp_path / "coin.yaml").write_text(counting.EXAMPLE, encoding="utf-8")
     store = Store(tmp_path / "store")
-    loaded = load_specs([tmp_path / "coin.yaml"], counting.catalog())
-    return run(loaded.specs, counting.catalog(), store=store, device="cpu"), store
+    return run(counting.load(tmp_path), counting.catalog(), store=store, device="cpu"), store
 
 
 def told(result: Result, store: Store | None = None) -> list[Mismatch]:

@@ -1,34 +1,25 @@
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import counting
 
-from dpspec.contract import FrozenMap, Spec
+from dpspec.contract import Spec
 from dpspec.contract.events import Event, TrialFinished, TrialsPlanned
 from dpspec.engine.results.diff import diff
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError
-from dpspec.language.load import load_specs
-
-Load = Callable[..., tuple[Spec, ...]]
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Load:
-    def write(*overrides: str, text: str = counting.EXAMPLE) -> tuple[Spec, ...]:
-        path = tmp_path / "coin.yaml"
-        path.write_text(text, encoding="utf-8")
-        loaded = load_specs([path], counting.catalog(), overrides)
-        assert loaded.ok, loaded.diagnostics
-        return loaded.specs
-
-    return write
+def load(tmp_path: Path) -> Any:
+    return functools.partial(counting.load, tmp_path)
 
 
 @pytest.fixture
@@ -40,8 +31,9 @@ def audited(specs: tuple[Spec, ...], store: Store, **options: object) -> Result:
     return run(specs, counting.catalog(), store=store, **options)  # type: ignore[arg-type]
 
 
-def test_an_audit_from_spec_to_verdicts(load: Load, store: Store) -> None:
-    result = audited(load(), store)
+def test_an_audit_from_spec_to_verdicts(load: Any, store: Store) -> None:
+    told: list[Event] = []
+    result = audited(load(), store, listeners=[told.append])
     (audit,) = result.audits
     assert [(v.claim, v.verdict, v.expected) for v in audit.verdicts] == [
         ("held", "proved", True),
@@ -50,66 +42,53 @@ def test_an_audit_from_spec_to_verdicts(load: Load, store: Store) -> None:
     assert audit.conformance.status == "no-deviation-found"
     assert counting.RAN == [0, 1, 2, 3, 4]
     assert result.exit_code == ExitCode.OK
-
-
-def test_what_is_stored_is_not_trained_again(load: Load, store: Store) -> None:
-    first = audited(load(), store)
+    assert [e for e in told if isinstance(e, TrialsPlanned)] == [
+        TrialsPlanned(audit="coin", total=5, stored=0, seconds=0.0)
+    ]
+    assert [e.index for e in told if isinstance(e, TrialFinished)] == [0, 1, 2, 3, 4]
     counting.RAN.clear()
     again = audited(load(), store)
     assert counting.RAN == []
-    assert diff(first, again) == ()
-    assert again.audits[0].trials == first.audits[0].trials
+    assert diff(result, again) == ()
+    assert again.audits[0].trials == audit.trials
 
 
 @pytest.mark.parametrize(
-    "override", ["claims.held.epsilon=1.2", "audit.confidence=0.99", "description=other", "claims.broken.expect=open"]
+    ("override", "trained"),
+    [
+        ("claims.held.epsilon=1.2", []),
+        ("audit.confidence=0.99", []),
+        ("description=other", []),
+        ("claims.broken.expect=open", []),
+        ("audit.runs=7", [5, 6]),
+        ("audit.seed=4", [0, 1, 2, 3, 4]),
+        ("mechanism.epsilon=1.1", [0, 1, 2, 3, 4]),
+    ],
 )
-def test_changing_what_trials_do_not_read_trains_nothing(load: Load, store: Store, override: str) -> None:
+def test_what_trials_read_decides_which_are_trained_again(
+    load: Any, store: Store, override: str, trained: list[int]
+) -> None:
     audited(load(), store)
     counting.RAN.clear()
     audited(load(override), store)
-    assert counting.RAN == []
+    assert trained == counting.RAN
 
 
-def test_more_runs_train_only_the_new_ones(load: Load, store: Store) -> None:
-    audited(load(), store)
-    counting.RAN.clear()
-    audited(load("audit.runs=7"), store)
-    assert counting.RAN == [5, 6]
-
-
-@pytest.mark.parametrize("override", ["audit.seed=4", "mechanism.epsilon=1.1"])
-def test_changing_what_trials_read_trains_anew(load: Load, store: Store, override: str) -> None:
-    audited(load(), store)
-    counting.RAN.clear()
-    audited(load(override), store)
-    assert counting.RAN == [0, 1, 2, 3, 4]
-
-
-def test_events_tell_the_plan_and_every_trial(load: Load, store: Store) -> None:
-    events: list[Event] = []
-    audited(load(), store, listeners=[events.append])
-    assert [e for e in events if isinstance(e, TrialsPlanned)] == [
-        TrialsPlanned(audit="coin", total=5, stored=0, seconds=0.0)
-    ]
-    assert [e.index for e in events if isinstance(e, TrialFinished)] == [0, 1, 2, 3, 4]
-
-
-def test_the_time_limit_leaves_an_incomplete_result_that_a_rerun_completes(load: Load, store: Store) -> None:
+def test_the_time_limit_leaves_an_incomplete_result_that_a_rerun_completes(load: Any, store: Store) -> None:
     result = audited(load(), store, deadline=time.monotonic() - 1.0)
     assert result.exit_code == ExitCode.INCOMPLETE
     assert counting.RAN == []
     assert audited(load(), store).exit_code == ExitCode.OK
 
 
-def test_without_training_only_bounds_speak(load: Load, store: Store) -> None:
+def test_without_training_only_bounds_speak(load: Any, store: Store) -> None:
     result = audited(load(), store, train=False)
     assert counting.RAN == []
     assert [v.verdict for v in result.audits[0].verdicts] == ["proved", "open"]
     assert result.audits[0].conformance.status == "not-run"
 
 
-def test_cells_of_a_matrix_are_judged_together_and_said_to_compose(load: Load, store: Store) -> None:
+def test_cells_of_a_matrix_are_judged_together_and_said_to_compose(load: Any, store: Store) -> None:
     text = counting.EXAMPLE + "matrix: {mechanism.epsilon: [0.5, 1.0]}\n"
     result = audited(load(text=text), store)
     assert [a.name for a in result.audits] == ["coin[0.5]", "coin[1.0]"] or len(result.audits) == 2
@@ -121,7 +100,7 @@ def test_nothing_to_run(store: Store) -> None:
         audited((), store)
 
 
-def test_a_kind_that_is_gone_is_a_plugin_error(load: Load, store: Store) -> None:
+def test_a_kind_that_is_gone_is_a_plugin_error(load: Any, store: Store) -> None:
     specs = load()
     from dpspec.contract.catalog import Catalog
 
@@ -129,9 +108,7 @@ def test_a_kind_that_is_gone_is_a_plugin_error(load: Load, store: Store) -> None
         run(specs, Catalog(), store=store)
 
 
-def test_errors_of_all_specs_are_told_before_any_work(
-    load: Load, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_all_specs_are_told_before_any_work(load: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     from dpspec.contract import Diagnostic
 
     def refuse(self: object, spec: Spec, facts: object) -> list[Diagnostic]:
@@ -144,15 +121,7 @@ def test_errors_of_all_specs_are_told_before_any_work(
     assert counting.RAN == []
 
 
-def test_audits_of_one_run_have_names_of_their_own(load: Load, store: Store) -> None:
+def test_audits_of_one_run_have_names_of_their_own(load: Any, store: Store) -> None:
     with pytest.raises(SpecError) as caught:
         audited(load() + load(), store)
     assert [d.code for d in caught.value.diagnostics] == ["same-name"]
-
-
-def test_a_trial_sees_its_inputs_and_nothing_of_the_claims(load: Load) -> None:
-    (spec,) = load()
-    inputs = counting.CountingAudit().trial_inputs(spec)
-    assert isinstance(inputs, FrozenMap)
-    assert set(inputs) == {"mechanism", "data", "model", "training", "threat_model", "audit"}
-    assert set(inputs["audit"]) == {"method", "seed"}

@@ -13,13 +13,11 @@ from dpspec.engine.running import tasks
 from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.errors import UsageError
 from dpspec.executors.pools import InlineContext
-from dpspec.language.load import load_specs
 
 
 @pytest.fixture
 def prepared(tmp_path: Path) -> Prepared:
-    (tmp_path / "coin.yaml").write_text(counting.EXAMPLE, encoding="utf-8")
-    (spec,) = load_specs([tmp_path / "coin.yaml"], counting.catalog()).specs
+    (spec,) = counting.load(tmp_path)
     return prepare(spec, counting.catalog())
 
 

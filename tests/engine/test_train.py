@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import counting, fragile
+from support.counting import notices
 
 from dpspec.contract import Plan, Spec
-from dpspec.contract.events import Event, Noticed, Progressed, TrialFinished, TrialsPlanned
+from dpspec.contract.events import Event, Progressed, TrialFinished, TrialsPlanned
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
@@ -18,9 +21,6 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, PluginError, SpecError
 from dpspec.executors import processes
 from dpspec.json_records import write
-from dpspec.language.load import load_specs
-
-Load = Callable[..., tuple[Spec, ...]]
 
 PAIR = RunOptions(executor="pair")
 CELLS = counting.EXAMPLE + "matrix: {mechanism.epsilon: [0.5, 0.75, 1.0, 1.25]}\n"
@@ -36,15 +36,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def load(tmp_path: Path, folder: Path) -> Load:
-    def write(*overrides: str, text: str = counting.EXAMPLE) -> tuple[Spec, ...]:
-        path = tmp_path / "coin.yaml"
-        path.write_text(text, encoding="utf-8")
-        loaded = load_specs([path], fragile.catalog(), overrides)
-        assert loaded.ok, loaded.diagnostics
-        return loaded.specs
-
-    return write
+def load(tmp_path: Path, folder: Path) -> Callable[..., tuple[Spec, ...]]:
+    return functools.partial(counting.load, tmp_path, known=fragile.catalog())
 
 
 def audited(
@@ -66,11 +59,7 @@ def found(result: Result) -> object:
     ]
 
 
-def notices(told: list[Event]) -> list[str]:
-    return [event.message for event in told if isinstance(event, Noticed)]
-
-
-def test_processes_find_what_one_process_finds(load: Load, tmp_path: Path, folder: Path) -> None:
+def test_processes_find_what_one_process_finds(load: Any, tmp_path: Path, folder: Path) -> None:
     specs, told = load(text=CELLS), []  # type: ignore[var-annotated]
     here = audited(specs, tmp_path / "here")
     apart = audited(specs, tmp_path / "apart", PAIR, told)
@@ -82,7 +71,7 @@ def test_processes_find_what_one_process_finds(load: Load, tmp_path: Path, folde
     assert len(pids) == 3  # this one, and two workers
 
 
-def test_a_killed_worker_costs_nothing_but_time(load: Load, tmp_path: Path, folder: Path) -> None:
+def test_a_killed_worker_costs_nothing_but_time(load: Any, tmp_path: Path, folder: Path) -> None:
     specs, told = load(text=CELLS), []  # type: ignore[var-annotated]
     expected = found(audited(specs, tmp_path / "here"))
     for index in (0, 2, 4):
@@ -96,7 +85,7 @@ def test_a_killed_worker_costs_nothing_but_time(load: Load, tmp_path: Path, fold
     )
 
 
-def test_a_trial_that_kills_every_worker_is_given_up(load: Load, tmp_path: Path, folder: Path) -> None:
+def test_a_trial_that_kills_every_worker_is_given_up(load: Any, tmp_path: Path, folder: Path) -> None:
     (folder / "always-kill-2").touch()
     told: list[Event] = []
     result = audited(load(), tmp_path / "store", PAIR, told)
@@ -107,7 +96,7 @@ def test_a_trial_that_kills_every_worker_is_given_up(load: Load, tmp_path: Path,
     assert found(audited(load(), tmp_path / "store", PAIR)) == found(audited(load(), tmp_path / "here"))
 
 
-def test_data_that_cannot_be_read_elsewhere_is_told_as_here(load: Load, tmp_path: Path, folder: Path) -> None:
+def test_data_that_cannot_be_read_elsewhere_is_told_as_here(load: Any, tmp_path: Path, folder: Path) -> None:
     (folder / "fail-1").touch()
     for options in (None, PAIR):
         with pytest.raises(SpecError) as caught:
@@ -117,19 +106,8 @@ def test_data_that_cannot_be_read_elsewhere_is_told_as_here(load: Load, tmp_path
         assert diagnostic.span is not None
 
 
-def test_a_worker_that_sees_other_data_is_refused(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpspec.contract import Facts
-
-    def other(self: object) -> Facts:
-        return Facts(records=11, features=1, classes=2, shape=(1,), digest="other")
-
-    monkeypatch.setattr(counting.Nothing, "facts", other)  # here; workers see the data as they are
-    with pytest.raises(SpecError, match="the data differ from those that the run began with"):
-        audited(load(), tmp_path / "store", PAIR)
-
-
 @pytest.mark.ci
-def test_the_time_limit_reaches_workers(load: Load, tmp_path: Path, folder: Path) -> None:
+def test_the_time_limit_reaches_workers(load: Any, tmp_path: Path, folder: Path) -> None:
     for index in range(5):
         (folder / f"wait-{index}").touch()
     told: list[Event] = []
@@ -138,7 +116,7 @@ def test_the_time_limit_reaches_workers(load: Load, tmp_path: Path, folder: Path
     assert notices(told) == ["stopped at the time limit; running the same command again continues"]
 
 
-def test_so_many_trials_and_no_more(load: Load, tmp_path: Path) -> None:
+def test_so_many_trials_and_no_more(load: Any, tmp_path: Path) -> None:
     told: list[Event] = []
     result = audited(load(), tmp_path / "store", RunOptions(max_trials=3), told)
     assert [trial.index for trial in result.audits[0].trials] == [0, 1, 2]
@@ -147,7 +125,7 @@ def test_so_many_trials_and_no_more(load: Load, tmp_path: Path) -> None:
     assert found(audited(load(), tmp_path / "store")) == found(audited(load(), tmp_path / "whole"))
 
 
-def test_trials_of_open_claims_come_first(load: Load, tmp_path: Path) -> None:
+def test_trials_of_open_claims_come_first(load: Any, tmp_path: Path) -> None:
     settled = counting.EXAMPLE.replace("name: coin", "name: settled").replace("epsilon: 0.2", "epsilon: 2.0")
     specs = (*load(text=settled.replace(", expect: refuted", "")), *load())
     told: list[Event] = []
@@ -158,7 +136,7 @@ def test_trials_of_open_claims_come_first(load: Load, tmp_path: Path) -> None:
     assert [event.audit for event in told if isinstance(event, TrialsPlanned)] == ["settled", "coin"]
 
 
-def test_an_executor_that_nobody_offers(load: Load, tmp_path: Path) -> None:
+def test_an_executor_that_nobody_offers(load: Any, tmp_path: Path) -> None:
     with pytest.raises(PluginError, match=r"executor 'moon' \(installed: pair\)"):
         audited(load(), tmp_path / "store", RunOptions(executor="moon"))
 
@@ -175,7 +153,7 @@ def test_threads_follow_from_the_plan_alone(
     assert RunOptions(threads=3).threads_of(plan) == 3
 
 
-def test_progress_through_many_audits_is_told_of_all_of_them(load: Load, tmp_path: Path) -> None:
+def test_progress_through_many_audits_is_told_of_all_of_them(load: Any, tmp_path: Path) -> None:
     cells = ", ".join(str(0.5 + 0.25 * number) for number in range(9))
     specs = load(text=counting.EXAMPLE + f"matrix: {{mechanism.epsilon: [{cells}]}}\n")
     told: list[Event] = []

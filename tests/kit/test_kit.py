@@ -21,20 +21,9 @@ from dpspec.stats import binomial
 from dpspec.stats.attacks import thresholds
 
 
-class Claims:
-    def __init__(self, *claims: tuple[str, int, float]) -> None:
-        self.claims = tuple(
-            dps.Claim(
-                id=str(i),
-                kind=kind,
-                options=dps.FrozenMap({"delta": delta}),
-                adjacency="add-remove",
-                access="all-iterates",
-                direction="both",
-                group_size=size,
-            )
-            for i, (kind, size, delta) in enumerate(claims)
-        )
+def claim(kind: str, options: dict[str, Any], size: int = 1) -> dps.Claim:
+    given: dict[str, Any] = {"adjacency": "add-remove", "access": "all-iterates", "direction": "both"}
+    return dps.Claim(id=kind, kind=kind, options=dps.FrozenMap(options), group_size=size, **given)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +41,8 @@ class Claims:
     ],
 )
 def test_claimed_deltas(claims: Any, options: dict[str, Any], deltas: list[float]) -> None:
-    assert kit.claimed_deltas(Claims(*claims), **options) == deltas  # type: ignore[arg-type]
+    spec: Any = SimpleNamespace(claims=[claim(kind, {"delta": delta}, size) for kind, size, delta in claims])
+    assert kit.claimed_deltas(spec, **options) == deltas
 
 
 @pytest.mark.parametrize(
@@ -73,18 +63,7 @@ def test_claimed_deltas(claims: Any, options: dict[str, Any], deltas: list[float
     ],
 )
 def test_claimed_fprs(claims: tuple[tuple[str, dict[str, Any]], ...], fprs: list[float]) -> None:
-    made = (
-        dps.Claim(
-            id=str(i),
-            kind=kind,
-            options=dps.FrozenMap(options),
-            adjacency="add-remove",
-            access="all-iterates",
-            direction="both",
-        )
-        for i, (kind, options) in enumerate(claims)
-    )
-    assert kit.claimed_fprs(made) == fprs
+    assert kit.claimed_fprs([claim(*one) for one in claims]) == fprs
 
 
 def test_assumptions_have_texts_of_a_mechanisms_own() -> None:
@@ -131,13 +110,6 @@ def test_a_lower_bound_on_a_success_rate() -> None:
         kit.lower_from(evidence(), 0.95)
 
 
-def test_a_theorems_upper_bound() -> None:
-    found = kit.theorem_upper(
-        "epsilon", 1.5, scope=dps.Scope(), method="sum", source="a paper", at={"delta": 0.0}, assumptions=(kit.COINS,)
-    )
-    assert (found.bound, found.rigor, found.value, found.at["delta"]) == ("upper", "theorem", 1.5, 0.0)
-
-
 def test_a_series_from_rows() -> None:
     columns = kit.columns_of(("k", "epsilon"), [(1, 0.5), (2, float("inf"))])
     made = kit.series(
@@ -159,11 +131,6 @@ def test_chunks_partition_the_runs() -> None:
     assert kit.runs_together(facts, most=64, memory_bytes=8 * 180_000 * 5) == 5
     assert kit.runs_together(facts, most=3) == 3
     assert kit.runs_together(facts, most=3, memory_bytes=1) == 1
-
-
-def test_costs_add_up() -> None:
-    assert kit.training_seconds(0, 100.0, 10) == pytest.approx(10 * kit.trials.STEP_SECONDS)
-    assert kit.training_seconds(1000, 2e6, 0) == pytest.approx(6 * 1000 * 2e6 / kit.trials.FLOPS)
 
 
 def test_inputs_hold_what_trials_read() -> None:

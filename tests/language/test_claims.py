@@ -50,41 +50,37 @@ def test_kinds(claim: Callable[..., Loaded], text: str) -> None:
     assert only(claim(text)).id == "claim-1"
 
 
-@pytest.mark.parametrize("bound", ["at_least: 0.9", "at_most: 0.1"])
-def test_metrics(load: Load, valid: str, bound: str) -> None:
+@pytest.fixture
+def metric(load: Load, valid: str) -> Callable[[str], Loaded]:
+    """Load a spec with one claim of kind metric, given by its other keys."""
     head, middle, tail = valid.index("mechanism:"), valid.index("data:"), valid.index("claims:")
-    mechanism = "mechanism: {kind: single, scale: 1}\n"
-    claims = f"claims: [{{kind: metric, name: accuracy, {bound}}}]\n"
-    text = valid[:head] + mechanism + valid[middle:tail] + claims
-    assert only(load(text)).options["name"] == "accuracy"
+
+    def run(keys: str) -> Loaded:
+        claims = f"claims: [{{kind: metric, {keys}}}]\n"
+        return load(valid[:head] + "mechanism: {kind: single, scale: 1}\n" + valid[middle:tail] + claims)
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["accuracy", "accuracy-same-epsilon", "loss", "almost-mu"])
+def test_names_of_metrics(metric: Callable[[str], Loaded], name: str) -> None:
+    assert only(metric(f"name: {name}, at_most: 1, about: model")).options["about"] == "model"
 
 
 @pytest.mark.parametrize("name", ["epsilon", "Delta", "mu", "gamma", "tpr", "advantage", "alpha", "epsilon-total", "ε"])
-def test_no_metric_is_called_like_privacy(load: Load, valid: str, name: str) -> None:
-    head, middle, tail = valid.index("mechanism:"), valid.index("data:"), valid.index("claims:")
-    claims = f"claims: [{{kind: metric, name: {name}, at_most: 1}}]\n"
-    loaded = load(valid[:head] + "mechanism: {kind: single, scale: 1}\n" + valid[middle:tail] + claims)
-    (found,) = loaded.diagnostics
+def test_a_metric_is_not_named_like_a_privacy_quantity(metric: Callable[[str], Loaded], name: str) -> None:
+    (found,) = metric(f"name: {name}, at_most: 1").diagnostics
     assert (found.code, found.path) == ("bad-value", ("claims", 0, "name"))
     assert found.span is not None
     assert "pure-dp" in str(found.help)
 
 
 @pytest.mark.parametrize(("bound", "help"), [("at_least: 80", "0.8 for 80 percent"), ("at_most: -0.1", "a fraction")])
-def test_an_accuracy_is_a_share(load: Load, valid: str, bound: str, help: str) -> None:
-    head, middle, tail = valid.index("mechanism:"), valid.index("data:"), valid.index("claims:")
-    claims = f"claims: [{{kind: metric, name: accuracy, {bound}}}]\n"
-    (found,) = load(valid[:head] + "mechanism: {kind: single, scale: 1}\n" + valid[middle:tail] + claims).diagnostics
+def test_an_accuracy_is_a_share(metric: Callable[[str], Loaded], bound: str, help: str) -> None:
+    assert only(metric("name: accuracy, at_least: 0.9")).options["name"] == "accuracy"
+    (found,) = metric(f"name: accuracy, {bound}").diagnostics
     assert (found.code, found.path) == ("bad-value", ("claims", 0, bound.partition(":")[0]))
     assert help in str(found.help)
-
-
-@pytest.mark.parametrize("name", ["accuracy", "accuracy-same-epsilon", "loss", "almost-mu"])
-def test_other_names_are_metrics(load: Load, valid: str, name: str) -> None:
-    head, middle, tail = valid.index("mechanism:"), valid.index("data:"), valid.index("claims:")
-    claims = f"claims: [{{kind: metric, name: {name}, at_most: 1, about: model}}]\n"
-    text = valid[:head] + "mechanism: {kind: single, scale: 1}\n" + valid[middle:tail] + claims
-    assert only(load(text)).options["about"] == "model"
 
 
 def test_scope_keys_and_numbers_are_kept_apart(claim: Callable[..., Loaded]) -> None:
@@ -160,16 +156,3 @@ def test_claims_narrow_the_threat_model(claim: Callable[..., Loaded], threat_mod
 def test_a_wrong_threat_model_is_told_alone(claim: Callable[..., Loaded]) -> None:
     loaded = claim("{kind: gdp, mu: 1, access: final-model}", "{access: [x], group_size: many}")
     assert [d.code for d in loaded.diagnostics] == ["bad-choice", "wrong-type"]
-
-
-def test_ids_are_unique(claim: Callable[..., Loaded]) -> None:
-    loaded = claim("{kind: gdp, mu: 1}, {id: claim-1, kind: gdp, mu: 2}")
-    assert [(d.code, d.message) for d in loaded.diagnostics] == [
-        ("duplicate-id", "two claims have the id 'claim-1': claims[0] and claims[1]")
-    ]
-
-
-def test_missing_key_names_the_claim_and_the_key(claim: Callable[..., Loaded]) -> None:
-    (found,) = claim("{kind: gdp}").diagnostics
-    assert found.message == "missing key 'mu' in claims[0]"
-    assert found.help == "mu: The claimed mu."

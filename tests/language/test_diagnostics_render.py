@@ -24,14 +24,6 @@ def test_the_form() -> None:
     )  # fmt: skip
 
 
-def test_several_are_separated() -> None:
-    shown = render([diagnostic(), diagnostic(severity="warning")], sources={"f.yaml": "a"})
-    first, second = shown.split("\n\n")
-    assert first.startswith("f.yaml:1:1: error[")
-    assert second.startswith("f.yaml:1:1: warning[")
-    assert render([]) == ""
-
-
 def test_long_help_is_folded() -> None:
     shown = render([diagnostic(help="word " * 60)], sources={"f.yaml": "a"})
     lines = shown.splitlines()

@@ -30,16 +30,10 @@ def value(text: str) -> object:
     return plain(source.root)
 
 
-def test_quotes_make_text() -> None:
+def test_quotes_make_text_and_anchors_repeat_values() -> None:
     assert value("a: '1'\nb: \"true\"\nc: |\n  2\nd: null") == {"a": "1", "b": "true", "c": "2\n", "d": None}
-
-
-def test_anchors_repeat_values() -> None:
+    assert value('"1": x\n"true": y\n<<: {a: 1}') == {"1": "x", "true": "y", "<<": {"a": 1}}
     assert value("a: &x [1, 2]\nb: *x") == {"a": [1, 2], "b": [1, 2]}
-
-
-def test_merge_keys_are_ordinary_keys() -> None:
-    assert value("<<: {a: 1}") == {"<<": {"a": 1}}
 
 
 def test_spans_of_values_and_keys() -> None:
@@ -98,21 +92,11 @@ def test_refused(text: str, code: str, line: int, column: int) -> None:
     assert (span.line, span.column) == (line, column)
 
 
-def test_quoted_keys_may_look_like_anything() -> None:
-    assert value('"1": x\n"true": y') == {"1": "x", "true": "y"}
-
-
 def test_all_faults_of_a_file_at_once() -> None:
     source = read("a: !!int 1\nb: 1e999\nb: 2\n3: 4\n")
     assert codes(source) == ["tag", "bad-number", "duplicate-key", "bad-key"]
+    assert source.diagnostics[2].help == "the first is on line 2; keep one"
     assert source.unparsed == {("a",), ("b",)}
-
-
-def test_the_first_of_two_equal_keys_counts() -> None:
-    source = read("a: 1\na: 2")
-    assert source.root is not None
-    assert plain(source.root) == {"a": 1}
-    assert source.diagnostics[0].help == "the first is on line 1; keep one"
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

@@ -234,13 +234,6 @@ def test_delta_against_epsilon_is_drawn_once() -> None:
     assert "T" in titles
 
 
-@pytest.mark.parametrize("ys", [(1e308, -1e308), (1.7e308, 1e300), (1e300, -1e300), (math.nan, math.inf)])
-@pytest.mark.parametrize("log_y", [False, True])
-def test_the_largest_numbers_end_no_page(ys, log_y):
-    drawn = svg(Drawing("large", [Line("a", [0.0, 1.0], ys)], "x", "y", log_y=log_y), "n")
-    assert drawn.startswith("<svg")
-
-
 def test_no_label_is_written_that_no_figure_has_room_for() -> None:
     """They come from what anybody wrote into a result."""
     text = "1" * 50_000

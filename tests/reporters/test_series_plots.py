@@ -97,14 +97,6 @@ def test_a_shape_that_is_none_draws_nothing(shape: Any) -> None:
     assert pictures.svg(series(encoded(1, 2, 3, 4, 5, 6), shape=shape), "n") == ""
 
 
-def test_other_series_have_no_pictures() -> None:
-    plain = Series(
-        name="s", title="t", columns=FrozenMap({"x": [1]}), units=FrozenMap({}), rigor="certified", source=""
-    )
-    assert grid.pictures(plain) == ()
-    assert pictures.svg(plain, "n") == ""
-
-
 def test_pictures_are_printed_as_text_in_no_table() -> None:
     tiny = series(encoded(1, 2, 3, 4, 5, 6), encoded(6, 5, 4, 3, 2, 1))
     assert grid.pictures(tiny) == ("first", "a")

@@ -64,12 +64,6 @@ def test_the_mechanism_is_checked_only_where_it_ran(status: str, coverage: str, 
     assert "noise_multiplier 1.5" in block.text
 
 
-def test_what_no_audit_covers_is_said() -> None:
-    found = blocks(factory.result(audit()))
-    for name in ("Bias", "Side channels", "Other releases", "Security and access control", "Data collection"):
-        assert found[name].coverage == "not covered"
-
-
 def test_markdown_and_json_say_the_same_and_nothing_of_the_data() -> None:
     secret = Finding(
         quantity="accuracy", value=0.987654, bound="estimate", rigor="approximate", method="m", source="s",
@@ -113,14 +107,3 @@ def test_a_proved_curve_is_one_number_with_what_that_gives_away() -> None:
     assert f"- {said}." in statement.render(factory.result(audit(findings=found)))
     (nothing,) = statement.statements(factory.result(audit(findings=found[:1])))
     assert nothing.curves == ()
-
-
-def test_the_words_that_no_statement_says() -> None:
-    page = statement.render(factory.result(audit())).lower()
-    assert "is private" not in page
-    assert " safe" not in page
-
-
-def test_a_statement_says_where_lower_ends_come_from(result):
-    (text, *_) = [line for line in statement.render(result).splitlines() if "lower end" in line]
-    assert text.endswith("The lower end of an interval is certified by theory or")

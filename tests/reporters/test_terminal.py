@@ -44,62 +44,6 @@ def test_color_changes_nothing_but_color(result):
     assert ANSI.sub("", colored) == render(result)
 
 
-def test_without_color_there_is_no_escape_code(result):
-    assert "\x1b" not in render(result, internal=True)
-
-
-def test_hostile_text_is_written_out(result):
-    text = render(result)
-    assert "evil\\x1b[31m\\u202e[red]x[/red]" in text
-    assert "\u202e" not in text
-    assert not any(line.lstrip().startswith("::") for line in text.split("\n"))
-
-
-def test_order_of_sections(result):
-    text = render(result)
-    sections = [
-        "Claims",
-        "Conformance",
-        "Findings",
-        "Assumptions",
-        "Notes",
-        "Limits",
-        "How to reproduce",
-    ]
-    places = [text.index(f"\n{section}\n") for section in sections]
-    assert places == sorted(places)
-
-
-def test_contradicted_comes_first(result):
-    assert render(result).startswith("!! CONTRADICTED")
-
-
-def test_hidden_values_are_counted_or_shown(result):
-    without, within = render(result), render(result, internal=True)
-    assert "Omitted: 1 data-dependent and 2 per-record values" in without
-    assert "accuracy" not in without
-    assert "0.7777" not in without
-    assert "accuracy = 0.9412" in within
-    assert "0.7777" in within
-    assert "Omitted" not in within
-
-
-def test_no_conclusion_is_ever_private_or_safe(result):
-    assert not re.search(r"\b(private|safe)\b", render(result, internal=True), re.IGNORECASE)
-
-
-def test_approximate_never_wears_the_word_bound(result):
-    text = render(result)
-    assert "interval [none, about 2.1]" in text
-    group = text[text.index("upper value: approximate") :].split("upper bound")[0]
-    assert "epsilon ~ 2.1" in group
-    assert "bound" not in group
-
-
-def test_an_infinite_bound_is_said_in_words(result):
-    assert "epsilon <= infinity" in render(result)
-
-
 def test_several_audits_are_named(result):
     audit = result.audits[0]
     second = dataclasses.replace(
@@ -129,23 +73,6 @@ def test_a_command_can_be_copied(result):
             break
         start += 1
     assert " ".join(command) == "dpspec run " + " ".join(f"'a b {n}.yaml'" for n in range(9))
-
-
-def test_without_a_command_the_specs_are_named(result):
-    text = render(dataclasses.replace(result, environment=FrozenMap({"python": "3.11.9"})))
-    assert "    dpspec run specs/quickstart.yaml\n" in text
-
-
-def test_what_is_left_out_is_not_called_none(result):
-    lines = render(result).split("\n")
-    claim = next(i for i, line in enumerate(lines) if "record-3: " in line)
-    assert lines[claim + 2].strip() == "interval omitted, as expected"
-
-
-def test_a_claimed_value_is_said_once(result):
-    text = render(result)
-    assert "claimed epsilon 3" not in text
-    assert "claimed epsilon 0.5, interval [4.2, none]" in text
 
 
 def _with_verdicts(audit, name, **changes):
@@ -276,10 +203,6 @@ def test_no_line_is_too_long_and_nothing_hostile_gets_through(result, width, int
     assert all(cell_len(line) <= width for line in text.splitlines())
     assert "\x1b" not in text
     assert "\u202e" not in text
-
-
-def test_a_bound_that_was_broken_is_the_first_line(result):
-    assert render_brief(result).startswith("!! CONTRADICTED")
 
 
 def test_what_is_left_out_of_reports_is_left_out(result):

@@ -24,11 +24,7 @@ def split(flat: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
 
 def whole(change: Callable[[Tensor], Tensor]) -> Draw:
     """Noise that is a function of fresh normal values of the same number."""
-
-    def draw(step: int, shapes: Sequence[torch.Size], kept: dict[str, Any]) -> list[Tensor]:
-        return split(change(torch.randn(sum(shape.numel() for shape in shapes))), shapes)
-
-    return draw
+    return across(lambda step, z, kept: change(z))
 
 
 def by_layer(change: Callable[[Tensor], Tensor]) -> Draw:
@@ -47,10 +43,6 @@ def across(change: Callable[[int, Tensor, dict[str, Any]], Tensor]) -> Draw:
         return split(change(step, torch.randn(sum(shape.numel() for shape in shapes)), kept), shapes)
 
     return draw
-
-
-def interleaved(z: Tensor) -> Tensor:
-    return z[: (len(z) + 1) // 2].repeat_interleave(2)[: len(z)]
 
 
 def mirrored(z: Tensor) -> Tensor:
@@ -89,54 +81,14 @@ def noisy_copies(z: Tensor) -> Tensor:
     return torch.cat([z[: len(z) - half], 0.8 * z[:half] + 0.6 * z[len(z) - half :]])
 
 
-def scalar(z: Tensor) -> Tensor:
-    return math.sqrt(0.95) * z + math.sqrt(0.05) * torch.randn(())
-
-
-def uniform(z: Tensor) -> Tensor:
-    return (torch.rand_like(z) * 2 - 1) * math.sqrt(3)
-
-
-def laplace(z: Tensor) -> Tensor:
-    return torch.distributions.Laplace(0.0, 1 / math.sqrt(2)).sample(z.shape)
-
-
-def signs(z: Tensor) -> Tensor:
-    return z.sign()
-
-
 def truncated(z: Tensor) -> Tensor:
     low = torch.distributions.Normal(0.0, 1.0).cdf(torch.tensor(-2.0))
     drawn = torch.special.ndtri(low + (1 - 2 * low) * torch.rand(z.shape))
     return drawn / 0.879626
 
 
-def spherical(z: Tensor) -> Tensor:
-    return z / z.norm() * math.sqrt(len(z))
-
-
 def centered(z: Tensor) -> Tensor:
     return z - z.mean() if z.numel() > 1 else z
-
-
-def quantized(z: Tensor) -> Tensor:
-    return (z * 1000).round() / 1000
-
-
-def half(z: Tensor) -> Tensor:
-    return z.bfloat16().float()
-
-
-def rows(z: Tensor) -> Tensor:
-    return z[:1].expand_as(z).clone() if z.ndim > 1 else z
-
-
-def columns(z: Tensor) -> Tensor:
-    return z[:, :1].expand_as(z).clone() if z.ndim > 1 else z
-
-
-def kernels(z: Tensor) -> Tensor:
-    return z[:1, :1].expand_as(z).clone() if z.ndim == 4 else z
 
 
 def low_rank(z: Tensor) -> Tensor:
@@ -182,10 +134,6 @@ def small_copies(z: Tensor) -> Tensor:
     half = len(small) // 2
     z[small[torch.randperm(len(small))[:half]]] = z[small[torch.randperm(len(small))[:half]]]
     return z
-
-
-def in_order(z: Tensor) -> Tensor:
-    return z.sort().values
 
 
 def stratified(z: Tensor) -> Tensor:
@@ -234,7 +182,7 @@ def mixed_pool(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
 
 
 ATTACKS: dict[str, Draw] = {
-    "interleaved": whole(interleaved),
+    "interleaved": whole(lambda z: z[: (len(z) + 1) // 2].repeat_interleave(2)[: len(z)]),
     "mirrored": whole(mirrored),
     "negated halves": whole(negated),
     "permuted within a step": whole(permuted),
@@ -242,20 +190,20 @@ ATTACKS: dict[str, Draw] = {
     "random signs": whole(random_signs),
     "spread from 32 values": whole(hadamard),
     "noisy copies": whole(noisy_copies),
-    "shared scalar": whole(scalar),
-    "uniform": whole(uniform),
-    "laplace": whole(laplace),
-    "only signs": whole(signs),
+    "shared scalar": whole(lambda z: math.sqrt(0.95) * z + math.sqrt(0.05) * torch.randn(())),
+    "uniform": whole(lambda z: (torch.rand_like(z) * 2 - 1) * math.sqrt(3)),
+    "laplace": whole(lambda z: torch.distributions.Laplace(0.0, 1 / math.sqrt(2)).sample(z.shape)),
+    "only signs": whole(torch.sign),
     "truncated": whole(truncated),
-    "spherical": whole(spherical),
-    "spherical in each layer": by_layer(lambda z: spherical(z.reshape(-1)) if z.numel() > 1 else z),
+    "spherical": whole(lambda z: z / z.norm() * math.sqrt(len(z))),
+    "spherical in each layer": by_layer(lambda z: z / z.norm() * math.sqrt(z.numel()) if z.numel() > 1 else z),
     "centered": whole(centered),
     "centered in each layer": by_layer(centered),
-    "quantized": whole(quantized),
-    "rounded to bfloat16": whole(half),
-    "broadcast rows": by_layer(rows),
-    "broadcast columns": by_layer(columns),
-    "broadcast kernels": by_layer(kernels),
+    "quantized": whole(lambda z: (z * 1000).round() / 1000),
+    "rounded to bfloat16": whole(lambda z: z.bfloat16().float()),
+    "broadcast rows": by_layer(lambda z: z[:1].expand_as(z).clone() if z.ndim > 1 else z),
+    "broadcast columns": by_layer(lambda z: z[:, :1].expand_as(z).clone() if z.ndim > 1 else z),
+    "broadcast kernels": by_layer(lambda z: z[:1, :1].expand_as(z).clone() if z.ndim == 4 else z),
     "low rank": by_layer(low_rank),
     "layers alike": alike_in_layers,
     "permuted across steps": across(permuted_steps),
@@ -264,7 +212,7 @@ ATTACKS: dict[str, Draw] = {
     "every fifth step": across(every_fifth),
     "autoregressive": across(autoregressive),
     "pool of six": across(mixed_pool),
-    "in order": whole(in_order),
+    "in order": whole(lambda z: z.sort().values),
     "stratified": whole(stratified),
     "one coordinate without": whole(one_coordinate_without),
     "uneven": whole(uneven),

@@ -7,11 +7,11 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln, logsumexp, ndtr
 
 from dpspec.accounting import sampled_gaussian_integer_rdp
 from dpspec_per_instance.mean_rule import plug_in
-from dpspec_per_instance.theory import entropic_mean, step_divergence
+from dpspec_per_instance.theory import entropic_mean
 
 #: More multisets than this are not listed.
 MOST_MULTISETS = 3_000_000
@@ -74,22 +74,6 @@ def integer_divergence(orders, rate, ratio):
     some = nu > 0.0
     divergences[some] = sampled_gaussian_integer_rdp(a[some], rate, 1.0 / nu[some])
     return divergences
-
-
-def rounded_divergence(orders, rate, ratio, rounding):
-    """Theorem 3.2 where an order between whole ones is bounded by its whole neighbours; all >= the real one.
-
-    rounding: ``interpolated``, since (a - 1) D_a is convex in a and 0 at 1; ``ceiling``, since D_a grows with a, which
-    is the paper's and the loosest.
-    """
-    a, q, nu = np.broadcast_arrays(np.asarray(orders, dtype=np.float64), rate, ratio)
-    above = np.ceil(a)
-    top = (above - 1.0) * step_divergence(above, q, nu)
-    if rounding == "ceiling":
-        return top / (above - 1.0)
-    below = above - 1.0
-    bottom = np.where(below > 1.0, (below - 1.0) * step_divergence(np.maximum(below, 1.5), q, nu), 0.0)
-    return (bottom + (a - below) * (top - bottom)) / (a - 1.0)
 
 
 def largest_mean_change(norm, distances=()):
@@ -194,3 +178,13 @@ def classical(first, second, order):
     """Ordinary composition: the largest divergence of every step."""
     steps = [np.max(discrete(order, a, b)) for a, b in zip(first.rows, second.rows, strict=True)]
     return float(discrete(order, first.start, second.start) + sum(steps))
+
+
+def amplified_stick(mu, q):
+    """The exact hockey stick of (1 - q) N(0, 1) + q N(mu, 1) against N(0, 1): the part above its only crossing."""
+
+    def delta(epsilon):
+        crossing = (math.log(math.expm1(epsilon) + q) - math.log(q)) / mu + mu / 2
+        return float((1 - q - math.exp(epsilon)) * ndtr(-crossing) + q * ndtr(mu - crossing))
+
+    return delta

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -28,39 +27,9 @@ _SHARE = 0.5
 _FAR = 1e6
 
 
-class SlicedPair(Pair):
-    """A pair on the line; see the module."""
-
-    @abstractmethod
-    def points(self, direction: Direction, log_edge: float, log_far: float) -> Floats:
-        """Some points, ascending, of the range to which a step may be cut; see ``truncate``. More are put between."""
-
-    @abstractmethod
-    def bins(self, points: Floats, direction: Direction) -> tuple[Bins, Floats, Floats]:
-        """Bins of all outcomes, and the ends of each bin's slice, (n,) each: equal for what cannot be refined."""
-
-    def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
-        """The outcomes between the outermost points; beyond them only masses are known."""
-        points = self.points(direction, log_edge, log_far)
-        for _ in range(_SLICE_HALVINGS):
-            bins, left, right = self.bins(points, direction)
-            divisible = right > left
-            wide = np.where(divisible, bins.mass * np.minimum(bins.high - bins.low, 10.0) ** 2, 0.0)
-            if len(points) >= _TABLE or not wide.any():
-                break
-            # the worse half of those that matter at all
-            worst = (wide >= np.median(wide[divisible])) & (wide > 1e-9 * wide.max())
-            finer = _with_middles(points, left[worst], right[worst])
-            if len(finer) == len(points):
-                break
-            points = finer
-        bins, _, _ = self.bins(points, direction)
-        return _SlicedPart(self, direction, points, bins)
-
-
 @dataclass(frozen=True, eq=False)
 class _SlicedPart(TruncatedPair):
-    pair: SlicedPair
+    pair: Densities
     direction: Direction
     points: Floats
     coarse: Bins
@@ -198,7 +167,7 @@ _TURN = 1e-9
 _FIRST, _BLOCK = 64, 1 << 14
 
 
-class Densities(SlicedPair):
+class Densities(Pair):
     """ln of the densities ``present`` and ``absent``, functions of arrays (n,), between the first and the last knot.
 
     knots: at least two, ascending, at least one finite; the first may be -inf and the last inf. What is certified holds
@@ -235,9 +204,24 @@ class Densities(SlicedPair):
         """Not known."""
         return math.inf
 
-    def points(self, direction: Direction, log_edge: float, log_far: float) -> Floats:
-        """The knots, and some between; infinite ones replaced by points beyond which either law has little mass."""
-        return self._spread(self._ends(min(log_edge, log_far)), _FIRST)
+    def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
+        """The outcomes between the outermost points; beyond them only masses are known."""
+        ends = [np.linspace(a, b, _FIRST + 1) for a, b in itertools.pairwise(self._ends(min(log_edge, log_far)))]
+        points = np.unique(np.concatenate(ends))
+        for _ in range(_SLICE_HALVINGS):
+            bins, left, right = self.bins(points, direction)
+            divisible = right > left
+            wide = np.where(divisible, bins.mass * np.minimum(bins.high - bins.low, 10.0) ** 2, 0.0)
+            if len(points) >= _TABLE or not wide.any():
+                break
+            # the worse half of those that matter at all
+            worst = (wide >= np.median(wide[divisible])) & (wide > 1e-9 * wide.max())
+            finer = _with_middles(points, left[worst], right[worst])
+            if len(finer) == len(points):
+                break
+            points = finer
+        bins, _, _ = self.bins(points, direction)
+        return _SlicedPart(self, direction, points, bins)
 
     def bins(self, points: Floats, direction: Direction) -> tuple[Bins, Floats, Floats]:
         """One bin per slice; at an infinite knot what lies beyond the outermost point."""
@@ -258,11 +242,6 @@ class Densities(SlicedPair):
             if math.isinf(ends[end]):
                 ends[end] = self._far(float(ends[end - int(sign)]), sign, log_budget)
         return ends
-
-    @staticmethod
-    def _spread(ends: Floats, pieces: int) -> Floats:
-        parts = [np.linspace(a, b, pieces + 1) for a, b in itertools.pairwise(ends)]
-        return np.unique(np.concatenate(parts))
 
     def _far(self, knot: float, sign: float, log_budget: float) -> float:
         step = max(abs(knot), 1.0) * 1e-3

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 import unittest
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
-from dpspec.contract import Diagnostic, Finding, FrozenMap, Schemas, Trial
+from dpspec.contract import Diagnostic, Finding, FrozenMap, Schemas
 from dpspec.registry.loader import Registry, resolve
 from dpspec.testing import MechanismSuite, decreasing, increasing
 
 TESTS = [name for name in dir(MechanismSuite) if name.startswith("test_")]
-
-
-#: The message, and the first difference.
-UNSEEDED = r"(?s)all randomness must come from context.seed\(index, ...\)\ntrials\[0\].evidence.luck: 0\."
 
 
 def suite(registry: Registry, **attributes: object) -> MechanismSuite:
@@ -48,97 +46,117 @@ def refuses(bad: MechanismSuite, test: str, match: str) -> None:
         getattr(bad, test)()
 
 
-def test_conclude_may_not_read_files(with_audit, base):
-    class Odd(base):
-        def conclude(self, spec, trials):
-            Path(__file__).read_text()
-            yield from super().conclude(spec, trials)
+class SameSeed:
+    """A context without other seeds."""
 
-    refuses(suite(with_audit(Odd)), "test_conclude_is_pure", "touches the outside: open .*test_testing_mechanism")
+    def __init__(self, context):
+        self.data, self.cancelled = context.data, lambda: False
 
-
-def test_conclude_may_not_draw_from_global_generators(with_audit, base):
-    class Odd(base):
-        def conclude(self, spec, trials):
-            random.random()
-            yield from super().conclude(spec, trials)
-
-    refuses(suite(with_audit(Odd)), "test_conclude_is_pure", "draws from the global generator of random")
+    def seed(self, index, *purpose):
+        return index
 
 
-def test_conclude_may_not_change_its_mind(with_audit, base):
-    class Odd(base):
-        def conclude(self, spec, trials):
-            for outcome in super().conclude(spec, trials):
-                if isinstance(outcome, Finding):
-                    outcome = dataclasses.replace(outcome, value=outcome.value * Random().random())
-                yield outcome
+def with_evidence(**values):
+    return lambda trials, *_: [dataclasses.replace(t, evidence=FrozenMap({**t.evidence, **values})) for t in trials]
 
-    bad = suite(with_audit(Odd))
-    refuses(bad, "test_conclude_is_pure", "different answers")
-    refuses(bad, "test_result_can_be_verified", r"findings\[\d\].value")
+
+def with_luck(trials, *_):
+    return [dataclasses.replace(t, evidence=FrozenMap({**t.evidence, "luck": Random().random()})) for t in trials]
+
+
+def with_values_times_chance(outcomes, *_):
+    return [
+        dataclasses.replace(o, value=o.value * Random().random()) if isinstance(o, Finding) else o for o in outcomes
+    ]
+
+
+INPUTS = "test_trial_inputs_hold_nothing_that_trials_may_not_read"
+REPRODUCIBLE = "test_trials_are_reproducible_by_seed"
+RUNS = "test_example_runs_as_expected"
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "test", "match"),
+    [
+        (
+            "conclude",
+            lambda outcomes, *_: [*outcomes, Path(__file__).read_text()][:-1],
+            "test_conclude_is_pure",
+            "touches the outside: open .*test_testing_mechanism",
+        ),
+        (
+            "conclude",
+            lambda outcomes, *_: [*outcomes, random.random()][:-1],
+            "test_conclude_is_pure",
+            "draws from the global generator of random",
+        ),
+        ("conclude", with_values_times_chance, "test_conclude_is_pure", "different answers"),
+        ("conclude", with_values_times_chance, "test_result_can_be_verified", r"findings\[\d\].value"),
+        (
+            "trials",
+            with_luck,
+            REPRODUCIBLE,
+            r"(?s)all randomness must come from context.seed\(index, ...\)\ntrials\[0\].evidence.luck: 0\.",
+        ),
+        ("trials", with_evidence(x="x" * (1 << 20)), "test_evidence_is_small_json", "more than the 1048576 allowed"),
+        ("trials", with_evidence(x=float("nan")), "test_evidence_is_small_json", "(?i)nan|not JSON compliant"),
+        (
+            "trials",
+            with_evidence(groups=[{"hits": np.int64(3)}]),
+            RUNS,
+            re.escape("its evidence cannot be kept: groups[0].hits is a numpy.int64"),
+        ),
+        (
+            "trials",
+            lambda trials, *_: [dataclasses.replace(t, arrays={"scores": lambda: 1}) for t in trials],
+            RUNS,
+            "the array 'scores' is not an array of numbers",
+        ),
+        (
+            "trial_inputs",
+            lambda inputs, spec: FrozenMap({**inputs, "claims": spec.to_json()["claims"]}),
+            INPUTS,
+            "change with the claims",
+        ),
+        (
+            "trial_inputs",
+            lambda inputs, spec: FrozenMap({**inputs, "audit": {**inputs["audit"], "seed": 0}}),
+            INPUTS,
+            "leave audit.seed out",
+        ),
+        (
+            "trial_inputs",
+            lambda inputs, spec: FrozenMap({**inputs, "now": Random().random()}),
+            "test_stored_trials_are_found_again",
+            "2 stored trials were made again",
+        ),
+        (
+            "trial_inputs",
+            lambda inputs, spec: FrozenMap({**inputs, "loss": print}),
+            INPUTS,
+            "loss is a builtin_function_or_method; JSON holds",
+        ),
+        (
+            "check",
+            lambda found, *_: [Diagnostic(code="bad-value", message="never good enough", path=("mechanism", "scale"))],
+            "test_example_is_valid",
+            "(?s)check refuses the example.*never good enough",
+        ),
+    ],
+)
+def test_a_step_that_breaks_the_contract_is_refused(with_audit, base, method, change, test, match):
+    def step(self, *arguments):
+        return change(getattr(base, method)(self, *arguments), *arguments)
+
+    refuses(suite(with_audit(type("Odd", (base,), {method: step}))), test, match)
 
 
 def test_trials_need_the_seed_of_the_context(with_audit, base):
-    class Unseeded(base):
-        def trials(self, inputs, context, indices):
-            for trial in super().trials(inputs, context, indices):
-                yield dataclasses.replace(trial, evidence=FrozenMap({**trial.evidence, "luck": Random().random()}))
-
     class Fixed(base):
         def trials(self, inputs, context, indices):
-            yield from super().trials(inputs, Same(context), indices)
+            yield from super().trials(inputs, SameSeed(context), indices)
 
-    class Same:
-        def __init__(self, context):
-            self.data = context.data
-
-        def seed(self, index, *purpose):
-            return index
-
-        def cancelled(self):
-            return False
-
-    refuses(suite(with_audit(Unseeded)), "test_trials_are_reproducible_by_seed", UNSEEDED)
-    refuses(suite(with_audit(Fixed)), "test_trials_are_reproducible_by_seed", "do not depend on audit.seed")
-
-
-def test_trial_inputs_may_not_hold_claims(with_audit, base):
-    class Odd(base):
-        def trial_inputs(self, spec):
-            return FrozenMap({**super().trial_inputs(spec), "claims": spec.to_json()["claims"]})
-
-    refuses(suite(with_audit(Odd)), "test_trial_inputs_hold_nothing_that_trials_may_not_read", "change with the claims")
-
-
-def test_trial_inputs_hold_the_seed(with_audit, base):
-    class Odd(base):
-        def trial_inputs(self, spec):
-            inputs = super().trial_inputs(spec)
-            return FrozenMap({**inputs, "audit": {**inputs["audit"], "seed": 0}})
-
-    refuses(suite(with_audit(Odd)), "test_trial_inputs_hold_nothing_that_trials_may_not_read", "leave audit.seed out")
-
-
-def test_trial_inputs_may_not_vary(with_audit, base):
-    class Odd(base):
-        def trial_inputs(self, spec):
-            return FrozenMap({**super().trial_inputs(spec), "now": Random().random()})
-
-    refuses(suite(with_audit(Odd)), "test_stored_trials_are_found_again", "2 stored trials were made again")
-
-
-def test_evidence_must_be_small_and_finite(with_audit, base):
-    def saying(value):
-        class Odd(base):
-            def trials(self, inputs, context, indices):
-                for index in indices:
-                    yield Trial(index=index, evidence=FrozenMap({"groups": [], "value": value}))
-
-        return Odd
-
-    refuses(suite(with_audit(saying("x" * (1 << 20)))), "test_evidence_is_small_json", "more than the 1048576 allowed")
-    refuses(suite(with_audit(saying(float("nan")))), "test_evidence_is_small_json", "(?i)nan|not JSON compliant")
+    refuses(suite(with_audit(Fixed)), REPRODUCIBLE, "do not depend on audit.seed")
 
 
 def test_bounds_must_move_as_declared(with_audit, demo, base):
@@ -153,14 +171,6 @@ def test_bounds_must_move_as_declared(with_audit, demo, base):
 
     silent = suite(with_audit(Silent), monotone={"mechanism.scale": decreasing(0.5, 2.0)})
     refuses(silent, "test_bounds_are_monotone_where_declared", "there is no upper bound for any of")
-
-
-def test_check_may_not_refuse_the_example(with_audit, base):
-    class Odd(base):
-        def check(self, spec, facts):
-            yield Diagnostic(code="bad-value", message="never good enough", path=("mechanism", "scale"))
-
-    refuses(suite(with_audit(Odd)), "test_example_is_valid", "(?s)check refuses the example.*never good enough")
 
 
 def test_an_invalid_example_is_shown_with_its_error(with_audit, demo):

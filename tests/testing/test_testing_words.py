@@ -102,42 +102,6 @@ def test_steps_that_raise(told, base, step, says):
     assert "the example does not run to its end: another test of this suite says why" in said
 
 
-def test_the_place_of_a_failure_is_in_the_plugin(told, base):
-    class Odd(base):
-        def trials(self, inputs, context, indices):
-            yield inputs["mechanism"]["a slip of the pen"]
-
-    assert "trials raises KeyError: 'a slip of the pen' (testing/test_testing_words.py:" in told(Odd)
-
-
-def test_evidence_that_is_no_json(told, base):
-    import numpy as np
-
-    class Odd(base):
-        def trials(self, inputs, context, indices):
-            for trial in super().trials(inputs, context, indices):
-                yield dataclasses.replace(trial, evidence=FrozenMap({"groups": [{"hits": np.int64(3)}]}))
-
-    assert "its evidence cannot be kept: groups[0].hits is a numpy.int64" in told(Odd)
-
-
-def test_arrays_that_cannot_travel(told, base):
-    class Odd(base):
-        def trials(self, inputs, context, indices):
-            for trial in super().trials(inputs, context, indices):
-                yield dataclasses.replace(trial, arrays={"scores": lambda: 1})
-
-    assert "the array 'scores' is not an array of numbers" in told(Odd)
-
-
-def test_inputs_that_are_no_json(told, base):
-    class Odd(base):
-        def trial_inputs(self, spec):
-            return FrozenMap({**super().trial_inputs(spec), "loss": print})
-
-    assert "loss is a builtin_function_or_method; JSON holds" in told(Odd)
-
-
 def test_a_descriptor_that_cannot_travel(told):
     summary = type("Text", (str,), {})("a local class")
     assert "cannot be pickled, which other processes need" in told(summary=summary)

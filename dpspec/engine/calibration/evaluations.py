@@ -21,7 +21,7 @@ from dpspec.engine.judging.inequalities import statement
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.outcome_assumptions import with_constants, with_initial_weights
+from dpspec.engine.preparing.outcome_assumptions import with_assumptions
 from dpspec.engine.preparing.prepare import Prepared, audit_of, data_unreadable, prepare
 from dpspec.engine.results.result import Verdict
 from dpspec.errors import SpecError, UsageError
@@ -222,8 +222,7 @@ class Evaluations:
         context = RunContext(prepared, self._catalog, inputs, device="cpu", emit=tell)
         try:
             spec, bounds = prepared.spec, prepared.audit.bound(prepared.spec, context)
-            found = [with_constants(prepared.constants, b, spec) for b in bounds if isinstance(b, Finding)]
-            return tuple(o for o in with_initial_weights(found, spec) if isinstance(o, Finding))
+            return tuple(o for o in with_assumptions(bounds, spec, prepared.constants, {}) if isinstance(o, Finding))
         except DataError as error:
             raise SpecError([data_unreadable(error, self.spec)]) from error
         finally:

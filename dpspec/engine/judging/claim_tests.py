@@ -168,10 +168,6 @@ class TestedClaim:
     scope: Scope
     hypotheses: list[tuple[Hypothesis, Evidence]]
 
-    @property
-    def about_privacy(self) -> bool:
-        return self.statement.about_privacy
-
 
 class ClaimTests:
     """The two families of claims, with all tests made before any claim is judged."""
@@ -191,20 +187,29 @@ class ClaimTests:
         # By whether claims are about privacy.
         self._families = {True: Family(others=others.tests), False: Family()}
         self._levels = {True: level * privacy, False: level * metrics}
-        self.claims = [self._test(number, claim) for number, audit in enumerate(audits) for claim in audit.spec.claims]
+        self.claims: list[TestedClaim] = []
+        for number, audit in enumerate(audits):
+            for claim in audit.spec.claims:
+                stated, scope = statement(claim), claim_scope(audit.spec, claim)
+                tested = self._hypotheses(number, claim, self._evidence[number])
+                for hypothesis, attack in tested:
+                    self._families[stated.about_privacy].add(hypothesis, attack)
+                self.claims.append(
+                    TestedClaim(number=number, claim=claim, statement=stated, scope=scope, hypotheses=tested)
+                )
         # The maximum number of tests that missing trials can add to a family.
         for about_privacy, family in self._families.items():
             for number, audit in enumerate(audits):
                 if audit.incomplete:
-                    own = [c for c in self.claims if c.number == number and c.about_privacy == about_privacy]
+                    own = [c for c in self.claims if c.number == number and c.statement.about_privacy == about_privacy]
                     most = audit.tests if about_privacy else sum(len(c.statement.parts) for c in own)
                     family.others += max(0, most - len({h for c in own for h, _ in c.hypotheses}))
 
     def level(self, tested: TestedClaim) -> float:
-        return self._levels[tested.about_privacy]
+        return self._levels[tested.statement.about_privacy]
 
     def smallest(self, tested: TestedClaim) -> tuple[float, Evidence] | None:
-        family = self._families[tested.about_privacy]
+        family = self._families[tested.statement.about_privacy]
         adjusted = [(p, evidence) for h, evidence in tested.hypotheses if (p := family.adjusted(h)) is not None]
         return min(adjusted, key=lambda test: test[0], default=None)
 
@@ -217,9 +222,9 @@ class ClaimTests:
 
         if not tested.hypotheses:
             return None
-        level = self.level(tested) / len(self._families[tested.about_privacy])
+        level = self.level(tested) / len(self._families[tested.statement.about_privacy])
         evidence = self._evidence[tested.number]
-        if not tested.about_privacy:
+        if not tested.statement.about_privacy:
             findings = self._findings[tested.number]
             measured = [e for _, e in measurements_of(part, evidence, findings)]
             return _extreme_metric(part, measured, level)
@@ -250,13 +255,6 @@ class ClaimTests:
         """Whether evidence against the claim is judged only once all trials exist."""
         every = self._hypotheses(tested.number, tested.claim, self._audits[tested.number].evidence)
         return len(every) > len(tested.hypotheses)
-
-    def _test(self, number: int, claim: Claim) -> TestedClaim:
-        stated, scope = statement(claim), claim_scope(self._audits[number].spec, claim)
-        tested = self._hypotheses(number, claim, self._evidence[number])
-        for hypothesis, evidence in tested:
-            self._families[stated.about_privacy].add(hypothesis, evidence)
-        return TestedClaim(number=number, claim=claim, statement=stated, scope=scope, hypotheses=tested)
 
     def _hypotheses(self, number: int, claim: Claim, evidence: Sequence[Evidence]) -> list[tuple[Hypothesis, Evidence]]:
         """One hypothesis per piece of evidence that can refute the claim."""

@@ -96,18 +96,6 @@ class ClaimKind:
     points: Callable[[Options], Points] = lambda options: ()
     value: str = ""
 
-    def statement(self, claim: Claim) -> Statement:
-        options, size = claim.options, claim.group_size
-        return Statement(
-            text=f"{self.says(options)}{narrowing(claim)}{self.among(options)}",
-            parts=tuple(
-                Part(quantity=quantity, claimed=claimed, at=FrozenMap({**at, "group_size": size}))
-                for quantity, claimed, at in self.parts(options)
-            ),
-            points=self.points(options),
-            curve=(lambda value: self.points({**options, self.value: value})) if self.value else None,
-        )
-
 
 def statement(claim: Claim) -> Statement:
     """A claim in parts. A kind that only a plugin knows has none and stays open."""
@@ -116,7 +104,16 @@ def statement(claim: Claim) -> Statement:
     kind = _KINDS.get(claim.kind)
     if kind is None:
         return Statement(text=f"{claim.kind}{narrowing(claim)}", parts=(), about_privacy=False)
-    return kind.statement(claim)
+    options, size, value = claim.options, claim.group_size, kind.value
+    return Statement(
+        text=f"{kind.says(options)}{narrowing(claim)}{kind.among(options)}",
+        parts=tuple(
+            Part(quantity=quantity, claimed=claimed, at=FrozenMap({**at, "group_size": size}))
+            for quantity, claimed, at in kind.parts(options)
+        ),
+        points=kind.points(options),
+        curve=(lambda claimed: kind.points({**options, value: claimed})) if value else None,
+    )
 
 
 def implied_points(kind: str, options: Options) -> Points:

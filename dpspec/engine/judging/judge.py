@@ -104,7 +104,8 @@ class ClaimEvaluator:
 
     def verdict(self, tested: TestedClaim) -> Verdict:
         claim, stated = tested.claim, tested.statement
-        views = self._views(tested)
+        scope, rejected = (tested.scope, self.rejected) if stated.about_privacy else (None, [])
+        views = [PartView(part, scope, self.findings, rejected, self.audit.is_early) for part in stated.parts]
         name, reason, view = self._decide(tested, views)
         refutable = self.tests.largest_refutable(tested, view.part) if view is not None else None
         if name == "open" and not reason:
@@ -131,12 +132,6 @@ class ClaimEvaluator:
             refutable=refutable,
             p_value=smallest[0] if smallest is not None else None,
         )
-
-    def _views(self, tested: TestedClaim) -> list[PartView]:
-        scope = tested.scope if tested.about_privacy else None
-        rejected = self.rejected if tested.about_privacy else []
-        is_early = self.audit.is_early
-        return [PartView(part, scope, self.findings, rejected, is_early) for part in tested.statement.parts]
 
     def _decide(self, tested: TestedClaim, views: Sequence[PartView]) -> tuple[VerdictName, str, PartView | None]:
         """The verdict, its reason (empty for ``open``), and the part that it shows: the weakest, or a refuted one."""
@@ -168,7 +163,7 @@ class ClaimEvaluator:
             deviates = tested.claim.kind != "metric" and self.conformance.status == "deviates"
             assumes = () if self.audit.recording is None else self.audit.recording.assumes
             return "proved", reasons.proved(weakest.part, weakest.best, deviates=deviates, assumes=assumes), weakest
-        scope = tested.scope if tested.about_privacy else None
+        scope = tested.scope if tested.statement.about_privacy else None
         enough = enough_records(weakest.part, scope, self.findings)
         return "supported", reasons.supported(weakest.part, weakest.best, enough), weakest
 
@@ -203,7 +198,7 @@ class ClaimEvaluator:
         Either an attack in the claim's scope rejects a bound that reaches the claim, or only a rejected bound would
         prove the claim. A rejected bound of a narrower scope does not affect it.
         """
-        if not tested.about_privacy:
+        if not tested.statement.about_privacy:
             return None
         met = [
             rejected
@@ -220,7 +215,7 @@ class ClaimEvaluator:
     ) -> str:
         if view is None:
             return reasons.undecided(None, None, None, attacked=bool(tested.hypotheses))
-        scope = tested.scope if tested.about_privacy else None
+        scope = tested.scope if tested.statement.about_privacy else None
         short = false_assumption(view.part, scope, self.findings) if scope is not None else ""
         short = short or (view.unbounded_by if view.unbounded else scope_shortfall(view.part, scope, self.findings))
         reason = reasons.undecided(

@@ -40,11 +40,40 @@ def constants_of(offered: Offered, spec: Spec) -> Assumption:
     return replace(stated, name=CONSTANTS, status="reported") if reported else replace(stated, name=CONSTANTS)
 
 
-def with_constants(constants: Assumption, finding: Finding, spec: Spec) -> Finding:
-    """The finding with the statement about constants if it assumes public ones.
+def with_assumptions(
+    outcomes: Iterable[Outcome], spec: Spec, constants: Assumption | None, offers: Mapping[str, tuple[str, Offered]]
+) -> Iterator[Outcome]:
+    """The outcomes with core's assumptions.
 
-    All upper bounds of a trained model do; findings of other mechanisms name the assumption.
+    Findings get the backend's statement about constants if they assume public ones: all upper bounds of a trained model
+    do, and findings of other mechanisms name the assumption. The privacy results of an attack by a plugin's code get
+    one, and so do upper bounds and lower bounds of attacks for initial weights.
     """
+    attack = [(part, offers[part]) for part in ("canary", "score") if part in offers]
+    parts = [f"{part} {kind!r} of {offered.distribution}" for part, (kind, offered) in attack]
+    text = f"{' and '.join(parts)} received no inclusion bit, seed or noise; dpspec cannot check other sources"
+    code = Assumption(name=ATTACK_CODE, status="reported", text=text)
+    chosen = initial_weights.chosen(spec)
+    for outcome in outcomes:
+        more: list[Assumption] = []
+        if isinstance(outcome, Evidence) and attack and is_privacy_quantity(outcome.quantity):
+            more.append(code)
+        if isinstance(outcome, Finding):
+            outcome = outcome if constants is None else _with_constants(constants, outcome, spec)
+            match outcome.bound, outcome.scope.pipeline:
+                case "lower", "executed":
+                    more += [code] if attack else []
+                    more += [initial_weights.CHOSEN] if chosen else []
+                case "upper", "declared" if chosen:
+                    more.append(initial_weights.SAME)
+                case "upper", "declared" if initial_weights.path_of(spec) is not None:
+                    more.append(initial_weights.PUBLIC)
+        if more and isinstance(outcome, Evidence | Finding):
+            outcome = replace(outcome, assumptions=(*outcome.assumptions, *more))
+        yield outcome
+
+
+def _with_constants(constants: Assumption, finding: Finding, spec: Spec) -> Finding:
     known: list[Assumption] = []
     for own in finding.assumptions:
         if own.name == CONSTANTS and own.status != "false":
@@ -59,37 +88,3 @@ def with_constants(constants: Assumption, finding: Finding, spec: Spec) -> Findi
     if constants.status in _BAD and spec.model is not None and declared_upper:
         return replace(finding, assumptions=(*finding.assumptions, constants))
     return finding
-
-
-def with_attack_code(offers: Mapping[str, tuple[str, Offered]], outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-    attack = [(part, offers[part]) for part in ("canary", "score") if part in offers]
-    if not attack:
-        yield from outcomes
-        return
-    parts = [f"{part} {kind!r} of {offered.distribution}" for part, (kind, offered) in attack]
-    text = f"{' and '.join(parts)} received no inclusion bit, seed or noise; dpspec cannot check other sources"
-    code = Assumption(name=ATTACK_CODE, status="reported", text=text)
-    for outcome in outcomes:
-        attacked = (isinstance(outcome, Evidence) and is_privacy_quantity(outcome.quantity)) or (
-            isinstance(outcome, Finding) and (outcome.bound, outcome.scope.pipeline) == ("lower", "executed")
-        )
-        if attacked and isinstance(outcome, Evidence | Finding):
-            yield replace(outcome, assumptions=(*outcome.assumptions, code))
-        else:
-            yield outcome
-
-
-def with_initial_weights(outcomes: Iterable[Outcome], spec: Spec) -> Iterator[Outcome]:
-    chosen = initial_weights.chosen(spec)
-    if not chosen and initial_weights.path_of(spec) is None:
-        yield from outcomes
-        return
-    upper = initial_weights.SAME if chosen else initial_weights.PUBLIC
-    for outcome in outcomes:
-        if isinstance(outcome, Finding):
-            kind = outcome.bound, outcome.scope.pipeline
-            if kind == ("upper", "declared"):
-                outcome = replace(outcome, assumptions=(*outcome.assumptions, upper))
-            elif chosen and kind == ("lower", "executed"):
-                outcome = replace(outcome, assumptions=(*outcome.assumptions, initial_weights.CHOSEN))
-        yield outcome

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from dpspec.contract import Assumption, Check, Evidence, Finding, Outcome
@@ -101,20 +101,20 @@ class ExecutedRun:
     evidence: tuple[Evidence, ...]
     section: Recording
 
-    def outcomes(self) -> Iterator[Outcome]:
-        yield from self.checks
-        yield from self.findings
-        yield from self.evidence
+    def joined(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+        """The outcomes of a declared mechanism with the assumptions of the recording, and its own outcomes.
 
-    def with_assumptions(self, finding: Finding) -> Finding | None:
-        """A bound of the declared mechanism with the assumptions of the recording.
-
-        None for lower bounds, and for bounds that the recording states itself: whether the worst case is attained
+        Without lower bounds, and without bounds that the recording states itself: whether the worst case is attained
         depends on the executed updates.
         """
         own = {(f.quantity, f.at, f.scope.adjacency) for f in self.findings if f.bound == "upper"}
-        if finding.bound == "lower" or (finding.quantity, finding.at, finding.scope.adjacency) in own:
-            return None
         names = {assumption.name.removesuffix(UNKNOWN) for assumption in self.assumptions}
-        kept = [assumption for assumption in finding.assumptions if assumption.name not in names]
-        return replace(finding, assumptions=(*kept, *self.assumptions))
+        for outcome in outcomes:
+            if not isinstance(outcome, Finding):
+                yield outcome
+            elif outcome.bound != "lower" and (outcome.quantity, outcome.at, outcome.scope.adjacency) not in own:
+                kept = [assumption for assumption in outcome.assumptions if assumption.name not in names]
+                yield replace(outcome, assumptions=(*kept, *self.assumptions))
+        yield from self.checks
+        yield from self.findings
+        yield from self.evidence

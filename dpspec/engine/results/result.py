@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal, TypeAlias
 
 from dpspec.contract import Check, Evidence, Facts, Finding, FrozenMap, Json, Power, Series
 from dpspec.contract.findings import data_frame
-from dpspec.engine.results.matrices import Matrix, joined_series, matrices
 from dpspec.engine.results.recording import Recording
-from dpspec.errors import ExitCode
+from dpspec.errors import ExitCode, UsageError
 
 SCHEMA = "dpspec/result/v2"
 
@@ -154,6 +154,29 @@ class Part:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Matrix:
+    """At least two cells of one spec.
+
+    An axis is a dotted place in the spec. Only varying axes are named, by as few last parts of their places as are
+    unique.
+
+    Attributes:
+        axes: The varying places, with their short names.
+        audits: The cells, in their order.
+        numbers: The indices of the audits in the result.
+    """
+
+    name: str
+    axes: Mapping[str, str]
+    audits: tuple[AuditResult, ...]
+    numbers: tuple[int, ...]
+
+    def values(self, audit: AuditResult) -> dict[str, Json]:
+        """A cell's values by the axes' short names; None for the spec's own value."""
+        return {name: audit.cell.get(place) for place, name in self.axes.items()}
+
+
 #: The columns of :meth:`Result.columns` about a claim.
 _OF_CLAIM = (
     "claim", "kind", "says", "verdict", "expected", "quantity", "claimed", "lower", "upper", "p_value",
@@ -189,7 +212,7 @@ class Result:
         return ExitCode.OK if all(a.as_expected for a in self.audits) else ExitCode.UNEXPECTED
 
     @property
-    def matrices(self) -> tuple[Matrix[AuditResult], ...]:
+    def matrices(self) -> tuple[Matrix, ...]:
         """The matrices with at least two cells among the audits, in the order of their first cells."""
         origins = [part.source for part in self.parts for _ in part.names] or [""] * len(self.audits)
         return matrices(self.audits, origins)
@@ -242,3 +265,88 @@ class Result:
         page = escape(render(self), quote=True)
         style = "width:100%;height:44rem;border:1px solid #8884"
         return f'<iframe sandbox="allow-scripts" style="{style}" title="dpspec report" srcdoc="{page}"></iframe>'
+
+
+#: The column of a joined series that names the cell, unless the series has such a column.
+AUDIT = "audit"
+
+#: From strong to weak, and from public to secret.
+_RIGOR = ("certified", "theorem", "statistical", "approximate")
+_PRIVACY = ("public", "data-dependent", "per-record")
+
+
+def base_name(audit: AuditResult) -> str:
+    return audit.name.partition("[")[0] or audit.name
+
+
+def matrices(every: Sequence[AuditResult], origins: Sequence[str]) -> tuple[Matrix, ...]:
+    """The matrices among audits, in the order of their first cells.
+
+    ``origins`` is the file of each audit's result; cells of different results form no matrix.
+    """
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for number, (audit, origin) in enumerate(zip(every, origins, strict=True)):
+        if audit.cell:
+            groups.setdefault((origin, audit.source, base_name(audit)), []).append(number)
+    found = []
+    for (_, _, name), numbers in groups.items():
+        audits = tuple(every[number] for number in numbers)
+        if len(audits) > 1:
+            found.append(Matrix(name, _axes(audits), audits, tuple(numbers)))
+    return tuple(found)
+
+
+def joined_series(every: Sequence[AuditResult], found: Sequence[Matrix], name: str) -> Series:
+    """The joined series of this name: a column for the audit, one for each axis, and its own.
+
+    A missing column holds None. The joined series has the weakest rigor and the strictest privacy of its parts; a
+    column holds bounds if it does in all.
+    """
+    held = [(audit, series) for audit in every for series in audit.series if series.name == name]
+    if not held:
+        names = dict.fromkeys(series.name for audit in every for series in audit.series)
+        raise UsageError(f"no audit has a series {name!r}; there are: {', '.join(names) or 'none'}")
+    axes: dict[str, dict[str, Json]] = {audit.name: {} for audit in every}
+    for matrix in found:
+        axes.update((audit.name, matrix.values(audit)) for audit in matrix.audits)
+    first = held[0][1]
+    own = dict.fromkeys(column for _, series in held for column in series.columns)
+    varying = [axis for axis in dict.fromkeys(a for audit, _ in held for a in axes[audit.name]) if axis not in own]
+    columns: dict[str, list[Json]] = {column: [] for column in (AUDIT, *varying, *own)}
+    for audit, series in held:
+        rows = max(map(len, series.columns.values()), default=0)
+        if AUDIT not in own:
+            columns[AUDIT] += [audit.name] * rows
+        for axis in varying:
+            columns[axis] += [axes[audit.name].get(axis)] * rows
+        for column in own:
+            columns[column] += list(series.columns.get(column, [None] * rows))
+    return Series(
+        name=name,
+        title=first.title,
+        columns=FrozenMap(columns),
+        units=FrozenMap({**dict.fromkeys(columns, ""), **first.units}),
+        rigor=max((series.rigor for _, series in held), key=_RIGOR.index),
+        source="; ".join(dict.fromkeys(series.source for _, series in held)),
+        privacy=max((series.privacy for _, series in held), key=_PRIVACY.index),
+        bounds=FrozenMap(
+            {
+                key: side
+                for key, side in first.bounds.items()
+                if all(key not in series.columns or series.bounds.get(key) == side for _, series in held)
+            }
+        ),
+    )
+
+
+def _axes(audits: Sequence[AuditResult]) -> dict[str, str]:
+    """The varying places, each with the fewest last parts that no other place ends with."""
+    places = list(dict.fromkeys(place for audit in audits for place in audit.cell))
+    varying = [place for place in places if len({repr(audit.cell.get(place)) for audit in audits}) > 1] or places
+    axes = {}
+    for place in varying:
+        pieces = place.split(".")
+        ends = [pieces[-count:] for count in range(1, len(pieces) + 1)]
+        others = [other.split(".") for other in varying if other != place]
+        axes[place] = ".".join(next((end for end in ends if all(o[-len(end) :] != end for o in others)), pieces))
+    return axes

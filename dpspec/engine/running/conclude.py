@@ -25,18 +25,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar, get_args
 
-from dpspec.contract import Check, Evidence, Finding, Outcome, Plan, Series, Spec, Trial
+from dpspec.contract import Check, Evidence, Finding, Outcome, Plan, Series, Trial
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.findings import Rigor
 from dpspec.engine.judging.inequalities import about_privacy, statement
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded, PendingTests, planned_tests
-from dpspec.engine.preparing.outcome_assumptions import with_attack_code, with_constants, with_initial_weights
+from dpspec.engine.preparing.outcome_assumptions import with_assumptions
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.results.recording import ExecutedRun
 from dpspec.engine.results.result_validation import flaws_of
@@ -113,7 +113,11 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
     yielded = chain(bounded.bounds, (with_data_size(outcome, prepared) for outcome in from_trials))
     foreign = bool(trials) or bounded.recording is not None or is_foreign(prepared.offers["mechanism"][1])
     outcomes: list[Outcome] = []
-    for outcome in with_initial_weights(_assumed(bounded, yielded, spec), spec):
+    if bounded.recording is None:
+        assumed = with_assumptions(yielded, spec, prepared.constants, prepared.offers)
+    else:
+        assumed = with_assumptions(bounded.recording.joined(yielded), spec, None, {})
+    for outcome in assumed:
         if flaw := _flaw(outcome, quantities, stored=foreign):
             kind = spec.mechanism.kind
             raise PluginError(f"mechanism {kind!r} yields {flaw}: tell its authors, or see `dpspec plugins --check`")
@@ -132,20 +136,6 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
         recording=None if bounded.recording is None else bounded.recording.section,
         seconds=time.monotonic() - began,
     )
-
-
-def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Iterator[Outcome]:
-    if bounded.recording is None:
-        constants = bounded.prepared.constants
-        known = (with_constants(constants, o, spec) if isinstance(o, Finding) else o for o in outcomes)
-        yield from with_attack_code(bounded.prepared.offers, known)
-        return
-    for outcome in outcomes:
-        if not isinstance(outcome, Finding):
-            yield outcome
-        elif (kept := bounded.recording.with_assumptions(outcome)) is not None:
-            yield kept
-    yield from bounded.recording.outcomes()
 
 
 def _flaw(outcome: object, quantities: Container[str], *, stored: bool) -> str:

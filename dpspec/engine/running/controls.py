@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from dpspec.contract import DataError, Diagnostic
-from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.judging.inequalities import about_privacy
 from dpspec.engine.judging.judge import judge
@@ -41,8 +40,8 @@ def controls_decided_by_theory(prepared: Prepared, catalog: Catalog) -> Iterator
         return
     context = _PublicContext(prepared, catalog, prepared.audit.trial_inputs(spec), device="cpu")
     try:
-        computed = compute(context, plan=False)
-        bounded = Bounded(prepared=prepared, bounds=computed.bounds, plan=NO_TRIALS, seconds=computed.seconds)
+        bounds, plan, seconds = compute(context, plan=False)
+        bounded = Bounded(prepared=prepared, bounds=bounds, plan=plan, seconds=seconds)
         (judged,) = judge([conclude(bounded, ())])
     except (DataError, PluginError, ValueError, ArithmeticError, MemoryError):
         return

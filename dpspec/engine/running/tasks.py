@@ -16,13 +16,13 @@ from typing import Any
 
 from dpspec.contract import DataError, Facts, FrozenMap, Spec
 from dpspec.contract.canonical import canonical_json
-from dpspec.contract.catalog import Catalog, Offered
+from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event
 from dpspec.engine.preparing.attacks import offers_of
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.preparing.trial_keys import known_code
-from dpspec.engine.storage.origins import environment, version_of
+from dpspec.engine.storage.origins import environment, offers_for_trials, version_of
 from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.errors import UsageError
 from dpspec.executors import TaskContext
@@ -184,35 +184,28 @@ def gpu_name(device: str | None) -> str | None:
 
 
 def named(spec: Spec, catalog: Catalog) -> Catalog:
-    chosen = offers_of(spec, catalog)
-    return Catalog(
-        mechanisms=_only(catalog.mechanisms, spec.mechanism.kind),
-        datasets=_only(catalog.datasets, spec.data.kind),
-        models=_only(catalog.models, None if spec.model is None else spec.model.kind),
-        backends=_only(catalog.backends, spec.training.kind),
-        canaries=_only(catalog.canaries, chosen["canary"][0] if "canary" in chosen else None),
-        scores=_only(catalog.scores, chosen["score"][0] if "score" in chosen else None),
-    )
+    """The part of a catalog that a spec names."""
+    chosen = {part: kind for part, (kind, _) in offers_of(spec, catalog).items()}
+    kinds = {
+        "mechanisms": spec.mechanism.kind,
+        "datasets": spec.data.kind,
+        "models": None if spec.model is None else spec.model.kind,
+        "backends": spec.training.kind,
+        "canaries": chosen.get("canary"),
+        "scores": chosen.get("score"),
+    }
+    offers: dict[str, Any] = {
+        family: {kind: getattr(catalog, family)[kind]} for family, kind in kinds.items() if kind is not None
+    }
+    return Catalog(**offers)
 
 
 def _versions(catalog: Catalog) -> dict[str, str | None]:
-    offers = (
-        *(catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends),
-        *(catalog.canaries, catalog.scores),
-    )
-    versions = {
-        name: version_of(name) for name in {"dpspec", *(o.distribution for offer in offers for o in offer.values())}
-    }
+    offers = offers_for_trials(catalog)
+    versions = {name: version_of(name) for name in {"dpspec", *(offered.distribution for _, offered in offers)}}
     return versions | {
-        f"the code of {kind!r}": code
-        for offer in offers
-        for kind, o in offer.items()
-        if (code := known_code(o)) is not None
+        f"the code of {kind!r}": code for kind, offered in offers if (code := known_code(offered)) is not None
     }
-
-
-def _only(offers: Mapping[str, Offered], kind: str | None) -> dict[str, Offered]:
-    return {} if kind is None else {kind: offers[kind]}
 
 
 def _identity(spec: Spec) -> tuple[str, str, str]:

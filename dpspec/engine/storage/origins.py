@@ -9,21 +9,27 @@ from functools import cache
 from importlib import metadata
 
 from dpspec.contract import Facts, FrozenMap, Json
-from dpspec.contract.catalog import Catalog
+from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.preparing.trial_keys import code_in, describe_maker, differences, revisions_of, trial_key
 from dpspec.engine.results.result import AuditResult, TrialRecord
 
 _ENVIRONMENT = ("dpspec", "numpy", "scipy", "scikit-learn", "torch")
 
 
+def offers_for_trials(catalog: Catalog) -> list[tuple[str, Offered]]:
+    """The kinds and providers of a catalog on which trials depend."""
+    families = (
+        *(catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends),
+        *(catalog.canaries, catalog.scores),
+    )
+    return [offered for family in families for offered in family.items()]
+
+
 def environment(catalog: Catalog | None) -> FrozenMap:
     values: dict[str, Json] = dict(_base())
     if catalog is not None:
-        offers = (
-            *(catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends),
-            *(catalog.canaries, catalog.scores),
-        )
-        values["plugins"] = {o.plugin: f"{o.distribution} {o.version}" for offer in offers for o in offer.values()}
+        offers = offers_for_trials(catalog)
+        values["plugins"] = {offered.plugin: f"{offered.distribution} {offered.version}" for _, offered in offers}
     return FrozenMap(values)
 
 

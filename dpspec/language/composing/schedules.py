@@ -20,12 +20,12 @@ import csv
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path as FilePath
 
 from dpspec.contract import Diagnostic, Json, Path, Span
-from dpspec.language.reading.tree import Node, plain
+from dpspec.language.reading.tree import Node, plain, value_at
 from dpspec.regular_files import read_text
 from dpspec.text import quoted, shown
 
@@ -69,10 +69,17 @@ def expand(root: Node, directory: FilePath) -> tuple[Node, list[Diagnostic]]:
         found = list(_phases_from_table(phases, directory) if "table" in phases.value else _phases_from_formula(phases))
     except _ScheduleError as wrong:
         return root, [wrong.diagnostic]
-    written = replace(phases, value=[_merge_over_block(mechanism.value, phase) for phase in found])
-    return replace(
-        root, value={**root.value, "mechanism": replace(mechanism, value={**mechanism.value, "phases": written})}
-    ), []
+    merged = []
+    for phase in found:  # a phase with only ``sampling.rate`` keeps the block's scheme
+        assert isinstance(phase.value, dict)
+        entries = dict(phase.value)
+        for key, own in phase.value.items():
+            shared = mechanism.value.get(key)
+            if shared is not None and isinstance(shared.value, dict) and isinstance(own.value, dict):
+                entries[key] = replace(own, value={**shared.value, **own.value})
+        merged.append(replace(phase, value=entries))
+    block = {**mechanism.value, "phases": replace(phases, value=merged)}
+    return replace(root, value={**root.value, "mechanism": replace(mechanism, value=block)}), []
 
 
 def unused_settings(document: Json, chosen: Iterable[Path], *, merged: bool) -> Iterator[Diagnostic]:
@@ -85,8 +92,8 @@ def unused_settings(document: Json, chosen: Iterable[Path], *, merged: bool) -> 
     for path in chosen:
         if len(path) < 2 or path[0] != "mechanism" or path[1] in ("phases", "steps"):
             continue  # the validator rejects steps together with phases
-        value = _value_at(mechanism, path[1:])
-        effective = [_value_at(phase if path[1] in phase else mechanism, path[1:]) for phase in phases]
+        value = value_at(mechanism, path[1:])
+        effective = [value_at(phase if path[1] in phase else mechanism, path[1:]) for phase in phases]
         own = all(path[1] in phase for phase in phases) and not (merged and isinstance(mechanism.get(path[1]), dict))
         differ = [used != value for used in effective]
         if value is not None and (all(differ) or (own and any(differ))):
@@ -97,12 +104,6 @@ def unused_settings(document: Json, chosen: Iterable[Path], *, merged: bool) -> 
                 path=path,
                 help=f"set {quoted(f'mechanism.phases.0.{path[1]}')} and so on, or take it out of the phases",
             )
-
-
-def _value_at(block: Json, path: Path) -> Json:
-    for step in path:
-        block = block.get(step) if isinstance(block, dict) else None
-    return block
 
 
 def _phases_from_table(phases: Node, directory: FilePath) -> Iterator[Node]:
@@ -121,7 +122,8 @@ def _phases_from_table(phases: Node, directory: FilePath) -> Iterator[Node]:
         raise _ScheduleError(f"table {quoted(table.value)} cannot be read: {why}", table) from None
     file = str(directory / table.value)
     try:
-        rows = [(number, row) for number, row in _rows(text) if any(map(str.strip, row))]
+        reader = csv.reader(text.removeprefix("\ufeff").splitlines(), strict=True)
+        rows = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
     except csv.Error as error:
         raise _ScheduleError(f"table {quoted(table.value)} is not valid CSV: {error}", table) from None
     if len(rows) < 2:
@@ -150,12 +152,6 @@ def _phases_from_table(phases: Node, directory: FilePath) -> Iterator[Node]:
             if value.strip():  # an empty cell keeps the block's value
                 _set_value(phase, name, Node(_scalar(value.strip()), span, span))
         yield Node(phase, span)
-
-
-def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(text.removeprefix("\ufeff").splitlines(), strict=True)
-    for row in reader:
-        yield reader.line_num, row
 
 
 def _scalar(text: str) -> str | int | float:
@@ -241,14 +237,3 @@ def _number(node: Node, key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
         raise _ScheduleError(f"{key} of a schedule must be a number, got {shown(value)}", found or node)
     return float(value)
-
-
-def _merge_over_block(block: Mapping[str, Node], phase: Node) -> Node:
-    """A phase with only ``sampling.rate`` keeps the block's scheme."""
-    assert isinstance(phase.value, dict)
-    entries = dict(phase.value)
-    for key, own in entries.items():
-        shared = block.get(key)
-        if shared is not None and isinstance(shared.value, dict) and isinstance(own.value, dict):
-            entries[key] = replace(own, value={**shared.value, **own.value})
-    return replace(phase, value=entries)

@@ -8,12 +8,12 @@ audited separately.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dpspec.contract import Diagnostic, FrozenMap, Json, Path, Span, Spec, thaw
+from dpspec.contract import Diagnostic, FrozenMap, Span, Spec, thaw
 from dpspec.language.composing.compose import Composed
-from dpspec.language.reading.tree import Node, child, from_plain, plain
+from dpspec.language.reading.tree import Node, child, from_plain, plain, value_at
 from dpspec.language.selections import CELL_BLOCKS, CLAIM_KIND, SELECTION, named_after
 from dpspec.text import quoted
 
@@ -37,7 +37,7 @@ class Split:
 
     def differing(self, specs: Sequence[Spec]) -> Iterator[Diagnostic]:
         for path in _SHARED:
-            if any(_value(spec, path) != _value(specs[0], path) for spec in specs):
+            if any(value_at(spec.document, path) != value_at(specs[0].document, path) for spec in specs):
                 message = f"cells of a claim over: matrix must agree in {'.'.join(path)}, which varies here"
                 hint = "remove it from the matrix: the claim is about the best of several runs on the same data"
                 yield Diagnostic(code="bad-matrix", message=message, span=self.over, help=hint)
@@ -137,10 +137,3 @@ def _text(node: Node, key: str) -> str | None:
 def _span_of(node: Node, key: str) -> Span | None:
     found = child(node, key)
     return None if found is None else found.span
-
-
-def _value(spec: Spec, path: Path) -> Json:
-    value: Json = spec.document
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value

@@ -64,6 +64,16 @@ def plain(node: Node) -> Json:
     return value
 
 
+def value_at(block: Json, path: Path) -> Json:
+    """None if the path does not exist."""
+    for step in path:
+        if isinstance(block, list | tuple) and isinstance(step, int):
+            block = block[step] if step < len(block) else None
+        else:
+            block = block.get(step) if isinstance(block, Mapping) else None
+    return block
+
+
 def from_plain(value: Json) -> Node:
     if isinstance(value, Mapping):
         return Node({str(k): from_plain(v) for k, v in value.items()})

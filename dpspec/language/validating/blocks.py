@@ -28,10 +28,6 @@ def core(name: str) -> Plain:
     return schema
 
 
-def claim_kinds() -> Plain:
-    return core("claim_kinds")
-
-
 def combine(first: Mapping[str, Json], second: Mapping[str, Json]) -> Plain:
     """The keys and requirements of both; the keywords of the second take precedence."""
     a, b = thaw(first), thaw(second)
@@ -79,12 +75,8 @@ def phase_block(provider: Mechanism) -> Plain:
     return {**combine(steps, provider.schemas.mechanism), **described}
 
 
-def data_block(provider: Dataset) -> Plain:
-    return _provider_block(combine(core("data"), provider.schema), provider.kind, provider.summary)
-
-
-def model_block(provider: Model) -> Plain:
-    return _provider_block(combine(core("model"), provider.schema), provider.kind, provider.summary)
+def kind_block(name: str, provider: Dataset | Model) -> Plain:
+    return _provider_block(combine(core(name), provider.schema), provider.kind, provider.summary)
 
 
 def training_block(provider: Backend | None) -> Plain:
@@ -119,7 +111,7 @@ def scoring_block(keys: Mapping[str, Json]) -> Plain:
 
 
 def claim_block(kind: str, provider: Mechanism | None) -> Plain:
-    schema = combine(core("claim"), claim_kinds().get(kind, {}))
+    schema = combine(core("claim"), core("claim_kinds").get(kind, {}))
     further = provider.schemas.claims.get(kind) if provider else None
     if further is not None:
         own_words = schema.get("description")
@@ -131,8 +123,8 @@ def claim_block(kind: str, provider: Mechanism | None) -> Plain:
 
 
 def known_claim_kinds(provider: Mechanism | None) -> list[str]:
-    extra = [kind for kind in (provider.schemas.claims if provider else ()) if kind not in claim_kinds()]
-    return [*claim_kinds(), *sorted(extra)]
+    extra = [kind for kind in (provider.schemas.claims if provider else ()) if kind not in core("claim_kinds")]
+    return [*core("claim_kinds"), *sorted(extra)]
 
 
 def without_required(schema: Plain, *, removable: bool = False) -> Plain:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 
 from dpspec.contract import Diagnostic, Json, Mechanism, Path, is_privacy_quantity, thaw
-from dpspec.language.validating.blocks import claim_block, claim_kinds, core, known_claim_kinds
+from dpspec.language.validating.blocks import claim_block, core, known_claim_kinds
 from dpspec.language.validating.installed import closest_kind
 from dpspec.language.validating.problems import cast, fill, problems
 from dpspec.text import did_you_mean, listed, quoted, shown
@@ -128,7 +128,7 @@ def _check_values(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]
         return
     if is_privacy_quantity(claim["name"]):  # a metric states no adjacency, adversary or datasets
         message = f"{quoted(claim['name'])} is a privacy quantity and cannot be the name of a metric"
-        kinds = [kind for kind in claim_kinds() if kind != "metric"]
+        kinds = [kind for kind in core("claim_kinds") if kind != "metric"]
         hint = f"use a claim with a scope: {listed(kinds)}; a metric is a number about the trained model"
         yield Diagnostic(code="bad-value", message=message, path=(*path, "name"), help=hint)
     for key in ("at_least", "at_most") if claim["name"] == "accuracy" else ():

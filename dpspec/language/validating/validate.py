@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from dpspec.contract import Diagnostic, Json, Mechanism, Path, format_path
@@ -56,8 +57,8 @@ class _Checker:
         if isinstance(self.document.get("requires"), list):
             self.found += installed.check(self.document["requires"])
         mechanism = self._mechanism()
-        self._selected_block("data", blocks.data_block)
-        self._selected_block("model", blocks.model_block)
+        self._selected_block("data", partial(blocks.kind_block, "data"))
+        self._selected_block("model", partial(blocks.kind_block, "model"))
         self._training()
         threat_model = self._threat_model(mechanism)
         if "audit" in self.document:

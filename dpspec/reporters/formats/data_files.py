@@ -13,7 +13,7 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import dump
 from dpspec.engine.results.diff import Change
 from dpspec.engine.results.joined import sources
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.results.result import Result
 from dpspec.reporters import labels
 from dpspec.text import json_text, markdown, plain
 
@@ -42,25 +42,15 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
     writer.writerow(COLUMNS)
     for audit, source in zip(result.audits, sources(result), strict=True):
         for verdict in audit.verdicts:
-            writer.writerow([*_row(audit, verdict), _text(source)])
+            place = audit.places.get(verdict.claim) or {"file": audit.source, "line": ""}
+            label = labels.headline(audit, verdict)
+            texts = (audit.name, verdict.claim, verdict.kind, verdict.text, label, " or ".join(verdict.expect))
+            numbers = (verdict.claimed, verdict.lower, verdict.upper, verdict.p_value)
+            row = [*map(_text, texts), "yes" if verdict.expected else "no", _text(verdict.quantity)]
+            row += ["" if number is None else repr(float(number)) for number in numbers]
+            row += [audit.conformance.status, _text(verdict.reason), _text(place["file"]), str(place["line"])]
+            writer.writerow([*row, _text(source)])
     return out.getvalue()
-
-
-def _row(audit: AuditResult, verdict: Verdict) -> list[str]:
-    place = audit.places.get(verdict.claim) or {"file": audit.source, "line": ""}
-    label = labels.headline(audit, verdict)
-    texts = (audit.name, verdict.claim, verdict.kind, verdict.text, label, " or ".join(verdict.expect))
-    numbers = (verdict.claimed, verdict.lower, verdict.upper, verdict.p_value)
-    return [
-        *map(_text, texts),
-        "yes" if verdict.expected else "no",
-        _text(verdict.quantity),
-        *("" if number is None else repr(float(number)) for number in numbers),
-        audit.conformance.status,
-        _text(verdict.reason),
-        _text(place["file"]),
-        str(place["line"]),
-    ]
 
 
 def _text(text: str) -> str:

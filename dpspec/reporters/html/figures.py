@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from dpspec.contract import Series
 from dpspec.engine.judging.proven_curves import is_profile
@@ -23,27 +24,8 @@ _ROOM = 1.12
 _SPREAD = 40.0
 
 
-@dataclass(frozen=True)
-class Bar:
-    """An interval; places are percentages of its width."""
-
-    low: float
-    high: float
-    claimed: float | None
-    open_below: bool
-    open_above: bool
-    crossed: bool
-    scale: str
-    least: str
-    most: str
-
-    @property
-    def width(self) -> float:
-        return max(self.high - self.low, 0.6)
-
-
-def bar(verdict: Verdict) -> Bar | None:
-    """None without a positive finite number."""
+def bar(verdict: Verdict) -> SimpleNamespace | None:
+    """Places in percent of the width; None without a positive finite number."""
     ends = [x for x in (verdict.lower, verdict.upper, verdict.claimed) if x is not None and math.isfinite(x) and x >= 0]
     largest = max(ends, default=0.0)
     if largest <= 0.0 or (verdict.lower is None and verdict.upper is None):
@@ -62,9 +44,10 @@ def bar(verdict: Verdict) -> Bar | None:
     lower = verdict.lower if verdict.lower is not None and math.isfinite(verdict.lower) else None
     upper = verdict.upper if verdict.upper is not None and math.isfinite(verdict.upper) else None
     low, high = 0.0 if lower is None else at(lower), 100.0 if upper is None else at(upper)
-    return Bar(
+    return SimpleNamespace(
         low=min(low, high),
         high=max(low, high),
+        width=max(abs(high - low), 0.6),
         claimed=None if verdict.claimed is None or not math.isfinite(verdict.claimed) else at(verdict.claimed),
         open_below=lower is None,
         open_above=upper is None,

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
 from dpspec.engine.results import decimals
-from dpspec.engine.results.matrices import Matrix, joined_series
-from dpspec.engine.results.result import AuditResult
+from dpspec.engine.results.result import Matrix, joined_series
 from dpspec.reporters import matrices
 from dpspec.reporters.html.drawing import Drawing, Line, svg
 from dpspec.reporters.html.figures import MOST_ROWS, Figure
@@ -18,7 +17,7 @@ _CAPTION = (
 )
 
 
-def view(matrix: Matrix[AuditResult], number: int, ids: Sequence[str]) -> SimpleNamespace:
+def view(matrix: Matrix, number: int, ids: Sequence[str]) -> SimpleNamespace:
     """``rows`` has for each cell the id of its part of the page, whether it is as expected, and its texts."""
     head, rows = matrices.table(matrix)
     drawn = matrices.across(matrix)
@@ -64,7 +63,7 @@ def _across(drawn: matrices.Across, name: str) -> Figure:
     return Figure(drawing.title, _CAPTION, svg(drawing, name), head, tuple(rows))
 
 
-def _series(matrix: Matrix[AuditResult]) -> Iterator[Figure]:
+def _series(matrix: Matrix) -> Iterator[Figure]:
     """Series of several cells, with the axes as columns."""
     held = [series for audit in matrix.audits for series in audit.series]
     for name in dict.fromkeys(series.name for series in held):

@@ -1,21 +1,7 @@
 """Tests of null hypotheses on stored evidence, by the kind of its sufficient statistics.
 
-================ ====================================================== ==================================
-kind             statistics                                             null
-================ ====================================================== ==================================
-one-run          canaries, guesses, correct                             a privacy curve
-one-run-ladder   canaries, guesses (rising), correct (of each count)    a privacy curve
-many-run         present, absent, true_positives, false_positives       a privacy curve
-many-run-ranked  outcomes: a text of 0 and 1, from the lowest score     a privacy curve
-many-run-        coins: a text of 0 and 1, scores: both in the order    a privacy curve, whenever
-sequential       in which runs were made                                one stops
-binomial         trials, successes                                      a metric's at_least or at_most, of
-                                                                        one trained model
-average          records, successes (of each run)                       a metric's at_least or at_most, on
-                                                                        average over training
-================ ====================================================== ==================================
-
-A privacy curve is a set of (epsilon, delta) pairs that hold jointly under the null.
+A kind tests a privacy curve, a set of (epsilon, delta) pairs that hold jointly under the null, or that a metric is at
+least or at most a value.
 """
 
 from __future__ import annotations
@@ -25,10 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar
 
+from dpspec.accounting import bisect
 from dpspec.contract import Evidence, FrozenMap
 from dpspec.stats import averages, binomial
 from dpspec.stats.attacks import guess_counts, many_run, one_run, one_run_curve, sequential, thresholds
 from dpspec.stats.attacks.curve_lines import Point
+
+_T = TypeVar("_T")
 
 #: A test by its name, the statistics that it read, and the null.
 _Test: TypeAlias = tuple[str, tuple[Any, ...], tuple[Any, ...]]
@@ -36,47 +25,41 @@ _Test: TypeAlias = tuple[str, tuple[Any, ...], tuple[Any, ...]]
 _p_values: dict[_Test, float] = {}
 _REMEMBERED = 1 << 16
 
-#: Largest count.
-_MOST = 10**9
-
-#: Largest number of sequential runs.
-_RUNS = 10**5
-
-
-_T = TypeVar("_T")
+#: Largest count, and largest number of sequential runs.
+_MOST, _RUNS = 10**9, 10**5
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
-    """Functions of one kind of privacy evidence.
+    """A kind of evidence: its statistics, in the order of the functions' first arguments, and which are possible.
 
-    Attributes:
-        statistics: Names and types, in the order of the functions' first arguments.
-        p_value: Takes the statistics and the points.
-        epsilon_lower: Takes the statistics, delta and the confidence.
-        perfect: Returns the statistics of an attack without errors.
+    A test that is valid ``anytime`` needs no fixed number of trials.
     """
 
     statistics: dict[str, type]
+    possible: Callable[..., bool]
+    anytime: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Privacy(_Kind):
+    """``p_value`` takes the statistics and the points, ``epsilon_lower`` the statistics, delta and the confidence.
+
+    ``perfect`` returns the statistics of an attack without errors.
+    """
+
     p_value: Callable[..., float]
     epsilon_lower: Callable[..., float]
     perfect: Callable[..., tuple[Any, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Metric:
-    """Functions of one kind of evidence about a metric.
+class _Metric(_Kind):
+    """Tests that the metric of claims ``about`` a model or a pipeline is at most, or at least, a value.
 
-    Attributes:
-        statistics: Names and types, in the order of the tests' first arguments.
-        about: The claims that it can test.
-        at_least: P-value of the null that the metric is at most a value.
-        at_most: P-value of the null that the metric is at least a value.
-        no_success: Returns the statistics without successes.
-        no_failure: Returns the statistics without failures.
+    ``no_success`` and ``no_failure`` return the statistics without successes, and without failures.
     """
 
-    statistics: dict[str, type]
     about: str
     at_least: Callable[..., float]
     at_most: Callable[..., float]
@@ -84,9 +67,15 @@ class _Metric:
     no_failure: Callable[..., tuple[Any, ...]]
 
 
+def _is_ladder(canaries: int, counts: Sequence[int], right: Sequence[int]) -> bool:
+    rising = all(a < b for a, b in pairwise(counts)) and len(counts) == len(right)
+    return rising and all(r <= g <= canaries for r, g in zip(right, counts, strict=True))
+
+
 _METRICS: dict[str, _Metric] = {
     "binomial": _Metric(
         statistics={"successes": int, "trials": int},
+        possible=lambda successes, trials: successes <= trials,
         about="model",
         at_least=binomial.at_least,
         at_most=binomial.at_most,
@@ -95,6 +84,8 @@ _METRICS: dict[str, _Metric] = {
     ),
     "average": _Metric(
         statistics={"successes": tuple, "records": int},
+        possible=lambda successes, records: records > 0 and all(count <= records for count in successes),
+        anytime=True,
         about="pipeline",
         at_least=averages.at_least,
         at_most=averages.at_most,
@@ -103,36 +94,39 @@ _METRICS: dict[str, _Metric] = {
     ),
 }
 
-#: Tests that are valid at any stopping time. All others need a fixed number of trials.
-_ANYTIME = frozenset({"many-run-sequential", "average"})
-
-_KINDS: dict[str, _Kind] = {
-    "one-run": _Kind(
+_KINDS: dict[str, _Privacy] = {
+    "one-run": _Privacy(
         statistics={"canaries": int, "guesses": int, "correct": int},
+        possible=lambda canaries, guesses, correct: correct <= guesses <= canaries,
         p_value=one_run_curve.p_value,
         epsilon_lower=one_run.epsilon_lower,
         perfect=lambda canaries, guesses, correct: (canaries, guesses, guesses),
     ),
-    "one-run-ladder": _Kind(
+    "one-run-ladder": _Privacy(
         statistics={"canaries": int, "guesses": tuple, "correct": tuple},
+        possible=_is_ladder,
         p_value=guess_counts.p_value,
         epsilon_lower=guess_counts.epsilon_lower,
         perfect=lambda canaries, guesses, correct: (canaries, guesses, guesses),
     ),
-    "many-run": _Kind(
+    "many-run": _Privacy(
         statistics={"present": int, "absent": int, "true_positives": int, "false_positives": int},
+        possible=lambda present, absent, true, false: true <= present and false <= absent,
         p_value=many_run.curve_p_value,
         epsilon_lower=many_run.epsilon_lower,
         perfect=lambda present, absent, true, false: (present, absent, present, 0),
     ),
-    "many-run-ranked": _Kind(
+    "many-run-ranked": _Privacy(
         statistics={"outcomes": str},
+        possible=lambda outcomes: True,
         p_value=thresholds.p_value,
         epsilon_lower=thresholds.epsilon_lower,
         perfect=lambda outcomes: ("".join(sorted(outcomes)),),
     ),
-    "many-run-sequential": _Kind(
+    "many-run-sequential": _Privacy(
         statistics={"coins": str, "scores": tuple},
+        possible=lambda coins, scores: len(coins) == len(scores) <= _RUNS,
+        anytime=True,
         p_value=sequential.p_value,
         epsilon_lower=sequential.epsilon_lower,
         perfect=lambda coins, scores: (coins, tuple(map(int, coins))),
@@ -141,16 +135,13 @@ _KINDS: dict[str, _Kind] = {
 
 
 def p_value(evidence: Evidence, epsilon: float, delta: float) -> float:
-    """P-value of the null that the attacked pipeline is (epsilon, delta)-DP in the evidence's scope.
-
-    Raises ``ValueError`` for a kind that does not test this null, and for missing or invalid statistics.
-    """
+    """P-value of the null that the attacked pipeline is (epsilon, delta)-DP in the evidence's scope."""
     return curve_p_value(evidence, ((epsilon, delta),))
 
 
 def curve_p_value(evidence: Evidence, points: Sequence[Point]) -> float:
     """P-value of the null that the pipeline is (epsilon, delta)-DP for all ``points``, one test; 1 without points."""
-    kind = _privacy(evidence)
+    kind = _kind_of(evidence, _KINDS, _CURVE)
     return _cached(kind.p_value, _statistics(evidence, kind.statistics), tuple(points))
 
 
@@ -158,24 +149,22 @@ def curve_rejects(evidence: Evidence, points: Sequence[Point], level: float) -> 
     """Whether :func:`curve_p_value` is at most ``level``; some tests decide this faster."""
     if evidence.kind != "one-run-ladder":
         return curve_p_value(evidence, points) <= level
-    canaries, guesses, correct = _statistics(evidence, _privacy(evidence).statistics)
+    canaries, guesses, correct = _statistics(evidence, _KINDS[evidence.kind].statistics)
     return guess_counts.rejects(canaries, guesses, correct, points, level)
 
 
 def epsilon_lower(evidence: Evidence, delta: float, confidence: float) -> float:
-    """Lower bound on epsilon at ``delta`` with the given confidence; 0 if the evidence shows nothing."""
-    kind = _privacy(evidence)
+    kind = _kind_of(evidence, _KINDS, _CURVE)
     return _cached(kind.epsilon_lower, _statistics(evidence, kind.statistics), delta, confidence)
 
 
 def largest(evidence: Evidence, delta: float, confidence: float) -> float:
-    """Largest epsilon at ``delta`` that this design can refute at ``confidence``, with perfect guesses."""
+    """Largest epsilon that this design can refute, with perfect guesses."""
     return epsilon_lower(perfect(evidence), delta, confidence)
 
 
 def perfect(evidence: Evidence) -> Evidence:
-    """The evidence of the same design with every guess right."""
-    kind = _privacy(evidence)
+    kind = _kind_of(evidence, _KINDS, _CURVE)
     best = kind.perfect(*_statistics(evidence, kind.statistics))
     counted = dict(zip(kind.statistics, best, strict=True))
     return replace(evidence, statistics=FrozenMap({**evidence.statistics, **counted}))
@@ -185,7 +174,7 @@ def metric_p_value(evidence: Evidence, *, at_least: float | None = None, at_most
     """P-value of a claim that a metric is at least, or at most, a value; give exactly one of them."""
     if (at_least is None) == (at_most is None):
         raise ValueError("give exactly one of at_least and at_most")
-    kind = _metric(evidence)
+    kind = _kind_of(evidence, _METRICS, _VALUE)
     statistics = _statistics(evidence, kind.statistics)
     if at_least is not None:
         return kind.at_most(*statistics, min(1.0, max(0.0, at_least)))
@@ -195,16 +184,16 @@ def metric_p_value(evidence: Evidence, *, at_least: float | None = None, at_most
 
 def metric_extreme(evidence: Evidence, side: str, level: float) -> float:
     """Smallest ``at-least`` (largest ``at-most``) value that this design can refute at ``level``; 1 (0) if none."""
-    kind = _metric(evidence)
+    kind = _kind_of(evidence, _METRICS, _VALUE)
     statistics = _statistics(evidence, kind.statistics)
     worst = (kind.no_success if side == "at-least" else kind.no_failure)(*statistics)
     end = 1.0 if side == "at-least" else 0.0
     test = kind.at_most if side == "at-least" else kind.at_least
-    refuted, kept = end, 1.0 - end
-    while abs(refuted - kept) > 1e-6:
-        middle = 0.5 * (refuted + kept)
-        refuted, kept = (middle, kept) if test(*worst, middle) <= level else (refuted, middle)
-    return refuted
+
+    def refuted(value: float) -> bool:
+        return test(*worst, value) <= level
+
+    return bisect(refuted, end, 1.0 - end, enough=lambda one, other: abs(one - other) <= 1e-6)[0]
 
 
 def about(evidence: Evidence) -> str:
@@ -213,8 +202,8 @@ def about(evidence: Evidence) -> str:
 
 
 def holds_whenever_stopped(evidence: Evidence) -> bool:
-    """Whether the test is valid at any stopping time."""
-    return evidence.kind in _ANYTIME
+    kind = _KINDS.get(evidence.kind) or _METRICS.get(evidence.kind)
+    return kind is not None and kind.anytime
 
 
 def require_counts(evidence: Evidence) -> None:
@@ -229,41 +218,16 @@ def require_counts(evidence: Evidence) -> None:
                 raise ValueError(f"evidence {evidence.id!r}: outcomes and coins must be texts of 0 and 1")
         elif not all(0 <= count <= _MOST for count in (value if isinstance(value, tuple) else (value,))):
             raise ValueError(f"evidence {evidence.id!r} holds counts below 0 or above {_MOST}")
-    if not _possible(evidence.kind, values):
+    if not kind.possible(*values):
         raise ValueError(f"evidence {evidence.id!r} of kind {evidence.kind!r} counts more than there can be")
 
 
 def require_privacy(evidence: Evidence) -> None:
-    """Raise ``ValueError`` unless this kind tests a privacy curve."""
-    _privacy(evidence)
+    _kind_of(evidence, _KINDS, _CURVE)
 
 
 def require_metric(evidence: Evidence) -> None:
-    """Raise ``ValueError`` unless this kind tests a metric."""
-    _metric(evidence)
-
-
-def _possible(kind: str, values: tuple[Any, ...]) -> bool:
-    if kind == "binomial":
-        return bool(values[0] <= values[1])
-    if kind == "average":
-        return bool(values[1] > 0 and all(count <= values[1] for count in values[0]))
-    if kind == "one-run":
-        canaries, guesses, correct = values
-        return bool(correct <= guesses <= canaries)
-    if kind == "one-run-ladder":
-        canaries, counts, right = values
-        rising = all(a < b for a, b in pairwise(counts))
-        return (
-            rising and len(counts) == len(right) and all(r <= g <= canaries for r, g in zip(right, counts, strict=True))
-        )
-    if kind == "many-run":
-        present, absent, true, false = values
-        return bool(true <= present and false <= absent)
-    if kind == "many-run-sequential":
-        coins, scores = values
-        return len(coins) == len(scores) <= _RUNS
-    return True
+    _kind_of(evidence, _METRICS, _VALUE)
 
 
 def _cached(test: Callable[..., float], statistics: tuple[Any, ...], *null: Any) -> float:
@@ -275,12 +239,8 @@ def _cached(test: Callable[..., float], statistics: tuple[Any, ...], *null: Any)
     return _p_values[key]
 
 
-def _privacy(evidence: Evidence) -> _Kind:
-    return _kind_of(evidence, _KINDS, "privacy curve")
-
-
-def _metric(evidence: Evidence) -> _Metric:
-    return _kind_of(evidence, _METRICS, "metric")
+#: What kinds of evidence test, for messages.
+_CURVE, _VALUE = "privacy curve", "metric"
 
 
 def _kind_of(evidence: Evidence, kinds: Mapping[str, _T], tests: str) -> _T:

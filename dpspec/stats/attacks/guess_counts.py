@@ -1,24 +1,16 @@
 """Auditing with one training run at several guess counts: one test with almost no cost for the choice.
 
 Guesses are ranked by confidence before coins are known. Count k takes the r_k most confident ones, r_1 < ... < r_K
-fixed in advance, and V_k of them are right. For fixed thresholds c_k, ``docs/explanation/proofs/one-run.md`` proves
-(Theorem 7)
-
-    P[some V_k >= c_k] <= P[some W_k >= c_k] + sum over k of the correction of ``one_run`` at (r_k, c_k),
-
-where W_k counts the successes among the first r_k of independent trials of probability q = 1 / (1 + e^-epsilon).
-
-The thresholds are those at which each count alone has a p-value of at most t, the minimum over the counts, so rejection
-regions are nested for each null. Thresholds are integers, so the p-value is made monotone in epsilon by its maximum
-over a fixed grid up to the next value. A whole curve is tested by ``one_run_curve`` at every count, with a Bonferroni
-correction.
+fixed in advance: Theorem 7 of ``docs/explanation/proofs/one-run.md``. The thresholds are those at which each count
+alone has a p-value of at most the minimum over the counts. They are integers, so the p-value is made monotone in
+epsilon by its maximum over a fixed grid. A whole curve is tested by ``one_run_curve`` at every count (Bonferroni).
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -48,8 +40,7 @@ _RATIO, _STEPS = 1.0025, 3000
 def of_curve(canaries: int) -> Rung:
     """The guess count of a bound on mu: a twentieth of the canaries, at least 100 or two fifths.
 
-    Any number fixed in advance is valid. For simulated Gaussian scores with mu from 0.25 to 1.7 no other number is much
-    better.
+    For simulated Gaussian scores with mu from 0.25 to 1.7 no other number is much better.
     """
     side = math.ceil(0.5 * max(canaries / 20.0, min(100.0, 0.4 * canaries)))
     return min(side, canaries - canaries // 2), min(side, canaries // 2)
@@ -58,10 +49,8 @@ def of_curve(canaries: int) -> Rung:
 def counts(outcomes: Sequence[str], rungs: Sequence[Rung]) -> tuple[list[int], list[int]]:
     """Return the distinct guess counts, ascending, and the numbers of right guesses.
 
-    Args:
-        outcomes: The inclusion bits of each trial by ascending score.
-        rungs: Ascending (low, high) pairs: "0" is guessed for the ``low`` lowest scores, "1" for the ``high`` highest.
-            Both are divided evenly among the trials, up to half of each.
+    ``outcomes`` are each trial's inclusion bits by ascending score. Ascending ``rungs`` are divided evenly among the
+    trials, up to half of each.
     """
     trials = [coins for coins in outcomes if coins]
     total = sum(map(len, trials))
@@ -108,14 +97,7 @@ def p_value(
 ) -> float:
     """P-value of the null "(epsilon, delta)-DP per canary for all ``points``"; 1 without points.
 
-    Args:
-        canaries: Number of canaries.
-        guesses: Strictly ascending guess counts.
-        correct: Number of right guesses among the most confident ``guesses[k]``.
-        points: (epsilon, delta) pairs.
-
-    Raises:
-        ValueError: The counts are inconsistent.
+    ``guesses`` are strictly ascending, and ``correct[k]`` of the most confident ``guesses[k]`` are right.
     """
     _check(canaries, guesses, correct)
     lines = one_run_curve.support(points)
@@ -146,7 +128,6 @@ def epsilon_lower(
     """Lower bound on epsilon at ``delta`` with the given confidence: the largest rejected value of a grid.
 
     If the true epsilon were smaller, the first grid value above it would have been rejected, which is a true null too.
-    The Bonferroni correction over single counts gives the start of the search, because no joint p-value is larger.
     """
     _check(canaries, guesses, correct)
     level, several = 1.0 - confidence, 1.0 - (1.0 - confidence) / len(guesses)
@@ -169,7 +150,7 @@ def epsilon_lower(
 
 
 def largest(canaries: int, guesses: Sequence[int], delta: float, confidence: float) -> float:
-    """The lower bound on epsilon if every guess is right."""
+
     return epsilon_lower(canaries, guesses, guesses, delta, confidence)
 
 
@@ -185,7 +166,12 @@ def _joint(canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], ep
         return 1.0
 
     def threshold(count: int) -> int:
-        return _first(count, lambda right: one_run.rejects(canaries, count, right, epsilon, delta, level))
+        """The smallest number of right guesses that is rejected; ``count`` + 1 if none is."""
+
+        def rejected(right: int) -> bool:
+            return one_run.rejects(canaries, count, right, epsilon, delta, level)
+
+        return bisect_left(range(count + 1), True, key=rejected)
 
     thresholds = [threshold(count) for count in guesses]
     met = [(count, c) for count, c in zip(guesses, thresholds, strict=True) if c <= count]
@@ -246,15 +232,6 @@ def _wrong_guesses(number: int, wrong: float) -> tuple[int, np.ndarray[tuple[int
     lost = special.bdtr(low + start - 1, number, wrong) if low + start > 0 else 0.0
     lost += special.bdtrc(low + end - 1, number, wrong) if low + end <= number else 0.0
     return low + start, mass[start:end], float(lost)
-
-
-def _first(count: int, met: Callable[[int], bool]) -> int:
-    """Smallest number in 0..count that meets a monotone condition; ``count`` + 1 if none does."""
-    low, high = 0, count + 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if met(middle) else (middle + 1, high)
-    return low
 
 
 def _grid(step: int) -> float:

@@ -1,13 +1,11 @@
 """Auditing with many training runs: an attack's two error rates, each estimated on independent runs.
 
-In ``present`` runs the target (record or group) is inserted, in ``absent`` runs it is not. By a rule fixed in advance,
-the attack answers "present" in ``true_positives`` and ``false_positives`` of them. (epsilon, delta)-DP in both
-directions implies (Kairouz, Oh & Viswanath 2015)
+By a rule fixed in advance, the attack answers "present" in ``true_positives`` of the ``present`` and in
+``false_positives`` of the ``absent`` runs. (epsilon, delta)-DP implies (Kairouz, Oh & Viswanath 2015)
 
     tpr <= e^epsilon fpr + delta   and   1 - fpr <= e^epsilon (1 - tpr) + delta.
 
-Both are violated towards larger tpr and smaller fpr, so one lower Clopper-Pearson bound on tpr and one upper bound on
-fpr, each at half the level, suffice.
+So one lower Clopper-Pearson bound on tpr and one upper bound on fpr, each at half the level, suffice.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dpspec.accounting import bisect
 from dpspec.stats import binomial
 from dpspec.stats.attacks import curve_lines
 
@@ -35,17 +34,23 @@ def p_value(
         raise ValueError(f"need epsilon >= 0 and 0 <= delta <= 1, got {epsilon}, {delta}")
 
     def from_present(fpr: float) -> float:
-        return binomial.at_least(true_positives, present, _highest_tpr(fpr, epsilon, delta))
+        # The largest true-positive rate that (epsilon, delta)-DP allows.
+        exponent = min(epsilon, 700.0)
+        rising = math.exp(exponent) * fpr + delta
+        flat = 1.0 - math.exp(-exponent) * (1.0 - fpr - delta)
+        return binomial.at_least(true_positives, present, min(1.0, max(0.0, min(rising, flat))))
 
     def from_absent(fpr: float) -> float:
         return binomial.at_most(false_positives, absent, fpr)
 
-    low, high = 0.0, 1.0
-    if from_present(low) >= from_absent(low) or from_present(high) <= from_absent(high):
+    if from_present(0.0) >= from_absent(0.0) or from_present(1.0) <= from_absent(1.0):
         return 1.0
-    while high - low > 1e-12 * high and high > 1e-300:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if from_present(middle) < from_absent(middle) else (low, middle)
+    low, high = bisect(
+        lambda fpr: from_present(fpr) < from_absent(fpr),
+        0.0,
+        1.0,
+        enough=lambda low, high: high - low <= 1e-12 * high or high <= 1e-300,
+    )
     # The minimum is smaller to the left of low and to the right of high; between them this is an upper bound.
     return min(1.0, 2.0 * min(from_present(high), from_absent(low)))
 
@@ -53,10 +58,7 @@ def p_value(
 def curve_p_value(
     present: int, absent: int, true_positives: int, false_positives: int, points: Sequence[curve_lines.Point]
 ) -> float:
-    """P-value of "(epsilon, delta)-DP for all ``points``": the minimum over them, without correction; 1 without points.
-
-    One pair of bounds excludes any of the points, so there is no multiplicity.
-    """
+    """The minimum over ``points``, without correction: one pair of bounds excludes any of them; 1 without points."""
     counts = (present, absent, true_positives, false_positives)
     return min((p_value(*counts, epsilon, delta) for epsilon, delta in points), default=1.0)
 
@@ -79,11 +81,3 @@ def epsilon_lower(
 def largest(present: int, absent: int, delta: float, confidence: float) -> float:
     """The lower bound on epsilon of an attack without errors."""
     return epsilon_lower(present, absent, present, 0, delta, confidence)
-
-
-def _highest_tpr(fpr: float, epsilon: float, delta: float) -> float:
-    """Largest true-positive rate that (epsilon, delta)-DP allows at a false-positive rate, in [0, 1]."""
-    exponent = min(epsilon, 700.0)
-    rising = math.exp(exponent) * fpr + delta
-    flat = 1.0 - math.exp(-exponent) * (1.0 - fpr - delta)
-    return min(1.0, max(0.0, min(rising, flat)))

@@ -1,8 +1,7 @@
 """Auditing with one training run against a whole trade-off curve (f-DP) instead of one of its points.
 
 The null is (epsilon_i, delta_i)-DP for several i, the lines that support the curve (Mahloujifar, Melis & Chaudhuri
-2025, "Auditing f-Differential Privacy in One Run", whose recursion over tails this sharpens). Setting and notation are
-those of :mod:`dpspec.stats.attacks.one_run`. With t_i = e^epsilon_i and p_k = P[V = k],
+2025, whose recursion over tails this sharpens). In the notation of ``one_run``, t_i = e^epsilon_i and p_k = P[V = k],
 
     sum over k of max(0, k p_k - t_i (r - k + 1) p_(k-1)) <= m delta_i                                              (1)
 
@@ -53,10 +52,7 @@ _ROUNDING = 1e-9
 
 
 def p_value(canaries: int, guesses: int, correct: int, points: Sequence[curve_lines.Point]) -> float:
-    """P-value of the null "(epsilon, delta)-DP per canary for all ``points``"; 1 without points.
-
-    It is at most that of any single point: all bound the probability of the same event.
-    """
+    """At most the p-value of any single point: all bound the probability of the same event; 1 without points."""
     return _p_value(canaries, guesses, correct, tuple(points))
 
 
@@ -73,8 +69,7 @@ def by_point(canaries: int, guesses: int, correct: int, points: Sequence[curve_l
 def mu_lower(canaries: int, guesses: int, correct: int, confidence: float) -> float:
     """Lower bound on the smallest mu for which the release is mu-GDP per canary, within 1e-4; at most 100.
 
-    Valid for all mechanisms with probability ``confidence``. It implies no epsilon at a single delta, which may be
-    smaller for a mechanism without a Gaussian curve.
+    Valid for all mechanisms. It implies no epsilon at a single delta, which may be smaller without a Gaussian curve.
     """
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
@@ -86,17 +81,14 @@ def mu_lower(canaries: int, guesses: int, correct: int, confidence: float) -> fl
     if not rejected(0.0, p_value):
         return 0.0
     # Single points reject less but are faster, so they give the start of the search.
-    low = _largest_rejected(lambda mu: rejected(mu, by_point), 0.0, 1.0, 1e-2)
-    return _largest_rejected(lambda mu: rejected(mu, p_value), low, 1.25 * low if low > 0.0 else 1.0, 1e-4)
-
-
-def _largest_rejected(rejected: Callable[[float], bool], low: float, high: float, precision: float) -> float:
-    """Largest mu found to be rejected, from ``low`` on; at most 100."""
-    while high < _LARGEST_MU and rejected(high):
-        low, high = high, 2.0 * high
-    while high - low > precision * high and high > 1e-6:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if rejected(middle) else (low, middle)
+    low, high = 0.0, 1.0
+    for test, precision in ((by_point, 1e-2), (p_value, 1e-4)):
+        while high < _LARGEST_MU and rejected(high, test):
+            low, high = high, 2.0 * high
+        while high - low > precision * high and high > 1e-6:
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if rejected(middle, test) else (low, middle)
+        high = 1.25 * low if low > 0.0 else 1.0
     return low
 
 

@@ -1,17 +1,15 @@
 """Auditing with many training runs: a test that is valid at any stopping time.
 
-In each run an independent fair coin decides whether the target is inserted, and the attack bets on the coin. A region S
-of scores is fixed by earlier runs. If the pipeline is (epsilon, delta)-DP, then P[S | 1] <= e^epsilon P[S | 0] + delta,
-so a stake c in (0, 1) on "a score in S means present" is multiplied on average by at most 1:
+In each run a fair coin decides whether the target is inserted. A region S of scores is fixed by earlier runs. Under
+(epsilon, delta)-DP, P[S | 1] <= e^epsilon P[S | 0] + delta, so a stake c in (0, 1) on "a score in S means present" is
+multiplied on average by at most 1:
 
     score in S, coin 1:   1 + c (2 - delta) / (2 e^epsilon + delta)
     score in S, coin 0:   1 - c
-    score not in S:       1 - c delta / (2 + delta)
+    score not in S:       1 - c delta / (2 + delta)      (a fair bet at epsilon = 0, the minimum over epsilon)
 
-The last factor is that of a fair bet at epsilon = 0, the minimum over epsilon, so the capital falls as epsilon or delta
-grow. Bets on "absent" exchange the coins. The capital is divided evenly among bettors with different sides, regions and
-stakes. Their sum is a nonnegative supermartingale that starts at 1, which ever reaches 1 / level with probability at
-most level (Ville 1939). The inverse of its maximum so far is a p-value at every stopping time.
+Bets on "absent" exchange the coins. The capital is divided evenly among bettors with different sides, regions and
+stakes: a supermartingale, and the inverse of its maximum so far is a p-value (Ville 1939).
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from dpspec.accounting import bisect
 from dpspec.stats.attacks import curve_lines
 
 #: Source of evidence and bounds of this kind.
@@ -43,13 +42,8 @@ _LARGEST = 700.0
 def p_value(coins: str, scores: Sequence[int], points: Sequence[curve_lines.Point]) -> float:
     """P-value of the null "(epsilon, delta)-DP for all ``points``", valid at any stopping time; 1 without points.
 
-    Args:
-        coins: "1" for present and "0" for absent runs, in order.
-        scores: Scores of the runs in the same order, higher for present ones.
-        points: The (epsilon, delta) pairs, among which the capital is divided evenly.
-
-    Raises:
-        ValueError: The lengths differ, or a point is invalid.
+    ``coins`` has "1" for present and "0" for absent runs, and ``scores`` their scores, both in order. The capital is
+    divided evenly among the points.
     """
     if not points:
         return 1.0
@@ -71,10 +65,7 @@ def epsilon_lower(coins: str, scores: Sequence[int], delta: float, confidence: f
     low, high = 0.0, 1.0
     while high < _LARGEST and refuted(high):
         low, high = high, 2.0 * high
-    while high - low > 1e-9 * high:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low
+    return bisect(refuted, low, high, enough=lambda low, high: high - low <= 1e-9 * high)[0]
 
 
 def largest(runs: int, delta: float, confidence: float) -> float:

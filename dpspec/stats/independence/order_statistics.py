@@ -51,7 +51,6 @@ class Guesses(NamedTuple):
 
 
 def design(canaries: int) -> Guesses:
-    """Return the guesses for one run. Raises ``ValueError`` for fewer than four canaries."""
     if canaries < LEAST_CANARIES:
         raise ValueError(f"canaries must be at least {LEAST_CANARIES}, got {canaries}")
     side = max(1, math.floor(SHARE * canaries))
@@ -66,11 +65,7 @@ def right(coins: str, guesses: Guesses) -> int:
 
 
 def p_value(runs: Sequence[Guesses], correct: int, mu: float) -> float:
-    """Return a bound on P[V >= correct] for the sum V over independent runs. It rises with mu.
-
-    Raises:
-        ValueError: If mu < 0, or a design is invalid.
-    """
+    """Return a bound on P[V >= correct] for the sum V over independent runs. It rises with mu >= 0."""
     if not mu >= 0.0:
         raise ValueError(f"mu must not be negative, got {mu}")
     first, masses, lost = _sum_law(tuple(sorted(runs)), float(min(mu, LARGEST_MU)))
@@ -81,13 +76,8 @@ def p_value(runs: Sequence[Guesses], correct: int, mu: float) -> float:
 def mu_lower(runs: Sequence[Guesses], correct: int, confidence: float) -> float:
     """Return a lower bound on the smallest mu for which each canary's part is mu-GDP, if canaries are independent.
 
-    Args:
-        runs: Designs.
-        correct: Number of correct guesses of all runs.
-        confidence: Confidence of the bound, in (0, 1).
-
-    Returns:
-        The bound, at most 40, with a relative precision of 1e-5, rounded down; 0 if mu = 0 is not rejected.
+    ``correct`` are the correct guesses of all runs. The bound is at most 40, with a relative precision of 1e-5, rounded
+    down; 0 if mu = 0 is not rejected.
     """
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
@@ -114,17 +104,6 @@ def moments(guesses: Guesses, mu: float) -> tuple[float, float]:
     return mean, float(masses @ (at - mean) ** 2) / total
 
 
-def quantile(mu: float, u: Floats) -> Floats:
-    """Return quantiles of the equal mixture of N(0, 1) and N(mu, 1), by bisection to float64 precision."""
-    low = np.minimum(special.ndtri(u), special.ndtri(u) + mu)
-    high = low + mu
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        below = 0.5 * (special.ndtr(middle) + special.ndtr(middle - mu)) < u
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return np.asarray(0.5 * (low + high), dtype=np.float64)
-
-
 @lru_cache(maxsize=64)
 def _sum_law(runs: tuple[Guesses, ...], mu: float) -> tuple[int, Floats, float]:
     """Distribution of V over all runs: first value, masses, and a bound on the omitted probability."""
@@ -144,9 +123,8 @@ def _law(run: Guesses, mu: float) -> tuple[int, Floats, float]:
     u, u_weights = _beta_points(low + 1, canaries - low)
     part, part_weights = _beta_points(high + 1, canaries - low - high - 1)
     above = part[None, :] * (1.0 - u[:, None])
-    chance_low, chance_high = _chance(mu, u), _chance(mu, above)
-    first_low, of_low = _binomials(low, chance_low)
-    first_high, of_high = _binomials(high, chance_high.ravel())
+    first_low, of_low = _binomials(low, _chance(mu, u))
+    first_high, of_high = _binomials(high, _chance(mu, above).ravel())
     of_high = np.einsum("j,ijk->ik", part_weights, of_high.reshape(len(u), len(part), -1))
     masses = sum(
         (weight * np.convolve(a, b) for weight, a, b in zip(u_weights, of_low, of_high, strict=True)),
@@ -156,8 +134,14 @@ def _law(run: Guesses, mu: float) -> tuple[int, Floats, float]:
 
 
 def _chance(mu: float, share: Floats) -> Floats:
-    """P[b = 0 given F(x) <= share], the probability of a correct guess."""
-    return np.asarray(np.minimum(1.0, 0.5 * special.ndtr(quantile(mu, share)) / share), dtype=np.float64)
+    """P[b = 0 given F(x) <= share], the probability of a correct guess, F the equal mixture of N(0, 1) and N(mu, 1)."""
+    low = np.minimum(special.ndtri(share), special.ndtri(share) + mu)
+    high = low + mu
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        below = 0.5 * (special.ndtr(middle) + special.ndtr(middle - mu)) < share
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return np.asarray(np.minimum(1.0, 0.5 * special.ndtr(0.5 * (low + high)) / share), dtype=np.float64)
 
 
 def _beta_points(a: int, b: int) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""Accuracy of a model, and counts of correct predictions per split."""
+"""Accuracy of a model."""
 
 from __future__ import annotations
 
@@ -21,17 +21,9 @@ def accuracy(
     state: torch.Tensor | None = None,
     chunk: int = 1024,
 ) -> float:
-    """Share of records (n, ...) with the largest output at their label (n,).
+    """Share of records ``x`` (n, ...), n >= 1, with the largest output at their label ``y`` (n,).
 
-    Raises ``ValueError`` if there are no records.
-
-    Args:
-        model: The model.
-        x: Records (n, ...).
-        y: Labels (n,).
-        device: Device of the computation, unless ``model`` has one.
-        state: Parameters (P,). Default: the model's own.
-        chunk: Number of records per chunk.
+    ``state`` (P,) replaces the model's parameters. ``device`` applies unless the model has one.
     """
     if len(x) == 0:
         raise ValueError("no records to measure accuracy on")

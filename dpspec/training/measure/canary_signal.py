@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dpspec.contract.providers import TrainingJob
 from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums, StepDependence, StepTotals
-from dpspec.stats.independence.step_dependence import LEAST_CANARIES, moments, of_steps
+from dpspec.stats.independence.assumption_tests import CANARIES_OF_STEPS, dependence_of_steps, moments
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.samplers import inclusion_moments
@@ -26,19 +26,10 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins: Array) -> PlantedSums | None:
-    """Moments of projections on the canaries' directions, per group size and inclusion bit.
+    """Moments of projections on the canaries' directions, for groups of ``sizes`` with inclusion bits ``coins`` (m,).
 
-    Projections are summed, in clip norms, over the measured steps. An inserted canary is expected to add ``draws``: the
-    mean number of measured batches that include it, times its gradient's component along its direction. ``outside`` is
-    the variance of such a sum without canaries, if real records deviate equally in all directions; each canary adds
-    ``inclusion``. ``rounding`` bounds the rounding error of the summed residuals. ``hidden`` is the number of steps
-    excluded for rounding.
-
-    Args:
-        watcher: The observer of the run.
-        job: Its job with canaries.
-        sizes: Group sizes (m,).
-        coins: Inclusion bits (m,).
+    ``draws`` is the mean number of measured batches that include a canary, times its gradient's component along its
+    direction. ``outside`` assumes that real records deviate equally in all directions.
     """
     schedule = Schedule.of(job.phases, len(job.x) + (0 if job.canaries is None else job.canaries.count))
     flat = all(isinstance(clipper(phase.clip), Flat) for phase in schedule.phases)
@@ -82,14 +73,13 @@ def _step_effects(
     for size in np.unique(sizes):
         for coin in (0, 1):
             which = torch.from_numpy(np.flatnonzero((sizes == size) & (coins == coin)))
-            if len(which) < LEAST_CANARIES:
+            if len(which) < CANARIES_OF_STEPS:
                 continue
             rows = (watcher.projections[step].index_select(0, which).double().numpy() for step in at)
-            found = of_steps(len(which), [moments(row) for row in rows], sampled, numbers)
+            found = dependence_of_steps(len(which), [moments(row) for row in rows], sampled, numbers)
             if found is not None:
-                yield StepDependence(
-                    int(size), coin, found.count, found.degrees, number(found.means), number(found.spreads)
-                )
+                degrees, means, spreads = found
+                yield StepDependence(int(size), coin, len(which), degrees, number(means), number(spreads))
 
 
 def _step_totals(

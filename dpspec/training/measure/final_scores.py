@@ -1,7 +1,6 @@
-"""dpspec's own scores of canaries by the final model (hook ``dpspec_attacks``).
+"""Scores (m,) of canaries by the final model (hook ``dpspec_attacks``); higher means more likely inserted.
 
-Each score maps the adversary's observations (:class:`~dpspec.contract.attacks.Observed`) to scores (m,); higher means
-more likely inserted. Tests depend only on the inclusion bits, so a poor score only loses power.
+Tests depend only on the inclusion bits, so a poor score only loses power.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _LEAST_STD = 1e-12
 
 
 def loss(observed: Observed) -> Array:
-    """Log-odds of the labels by the final model; high for a small loss."""
+    """Log-odds of the labels."""
     return observed.after
 
 
@@ -41,25 +40,16 @@ def likelihood_ratio(observed: Observed) -> Array:
     scores = np.zeros(len(observed.coins))
     for size in np.unique(observed.copies):
         at = np.flatnonzero(observed.copies == size)
-        scores[at] = fitted_ratios(observed.before[at], observed.after[at], observed.coins[at])
-    return scores
-
-
-def fitted_ratios(before: Array, after: Array, coins: Array) -> Array:
-    """Log-likelihood ratios (m,) by linear discriminant analysis of log-odds (m,), fitted where ``coins`` (m,) is 0 or
-    1.
-
-    Each hypothesis has its own mean; the covariance is shared. Zeros if one hypothesis has no canary.
-    """
-    features = np.column_stack([before, after])
-    present, absent = features[coins == 1], features[coins == 0]
-    if min(len(present), len(absent)) == 0:
-        return np.zeros(len(coins))
-    centred = np.concatenate([present - present.mean(0), absent - absent.mean(0)])
-    covariance = centred.T @ centred / max(1, len(centred) - 2)
-    covariance += (1e-6 * np.trace(covariance) + 1e-12) * np.eye(2)
-    weights = np.linalg.solve(covariance, present.mean(0) - absent.mean(0))
-    scores: Array = (features - 0.5 * (present.mean(0) + absent.mean(0))) @ weights
+        features, coins = np.column_stack([observed.before[at], observed.after[at]]), observed.coins[at]
+        present, absent = features[coins == 1], features[coins == 0]
+        if min(len(present), len(absent)) == 0:
+            continue
+        # Linear discriminant analysis: each hypothesis has its own mean; the covariance is shared.
+        centred = np.concatenate([present - present.mean(0), absent - absent.mean(0)])
+        covariance = centred.T @ centred / max(1, len(centred) - 2)
+        covariance += (1e-6 * np.trace(covariance) + 1e-12) * np.eye(2)
+        weights = np.linalg.solve(covariance, present.mean(0) - absent.mean(0))
+        scores[at] = (features - 0.5 * (present.mean(0) + absent.mean(0))) @ weights
     return scores
 
 
@@ -77,9 +67,8 @@ def path(observed: Observed) -> Array:
 def shadow(observed: Observed) -> Array:
     """Log-odds by the final model, standardized by ``SHADOWS`` shadow models (after Carlini et al. 2022).
 
-    The adversary trains them as the job declares, with the native loop, from the first model. They come in pairs with
-    complementary inclusion bits, so each canary is in half of them. One standard deviation is used for all canaries.
-    Seeds are the same for every run and independent of the run's own.
+    They are trained from the first model, in pairs with complementary inclusion bits. One standard deviation is used
+    for all canaries. Seeds are the same for every run and independent of the run's own.
     """
     odds = shadow_log_odds(observed, SHADOWS)[0]
     std = np.sqrt(np.mean(odds.std(axis=0, ddof=1) ** 2))

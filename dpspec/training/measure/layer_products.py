@@ -21,14 +21,11 @@ _HUGE = 1e300
 class LayerProducts:
     """Sums over steps for every pair of the largest layers, over the first coordinates of each.
 
-    Attributes:
-        sums: (pairs, 4) float64 in units of the declared noise: inner products, their rounding bounds, and the squared
-            norms of both layers, including rounding.
-        steps: Number of added steps.
+    ``sums`` (pairs, 4) float64, in units of the declared noise: inner products, their rounding bounds, and the squared
+    norms of both layers, including rounding.
     """
 
     def __init__(self, parts: Sequence[tuple[str, int]], planned: int) -> None:
-        """Choose the largest layers."""
         starts = np.cumsum([0, *(size for _, size in parts)]).tolist()
         largest = sorted(range(len(parts)), key=lambda place: -parts[place][1])[: residual_tests.MOST_LAYERS]
         self._planned = planned
@@ -58,26 +55,23 @@ class LayerProducts:
         """The most surprising pair, or None without two layers or any step."""
         if not self._pairs or not self.steps:
             return None
-        found = [self._kept(row, pair) for row, pair in zip(self.sums, self._pairs, strict=True)]
+        found = []
+        for row, (one, other, _, _, size) in zip(self.sums, self._pairs, strict=True):
+            product, rounding, first, second = row.tolist() if np.isfinite(row).all() else (0.0, 0.0, _HUGE, _HUGE)
+            sums = SharedLayers(
+                squares={one: first, other: second},
+                product=product,
+                rounding=rounding,
+                count=self.steps * size,
+                planned=max(self.steps, self._planned) * size,
+                pairs=len(self._pairs),
+            )
+            found.append(sums)
         return max(found, key=SharedLayers.surprise)
 
-    def _kept(self, row: Array, pair: tuple[str, str, int, int, int]) -> SharedLayers:
-        product, rounding, first, second = row.tolist() if np.isfinite(row).all() else (0.0, 0.0, _HUGE, _HUGE)
-        one, other, _, _, size = pair
-        return SharedLayers(
-            squares={one: first, other: second},
-            product=product,
-            rounding=rounding,
-            count=self.steps * size,
-            planned=max(self.steps, self._planned) * size,
-            pairs=len(self._pairs),
-        )
-
     def state(self) -> Memory:
-        """The sums and the number of steps."""
         return {"pairs": self.sums.copy(), "paired": np.array(self.steps)}
 
     def restore(self, state: Memory) -> None:
-        """Continue from a memory, or reset."""
         self.sums: Array = np.array(state.get("pairs", np.zeros((len(self._pairs), 4))))
         self.steps = int(state.get("paired", 0))

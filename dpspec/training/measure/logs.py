@@ -1,8 +1,7 @@
-"""Observers that log the backend's reports and count the released models.
+"""Observers that log the backend's reports and count the released models: counts, moments, some coordinates of noise.
 
-Logs are counts, moments and a few coordinates per step. :mod:`~dpspec.training.measure.run_evidence` converts them to
-the evidence that :mod:`dpspec.stats.conformance.table` tests. Released models are counted, compared with their
-predecessor and with the trained model, for every backend, optimizer and access.
+:mod:`~dpspec.training.measure.run_evidence` converts them to the evidence that
+:mod:`dpspec.stats.conformance.table` tests.
 """
 
 from __future__ import annotations
@@ -34,13 +33,11 @@ class SamplingLog(Observer):
 
     Attributes:
         inclusions: Number of batches with each record, (records,) int64.
-        sizes: Batch size of each step.
         repeats: Number of records drawn twice in a batch.
         spreads: Per completed phase, the sum over records of squared numbers of inclusions.
         above: The same for the excess over the declared mean.
         overlaps: (phases, lags, 2) int64: records in common with the batch ``lag`` steps before, and that batch's
             records.
-        epochs: Epoch logs of shuffled phases.
         astray: Per phase, the number of records with a wrong number of batches in a completed epoch.
     """
 
@@ -50,7 +47,6 @@ class SamplingLog(Observer):
     spreads: list[int]
     above: list[float]
     overlaps: Tensor
-    epochs: dict[int, EpochLog]
     astray: list[int]
     _before: Tensor
 
@@ -81,43 +77,33 @@ class SamplingLog(Observer):
         drawn = indices.to("cpu", torch.int64)
         self.inclusions.index_add_(0, drawn, torch.ones_like(drawn))
         self.sizes.append(len(drawn))
-        once = torch.unique(drawn)
+        once, phase = torch.unique(drawn), len(self.spreads)
         self.repeats += len(drawn) - len(once)
-        self._overlap(once)
-        if (epochs := self.epochs.get(len(self.spreads))) is not None:
-            epochs.add(once.numpy())
-        self._count_epoch(drawn)
-        if len(self.sizes) in self._ends:
-            here = self.inclusions - self._before
-            if len(self.spreads) < len(self._means):
-                self.above.append(excess(here.numpy(), self._means[len(self.spreads)]))
-            self.spreads.append(int((here * here).sum()))
-            self._before = self.inclusions.clone()
-
-    def _count_epoch(self, drawn: Tensor) -> None:
-        phase = len(self.spreads)
-        if phase >= len(self._ends) or self._epoch_steps[phase] == 1:
-            return
-        self._epoch.index_add_(0, drawn, torch.ones_like(drawn))
-        begun = self._ends[phase - 1] if phase else 0
-        if (len(self.sizes) - begun) % self._epoch_steps[phase] == 0:
-            self.astray[phase] += int((self._epoch != self._per_epoch[phase]).sum())
-            self._epoch.zero_()
-
-    def _overlap(self, drawn: Tensor) -> None:
-        phase = len(self.spreads)
         if self.lags and phase < len(self.overlaps):
             now = torch.zeros(len(self.inclusions), dtype=torch.bool)
-            now[drawn] = True
+            now[once] = True
             for number, lag in enumerate(self.lags):
                 if lag <= len(self._earlier):
                     earlier = self._earlier[-lag]
                     self.overlaps[phase, number, 0] += int(now[earlier].sum())
                     self.overlaps[phase, number, 1] += len(earlier)
-        self._earlier.append(drawn)
+        self._earlier.append(once)
+        if (epochs := self.epochs.get(phase)) is not None:
+            epochs.add(once.numpy())
+        if phase < len(self._ends) and self._epoch_steps[phase] > 1:
+            self._epoch.index_add_(0, drawn, torch.ones_like(drawn))
+            begun = self._ends[phase - 1] if phase else 0
+            if (len(self.sizes) - begun) % self._epoch_steps[phase] == 0:
+                self.astray[phase] += int((self._epoch != self._per_epoch[phase]).sum())
+                self._epoch.zero_()
+        if len(self.sizes) in self._ends:
+            here = self.inclusions - self._before
+            if phase < len(self._means):
+                self.above.append(excess(here.numpy(), self._means[phase]))
+            self.spreads.append(int((here * here).sum()))
+            self._before = self.inclusions.clone()
 
     def state(self) -> Memory:
-        """All counts, and the batches needed for later comparisons."""
         return {
             **{f"epochs{p}.{name}": kept for p, log in self.epochs.items() for name, kept in log.state().items()},
             "inclusions": self.inclusions.numpy().copy(),
@@ -134,7 +120,6 @@ class SamplingLog(Observer):
         }
 
     def restore(self, state: Memory) -> None:
-        """Continue from a memory, or reset."""
         none = np.zeros(self._records, dtype=np.int64)
         self.inclusions = torch.tensor(state.get("inclusions", none))
         self._before = torch.tensor(state.get("before", none))
@@ -153,13 +138,7 @@ class SamplingLog(Observer):
 
 
 class NoiseLog(Observer):
-    """Moments of the reported noise.
-
-    Attributes:
-        count: Number of parameters.
-        squares: Squared norm of each step's noise.
-        rows: Evenly spaced coordinates of each step's noise.
-    """
+    """Squared norm and evenly spaced coordinates of each step's noise, and its number of parameters ``count``."""
 
     squares: SyncedAttribute[list[float]] = SyncedAttribute()
     rows: SyncedAttribute[list[Array]] = SyncedAttribute()
@@ -170,13 +149,7 @@ class NoiseLog(Observer):
         self._width = kept_width(steps)
         self.restore({})
 
-    @property
-    def sum_of_squares(self) -> float:
-        """Sum over all steps and parameters."""
-        return sum(self.squares)
-
     def noised(self, step: int, noise: Tensor) -> None:
-        """Add one step's noise (P,)."""
         self.count = len(noise)
         length = torch.linalg.vector_norm(noise, dtype=torch.float64)
         self.transfers.add(self._keep, length, spaced(noise, self._width))
@@ -186,12 +159,10 @@ class NoiseLog(Observer):
         self.rows.append(row)
 
     def state(self) -> Memory:
-        """All moments and the stored coordinates."""
         rows = {"rows": np.stack(self.rows)} if self.rows else {}
         return {"count": np.array(self.count), "squares": np.array(self.squares), **rows}
 
     def restore(self, state: Memory) -> None:
-        """Continue from a memory, or reset."""
         self.transfers.clear()
         self.count = int(state.get("count", 0))
         self.squares = [float(v) for v in state.get("squares", ())]
@@ -199,12 +170,7 @@ class NoiseLog(Observer):
 
 
 class NormLog(Observer):
-    """Reported norms after clipping.
-
-    Attributes:
-        largest: Largest norm of each step, 0 for an empty batch.
-        counts: Number of contributions per step.
-    """
+    """The largest reported norm after clipping of each step, 0 for an empty batch, and the number of norms."""
 
     largest: SyncedAttribute[list[float]] = SyncedAttribute()
 
@@ -214,7 +180,6 @@ class NormLog(Observer):
         self.counts: list[int] = []
 
     def clipped(self, step: int, norms: Tensor) -> None:
-        """Add one step's ``norms`` (b,)."""
         self.transfers.add(self._keep, norms.max() if len(norms) else 0.0)
         self.counts.append(len(norms))
 
@@ -222,11 +187,9 @@ class NormLog(Observer):
         self.largest.append(float(largest))
 
     def state(self) -> Memory:
-        """Both lists."""
         return {"largest": np.array(self.largest), "counts": np.array(self.counts, dtype=np.int64)}
 
     def restore(self, state: Memory) -> None:
-        """Continue from a memory, or reset."""
         self.transfers.clear()
         self.largest = [float(v) for v in state.get("largest", ())]
         self.counts = [int(n) for n in state.get("counts", ())]
@@ -243,12 +206,7 @@ _LOST, _FEW = 1e-5, 8
 
 
 class StateLog(Observer):
-    """Counts of the released models.
-
-    Attributes:
-        steps: Number of released models after the initial one.
-        still: Number of finite models that equal their predecessor bit by bit.
-    """
+    """The number of released models after the initial one, and of finite ones that equal their predecessor."""
 
     still: SyncedAttribute[int] = SyncedAttribute()
 
@@ -258,10 +216,13 @@ class StateLog(Observer):
         self._last: Tensor | None = None
 
     def released(self, step: int, state: Tensor) -> None:
-        """Count a model (P,). Step 0 is the initial model."""
         self.steps += step > 0
         if self._last is not None:
-            self.transfers.add(self._count, _unchanged(self._last, state))
+            if state.device.type == "cpu" and not torch.equal(state, self._last):  # this stops at the first difference
+                unchanged = torch.tensor(False)
+            else:
+                unchanged = ((state == self._last.to(state)) & state.isfinite()).all()
+            self.transfers.add(self._count, unchanged)
         self._last = state.clone()
 
     def _count(self, again: Array) -> None:
@@ -271,37 +232,26 @@ class StateLog(Observer):
         """Summary of the released models of a trained job; None if there are none."""
         if self._last is None:
             return None
-        trained = flat_model.flatten(job.model).to(self._last)
-        apart = not torch.equal(_bits(trained), _bits(self._last))
+        trained, last = (
+            state.detach().to("cpu", torch.float32).view(torch.int32)
+            for state in (flat_model.flatten(job.model).to(self._last), self._last)
+        )
+        apart = not torch.equal(trained, last)
         largest = max(1.0, float(torch.nan_to_num(self._last).abs().max()))
         blind = len(self._last) < _FEW or not _smallest_move(job) > _LOST * largest
         return States(still=self.still, apart=int(apart), blind=blind)
 
     def evidence(self, job: TrainingJob) -> dict[str, Json]:
-        """``steps`` and ``states`` as JSON, or empty if there are no released models."""
         states = self.states(job)
         return {} if states is None else {"steps": self.steps, "states": json_records.write(states)}
 
     def state(self) -> Memory:
-        """Both counts and the last model."""
         return {**tensors(last=self._last), "steps": np.array(self.steps), "still": np.array(self.still)}
 
     def restore(self, state: Memory) -> None:
-        """Continue from a memory, or reset."""
         self.transfers.clear()
         self.steps, self.still = int(state.get("steps", 0)), int(state.get("still", 0))
         self._last = tensor(state, "last")
-
-
-def _unchanged(before: Tensor, state: Tensor) -> Tensor:
-    """Whether a model is finite and equals the one before, (). On a CPU this stops at the first difference."""
-    if state.device.type == "cpu" and not torch.equal(state, before):
-        return torch.tensor(False)
-    return ((state == before.to(state)) & state.isfinite()).all()
-
-
-def _bits(state: Tensor) -> Tensor:
-    return state.detach().to("cpu", torch.float32).view(torch.int32)
 
 
 def _smallest_move(job: TrainingJob) -> float:

@@ -1,16 +1,11 @@
 """Per-step scores of canaries for an adversary who sees all iterates.
 
-Gradient canaries are projected on their directions. For input canaries, each step is a noisy sum of known gradients.
-Let G (m, P) be the clipped gradients of the m canaries at the previous model, in clip norms, and r the released sum
-minus the expected contribution of the real records. With J_i copies of canary i in the batch,
-
-    r = sum_i J_i g_i + noise + (real records drawn - expected).
-
-z = G r has mean K J with K = G G^T and covariance sigma^2 K + q (1 - q) C C^T, C = G (real gradients)^T. For each
-canary, the others are modeled as Gaussian, with the mean and variance given by the sampling and the posterior of their
-inclusion bits. What remains is a Gaussian shift by J_i times a known vector. The step's score is its log-likelihood
-ratio over J_i ~ Binomial(copies, q) against J_i = 0. Tests depend only on the inclusion bits, so a wrong model only
-loses power.
+Gradient canaries are projected on their directions. For input canaries, let G (m, P) be their clipped gradients at the
+previous model, in clip norms, and J_i the number of copies of canary i in the batch. The released sum minus the
+expected contribution of the real records is r = sum_i J_i g_i + noise + (real records drawn - expected). z = G r has
+mean K J with K = G G^T and covariance sigma^2 K + q (1 - q) C C^T, C = G (real gradients)^T. For each canary, the
+others are modeled as Gaussian, given the posterior of their inclusion bits. The step's score is the log-likelihood
+ratio of J_i ~ Binomial(copies, q) against J_i = 0. Tests depend only on the inclusion bits: a wrong model loses power.
 """
 
 from __future__ import annotations
@@ -37,8 +32,7 @@ from dpspec.training.measure.residuals import Known, NoiseScale, Residuals
 class ProjectionObserver(Residuals):
     """Project the residual of each update on the directions of gradient canaries.
 
-    Attributes:
-        projections: Inner products of residuals with the directions, (steps, count) float32, in clip norms.
+    ``projections`` (steps, count) float32: the inner products, in clip norms.
     """
 
     directions: Directions
@@ -55,20 +49,17 @@ class ProjectionObserver(Residuals):
         drawn: bool = False,
         sample: Sample | None = None,
     ) -> None:
-        """Add ``directions`` to the arguments of :class:`~dpspec.training.measure.residuals.Residuals`."""
         super().__init__(job, planted, looks, drawn=drawn, sample=sample)
         self.directions = directions
         self.projections = torch.zeros(self.schedule.total, directions.count, dtype=torch.float32)
 
     def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Known) -> None:
-        """Store the projections."""
-        self.transfers.add(self._keep_projections, step, self.directions.project(residual))
+        def keep(along: Array) -> None:
+            self.projections[step - 1] = torch.from_numpy(along)
 
-    def _keep_projections(self, step: int, along: Array) -> None:
-        self.projections[step - 1] = torch.from_numpy(along)
+        self.transfers.add(keep, self.directions.project(residual))
 
     def noise_scale(self) -> NoiseScale:
-        """Noise outside the canaries' directions, over steps that declare noise."""
         inside = self.projections.double().square().sum(1)
         return self._noise_scale(inside, self.directions.parameters - self.directions.count)
 
@@ -81,11 +72,7 @@ _LEAST_NOISE = 1e-3
 
 
 class RecordScores(Residuals):
-    """Sum log-likelihood ratios of insertion over steps, for groups of equal records.
-
-    Attributes:
-        scores: Log-likelihood ratios (m,), float64.
-    """
+    """Sum the log-likelihood ratios of insertion, ``scores`` (m,) float64, over steps, for groups of equal records."""
 
     kept = (*Residuals.kept, "scores")
 
@@ -99,15 +86,9 @@ class RecordScores(Residuals):
         drawn: bool = False,
         sample: Sample | None = None,
     ) -> None:
-        """Prepare the scores.
+        """Prepare scores of m ``canaries``, with ``copies`` (m,) each, inserted with probability 1/2.
 
-        Args:
-            job: Job with only the real records.
-            canaries: The m canaries.
-            copies: Number of copies (m,), inserted with probability 1/2.
-            planted: Number of canaries that the adversary assumes.
-            drawn: See ``Residuals``.
-            sample: See ``Residuals``.
+        ``job`` has only the real records. ``planted`` is the number of canaries that the adversary assumes.
         """
         super().__init__(job, planted, drawn=drawn, sample=sample)
         self._canaries = tensors(canaries.x, canaries.y, job.device)
@@ -138,21 +119,14 @@ class RecordScores(Residuals):
         strength = (gram * signal).sum(0)
         # Remove each canary's own share of covariance (Sherman-Morrison) and mean.
         alone = (1.0 - variance * strength).clamp_min(1e-9)
-        ratio = self._log_ratio((surprise + strength * mean) / alone, strength / alone, q)
+        shift, strength = (surprise + strength * mean) / alone, strength / alone
+        # ln sum_j P[J = j] exp(j shift - j^2 strength / 2) for J ~ Binomial(copies, q)
+        j, copies = self._counts, self._copies.unsqueeze(1)
+        log_choose = torch.lgamma(copies + 1) - torch.lgamma(j + 1) - torch.lgamma((copies - j).clamp_min(0) + 1)
+        weights = log_choose + torch.xlogy(j, torch.tensor(q)) + torch.xlogy(copies - j, torch.tensor(1.0 - q))
+        terms = weights + j * shift.unsqueeze(1) - 0.5 * j**2 * strength.unsqueeze(1)
+        ratio = torch.logsumexp(torch.where(j <= copies, terms, -torch.inf), dim=1)
         self.scores += torch.where(finite & (failed == 0), ratio, 0.0)
-
-    def _log_ratio(self, shift: Tensor, strength: Tensor, q: float) -> Tensor:
-        """ln sum_j P[J = j] exp(j shift - j^2 strength / 2) for J ~ Binomial(copies, q), (m,)."""
-        counts, copies = self._counts, self._copies.unsqueeze(1)
-        inside = counts <= copies
-        log_choose = (
-            torch.lgamma(copies + 1) - torch.lgamma(counts + 1) - torch.lgamma((copies - counts).clamp_min(0) + 1)
-        )
-        weights = (
-            log_choose + torch.xlogy(counts, torch.tensor(q)) + torch.xlogy(copies - counts, torch.tensor(1.0 - q))
-        )
-        terms = weights + counts * shift.unsqueeze(1) - 0.5 * counts**2 * strength.unsqueeze(1)
-        return torch.logsumexp(torch.where(inside, terms, -torch.inf), dim=1)
 
     def _sampling(
         self, state: Tensor, rows: Tensor, phase: ScheduledPhase, known: Population | Estimated | None = None
@@ -188,7 +162,7 @@ class RecordScores(Residuals):
 
 
 def margins(model: nn.Module | FlatModel, state: Tensor, records: Records, *, device: str) -> np.ndarray[Any, Any]:
-    """Log-odds ln(p / (1 - p)) of each record's label by a model at ``state`` (P,), (m,) float64."""
+    """Log-odds ln(p / (1 - p)) of each record's label at ``state`` (P,), (m,) float64."""
     functional = model if isinstance(model, FlatModel) else FlatModel(model, device=device)
     x, y = tensors(records.x, records.y, device)
     with torch.no_grad():

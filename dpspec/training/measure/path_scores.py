@@ -1,15 +1,14 @@
 """Canary scores for an adversary who sees only the final model, by interpolating the path of the models.
 
-The first model theta_0 and the last one theta_T are known; the models in between are assumed to be on a straight line.
-For plain descent, momentum and schedules, the total movement is a known constant times the sum of all noisy sums:
+The models between the first, theta_0, and the last, theta_T, are assumed to be on a straight line. For plain descent,
+momentum and schedules, the total movement is a known constant times the sum of all noisy sums:
 
     (theta_0 - theta_T) / scale - (expected contribution of real records) = sum_i b_i c_i e_i + noise + sampling.
 
 b_i is the inclusion bit of canary i, c_i its number of copies, and e_i the sum over steps of q g_i(theta_t), with its
-clipped gradient g_i on the line. This is one Gaussian observation of all bits. Each canary is scored by its
-log-likelihood ratio, with the others as Gaussian with their posterior mean and variance, iterated for a few rounds. The
-expected contribution of real records has a relative uncertainty, because their response to the noise is unknown. Tests
-depend only on the inclusion bits, so a wrong model only loses power.
+clipped gradient g_i on the line. Each canary is scored by its log-likelihood ratio, with the others as Gaussian with
+their posterior mean and variance. The response of real records to the noise is unknown, so their contribution is
+uncertain. Tests depend only on the inclusion bits: a wrong model loses power.
 """
 
 from __future__ import annotations
@@ -43,23 +42,15 @@ class PathScores(RecordScores):
     """Scores of input canaries from the first and the last model only."""
 
     def __init__(self, job: TrainingJob, canaries: Records, copies: np.ndarray[Any, Any], planted: int) -> None:
-        """Prepare the scores.
-
-        Args:
-            job: Job with only the real records.
-            canaries: The m canaries.
-            copies: Number of copies (m,), inserted with probability 1/2.
-            planted: Number of canaries that the adversary assumes.
-        """
         super().__init__(job, canaries, copies, planted)
         self._job = job
 
     def __call__(self, first: Tensor, last: Tensor) -> Tensor:
         """Log-likelihood ratios (m,), float64, from two models (P,); zeros if one diverged."""
         first, last = first.to(self.x.device), last.to(self.x.device)
-        nothing = torch.zeros(len(self._copies), dtype=torch.float64, device=first.device)
+        scores = torch.zeros(len(self._copies), dtype=torch.float64, device=first.device)
         if not bool((first.isfinite() & last.isfinite()).all()):
-            return nothing
+            return scores
         schedule = list(self.schedule)
         points = min(_POINTS, len(schedule))
         effect: Tensor | None = None
@@ -85,24 +76,18 @@ class PathScores(RecordScores):
         unsure = _UNSURE * (torch.stack(drifts) @ effect.T).double()
         covariance = covariance + unsure.T @ unsure
         seen = (effect @ residual).double()
-        scores = nothing
         for _ in range(_ROUNDS):
-            scores = self._round(scores, gram, covariance, seen)
+            believed = torch.sigmoid(scores)
+            mean, variance = believed * self._copies, believed * (1.0 - believed) * self._copies**2
+            whole = covariance + (gram * variance) @ gram
+            diagonal = whole.diagonal()
+            diagonal += _JITTER * diagonal.mean() + 1e-12
+            signal = torch.linalg.solve(whole, gram)
+            strength = (gram * signal).sum(0)
+            alone = (1.0 - variance * strength).clamp_min(1e-9)
+            shift = (signal.T @ (seen - gram @ mean) + strength * mean) / alone
+            scores = self._copies * shift - 0.5 * self._copies**2 * strength / alone
         return scores
-
-    def _round(self, scores: Tensor, gram: Tensor, others: Tensor, seen: Tensor) -> Tensor:
-        """Updated scores, given ``scores``; others: covariance (m, m) of everything except canaries."""
-        believed = torch.sigmoid(scores)
-        mean, variance = believed * self._copies, believed * (1.0 - believed) * self._copies**2
-        covariance = others + (gram * variance) @ gram
-        diagonal = covariance.diagonal()
-        diagonal += _JITTER * diagonal.mean() + 1e-12
-        signal = torch.linalg.solve(covariance, gram)
-        strength = (gram * signal).sum(0)
-        alone = (1.0 - variance * strength).clamp_min(1e-9)
-        shift = (signal.T @ (seen - gram @ mean) + strength * mean) / alone
-        scored: Tensor = self._copies * shift - 0.5 * self._copies**2 * strength / alone
-        return scored
 
     def _scale(self, steps: int) -> float:
         """Movement of the model over all steps per unit of every step's sum."""

@@ -21,14 +21,10 @@ from dpspec.training.loop.samplers import Sampler, covariance
 
 @dataclass(frozen=True)
 class Population:
-    """Clipped gradients of all real records at one model.
+    """Clipped gradients of all real records at one model: ``sum`` (P,), and sum of squared norms.
 
-    For users, the mean contribution over the choice of their records.
-
-    Attributes:
-        sum: Sum (P,).
-        squares: Sum of squared norms.
-        within: Upper bound on the sum of variances over the choice of users' records; 0 for records.
+    For users, the mean contribution over the choice of their records. ``within``: upper bound on the sum of variances
+    over this choice; 0 for records.
     """
 
     sum: Tensor
@@ -42,9 +38,8 @@ class Population:
     def spread(self, sampler: Sampler) -> Number:
         """Expected squared distance of a batch's clipped sum from its mean, without canaries.
 
-        With inclusion probability q and covariance c of two records' inclusions (0 for Poisson): (q (1 - q) - c) sum
-        ||g||^2 + c ||sum g||^2, where canaries enter c with g = 0. For users with random G: q E||G||^2 - q^2 ||E G||^2
-        each, which is q (1 - q) E||G||^2 + q^2 Var G.
+        With covariance c of two records' inclusions: (q (1 - q) - c) sum ||g||^2 + c ||sum g||^2. For users with random
+        G: q E||G||^2 - q^2 ||E G||^2 each, which is q (1 - q) E||G||^2 + q^2 Var G.
         """
         q, c = sampler.inclusion, covariance(sampler)
         if c == 0.0:
@@ -66,22 +61,18 @@ class Drawn:
         return self.sum if planted is None else self.sum + sampler.inclusion * planted
 
     def spread(self, sampler: Sampler) -> float:
-        """Zero: the batch is known."""
         return 0.0
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Random subsets of ``count`` real records, drawn independently at each step. ``seed`` has no other use."""
+    """Random subsets of ``count`` real records, drawn independently at each step."""
 
     count: int
     seed: int
 
     def at(self, step: int, records: int, number: int = 0) -> Tensor:
-        """Indices (count,) among ``records`` at a step, without replacement, ascending.
-
-        number: Which of the step's independent samples.
-        """
+        """Indices (count,) among ``records`` of the step's sample ``number``, without replacement, ascending."""
         drawn = np.random.default_rng((self.seed, step, number)).choice(records, self.count, replace=False)
         return torch.from_numpy(np.sort(drawn))
 
@@ -91,14 +82,10 @@ class Estimated:
     """Estimate of the contribution of all n records from s sampled without replacement, ``places`` (s,).
 
     ``sum`` (P,) is n / s times the sample's clipped sum, and ``sampled`` the sum of its squared norms. Along any
-    direction, the variance of a step without noise is at most
-
-        q (1 - q) squares + q^2 within,  squares = n C^2,  within = n^2 C^2 / s,  C the clip norm,
-
-    from the batch and the estimate, since sum ||g||^2 <= n C^2. If s >= q n, no draw adds more than one clip norm.
-    Martingale tests (Freedman's, with increments up to 1) then hold with this variance: a sum w sum_S <g, u>, w = q n /
-    s, has exponential moments no larger than with replacement (Hoeffding 1963, theorem 4), with increments w <g_I, u>
-    <= w <= 1 and second moments w^2 mean <g, u>^2 (Bennett's inequality).
+    direction, the variance of a step without noise is at most q (1 - q) squares + q^2 within, with squares = n C^2 and
+    within = n^2 C^2 / s for the clip norm C, since sum ||g||^2 <= n C^2. If s >= q n, no draw adds more than one clip
+    norm, and Freedman's inequality holds with this variance: a sum w sum_S <g, u>, w = q n / s, has exponential moments
+    no larger than with replacement (Hoeffding 1963, theorem 4), with increments w <g_I, u> <= 1 (Bennett).
     """
 
     sum: Tensor
@@ -109,28 +96,23 @@ class Estimated:
 
     @property
     def factor(self) -> float:
-        """Number of records that each sampled one represents."""
+        """n / s."""
         return self.records / len(self.places)
 
     @property
     def squares(self) -> float:
-        """Upper bound on the sum of squared norms of all records."""
         return self.records * self.clip_norm**2
 
     @property
     def within(self) -> float:
-        """Upper bound on the variance of ``sum`` along any direction."""
         return self.factor * self.squares
 
     def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
-        """Unbiased estimate of the population's mean."""
         return sampler.inclusion * (self.sum if planted is None else self.sum + planted)
 
     def spread(self, sampler: Sampler) -> Number:
-        """Unbiased estimate of the expected squared distance of a Poisson batch's clipped sum from ``mean``.
-
-        q (1 - q) n/s sum_S ||g||^2 from the batch, and q^2 n (n - s) / (s (s - 1)) (sum_S ||g||^2 - ||sum_S g||^2 / s)
-        from the estimate.
+        """Unbiased, for Poisson batches: q (1 - q) n/s sum_S ||g||^2 from the batch, and from the estimate
+        q^2 n (n - s) / (s (s - 1)) (sum_S ||g||^2 - ||sum_S g||^2 / s).
         """
         q, n, s = sampler.inclusion, self.records, len(self.places)
         length = float_on_cpu(torch.linalg.vector_norm(self.sum, dtype=torch.float64)) / self.factor
@@ -141,20 +123,25 @@ class Estimated:
 def population(
     model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip, records_per_user: int | None = None
 ) -> Population:
-    """Sum the clipped gradients of all real records, in chunks.
+    """Sum the clipped gradients at ``state`` (P,) of all real records (n, ...), or users (n, k, ...), in chunks.
 
-    Args:
-        model: The model.
-        state: Parameters (P,).
-        x: Records (n, ...), or users (n, k, ...).
-        y: Labels (n,), or (n, k).
-        clip: Clipper or clip norm.
-        records_per_user: For users, average over all choices of this many records.
+    For users, average over all choices of ``records_per_user`` records.
     """
-    if records_per_user is not None:
-        return _of_users(model, state, x, y, clip, records_per_user)
-    clipped = clipped_sum(model, state, x, y, clip)
-    return Population(clipped.sum, float_on_cpu(clipped.norms.square().sum()))
+    if records_per_user is None:
+        clipped = clipped_sum(model, state, x, y, clip)
+        return Population(clipped.sum, float_on_cpu(clipped.norms.square().sum()))
+    total, squares, within = torch.zeros_like(state), 0.0, 0.0
+    counts = (y >= 0).sum(1)
+    for count in torch.unique(counts).tolist():
+        at = counts == count
+        choices = all_choice_weights(count, records_per_user)
+        weights = choices.expand(int(at.sum()), *choices.shape)
+        clipped = clipped_user_sum(model, state, x[at, :count], y[at, :count], weights, clip)
+        total += clipped.sum / len(choices)
+        square = float(clipped.norms.square().sum()) / len(choices)
+        squares += square
+        within += square if len(choices) > 1 else 0.0
+    return Population(total, squares, within)
 
 
 def drawn(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, indices: Tensor, clip: Clip) -> Drawn:
@@ -173,29 +160,10 @@ def estimated(
     return replace(found, sum=found.factor * clipped.sum)
 
 
-def _of_users(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip, most: int) -> Population:
-    """Enumerate all choices, grouped by the users' number of records."""
-    total, squares, within = torch.zeros_like(state), 0.0, 0.0
-    counts = (y >= 0).sum(1)
-    for count in torch.unique(counts).tolist():
-        at = counts == count
-        choices = all_choice_weights(count, most)
-        weights = choices.expand(int(at.sum()), *choices.shape)
-        clipped = clipped_user_sum(model, state, x[at, :count], y[at, :count], weights, clip)
-        total += clipped.sum / len(choices)
-        square = float(clipped.norms.square().sum()) / len(choices)
-        squares += square
-        within += square if len(choices) > 1 else 0.0
-    return Population(total, squares, within)
-
-
 class PopulationWatcher(Protocol):
     """Observer of a run that needs the contribution of its real records ``x`` (n, ...), ``y`` (n,).
 
-    Attributes:
-        steps: Number of observed steps.
-        previous: The model (P,) after them.
-        populations: The shared computation.
+    ``previous`` is the model (P,) after ``steps`` observed steps.
     """
 
     x: Tensor
@@ -204,8 +172,7 @@ class PopulationWatcher(Protocol):
     populations: SharedPopulations | None
 
     @property
-    def previous(self) -> Tensor | None:
-        """None before the first model."""
+    def previous(self) -> Tensor | None: ...
 
 
 class SharedPopulations:
@@ -232,7 +199,8 @@ class SharedPopulations:
         at, population = self._ready.pop(id(watcher), (None, None))
         if at is state and population is not None:
             return population
-        waiting = [other for other in self._watchers if _is_a_step_behind(other, watcher)]
+        behind = watcher.steps - 1
+        waiting = [w for w in self._watchers if w is not watcher and w.steps == behind and w.previous is not None]
         states = [state] + [other.previous for other in waiting if other.previous is not None]
         first, *others = self._all(torch.stack(states), clip)
         self._ready = {id(w): (s, p) for w, s, p in zip(waiting, states[1:], others, strict=True)}
@@ -254,7 +222,3 @@ class SharedPopulations:
 
         (sums, squares), self._most = memory.halving(added, self._model.chunk(how), self._most)
         return [Population(total, float_on_cpu(square)) for total, square in zip(sums, squares, strict=True)]
-
-
-def _is_a_step_behind(other: PopulationWatcher, watcher: PopulationWatcher) -> bool:
-    return other is not watcher and other.steps == watcher.steps - 1 and other.previous is not None

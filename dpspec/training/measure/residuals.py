@@ -40,11 +40,11 @@ from dpspec.training.measure.update_statistics import MAX_ROUNDING, ResidualLog
 class NoiseScale:
     """Measured noise in the directions that no canary uses.
 
+    With the declared noise, ``statistic`` stochastically dominates chi-square(degrees): sampling only adds to it, and
+    rounding is bounded.
+
     Attributes:
         statistic: Sum over steps of (||residual|| + rounding bound)^2 / variance in those directions.
-        degrees: Degrees of freedom. With the declared noise, ``statistic`` stochastically dominates
-            chi-square(degrees): sampling only adds to it, and rounding is bounded. A lower-tail test for missing noise
-            is thus valid for all data and learning rates.
         excess: Expected contribution of sampling to ``statistic``.
         each: Terms of ``statistic`` by step, (m,) float64.
         numbers: Numbers of these steps, (m,) int64, from 1.
@@ -73,27 +73,21 @@ Known: TypeAlias = Population | Estimated | Drawn
 class Residuals(Observer):
     """Invert each update with the declared parameters and measure its residual.
 
-    r_t = (noisy sum behind the step to theta_t) - (expected clipped sum at theta_{t-1}). Plain descent is inverted by
-    (theta_{t-1} - theta_t) * divisor / learning_rate; see ``optimizers`` for others. If the run is as declared, r_t is
-    the noise, plus drawn canaries, plus the deviation of the drawn records from their mean. Subclasses override
-    :meth:`seen`.
+    r_t = (noisy sum behind the step to theta_t) - (expected clipped sum at theta_{t-1}): in a run as declared, noise
+    plus drawn canaries plus the deviation of the drawn records from their mean. Subclasses override :meth:`seen`.
 
     Attributes:
+        log: Update statistics for conformance, after :meth:`keep_log`.
         squares: ||r_t||^2 in squared clip norms, (steps,) float64.
-        spread: Expected contribution of sampling of real records to ``squares``, (steps,) float64.
-        rounding: Bound on the rounding error of ||r_t|| in clip norms, (steps,) float64.
-        expected: The same bound from the models before the step, (steps,) float64.
+        spread: Expected contribution of sampling of real records to ``squares``.
+        rounding: Bound on the rounding error of ||r_t|| in clip norms.
+        expected: The same bound from the models before the step.
         steps: Number of observed updates. Updates beyond the declared number are counted but not measured.
         looked: Mask (steps,) of the measured steps; other entries stay 0.
     """
 
-    #: Update statistics for conformance, after :meth:`keep_log`.
     log: ResidualLog | None = None
-
-    #: Directions of gradient canaries, if any.
     directions: Directions | None = None
-
-    #: Shared computation of populations for many runs in one batch.
     populations: SharedPopulations | None = None
 
     squares: SyncedAttribute[Tensor] = SyncedAttribute()
@@ -144,7 +138,6 @@ class Residuals(Observer):
 
     @property
     def previous(self) -> Tensor | None:
-        """The last observed model (P,)."""
         return self._previous
 
     def keep_log(self, job: TrainingJob) -> None:
@@ -183,10 +176,12 @@ class Residuals(Observer):
                 raise ValueError(f"the batch of step {step} must be reported before its model is released")
             known, self._batch = drawn(self.model, previous, self.x, self.y, self._batch, phase.clip), None
         elif self._sample is not None:
-            known = self._estimate(step, phase, previous, self._sample)
+            known = self._estimate(step, phase, previous, self._sample, 0)
             if self.log is not None:
-                direction = self._independent_direction(step, phase, previous, self._sample)
-                self._estimated = known.sum
+                # Expected direction of the update, independent of the step's sample: an earlier or another estimate.
+                direction, self._estimated = self._estimated, known.sum
+                if direction is None or step == 1 or not self.looked[step - 2]:
+                    direction = self._estimate(step, phase, previous, self._sample, 1).sum
         elif self.populations is None:
             most = phase.sampler.most if isinstance(phase.sampler, PoissonUsers) else None
             known = population(self.model, previous, self.x, self.y, phase.clip, most)
@@ -201,18 +196,7 @@ class Residuals(Observer):
         if self.log is not None:
             self.log.add(step, previous, recovered, known, direction)
 
-    def _independent_direction(self, step: int, phase: ScheduledPhase, previous: Tensor, sample: Sample) -> Tensor:
-        """Expected direction of the update (P,), independent of the step's sample: the previous step's estimate, else
-        another.
-        """
-        earlier, self._estimated = self._estimated, None
-        if earlier is not None and step > 1 and self.looked[step - 2]:
-            return earlier
-        return self._estimate(step, phase, previous, sample, 1).sum
-
-    def _estimate(
-        self, step: int, phase: ScheduledPhase, previous: Tensor, sample: Sample, number: int = 0
-    ) -> Estimated:
+    def _estimate(self, step: int, phase: ScheduledPhase, previous: Tensor, sample: Sample, number: int) -> Estimated:
         places = sample.at(step, len(self.x), number)
         return estimated(self.model, previous, self.x, self.y, places, phase.clip, phase.clip_norm)
 
@@ -225,7 +209,7 @@ class Residuals(Observer):
         self.expected[step - 1] = float(expected)
 
     def noise_scale(self) -> NoiseScale:
-        """Noise in all directions, over steps that declare noise."""
+        """Noise over steps that declare noise."""
         return self._noise_scale(torch.zeros_like(self.squares), self.model.size)
 
     def _noise_scale(self, inside: Tensor, free: int) -> NoiseScale:
@@ -256,7 +240,6 @@ class Residuals(Observer):
         return (self.expected <= MAX_ROUNDING * sqrt(self.model.size) * sigma) | (sigma.square() == 0.0)
 
     def state(self) -> Memory:
-        """All measurements, the last model and the update's state."""
         remembered = {f"update.{name}": value for name, value in self._update.state().items()}
         kept = {name: getattr(self, name) for name in self.kept}
         if self.log is not None:
@@ -265,7 +248,6 @@ class Residuals(Observer):
         return {**last, **tensors(**kept), **remembered, "steps": np.array(self.steps)}
 
     def restore(self, state: Memory) -> None:
-        """Continue after the last observed step, or reset."""
         self.transfers.clear()
         self._update.restore(part(state, "update"))
         if self.log is not None:

@@ -30,7 +30,6 @@ from dpspec.stats.conformance.evidence import (
 from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.samplers import (
     RandomAllocation,
-    Sampler,
     Shuffled,
     TruncatedPoisson,
     epoch_of,
@@ -39,7 +38,7 @@ from dpspec.training.loop.samplers import (
 from dpspec.training.measure.canary_signal import canary_sums
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
 from dpspec.training.measure.observers import ProjectionObserver
-from dpspec.training.measure.residuals import NoiseScale, Residuals
+from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.update_statistics import number as number
 from dpspec.training.measure.update_statistics import replace_non_finite, residual_sums
 
@@ -59,10 +58,13 @@ class RunLogs:
         records = len(job.x) + (job.canaries.count if job.canaries is not None else 0)
         self.schedule = Schedule.of(job.phases, records)
         steps = [phase.steps for phase in self.schedule.phases]
-        means = [phase.steps * _entry_rate(phase.sampler) for phase in self.schedule.phases]
-        orders = [_shuffled_batch_size(phase.sampler) for phase in self.schedule.phases]
-        epochs = [epoch_of(phase.sampler) for phase in self.schedule.phases]
-        times = [_batches_per_epoch(phase.sampler) for phase in self.schedule.phases]
+        samplers = [phase.sampler for phase in self.schedule.phases]
+        # Inclusion probabilities before truncation.
+        rates = [one.rate if isinstance(one, TruncatedPoisson) else one.inclusion for one in samplers]
+        means = [count * rate for count, rate in zip(steps, rates, strict=True)]
+        orders = [one.batch_size if isinstance(one, Shuffled) else 0 for one in samplers]
+        epochs = [epoch_of(one) for one in samplers]
+        times = [one.batches_per_epoch if isinstance(one, RandomAllocation) else 1 for one in samplers]
         self.sampling = SamplingLog(records, steps, compared_lags(self.schedule), means, orders, epochs, times)
         self.noise = NoiseLog(self.schedule.total)
         self.norms = NormLog()
@@ -70,17 +72,14 @@ class RunLogs:
 
     @property
     def observers(self) -> tuple[Observer, ...]:
-        """All logs as observers."""
         return (self.sampling, self.noise, self.norms, self.states)
 
 
 class WatchedRun:
     """Observers of one run and the conformance evidence they yield.
 
-    Args:
-        job: The job without observers, with canaries.
-        watcher: Observer of the released models.
-        logged: Whether to log the backend's reports. Otherwise only released models are counted.
+    ``job`` has canaries but no observers; ``watcher`` observes the released models. Without ``logged``, released models
+    are counted only.
     """
 
     def __init__(self, job: TrainingJob, watcher: Residuals | None = None, *, logged: bool = True) -> None:
@@ -92,7 +91,6 @@ class WatchedRun:
 
     @property
     def observers(self) -> tuple[Observer, ...]:
-        """The watcher and the logs, for the job."""
         logs = (self._states,) if self.logs is None else self.logs.observers
         return logs if self._watcher is None else (self._watcher, *logs)
 
@@ -122,24 +120,21 @@ def evidence_of(
     sizes: Array,
     coins: Array,
 ) -> dict[str, Json]:
-    """Collect all evidence of a run.
+    """Collect all evidence of a run, with the noise of a ``second`` run with independent seeds.
 
-    Measurements of gradients depend on the rows and are stored under ``internal``: a step with one record minus its
-    noise, which the seed determines, is that record's gradient.
-
-    Args:
-        logs: Logs of the run.
-        second: Logs of another run with independent seeds.
-        watcher: Observer of the released models.
-        job: The job with canaries.
-        sizes: Sizes of the canary groups (m,).
-        coins: Inclusion bits of the canary groups (m,).
+    ``sizes``, ``coins`` (m,): sizes and inclusion bits of the canary groups. Measurements of gradients depend on the
+    rows and are stored under ``internal``: a step with one record minus its noise, which the seed determines, is that
+    record's gradient.
     """
     run, states = reported_evidence(logs, second), logs.states.states(job)
     if states is not None:
         run = replace(run, steps=logs.states.steps, states=states)
     if watcher is not None:
-        run = replace(run, noise=_residual_noise(watcher.noise_scale()))
+        scale, each = watcher.noise_scale(), None
+        if scale.degrees:
+            each = step_tests.summary(scale.each, scale.numbers, scale.degrees // len(scale.each))
+        noise = OutsideNoise(statistic=number(scale.statistic), degrees=scale.degrees, hidden=scale.hidden, each=each)
+        run = replace(run, noise=noise)
         if watcher.log is not None and (watcher.log.seen or watcher.log.steps or watcher.log.hidden):
             run = replace(run, measured=residual_sums(watcher.log))
         if isinstance(watcher, ProjectionObserver):
@@ -180,13 +175,6 @@ def _norms(logs: RunLogs) -> NormSums:
     )
 
 
-def _residual_noise(scale: NoiseScale) -> OutsideNoise:
-    each = None
-    if scale.degrees:
-        each = step_tests.summary(scale.each, scale.numbers, scale.degrees // len(scale.each))
-    return OutsideNoise(statistic=number(scale.statistic), degrees=scale.degrees, hidden=scale.hidden, each=each)
-
-
 def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
     start = 0
     for index, phase in enumerate(schedule.phases):
@@ -194,50 +182,27 @@ def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
         start += phase.steps
         sampler, epochs = phase.sampler, log.epochs.get(index)
         overlaps = zip(log.lags, log.overlaps[index].tolist(), strict=True)
+        # Whether sizes are random, with a distribution that is tested.
+        random = independent(sampler) and 0.0 < sampler.inclusion < 1.0
+        random = random or (isinstance(sampler, TruncatedPoisson) and sampler.rate < 1.0)
+        allocated = None
+        if isinstance(sampler, RandomAllocation):
+            whole = len(sizes) // sampler.epoch_steps
+            mean = sampler.records * sampler.batches_per_epoch / sampler.epoch_steps
+            spread = float(np.square(sizes[: whole * sampler.epoch_steps] - mean).sum())
+            allocated = EpochSums(whole=whole, astray=log.astray[index] if whole else 0, spread=spread)
         yield BatchSums(
             steps=len(sizes),
             total=int(sizes.sum()),
             squares=int((sizes**2).sum()),
             spread=log.spreads[index] if index < len(log.spreads) else None,
             above=log.above[index] if index < len(log.above) == len(log.spreads) else None,
-            sizes=step_tests.summary(sizes) if len(sizes) and _of_random_size(sampler) else None,
+            sizes=step_tests.summary(sizes) if len(sizes) and random else None,
             overlaps=tuple(Common(lag, *counts) for lag, counts in overlaps if counts[1]),
             together=None if epochs is None else epochs.sums(),
             early=None if epochs is None else epochs.early,
-            epochs=_epochs(sampler, sizes, log, index) if isinstance(sampler, RandomAllocation) else None,
+            epochs=allocated,
         )
-
-
-def _shuffled_batch_size(sampler: Sampler) -> int:
-    """Batch size of shuffled batches; 0 for other schemes."""
-    return sampler.batch_size if isinstance(sampler, Shuffled) else 0
-
-
-def _batches_per_epoch(sampler: Sampler) -> int:
-    """Number of batches per record and epoch; 1 if steps are independent."""
-    return sampler.batches_per_epoch if isinstance(sampler, RandomAllocation) else 1
-
-
-def _epochs(sampler: RandomAllocation, sizes: Array, log: SamplingLog, phase: int) -> EpochSums:
-    whole = len(sizes) // sampler.epoch_steps
-    apart = sizes[: whole * sampler.epoch_steps] - sampler.records * sampler.batches_per_epoch / sampler.epoch_steps
-    return EpochSums(
-        whole=whole,
-        astray=log.astray[phase] if whole else 0,
-        spread=float(np.square(apart).sum()),
-    )
-
-
-def _entry_rate(sampler: Sampler) -> float:
-    """Inclusion probability, before truncation."""
-    return sampler.rate if isinstance(sampler, TruncatedPoisson) else sampler.inclusion
-
-
-def _of_random_size(sampler: Sampler) -> bool:
-    """Whether sizes are random, with a distribution that is tested."""
-    if isinstance(sampler, TruncatedPoisson) and sampler.rate < 1.0:
-        return True
-    return independent(sampler) and 0.0 < sampler.inclusion < 1.0
 
 
 def _scaled(logs: RunLogs) -> Array | None:

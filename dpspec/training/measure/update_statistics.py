@@ -1,10 +1,7 @@
-"""Sufficient statistics of the residuals of released models, for conformance.
+"""Sufficient statistics of the residuals of released models, in clip norms, for conformance.
 
-In directions that no canary uses, the residual is the noise plus the deviation of the drawn records from their mean, if
-all is as declared. Sums along directions fixed before the step (the expected update, residuals of earlier steps) are
-martingales: :mod:`dpspec.stats.conformance.residual_tests`. Sums of squares are at least those of the noise:
-:mod:`dpspec.stats.conformance.noise_tests`. All are in clip norms. Unlike an adversary, this log knows the inserted
-canaries.
+Sums along directions fixed before the step (the expected update, residuals of earlier steps) are martingales, and sums
+of squares are at least those of the noise. Unlike an adversary, this log knows the inserted canaries.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dpspec.contract import attacks
-from dpspec.contract.providers import GradientCanaries, TrainingJob
+from dpspec.contract.providers import TrainingJob
 from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.evidence import (
     Directions,
@@ -61,17 +58,14 @@ class ResidualLog:
     """Collect residuals of steps with Gaussian noise; of shuffled batches only the squares.
 
     With random allocation, only the first step of an epoch enters ``along``, ``variances`` and ``rows``, because later
-    batches depend on earlier ones. Estimated updates are biased along the estimate itself; therefore an independent
-    estimate (the previous step's if available) gives the direction. Steps are excluded based on earlier models only.
+    batches depend on earlier ones. Steps are excluded based on earlier models only.
 
     Attributes:
-        coordinates: Per parameter the sum over steps of (|residual| + rounding)^2 / variance of the noise, (P,)
-            float64.
-        layers: Per layer the sum over steps of the same for norms, (layers,) float64.
+        coordinates: Per parameter the sum over steps of (|residual| + rounding)^2 / variance of the noise, (P,).
+        layers: Per layer the same for norms.
         pairs: Inner products of pairs of the largest layers.
         seen: Number of steps in these.
-        along: Per step, the free residual along the expected update, the update's norm and the rounding bound, in clip
-            norms.
+        along: Per step, the free residual along the expected update, the update's norm and the rounding bound.
         variances: Per step, the variance of the noise, and an upper bound including sampling along any direction.
         rows: Per step, some coordinates of the free residual.
         hidden: Number of steps excluded from the last three because of rounding.
@@ -93,7 +87,6 @@ class ResidualLog:
         directions: attacks.Directions | None = None,
         looked: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        """Prepare the statistics."""
         self._model = model
         canaries = job.canaries.count if job.canaries is not None else 0
         self._schedule = Schedule.of(job.phases, len(job.x) + canaries)
@@ -104,7 +97,11 @@ class ResidualLog:
         self._constant = len(x) == 0
         self._free = _CanaryComplement(directions)
         flat = all(isinstance(clipper(phase.clip), Flat) for phase in self._schedule.phases)
-        self._turned = not flat or len(x) > 0 or not _canaries_along_directions(self._free, job.canaries)
+        self._turned = not flat or len(x) > 0
+        if job.canaries is not None and canaries and not self._turned:  # are gradients parallel to their directions?
+            rows = job.canaries.gradients(torch.arange(min(8, canaries)))
+            rest = torch.stack([self._free(row) for row in rows])
+            self._turned = not bool((rest.norm(dim=1) <= _TURNED * rows.norm(dim=1)).all())
         self._kept: dict[int, ClippedSum] = {}
         self._width = kept_width(self._schedule.total)
         layout = model.layout
@@ -123,14 +120,9 @@ class ResidualLog:
         known: Population | Estimated | Drawn,
         direction: Tensor | None = None,
     ) -> None:
-        """Add a step.
+        """Add a step from the model ``previous`` (P,).
 
-        Args:
-            step: Number of the step, from 1.
-            previous: Model (P,) before the step.
-            recovered: The noisy sum behind the update.
-            known: Contribution of the real records.
-            direction: If ``known`` is an estimate, an independent estimate (P,) of the same sum.
+        Estimated updates are biased along the estimate itself: then ``direction`` is an independent estimate (P,).
         """
         number = bisect_left(self._ends, step)
         phase = self._schedule.phases[number]
@@ -138,7 +130,11 @@ class ResidualLog:
         sigma, clip = phase.noise_multiplier, phase.clip_norm
         if sigma * sigma == 0.0 or phase.noise != "gaussian":
             return
-        planted = self._contribution(number, previous)
+        planted = self._kept.get(number)
+        if planted is None:
+            planted = self._planted(previous, self._indices, phase.clip)
+            if self._constant:  # gradient canaries
+                self._kept[number] = planted
         rate = phase.sampler.inclusion
         expected = known.mean(phase.sampler, planted.sum) / clip
         residual = recovered.noisy / clip - expected
@@ -160,10 +156,20 @@ class ResidualLog:
 
     def _keep_squares(self, residual: Array, error: Array | float, hidden: Array | float, sigma: float) -> None:
         """Add sums over all parameters if rounding allows it; error, hidden: actual and predicted rounding bound."""
-        if float(hidden) <= MAX_ROUNDING * sqrt(self._model.size) * sigma:
-            exact = residual.astype(np.float64)
-            self.pairs.add(exact, float(error), sigma)
-            self._add_squares(exact, float(error), sigma)
+        if not float(hidden) <= MAX_ROUNDING * sqrt(self._model.size) * sigma:
+            return
+        exact = residual.astype(np.float64)
+        self.pairs.add(exact, float(error), sigma)
+        with np.errstate(over="ignore", invalid="ignore"):  # the model may have diverged
+            lengths = np.sqrt(np.add.reduceat(exact * exact, self._starts))
+            parts = np.square((lengths + float(error)) / sigma)
+            largest = np.abs(exact, out=exact)
+            largest += float(error)
+            largest *= largest
+            largest *= 1.0 / sigma**2
+            self.coordinates += largest
+            self.layers += parts
+        self.seen += 1
 
     def _keep_along(
         self,
@@ -176,9 +182,7 @@ class ResidualLog:
         hidden: Array | float,
         sigma: float,
     ) -> None:
-        """Add directional statistics; ``product``: with a vector of norm ``length``, along which the update has norm
-        ``pull``.
-        """
+        """``product``: with a vector of norm ``length``, along which the update has norm ``pull``."""
         if not float(hidden) <= sigma:
             self.hidden += 1
             return
@@ -187,30 +191,8 @@ class ResidualLog:
         self.variances.append((sigma**2, sigma**2 + float(sampled)))
         self.rows.append(row)
 
-    def _add_squares(self, residual: Array, error: float, sigma: float) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):  # the model may have diverged
-            lengths = np.sqrt(np.add.reduceat(residual * residual, self._starts))
-            parts = np.square((lengths + error) / sigma)
-            largest = np.abs(residual, out=residual)
-            largest += error
-            largest *= largest
-            largest *= 1.0 / sigma**2
-            self.coordinates += largest
-            self.layers += parts
-        self.seen += 1
-
-    def _contribution(self, number: int, previous: Tensor) -> ClippedSum:
-        """Clipped sum of all canaries; constant for gradient canaries."""
-        if self._constant and number in self._kept:
-            return self._kept[number]
-        found = self._planted(previous, self._indices, self._schedule.phases[number].clip)
-        if self._constant:
-            self._kept[number] = found
-        return found
-
     @property
     def steps(self) -> int:
-        """Number of added steps."""
         return len(self.rows)
 
     def by_layer(self) -> dict[str, tuple[float, int]]:
@@ -218,7 +200,6 @@ class ResidualLog:
         return {name: (float(total), size) for (name, size), total in zip(self._parts, self.layers, strict=True)}
 
     def state(self) -> Memory:
-        """All sums and rows."""
         return {
             "coordinates": self.coordinates.copy(),
             "layers": self.layers.copy(),
@@ -230,7 +211,6 @@ class ResidualLog:
         }
 
     def restore(self, state: Memory) -> None:
-        """Continue from a memory, or reset."""
         self.transfers.clear()
         self.pairs.restore(state)
         self.coordinates = np.array(state.get("coordinates", np.zeros(self._model.size)))
@@ -256,15 +236,6 @@ class _CanaryComplement:
         return vector.index_add(0, self._coordinates.flatten(), -along.flatten().to(vector))
 
 
-def _canaries_along_directions(free: _CanaryComplement, canaries: GradientCanaries | None) -> bool:
-    """Whether the first canaries' gradients are parallel to their directions."""
-    if canaries is None or canaries.count == 0:
-        return True
-    rows = canaries.gradients(torch.arange(min(8, canaries.count)))
-    rest = torch.stack([free(row) for row in rows])
-    return bool((rest.norm(dim=1) <= _TURNED * rows.norm(dim=1)).all())
-
-
 #: Replace non-finite measurements, because evidence is JSON.
 _HUGE, _LARGE = 1e300, 1e70
 
@@ -281,7 +252,6 @@ def replace_non_finite(values: Array) -> Array:
 
 
 def residual_sums(log: ResidualLog) -> ResidualSums:
-    """Statistics of the released models: sums of squares per layer, and sums along predictable directions."""
     everywhere = None
     if log.seen:
         layers = log.by_layer()

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support import specs
 
 from dpspec.contract import Finding
 from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.prepare import check, prepare
-from dpspec.language.load import load_specs
+from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.training.gradients.clipping import Flat, Truncated
 from dpspec.training.gradients.persample import FlatModel
 from dpspec_modelmix import density, published, theory
 from dpspec_modelmix.clipping import Anchors, TwoParts, WrittenOut
 from dpspec_modelmix.mechanism import ModelMixAudit
-from dpspec_modelmix.options import Embedding, Segment, declared_segments, embedding_of
+from dpspec_modelmix.options import Embedding, Segment, embedding_of, segments_of
 
 
 @pytest.mark.parametrize(
@@ -147,17 +147,11 @@ audit: {method: one-run, canary: {space: gradient, kind: one-hot, count: 20}, tw
 """
 
 
-def specs_of(tmp_path: Path, form: str, *overrides: str):  # type: ignore[no-untyped-def]
-    path = tmp_path / "embedded.yaml"
-    path.write_text(TEXT.replace("FORM", form), encoding="utf-8")
-    return load_specs([path], load_catalog(), overrides)
-
-
 @pytest.mark.parametrize("form", ["isotropic-floor", "residual-only"])
 def test_a_trial(tmp_path: Path, form: str) -> None:
-    (spec,) = specs_of(tmp_path, form).specs
+    spec = specs.spec_of(tmp_path, TEXT.replace("FORM", form))
     prepared = prepare(spec, load_catalog())
-    (segment,) = declared_segments(spec, prepared.facts) or ()
+    (segment,) = segments_of(spec.phases, spec.training.options, prepared.facts) or ()
     embedding = embedding_of(spec.phases[0])
     assert embedding is not None
     expected = (math.hypot(1.0, 0.5) / 0.75, 0.0) if embedding.floor else (1.0 / 1.5, 1.0 / 1.2)
@@ -177,7 +171,7 @@ def test_a_trial(tmp_path: Path, form: str) -> None:
     # Planted canaries stand out where noise is low, though what is embedded of one shows in the others' coordinates.
     quiet = ["mechanism.noise_multiplier=0.05", "mechanism.mixing.threshold=0.001", "mechanism.sampling={scheme: full}"]
     quiet += ["mechanism.embedding.noise_multiplier=0.05"]
-    (loud,) = specs_of(tmp_path, form, *quiet, "audit.twins=null").specs
+    loud = specs.spec_of(tmp_path, TEXT.replace("FORM", form), *quiet, "audit.twins=null")
     prepared = prepare(loud, load_catalog())
     inputs = prepared.audit.trial_inputs(loud)
     (trial,) = prepared.audit.trials(inputs, RunContext(prepared, load_catalog(), inputs, device="cpu"), [0])
@@ -194,7 +188,7 @@ def test_a_trial(tmp_path: Path, form: str) -> None:
     ],
 )
 def test_hardly_any_noise_has_a_bound_that_says_so(tmp_path: Path, form: str, override: str, finite: bool) -> None:
-    (spec,) = specs_of(tmp_path, form, override, "audit=null").specs
+    spec = specs.spec_of(tmp_path, TEXT.replace("FORM", form), override, "audit=null")
     prepared = prepare(spec, load_catalog())
     context = RunContext(prepared, load_catalog(), prepared.audit.trial_inputs(spec), device="cpu")
     found = [f for f in ModelMixAudit().bound(spec, context) if isinstance(f, Finding) and f.bound == "upper"]
@@ -214,7 +208,6 @@ def test_hardly_any_noise_has_a_bound_that_says_so(tmp_path: Path, form: str, ov
     ],
 )
 def test_refusals(tmp_path: Path, overrides: list[str], code: str, path: str, severity: str) -> None:
-    loaded = specs_of(tmp_path, "residual-only", *overrides)
-    found = [*loaded.diagnostics, *(d for spec in loaded.specs for d in check(spec, load_catalog()))]
+    found = specs.diagnostics(tmp_path, TEXT.replace("FORM", "residual-only"), *overrides)
     assert (code, path, severity) in [(d.code, ".".join(map(str, d.path)), d.severity) for d in found]
     assert all(d.span is not None for d in found)

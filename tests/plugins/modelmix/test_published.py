@@ -12,12 +12,6 @@ from dpspec_modelmix import density, published, theory
 from dpspec_modelmix.options import Segment
 
 
-def test_a_zero_gap_has_no_uniform_noise() -> None:
-    claimed = theory.step_rdp([2], Segment(1, 1.0, 1.0, 10.0))[0]
-    assert claimed == pytest.approx(0.24122883, rel=6e-8)
-    assert theory.step_rdp([2], Segment(1, 1.0, 1.0, 0.0))[0] == 1.0
-
-
 @pytest.mark.parametrize(
     ("effect", "delta", "claimed", "true"), [(3.0, 1e-3, 6.9133322, 13.0881792), (1.0, 1e-2, 1.1165174, 2.3177890)]
 )
@@ -28,13 +22,9 @@ def test_a_zero_gap_in_epsilon(effect: float, delta: float, claimed: float, true
     assert density.pair_epsilon([Segment(1, 1.0, effect, 0.0)], delta) == pytest.approx(true, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("rate", "effect", "gap", "epsilon", "one_hot", "spread"),
-    [(1.0, 1.0, 100.0, 0.0, 0.01000, 0.05034), (1.0, 1.0, 100.0, 0.1, 0.00817, 0.01818)],
-)
-def test_a_spread_gradient_has_the_larger_delta(
-    rate: float, effect: float, gap: float, epsilon: float, one_hot: float, spread: float
-) -> None:
+@pytest.mark.parametrize(("epsilon", "one_hot", "spread"), [(0.0, 0.01000, 0.05034), (0.1, 0.00817, 0.01818)])
+def test_a_spread_gradient_has_the_larger_delta(epsilon: float, one_hot: float, spread: float) -> None:
+    rate, effect, gap = 1.0, 1.0, 100.0
     narrow = density.pair_loss([Segment(1, rate, effect, gap)]).delta(epsilon)
     wide = density.pair_loss([Segment(1, rate, effect, gap, 100)]).delta(epsilon)
     assert narrow == pytest.approx(one_hot, abs=5.1e-6)
@@ -45,12 +35,6 @@ def test_a_spread_gradient_has_the_larger_delta(
         theory.step_rdp([2], Segment(1, rate, effect, gap, 100))[0]
         < theory.step_rdp([2], Segment(1, rate, effect, gap))[0]
     )
-
-
-def test_even_wider_spreads() -> None:
-    assert density.pair_loss([Segment(1, 1.0, 1.0, 100.0, 400)]).delta(0.1) == pytest.approx(0.01849, abs=1e-5)
-    assert density.pair_loss([Segment(1, 0.02, 2.72, 20.0)]).delta(0.01) == pytest.approx(0.002173, abs=1e-6)
-    assert density.pair_loss([Segment(1, 0.02, 2.72, 20.0, 100)]).delta(0.01) > 0.0030
 
 
 def test_the_tail_event_of_the_asymptotic_theorem_is_exceeded() -> None:
@@ -84,26 +68,11 @@ def test_the_corollary_misses_the_number_of_steps() -> None:
 
 
 def test_plain_noise_of_the_same_variance_always_has_the_smaller_epsilon() -> None:
-    for q in (0.01, 0.2, 1.0):
-        for s in (0.3, 2.0):
-            for t in (0.5, 5.0, 50.0):
-                for p in (1, 50):
-                    mixed = [Segment(50, q, s, t, p)]
-                    orders = [2, 3, 8, 32]
-                    matched = theory.variance_matched(mixed)
-                    plain = theory.step_rdp(orders, matched[0])
-                    assert np.all(plain <= theory.step_rdp(orders, mixed[0]) * (1 + 1e-9))
-
-
-def test_clipping_can_fail() -> None:
-    points = np.array([-20.0, -10.0, 90.0])
-
-    def clipped(w: float) -> float:
-        return float(np.mean(np.clip(w - points, -1.0, 1.0)))
-
-    assert points.mean() == 20.0
-    assert clipped(20.0) == pytest.approx(1.0 / 3.0)
-    assert clipped(0.0) == pytest.approx(1.0 / 3.0)
+    orders = [2, 3, 8, 32]
+    for q, s, t, p in itertools.product((0.01, 0.2, 1.0), (0.3, 2.0), (0.5, 5.0, 50.0), (1, 50)):
+        mixed = [Segment(50, q, s, t, p)]
+        plain = theory.step_rdp(orders, theory.variance_matched(mixed)[0])
+        assert np.all(plain <= theory.step_rdp(orders, mixed[0]) * (1 + 1e-9))
 
 
 def test_dominance_of_a_wider_uniform_at_real_orders() -> None:

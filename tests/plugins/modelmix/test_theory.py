@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import mpmath as mp
@@ -17,14 +16,12 @@ from support.modelmix_densities import log_density_of_sum
 from support.stated_densities import Densities
 
 from dpspec.accounting import PrivacyLoss
-from dpspec.contract import Finding, FrozenMap, Series, TrainingJob
+from dpspec.contract import Finding, Series
 from dpspec.engine.results.result import AuditResult
-from dpspec.training.gradients import flat_model
 from dpspec_modelmix import density, published, theory
-from dpspec_modelmix.attack import CanaryCoordinates, PlantedCanaries, Reader, log_laplace_density
+from dpspec_modelmix.attack import log_laplace_density
 from dpspec_modelmix.clipping import Absolute
-from dpspec_modelmix.options import Attack, Segment
-from dpspec_modelmix.training import rules_of, train
+from dpspec_modelmix.options import Segment
 
 
 def mixed(rate: float, steps: int, noise: float, ratio: float, batch: float, clip: float, p: int = 1) -> Segment:
@@ -95,15 +92,6 @@ def test_figure_3_at_fractional_orders(ratio: float, epsilon: float) -> None:
     assert found.order == 1.5
 
 
-def test_panels_d_to_f_as_predicted() -> None:
-    wanted = [[42.34, 30.96, 23.16], [15.34, 9.36, 6.07], [14.59, 8.92, 5.82]]
-    for p, row in zip((1, 25, 100), wanted, strict=True):
-        for ratio, value in zip((0.075, 0.15, 0.3), row, strict=True):
-            segment = mixed(0.04, 5000, 0.456371, ratio, 2000, 20, p)
-            found = published.real_epsilon([segment], 1e-5) if p == 1 else theory.mixed_epsilon([segment], 1e-5)
-            assert found.epsilon == pytest.approx(value, abs=0.0101)
-
-
 def test_baselines() -> None:
     segment = FIGURE[0.3, 100]
     assert theory.gaussian_epsilon([segment], 1e-5).epsilon == pytest.approx(2536.0387, rel=6e-8)
@@ -172,17 +160,9 @@ def test_one_step_against_mpmath(q: float, s: float, t: float, order: float) -> 
         def integrand(o: mp.mpf) -> mp.mpf:
             return p0(o) * ((1 - q) + q * p0(o - s) / p0(o)) ** order
 
-        ends = [
-            -t / 2 - 11,
-            -t / 2 - 4,
-            -t / 2,
-            -t / 2 + 4,
-            t / 2 - 4,
-            t / 2,
-            t / 2 + 4,
-            t / 2 + 11,
-            t / 2 + 11 + order * s,
-        ]
+        half = t / 2
+        ends = [side * half + away for side in (-1, 1) for away in (-4, 0, 4)]
+        ends += [-half - 11, half + 11, half + 11 + order * s]
         exact = float(mp.log(mp.quad(integrand, sorted(ends))) / (order - 1))
     (found,) = published.real_step_rdp([order], Segment(1, q, s, t))
     assert found == pytest.approx(exact, rel=1e-9)
@@ -212,12 +192,6 @@ def test_densities_integrate_to_one(width: float) -> None:
     mass = float(w @ np.exp(density.log_density(o, width)))
     dropped = max(0.0, width - 1.0 - 24.0) / width if width > 50.0 else 0.0
     assert mass + dropped == pytest.approx(1.0, abs=1e-8)
-
-
-def test_large_orders_do_not_overflow() -> None:
-    found = theory.step_rdp([256], Segment(1, 0.02, 5.0, 10.0))
-    assert np.isfinite(found).all()
-    assert found[0] <= theory.step_rdp([256], Segment(1, 0.02, 5.0, 0.0))[0]
 
 
 def test_what_means_nothing_is_refused() -> None:
@@ -321,23 +295,23 @@ def test_bounds_rise_relative_to_the_shift() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "loss", "width"),
-    [(1000, 0.05, 200.0), (100, 0.3, 40.0), (20, 1.0, 100.0), (500, 0.5, 1e4), (3, 2.0, 5.0)],
+    ("steps", "loss", "width", "rate"),
+    [
+        (1000, 0.05, 200.0, 1.0),
+        (100, 0.3, 40.0, 1.0),
+        (20, 1.0, 100.0, 1.0),
+        (500, 0.5, 1e4, 1.0),
+        (3, 2.0, 5.0, 1.0),
+        (200, 0.5, 20.0, 0.1),
+    ],
 )
-def test_the_total_lies_above_what_is_certified_of_the_pair(steps: int, loss: float, width: float) -> None:
-    bound = theory.freedman_epsilon([segment(steps, loss, width)], 1e-5)
-    exact = certified(steps, loss, width).epsilon(1e-5)
-    assert exact.upper <= bound
-    assert bound <= steps * loss * (1 + 1e-12)
-    assert density.pair_epsilon([segment(steps, loss, width)], 1e-5) == pytest.approx(exact.upper, rel=2e-3)
-
-
-def test_the_truth_of_the_reference() -> None:
-    assert density.pair_epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(0.4838, abs=5e-5)
-    sampled = segment(200, 0.5, 20.0, rate=0.1)
-    exact = certified(200, 0.5, 20.0, 0.1).epsilon(1e-5)
-    assert density.pair_epsilon([sampled], 1e-5) == pytest.approx(exact.upper, rel=5e-3)
-    assert exact.upper <= theory.freedman_epsilon([sampled], 1e-5)
+def test_the_total_lies_above_the_certified_epsilon_of_the_pair(
+    steps: int, loss: float, width: float, rate: float
+) -> None:
+    segments = [segment(steps, loss, width, rate)]
+    exact = certified(steps, loss, width, rate).epsilon(1e-5)
+    assert exact.upper <= theory.freedman_epsilon(segments, 1e-5) <= steps * loss * (1 + 1e-12)
+    assert density.pair_epsilon(segments, 1e-5) == pytest.approx(exact.upper, rel=5e-3 if rate < 1.0 else 2e-3)
 
 
 def test_a_better_cut_and_the_printed_total() -> None:
@@ -347,6 +321,7 @@ def test_a_better_cut_and_the_printed_total() -> None:
     # Freedman's linear term has epsilon_0, the printed one its square: too little where that is below 1.
     assert published.printed_total(1000, one, 1e-5) == pytest.approx(1.99164, abs=5e-6)
     assert certified(1000, 0.05, 200.0).epsilon(1e-5).upper == pytest.approx(0.4838, abs=5e-5)
+    assert density.pair_epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(0.4838, abs=5e-5)
 
 
 def test_segments_add_up_and_units_do_not_matter() -> None:
@@ -384,49 +359,6 @@ def test_clipping_to_an_l1_norm() -> None:
     assert float(lengths[3]) == 0.0
     assert torch.all(clipped[3] == 0.0)
     assert int((norms > 20.0).sum()) > 10
-
-
-@pytest.mark.parametrize("kind", ["one-hot", "spread"])
-def test_scores_are_likelihood_ratios(kind: str) -> None:
-    model = torch.nn.Linear(60, 10, bias=False)
-    phase = FrozenMap(
-        {
-            "steps": 6,
-            "noise": "laplace",
-            "noise_multiplier": 2.0,
-            "clip_norm": 1.0,
-            "sampling": {"scheme": "poisson", "rate": 0.5},
-            "mixing": {"threshold": 6.0},
-            "reduction": "sum",
-        }
-    )
-    options = FrozenMap({"learning_rate": 0.3, "reduction": "sum"})
-    scores, coins = [], []
-    for seed in range(6):
-        job = TrainingJob(
-            x=np.zeros((1, 60), dtype=np.float32),
-            y=np.zeros(1, dtype=np.int64),
-            model=model,
-            phases=(phase,),
-            options=options,
-            expected_batch_size=1.0,
-            device="cpu",
-            seed=seed,
-        )
-        rules = rules_of(job.phases, options, 1.0, flat_model.Layout.of(model), "cpu")
-        owned = CanaryCoordinates(Attack(kind=kind, count=100), 1, torch.arange(600), seed, "cpu")
-        coin = np.random.default_rng(seed).integers(0, 2, 100)
-        everyone = PlantedCanaries(owned, torch.ones(100, dtype=torch.bool), 600, 10.0)
-        reader = Reader(job, rules, owned, everyone, Absolute())
-        planted = PlantedCanaries(owned, torch.from_numpy(coin == 1), 600, 10.0)
-        train(replace(job, canaries=planted, observers=(reader,)), Absolute(), rules)
-        scores.append(reader.scores.numpy())
-        coins.append(coin)
-    score, coin = np.concatenate(scores), np.concatenate(coins)
-    for ratio in (np.exp(score[coin == 0]), np.exp(-score[coin == 1])):
-        assert ratio.mean() == pytest.approx(1.0, abs=5.0 * ratio.std() / math.sqrt(len(ratio)))
-    if kind == "one-hot":
-        assert score[coin == 1].mean() > score[coin == 0].mean() + 0.1
 
 
 TEXT = """\

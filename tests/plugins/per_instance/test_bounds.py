@@ -120,16 +120,6 @@ def test_phases_have_steps_of_their_own():
     assert composer.baseline(4.0) == pytest.approx(10 * composer.saturated(4.0, 1) + 20 * composer.saturated(4.0, 30))
 
 
-def test_runs_of_few_records_rise_with_their_number():
-    rng = np.random.default_rng(2)
-    runs = [np.clip(rng.normal(0.5, 0.2, (30, 40)), 0, 1).astype(np.float32) for _ in range(64)]
-    composer = Composer(mechanism(), "present-first")
-    means = [float(composer.total(16.0, composer.places(runs[:n]), LOGS).plug_in.mean()) for n in (2, 8, 32, 64)]
-    assert means == sorted(means)
-    assert means[-1] > 1.1 * means[0]
-    assert composer.kappa(16.0)[0] > math.log(64)
-
-
 def test_quantiles_of_samples_are_safe():
     """All audited: exact. A sample: in 2000 draws the population's quantile is missed at most as often as stated."""
     assert quantile_place(0.5, 10, 10, None) == 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,26 +12,30 @@ from support import per_instance_brute as brute
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dpspec.contract import FrozenMap, Phase
+from dpspec.contract import FrozenMap, Phase, TrainingJob
 from dpspec.training.loop.dpsgd import Schedule
+from dpspec.training.loop.native import run_batched
 from dpspec_per_instance import mean_rule
-from dpspec_per_instance.observers import RecordView, step_score
+from dpspec_per_instance.observers import NormObserver, RecordAttack, RecordView, Target, step_score
 from dpspec_per_instance.trials import RunSetup
 
 
-def test_an_observer_measures_what_autograd_does() -> None:
-    from dpspec.contract import FrozenMap, TrainingJob
-    from dpspec_per_instance.observers import NormObserver
+def job_of(
+    model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, *, steps: int, noise: float, clip: float, rate: float
+) -> TrainingJob:
+    sampling = {"scheme": "poisson", "rate": rate}
+    phase = FrozenMap({"steps": steps, "noise_multiplier": noise, "clip_norm": clip, "sampling": sampling})
+    options = FrozenMap({"learning_rate": 0.1, "reduction": "mean"})
+    rows = {"x": x.numpy(), "y": y.numpy()}
+    return TrainingJob(
+        **rows, model=model, phases=[phase], options=options, expected_batch_size=2.0, device="cpu", seed=0
+    )
 
+
+def test_an_observer_measures_what_autograd_does() -> None:
     torch.manual_seed(0)
     model, x, y = torch.nn.Linear(3, 2), torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1])
-    phase = FrozenMap(
-        {"steps": 4, "noise_multiplier": 1.0, "clip_norm": 0.7, "sampling": {"scheme": "poisson", "rate": 0.5}}
-    )
-    job = TrainingJob(
-        x=x.numpy(), y=y.numpy(), model=model, phases=[phase], options=FrozenMap({}), expected_batch_size=1.0,
-        device="cpu", seed=0,
-    )  # fmt: skip
+    job = job_of(model, x, y, steps=4, noise=1.0, clip=0.7, rate=0.5)
     watcher = NormObserver(job, x, y, (1, 3))
     state = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
     for step in range(3):
@@ -105,18 +109,9 @@ def test_the_mean_rule_estimates_the_theorem() -> None:
 
 def test_an_attack_scores_as_the_formula_says() -> None:
     """One step of one record against inner products of gradients written out."""
-    from dpspec.contract import FrozenMap, TrainingJob
-    from dpspec_per_instance.observers import RecordAttack, Target
-
     torch.manual_seed(1)
     model, x, y = torch.nn.Linear(3, 2), torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0])
-    phase = FrozenMap(
-        {"steps": 1, "noise_multiplier": 0.8, "clip_norm": 0.5, "sampling": {"scheme": "poisson", "rate": 0.3}}
-    )
-    job = TrainingJob(
-        x=x.numpy(), y=y.numpy(), model=model, phases=[phase], expected_batch_size=2.0, device="cpu", seed=0,
-        options=FrozenMap({"learning_rate": 0.1, "reduction": "mean"}),
-    )  # fmt: skip
+    job = job_of(model, x, y, steps=1, noise=0.8, clip=0.5, rate=0.3)
     watcher = RecordAttack(job, Target(model, (x[:5], y[:5]), (x[5:], y[5:])), None)
     state = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
     noisy = torch.randn(len(state))
@@ -138,25 +133,13 @@ def test_an_attack_scores_as_the_formula_says() -> None:
 @pytest.mark.ci
 @pytest.mark.parametrize("kind", ["dense", "convolution"])
 def test_runs_that_train_together_are_scored_as_alone(kind: str) -> None:
-    from dataclasses import replace
-
-    from dpspec.contract import FrozenMap, TrainingJob
-    from dpspec.training.loop.native import run_batched
-    from dpspec_per_instance.observers import RecordAttack, Target
-
     torch.manual_seed(3)
     layers: list[torch.nn.Module] = [torch.nn.Linear(16, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)]
     if kind == "convolution":
         layers = [torch.nn.Unflatten(1, (1, 4, 4)), torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten()]
         layers += [torch.nn.Linear(8, 3)]
     model, x, y = torch.nn.Sequential(*layers), torch.randn(9, 16), torch.randint(0, 3, (9,))
-    phase = FrozenMap(
-        {"steps": 4, "noise_multiplier": 1.0, "clip_norm": 0.5, "sampling": {"scheme": "poisson", "rate": 0.5}}
-    )
-    job = TrainingJob(
-        x=x.numpy(), y=y.numpy(), model=model, phases=[phase], expected_batch_size=4.5, device="cpu", seed=1,
-        options=FrozenMap({"learning_rate": 0.3, "reduction": "mean"}),
-    )  # fmt: skip
+    job = job_of(model, x, y, steps=4, noise=1.0, clip=0.5, rate=0.5)
 
     def scores(seeds: list[int], looks: int | None) -> list[float]:
         target = Target(model, (x[:8], y[:8]), (x[8:], y[8:]))
@@ -244,3 +227,19 @@ def test_runs_of_large_models_are_trained_alone_and_resumed(device: str, paramet
     setup.train([Job(), Job()], [3, 4])  # type: ignore[list-item]
     assert trainer.alone == ["folder 3", "folder 4"][:alone]
     assert trainer.together == 2 - alone
+
+
+@pytest.mark.parametrize(
+    ("population", "point", "present", "absent"),
+    [("train", 3, [0, 1, 2, 3, 4], [0, 1, 2, 4]), ("test", 1, [0, 1, 2, 3, 4, 8], [0, 1, 2, 3, 4])],
+)
+def test_neighbours_differ_in_the_audited_record(
+    population: str, point: int, present: list[int], absent: list[int]
+) -> None:
+    train, test = np.arange(5), np.array([9, 8])
+    data = SimpleNamespace(train_x=train[:, None], train_y=train, test_x=test[:, None], test_y=test)
+    context = SimpleNamespace(data=data, facts=SimpleNamespace(records=5, test_records=2))
+    inputs = FrozenMap({"threat_model": {"population": population, "points": [point]}})
+    found = RunSetup(inputs=inputs, context=context).neighbours(0)  # type: ignore[arg-type]
+    for (x, y), rows in zip(found, (present, absent), strict=True):
+        assert x[:, 0].tolist() == y.tolist() == rows

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 from support import specs
+from support.per_instance_brute import amplified_stick
 
 from dpspec.contract import Finding, FrozenMap, Series, Spec
 from dpspec_per_instance import mean_rule, theory
@@ -52,20 +53,14 @@ def told(spec: Spec) -> tuple[dict[str, list[Finding]], dict[str, Series]]:
     return findings, tables
 
 
-def stick(mu: float, q: float, epsilon: float) -> float:
-    """The exact delta of one step of a record against none, which nothing but the record is drawn beside."""
-    crossing = (math.log(math.expm1(epsilon) + q) - math.log(q)) / mu + mu / 2
-    return float((1 - q - math.exp(epsilon)) * ndtr(-crossing) + q * ndtr(mu - crossing))
-
-
 def test_at_the_papers_own_setting_the_printed_constant_backs_nothing(tmp_path: Path) -> None:
     """Batches of 128 of MNIST: Corollary 3.1 holds with the exact profile, and as printed it is flagged as refuted."""
     findings, tables = told(spec_of(tmp_path))
     exact, amplified, printed = findings["step_epsilon"]
     assert exact.value <= 1.7202213 * (1 + 1e-6)  # p = 10^4; larger ones are not tried, smaller may be better
     assert exact.value == pytest.approx(1.7202213, rel=1e-3)
-    assert stick(1 / 0.469, MNIST, exact.value) <= 1e-5
-    assert stick(1 / 0.469, MNIST, amplified.value) == pytest.approx(1e-5)  # tight
+    assert amplified_stick(1 / 0.469, MNIST)(exact.value) <= 1e-5
+    assert amplified_stick(1 / 0.469, MNIST)(amplified.value) == pytest.approx(1e-5)  # tight
     assert amplified.value == pytest.approx(1.3242811, rel=6e-8)
     assert exact.printed is None
     assert printed.printed is not None
@@ -84,8 +79,8 @@ def test_one_step_is_never_below_the_exact_hockey_stick(q: float, sigma: float) 
         for delta in (1e-3, 1e-6):
             found = one_step(q, sigma, norm, delta)
             assert isinstance(found, OneStep)
-            assert stick(norm / sigma, q, found.amplified) <= delta * (1 + 1e-9)
-            assert stick(norm / sigma, q, found.corollary) <= delta * (1 + 1e-9)
+            assert amplified_stick(norm / sigma, q)(found.amplified) <= delta * (1 + 1e-9)
+            assert amplified_stick(norm / sigma, q)(found.corollary) <= delta * (1 + 1e-9)
             assert found.amplified <= found.corollary * (1 + 1e-12)
 
 

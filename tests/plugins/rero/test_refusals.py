@@ -84,6 +84,39 @@ def test_what_cannot_be_audited_is_said_and_located(tmp_path: Path, overrides: l
     assert all(d.span is not None for d in found)
 
 
+ATTACKED = [
+    "data={kind: synthetic, records: 80, features: 12, classes: 4}",
+    "model={kind: linear}",
+    f"{PRIOR}={{candidates: 8}}",
+    "audit={method: many-run, runs: 4}",
+]
+MIXED = "mechanism.phases=[{steps: 3}, {steps: 3, noise: gaussian, sensitivity: {l2: 0.5}}]"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "path"),
+    [
+        (["audit.method=one-run"], "unsupported", "audit.method"),
+        (["audit.canary={count: 3}"], "unsupported", "audit.canary"),
+        ([f"{PRIOR}={{kappa: 0.1}}"], "missing-key", PRIOR),
+        ([f"{PRIOR}=null"], "missing-key", "threat_model"),
+        (["training.optimizer={kind: adam}"], "unsupported", "training.optimizer"),
+        (["data={kind: declared, records: 80, features: 12, classes: 4}"], "data-not-at-hand", "audit"),
+        (["model=null"], "no-model", "audit"),
+        ([*LAPLACE, "mechanism.baselines=[]", "training.backend=opacus"], "missing-capability", "training.backend"),
+        (
+            [*LAPLACE, "mechanism.baselines=[]", "mechanism.steps=null", MIXED],
+            "unsupported",
+            "mechanism.phases.1.noise",
+        ),
+    ],
+)
+def test_what_cannot_be_attacked_can_be_bounded(tmp_path: Path, overrides: list[str], code: str, path: str) -> None:
+    found = diagnostics(tmp_path, *ATTACKED, *overrides)
+    assert (code, path) in [(d.code, ".".join(map(str, d.path))) for d in found]
+    assert not [d for d in diagnostics(tmp_path, *ATTACKED, *overrides, "audit=null") if d.severity == "error"]
+
+
 def test_phases_are_told_apart(tmp_path: Path) -> None:
     phases = "[{steps: 4}, {steps: 6, sampling: {scheme: fixed, batch_size: 10}}]"
     found = diagnostics(tmp_path, "mechanism.steps=null", f"mechanism.phases={phases}")
