@@ -64,12 +64,7 @@ def missing(promised: Sequence[Check], made: Sequence[Check]) -> tuple[Check, ..
 
 
 def conformance_of(
-    expect: str,
-    checks: Sequence[Check],
-    family: int,
-    promised: Sequence[Check] = (),
-    *,
-    executed: bool = False,
+    expect: str, checks: Sequence[Check], family: int, promised: Sequence[Check] = (), *, executed: bool = False
 ) -> Conformance:
     """The conformance of one audit.
 

@@ -270,11 +270,7 @@ def judge(audits: Sequence[Concluded], others: PendingTests = NO_PENDING) -> tup
         expect = audit.spec.audit.expect if audit.spec.audit is not None else "no-deviation-found"
         conformance = conformance_of(expect, audit.checks, families[number], audit.promised, executed=audit.executed)
         evaluator = ClaimEvaluator(
-            audit=audit,
-            findings=findings[number],
-            conformance=conformance,
-            rejected=rejected[number],
-            tests=tests,
+            audit=audit, findings=findings[number], conformance=conformance, rejected=rejected[number], tests=tests
         )
         verdicts = tuple(evaluator.verdict(tested) for tested in tests.claims if tested.number == number)
         judged.append(Judged(verdicts=verdicts, conformance=conformance, findings=findings[number]))

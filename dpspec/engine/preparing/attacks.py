@@ -7,13 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from dpspec.contract import (
-    Context,
-    Diagnostic,
-    Facts,
-    FrozenMap,
-    Spec,
-)
+from dpspec.contract import Context, Diagnostic, Facts, FrozenMap, Spec
 from dpspec.contract.attacks import Array, Asked, Canary, Directions, Observed, Records, Score
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.preparing.refusals import texts_flaw

@@ -64,12 +64,7 @@ def compute(context: RunContext, *, plan: bool) -> Computed:
 
 
 def bound(
-    prepared: Prepared,
-    catalog: Catalog,
-    *,
-    cache: WorkerCache,
-    plan: bool,
-    emit: Callable[[Event], None],
+    prepared: Prepared, catalog: Catalog, *, cache: WorkerCache, plan: bool, emit: Callable[[Event], None]
 ) -> Bounded:
     from dpspec.training.threads import limited
 

@@ -11,15 +11,7 @@ from dpspec.contract import Cancelled
 from dpspec.contract.events import Event, Progressed, StageStarted
 from dpspec.engine.running.tasks import AuditTask
 from dpspec.errors import UsageError
-from dpspec.executors import (
-    PartialResult,
-    Pool,
-    Resources,
-    Task,
-    TaskFailed,
-    TaskProgress,
-    WorkerLost,
-)
+from dpspec.executors import PartialResult, Pool, Resources, Task, TaskFailed, TaskProgress, WorkerLost
 
 
 @dataclass

@@ -42,12 +42,7 @@ _RECOMPUTED = (
 
 
 def verify(
-    result: Result,
-    catalog: Catalog,
-    *,
-    directory: str | None = None,
-    store: Store | None = None,
-    vouched: bool = False,
+    result: Result, catalog: Catalog, *, directory: str | None = None, store: Store | None = None, vouched: bool = False
 ) -> tuple[Mismatch, ...]:
     """All values that do not follow, and all that could not be recomputed.
 
