@@ -86,11 +86,15 @@ def planned_tests(claim_kinds: Iterable[str], planned_trials: int, power: Sequen
     return attacks * sum(map(about_privacy, claim_kinds))
 
 
-def pending_tests(tests: Sequence[int], claim_kinds: Iterable[str], confidence: float) -> list[PendingTests]:
+def pending_tests(
+    audits: Sequence[tuple[Sequence[str], int, Sequence[Power]]], confidence: float
+) -> list[PendingTests]:
     """For each audit of an invocation the tests of the others, before their trials are known.
 
-    A claim that is decided with these stays decided for all results of the others.
+    A claim that is decided with these stays decided for all results of the others. ``audits`` are the arguments of
+    :func:`planned_tests`.
     """
+    tests = [planned_tests(*audit) for audit in audits]
     # A kind that only a plugin knows shares the level as metrics do.
-    metrics = not all(about_privacy(kind) for kind in claim_kinds)
+    metrics = not all(about_privacy(kind) for kinds, _, _ in audits for kind in kinds)
     return [PendingTests(confidence=confidence, tests=sum(tests) - own, metrics=metrics) for own in tests]
