@@ -17,9 +17,8 @@ CONFIDENCE = 0.95
 class Concluded:
     """The conclusions of one audit by type.
 
-    Tests of a fixed number of trials wait for the last of ``needed``. ``sequential``: conclusions hold after any number
-    of trials. ``tests`` is the maximum number of privacy tests of all trials, which count as made while trials are
-    missing.
+    Tests of a fixed number of trials wait for the last of ``needed``. ``tests`` is the maximum number of privacy tests
+    of all trials, which count as made while trials are missing.
     """
 
     spec: Spec
@@ -41,12 +40,10 @@ class Concluded:
 
     @property
     def executed(self) -> bool:
-        """Whether something ran without missing trials, so that every promised check must exist."""
         return self.recording is not None or (self.trials > 0 and not self.incomplete)
 
     @property
     def judged_evidence(self) -> tuple[Evidence, ...]:
-        """The evidence whose tests are valid with the existing trials."""
         from dpspec.stats.attacks import evidence_tests
 
         if not self.incomplete:
@@ -54,15 +51,13 @@ class Concluded:
         return tuple(e for e in self.evidence if evidence_tests.holds_whenever_stopped(e))
 
     def is_early(self, finding: Finding) -> bool:
-        """Whether a finding holds with its confidence only for all trials, and some are missing."""
         executed = finding.rigor == "statistical" and finding.scope.pipeline == "executed"
         return self.incomplete and not self.sequential and executed
 
 
 @dataclass(frozen=True, kw_only=True)
 class PendingTests:
-    """The tests of the other audits of an invocation: their maximum number, and whether claims about metrics share
-    the level."""
+    """The tests of the other audits, and whether claims about metrics share the level."""
 
     confidence: float = 0.0
     tests: int = 0

@@ -13,7 +13,6 @@ from dpspec.text import several
 
 
 def contradicted(rejected: RejectedBound, deviates: bool) -> str:
-    """The attack rejects a proved upper bound, or a proved curve at its worst point."""
     from dpspec.stats.attacks import evidence_tests
 
     evidence, points, finding = rejected.evidence, rejected.points, rejected.findings[0]

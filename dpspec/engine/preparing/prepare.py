@@ -48,8 +48,8 @@ class Prepared:
     """A spec with the objects that its kinds name.
 
     ``offers`` has the kind and provider of each part of the spec, ``constants`` the statement of the backend, or the
-    weakest of the components. ``missing``: the mechanism takes records with missing values. ``components`` are audits
-    on the same data that the audit composes.
+    weakest of the components: audits on the same data that the audit composes. ``missing``: the mechanism takes records
+    with missing values.
     """
 
     spec: Spec
@@ -73,7 +73,6 @@ class Prepared:
 
     @property
     def recording(self) -> Any:
-        """The reader of the recorded run; None for a backend that trains."""
         reference = self.offers["backend"][1].provider.recording
         return resolve(reference) if reference else None
 
