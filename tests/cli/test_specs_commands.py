@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support import counting as support
 
+from dpspec.contract import Diagnostic
 from dpspec.contract.catalog import BrokenPlugin
 from dpspec.language.load import load_specs
 from dpspec.registry import loader
@@ -59,19 +60,12 @@ def test_validate_shows_every_error_at_its_place_on_stdout(dpspec, counting):
 
 def test_validate_asks_the_audit_itself(dpspec, counting, monkeypatch):
     def check(self, spec, facts):
-        return [support.Diagnostic(code="made-up", message="that cannot be", path=("mechanism", "epsilon"))]
+        return [Diagnostic(code="made-up", message="that cannot be", path=("mechanism", "epsilon"))]
 
-    monkeypatch.setattr(support, "Diagnostic", support_diagnostic(), raising=False)
     monkeypatch.setattr(support.CountingAudit, "check", check)
     ended = dpspec("validate", counting)
     assert ended.code == 3
     assert f"{counting}:3:38: error[made-up]: that cannot be" in ended.out
-
-
-def support_diagnostic():
-    from dpspec.contract import Diagnostic
-
-    return Diagnostic
 
 
 def test_show_reads_back_to_the_same_spec(dpspec, counting, tmp_path):
