@@ -233,14 +233,6 @@ def test_new_plugin(dpspec, tmp_path):
     assert dpspec("new", "plugin", "No Name").code == 2
 
 
-@pytest.mark.parametrize("command", ["validate", "show", "plan", "run"])
-def test_a_hostile_file_name_is_written_out(dpspec, command):
-    ended = dpspec(command, "evil\x1b[31m.yaml")
-    assert ended.code == 3
-    assert "\x1b" not in ended.out + ended.err
-    assert "evil\\x1b[31m.yaml" in ended.out + ended.err
-
-
 def test_no_arguments_show_the_help(dpspec):
     ended = dpspec()
     assert ended.code == 2
