@@ -238,8 +238,7 @@ class LogRatio:
 def normal_mass(low: Floats, high: Floats) -> tuple[Floats, Floats]:
     """ln(Phi(high) - Phi(low)) for low <= high, and a bound on its absolute error.
 
-    The error of log_ndtr, 2 (8 + z^2) units in the last place, divided by 1 - (smaller tail / larger). An interval too
-    narrow to resolve counts with twice its maximum mass and an error of one.
+    The error of log_ndtr, 2 (8 + z^2) units in the last place, divided by 1 - (smaller tail / larger).
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         flip = low + high > 0.0

@@ -262,10 +262,9 @@ def split_wide_cells(nodes: Index, widest: int, limit: int) -> Index:
 
 @dataclass(frozen=True, eq=False)
 class Atoms:
-    """A measure on the losses lowest + index * spacing, and a mass at infinity.
+    """A measure on the losses lowest + index * spacing, index (n + 1,) ascending from 0, and a mass at infinity.
 
-    index: (n + 1,) ascending from 0; masses: (n + 1,), not negative. ``shift`` bounds the distance of the exact losses
-    from the grid's: the measure's curve at epsilon -+ shift bounds the step's curve.
+    ``shift`` bounds the distance of the exact losses from the grid's.
     """
 
     lowest: float

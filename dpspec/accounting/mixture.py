@@ -170,9 +170,8 @@ class Mixture(Pair):
     def log_delta(self, epsilon: npt.ArrayLike, direction: Direction) -> Floats:
         """ln delta(epsilon) of one step, any real epsilon; -inf if delta is 0.
 
-        present-first: sum_j p_j Phi((c_j - x)/sigma) - e^epsilon Phi(-x/sigma) with l(x) = epsilon, and
-        1 - e^epsilon at or below ln P[c = 0]. absent-first: Phi(x/sigma) - e^epsilon sum_j p_j Phi((x - c_j)/sigma)
-        with l(x) = -epsilon, and 0 at or above -ln P[c = 0].
+        present-first: sum_j p_j Phi((c_j - x)/sigma) - e^epsilon Phi(-x/sigma) with l(x) = epsilon.
+        absent-first: Phi(x/sigma) - e^epsilon sum_j p_j Phi((x - c_j)/sigma) with l(x) = -epsilon.
         """
         present = one_direction(direction) == "present-first"
         shape = np.shape(epsilon)

@@ -56,8 +56,8 @@ def gaussian_rdp(orders: npt.ArrayLike, effect: npt.ArrayLike) -> Floats:
 def laplace_rdp(orders: npt.ArrayLike, effect: npt.ArrayLike) -> Floats:
     """The Laplace mechanism of sensitivity / scale = ``effect`` s >= 0, in either direction; arrays broadcast.
 
-    ln[a / (2a - 1) e^((a - 1) s) + (a - 1) / (2a - 1) e^(-a s)] / (a - 1) (Mironov 2017, Proposition 6). The bracket
-    exceeds one by a / (2a - 1) f((a - 1) s) + (a - 1) / (2a - 1) f(-a s), f(x) = e^x - 1 - x: linear parts cancel.
+    ln[a / (2a - 1) e^((a - 1) s) + (a - 1) / (2a - 1) e^(-a s)] / (a - 1) (Mironov 2017, Proposition 6), as its
+    excess over one, in which linear parts cancel.
     """
     a, s = np.broadcast_arrays(checked_orders(orders), _numbers("effect", effect))
     below = a - 1.0
@@ -72,15 +72,12 @@ def sampled_gaussian_rdp(
 ) -> Floats:
     """One step of the Gaussian mechanism on a Poisson sample, sensitivity 1; arrays broadcast.
 
-    With r(z) = 1 - q + q e^(z / sigma - 1 / (2 sigma^2)) and z standard normal, present-first is
-    ln E[r(z)^a] / (a - 1), absent-first ln E[r(z)^(1 - a)] / (a - 1). ``both`` is the first, which is never less
-    (Mironov, Talwar and Zhang 2019, Theorem 5).
+    With r(z) = 1 - q + q e^(z / sigma - 1 / (2 sigma^2)) and z standard normal, present-first is ln E[r(z)^a] / (a
+    - 1), absent-first ln E[r(z)^(1 - a)] / (a - 1). ``both`` is the first (Mironov, Talwar and Zhang 2019, Theorem
+    5).
 
-    Args:
-        orders: any real numbers above 1.
-        rate: 0 < q <= 1.
-        sigma: the noise's standard deviation, above 0.
-        direction: of the divergence.
+    Args: orders: any real numbers above 1. rate: 0 < q <= 1. sigma: the noise's standard deviation, above 0.
+    direction: of the divergence.
     """
     a, q, sd = np.broadcast_arrays(checked_orders(orders), _numbers("rate", rate), _numbers("sigma", sigma))
     present = "present-first" in directions(direction)
@@ -100,8 +97,8 @@ def sampled_gaussian_rdp(
 def sampled_gaussian_integer_rdp(orders: npt.ArrayLike, rate: float, sigma: npt.ArrayLike) -> Floats:
     """The closed form of ``sampled_gaussian_rdp``, present-first, at integer orders; orders and sigma broadcast.
 
-    ln sum_k C(a, k) (1 - q)^(a - k) q^k e^(k (k - 1) / (2 sigma^2)) / (a - 1) (Mironov, Talwar and Zhang 2019, 3.3),
-    with e^x replaced by e^x - 1, which omits exactly the one that the weights sum to. a + 1 terms for order a.
+    ln sum_k C(a, k) (1 - q)^(a - k) q^k e^(k (k - 1) / (2 sigma^2)) / (a - 1) (Mironov, Talwar and Zhang 2019,
+    3.3), with e^x replaced by e^x - 1, which omits exactly the one that the weights sum to.
     """
     a, sd = np.broadcast_arrays(checked_orders(orders), _numbers("sigma", sigma))
     q = float(_numbers("rate", rate))
@@ -241,8 +238,8 @@ def epsilon_at_orders(
 ) -> Floats:
     """Epsilon >= 0 at ``delta`` in (0, 1) from the divergence ``rdp`` at each of ``orders``; arrays broadcast.
 
-    Improved: D + ln((a - 1) / a) - (ln delta + ln a) / (a - 1); Mironov: D + ln(1 / delta) / (a - 1). With the improved
-    one 0 also where delta >= sqrt(1 - e^-D), which bounds the total variation distance (Bretagnolle and Huber).
+    With the improved conversion 0 also where delta >= sqrt(1 - e^-D), which bounds the total variation (Bretagnolle
+    and Huber).
     """
     target = np.asarray(delta, dtype=np.float64)
     if not np.all((target > 0.0) & (target < 1.0)):
@@ -402,13 +399,10 @@ def _log_expm1(x: float) -> float:
 def selection_rdp(orders: npt.ArrayLike, rdp: npt.ArrayLike, tries: Tries) -> Floats:
     """The divergence at each of ``orders`` (n,) of the best of a random number of tries.
 
-    Theorem 9 of ``docs/explanation/proofs/selection.md`` in float64; the conversions charge its rounding. Each value is
-    a bound for any table of orders, and a finer table makes it smaller.
+    Theorem 9 of ``docs/explanation/proofs/selection.md`` in float64; the conversions charge its rounding.
 
-    Args:
-        orders: of the divergences.
-        rdp: the divergence of one try at these orders, (n,), in both directions; infinite if unknown.
-        tries: the distribution of the number of tries.
+    Args: orders: of the divergences; a finer table gives smaller values. rdp: the divergence of one try at these
+    orders, (n,), in both directions; infinite if unknown. tries: the distribution of the number of tries.
     """
     a, d = checked_orders(orders), _divergences(rdp)
     if a.ndim != 1 or a.shape != d.shape or not a.size:

@@ -287,8 +287,7 @@ _CELLS, _ROUNDING = 16_384, 1e-14
 class GdpFit(NamedTuple):
     """``G_mu - floor <= f`` everywhere, for the smallest mu; ``regret`` bounds the overstatement.
 
-    The floor is 0 for curves that start at (0, 1) and reach 0 at 1 only. A polygon from finitely many (epsilon, delta)
-    ends earlier, below any G_mu, and the floor is the difference.
+    A polygon from finitely many (epsilon, delta) ends earlier than any G_mu, and the floor is the difference.
     """
 
     mu: float
@@ -299,11 +298,9 @@ class GdpFit(NamedTuple):
 def fit_gdp(curve: TradeOff) -> GdpFit:
     """The smallest mu for ``curve``, rounded up, and its regret.
 
-    A polygon: the largest Phi^-1(1 - alpha) - Phi^-1(beta) over its inner vertices (G_mu is convex, so it is below the
-    edges too). Laplace: at alpha = f(alpha), since u -> -Phi^-1(e^-u) is concave for u >= ln 2.
+    A polygon: the largest Phi^-1(1 - alpha) - Phi^-1(beta) over its inner vertices. Laplace: at alpha = f(alpha).
 
-    Raises:
-        ValueError: the curve is neither Gaussian, Laplace nor a polygon.
+    Raises: ValueError: the curve is neither Gaussian, Laplace nor a polygon.
     """
     if isinstance(curve, GaussianTradeOff):
         return GdpFit(curve.mu, 0.0, 0.0)

@@ -77,7 +77,6 @@ class Idx(Source):
         return whole_rows(*((scaled(images), _array(labels, axes=1)) for images, labels in self._pairs()))
 
     def what(self, test: bool = False) -> str:
-        """Return the names of both files, because either may be wrong."""
         names = (self.options.get("test_" * test + key) for key in ("images", "labels"))
         return " and ".join(str(self._folder / name) for name in names if name)
 
@@ -86,7 +85,6 @@ class Idx(Source):
         return self.directory / str(self.options.get("path", ""))
 
     def _pairs(self) -> list[tuple[Path, Path]]:
-        """Return the image and label files for training and, if the spec has them, for testing."""
         named = [("images", "labels"), ("test_images", "test_labels")]
         if not {"test_images", "test_labels"} & self.options.keys():
             named.pop()
@@ -101,7 +99,6 @@ class Idx(Source):
 
 
 def _array(path: Path, axes: int) -> Array:
-    """Read an IDX file as uint8. Raises ``DataError`` unless its size matches its header."""
     import numpy as np
 
     with _open_decompressed(path) as file:

@@ -47,8 +47,6 @@ def declared_shape(features: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Declared:
-    """Facts from the spec. They have no digest, because there are no records."""
-
     def __init__(self, options: FrozenMap, directory: Path) -> None:
         self.options = options
 

@@ -21,7 +21,7 @@ MAX_VALUES = 2**28
 
 
 def locate(directory: Path, name: str, otherwise: str = "", key: str = "path") -> Path:
-    """Return the path of a regular file, with the suffix ``otherwise`` if there is none without. Raises ``DataError``.
+    """Return the path of a regular file, with the suffix ``otherwise`` if it is missing without. Raises ``DataError``.
 
     Empty files are rejected: system files in ``/proc`` report size 0 but may be endless or contain secrets.
     """
@@ -55,7 +55,6 @@ def sha256(path: Path) -> str:
 
 
 def check_count(what: object, shape: Sequence[int]) -> None:
-    """Raise ``DataError`` for arrays that are empty or too large. The message begins with ``what``."""
     if min(shape, default=0) < 1:
         raise DataError(f"{what}: is empty (shape {tuple(shape)})")
     if prod(shape) > MAX_VALUES:
@@ -63,7 +62,6 @@ def check_count(what: object, shape: Sequence[int]) -> None:
 
 
 def import_optional(module: str, package: str, kind: str) -> Any:
-    """Import ``module`` of ``package``. Raises ``DataError`` with the extra ``kind`` that installs it."""
     try:
         return import_module(module)
     except ImportError as error:

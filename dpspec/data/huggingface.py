@@ -1,8 +1,7 @@
 """Data kind ``huggingface``: tables and pictures from the Hugging Face Hub, fetched by the package ``datasets``.
 
-The spec declares the public facts, so bounds, ``validate`` and ``plan`` need no network. A run fetches the records
-once, caches them, and rejects records that contradict the facts. Loading scripts are never executed: this module
-requires ``datasets`` 4 or later, which does not support them.
+The spec declares the public facts, so that only runs need a network; records that contradict the facts are rejected.
+Loading scripts are never executed: ``datasets`` 4 or later does not support them.
 """
 
 from __future__ import annotations
@@ -88,8 +87,6 @@ DATASET = Dataset(
 
 
 class HuggingFace(Table):
-    """Records in the order of the published split."""
-
     def describe(self) -> Facts:
         if ("test_split" in self.options) != ("test_records" in self.options):
             raise DataError(f"{self.what()}: test_split and test_records require each other")
@@ -175,7 +172,6 @@ class HuggingFace(Table):
 
 
 def tables(options: Any, splits: list[str], folder: Path) -> list[Any]:
-    """Return the Arrow tables of the splits, fetched or from the cache in ``folder``, with undecoded pictures."""
     from packaging.version import Version
 
     datasets = import_optional("datasets", "datasets", "huggingface")

@@ -1,7 +1,4 @@
-"""Base class of tables: features, one-hot categories and named classes, from CSV lines or columns of pyarrow.
-
-A column is an array (n,) of dtype float, int, bool or object; objects are strings, or None for missing values.
-"""
+"""Base class of tables: features, one-hot categories and named classes, from CSV lines or columns of pyarrow."""
 
 from __future__ import annotations
 
@@ -58,7 +55,6 @@ KEYS: dict[str, Json] = {
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join the first names for a message."""
     return ", ".join(map(shortened, names[:20])) + (", ..." if len(names) > 20 else "")
 
 
@@ -101,8 +97,6 @@ class Columns:
 
 
 class Table(Source):
-    """A source of rows with named columns: records (features,)."""
-
     def columns(self, header: Sequence[str], where: object) -> Columns:
         label, user = str(self.options["label"]), self.options.get("user")
         position = {name: index for index, name in enumerate(header)}
@@ -136,7 +130,6 @@ class Table(Source):
         return DataError(f"{where}: label {shortened(label)!r} is not a declared class ({known}){hint}", "classes")
 
     def table_key(self) -> dict[str, Json]:
-        """Return the options that determine the rows, for the digest."""
         categories = self.options.get("categories")
         return {
             "label": self.options["label"],
@@ -175,7 +168,6 @@ class Table(Source):
 
 
 def places(names: Sequence[str]) -> dict[str, int]:
-    """Return the index of each name without surrounding blanks."""
     return {name.strip(): place for place, name in enumerate(names)}
 
 

@@ -50,8 +50,6 @@ CSV = Dataset(
 
 
 class Csv(TableOfUsers):
-    """Records (features,): every column a number or one of its categories, every label one of the classes."""
-
     def describe(self) -> Facts:
         with self._lines() as (file, columns, _, lines):
             records = sum(1 for _ in lines)  # without parsing numbers
@@ -148,8 +146,6 @@ PARQUET = Dataset(
 
 
 class Parquet(TableOfUsers):
-    """Records (features,): every column a number or one of its categories, every label one of the classes."""
-
     def describe(self) -> Facts:
         files, counts, layouts = self._files(), [], []
         for file in files:
@@ -199,10 +195,10 @@ class Parquet(TableOfUsers):
 
 @contextmanager
 def open_parquet(path: Path, content: bytes | None = None, most: int | None = None) -> Iterator[Any]:
-    """Open a Parquet file, or its ``content`` if it was read before.
+    """Open a Parquet file, or its ``content`` if it was read before. Every error becomes a ``DataError``.
 
-    Columns of strings are read as dictionaries, so that memory stores repeated strings once, like the file. Every error
-    becomes a ``DataError``, because pyarrow raises many kinds, and so do more than ``most`` decompressed bytes.
+    Columns of strings are read as dictionaries, so that memory stores repeated strings once, like the file. Files of
+    more than ``most`` decompressed bytes are rejected.
     """
     parquet = import_optional("pyarrow.parquet", "pyarrow", "parquet")
 
@@ -227,7 +223,6 @@ def open_parquet(path: Path, content: bytes | None = None, most: int | None = No
 
 
 def parquet_column(file: Any, name: str, path: Path) -> Array:
-    """Read a column of an open file with :func:`~dpspec.data.table.column_values`."""
     values = column_values(file.read(columns=[name])[name], name, path)
     if len(values) != file.metadata.num_rows:
         raise DataError(f"{path}: not a readable Parquet file: column {shortened(name)!r} has {len(values)} values")

@@ -1,8 +1,7 @@
 """Data kinds ``tokens``, sequences of token ids from a file, and ``synthetic-tokens``, drawn from a seed.
 
-A record is a sequence of ``length`` ids below ``vocabulary``, padded with id 0 at the end. Vocabulary and length are
-public constants. A public tokenizer must have produced the ids. Ids are not quantities, so these kinds lack the keys
-``standardise`` and ``radius``. Like all features, ids are stored as float32, which represents them exactly.
+A record is a sequence of ``length`` ids below ``vocabulary``, padded with id 0 at the end, stored exactly as float32. A
+public tokenizer must have produced the ids. They are not quantities: ``standardise`` and ``radius`` do not apply.
 """
 
 from __future__ import annotations
@@ -109,10 +108,7 @@ def _facts(source: Source, records: int, test: int, key: dict[str, Json]) -> Fac
 
 
 class Tokens(Source):
-    """Texts from a file, in file order."""
-
     def describe(self) -> Facts:
-        """Count lines, or read the headers of arrays."""
         file, archived = self._file()
         if archived:
             with open_archive(file) as archive:
@@ -149,7 +145,6 @@ class Tokens(Source):
         return file, file.suffix.lower() == ".npz"
 
     def _count(self, archive: zipfile.ZipFile, suffix: str) -> int:
-        """Return the number of texts in x``suffix``, from the headers of the arrays of texts and labels."""
         shapes = []
         for name, axes in ((f"x{suffix}", 2), (f"y{suffix}", 1)):
             what = f"{self.what()}: {name}"
@@ -180,7 +175,6 @@ class Tokens(Source):
         return padded, npy_values(archive, f"y{suffix}")
 
     def _text(self, line: str, where: str) -> tuple[list[int], int]:
-        """Return the ids, at most ``length``, and the label of one line."""
         length, vocabulary, classes = self.number("length"), self.number("vocabulary"), self.number("classes")
         try:
             found = json.loads(line)

@@ -61,11 +61,9 @@ class TableOfUsers(Table):
         """Return the user of each training record in table order, without surrounding blanks."""
 
     def selection(self, whole: Facts) -> RowSelection:
-        """Select by record, or by user if the options have a key about users."""
         return self._users() or super().selection(whole)
 
     def remarks(self) -> Iterator[Diagnostic]:
-        """Warn if records of users are dropped."""
         users = self._users()
         if users is not None and users.dropped:
             most, records = self.options["max_records_per_user"], users.dropped + sum(map(len, users.places))
@@ -114,13 +112,9 @@ class TableOfUsers(Table):
 
 @dataclass(frozen=True, eq=False)
 class UserSelection:
-    """A selection of records by user.
+    """A selection of records by user: the indices of each user's kept records, ascending, users sorted by name.
 
-    Attributes:
-        places: The indices of each user's kept records, ascending. Users are sorted by name.
-        held: Indices of the held-out users.
-        dropped: The number of records not kept.
-        options: The data block.
+    ``held`` are the indices of the held-out users, ``dropped`` is the number of records not kept.
     """
 
     places: tuple[tuple[int, ...], ...]

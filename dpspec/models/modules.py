@@ -1,8 +1,7 @@
 """Torch modules that torch lacks, and fast max pooling on CPUs in the channels-last layout.
 
-Modules keep parameters in torch layers and do not change inputs in place. In the channels-last layout torch vectorizes
-pooling over channels, which saves more time than the conversions cost. Values, indices and gradients are bitwise equal
-to torch's; the backward pass uses the indices in the model's layout.
+In that layout torch vectorizes pooling over channels, which saves more time than the conversions cost. Values, indices
+and gradients are bitwise equal to torch's; the backward pass uses the indices in the model's layout.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from torch.overrides import TorchFunctionMode
 
 
 class Sum(nn.Module):
-    """body(x) + shortcut(x)."""
-
     def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
         super().__init__()
         self.body = body
@@ -40,8 +37,6 @@ class Subsample(nn.Module):
 
 
 class ZeroFirst(nn.Module):
-    """Prepend a zero to the scores of each record."""
-
     def forward(self, x: Tensor) -> Tensor:
         return torch.nn.functional.pad(x, (1, 0))
 
@@ -69,7 +64,6 @@ class Encoder(nn.Module):
         self.to_empty(device="cpu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode records (n, length) of integers in any dtype."""
         ids = x.long()
         real = (ids != 0).to(self.norm.weight.dtype)
         places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
@@ -95,7 +89,6 @@ class EncoderLayer(nn.Module):
         self.outer = nn.Linear(hidden, width, **_META)
 
     def forward(self, x: Tensor, real: Tensor) -> Tensor:
-        """Transform vectors (n, length, width); ``real`` (n, length) is 1 for tokens and 0 for padding."""
         split = (*x.shape[:2], 3, self.heads, x.shape[2] // self.heads)
         q, k, v = self.packed(self.before_attention(x)).view(split).permute(2, 0, 3, 1, 4).unbind(0)
         scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5 + (1.0 - real)[:, None, None, :] * _MASKED
@@ -138,8 +131,6 @@ class FastPooling(TorchFunctionMode):
 
 
 class _ChannelsLast(torch.autograd.Function):
-    """Max pooling of records (b, c, h, w) with any number of channels."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, *options: Any) -> Tensor:
         last = x.contiguous(memory_format=torch.channels_last)

@@ -40,12 +40,6 @@ TRANSFORMER = Model(
 
 
 class Transformer(Stack):
-    """Encoder and linear scores.
-
-    With width w and hidden width h there are w (vocabulary + length) + layers (4 w (w + 1) + 4 w + 2 h w + h + w) +
-    2 w + classes (w + 1) parameters.
-    """
-
     def layers(self) -> Iterable[Layer]:
         if self.facts.vocabulary is None or len(self.facts.shape) != 1:
             raise ValueError("transformer needs records of token ids, such as data of kind tokens")
@@ -58,8 +52,6 @@ class Transformer(Stack):
 
 @dataclass(frozen=True)
 class Encoder(Layer):
-    """Ids (length,) to (width,): the mean of the tokens' vectors, without padding."""
-
     vocabulary: int
     width: int
     heads: int

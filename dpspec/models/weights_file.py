@@ -72,7 +72,6 @@ class FromFile:
         return self._factory.parameters()
 
     def build(self, seed: int) -> torch.nn.Module:
-        """Build the module with the file's weights; the seed affects only state that is not in the file."""
         module = self._factory.build(seed)
         load_into(module, self._weights.tensors, self._path)
         return module
@@ -163,7 +162,6 @@ def _read(path: Path) -> Weights:
 
 
 def _tied(module: torch.nn.Module) -> list[list[str]]:
-    """Return the names in a module's state, grouped by tensor."""
     groups: dict[int, list[str]] = {}
     for name, tensor in module.state_dict(keep_vars=True).items():
         groups.setdefault(id(tensor), []).append(name)

@@ -35,7 +35,6 @@ class StoredDirections:
         self._coordinates, self._values = coordinates, values
 
     def directions(self, indices: Tensor) -> Tensor:
-        """Directions ``indices`` (b,) as float32 unit rows (b, parameters)."""
         rows = torch.zeros(len(indices), self.parameters, device=self._values.device)
         return rows.scatter_(1, *self.supports(indices))
 
@@ -45,21 +44,19 @@ class StoredDirections:
         return self._coordinates[wanted], self._values[wanted]
 
     def project(self, vector: Tensor) -> Tensor:
-        """Inner products (count,) of ``vector`` (parameters,) with all directions, in O(count block)."""
         return (vector[self._coordinates] * self._values).sum(1)
 
 
-class InvalidDirectionsError(ValueError):
-    """A plugin returned invalid directions."""
+class InvalidDirectionsError(ValueError): ...
 
 
 def read_directions(
     made: Any, count: int, parameters: int, device: str | torch.device
 ) -> tuple[StoredDirections, float]:
-    """Read and validate a plugin's directions.
+    """Read and validate a plugin's directions; also return the largest deviation from orthonormality.
 
     All directions are read before any canary is inserted. Otherwise the plugin could infer the inclusion bits from the
-    lookups at each step. Raises ``InvalidDirectionsError`` if types, shapes, dtypes or coordinates are wrong.
+    lookups at each step.
     """
     from scipy import sparse
 
@@ -116,10 +113,7 @@ class CanaryGroups:
     """Inserted canaries with gradient ``norm`` * (unit vector) at every step; ``norm`` is well above the clip norm.
 
     Canaries that own the same direction form a group. Their unit vectors are the direction rotated by the angle
-    ``spread``, each member differently, within the direction's support.
-
-    Attributes:
-        silent: All gradients are zero while this is true (:class:`Intermittent`).
+    ``spread``, each member differently, within the direction's support. While ``silent``, all gradients are zero.
     """
 
     def __init__(
@@ -160,11 +154,9 @@ class CanaryGroups:
 
     @property
     def owner(self) -> Tensor:
-        """Direction (records,) of each inserted canary."""
         return self._owner
 
     def gradients(self, indices: Tensor) -> Tensor:
-        """Gradients (b, parameters) of canaries ``indices`` (b,) before clipping."""
         coordinates, values = self.sparse(indices)
         rows = torch.zeros(len(indices), self._directions.parameters, device=values.device)
         return rows.scatter_(1, coordinates, values)
@@ -229,7 +221,6 @@ def orthogonal(asked: Asked) -> SignBlocks:
 
 
 def mislabelled(asked: Asked) -> Records:
-    """Training records with a wrong label, without repetition if there are enough records."""
     (x, y), rng, classes = _rows(asked), np.random.default_rng(asked.seed), asked.facts.classes
     if classes < 2:
         raise ValueError("mislabelled canaries require at least two classes")
@@ -261,7 +252,6 @@ def noise(asked: Asked) -> Records:
 
 
 def duplicate(asked: Asked) -> Records:
-    """Unmodified training records, without repetition if there are enough records."""
     (x, y), rng = _rows(asked), np.random.default_rng(asked.seed)
     chosen = _some(asked.count, len(x), rng)
     return Records(x[chosen], y[chosen])

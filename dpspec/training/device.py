@@ -23,10 +23,7 @@ from dpspec.text import closest, did_you_mean
 
 
 def resolve_device(name: str) -> str:
-    """Resolve ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` to an available device. ``auto`` prefers ``cuda``.
-
-    Raises ``UsageError`` if the name is invalid or this machine does not have the device.
-    """
+    """Resolve ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` to an available device. ``auto`` prefers ``cuda``."""
     wanted = name.strip().lower()
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -46,10 +43,7 @@ def resolve_device(name: str) -> str:
 
 
 def devices(name: str) -> tuple[str, ...]:
-    """All devices that ``name`` can refer to: several only for ``auto`` and ``cuda`` with several GPUs.
-
-    Raises ``UsageError`` like :func:`resolve_device`.
-    """
+    """All devices that ``name`` can refer to: several only for ``auto`` and ``cuda`` with several GPUs."""
     device = resolve_device(name)
     count = torch.cuda.device_count() if device == "cuda" else 1
     return tuple(f"cuda:{i}" for i in range(count)) if count > 1 else (device,)
@@ -58,7 +52,6 @@ def devices(name: str) -> tuple[str, ...]:
 def tensors(
     x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], device: str | torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copy rows to a device as float32 features (n, ...) and int64 labels (n,)."""
     return torch.tensor(x, dtype=torch.float32, device=device), torch.tensor(y, dtype=torch.int64, device=device)
 
 
@@ -66,8 +59,7 @@ def tensors(
 def full_precision(device: torch.device) -> Iterator[None]:
     """Compute in full float32 on ``device`` within this context, and restore the process's settings afterwards.
 
-    By default, torch lets cuDNN round the inputs of convolutions to TF32 (10 bits). Either of torch's two interfaces
-    can enable the same for matrix products, on a GPU and on a CPU.
+    By default, torch lets cuDNN round the inputs of convolutions to TF32 (10 bits).
     """
     cudnn = torch.backends.cudnn
     algorithms = cudnn.benchmark, cudnn.deterministic
@@ -84,8 +76,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _nothing_rounded() -> Iterator[None]:
-    """Disable reduced precision in both interfaces: ``set_float32_matmul_precision``/``allow_tf32``, and torch 2.9's
-    ``fp32_precision``.
+    """Disable reduced precision in both of torch's interfaces, the old one and ``fp32_precision`` of torch 2.9.
 
     Old settings change the new ones and cannot be read if only new ones were used. New settings are hierarchical (all,
     library, operation); an unset one inherits and reads as its parent. They are therefore read top-down, unsetting
@@ -127,7 +118,6 @@ def _precision_settings() -> tuple[Any, ...]:
 
 
 def derive(seed: int, purpose: str) -> int:
-    """Derive a 63-bit seed from ``seed`` and ``purpose`` by SHA-256."""
     text = f"{seed}:{purpose}".encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
 

@@ -1,8 +1,7 @@
 """The backend ``opacus``: Opacus's PrivacyEngine as a user calls it, with observers. Requires the extra.
 
 The results of ``make_private`` are used unmodified. Canary gradients are written into the ``grad_sample`` rows of
-inserted records between the backward pass and the optimizer's step. Batch sizes and rates follow from the public number
-of records, without canaries.
+inserted records before the optimizer's step. Batch sizes and rates follow from the number of records without canaries.
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ except ModuleNotFoundError as error:
 
 
 class OpacusTrainer:
-    """Train with Opacus and report models, batches and noise to observers."""
-
     def train(self, job: TrainingJob) -> None:
-        """Run the job. Raises ``Cancelled``, or ``UsageError`` if Opacus does not support the job."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Secure RNG turned off")
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
@@ -96,7 +92,6 @@ class _Run:
         self._optimizer.attach_step_hook(self._measure_noise)
 
     def run(self) -> None:
-        """Train all epochs step by step, then write the job's model."""
         job, rates = self._job, rates_of(self._job.options, self._steps)
         self._release(0)
         for step, (x, y, indices) in enumerate(self._batches(), start=1):
@@ -167,8 +162,6 @@ class _Run:
 
 
 class _FixedSizeBatches:
-    """Batch sampler of independently drawn subsets of a fixed size."""
-
     def __init__(self, records: int, batch_size: int, source: torch.Generator) -> None:
         self._sampler = FixedSize(records, batch_size)
         self._source = source
@@ -220,7 +213,6 @@ def _loader(
 
 
 def _optimizer(model: nn.Module, options: FrozenMap) -> torch.optim.Optimizer:
-    """torch optimizer of the spec. Its learning rate is set at each step."""
     chosen = {key: value for key, value in (options.get("optimizer") or {}).items() if value is not None}
     kind, decay = chosen.get("kind", "sgd"), float(chosen.get("weight_decay", 0.0))
     rate = float(options["learning_rate"])

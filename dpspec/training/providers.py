@@ -72,8 +72,6 @@ def opacus_constants(spec: Spec) -> Assumption:
 
 
 class RecordedTrainer:
-    """Backend ``recorded``: the run already exists in the folder ``training.run``."""
-
     def train(self, job: TrainingJob) -> None:
         raise TypeError("a recorded run cannot be trained again")
 
@@ -167,7 +165,6 @@ def blank_limit(facts: Facts, options: FrozenMap) -> tuple[int, str]:
 
 
 def least_variance_limit(facts: Facts, options: FrozenMap) -> tuple[int, str]:
-    """Maximum number of distinct least-variance records, and the reason."""
     if facts.vocabulary is not None:
         return 0, "texts have no directions of least variance"
     return (

@@ -16,7 +16,6 @@ _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 @contextmanager
 def limited(count: int) -> Iterator[None]:
-    """Limit numpy, scipy and torch to ``count`` threads, even if they are loaded later."""
     from threadpoolctl import threadpool_limits
 
     before = {name: os.environ.get(name) for name in _VARIABLES}

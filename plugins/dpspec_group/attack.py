@@ -1,12 +1,10 @@
 """Attack trials: train with canary groups and score every group, and train a canary-free run.
 
-The canary-free run measures the accuracy and tests whether two runs add the same noise, unless
-``audit.canary_free_run`` is false. A fair coin decides for each of m groups whether all its k members or none are in
-the data. A group of gradient canaries has a separate direction in parameter space; a group of input canaries is k equal
-records. The adversary knows the data, the canaries and the released models, but not coins, batches or noise. With all
-iterates the adversary subtracts the expected update of the real records and scores each group by the log-likelihood
-ratio of the residual, summed over steps. With the final model the score is the movement along the direction, or a
-function of the model's outputs on the records. The adversary assumes that half of all groups are present.
+A fair coin decides for each of m groups whether all its k members or none are in the data. The adversary knows the
+data, the canaries and the released models, but not coins, batches or noise, and assumes that half of all groups are
+present. With all iterates it subtracts the expected update of the real records and scores each group by the
+log-likelihood ratio of the residual, summed over steps. With the final model the score is the movement along the
+group's direction, or a function of the model's outputs.
 """
 
 from __future__ import annotations
@@ -63,10 +61,7 @@ class _Run:
 
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    """Train with and without canaries, and yield the outcome of the attack and the conformance evidence.
-
-    Many runs train together per chunk, and only the first one has a canary-free run.
-    """
+    """Many runs train together per chunk, and only the first one has a canary-free run."""
     from dpspec.training.loop.contributions import reuse_last_sum
     from dpspec.training.loop.native import train_many
     from dpspec.training.measure.population import SharedPopulations
@@ -270,8 +265,8 @@ def _sample(attack: Attack, context: dps.Context, index: int) -> Sample | None:
 def _outcomes(attack: Attack, sizes: Array, coins: Array, values: Array) -> list[list[dps.Json]]:
     """Input of the tests: [size, coins in ascending order of score] or, for many runs, [size, coin, edges reached].
 
-    The scores remain in the store, because with the published seed they depend on the rows. Ties are ordered by
-    position, independently of the coins. Calibration canaries are excluded.
+    Scores remain in the store, because with the published seed they depend on the rows. Ties are ordered by
+    position.
     """
     outcomes: list[list[dps.Json]] = []
     for size in attack.sizes:

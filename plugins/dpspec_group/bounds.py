@@ -29,12 +29,7 @@ _UNKNOWN = "no theorem"
 
 @dataclass(frozen=True)
 class Curves:
-    """Epsilon by group size, direction and delta; every interval contains the worst case over data and adversaries.
-
-    Attributes:
-        whole: The direction with all deltas, ``both`` if claims or the threat model name both.
-        intervals: Intervals by group size, direction and delta; single directions of ``both`` have the claimed deltas.
-    """
+    """Intervals of epsilon by group size, direction and delta; ``whole`` is the direction with all deltas."""
 
     whole: str
     intervals: Mapping[int, Mapping[str, Mapping[float, Interval]]]
@@ -43,8 +38,8 @@ class Curves:
 def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
     """Epsilon for every group size and direction at the deltas of claims, curve and profile.
 
-    Claimed values are computed in each direction with width ``theory.WIDTH``, other values as the maximum of both with
-    width ``theory.CURVE_WIDTH``. Intervals are [0, infinity] if no theorem applies.
+    Claimed values have the width ``theory.WIDTH`` in each direction, other values ``theory.CURVE_WIDTH`` for the
+    larger of both.
     """
     phases, records = spec.phases, context.facts.records
     wanted = {c.direction for c in spec.claims} | {spec.threat_model.direction}
@@ -184,11 +179,7 @@ def dominating(spec: dps.Spec, records: int, claim: dps.Claim) -> dps.audit.Domi
 
 
 def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
-    """Delta against epsilon for every group size: upper bounds on the privacy profile.
-
-    ``lower`` is the lower end of epsilon's interval, with width ``theory.CURVE_WIDTH``, or ``theory.WIDTH`` at claimed
-    deltas, if the grid's precision suffices.
-    """
+    """Delta against epsilon for every group size: upper bounds on the privacy profile."""
     rows = [
         (size, epsilon.upper, epsilon.lower, delta)
         for size, by_direction in curves.intervals.items()
@@ -246,10 +237,9 @@ def adjacencies(spec: dps.Spec) -> list[str]:
 def scopes(spec: dps.Spec, size: int, records: int, direction: str) -> Iterator[dps.Scope]:
     """Scopes of a bound: all datasets, or datasets of a minimum size and separately the declared dataset.
 
-    In Poisson and full batches the other drawn records are independent of the group. Given them, the same pair, shifted
-    by their sum, dominates the step. The bound therefore also holds for access ``transcript``. In fixed-size and
-    truncated batches the other drawn records depend on the group, and the spec is refused. The bound for truncated
-    batches needs a maximum size, which scopes cannot express, so it covers only the declared dataset.
+    If the other drawn records are independent of the group, the bound also holds for access ``transcript``. The
+    bound for truncated batches needs a maximum size, which scopes cannot express, so it covers only the declared
+    dataset.
     """
     phases = spec.phases
     least = max(scheme_of(phase).min_records(size, records) for phase in phases)

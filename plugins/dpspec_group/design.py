@@ -1,9 +1,7 @@
 """Design of the attack's test from the spec: the number of guesses, or the threshold for "present".
 
-The distribution of scores determines the accuracy of guesses on the most extreme scores, and thereby the design with
-the largest expected epsilon. A wrong distribution only reduces power: tests are valid for any design that is fixed in
-advance. Designs are compared at one standard deviation below the expected number of correct guesses, because the
-expected value would favor very few guesses.
+The design has the largest expected epsilon under the distribution of scores, at one standard deviation below the
+expected number of correct guesses. Tests are valid for any design that is fixed in advance.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Evidence, lower bounds and checks from trials, with designs that are fixed in advance.
 
-One run with many canaries uses fixed guess counts. In many runs a fair coin decides whether the canary group is
-present, and an exact test counts both kinds of errors. If the distribution of scores is known, the threshold for
-"present" is fixed in advance. Otherwise the best threshold is chosen on the same runs, with a correction for the
-choice. A sequential test derives each threshold from earlier runs, with a correction for repeated testing.
+One run with many canaries uses fixed guess counts. Many runs have a fair coin each; the threshold for "present" is
+fixed in advance if the distribution of scores is known, else chosen on the same runs with a correction, or derived from
+earlier runs with a sequential test.
 """
 
 from __future__ import annotations
@@ -92,10 +91,10 @@ def one_run_outcomes(
     luck: Sequence[StepDependence] = (),
     layers: float | None = None,
 ) -> Iterator[dps.Evidence | dps.Finding]:
-    """Outcomes of :func:`one_run_bounds` for one group size.
+    """Evidence, bounds on epsilon and mu, and an estimate for one group size, with bounds for independent canaries.
 
-    The bound on mu uses more guesses, because it concerns a whole curve. It implies an epsilon only for a Gaussian
-    mechanism, so that none is derived.
+    The bound on mu concerns a whole curve, so it uses more guesses; it implies an epsilon only for a Gaussian
+    mechanism.
     """
     assert spec.audit is not None
     attack, confidence = Attack.of(spec), spec.audit.confidence
@@ -144,9 +143,9 @@ def one_run_outcomes(
 def _status_of_gaussian_curve(spec: dps.Spec) -> Literal["declared", "unchecked"] | None:
     """Status of the assumption that each canary's privacy curve is Gaussian; None if it is known not to be.
 
-    A canary that is a gradient is a shift of the declared Gaussian noise. Sampling makes the curve of its presence
-    larger at small rates than the fitted Gaussian curve, so that epsilon is understated, and the curve of its absence
-    smaller. The effect of input canaries on the model is unknown. For external scores, their author declares it.
+    A gradient canary shifts the declared Gaussian noise. Sampling makes the curve of its presence larger at small
+    rates than the fitted one, so that epsilon is understated, and the curve of its absence smaller. For external
+    scores, their author declares it.
     """
     assert spec.audit is not None
     attack = Attack.of(spec)
@@ -159,10 +158,7 @@ def _status_of_gaussian_curve(spec: dps.Spec) -> Literal["declared", "unchecked"
 
 
 def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator[dps.Finding]:
-    """Lower bound on mu from runs with and without one group, for any mechanism; empty for fewer than four runs.
-
-    The number of guesses follows from the number of runs, without a chosen threshold.
-    """
+    """Lower bound on mu from runs with and without one group, for any mechanism; empty for fewer than four runs."""
     assert spec.audit is not None
     if len(ranked) < order_statistics.LEAST_CANARIES:
         return

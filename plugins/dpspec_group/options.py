@@ -81,17 +81,13 @@ class Attack(kit.Options):
 
     Attributes:
         space: ``gradient`` or ``input``, the kind of canaries.
-        score: Name of the score of input canaries under the final model.
         spread: Angle between the members of a gradient canary group and its direction, in radians.
         sizes: Group sizes, ascending.
         share: Number of canary groups per size and run.
-        sequential: Whether runs end when all claims are decided, with a sequential test.
         elsewhere: Whether the scores come from an external program; ``space`` and ``kind`` are then meaningless.
-        chosen_weights: Whether the adversary chose the initial weights.
         every: Gradient canaries have gradients in every ``every``-th step.
         expected_from: Number of real records in the estimate of the mean update; None for all.
         scoring: The score of input canaries under the final model. :meth:`chosen` sets it for a trial.
-        canary_free_run: Whether the audited run (the first of many) has a canary-free run.
         shard_runs: Maximum number of runs that train together; trials ignore it.
     """
 
@@ -206,10 +202,8 @@ class Attack(kit.Options):
         return canaries - canaries // 2 if self.calibrated else canaries
 
     def scope(self, spec: dps.Spec, records: int) -> dps.Scope:
-        """Scope of the attack: the executed pipeline on this dataset of ``records`` records.
-
-        If a run has several groups, the datasets contain the other inserted groups. No compared dataset is smaller than
-        the real data.
+        """The executed pipeline on this dataset of ``records``, with the other inserted groups if a run has
+        several.
         """
         return kit.executed_scope(
             spec,

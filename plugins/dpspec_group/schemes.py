@@ -27,19 +27,19 @@ _LAST_PLACE = 4.0 * sys.float_info.epsilon
 
 
 class SchemeTheory:
-    """Poisson and full batches: the dominating pair is attained, and other drawn records do not depend on the group.
+    """Poisson and full batches: the dominating pair is attained, and other drawn records do not depend on the
+    group.
 
     Attributes:
         source: Source of the bound.
         add_remove: Whether the bound covers add-remove adjacency.
         zero_out: Whether the bound covers zero-out adjacency.
         independent: Whether the other drawn records are independent of the group.
-        allocates: Whether every record is in a fixed number of batches per epoch, drawn for each record.
+        allocates: Whether every record is in a fixed number of batches per epoch.
         sampled: Whether a record may be absent from a batch.
         displaces: Whether group members displace other records, so that all gradients matter.
-        has_lower: Whether the scheme has a lower bound.
         interval: Whether the dominating and the attained pairs differ for every group.
-        no_profile: Reason why the scheme has no single-record profile for black-box conversions; empty if it has one.
+        no_profile: Why the scheme has no single-record profile for black-box conversions; empty if it has one.
     """
 
     source = "Ganesh 2024, Theorem 3.1"

@@ -1,8 +1,7 @@
 """Scores of canaries and their distribution under the declaration. Higher scores favor presence. Imports no torch.
 
-The score of a canary is its log-likelihood ratio, which sums over independent steps. For the declared pipeline its
-distribution is a convolution, computed on a grid with the FFT. It only serves to choose guess counts and thresholds in
-advance and to predict power: tests are valid for any design that is fixed in advance.
+The score is the log-likelihood ratio summed over steps; its declared distribution, a convolution, only serves to choose
+guess counts and thresholds in advance and to predict power.
 """
 
 from __future__ import annotations
@@ -32,13 +31,7 @@ _LARGE = 1e30
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreDistribution:
-    """Distributions of the score of an absent and a present canary on one grid.
-
-    Attributes:
-        scores: Grid of scores, ascending, shape (n,).
-        absent: Probabilities for an absent canary, shape (n,).
-        present: Probabilities for a present canary, shape (n,).
-    """
+    """Probabilities of an ``absent`` and a ``present`` canary on one ascending grid of ``scores``, shape (n,) each."""
 
     scores: Floats
     absent: Floats
@@ -125,13 +118,7 @@ def score_distribution(phases: Sequence[tuple[Mixture, int]]) -> ScoreDistributi
 
 @dataclass(frozen=True, kw_only=True)
 class EndToEnd:
-    """Sum of all updates along the direction of a canary group, in units of the given clip norms.
-
-    Attributes:
-        mean: Mean of the group's contribution.
-        std: Standard deviation of the group's contribution.
-        noise: Standard deviation of the noise.
-    """
+    """Sum of all updates along the direction of a canary group: its mean and std, and the std of the noise."""
 
     mean: float
     std: float
@@ -184,8 +171,8 @@ def canary_pairs(
 def stepwise_scores(phases: Sequence[dps.Phase], attack: Attack, records: int, sizes: Array, seen: Array) -> Array:
     """Log-likelihood ratios of presence, shape (m,), from projections (steps, m) in units of the clip norm.
 
-    Without declared noise the score is the sum over the steps. Groups of several members with several batches per epoch
-    are scored as if steps were independent, because their likelihood is not a product; tests are valid for any score.
+    Without declared noise the score is the sum over the steps. Groups of several members with several batches per
+    epoch are scored as if steps were independent; tests are valid for any score.
     """
     scores = np.zeros(len(sizes))
     seen = seen / math.cos(attack.spread)

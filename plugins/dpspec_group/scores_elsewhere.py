@@ -1,10 +1,8 @@
 """Lower bounds from external scores, with the tests of the plugin's attacks.
 
-*Validity.* The one-run theorem needs a number of guesses that is fixed before seeing the coins. Here the numbers depend
-only on the number of rows: 8, 24, 72, ... per side, and all rows. They are tested jointly. Many runs use thresholds at
-error counts that depend only on the numbers of runs, with a correction (``dpspec.stats.attacks.thresholds``). Ties are
-ordered at random, independently of the coins. Tables with implausible coins are refused, which happens to fair coins
-with probability at most 1e-6 and increases the error by at most this.
+The numbers of guesses depend only on the number of rows (8, 24, 72, ... per side, and all), thresholds of many runs
+only on the numbers of runs. Ties are ordered at random, independently of the coins. Tables with implausible coins are
+refused, which happens to fair coins with probability at most 1e-6.
 """
 
 from __future__ import annotations

@@ -131,10 +131,10 @@ def group_epsilons(
     widths: Sequence[float] | None = None,
     other_direction: Sequence[Interval | None] | None = None,
 ) -> list[Interval]:
-    """Epsilon at each delta for groups of up to ``group_size`` in one direction.
+    """Epsilon at each delta for groups of up to ``group_size`` in one direction, with its worst-case value in each
+    interval.
 
-    Each interval contains the worst-case epsilon over the datasets of the theorem and adversaries who see all iterates.
-    Without noise epsilon has no upper bound, and is infinite if delta is below the probability of outcomes that are
+    Without noise it has no upper bound, and is infinite if delta is below the probability of outcomes that are
     impossible on the other dataset.
     """
     each = tuple(widths) if widths is not None else (WIDTH,) * len(deltas)
@@ -199,9 +199,8 @@ def advantage_interval(phases: Sequence[Phase], group_size: int, records: int) -
 
 
 def mu_interval(phases: Sequence[Phase], group_size: int, records: int, epsilons: Mapping[float, Interval]) -> Interval:
-    """Interval of the smallest mu for which all steps are mu-GDP for groups of ``group_size``.
-
-    The upper end is the mu of Theorem 20. The lower end is the largest mu whose curve is below an attained point.
+    """The smallest mu for which all steps are mu-GDP: up to the mu of Theorem 20, from the largest mu below an
+    attained point.
     """
     upper = mu_of_all_steps(phases, group_size, records)
     lower = 0.0
@@ -224,11 +223,11 @@ def mu_of_all_steps(phases: Sequence[Phase], group_size: int, records: int) -> f
 
 
 def noise_ruled_out(phases: Sequence[Phase], group_size: int, records: int, mu: float) -> str:
-    """Text on the noise multipliers that the lower bound ``mu`` rules out at the declared rates and steps.
+    """Text on the noise multipliers that the lower bound ``mu`` rules out: at least a / mu times the declared one,
+    with a the mu of all steps.
 
-    These are multipliers of at least a / mu times the declared one, with a the mu of all steps. Amplification by
-    sampling is ignored, so that for small rates the test rules out smaller noise too. Empty without a positive mu, for
-    phases without noise, or above ten times the declared noise.
+    Amplification by sampling is ignored. Empty without a positive mu or noise, or above ten times the declared
+    noise.
     """
     if not mu > 0.0 or any(phase.noise_multiplier < NO_NOISE for phase in phases):
         return ""

@@ -14,6 +14,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from support.refused import refused
 
 from dpspec.contract import DataError, DataSource
 from dpspec.data import huggingface
@@ -41,13 +42,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(socket, "getaddrinfo", shut)
     return tmp_path / "cache"
-
-
-def _refused(made: DataSource, *parts: str) -> None:
-    with pytest.raises(DataError) as caught:
-        _ = made.facts(), made.load()
-    for part in parts:
-        assert part in str(caught.value)
 
 
 def test_the_environment_chooses_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -106,13 +100,13 @@ def test_huggingface_tables(hub: SimpleNamespace, source: Make, folder: Path) ->
     assert rows.train_x.tolist() == [[1, 0.5], [2, 1.5], [3, 2.5]]
     assert rows.train_y.tolist() == [0, 1, 1]
     assert rows.test_x.tolist() == [[4, 5.5]]
-    _refused(source("huggingface", **{**TABLE, "records": 4}), "huggingface owner/set (train): 3 records of 2")
-    _refused(
+    refused(source("huggingface", **{**TABLE, "records": 4}), "huggingface owner/set (train): 3 records of 2")
+    refused(
         source("huggingface", **TABLE, test_split="test", test_records=2),
         "huggingface owner/set (test): 1 records of 2 features, but the spec declares 2 of 2",
     )
-    _refused(source("huggingface", **TABLE, test_split="test"), "test_split and test_records require each other")
-    _refused(source("huggingface", **TABLE, resize=True), "resize needs the key image")
+    refused(source("huggingface", **TABLE, test_split="test"), "test_split and test_records require each other")
+    refused(source("huggingface", **TABLE, resize=True), "resize needs the key image")
     assert (
         source("huggingface", **TABLE, resize=False, train_split="train").facts()
         == source("huggingface", **TABLE).facts()
@@ -145,16 +139,16 @@ def test_huggingface_pictures(hub: SimpleNamespace, source: Make, picture_bytes:
     rows = source("huggingface", **{**PICTURES, "records": 2}).load()
     assert np.array_equal(rows.train_x[:, 0], pixels.astype(np.float32) / np.float32(255))
     assert rows.train_y.tolist() == [1, 0]
-    _refused(source("huggingface", **{**PICTURES, "image": "c"}), "has no column 'c' (its columns: a, y)")
-    _refused(source("huggingface", **PICTURES, columns=["a"]), "image and columns exclude each other")
-    _refused(source("huggingface", **{**PICTURES, "features": 30}), "shape must be [1 or 3, height, width]")
-    _refused(source("huggingface", **{**PICTURES, "features": [1, 5, 6]}), "record 0: 6 x 5 pixels, but shape declares")
+    refused(source("huggingface", **{**PICTURES, "image": "c"}), "has no column 'c' (its columns: a, y)")
+    refused(source("huggingface", **PICTURES, columns=["a"]), "image and columns exclude each other")
+    refused(source("huggingface", **{**PICTURES, "features": 30}), "shape must be [1 or 3, height, width]")
+    refused(source("huggingface", **{**PICTURES, "features": [1, 5, 6]}), "record 0: 6 x 5 pixels, but shape declares")
     for cell, part in (
         ({"bytes": None, "path": "/etc/passwd"}, "record 1: contains no picture"),
         ({"bytes": b"GIF89a", "path": None}, "record 1: not a readable PNG or JPEG picture"),
     ):
         hub.train = pa.table({"a": [cells[0], cell], "y": [1, 0]})
-        _refused(source("huggingface", **{**PICTURES, "records": 2}), part)
+        refused(source("huggingface", **{**PICTURES, "records": 2}), part)
 
 
 @pytest.fixture
@@ -215,7 +209,7 @@ def test_huggingface_without_the_package(source: Make, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "datasets", None)
     made = source("huggingface", **TABLE)
     assert made.facts().records == 3
-    _refused(made, "needs datasets", "pip install 'dpspec[huggingface]'")
+    refused(made, "needs datasets", "pip install 'dpspec[huggingface]'")
 
 
 @pytest.mark.filterwarnings("default")
@@ -224,7 +218,7 @@ def test_huggingface_without_a_network(source: Make, folder: Path, monkeypatch: 
     pytest.importorskip("datasets")
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     made = source("huggingface", **TABLE)
-    _refused(made, "huggingface owner/set (train): could not be fetched (", f"kept in {folder} ($DPSPEC_DATA)")
+    refused(made, "huggingface owner/set (train): could not be fetched (", f"kept in {folder} ($DPSPEC_DATA)")
 
 
 @pytest.mark.filterwarnings("default")

@@ -69,14 +69,6 @@ def _expect(facts: Facts, rows: LoadedData) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_facts_are_those_of_the_rows(case: str, source: Make, files: Path) -> None:
-    kind, own = CASES[case]
-    for common in COMMON + ([] if case in OWN_TEST else SPLITS):
-        made = source(kind, files, **own, **common)
-        _expect(made.facts(), made.load())
-
-
-@pytest.mark.parametrize("case", CASES)
 def test_options_are_reproducible_and_have_digests_of_their_own(case: str, source: Make, files: Path) -> None:
     kind, own = CASES[case]
     digests = set()
@@ -89,13 +81,15 @@ def test_options_are_reproducible_and_have_digests_of_their_own(case: str, sourc
         {"standardise": {"mean": 2.0}},
         {"radius": 0.5},
         {"radius": 0.25},
+        {"standardise": {"mean": 0.5, "std": 2.0}, "radius": 0.75},
     ]
     if case not in OWN_TEST:
-        variants += [{"split": {"test": t, "seed": s}} for t in (2.0, 3.0) for s in (0, 1)]
+        variants += [{"split": {"test": t, "seed": s}} for t in (2.0, 0.4) for s in (0, 1)]
     for options in variants:
         first, second = (source(kind, files, **own, **options) for _ in range(2))
         assert first.facts() == second.facts()
         a, b = first.load(), second.load()
+        _expect(first.facts(), a)
         assert np.array_equal(a.train_x, b.train_x)
         assert np.array_equal(a.test_y, b.test_y)
         digests.add(first.facts().digest)

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.refused import refused
 
-from dpspec.contract import DataError, DataSource
+from dpspec.contract import DataSource
 from dpspec.data import files as limits
 from dpspec.data import table_files as kind
 
@@ -22,13 +23,6 @@ Write = Callable[..., Path]
 
 TABLE: dict[str, Any] = {"path": "table.parquet", "label": "label", "classes": ["no", "yes"]}
 SIZES = {"size": ["small", "large", ""]}
-
-
-def _refused(made: DataSource, *parts: str) -> None:
-    with pytest.raises(DataError) as caught:
-        _ = made.facts(), made.load()
-    for part in parts:
-        assert part in str(caught.value)
 
 
 def test_values_of_every_plain_type(parquet: Write, source: Make, tmp_path: Path) -> None:
@@ -81,8 +75,8 @@ def test_columns_and_test_tables(parquet: Write, source: Make, tmp_path: Path) -
     assert rows.train_x.tolist() == [[3, 1], [4, 2]]
     assert rows.test_x.tolist() == [[5, 6]]
     assert rows.test_y.tolist() == [1]
-    _refused(source("parquet", tmp_path, **{**options, "columns": ["note"]}), "test.parquet: has no column 'note'")
-    _refused(
+    refused(source("parquet", tmp_path, **{**options, "columns": ["note"]}), "test.parquet: has no column 'note'")
+    refused(
         source("parquet", tmp_path, **TABLE, test_path="test.parquet"),
         "test.parquet: the features differ from the features of",
         "columns",
@@ -117,7 +111,7 @@ def test_texts_that_the_file_holds_once_are_held_once_in_memory(
     rows = source("parquet", tmp_path, **TABLE, categories={"size": ["p", long, ""]}).load()
     assert rows.train_x[:4].tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0]]
     made = source("parquet", tmp_path, **TABLE, categories={"size": ["p", ""]})
-    _refused(made, f"record 0: '{long[:37]}...' is not a category of column 'size'")
+    refused(made, f"record 0: '{long[:37]}...' is not a category of column 'size'")
 
 
 @pytest.mark.parametrize(
@@ -141,11 +135,11 @@ def test_texts_that_the_file_holds_once_are_held_once_in_memory(
         ({"a": [1], "label": ["no"]}, {"columns": ["label"]}, ["is the label and cannot be a feature"]),
     ],
 )
-def test_refused(
+def testrefused(
     columns: dict[str, Any], options: dict[str, Any], parts: list[str], parquet: Write, source: Make, tmp_path: Path
 ) -> None:
     parquet(**columns)
-    _refused(source("parquet", tmp_path, **{**TABLE, **options}), "table.parquet", *parts)
+    refused(source("parquet", tmp_path, **{**TABLE, **options}), "table.parquet", *parts)
 
 
 def test_limits(parquet: Write, source: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,27 +147,27 @@ def test_limits(parquet: Write, source: Make, tmp_path: Path, monkeypatch: pytes
     parquet(a=np.zeros(5000), label=["no"] * 5000)
     with monkeypatch.context() as patch:
         patch.setattr(kind, "MAX_BYTES", 100)
-        _refused(source("parquet", tmp_path, **TABLE), "decompressed bytes; the maximum is 100")
+        refused(source("parquet", tmp_path, **TABLE), "decompressed bytes; the maximum is 100")
     monkeypatch.setattr(limits, "MAX_VALUES", 4999)
-    _refused(source("parquet", tmp_path, **TABLE, columns=["a"]), "5000 values; at most 4999 are read")
+    refused(source("parquet", tmp_path, **TABLE, columns=["a"]), "5000 values; at most 4999 are read")
     monkeypatch.setattr(limits, "MAX_BYTES", 100)
-    _refused(source("parquet", tmp_path, **TABLE), "bytes; at most 100 are read")
+    refused(source("parquet", tmp_path, **TABLE), "bytes; at most 100 are read")
 
 
 def test_files_that_are_none(source: Make, tmp_path: Path, parquet: Write) -> None:
     made = source("parquet", tmp_path, **TABLE)
-    _refused(made, "table.parquet: no such file")
+    refused(made, "table.parquet: no such file")
     (tmp_path / "table.parquet").write_bytes(b"PAR1 and so on PAR1")
-    _refused(made, "table.parquet: not a readable Parquet file")
+    refused(made, "table.parquet: not a readable Parquet file")
     whole = parquet(a=[1.5, 2.5], label=["no", "yes"]).read_bytes()
     (tmp_path / "table.parquet").write_bytes(whole[:-1])
-    _refused(made, "table.parquet: not a readable Parquet file")
+    refused(made, "table.parquet: not a readable Parquet file")
 
 
 def test_without_pyarrow(source: Make, tmp_path: Path, parquet: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     parquet(a=[1], label=["no"])
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    _refused(source("parquet", tmp_path, **TABLE), "needs pyarrow", "pip install 'dpspec[parquet]'")
+    refused(source("parquet", tmp_path, **TABLE), "needs pyarrow", "pip install 'dpspec[parquet]'")
 
 
 def test_csv_and_parquet_agree(parquet: Write, source: Make, tmp_path: Path) -> None:
@@ -192,5 +186,5 @@ def test_csv_and_parquet_agree(parquet: Write, source: Make, tmp_path: Path) -> 
 def test_csv_refuses_other_categories(source: Make, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("a,size,label\n1,large,yes\n2,huge,no\n")
     options = {"path": "table.csv", "label": "label", "classes": ["no", "yes"]}
-    _refused(source("csv", tmp_path, **options, categories=SIZES), "table.csv:3: 'huge' is not a category")
-    _refused(source("csv", tmp_path, **options, categories={"b": ["1", "2"]}), "table.csv: has no column 'b'")
+    refused(source("csv", tmp_path, **options, categories=SIZES), "table.csv:3: 'huge' is not a category")
+    refused(source("csv", tmp_path, **options, categories={"b": ["1", "2"]}), "table.csv: has no column 'b'")

@@ -164,6 +164,9 @@ def test_synthetic_texts(source: Make) -> None:
     assert np.array_equal(
         x, source("synthetic-tokens", records=500, vocabulary=20, length=7, classes=3, noise=0.0).load().train_x
     )
+    with pytest.raises(DataError, match="vocabulary must be above 9, got 9") as caught:
+        source("synthetic-tokens", vocabulary=9, classes=9).facts()
+    assert caught.value.key == "vocabulary"
     other = source("synthetic-tokens", records=500, vocabulary=20, length=7, classes=3, noise=0.0, seed=1).load()
     assert not np.array_equal(x, other.train_x)
 
@@ -175,9 +178,3 @@ def test_noise_is_the_share_of_any_token(source: Make) -> None:
     real = x != 0
     strange = ((x % 2 != y) & real).sum() / real.sum()
     assert strange == pytest.approx(0.2, abs=5 * (0.16 / real.sum()) ** 0.5)
-
-
-def test_more_classes_than_ids(source: Make) -> None:
-    with pytest.raises(DataError, match="vocabulary must be above 9, got 9") as caught:
-        source("synthetic-tokens", vocabulary=9, classes=9).facts()
-    assert caught.value.key == "vocabulary"

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpspec.contract import DataError, FrozenMap, LoadedData
+from dpspec.contract import DataError, LoadedData
 from dpspec.kit.users import by_user
 
 OPTIONS: dict[str, Any] = {"path": "t.csv", "label": "y", "classes": 2, "user": "who"}
@@ -95,14 +95,6 @@ def test_every_choice_of_a_users_records_is_as_likely(read: Any) -> None:
     assert sum((count - 100.0) ** 2 / 100.0 for count in counts.values()) < 25.7
 
 
-def test_two_users_with_as_many_records_are_drawn_apart(read: Any) -> None:
-    chosen = []
-    for seed in range(20):
-        present = kept(read(["a"] * 8 + ["b"] * 8, max_records_per_user=3, seed=seed))
-        chosen.append((present[:3], [number - 8 for number in present[3:]]))
-    assert any(one != other for one, other in chosen)
-
-
 @NEIGHBOURS
 @given(OWNERS, st.integers(0, 3), st.integers(1, 4))
 def test_users_are_held_back_whole(read: Any, owners: list[str], seed: int, most: int) -> None:
@@ -122,6 +114,8 @@ def test_facts_count_what_is_kept(source: Any, tmp_path: Path) -> None:
     facts, rows = made.facts(), made.load()
     assert (facts.records + facts.test_records, facts.features) == (5, 1)
     assert (len(rows.train_y), len(rows.test_y)) == (facts.records, facts.test_records)
+    assert rows.owners is not None
+    assert (facts.users, len(rows.owners), set(rows.owners.tolist())) == (2, facts.records, {0, 1})
     (warning,) = made.remarks()
     assert (warning.severity, warning.path) == ("warning", ("data", "max_records_per_user"))
     assert warning.message == "2 of 7 records are dropped: some users have more than 2"
@@ -209,16 +203,6 @@ def test_rows_are_laid_out_by_whose_they_are(read: Any, owners: list[str], most:
     place = sorted(set(owners)).index(gone)
     width = left.shape[1]
     assert np.array_equal(np.delete(x, place, 0)[:, :width], left)
-
-
-def test_users_who_train_are_counted_without_those_held_back(source: Any, tmp_path: Path) -> None:
-    write(tmp_path, list("aabbbccd"))
-    made = source("csv", tmp_path, **OPTIONS, split=FrozenMap({"test": 1}))
-    rows = made.load()
-    assert made.facts().users == 3
-    assert rows.owners is not None
-    assert sorted(set(rows.owners.tolist())) == [0, 1, 2]
-    assert len(rows.owners) == made.facts().records == len(rows.train_y)
 
 
 @pytest.mark.parametrize(

@@ -114,20 +114,6 @@ def killed_and_run_again(make_job, folder, name, deadly, expected):
     assert counter.steps == list(range(saved + 1 if saved else 0, STEPS + 1))
 
 
-def test_adam_goes_on_too(make_job, tmp_path):
-    options = FrozenMap({"learning_rate": 0.05, "reduction": "mean", "optimizer": {"kind": "adam"}})
-    finals = []
-    for where in (None, Resumable(folder=tmp_path, steps=1)):
-        for deadly in (None, 7) if where is None else (7, None):
-            job = make_job(options=options, steps=STEPS, resumable=where, observers=(Counter(deadly),))
-            try:
-                NativeTrainer().train(job)
-                finals.append(flat_model.flatten(job.model))
-            except MemoryError:
-                pass
-    assert torch.equal(*finals)
-
-
 def test_a_run_told_to_stop_loses_nothing(make_job, tmp_path):
     where, done = Resumable(folder=tmp_path, seconds=1e9), []
     progress = {"progress": lambda step, total: done.append(step), "cancelled": lambda: len(done) >= 5}

@@ -237,20 +237,3 @@ def test_models_and_canaries_are_clipped_alike(make_model, rows, how):
     assert torch.allclose(planted.sum, records.sum, rtol=1e-4, atol=1e-6)
     assert torch.allclose(planted.norms, records.norms, rtol=1e-6)
     assert float(records.norms.max()) <= 0.4
-    named = {n: g.double() for n, g in model.layout.split(real).items()}
-    expected = totals_of(named, how)
-    assert torch.allclose(model.clipped_sum(state, x, y, how).sum.double(), expected, rtol=1e-4, atol=1e-6)
-
-
-def totals_of(named, how):
-    """The clipped sum by the definition, in float64."""
-    if isinstance(how, Truncated):
-        g = torch.cat([v.flatten(1) for v in named.values()], dim=1)
-        scaled = g * (how.clip_norm / g.norm(dim=1, keepdim=True)).clamp(max=1.0)
-        return scaled.clamp(-how.coordinate_bound, how.coordinate_bound).sum(0)
-    layers = {}
-    for name, value in named.items():
-        layers.setdefault(name.split(".")[0], []).append(value.flatten(1))
-    bound = how.clip_norm / sqrt(len(layers))
-    parts = [torch.cat(values, dim=1) for values in layers.values()]
-    return torch.cat([(g * (bound / g.norm(dim=1, keepdim=True)).clamp(max=1.0)).sum(0) for g in parts])

@@ -20,7 +20,7 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpspec.contract import Cancelled, FrozenMap, Observer, Resumable, TrainingJob
+from dpspec.contract import Cancelled, FrozenMap, Resumable, TrainingJob
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Clip, Flat, PerLayer, Truncated
@@ -430,7 +430,7 @@ def test_a_user_adds_the_clipped_mean_gradient_of_all_records(of_users: Any, cli
     torch.testing.assert_close(found.norms, torch.stack(wanted).norm(dim=1), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize("most", [2])
 def test_of_more_records_so_many_are_averaged(of_users: Any, most: int) -> None:
     job = of_users({"records_per_user": most}, clip_norm=0.3)
     parts = parts_of(job)
@@ -555,36 +555,15 @@ def test_a_run_of_users_is_its_steps(of_users: Any) -> None:
     torch.testing.assert_close(flat_model.flatten(job.model), flat_model.flatten(own.model), rtol=1e-4, atol=1e-5)
 
 
-class _Stopped(Observer):
-    """Stops a run after some steps."""
-
-    def __init__(self) -> None:
-        self.seen = 0
-
-    def released(self, step: int, state: Tensor) -> None:
-        self.seen = step
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: Any) -> None:
-        pass
-
-
-def test_a_killed_run_goes_on_to_the_same_bit(of_users: Any, tmp_path: Path) -> None:
-    whole = of_users(steps=12)
+def test_a_stopped_run_goes_on_to_the_same_bit(of_users: Any, tmp_path: Path) -> None:
+    whole, resumed = of_users(steps=12), of_users(steps=12)
     NativeTrainer().train(whole)
-    where = Resumable(folder=tmp_path / "state", steps=1)
-    watch = _Stopped()
-    killed = of_users(steps=12)
-    killed = replace(killed, resumable=where, observers=(watch,), cancelled=lambda: watch.seen >= 5)
+    where, seen = Resumable(folder=tmp_path / "state", steps=1), list[int]()
+    watched = replace(resumed, resumable=where, progress=lambda step, total: seen.append(step))
     with pytest.raises(Cancelled):
-        NativeTrainer().train(killed)
-    seen: list[int] = []
-    resumed = replace(of_users(steps=12), resumable=where, observers=(_Stopped(),))
-    resumed = replace(resumed, progress=lambda step, total: seen.append(step))
-    NativeTrainer().train(resumed)
-    assert seen[0] == 6
+        NativeTrainer().train(replace(watched, cancelled=lambda: len(seen) == 5))
+    NativeTrainer().train(watched)
+    assert seen == list(range(1, 13))
     assert torch.equal(flat_model.flatten(resumed.model), flat_model.flatten(whole.model))
 
 

@@ -14,7 +14,7 @@ from dpspec.stats.conformance.evidence import write_run
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog, spaced
+from dpspec.training.measure.logs import SamplingLog, spaced
 from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.run_evidence import RunLogs, compared_lags, reported_evidence
 
@@ -158,16 +158,3 @@ def test_logs_go_on_where_they_were(two_phases, stop):
         assert set(mine) == set(theirs)
         for key in mine:
             assert np.array_equal(mine[key], theirs[key]), key
-
-
-def test_an_empty_memory_begins_anew(two_phases):
-    logs = RunLogs(two_phases)
-    NativeTrainer().train(replace(two_phases, observers=logs.observers))
-    for log in logs.observers:
-        log.restore({})
-    for log, fresh in zip(logs.observers, (SamplingLog(40), NoiseLog(21), NormLog(), StateLog()), strict=True):
-        kept = [getattr(log, name) for name in ("sizes", "squares", "largest", "steps") if hasattr(log, name)]
-        assert kept in ([[]], [0])
-        assert type(log) is type(fresh)
-    NativeTrainer().train(replace(two_phases, observers=logs.observers))
-    assert len(logs.sampling.sizes) == 21

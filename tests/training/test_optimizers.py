@@ -126,18 +126,6 @@ def test_memory_goes_on_and_can_be_cleared(name):
     assert torch.equal(whole(torch.ones(SIZE), rows[0]), states[0])
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_stack_of_runs_is_updated_like_each(name):
-    together, alone = made(name), [made(name) for _ in range(3)]
-    states = torch.ones(3, SIZE)
-    single = list(states)
-    for step in range(5):
-        noisy = torch.stack([sums(torch.float32, seed)[step] for seed in range(3)])
-        states = together(states, noisy)
-        single = [update(state, row) for update, state, row in zip(alone, single, noisy, strict=True)]
-    assert torch.equal(states, torch.stack(single))
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

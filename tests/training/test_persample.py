@@ -18,7 +18,6 @@ from dpspec.contract import Facts, FrozenMap
 from dpspec.models.providers import MODELS
 from dpspec.training.gradients import persample
 from dpspec.training.gradients.clipping import Flat
-from dpspec.training.gradients.flat_model import record_by_record
 from dpspec.training.gradients.ghost import PerExample
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
 from dpspec.training.gradients.recurrent import written_out
@@ -74,7 +73,7 @@ def test_an_empty_batch_gives_zeros(kind, make_model, rows):
     model = FlatModel(make_model(kind))
     x, y = rows(kind, 0)
     assert persample.per_example_gradients(model, x, y).shape == (0, model.size)
-    assert model.look(model.initial(), x, y)[0].shape == (0,)
+    assert [found.shape for found in model.look(model.initial(), x, y)] == [(0,), (0,)]
     clipped = model.clipped_sum(model.initial(), x, y, 1.0)
     assert torch.equal(clipped.sum, torch.zeros(model.size))
     assert clipped.norms.shape == (0,)
@@ -195,15 +194,21 @@ def records(kind, shape, classes, dtype):
 
 
 @pytest.mark.parametrize("kind", [model.kind for model in MODELS])
-def test_exactly_the_gradients_of_each_record(kind):
-    """In float64, where they agree to ten digits."""
+def test_exactly_the_gradients_of_each_record(kind, monkeypatch):
+    """In float64, where they agree to ten digits, in chunks of any size. All layers have a rule and need no vmap."""
     model, shape, classes = built(kind)
     model = model.double()
     x, y = records(kind, shape, classes, torch.float64)
     expected = one_by_one(model, x, y)
     flat = FlatModel(model)
     assert torch.allclose(flat.rows(flat.initial(), x, y), expected, rtol=1e-9, atol=1e-10)
-    assert torch.allclose(flat.look(flat.initial(), x, y)[0], expected.norm(dim=1), rtol=1e-10)
+    assert flat._examples.covered == set(flat.layout.names)
+    assert flat._examples.together
+    for size in (1, 3, 64):
+        monkeypatch.setitem(flat._sizes, "norms", size)
+        norms, predicted = flat.look(flat.initial(), x, y)
+        assert torch.allclose(norms, expected.norm(dim=1), rtol=1e-10)
+        assert torch.equal(predicted, flat.logits(flat.initial(), x).argmax(dim=1))
 
 
 @pytest.mark.parametrize("kind", [model.kind for model in MODELS])
@@ -226,34 +231,6 @@ def test_to_the_accuracy_of_float32(kind):
     wanted = (got.double() * (clip / got.double().norm(dim=1, keepdim=True)).clamp(max=1.0)).sum(0)
     assert float((clipped.sum.double() - wanted).norm()) < 1e-5 * clip * len(x)
     assert float(clipped.norms.max()) <= clip
-
-
-@pytest.mark.parametrize("kind", [model.kind for model in MODELS])
-def test_all_parameters_have_rules_and_need_no_vmap(kind):
-    """Which is what makes them fast; whoever adds a layer without one finds out here."""
-    model, shape, classes = built(kind)
-    assert record_by_record(model)
-    flat = FlatModel(model)
-    flat.look(flat.initial(), *records(kind, shape, classes, torch.float32))
-    assert flat._examples.covered == set(flat.layout.names)
-
-
-@pytest.mark.parametrize("kind", [model.kind for model in MODELS])
-def test_a_look_is_norms_and_predictions_of_the_same_pass(kind, monkeypatch):
-    """In chunks of any size, and of no records."""
-    model, shape, classes = built(kind)
-    model = model.double()
-    x, y = records(kind, shape, classes, torch.float64)
-    flat = FlatModel(model)
-    state = flat.initial()
-    expected = flat.rows(state, x, y).norm(dim=1)
-    for size in (1, 3, 64):
-        monkeypatch.setitem(flat._sizes, "norms", size)
-        norms, predicted = flat.look(state, x, y)
-        assert torch.allclose(norms, expected, rtol=1e-10)
-        assert torch.equal(predicted, flat.logits(state, x).argmax(dim=1))
-    norms, predicted = flat.look(state, x[:0], y[:0])
-    assert norms.shape == predicted.shape == (0,)
 
 
 SIZES = st.integers(1, 4)
@@ -303,26 +280,6 @@ def check(make, x, seed=0):
         assert float((clipped.sum.double() - wanted).abs().max()) <= off
         assert float(clipped.norms.max()) <= clip
     return flat
-
-
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-@quick
-@given(SIZES, st.integers(1, 5), st.integers(1, 2), SIZES, st.booleans(), st.booleans())
-def test_attention(seed, length, heads, each, causal, padded):
-    """Of its own, over tokens of which some are padding; the first never is, or nothing would be attended to."""
-    width = heads * each
-
-    def run(m, x):
-        h = m.table(x.long())
-        hidden = (x == 0).index_fill(1, torch.tensor([0]), False) if padded else None
-        mask = torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None
-        return m.head(m.attend(h, h, h, key_padding_mask=hidden, attn_mask=mask)[0].mean(1))
-
-    def make():
-        attend = nn.MultiheadAttention(width, heads, batch_first=True)
-        return Net(run, table=nn.Embedding(4, width), attend=attend, head=nn.Linear(width, CLASSES))
-
-    check(make, rows((length,), seed, 4), seed)
 
 
 @pytest.mark.parametrize("norm_first", [False, True])

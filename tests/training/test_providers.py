@@ -49,50 +49,36 @@ POISSON = "{scheme: poisson, rate: 0.1}"
 DRAWN = "{scheme: poisson, rate: 0.1, unit: user, records_per_user: 2}"
 
 
-def constants(tmp_path: Path, sampling: str = POISSON, training: str = "", claim: str = "") -> Assumption:
-    path = tmp_path / "spec.yaml"
-    path.write_text(SPEC.format(sampling=sampling, training=training, claim=claim), encoding="utf-8")
+def constants(tmp_path: Path, sampling: str = POISSON, training: str = "") -> Assumption:
+    text = SPEC.format(sampling=sampling, training=training, claim="")
+    if sampling == DRAWN:
+        text = text.replace("group_size: [1]", "unit: user").replace("{kind: synthetic,", "{kind: declared,")
+    if "shuffled" in sampling:
+        text += "audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 8}}\n"
+    (tmp_path / "spec.yaml").write_text(text, encoding="utf-8")
     catalog = dpspec.load_catalog()
-    (spec,) = dpspec.load_specs([path], catalog).specs
+    (spec,) = dpspec.load_specs([tmp_path / "spec.yaml"], catalog).specs
     return prepare(spec, catalog).constants
 
 
 @pytest.mark.parametrize(
-    ("sampling", "training", "status"),
+    ("sampling", "training", "unit"),
     [
-        (POISSON, "", "declared"),
-        ("{scheme: full}", "", "declared"),
-        (POISSON, ", reduction: sum", "by-construction"),
-        (POISSON, ", expected_batch_size: 4", "by-construction"),
-        ("{scheme: fixed, batch_size: 8}", "", "by-construction"),
+        (POISSON, "", "records"),
+        ("{scheme: full}", "", "records"),
+        (POISSON, ", reduction: sum", None),
+        (POISSON, ", expected_batch_size: 4", None),
+        ("{scheme: fixed, batch_size: 8}", "", None),
+        ("{scheme: shuffled, batch_size: 16}", "", "records"),
+        (DRAWN, "", "users"),
     ],
 )
 def test_the_native_loop_says_on_what_its_divisor_rests(
-    tmp_path: Path, sampling: str, training: str, status: str
+    tmp_path: Path, sampling: str, training: str, unit: str | None
 ) -> None:
     said = constants(tmp_path, sampling, training)
-    assert said.status == status
-    assert ("number of records" in said.text) == (status == "declared")
-
-
-def test_of_users_that_are_drawn_it_rests_on_how_many_users_there_are(tmp_path: Path) -> None:
-    text = SPEC.format(sampling=DRAWN, training="", claim="").replace("group_size: [1]", "unit: user")
-    (tmp_path / "spec.yaml").write_text(text.replace("{kind: synthetic,", "{kind: declared,"), encoding="utf-8")
-    catalog = dpspec.load_catalog()
-    (spec,) = dpspec.load_specs([tmp_path / "spec.yaml"], catalog).specs
-    said = prepare(spec, catalog).constants
-    assert said.status == "declared"
-    assert "the number of users, which is assumed to be public" in said.text
-    assert "records" not in said.text
-
-
-def test_the_mean_size_of_shuffled_batches_rests_on_the_number_of_records(tmp_path: Path) -> None:
-    text = SPEC.format(sampling="{scheme: shuffled, batch_size: 16}", training="", claim="")
-    attacked = "audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 8}}\n"
-    (tmp_path / "spec.yaml").write_text(text + attacked, encoding="utf-8")
-    catalog = dpspec.load_catalog()
-    (spec,) = dpspec.load_specs([tmp_path / "spec.yaml"], catalog).specs
-    assert prepare(spec, catalog).constants.status == "declared"
+    assert said.status == ("declared" if unit else "by-construction")
+    assert unit is None or f"the number of {unit}, which is assumed to be public" in said.text
 
 
 def test_a_finding_tells_of_it(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Transfer tensors between the host and a GPU without synchronizing at every step.
 
 Reading one number from a GPU waits for all of its queued work. Observers therefore keep per-step measurements on the
-GPU and fetch them in blocks. The values are bit-identical to immediate reads. On a CPU every value is read immediately.
+GPU and fetch them in blocks, with identical bits. On a CPU every value is read immediately.
 """
 
 from __future__ import annotations
@@ -74,7 +74,6 @@ class TransferQueue:
             self.flush()
 
     def flush(self) -> None:
-        """Fetch all queued tensors and run their callbacks."""
         waiting = self._waiting
         self.clear()
         arrays = iter(fetch([value for _, values in waiting for value in values if isinstance(value, Tensor)]))

@@ -1,7 +1,4 @@
-"""A model as a function of one flat vector of its trainable parameters, in the order of ``parameters()``.
-
-Layers without per-example gradients are rejected by name: they couple the records of a batch.
-"""
+"""A model as a function of one flat vector of its trainable parameters, and checks that it treats records apart."""
 
 from __future__ import annotations
 
@@ -28,8 +25,6 @@ from dpspec.training.gradients.memory import ran_out
 
 @dataclass(frozen=True)
 class Layout:
-    """Names and shapes of the trainable parameters in the flat vector."""
-
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
 
@@ -46,7 +41,6 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Length P of the flat vector."""
         return sum(self.sizes)
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
@@ -71,8 +65,8 @@ class Layout:
 def places(model: nn.Module) -> dict[str, Tensor]:
     """All parameters and buffers by every qualified name, so a tied parameter appears several times.
 
-    A module that is used twice appears once. ``torch.func.functional_call`` with ``tie_weights=False`` takes exactly
-    these names; with ``tie_weights=True`` it does not restore the parameters of a module that is used twice.
+    ``torch.func.functional_call`` with ``tie_weights=False`` takes exactly these names; with ``tie_weights=True`` it
+    does not restore the parameters of a module that is used twice.
     """
     found: dict[str, Tensor] = {}
     for prefix, module in model.named_modules():
@@ -88,13 +82,11 @@ def trained(model: nn.Module) -> dict[str, str]:
 
 
 def flatten(model: nn.Module) -> Tensor:
-    """Copy the model's trainable parameters into one vector (P,)."""
     layout = Layout.of(model)
     return layout.flatten({name: p.detach() for name, p in model.named_parameters() if p.requires_grad})
 
 
 def load(model: nn.Module, flat: Tensor) -> None:
-    """Write a vector (P,) into the model's trainable parameters, in place."""
     views = Layout.of(model).unflatten(flat)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -186,10 +178,7 @@ def are_alike(one: nn.Module, other: nn.Module) -> bool:
 
 
 def record_by_record(model: nn.Module) -> bool:
-    """Whether the structure shows that the model treats records independently, so that a batch needs no ``vmap``.
-
-    True only for known layers, of exactly these types and without hooks. False is inconclusive.
-    """
+    """Whether all layers are known to treat records independently, of exactly these types and without hooks."""
     for module in model.modules():
         if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
             return False
@@ -263,11 +252,7 @@ _UNFIT = (RuntimeError, ValueError, TypeError, IndexError)
 
 
 def check_model(factory: ModelFactory, facts: Facts) -> None:
-    """Build the model and run it on one zero record. torch's random generators are restored.
-
-    Raises ``ModelError`` if a layer has no per-example gradients or is random (dropout), the model rejects a record of
-    the data's shape, or it does not return one number per class.
-    """
+    """Check a plugin's model before training: run it on one zero record. torch's random generators are restored."""
     shape = facts.shape or (facts.features,)
     kind = torch.float32 if facts.vocabulary is None else torch.int64
     with torch.random.fork_rng(devices=[]), torch.no_grad():

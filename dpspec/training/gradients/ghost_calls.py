@@ -1,7 +1,6 @@
 """Operations with a per-example gradient rule: forward, and gradients from inputs and output gradients.
 
-A call processes a whole chunk x (b, k, ...): b records of k inner rows (k = 1 unless the model folds an axis into the
-batch).
+A call processes a whole chunk x (b, k, ...): b records of k rows that the model folds into the batch.
 """
 
 from __future__ import annotations
@@ -16,18 +15,11 @@ from torch import Tensor, nn
 
 from dpspec.training.gradients.ghost_parameters import Gradients, Lookup, Outer, Pieces, Rows, gram_pays
 
-#: CUDA's group norm backward launches a block per group along a grid axis of this size.
-_MOST_GROUPS = 65_535
-
 
 class Call(ABC):
     """One use of a torch function, built from its arguments and the names of the trained parameters by tensor id.
 
-    Attributes:
-        names: Names of weight and bias, None for those that are not trained.
-        given: Weight and bias as passed.
-        supported: Whether the rule covers these arguments.
-        batched: Whether the input differs between records.
+    ``supported``: the rule covers these arguments. ``batched``: the input differs between records.
     """
 
     def __init__(
@@ -42,17 +34,18 @@ class Call(ABC):
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Names of the trained parameters."""
         return tuple(name for name in self.names if name is not None)
 
-    @abstractmethod
-    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Output (b, k, ...) for ``x`` (b, k, ...), and values that backward needs."""
+    def prepared(self, x: Tensor) -> Tensor:
+        """Input of the rule, computed from the function's by operations without parameters."""
+        return x
 
     @abstractmethod
-    def backward(
-        self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
-    ) -> tuple[Tensor | None, dict[str, Gradients]]:
+    def forward(self, x: Tensor) -> Tensor:
+        """Output (b, k, ...) for ``x`` (b, k, ...)."""
+
+    @abstractmethod
+    def backward(self, x: Tensor, gradient: Tensor, wanted: bool) -> tuple[Tensor | None, dict[str, Gradients]]:
         """Gradient with respect to x, if ``wanted``, and gradients of the trained parameters."""
 
     def named(self, weight: Callable[[], Gradients], bias: Callable[[], Tensor]) -> dict[str, Gradients]:
@@ -73,12 +66,10 @@ class Linear(Call):
     def __init__(self, name_of: Mapping[int, str], input: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__(name_of, weight, bias, weight.ndim == 2)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return nn.functional.linear(x, self.weight, self.bias), ()
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)
 
-    def backward(
-        self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
-    ) -> tuple[Tensor | None, dict[str, Gradients]]:
+    def backward(self, x: Tensor, gradient: Tensor, wanted: bool) -> tuple[Tensor | None, dict[str, Gradients]]:
         inputs, outputs = x.reshape(len(x), -1, x.shape[-1]), gradient.reshape(len(x), -1, gradient.shape[-1])
         factors = Outer(inputs, outputs, self.weight.shape)
         pays = gram_pays(inputs.shape[1], *self.weight.shape)
@@ -105,19 +96,40 @@ class Embedding(Call):
         super().__init__(name_of, weight, None, max_norm is None and not (scale_grad_by_freq or sparse))
         self._padding = padding_idx
 
-    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return nn.functional.embedding(x, self.weight), ()
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.embedding(x, self.weight)
 
-    def backward(
-        self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
-    ) -> tuple[Tensor | None, dict[str, Gradients]]:
+    def backward(self, x: Tensor, gradient: Tensor, wanted: bool) -> tuple[Tensor | None, dict[str, Gradients]]:
         tokens, outputs = x.reshape(len(x), -1), gradient.reshape(len(x), -1, gradient.shape[-1])
         if self._padding is not None:
             outputs = outputs * (tokens != self._padding % len(self.weight))[..., None]
         return None, self.named(lambda: Lookup(tokens, outputs, len(self.weight)), lambda: outputs)
 
 
-class GroupNorm(Call):
+class Scaled(Call):
+    """Scale and shift of an input that torch normalizes."""
+
+    @abstractmethod
+    def aligned(self, x: Tensor) -> tuple[int, ...]:
+        """Shape of the parameters that broadcasts with one row of ``x`` (b, k, ...)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = self.aligned(x)
+        y = x if self.weight is None else x * self.weight.view(shape)
+        return y if self.bias is None else y + self.bias.view(shape)
+
+    def backward(self, x: Tensor, gradient: Tensor, wanted: bool) -> tuple[Tensor | None, dict[str, Gradients]]:
+        shape, parameter = self.aligned(x), self.bias if self.weight is None else self.weight
+
+        def summed(products: Tensor) -> Tensor:
+            assert parameter is not None
+            return products.sum(1).sum_to_size(len(x), *shape).view(len(x), *parameter.shape)
+
+        found = self.named(lambda: Rows(summed(gradient * x)), lambda: summed(gradient))
+        return (gradient if self.weight is None else gradient * self.weight.view(shape)) if wanted else None, found
+
+
+class GroupNorm(Scaled):
     """Normalize groups of channels, then scale and shift each channel."""
 
     def __init__(
@@ -132,45 +144,14 @@ class GroupNorm(Call):
         super().__init__(name_of, weight, bias)
         self._groups, self._eps = num_groups, eps
 
-    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        n, channels, size = prod(x.shape[:2]), x.shape[2], prod(x.shape[3:])
-        y, mean, rstd = torch.native_group_norm(
-            x.contiguous().flatten(0, 1), self.weight, self.bias, n, channels, size, self._groups, self._eps
-        )
-        return y.view(x.shape), (mean, rstd)
+    def prepared(self, x: Tensor) -> Tensor:
+        return nn.functional.group_norm(x, self._groups, eps=self._eps)
 
-    def backward(
-        self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
-    ) -> tuple[Tensor | None, dict[str, Gradients]]:
-        """Treat all records as channels of one, so that torch returns separate gradients of their scales and shifts.
-
-        Limited to as many records as a GPU kernel's grid has groups.
-        """
-        rows, channels, size = prod(x.shape[:2]), x.shape[2], prod(x.shape[3:])
-        pieces = []
-        for outer, inner, mean, rstd in _parts(
-            max(1, _MOST_GROUPS // self._groups),
-            *(gradient.reshape(rows, channels, size), x.reshape(rows, channels, size)),
-            *(moments.view(rows, -1) for moments in kept),
-        ):
-            n = len(inner)
-            weight = None if self.weight is None else self.weight.repeat(n)
-            found = torch.ops.aten.native_group_norm_backward.default(
-                *(outer.reshape(1, n * channels, size), inner.reshape(1, n * channels, size)),
-                *(mean.reshape(1, -1), rstd.reshape(1, -1), weight, 1, n * channels, size, n * self._groups),
-                (wanted, self.names[0] is not None, self.names[1] is not None),
-            )
-            pieces.append(found)
-        before, scales, shifts = zip(*pieces, strict=True)
-
-        def by_record(parts: tuple[Tensor, ...]) -> Tensor:
-            return torch.cat([part.flatten() for part in parts]).view(*x.shape[:2], channels).sum(1)
-
-        found_by_name = self.named(lambda: Rows(by_record(scales)), lambda: by_record(shifts))
-        return (torch.cat([part.flatten() for part in before]).view(x.shape) if wanted else None), found_by_name
+    def aligned(self, x: Tensor) -> tuple[int, ...]:
+        return (x.shape[2], *[1] * (x.ndim - 3))
 
 
-class LayerNorm(Call):
+class LayerNorm(Scaled):
     """Normalize the last axes, then scale and shift each entry."""
 
     def __init__(
@@ -185,25 +166,11 @@ class LayerNorm(Call):
         super().__init__(name_of, weight, bias)
         self._shape, self._eps = tuple(normalized_shape), eps
 
-    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        y, mean, rstd = torch.native_layer_norm(x, self._shape, self.weight, self.bias, self._eps)
-        return y, (mean, rstd)
+    def prepared(self, x: Tensor) -> Tensor:
+        return nn.functional.layer_norm(x, self._shape, eps=self._eps)
 
-    def backward(
-        self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
-    ) -> tuple[Tensor | None, dict[str, Gradients]]:
-        mean, rstd = kept
-        before = None
-        if wanted:
-            before = torch.ops.aten.native_layer_norm_backward.default(
-                gradient, x, self._shape, mean, rstd, self.weight, self.bias, (True, False, False)
-            )[0]
-        each = (len(x), -1, *self._shape)
-        found = self.named(
-            lambda: Rows((gradient * ((x - mean) * rstd)).reshape(each).sum(1)),
-            lambda: gradient.reshape(each).sum(1),
-        )
-        return before, found
+    def aligned(self, x: Tensor) -> tuple[int, ...]:
+        return (*[1] * (x.ndim - 2 - len(self._shape)), *self._shape)
 
 
 #: Grouped convolutions with fewer input channels per group leave vector units idle.
@@ -218,8 +185,6 @@ _WIDE = 2**21
 
 
 class Convolution(Call):
-    """A convolution in one to three dimensions."""
-
     weight: Tensor
 
     def __init__(
@@ -240,16 +205,14 @@ class Convolution(Call):
         self.stride, self.padding, self.dilation = (size * spatial if len(size) == 1 else size for size in sizes)
         self.groups = groups
 
-    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def forward(self, x: Tensor) -> Tensor:
         y = torch.convolution(
             *(x.flatten(0, 1), self.weight, self.bias, self.stride, self.padding, self.dilation),
             *(False, (0,) * len(self.stride), self.groups),
         )
-        return y.view(*x.shape[:2], *y.shape[1:]), ()
+        return y.view(*x.shape[:2], *y.shape[1:])
 
-    def backward(
-        self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
-    ) -> tuple[Tensor | None, dict[str, Gradients]]:
+    def backward(self, x: Tensor, gradient: Tensor, wanted: bool) -> tuple[Tensor | None, dict[str, Gradients]]:
         flat, outputs = x.flatten(0, 1), gradient.flatten(0, 1)
         before = self._transposed(outputs, flat, self.weight, self.groups, 0).view(x.shape) if wanted else None
         return before, self.named(lambda: self._weight(x, gradient), lambda: gradient.flatten(3).sum(3).sum(1))
@@ -304,7 +267,6 @@ class Convolution(Call):
 
 
 def _parts(some: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """Split all tensors (b, ...) into pieces of at most ``some`` records."""
     if len(tensors[0]) <= some:
         return (tensors,)
     return zip(*(torch.split(t, some) for t in tensors), strict=True)

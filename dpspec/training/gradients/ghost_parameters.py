@@ -1,8 +1,8 @@
-"""Per-example gradients of one parameter, written out or factored: squared norms, weighted sums, rows.
+"""Per-example gradients of one parameter, written out or factored.
 
-The gradient of a dense weight is B_i^T A_i for record i's inputs A_i and output gradients B_i. Norms ("ghost norms":
-Goodfellow 2015; Li, Tramer, Liang and Hashimoto 2022) and weighted sums (Bu, Wang, Zha and Karypis 2023) need only the
-factors. Squared norms are float64 and never below the gradient's: if terms can cancel, a bound on rounding is added.
+Norms ("ghost norms": Goodfellow 2015; Li, Tramer, Liang and Hashimoto 2022) and weighted sums (Bu, Wang, Zha and
+Karypis 2023) need only the factors. Squared norms are float64 and never below the gradient's: if terms can cancel, a
+bound on rounding is added.
 """
 
 from __future__ import annotations
@@ -27,16 +27,11 @@ class Gradients(ABC):
         """Squared l2 norms (b,), float64."""
 
     @abstractmethod
-    def rows(self) -> Tensor:
-        """Gradients (b, *shape)."""
+    def rows(self) -> Tensor: ...
 
     @abstractmethod
     def add(self, total: Tensor, weights: Tensor) -> None:
         """Add sum_i weights_i gradient_i to ``total`` (*shape) in place; weights (b,) float32."""
-
-    @abstractmethod
-    def only(self, kept: Tensor) -> Gradients:
-        """Gradients of the records with ``kept`` (b,) true."""
 
     def settled(self) -> Gradients:
         """Equivalent gradients without references to other tensors, kept until a chunk is summed."""
@@ -45,8 +40,6 @@ class Gradients(ABC):
 
 @dataclass(frozen=True)
 class Rows(Gradients):
-    """Written-out gradients: values (b, *shape)."""
-
     values: Tensor
 
     def squares(self) -> Tensor:
@@ -58,9 +51,6 @@ class Rows(Gradients):
     def add(self, total: Tensor, weights: Tensor) -> None:
         rows = self.values.reshape(len(weights), total.numel())
         total.view(-1).addmv_(rows.T, weights.to(rows.dtype))
-
-    def only(self, kept: Tensor) -> Rows:
-        return Rows(self.values[kept])
 
 
 @dataclass(frozen=True)
@@ -78,18 +68,13 @@ class Pieces(Gradients):
     def add(self, total: Tensor, weights: Tensor) -> None:
         self.settled().add(total, weights)
 
-    def only(self, kept: Tensor) -> Rows:
-        return self.settled().only(kept)
-
     def settled(self) -> Rows:
         return Rows(self.rows())
 
 
 @dataclass(frozen=True)
 class Outer(Gradients):
-    """sum_t outputs_it inputs_it^T: inputs (b, T, d), outputs (b, T, p), for a weight of shape (p, ...) with d entries
-    each.
-    """
+    """sum_t outputs_it inputs_it^T: inputs (b, T, d), outputs (b, T, p), for a weight (p, ...) of p d entries."""
 
     inputs: Tensor
     outputs: Tensor
@@ -107,9 +92,6 @@ class Outer(Gradients):
     def add(self, total: Tensor, weights: Tensor) -> None:
         weighted = self.outputs * weights.to(self.outputs.dtype)[:, None, None]
         total.view(len(total), -1).addmm_(weighted.flatten(0, 1).T, self.inputs.flatten(0, 1))
-
-    def only(self, kept: Tensor) -> Outer:
-        return Outer(self.inputs[kept], self.outputs[kept], self.shape)
 
 
 @dataclass(frozen=True)
@@ -139,9 +121,6 @@ class Lookup(Gradients):
         weighted = self.outputs * weights.to(self.outputs.dtype)[:, None, None]
         _add_rows(total, self.tokens.flatten(), weighted.flatten(0, 1))
 
-    def only(self, kept: Tensor) -> Lookup:
-        return Lookup(self.tokens[kept], self.outputs[kept], self.count)
-
 
 def _add_rows(total: Tensor, where: Tensor, rows: Tensor) -> Tensor:
     """Add ``rows`` (m, ...) to the entries ``where`` (m,) of ``total`` in place, deterministically."""
@@ -162,7 +141,6 @@ def squares_of(rows: Tensor) -> Tensor:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Concatenate the parts; a single one is returned unchanged."""
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 

@@ -59,19 +59,12 @@ def chunk_size(
 
 
 def keep_freed() -> None:
-    """Make the C library keep freed chunks for reuse.
-
-    glibc returns memory to the system beyond twice the largest block freed so far (at most 32 MiB), and each new page
-    costs microseconds. Freeing one large untouched block raises that threshold.
-    """
+    """Free one large untouched block, so that glibc keeps freed memory of up to twice its size for reuse."""
     torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
 def halving(work: Callable[[int], T], size: int, most: int | None = None) -> tuple[T, int | None]:
-    """Run ``work(size)`` and halve the size while it runs out of memory.
-
-    ``work`` restarts from scratch each time, so its result depends only on the final size.
-    """
+    """Run ``work(size)`` from scratch with half the size while it runs out of memory; return the last size that fit."""
     size = size if most is None else min(size, most)
     while True:
         try:
@@ -85,7 +78,6 @@ def halving(work: Callable[[int], T], size: int, most: int | None = None) -> tup
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error reports insufficient memory, on the CPU or a GPU."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _RAN_OUT)

@@ -1,7 +1,6 @@
 """LSTM, GRU and RNN written out step by step, in operations with per-example gradient rules.
 
-torch's layers execute all steps in one operation that hides its weights and does not support ``torch.func.vmap``. Here
-each step consists of two dense layers and the gates of torch's documentation. Results equal torch's up to rounding.
+torch's layers execute all steps in one operation that hides its weights and does not support ``torch.func.vmap``.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ def written_out(model: nn.Module) -> Iterator[None]:
 
 
 def _forward(layer: nn.RNNBase, input: Any, hx: Any = None) -> tuple[Tensor, Any]:
-    """Return what the layer's own ``forward`` returns: outputs and the last state of every layer and direction."""
     if not isinstance(input, Tensor):
         raise ValueError(f"{type(layer).__name__}: packed sequences have no per-example gradients; pad the records")
     single = input.ndim == 2

@@ -1,8 +1,7 @@
 """Clipped gradient sums of R models of the same kind in one batch, each over its own records.
 
-The gradient of a zero added to a dense layer's output is d; with the layer's input a, the weight gradient is d a^T. Its
-norm is |d| |a|, and a weighted sum over records is one matrix product per model. Parameters with any other use get
-gradients written out per record. All arithmetic is full float32.
+With a dense layer's input a and the gradient d of its output, the weight gradient d a^T has the norm |d| |a|, and a
+weighted sum over records is one matrix product per model. Other gradients are written out per record.
 """
 
 from __future__ import annotations
@@ -61,16 +60,15 @@ class StackedModel:
             self._kept = memory.activation_bytes(module, example) if len(x) else 0
 
     def chunk(self, how: Clipper) -> int:
-        """Number of records per chunk, over all models."""
         written = self.layout.names if isfinite(how.coordinate_bound) else self._others
         sizes = dict(zip(self.layout.names, self.layout.sizes, strict=True))
         return memory.chunk_size(2 * 4 * sum(sizes[name] for name in written) + 4 * self._kept, self._device)
 
     def add_clipped(self, sums: Tensor, states: Tensor, x: Tensor, y: Tensor, inside: Tensor, how: Clipper) -> Tensor:
-        """Add clipped gradients of records ``x`` (R, c, ...), ``y`` (R, c) to ``sums`` (R, P) in place.
+        """Add clipped gradients of ``x`` (R, c, ...), ``y`` (R, c) at ``states`` (R, P) to ``sums`` (R, P) in place.
 
-        Non-finite gradients count as zero. ``inside`` (R, c) is the mask of the records to add, ``states`` (R, P) are
-        the parameters. Returns the norms (R, c), float64, of the added contributions.
+        Non-finite gradients count as zero, as do records outside of the mask ``inside`` (R, c). Returns the norms (R,
+        c), float64, of the added contributions.
         """
         names, totals = self.layout.names, self.layout.split(sums)
         with full_precision(self._device):
@@ -103,7 +101,6 @@ class StackedModel:
     def _add_truncated(
         self, totals: Named, outputs: Named, written: Named, inputs: Named, inside: Tensor, how: Clipper
     ) -> Tensor:
-        """Truncation needs written-out gradients, model by model."""
         rows = dict(written)
         for layer in self._dense:
             a, d = inputs[layer.weight], outputs[layer.weight]

@@ -1,8 +1,7 @@
 """Checkpoints of a run: one file, replaced atomically, so that a killed run resumes from the last save.
 
-Stateful parts and observers implement ``state()``, which returns named arrays, and ``restore(state)``. The file is an
-uncompressed ``.npz`` (never pickled) with the digests of its job and its arrays; a file of another job, or a modified
-or unreadable file, is ignored. The owner of the folder removes it.
+The file is an uncompressed ``.npz`` (never pickled) with the digests of its job and its arrays; a file of another job,
+or a modified or unreadable file, is ignored. The owner of the folder removes it.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ Memory: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An object with state between steps."""
-
     def state(self) -> Memory | None:
         """Return arrays that later steps do not modify; None if the state cannot be saved."""
 
@@ -45,8 +42,6 @@ class Stateful(Protocol):
 
 
 class GeneratorState:
-    """The position of a random generator in its stream."""
-
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
 
@@ -70,7 +65,6 @@ def collect(named: Mapping[str, Stateful]) -> dict[str, np.ndarray[Any, Any]] | 
 
 
 def part(memory: Memory, name: str) -> Memory:
-    """Entries under ``name.``, without that prefix."""
     return {key.removeprefix(f"{name}."): value for key, value in memory.items() if key.startswith(f"{name}.")}
 
 
@@ -91,8 +85,6 @@ _WORTH = 20.0
 
 
 class Checkpoint:
-    """Saves and loads one run's state; ``identity`` is computed when it is needed."""
-
     def __init__(self, where: Resumable, identity: Callable[[], str]) -> None:
         self._where = where
         self._digest = identity

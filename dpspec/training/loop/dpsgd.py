@@ -1,8 +1,7 @@
 """The DP-SGD loop: theta <- update(theta, sum of clipped gradients + noise), over the declared phases.
 
-The loop calls its parts in order. A custom sampler, contribution, noise or update replaces its part with
-``dataclasses.replace``. All noise distributions are parametrized by their standard deviation noise_multiplier *
-clip_norm.
+A custom sampler, contribution, noise or update replaces its part with ``dataclasses.replace``. All noise distributions
+are parametrized by their standard deviation noise_multiplier * clip_norm.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
 from math import isfinite, sqrt
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,8 +26,6 @@ from dpspec.training.loop.samplers import PoissonUsers, Sampler, epoch_of, sampl
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledPhase:
-    """Steps with the same parameters."""
-
     steps: int
     noise_multiplier: float
     clip_norm: float
@@ -48,19 +45,15 @@ class ScheduledPhase:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the noise per parameter."""
         return self.noise_multiplier * self.clip_norm
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """All phases in order."""
-
     phases: tuple[ScheduledPhase, ...]
 
     @classmethod
     def of(cls, phases: Sequence[Mapping[str, Any]], records: int) -> Schedule:
-        """Build from the phases of a job over ``records`` records, including canaries."""
         return cls(
             tuple(
                 ScheduledPhase(
@@ -81,10 +74,7 @@ class Schedule:
 
     @property
     def records_per_user(self) -> int | None:
-        """Maximum number of records averaged per drawn user, the same in all phases; None if records are drawn.
-
-        Raises ``ValueError`` if phases differ.
-        """
+        """Maximum number of records averaged per drawn user, the same in all phases; None if records are drawn."""
         said = {phase.sampler.most if isinstance(phase.sampler, PoissonUsers) else None for phase in self.phases}
         if len(said) != 1:
             raise ValueError("all phases must sample users with the same records_per_user, or all must sample records")
@@ -92,45 +82,28 @@ class Schedule:
 
     @property
     def noise(self) -> str:
-        """Noise distribution of all phases. Raises ``ValueError`` if phases differ."""
         laws = {phase.noise for phase in self.phases}
         if len(laws) != 1:
             raise ValueError(f"all phases must have the same noise distribution, got {', '.join(sorted(laws))}")
         return laws.pop()
 
     def __iter__(self) -> Iterator[ScheduledPhase]:
-        """Yield the phase of step 1, of step 2, ..."""
         return chain.from_iterable(repeat(phase, phase.steps) for phase in self.phases)
 
 
-class Contributions(Protocol):
-    """The clipped sum of the drawn records."""
+#: Clipped sum of records ``indices`` (b,) at parameters ``state`` (P,); norms in the order of ``indices``.
+Contributions: TypeAlias = Callable[[Tensor, Tensor, Clip], ClippedSum]
 
-    def __call__(self, state: Tensor, indices: Tensor, clip: Clip, /) -> ClippedSum:
-        """Clipped sum of records ``indices`` (b,) at parameters ``state`` (P,); norms in the order of ``indices``."""
+#: Noise like a sum (P,) with a standard deviation, drawn only from a generator.
+Noise: TypeAlias = Callable[[Tensor, float, torch.Generator], Tensor]
 
-
-class Noise(Protocol):
-    """Noise added to the clipped sum."""
-
-    def __call__(self, total: Tensor, deviation: float, source: torch.Generator) -> Tensor:
-        """Noise like ``total`` (P,) with standard deviation ``deviation``, drawn only from ``source``."""
-
-
-class Update(Protocol):
-    """Update of the model from the noisy sum; post-processing for privacy."""
-
-    def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
-        """The next parameters (P,), as a new tensor."""
+#: The next parameters (P,), as a new tensor, from the current ones and the noisy sum; post-processing for privacy.
+Update: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Everything that determines a run. ``initial`` (P,) is on the device of the run.
-
-    Parts with state (an update with momentum, a shuffling sampler) are :class:`Stateful` and are reset when a run
-    starts.
-    """
+    """Everything that determines a run. Parts with state are :class:`Stateful` and are reset when a run starts."""
 
     initial: Tensor
     schedule: Schedule
@@ -140,7 +113,6 @@ class Parts:
 
     @property
     def stateful(self) -> Mapping[str, Stateful]:
-        """The stateful parts by name."""
         parts: dict[str, object] = {
             "contributions": self.contributions,
             "noise": self.noise,
@@ -220,7 +192,6 @@ def laplace_noise(total: Tensor, deviation: float, source: torch.Generator) -> T
 
 
 def noise_of(kind: str) -> Noise:
-    """Noise of a phase. Raises ``ValueError`` for an unknown name."""
     kinds: dict[str, Noise] = {"gaussian": gaussian_noise, "laplace": laplace_noise}
     if kind not in kinds:
         raise ValueError(f"noise must be gaussian or laplace, got {kind!r}")

@@ -13,15 +13,11 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Learning rate schedule: ``peak`` times a factor for each of ``total`` steps. All rates are positive if ``peak``
-    is.
+    """Learning rate schedule: ``peak`` times a factor for each of ``total`` steps. All rates are positive.
 
-    Attributes:
-        peak: Maximum learning rate.
-        total: Number of steps.
-        kind: constant (1); linear or cosine (from 1 to ``final``, reached one step after the last); or step (``factor``
-            to the power of the number of completed intervals of ``every`` steps).
-        warmup: Number of initial steps with linearly increasing rate, or 0.
+    The factor of ``kind`` constant is 1; of linear and cosine it falls from 1 to ``final`` one step after the last; of
+    step it is ``factor`` to the power of the number of completed intervals of ``every`` steps. It rises linearly during
+    the first ``warmup`` steps.
     """
 
     peak: float
@@ -62,7 +58,6 @@ class Rates:
 
 
 def rates_of(options: Mapping[str, Any], steps: int) -> Rates:
-    """Rates of a spec's training block over ``steps`` steps. Raises ``ValueError`` for an invalid option."""
     schedule = {key: value for key, value in (options.get("schedule") or {}).items() if value is not None}
     return Rates(peak=float(options["learning_rate"]), total=steps, **schedule)
 
@@ -72,7 +67,6 @@ _INVERTIBLE = ("sgd", "momentum")
 
 
 def optimizer_kind(options: Mapping[str, Any]) -> str:
-    """The optimizer of a training block; default ``sgd``."""
     return str((options.get("optimizer") or {}).get("kind", "sgd"))
 
 

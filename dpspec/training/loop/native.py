@@ -1,7 +1,7 @@
-"""The backend ``native``: build a job's parts and run them, one job or many jobs in one batch.
+"""The backend ``native``: one job, or many jobs in one batch.
 
-Each run of a batch has its own generators and draws the same batches and noise as if trained separately; only sums
-differ by rounding. Batched runs cannot be resumed.
+Each run of a batch draws the same batches and noise as if trained separately; only sums differ by rounding. Batched
+runs cannot be resumed.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def train_many(trainer: Trainer, jobs: Sequence[TrainingJob]) -> None:
 def run_batched(jobs: Sequence[TrainingJob], *, members: Sequence[Tensor] | None = None) -> Tensor:
     """Run R jobs in one batch; returns their final parameters (R, P). The jobs' models are not changed.
 
-    Jobs share phases, options, expected batch size, device and kind of model; others raise ``ValueError``. Rows that
-    are the same array are copied to the device once. Only the first job reports progress. Raises ``Cancelled``.
+    Jobs share phases, options, expected batch size, device and kind of model. Rows that are the same array are copied
+    to the device once. Only the first job reports progress.
     """
     if not jobs:
         raise ValueError("at least one job is required")
@@ -115,7 +115,6 @@ class _Runs:
         self.records = [len(rows) + count for rows, count in zip(self._rows, planted, strict=True)]
 
     def clipped_sums(self, states: Tensor, batches: Sequence[Tensor], clip: Clip) -> tuple[Tensor, list[Tensor]]:
-        """Sums (R, P) at ``states`` (R, P) over each run's batch, and the clipped norms (b,) of each run."""
         how = clipper(clip)
         reals = [int(torch.searchsorted(b, len(rows))) for b, rows in zip(batches, self._rows, strict=True)]
         drawn = [rows[b[:n]] for b, rows, n in zip(batches, self._rows, reals, strict=True)]
@@ -142,13 +141,10 @@ class _Runs:
 
 
 class NativeTrainer:
-    """DP-SGD with full reports to observers."""
-
     def train(self, job: TrainingJob) -> None:
         train_with(job, parts_of(job))
 
     def train_many(self, jobs: Sequence[TrainingJob]) -> None:
-        """Run jobs of one kind in one batch with :func:`run_batched`, or in turn if they draw users."""
         if any(draws_users(job.phases) for job in jobs):
             for job in jobs:
                 self.train(job)
@@ -162,7 +158,6 @@ def draws_users(phases: Sequence[FrozenMap]) -> bool:
 
 
 def parts_of(job: TrainingJob) -> Parts:
-    """Build the parts of the loop that the job declares."""
     model = FlatModel(job.model, device=job.device)
     x, y = tensors(job.x, job.y, job.device)
     schedule = Schedule.of(job.phases, len(x) + (job.canaries.count if job.canaries is not None else 0))

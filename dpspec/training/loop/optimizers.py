@@ -27,27 +27,23 @@ from torch import Tensor
 from dpspec.contract.frozen import FrozenMap
 from dpspec.training.gradients.fetching import Number, float_on_cpu
 from dpspec.training.loop.checkpoint import Memory, tensor, tensors
-from dpspec.training.loop.dpsgd import Update
 from dpspec.training.loop.learning_rates import Rates, rates_of
 
 
 class RecoveredUpdate(NamedTuple):
-    """The noisy sum behind an update.
-
-    Attributes:
-        noisy: The noisy sum (P,).
-        rounding: Bound on the l2 norm of its rounding error.
-        expected: The same bound from the earlier models only, by which steps may be skipped. It may be infinite or NaN.
-    """
+    """The noisy sum (P,) behind an update."""
 
     noisy: Tensor
-    rounding: Number
-    expected: Number = 0.0
+    rounding: Number  # bound on the l2 norm of its rounding error
+    expected: Number = 0.0  # the same from the earlier models only, by which steps may be skipped; may be inf or NaN
 
 
 @runtime_checkable
-class Invertible(Update, Protocol):
+class Invertible(Protocol):
     """An update that an adversary with all models, in order, can invert."""
+
+    def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
+        """Return the next model, as a new tensor."""
 
     def invert(self, before: Tensor, after: Tensor) -> RecoveredUpdate:
         """Recover the noisy sum between consecutive models (P,). Call once per step, instead of the update."""
@@ -114,8 +110,6 @@ class Sgd(Optimizer):
 
 
 class Momentum(Sgd):
-    """Gradient descent with momentum, optionally Nesterov's."""
-
     def __init__(
         self,
         rates: Rates,
@@ -198,7 +192,6 @@ class Adam(Optimizer):
 
 
 def update_of(options: FrozenMap, expected_batch_size: float, steps: int) -> Optimizer:
-    """Update of a spec's training block over ``steps`` steps. Raises ``ValueError`` for an invalid option."""
     reduction = options["reduction"]
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction must be sum or mean, got {reduction!r}")

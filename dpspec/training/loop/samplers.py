@@ -1,8 +1,7 @@
 """Batch samplers of the sampling schemes, and the properties of schemes that measurements use.
 
-Most schemes draw batches independently across steps, including empty ones. Shuffled batches and random allocation
-depend on each other within an epoch (:func:`epoch_of`, :func:`inclusion_moments`). No accountant here covers the
-amplification of shuffled batches.
+Shuffled batches and random allocation depend on each other within an epoch; all other batches are independent. No
+accountant here covers the amplification of shuffled batches.
 """
 
 from __future__ import annotations
@@ -88,7 +87,6 @@ class TruncatedPoisson:
 
     @property
     def inclusion(self) -> float:
-        """Probability that a record enters and is kept; below the rate."""
         return _joint_inclusion(self.records, self.rate, self.max_batch, 1)
 
     def draw(self, generator: torch.Generator) -> Tensor:
@@ -119,8 +117,6 @@ def _require_batch(batch_size: int, records: int) -> None:
 
 @dataclass(frozen=True)
 class FixedSize:
-    """A uniformly random subset of exactly ``batch_size`` records, without replacement."""
-
     records: int
     batch_size: int
 
@@ -137,8 +133,6 @@ class FixedSize:
 
 @dataclass(frozen=True)
 class Full:
-    """All records at every step."""
-
     records: int
 
     @property
@@ -240,7 +234,6 @@ class RandomAllocation:
 
 
 def independent(sampler: Sampler) -> bool:
-    """Whether records enter a batch independently, so that its size is binomial."""
     return isinstance(sampler, Poisson | RandomAllocation)
 
 
@@ -295,10 +288,7 @@ def inclusion_moments(
 
 
 def sampler_of(sampling: Mapping[str, Any], records: int) -> Sampler:
-    """The sampler of a spec's ``sampling`` block over ``records`` records (or users).
-
-    Raises ``ValueError`` if the block is invalid.
-    """
+    """The sampler of a spec's ``sampling`` block over ``records`` records or users."""
     if sampling.get("unit") == "user":
         if sampling.get("scheme") != "poisson":
             raise ValueError(f"sampling of users requires scheme poisson, got {sampling.get('scheme')!r}")

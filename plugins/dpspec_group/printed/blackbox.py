@@ -41,13 +41,8 @@ _DIGITS = 1e-12
 
 @dataclass(frozen=True)
 class GroupEpsilon:
-    """Result of a conversion for groups of ``k``.
-
-    Attributes:
-        k: Group size.
-        epsilon: Epsilon of the group; infinite if it exceeds ``above``.
-        log_delta: ln delta_1 at ``epsilon / k``.
-        above: Lower bound on epsilon if the search stopped at its cap, else None.
+    """Result for groups of ``k``: ``log_delta`` is ln delta_1 at ``epsilon / k``, ``above`` a lower bound at the
+    cap.
     """
 
     k: int
@@ -129,11 +124,7 @@ def example_profile(phases: Sequence[tuple[Pair, int]]) -> Profile:
 
 
 def linear_reference(epsilon: float, k: int) -> float:
-    """k times the epsilon of one record at the same delta, for comparison: **not a bound** in either direction.
-
-    Over many steps the epsilon of a group exceeds it. Over one step it can be smaller: rate 0.001, sigma 0.2, delta
-    1e-4 has epsilon 11.12 for one record and 13.67, not 22.23, for two.
-    """
+    """k times the epsilon of one record at the same delta: **not a bound** in either direction."""
     return whole("k", k, 1) * epsilon
 
 

@@ -4,9 +4,8 @@ With M(s) the product over phases of E_P[e^(s L)]^steps, L the loss of one step,
 
     delta(epsilon) = (1/pi) integral over u > 0 of Re[M(s + iu) e^(-(s + iu) epsilon) / ((s + iu) (s + iu + 1))] du.
 
-At the saddle the integrand is a narrow peak, and the trapezoid rule converges exponentially, in u and over outputs.
-About eleven digits; *approximate*: these errors are not bounded. ``ArithmeticError`` reports an integrand that does not
-decay or cancels, as for few steps of an almost discrete loss. A single step has a closed form.
+The trapezoid rule converges exponentially, in u and over outputs. About eleven digits; *approximate*: errors are not
+bounded. ``ArithmeticError`` reports an integrand that does not decay or cancels, as for few steps.
 """
 
 from __future__ import annotations

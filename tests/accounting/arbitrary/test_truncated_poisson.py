@@ -86,46 +86,42 @@ def test_how_many_members_are_kept(n: int, k: int, rate: float, cap: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("sigma", "rate", "cap"), [(0.5, 0.4, 1), (0.8, 0.6, 2), (2.0, 0.5, 1), (1.0, 0.9, 2), (0.7, 0.3, 3)]
+    ("group", "fewest", "n", "sigma", "rate", "cap"),
+    [
+        *((g, 0, 3, *setting) for g in (1, 2) for setting in ((0.5, 0.4, 1), (0.8, 0.6, 2), (2.0, 0.5, 1))),
+        *((g, 0, 3, *setting) for g in (1, 2) for setting in ((1.0, 0.9, 2), (0.7, 0.3, 3))),
+        (1, 4, 4, 1.0, 0.6, 1),
+        (1, 3, 4, 1.0, 0.9, 2),
+        (2, 3, 4, 1.0, 0.8, 2),
+        (1, 4, 4, 1.0, 0.8, 3),
+        (2, 4, 4, 1.0, 0.7, 1),
+    ],
 )
-@pytest.mark.parametrize("group", [1, 2])
-def test_no_data_leaks_more_than_the_bound(group: int, sigma: float, rate: float, cap: int) -> None:
-    """All batches of three others and the group, whatever their gradients; zeros of the others attain the lower end."""
-    rng = np.random.default_rng(round(1000 * sigma) + cap)
-    others = [[-1.0] * 3, [0.0] * 3, [1.0, -1.0, 0.0], *rng.uniform(-1.0, 1.0, (3, 3)).tolist()]
-    step = TruncatedPoisson(group, rate, cap, 3, sigma)
-    above = step.above()
-    for epsilon in (-0.2, 0.0, 0.3, 1.0):
-        most = [math.exp(above.log_delta_bounds(epsilon, side)[1]) for side in DIRECTIONS]
-        least = [math.exp(step.attained().log_delta_bounds(epsilon, side)[0]) for side in DIRECTIONS]
-        for values in others:
-            found = brute_delta([1.0] * group + values, group, rate, cap, sigma, epsilon)
-            assert np.all(np.array(found) <= np.array(most) + 1e-6), (values, epsilon)
-            if not any(values) and cap <= 3:
-                assert found == pytest.approx(least, abs=1e-6)
-        assert np.all(np.array(least) <= np.array(most) + 1e-12)
-
-
-@pytest.mark.parametrize(
-    ("group", "fewest", "rate", "cap"), [(1, 4, 0.6, 1), (1, 3, 0.9, 2), (2, 3, 0.8, 2), (1, 4, 0.8, 3), (2, 4, 0.7, 1)]
-)
-def test_no_data_of_as_many_records_leaks_more_than_the_bound_of_full_batches(
-    group: int, fewest: int, rate: float, cap: int
+def test_no_data_leaks_more_than_the_bound(
+    group: int, fewest: int, n: int, sigma: float, rate: float, cap: int
 ) -> None:
-    """All batches of ``fewest`` and four others: the bound is below the one without the case, and above all data."""
-    rng, sigma = np.random.default_rng(group + cap), 1.0
-    step = TruncatedPoisson(group, rate, cap, 4, sigma, fewest)
-    above, plain = step.above(), TruncatedPoisson(group, rate, cap, 4, sigma).above()
-    assert isinstance(above, Revealed)
+    """All batches of ``fewest`` to n others and the group, whatever their gradients; zeros attain the lower end.
+
+    The bound of datasets of at least ``fewest`` records is below the one of any.
+    """
+    rng = np.random.default_rng(round(1000 * sigma) + cap)
+    step, plain = TruncatedPoisson(group, rate, cap, n, sigma, fewest), TruncatedPoisson(group, rate, cap, n, sigma)
+    above = step.above()
+    assert isinstance(above, Revealed) or not fewest
     for epsilon in (-0.2, 0.0, 0.3, 1.0):
         most = np.exp([above.log_delta_bounds(epsilon, side)[1] for side in DIRECTIONS])
-        loose = np.exp([plain.log_delta_bounds(epsilon, side)[1] for side in DIRECTIONS])
+        loose = np.exp([plain.above().log_delta_bounds(epsilon, side)[1] for side in DIRECTIONS])
+        least = np.exp([step.attained().log_delta_bounds(epsilon, side)[0] for side in DIRECTIONS])
         assert np.all(most <= loose * (1.0 + 1e-9))
-        assert epsilon < 0.0 or most[0] < loose[0]
-        for count in {fewest, 4}:
-            for values in ([-1.0] * count, [0.0] * count, rng.uniform(-1.0, 1.0, count).tolist()):
+        assert np.all(least <= most + 1e-12)
+        assert not fewest or epsilon < 0.0 or most[0] < loose[0]
+        for count in {fewest or n, n}:
+            others = [[-1.0] * count, [0.0] * count, *rng.uniform(-1.0, 1.0, (2, count)).tolist()]
+            for values in others:
                 found = brute_delta([1.0] * group + values, group, rate, cap, sigma, epsilon)
                 assert np.all(np.array(found) <= most + 1e-6), (values, epsilon)
+                if not any(values) and cap <= n == count:
+                    assert found == pytest.approx(least, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -9,77 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.rero_values import CIFAR, IMAGENET, IMAGENET_RATE, VALUES, Value
 
 from dpspec.accounting import DIRECTIONS, Direction, GaussianTradeOff, Interval, Laplace, Mixture, Pair, PrivacyLoss
 from dpspec.accounting import LaplaceTradeOff as LaplaceCurve
 from dpspec.accounting.profiles import bound_power
 
 PRESENT, ABSENT = "present-first", "absent-first"
-
-#: id, noise, effect, rate, steps, kappa, gamma: closed forms, quadrature, contour integrals, finite sums (rero.md, 7).
-REFERENCE = [
-    ("G1", "gaussian", 1.0, 1.0, 1, 0.1, 0.38914369164536),
-    ("G2", "gaussian", 1.0, 1.0, 1, 0.01, 0.092362248073694),
-    ("G3", "gaussian", 0.5, 1.0, 100, 1e-7, 0.42099934134542),
-    ("G4", "gaussian", 2.0, 1.0, 1, 0.5, 0.97724986805182),
-    ("L1", "laplace", 1.0, 1.0, 1, 0.01, 0.027182818284590),
-    ("L2", "laplace", 1.0, 1.0, 1, 0.3, 0.69343379902380),
-    ("L3", "laplace", 1.0, 1.0, 1, 0.7, 0.88963616764857),
-    ("L4", "laplace", 0.5, 1.0, 1, 0.1, 0.16487212707001),
-    ("L5", "laplace", 0.5, 1.0, 2, 0.1, 0.270921240597639),
-    ("L6", "laplace", 1.0, 1.0, 2, 0.1, 0.509073483018179),
-    ("L7", "laplace", 1.0, 1.0, 3, 0.01, 0.188683028993386),
-    ("L8", "laplace", 0.5, 1.0, 5, 0.1, 0.407822372734018),
-    ("L9", "laplace", 1.0, 1.0, 5, 0.001, 0.105842052180837),
-    ("L10", "laplace", 0.2, 1.0, 10, 0.1, 0.253161495092811),
-    ("L11", "laplace", 0.25, 1.0, 20, 0.01, 0.103403789133829),
-    ("S1", "gaussian", 1.0, 0.1, 1, 0.1, 0.128914369164536),
-    ("S2", "gaussian", 1.0, 0.9, 1, 0.1, 0.360229322480825),
-    ("S3", "gaussian", 2.0, 0.01, 1, 0.001, 0.002368054128983),
-    ("S4", "gaussian", 1.0, 0.1, 2, 0.1, 0.14147196891),
-    ("S5", "gaussian", 1.0, 0.1, 10, 0.1, 0.19529790173965),
-    ("S6", "gaussian", 1.0, 0.1, 100, 0.1, 0.46918612726496),
-    ("S7", "gaussian", 1.0, 0.1, 100, 0.01, 0.14605445819033),
-    ("S8", "gaussian", 1.0, 0.1, 100, 1e-4, 0.0094029307613824),
-    ("S9", "gaussian", 1.0, 0.01, 1000, 1e-3, 0.0040684478811426),
-    ("S10", "gaussian", 0.1, 0.08192, 875, 1e-4, 2.5555545909392e-4),
-    ("B1", "laplace", 0.5, 0.1, 1, 0.1, 0.10648721270700),
-    ("B2", "laplace", 0.5, 0.1, 2, 0.1, 0.113336680263619),
-    ("B3", "laplace", 2.0, 0.25, 2, 0.01, 0.0581717269655921),
-]
-
-#: Only known to lie between: id, noise, effect, rate, steps, kappa, lower, upper.
-BETWEEN = [
-    ("S12", "gaussian", 10.0, 0.1, 10, 0.1, 0.68505, 0.68628),
-    ("B4", "laplace", 0.5, 0.1, 10, 0.1, 0.1294027027, 0.1294027038),
-    ("B5", "laplace", 1.0, 0.1, 100, 0.1, 0.3577376934, 0.3577377148),
-    ("B6", "laplace", 1.0, 0.1, 100, 1e-3, 0.0157227336, 0.0157227355),
-    ("B7", "laplace", 2.0, 0.01, 1000, 1e-4, 0.00105978038, 0.00105978040),
-]
-
-#: kappa and gamma of two public training settings (rero.md, 4.2): rate, effect, steps.
-CIFAR = (0.08192, 0.1, 875)
-IMAGENET = (16384 / 1281167, 0.4, 71589)
-CURVES = {
-    CIFAR: {
-        1e-7: 3.62356050396e-7,
-        1e-6: 3.25856204973e-6,
-        1e-5: 2.90335328130e-5,
-        1e-4: 2.55555459094e-4,
-        1e-3: 2.21138741290e-3,
-        1e-2: 0.0186381187749,
-        1e-1: 0.149559234565,
-    },
-    IMAGENET: {
-        1e-7: 8.1179388478e-5,
-        1e-6: 4.4056721564e-4,
-        1e-5: 2.2699052755e-3,
-        1e-4: 0.0109312476361,
-        1e-3: 0.0479874678023,
-        1e-2: 0.183612634856,
-        1e-1: 0.556425369962,
-    },
-}
 
 
 def composed(noise: str, effect: float, rate: float, steps: int) -> PrivacyLoss:
@@ -91,20 +27,12 @@ def holds(interval: Interval, value: float, digits: float = 1e-9) -> bool:
     return interval.lower * (1.0 - digits) <= value <= interval.upper * (1.0 + digits)
 
 
-@pytest.mark.parametrize("row", REFERENCE, ids=[row[0] for row in REFERENCE])
-def test_reference_values(row: tuple[str, str, float, float, int, float, float]) -> None:
-    _, noise, effect, rate, steps, kappa, gamma = row
-    found = composed(noise, effect, rate, steps).rero(kappa)
-    assert holds(found, gamma, 1e-11)
-    assert found.relative_width <= 1e-4
-
-
-@pytest.mark.parametrize("row", BETWEEN, ids=[row[0] for row in BETWEEN])
-def test_reference_intervals(row: tuple[str, str, float, float, int, float, float, float]) -> None:
-    _, noise, effect, rate, steps, kappa, lower, upper = row
-    found = composed(noise, effect, rate, steps).rero(kappa)
-    assert found.lower <= upper
-    assert lower <= found.upper
+@pytest.mark.parametrize("value", [value for value in VALUES if value.name != "S11"], ids=lambda value: value.name)
+def test_reference_values(value: Value) -> None:
+    low, high = value.gamma if isinstance(value.gamma, tuple) else (value.gamma, value.gamma)
+    found = composed(value.noise, value.effect, value.rate, value.steps).rero(value.kappa)
+    assert found.lower <= high * (1.0 + 1e-11)
+    assert low * (1.0 - 1e-11) <= found.upper
     assert found.relative_width <= 1e-4
 
 
@@ -113,17 +41,19 @@ def test_steps_of_different_noise() -> None:
     assert holds(loss.rero(0.001), 0.025912269330270, 1e-13)
 
 
-@pytest.mark.parametrize("setting", CURVES, ids=["cifar", "imagenet"])
-def test_curves_of_whole_trainings(setting: tuple[float, float, int]) -> None:
-    rate, effect, steps = setting
-    kappas = np.geomspace(1e-7, 1.0, 15)
-    known = CURVES[setting]
-    loss = composed("gaussian", effect, rate, steps)
-    found = loss.reros([*known, *kappas])
-    for value, interval in zip(known.values(), found, strict=False):
-        assert holds(interval, value, 1e-10)
-    for interval in found:
-        assert interval.relative_width <= 1e-4
+@pytest.mark.parametrize(
+    ("effect", "rate", "steps", "known"),
+    [(0.1, 0.08192, 875, CIFAR), (0.4, IMAGENET_RATE, 71589, IMAGENET)],
+    ids=["cifar", "imagenet"],
+)
+def test_curves_of_whole_trainings(
+    effect: float, rate: float, steps: int, known: tuple[tuple[float, float], ...]
+) -> None:
+    kappas = [*(kappa for kappa, _ in known), *np.geomspace(1e-7, 1.0, 15)]
+    found = composed("gaussian", effect, rate, steps).reros(kappas)
+    for (_, gamma), interval in zip(known, found, strict=False):
+        assert holds(interval, gamma, 1e-10)
+    assert all(interval.relative_width <= 1e-4 for interval in found)
     curve = found[len(known) :]
     assert curve[-1] == Interval(1.0, 1.0)
     for left, right in itertools.pairwise(curve):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
+from support.rero_values import BY_NAME
 
 from dpspec.accounting import (
     GaussianTradeOff,
@@ -96,32 +97,12 @@ def test_inverse(name: str) -> None:
         assert curve.delta(-epsilon) == pytest.approx(expected, abs=1e-13)
 
 
-@pytest.mark.parametrize(
-    ("effects", "kappa", "gamma"),
-    [
-        ([1.0], 0.1, 0.38914369164536),
-        ([1.0], 0.01, 0.092362248073694),
-        ([1.0] * 25, 1e-7, 0.42099934134542),
-        ([2.0], 0.5, 0.97724986805182),
-        ([0.5, 1.0, 0.25], 0.001, 0.025912269330270),
-    ],
-)
-def test_gaussian_reference_values(effects: list[float], kappa: float, gamma: float) -> None:
-    assert GaussianTradeOff(math.hypot(*effects)).rero(kappa) == pytest.approx(gamma, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("effect", "kappa", "gamma"),
-    [
-        (1.0, 0.01, 0.027182818284590),
-        (1.0, 0.3, 0.69343379902380),
-        (1.0, 0.7, 0.88963616764857),
-        (0.5, 0.1, 0.16487212707001),
-    ],
-)
-def test_laplace_reference_values(effect: float, kappa: float, gamma: float) -> None:
-    assert LaplaceTradeOff(effect).rero(kappa) == pytest.approx(gamma, rel=1e-13)
-    assert 1.0 - LaplaceTradeOff(effect)(kappa) == pytest.approx(gamma, rel=1e-12)
+@pytest.mark.parametrize("name", ["G1", "G2", "G3", "G4", "L1", "L2", "L3", "L4"])
+def test_reference_values_of_closed_forms(name: str) -> None:
+    value = BY_NAME[name]
+    curve = (GaussianTradeOff if value.noise == "gaussian" else LaplaceTradeOff)(value.effect * math.sqrt(value.steps))
+    assert curve.rero(value.kappa) == pytest.approx(value.gamma, rel=1e-12)
+    assert 1.0 - curve(value.kappa) == pytest.approx(value.gamma, rel=1e-9)
 
 
 def test_small_powers_keep_their_digits() -> None:
@@ -291,28 +272,16 @@ def test_the_advantage_is_delta_at_zero(sampled: dict[str, TradeOffBounds]) -> N
 
 
 @pytest.mark.parametrize(
-    ("effect", "rate", "steps", "kappa", "gamma", "digits"),
-    [
-        (1.0, 0.1, 2, 0.1, 0.14147196891, 1e-11),
-        (1.0, 0.1, 10, 0.1, 0.19529790173965, 1e-13),
-        (1.0, 0.1, 100, 1e-4, 0.0094029307613824, 1e-13),
-        pytest.param(2.0, 0.01, 1, 0.001, 0.002368054128983, 1e-12, marks=pytest.mark.slow),
-        pytest.param(1.0, 0.9, 1, 0.1, 0.360229322480825, 1e-13, marks=pytest.mark.slow),
-        pytest.param(1.0, 0.1, 100, 0.1, 0.46918612726496, 1e-13, marks=pytest.mark.slow),
-        pytest.param(1.0, 0.1, 100, 0.01, 0.14605445819033, 1e-13, marks=pytest.mark.slow),
-        pytest.param(1.0, 0.01, 1000, 1e-3, 0.0040684478811426, 1e-13, marks=pytest.mark.slow),
-        pytest.param(0.1, 0.08192, 875, 1e-4, 2.5555545909392e-4, 1e-13, marks=pytest.mark.slow),
-        pytest.param(0.4, 16384 / 1281167, 71589, 1e-7, 8.1179388478e-5, 1e-10, marks=pytest.mark.slow),
-    ],
+    "name",
+    ["S4", "S5", "S8", *(pytest.param(f"S{i}", marks=pytest.mark.slow) for i in (2, 3, 6, 7, 9, 10, 11))],
 )
-def test_reconstruction_reference_values(
-    effect: float, rate: float, steps: int, kappa: float, gamma: float, digits: float
-) -> None:
-    loss = PrivacyLoss.of(Mixture.poisson(1, rate, 1.0 / effect), "present-first").compose(steps)
-    interval = tradeoff_bounds(loss, nodes=96, fprs=[kappa]).rero(kappa)
-    assert interval.lower <= gamma * (1.0 + digits)
-    assert gamma * (1.0 - digits) <= interval.upper
-    assert interval.width <= 5e-4 * gamma
+def test_reconstruction_reference_values(name: str) -> None:
+    value = BY_NAME[name]
+    loss = PrivacyLoss.of(Mixture.poisson(1, value.rate, 1.0 / value.effect), "present-first").compose(value.steps)
+    interval = tradeoff_bounds(loss, nodes=96, fprs=[value.kappa]).rero(value.kappa)
+    assert interval.lower <= value.gamma * (1.0 + 1e-10)
+    assert value.gamma * (1.0 - 1e-10) <= interval.upper
+    assert interval.width <= 5e-4 * value.gamma
 
 
 def test_full_batches_give_the_gaussian_curve() -> None:

@@ -1,11 +1,11 @@
-"""Random allocation: bounds of groups against explicit neighbors, simulated sums and closed forms."""
+"""Random allocation: bounds of groups against explicit neighbors, simulated sums, sets of steps and closed forms."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,13 @@ from dpspec.accounting import Interval, PrivacyLoss, RandomAllocation, gaussian
 from dpspec.contract import FrozenMap, Phase
 from dpspec.training.loop.native import parts_of
 from dpspec_group import theory
-from dpspec_group.scores import allocated_log_ratio
+from dpspec_group.scores import allocated_log_ratio, several_log_ratio
 
 Array = np.ndarray[Any, Any]
 
 
-def phase_of(epoch_steps: int, sigma: float, epochs: int = 1) -> Phase:
-    sampling = {"scheme": "random-allocation", "epoch_steps": epoch_steps}
+def phase_of(epoch_steps: int, batches: int, sigma: float, epochs: int = 1) -> Phase:
+    sampling = {"scheme": "random-allocation", "epoch_steps": epoch_steps, "batches_per_epoch": batches}
     return Phase(
         {"steps": epoch_steps * epochs, "clip_norm": 1.0, "noise_multiplier": sigma, "sampling": FrozenMap(sampling)}
     )
@@ -72,7 +72,7 @@ GRADIENTS = (0.0, 0.4, -0.7, 1.0, -1.0, 3.0, -1e30, float("nan"))
 @functools.lru_cache(maxsize=256)
 def certified(phase: Phase, size: int, epsilon: float, direction: str) -> Interval:
     """Of delta."""
-    (found,) = theory.loss_intervals([phase], size, 4, direction, lambda loss: [loss.delta(epsilon, width=1e-3)])
+    (found,) = theory.loss_intervals([phase], size, 100, direction, lambda loss: [loss.delta(epsilon, width=1e-3)])
     return found
 
 
@@ -84,7 +84,7 @@ def certified(phase: Phase, size: int, epsilon: float, direction: str) -> Interv
     st.lists(st.sampled_from(GRADIENTS), min_size=1, max_size=3),
 )
 def test_no_given_gradients_leak_more(sigma: float, epsilon: float, others: list[float], group: list[float]) -> None:
-    phase = phase_of(2, sigma)
+    phase = phase_of(2, 1, sigma)
     absent, present = (epoch_laws(phase, [], [], rows, GRID) for rows in (others, others + group))
     for direction, found in zip(("remove", "add"), divergences(present, absent, GRID, epsilon), strict=True):
         assert found <= certified(phase, len(group), epsilon, direction).upper + 1e-4
@@ -102,7 +102,7 @@ def test_no_real_records_leak_more(
     sigma: float, epsilon: float, x: list[float], size: int, data: st.DataObject
 ) -> None:
     """What the second step adds rests on what the first one released."""
-    size, phase = min(size, len(x) - 1), phase_of(2, sigma)
+    size, phase = min(size, len(x) - 1), phase_of(2, 1, sigma)
     y = data.draw(st.lists(st.integers(0, 1), min_size=len(x), max_size=len(x)))
     grid = GRID[::6]
     absent, present = (epoch_laws(phase, x[:n], y[:n], [], grid) for n in (len(x) - size, len(x)))
@@ -113,7 +113,7 @@ def test_no_real_records_leak_more(
 @pytest.mark.parametrize("sigma", [0.7, 1.5])
 @pytest.mark.parametrize("epsilon", [1.0])
 def test_one_record_attains_it_and_groups_lie_between_the_ends(sigma: float, epsilon: float) -> None:
-    phase = phase_of(2, sigma)
+    phase = phase_of(2, 1, sigma)
     for size in (1, 2, 3):
         absent, present = (epoch_laws(phase, [], [], [2.0] * count, GRID) for count in (0, size))
         for direction, found in zip(("remove", "add"), divergences(present, absent, GRID, epsilon), strict=True):
@@ -137,7 +137,7 @@ def test_groups_of_many_steps_against_simulation() -> None:
     for direction, losses in totals.items():
         gains = np.maximum(-np.expm1(epsilon - losses), 0.0)
         error = 6.0 * float(gains.std()) / draws**0.5
-        found = certified(phase_of(steps, sigma, epochs), size, epsilon, direction)
+        found = certified(phase_of(steps, 1, sigma, epochs), size, epsilon, direction)
         assert found.lower - error <= float(gains.mean()) <= found.upper + error
         assert found.lower > 0.2 * found.upper
 
@@ -154,23 +154,6 @@ def test_the_score_of_an_epoch_is_the_mean_over_all_allocations(steps: int, size
     assert allocated_log_ratio(z, size, sigma) == pytest.approx(exact, rel=1e-9, abs=1e-9)
 
 
-def test_one_step_epochs_are_full_batches() -> None:
-    for size in (1, 3):
-        (found,) = theory.group_epsilons([phase_of(1, 2.0, 4)], size, 100, [1e-6], "remove")
-        assert float(gaussian.epsilon(1e-6, 2.0 * size / 2.0)) in found
-
-
-def test_noise_that_is_too_small_to_split_is_not_split() -> None:
-    """Down to a tenth of a clip norm a member's pair is computed; below, all members are told of their steps."""
-    for size, sigma in ((1, 0.1), (1, 0.05), (4, 0.15)):
-        phase = phase_of(3, sigma)
-        (found,) = theory.group_epsilons([phase], size, 100, [1e-6], "remove")
-        most = float(gaussian.epsilon(1e-6, size / sigma))
-        assert 0.0 < found.lower <= found.upper <= most * (1.0 + 1e-3)
-    (tight,) = theory.group_epsilons([phase_of(3, 0.1)], 1, 100, [1e-6], "remove")
-    assert tight.width <= 1e-2 * (1.0 + tight.upper)
-
-
 @pytest.mark.parametrize(
     ("steps", "sigma", "epochs", "low", "high"), [(10, 1.0, 10, 13.81, 16.26), (4, 0.5, 1, 20.3, 21.62)]
 )
@@ -178,7 +161,7 @@ def test_pairs_have_the_smaller_upper_end_and_what_equal_records_attain(
     steps: int, sigma: float, epochs: int, low: float, high: float
 ) -> None:
     """With the noise split alone [10.0, 18.07] and [12.7, 21.62]; with shared steps revealed alone 16.26 and 21.71."""
-    (found,) = theory.group_epsilons([phase_of(steps, sigma, epochs)], 2, 100, [1e-5], "remove")
+    (found,) = theory.group_epsilons([phase_of(steps, 1, sigma, epochs)], 2, 100, [1e-5], "remove")
     split, shared = (
         PrivacyLoss(((pair, times * epochs),), "present-first").epsilon(1e-5).upper
         for pair, times in (
@@ -192,26 +175,180 @@ def test_pairs_have_the_smaller_upper_end_and_what_equal_records_attain(
 
 def test_without_noise_every_epoch_shows_who_is_there() -> None:
     for direction in theory.DIRECTIONS:
-        (found,) = theory.group_epsilons([phase_of(3, 0.0)], 1, 100, [0.5], direction)
+        (found,) = theory.group_epsilons([phase_of(3, 1, 0.0)], 1, 100, [0.5], direction)
         assert found.lower == math.inf
 
 
-def test_groups_lose_no_less_than_records_and_no_more_than_without_amplification() -> None:
-    phase = phase_of(10, 3.0, 5)
-    for direction in theory.DIRECTIONS:
-        found = [theory.group_epsilons([phase], size, 100, [1e-5], direction)[0] for size in (1, 2, 4)]
-        assert found[0].upper < found[1].upper < found[2].upper
-        assert found[0].lower <= found[1].lower <= found[2].lower
-        for size, interval in zip((1, 2, 4), found, strict=True):
-            assert interval.upper <= float(gaussian.epsilon(1e-5, size * math.sqrt(5.0) / 3.0)) * (1.0 + 1e-3)
-    assert theory.mu_of_all_steps([phase], 2, 100) == pytest.approx(2.0 * math.sqrt(5.0) / 3.0)
-
-
 def test_phases_of_several_schemes_compose() -> None:
-    poisson = phase_of(10, 3.0, 5).replace(sampling=FrozenMap({"scheme": "poisson", "rate": 0.1}))
+    poisson = phase_of(10, 1, 3.0, 5).replace(sampling=FrozenMap({"scheme": "poisson", "rate": 0.1}))
     alone, both = (
         theory.group_epsilons(phases, 2, 100, [1e-5], "remove")[0]
-        for phases in ([phase_of(10, 3.0, 5)], [phase_of(10, 3.0, 5), poisson])
+        for phases in ([phase_of(10, 1, 3.0, 5)], [phase_of(10, 1, 3.0, 5), poisson])
     )
     assert alone.lower < both.lower <= both.upper
     assert alone.upper < both.upper
+
+
+@pytest.mark.parametrize(
+    ("steps", "batches", "sigma", "epochs"), [(1, 1, 2.0, 4), pytest.param(4, 4, 3.0, 2, marks=pytest.mark.ci)]
+)
+def test_where_every_step_has_every_record_batches_are_full(
+    steps: int, batches: int, sigma: float, epochs: int
+) -> None:
+    for size in (1, 3):
+        (found,) = theory.group_epsilons([phase_of(steps, batches, sigma, epochs)], size, 100, [1e-6], "remove")
+        exact = float(gaussian.epsilon(1e-6, size * math.sqrt(epochs * batches) / sigma))
+        assert found.lower <= exact * (1.0 + 1e-9)
+        assert found.upper == pytest.approx(exact, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("steps", "batches", "size", "sigma"), [(3, 1, 1, 0.1), (3, 1, 1, 0.05), (3, 1, 4, 0.15), (4, 2, 2, 0.05)]
+)
+def test_noise_that_is_too_small_to_split_is_not_split(steps: int, batches: int, size: int, sigma: float) -> None:
+    """Down to a tenth of a clip norm a member's pair is computed; below, all members are told of their steps."""
+    (found,) = theory.group_epsilons([phase_of(steps, batches, sigma)], size, 100, [1e-6], "remove")
+    most = float(gaussian.epsilon(1e-6, size * math.sqrt(batches) / sigma))
+    assert 0.0 < found.lower <= found.upper <= most * (1.0 + 1e-3)
+    if sigma == 0.1:
+        assert found.width <= 1e-2 * (1.0 + found.upper)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batches", "steps", "sigma"), [((1, 2, 4), (1, 1, 1), 10, 3.0), ((2, 2, 2, 2), (1, 2, 5, 12), 12, 4.0)]
+)
+def test_larger_groups_and_more_batches_lose_more_and_no_more_than_without_amplification(
+    sizes: tuple[int, ...], batches: tuple[int, ...], steps: int, sigma: float
+) -> None:
+    for direction in theory.DIRECTIONS:
+        last = Interval(0.0, 0.0)
+        for size, batch in zip(sizes, batches, strict=True):
+            phase = phase_of(steps, batch, sigma, 5)
+            (found,) = theory.group_epsilons([phase], size, 100, [1e-5], direction)
+            assert last.upper < found.upper
+            assert last.lower <= found.lower
+            mu = size * math.sqrt(5.0 * batch) / sigma
+            assert found.upper <= float(gaussian.epsilon(1e-5, mu)) * (1.0 + 1e-3)
+            assert theory.mu_of_all_steps([phase], size, 100) == pytest.approx(mu)
+            last = found
+
+
+def test_one_batch_an_epoch_is_the_default() -> None:
+    plain = Phase({**phase_of(4, 1, 3.0), "sampling": FrozenMap({"scheme": "random-allocation", "epoch_steps": 4})})
+    for direction in theory.DIRECTIONS:
+        one, other = (theory.group_epsilons([p], 2, 100, [1e-6], direction) for p in (plain, phase_of(4, 1, 3.0)))
+        assert one == other
+
+
+# --- several batches an epoch, against all sets of steps
+
+
+def sets(epoch_steps: int, batches: int) -> Array:
+    """(sets, steps) all of them, 0 or 1."""
+    chosen = list(itertools.combinations(range(epoch_steps), batches))
+    found = np.zeros((len(chosen), epoch_steps))
+    for row, steps in zip(found, chosen, strict=True):
+        row[list(steps)] = 1.0
+    return found
+
+
+@pytest.mark.parametrize(("sigma", "epsilon"), [(0.8, 1.0), (1.5, 0.5), (1.5, 2.0)])
+def test_three_steps_by_quadrature(sigma: float, epsilon: float) -> None:
+    """Delta of the mixture over all sets of two of three steps, both ways."""
+    axis = np.linspace(-6.0 * sigma, 6.0 * sigma + 1.0, 111)
+    z = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"))
+
+    def density(mean: Array) -> Array:
+        apart = np.square(z - mean[:, None, None, None]).sum(axis=0)
+        law: Array = np.exp(-0.5 * apart / sigma**2) / (2.0 * math.pi * sigma**2) ** 1.5
+        return law
+
+    present, absent = sum(density(one) for one in sets(3, 2)) / 3.0, density(np.zeros(3))
+    cell = (axis[1] - axis[0]) ** 3
+    for direction, (p, q) in (("remove", (present, absent)), ("add", (absent, present))):
+        delta = float(np.maximum(p - math.exp(epsilon) * q, 0.0).sum() * cell)
+        found = certified(phase_of(3, 2, sigma), 1, epsilon, direction)
+        assert found.lower - 2e-4 <= delta <= found.upper + 2e-4  # of the grid's cells
+        assert delta > 0.6 * found.upper
+
+
+def simulated(losses: Array, epsilon: float) -> tuple[float, float]:
+    """Delta from losses drawn of the first law, and six standard errors."""
+    gains = np.maximum(-np.expm1(epsilon - losses), 0.0)
+    return float(gains.mean()), 6.0 * float(gains.std()) / len(losses) ** 0.5
+
+
+@pytest.mark.parametrize(("steps", "batches", "size"), [(4, 2, 1), (4, 3, 1), (5, 2, 1), (4, 2, 2), (3, 2, 3)])
+def test_more_steps_and_groups_along_one_direction_against_simulation(steps: int, batches: int, size: int) -> None:
+    sigma, epsilon, draws = 1.5 * size, 1.0, 100_000
+    rng, every = np.random.default_rng(steps + size), sets(steps, batches)
+    counts = np.array([sum(ones) for ones in itertools.product(every, repeat=size)])
+
+    def ratio(z: Array) -> Array:
+        logs = (z @ counts.T - 0.5 * np.square(counts).sum(axis=1)) / sigma**2
+        return np.asarray(logsumexp(logs, axis=1) - math.log(len(counts)))
+
+    noise = rng.normal(0.0, sigma, (draws, steps))
+    losses = {"remove": ratio(noise + counts[rng.integers(len(counts), size=draws)]), "add": -ratio(noise)}
+    for direction, loss in losses.items():
+        delta, error = simulated(loss, epsilon)
+        found = certified(phase_of(steps, batches, sigma), size, epsilon, direction)
+        assert found.lower - error <= delta <= found.upper + error
+
+
+def by_sign(past: list[Array]) -> Array:
+    """Longer after a large sum, and turned by its sign."""
+    return np.sign(past[-1]) * np.minimum(1.0, np.abs(past[-1])) if past else np.array(1.0)
+
+
+def once_only(past: list[Array]) -> Array:
+    """All, until something was seen."""
+    return np.where(sum(past) > 1.0, 0.2, 1.0) if past else np.array(1.0)
+
+
+@pytest.mark.parametrize("chosen", [by_sign, once_only])
+@pytest.mark.parametrize(("steps", "batches"), [(3, 2), (4, 2)])
+def test_gradients_that_rest_on_the_past_leak_no_more(
+    chosen: Callable[[list[Array]], Array], steps: int, batches: int
+) -> None:
+    sigma, epsilon, draws = 1.0, 1.0, 100_000
+    rng, every = np.random.default_rng(7), sets(steps, batches)
+    for direction, is_there in (("remove", 1.0), ("add", 0.0)):
+        own = every[rng.integers(len(every), size=draws)] * is_there
+        past: list[Array] = []
+        logs = np.zeros((draws, len(every)))
+        for step in range(steps):
+            gradient = np.broadcast_to(chosen(past), draws)
+            x = own[:, step] * gradient + rng.normal(0.0, sigma, draws)
+            logs += every[:, step] * ((x * gradient - 0.5 * gradient**2) / sigma**2)[:, None]
+            past.append(x)
+        ratio = logsumexp(logs, axis=1) - math.log(len(every))
+        delta, error = simulated(ratio if is_there else -ratio, epsilon)
+        assert delta <= certified(phase_of(steps, batches, sigma), 1, epsilon, direction).upper + error
+
+
+def test_a_step_of_each_block_is_a_set_like_any_other() -> None:
+    """All cuts of five steps into blocks of two and three, and all choices of one of each: every pair as often."""
+    seen: dict[tuple[int, ...], int] = {}
+    for order in itertools.permutations(range(5)):
+        for pair in itertools.product(order[:2], order[2:]):
+            key = tuple(sorted(pair))
+            seen[key] = seen.get(key, 0) + 1
+    assert len(seen) == 10
+    assert len(set(seen.values())) == 1
+
+
+def test_blocks_share_all_steps() -> None:
+    for steps, batches, blocks in ((10, 3, [(3, 2), (4, 1)]), (10, 5, [(2, 5)]), (10, 6, [(1, 2), (2, 4)])):
+        found = theory.composed([phase_of(steps, batches, 2.0, 7)], 2, 100)
+        assert [(getattr(pair, "steps", 0), count) for pair, count in found] == [(m, 14 * n) for m, n in blocks]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 6), st.sampled_from((0.5, 1.0, 3.0)), st.integers(0, 10**6))
+def test_the_score_of_an_epoch_is_the_mean_over_all_sets(steps: int, batches: int, sigma: float, seed: int) -> None:
+    batches = min(batches, steps)
+    z = np.random.default_rng(seed).normal(0.5, 2.0, (steps, 3))
+    logs = (sets(steps, batches) @ (z - 0.5)) / sigma**2
+    exact = logsumexp(logs, axis=0) - math.log(len(logs))
+    assert several_log_ratio(z, batches, sigma) == pytest.approx(exact, rel=1e-9, abs=1e-9)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.attacks import attacked, written
+from support.attacks import audited as audited_at
 
 import dpspec
 from dpspec.contract import Finding, FrozenMap, Trial, thaw
@@ -42,11 +44,7 @@ audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 2000
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, AuditResult]:
     folder = tmp_path_factory.mktemp("as-run")
-    path = folder / "spec.yaml"
-    path.write_text(SPEC, encoding="utf-8")
-    result = dpspec.run(str(path), store=str(folder / "store"))
-    (spec,) = dpspec.load_specs([path], dpspec.load_catalog()).specs
-    return spec, result.audits[0]
+    return attacked(folder, text=SPEC), audited_at(folder, text=SPEC)
 
 
 def estimates(audit: AuditResult) -> dict[tuple[str, int], Finding]:
@@ -132,10 +130,8 @@ def test_reports_tell_it_beside_conformance(audited: tuple[Any, AuditResult], tm
 
 def test_what_is_not_measured_is_named(tmp_path: Path) -> None:
     """Records as canaries have no direction: what a planted record adds is not seen, and the report says so."""
-    path = tmp_path / "spec.yaml"
-    text = SPEC.replace("canary: {space: gradient, kind: orthogonal, count: 2000}", "canary: {space: input, count: 80}")
-    path.write_text(text, encoding="utf-8")
-    result = dpspec.run(str(path), store=str(tmp_path / "store"))
+    overrides = ("audit.canary={space: input, count: 80}",)
+    result = dpspec.run(str(written(tmp_path, SPEC)), overrides=overrides, store=str(tmp_path / "store"))
     said = " ".join(terminal.render(result).split())
     assert "not available; missing: contribution (too few gradient canaries, or none)" in said
     assert (

@@ -1,14 +1,76 @@
-"""Where a monotone function crosses zero, beside plain bisection."""
+"""Intervals, rounding and root finding."""
 
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dpspec.accounting import Interval, round_down, round_up
 from dpspec.accounting.numerics import bisect, bisect_by_margin, crossing
+
+
+def test_holds_its_ends_and_what_lies_between() -> None:
+    interval = Interval(1.0, 2.0)
+    assert 1.0 in interval
+    assert 2.0 in interval
+    assert 2.1 not in interval
+    assert interval.width == 1.0
+    assert interval.relative_width == 0.5
+
+
+@pytest.mark.parametrize("ends", [(2.0, 1.0), (math.nan, 1.0), (0.0, math.nan)])
+def test_refuses_what_is_no_interval(ends: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match=r"interval|lower"):
+        Interval(*ends)
+
+
+def test_infinite_and_single_points() -> None:
+    assert Interval(math.inf, math.inf).width == 0.0
+    assert Interval(1.0, math.inf).relative_width == math.inf
+    assert Interval(0.0, 0.0).relative_width == 0.0
+
+
+def test_worse_and_intersect() -> None:
+    a, b = Interval(1.0, 3.0), Interval(2.0, 2.5)
+    assert a.worse(b) == Interval(2.0, 3.0)
+    assert a.intersect(b) == b
+    with pytest.raises(ValueError, match="lower"):
+        a.intersect(Interval(4.0, 5.0))
+
+
+# --- Numbers in texts never claim more than what was found.
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(1, 17))
+@example(2.955, 4)  # its nearest double is another number than its decimal
+@example(0.1 + 0.2, 17)
+@example(5e-324, 1)
+@example(2.0**-24, 16)  # halfway between two decimals of 16 digits: only one of them is this double
+def test_few_digits_on_the_true_side(value: float, digits: int) -> None:
+    up, down = round_up(value, digits), round_down(value, digits)
+    assert down <= value <= up
+    for rounded in (up, down):
+        if math.isfinite(rounded):
+            assert len(Decimal(repr(rounded)).normalize().as_tuple().digits) <= digits
+    assert round_up(-value, digits) == -down
+
+
+@given(st.integers(1, 9999), st.integers(-6, 6))
+def test_what_has_so_few_digits_stays(mantissa: int, exponent: int) -> None:
+    value = float(Decimal(mantissa).scaleb(exponent))
+    assert round_up(value, 4) == round_down(value, 4) == value
+
+
+def test_no_bound_stays_none() -> None:
+    assert (round_up(math.inf, 4), round_down(math.inf, 4), round_up(0.0, 3)) == (math.inf, math.inf, 0.0)
+
+
+# --- Where a monotone function crosses zero, beside plain bisection.
+
 
 #: Functions that rise through zero between -1 and 3, with steps, cusps, flat parts and infinite values among them.
 RISING = {
