@@ -28,7 +28,6 @@ def outcomes(scores: npt.ArrayLike, present: npt.ArrayLike) -> str:
 
 
 def p_value(outcomes: str, points: Sequence[curve_lines.Point]) -> float:
-    """P-value of the null "(epsilon, delta)-DP for all ``points``"; 1 if there are no present or no absent runs."""
     tried = list(_tried(outcomes))
     present, absent = outcomes.count("1"), outcomes.count("0")
     least = min((many_run.curve_p_value(present, absent, *counts, points) for counts in tried), default=1.0)
@@ -44,12 +43,10 @@ def epsilon_lower(outcomes: str, delta: float, confidence: float) -> float:
 
 
 def largest(present: int, absent: int, delta: float, confidence: float) -> float:
-    """The lower bound on epsilon if all present runs score above all absent ones."""
     return epsilon_lower(absent * "0" + present * "1", delta, confidence)
 
 
 def _tried(outcomes: str) -> Iterator[tuple[int, int]]:
-    """Yield true and false positives at each threshold."""
     if set(outcomes) - {"0", "1"}:
         raise ValueError("outcomes must be a string of 0 and 1")
     present, absent = outcomes.count("1"), outcomes.count("0")
@@ -65,5 +62,4 @@ def _tried(outcomes: str) -> Iterator[tuple[int, int]]:
 
 
 def _few(runs: int) -> list[int]:
-    """Error counts 0, 1, 2, 4, ... below the number of runs."""
     return [0, *(2**k for k in range(runs.bit_length()) if 2**k < runs)]
