@@ -5,25 +5,20 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from support.ranked_coins import gaussian
 
 from dpspec.stats.attacks import gaussian_fit
-
-
-def ranked(mu: float, canaries: int, seed: int) -> str:
-    rng = np.random.default_rng(seed)
-    coins = rng.integers(0, 2, canaries)
-    return "".join(map(str, coins[np.argsort(rng.standard_normal(canaries) + mu * coins)]))
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.3, 1.0, 2.5])
 @pytest.mark.parametrize("canaries", [100, 250])
 def test_the_estimate_is_centered_on_mu(mu: float, canaries: int) -> None:
-    found = [gaussian_fit.estimate([ranked(mu, canaries, seed)]) for seed in range(400)]
+    found = [gaussian_fit.estimate([gaussian(mu, canaries, seed)]) for seed in range(400)]
     assert np.median(found) == pytest.approx(mu, abs=0.12)
 
 
 def test_pairs_are_compared_within_trials() -> None:
-    one, other = ranked(1.0, 200, 0), ranked(1.0, 200, 1)
+    one, other = gaussian(1.0, 200, 0), gaussian(1.0, 200, 1)
     wins = [sum(coins[:i].count("0") for i, coin in enumerate(coins) if coin == "1") for coins in (one, other)]
     pairs = sum(coins.count("0") * coins.count("1") for coins in (one, other))
     assert gaussian_fit.estimate([one, other]) == pytest.approx(math.sqrt(2) * stats.norm.ppf(sum(wins) / pairs))
