@@ -69,9 +69,10 @@ def of_runs(
     *,
     privacy: Privacy = "data-dependent",
 ) -> Iterator[Check]:
+    read = Runs(phases, runs)
     try:
         for row in rows:
-            for note, found in _outcomes(row, Runs(phases, runs)):
+            for note, found in _outcomes(row, read):
                 if found is not None:
                     check = found.check(row.assumption, row.observed, note, row.null)
                     yield replace(check, privacy=privacy) if row.rows else check
