@@ -112,7 +112,7 @@ def _collect(values: Iterable[Any], host: list[Any], device: list[Tensor]) -> No
 def _hash(value: Tensor) -> tuple[Any, ...]:
     """Type, shape and hashes of a tensor in the host's memory."""
     known = value.dtype in _NUMPY and value.layout == torch.strided
-    array = (value if known else _integers(value)).numpy(force=True)
+    array = (value if known else integers(value)).numpy(force=True)
     parts = [array]
     if array.size > _CHUNK:
         flat = array.reshape(-1)
@@ -123,7 +123,7 @@ def _hash(value: Tensor) -> tuple[Any, ...]:
 def _sums(value: Tensor) -> Tensor:
     """(2,) the sums of a tensor on another device."""
     found = torch.zeros(2, dtype=torch.int64, device=value.device)
-    for start, part in enumerate(torch.split(_integers(value), _CHUNK)):
+    for start, part in enumerate(torch.split(integers(value), _CHUNK)):
         bits = part.to(torch.int64)
         places = (torch.arange(len(bits), device=bits.device) + start * _CHUNK) * _FIRST
         weights = ((places ^ (places >> 31)) * _SECOND) | 1
@@ -131,7 +131,7 @@ def _sums(value: Tensor) -> Tensor:
     return found
 
 
-def _integers(value: Tensor) -> Tensor:
+def integers(value: Tensor) -> Tensor:
     """The bits of a tensor's numbers in a row, as integers."""
     value = value.detach().dequantize() if value.is_quantized else value.detach()
     dense = value if value.layout == torch.strided else value.to_dense()
@@ -141,7 +141,7 @@ def _integers(value: Tensor) -> Tensor:
 
 def tensor_digest(value: Tensor) -> str:
     """SHA-256 of a tensor's type, shape and bytes."""
-    content = _integers(value).cpu().numpy().tobytes()
+    content = integers(value).cpu().numpy().tobytes()
     return hashlib.sha256(f"{value.dtype} {tuple(value.shape)} ".encode() + content).hexdigest()
 
 
@@ -192,7 +192,7 @@ class _Walk:
     def _add_object(self, value: Any, depth: int) -> None:
         name, parts = type(value).__qualname__, list[Any]()
         if isinstance(value, Tensor):
-            content = b"" if value.is_meta else _integers(value).cpu().numpy().tobytes()
+            content = b"" if value.is_meta else integers(value).cpu().numpy().tobytes()
             return self._write(f"{value.dtype} {tuple(value.shape)}", content)
         if isinstance(value, np.ndarray) and value.dtype != object:
             return self._write(f"{value.dtype} {value.shape}", np.ascontiguousarray(value).tobytes())

@@ -15,6 +15,7 @@ from dpspec.recording.folder.canaries import GRADIENTS
 from dpspec.recording.folder.header import Header
 from dpspec.recording.planting.gradients import GradientCanaries, refuse_unfit
 from dpspec.recording.planting.planted import Planted
+from dpspec.recording.ranks.group import Group
 from dpspec.recording.watching.noise_sketch import width_of
 from dpspec.version import VERSION
 
@@ -27,6 +28,7 @@ class Parts:
         sampler: None without a loader.
         declared: The intentions of a custom loop; None if it does not declare one.
         planted: The dataset with canaries, None without.
+        distributed: Whether Opacus' optimizer sums over several processes.
     """
 
     def __init__(
@@ -40,9 +42,10 @@ class Parts:
         loss: Any = None,
     ) -> None:
         """Raises ``UsageError`` for parts that the recorder does not know, by name."""
-        recognized.refuse_processes()
         recognized.refuse_model(model)
         optimizer = recognized.unwrapped(optimizer)
+        recognized.refuse_parts("optimizer", optimizer)
+        recognized.refuse_processes(optimizer, loader)
         self.model, self.optimizer, self.loader, self._engine = model, optimizer, loader, engine
         self.clipping = None if optimizer is None else recognized.clipping_of(optimizer)
         declared = sorted(name for name, value in given.items() if value is not None)
@@ -54,6 +57,9 @@ class Parts:
         self.sampler = None if loader is None else recognized.sampler_of(loader)
         self.accountant = None if engine is None else recognized.AccountantWatch(engine)
         self.planted = _planted(loader, planted)
+        self.distributed = recognized.is_distributed(optimizer)
+        if self.planted is not None and self.distributed:
+            raise UsageError("canaries are for a training in one process: each rank would draw its own inclusion bits")
         self.declared = checked_declaration(given)
         records = self.declared["records"]
         if self.planted is not None and records not in (None, len(self.planted)):
@@ -68,6 +74,17 @@ class Parts:
                 "as make_private returned it"
             )
         self._require_fit()
+
+    def rank_sampler(self) -> Any:
+        """Opacus' sampler for several processes; None for others."""
+        batches = None if self.sampler is None else self.sampler.batches
+        return batches if type(batches).__name__ == "DistributedUniformWithReplacementSampler" else None
+
+    def _share(self, group: Group) -> int | None:
+        """The number of records that the sampler of this rank draws from; None unless it has this place and number."""
+        sampler = self.rank_sampler()
+        own = sampler is not None and (sampler.rank, sampler.num_replicas) == (group.rank, group.world)
+        return int(sampler.num_samples) if own else None
 
     def _stepped(self) -> list[nn.Parameter]:
         groups = self.optimizer.param_groups if self.optimizer is not None else []
@@ -103,7 +120,7 @@ class Parts:
 
     def layers(self) -> tuple[tuple[str, int], ...]:
         """Names and sizes of the noisy parameters, in their order."""
-        names = {id(p): name.replace("_module.", "") for name, p in self.model.named_parameters()}
+        names = {id(p): name for name, p in recognized.inner_module(self.model).named_parameters()}
         noisy = enumerate(self.noisy_parameters())
         return tuple((names.get(id(p), f"parameter {n}"), p.numel()) for n, p in noisy)
 
@@ -127,8 +144,8 @@ class Parts:
         rate = None if self.sampler is None else getattr(self.sampler.batches, "sample_rate", None)
         return found if rate is None else {**found, "rate": rate}
 
-    def header(self, notes: Sequence[str]) -> Header:
-        """The header of the run, with notes on what cannot be observed."""
+    def header(self, notes: Sequence[str], group: Group | None = None) -> Header:
+        """The header of the run, with notes on what cannot be observed. group: of several processes."""
         optimizer, inner, sampler = self.optimizer, getattr(self.optimizer, "original_optimizer", None), self.sampler
         notes, layers = list(notes), self.layers()
         wrapped = type(self.model).__name__
@@ -146,7 +163,7 @@ class Parts:
             source="own-loop" if own else "opacus",
             optimizer=_kind(optimizer),
             inner=_kind(inner),
-            model=_kind(getattr(self.model, "_module", self.model)),
+            model=_kind(recognized.inner_module(self.model)),
             loader=_kind(self.loader),
             sampler="" if sampler is None else sampler.kind,
             clipping=self.clipping or "own",
@@ -168,6 +185,10 @@ class Parts:
             left_out=0 if planted is None else planted.left_out,
             commitment="" if planted is None else planted.source.commitment,
             canary_seed=None if planted is None else planted.source.seed,
+            world=0 if group is None else group.world,
+            rank=0 if group is None else group.rank,
+            run="" if group is None else group.run,
+            share=None if group is None else self._share(group),
             notes=tuple(notes),
         )
 

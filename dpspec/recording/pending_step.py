@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpspec.recording.folder.step_record import UNSEEN, Indices, InternalStep, OptionChange, PublicStep
+from dpspec.recording.folder.step_record import UNSEEN, Indices, InternalStep, OptionChange, PublicStep, RankStep
 
 
 @dataclass
@@ -58,6 +58,7 @@ class PendingStep:
         accounted: tuple[float, float, int] | None,
         update: Tensor,
         options: Mapping[str, OptionChange],
+        rank: RankStep | None = None,
     ) -> tuple[PublicStep, InternalStep]:
         """The record of the step: one transfer from the device for its scalars, one for its noise, one for its norms.
 
@@ -107,6 +108,7 @@ class PendingStep:
             outside=scalars[3],
             update_norm=scalars[4],
             members=drawn[0] if drawn is not None else None,
+            rank=rank,
         )
         return public, internal
 

@@ -22,6 +22,7 @@ from torch.utils.data import (
     TensorDataset,
     WeightedRandomSampler,
 )
+from torch.utils.data.distributed import DistributedSampler
 
 from dpspec.errors import UsageError
 
@@ -31,20 +32,19 @@ CLIPPING = {
     "DPPerLayerOptimizer": "per-layer",
     "AdaClipDPOptimizer": "adaptive",
     "DPOptimizerFastGradientClipping": "ghost",
+    "DistributedDPOptimizer": "flat",
+    "DistributedDPOptimizerFastGradientClipping": "ghost",
 }
 
-#: Classes that spread one step over several processes.
-_DISTRIBUTED = (
-    "DistributedDataParallel",
+#: Wrappers of a model that is whole on each of several processes, with an attribute ``module``.
+_WHOLE = ("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel")
+
+#: Classes that give each process a part of the parameters, or clip by layers in several processes.
+_REFUSED = (
     "FullyShardedDataParallel",
     "FSDPModule",
-    "DifferentiallyPrivateDistributedDataParallel",
-    "DistributedDPOptimizer",
-    "DistributedDPOptimizerFastGradientClipping",
-    "SimpleDistributedPerLayerOptimizer",
     "FSDPOptimizerFastGradientClipping",
-    "DistributedUniformWithReplacementSampler",
-    "DistributedSampler",
+    "SimpleDistributedPerLayerOptimizer",
 )
 
 #: Wrappers of optimizers, and the expression for the one inside.
@@ -85,7 +85,7 @@ def is_registered(kind: type) -> bool:
 def clipping_of(optimizer: Any) -> str | None:
     """The clipping of Opacus' optimizer; None for an optimizer of torch; ``UsageError`` that names anything else."""
     kind = type(optimizer)
-    refuse_distributed("optimizer", optimizer)
+    refuse_parts("optimizer", optimizer)
     if kind.__name__ in _WRAPPERS:
         inner = _WRAPPERS[kind.__name__]
         raise UsageError(f"the recorder does not know the wrapper {kind.__name__}: give {inner} for optimizer")
@@ -121,35 +121,50 @@ def unwrapped(optimizer: Any) -> Any:
     return optimizer.optimizer if lightning and kind.__name__ == "LightningOptimizer" else optimizer
 
 
-def refuse_distributed(what: str, thing: Any) -> None:
-    """Raise ``UsageError`` for a part that spreads a step over processes."""
+def refuse_parts(what: str, thing: Any) -> None:
+    """Raise ``UsageError`` for a part of a training in several processes that the recorder cannot compare."""
     names = [kind.__name__ for kind in type(thing).__mro__]
-    found = next((name for name in names if name in _DISTRIBUTED), None)
-    if found is not None or (what == "loader" and getattr(thing, "distributed", False) is True):
+    found = next((name for name in names if name in _REFUSED), None)
+    if found == "SimpleDistributedPerLayerOptimizer":
+        raise UsageError(f"{what} is {found}: in several processes the recorder knows flat and ghost clipping only")
+    if found is not None:
         raise UsageError(
-            f"{what} is {found or 'a distributed DPDataLoader'}: each process sees a part of a step; record a run "
-            "on one process"
+            f"{what} is {found}: each process holds a part of the parameters, and the recorder compares whole ones; "
+            "wrap the model in Opacus' DifferentiallyPrivateDistributedDataParallel, or record a run on one process"
         )
 
 
-def refuse_processes() -> None:
-    """Raise ``UsageError`` if this process is one of several that train together."""
+def is_distributed(optimizer: Any) -> bool:
+    """Whether Opacus' optimizer sums gradients over several processes."""
+    return type(optimizer).__name__.startswith("Distributed")
+
+
+def refuse_processes(optimizer: Any, loader: Any) -> None:
+    """Raise ``UsageError`` if several processes train together, and the optimizer sums over one."""
     distributed = torch.distributed
+    if is_distributed(optimizer):
+        return
+    advice = (
+        "give make_private a model in Opacus' DifferentiallyPrivateDistributedDataParallel or torch's "
+        "DistributedDataParallel, or record a run on one process"
+    )
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        size = distributed.get_world_size()
-        raise UsageError(f"torch.distributed runs {size} processes: record a run on one process")
+        size, kind = distributed.get_world_size(), "None" if optimizer is None else _name(type(optimizer))
+        raise UsageError(
+            f"torch.distributed runs {size} processes, and optimizer is {kind}, which sums over one: {advice}"
+        )
+    if getattr(loader, "distributed", False) is True:
+        raise UsageError(f"loader is a distributed DPDataLoader, and the optimizer sums over one process: {advice}")
 
 
 def sampler_of(loader: Any) -> Sampler:
     """The sampling of a loader; ``unknown`` unless its class is known by name."""
-    refuse_distributed("loader", loader)
     batches: Any = getattr(loader, "batch_sampler", None)
     if type(batches).__name__ == "BatchSplittingSampler":
         batches = batches.sampler
     if batches is None:
         kind = type(loader).__name__
         return Sampler("unknown", kind, note=f"loader {kind} draws no batches of indices: who is drawn is not seen")
-    refuse_distributed("loader", batches)
     try:
         records = max(1, len(loader.dataset))
     except (AttributeError, TypeError):
@@ -157,27 +172,36 @@ def sampler_of(loader: Any) -> Sampler:
     if is_opacus(batches, "UniformWithReplacementSampler"):
         rate = float(batches.sample_rate)
         return Sampler("poisson", _name(type(batches)), rate, int(batches.num_samples), batches=batches)
+    if is_opacus(batches, "DistributedUniformWithReplacementSampler"):
+        rate = float(batches.sample_rate)
+        return Sampler("poisson", _name(type(batches)), rate, int(batches.total_size), batches=batches)
     if type(batches) is BatchSampler:
         inner: Any = batches.sampler
-        kinds = {SequentialSampler: "sequential", WeightedRandomSampler: "weighted", RandomSampler: "shuffled"}
+        kinds: dict[type, str] = {SequentialSampler: "sequential", WeightedRandomSampler: "weighted"}
+        kinds |= {RandomSampler: "shuffled", DistributedSampler: "shuffled"}
         scheme = kinds.get(type(inner), "unknown")
-        if scheme == "shuffled" and inner.replacement:
+        if scheme == "shuffled" and getattr(inner, "replacement", False):
             scheme = "weighted"
-        if scheme == "unknown":
-            refuse_distributed("loader", inner)
         return Sampler(scheme, _name(type(inner)), None, records, int(batches.batch_size), batches)
     note = f"sampler {_name(type(batches))} is not known: which batches are likely is not"
     return Sampler("unknown", _name(type(batches)), None, records, batches=batches, note=note)
 
 
 def refuse_model(model: Any) -> None:
-    """Raise ``UsageError`` unless the model is a module of torch in one process."""
-    refuse_distributed("model", model)
-    inner = getattr(model, "_module", None)
-    if isinstance(inner, nn.Module):
-        refuse_distributed("model", inner)
+    """Raise ``UsageError`` unless the model is a module of torch that is whole in this process."""
+    for one in (model, getattr(model, "_module", None)):
+        refuse_parts("model", one)
     if not isinstance(model, nn.Module):
         raise UsageError(f"model must be a torch.nn.Module, got {_name(type(model))}")
+
+
+def inner_module(model: Any) -> nn.Module:
+    """The user's module in Opacus' wrapper, and in that of several processes."""
+    inner: Any = getattr(model, "_module", model)
+    while type(inner).__name__ in _WHOLE:
+        inner = inner.module
+    found: nn.Module = inner
+    return found
 
 
 class AccountantWatch:

@@ -45,6 +45,9 @@ def record(
     :meth:`Recorder.declare`. The recorder compares the reported sum and noise with the gradients that ``optimizer``
     gets; without :meth:`Recorder.summed` no claim about a custom loop is proved.
 
+    In a training of several processes with Opacus' distributed optimizer, every process records; process K writes
+    ``rank-K`` in the folder, and ``dpspec check`` joins them.
+
         with dpspec.record("run", model=model, optimizer=optimizer, loader=loader, engine=engine):
             train(model, optimizer, loader)
 
@@ -67,8 +70,8 @@ def record(
             the clipped sum with and without a record, on a copy of the model.
 
     Raises:
-        UsageError: The folder is not empty, or the recorder does not support a part: wrappers that spread a step over
-            processes, optimizers derived from Opacus'.
+        UsageError: The folder is not empty, or the recorder does not support a part: sharded parameters, optimizers
+            derived from Opacus'.
     """
     given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
     return Recorder(Path(folder), model, optimizer, loader, engine, planted, given, loss)

@@ -20,6 +20,8 @@ from dpspec.recording.folder.step_record import UNSEEN, Indices
 from dpspec.recording.parts import Parts
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.planting.gradients import GradientCanaries
+from dpspec.recording.ranks.group import meet
+from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
 from dpspec.recording.watching.model_state import ModelState
@@ -46,9 +48,11 @@ class WatchedTraining:
         self.declared = parts.declared
         self.writer: RunWriter | None = None
         self.ended: RunWriter | None = None
+        group = meet() if parts.distributed else None
+        folder = folder if group is None else folder / group.folder
         self._folder, self._parts = folder, parts
         self.samples, notes = self._watch_sampler()
-        header = parts.header(notes)
+        header = parts.header(notes, group)
         try:
             self.gradients = parts.gradient_canaries()
             if self.gradients is not None and self.samples is None:
@@ -63,6 +67,7 @@ class WatchedTraining:
         self._sizes = [size for _, size in header.layers]
         self._sketch = NoiseSketch(self._sizes)
         trained, noisy = parts.trained_parameters(), parts.noisy_parameters()
+        self._rank = None if group is None else RankWatch(group, parts.optimizer, trained, parts.rank_sampler())
         self._watch = ParameterWatch(trained)
         self._model_state = ModelState(parts.model, trained)
         self._reported = ReportedGradients(noisy, self._sketch)
@@ -83,7 +88,14 @@ class WatchedTraining:
             if canaries is not None and samples is not None:
                 entering = partial(_enter, canaries, samples)
             self._opacus = OpacusWatch(
-                parts.optimizer, parts.clipping, parts.model, self._sketch, self._noise, entering, self._probing()
+                parts.optimizer,
+                parts.clipping,
+                parts.model,
+                self._sketch,
+                self._noise,
+                entering,
+                self._probing(),
+                self._rank,
             )
             self._opacus.attach(self._before, self._after, lambda: self._options.read(private=True), self.guarded)
         elif inner is not None:
@@ -304,8 +316,9 @@ class WatchedTraining:
         update = moved if step.update is None else step.update
         now = time.monotonic() - self._started
         number, rate = self.writer.steps + 1, self._parts.learning_rate()
+        ranked = None if self._rank is None else self._rank.step(None if drawn is None else drawn[0])
         public, internal = step.finish(
-            number, now, len(self._sizes), drawn, rate, told, update, self._options.changes()
+            number, now, len(self._sizes), drawn, rate, told, update, self._options.changes(), ranked
         )
         self.writer.write(public, internal)
 

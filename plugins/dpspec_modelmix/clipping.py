@@ -136,7 +136,6 @@ class WrittenOut:
 
     @property
     def records(self) -> int:
-
         return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
 
     def __call__(self, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
@@ -148,7 +147,6 @@ class WrittenOut:
         return clipped
 
     def clipped(self, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
-
         total, norms = torch.zeros_like(state), [no_norms(state.device)]
         with full_precision(state.device):
             self._clipping.prepare(state)
@@ -167,11 +165,9 @@ class WrittenOut:
                 yield self._canaries.gradients(chunk).to(state)
 
     def state(self) -> Memory:
-
         return GeneratorState(self._source).state()
 
     def restore(self, state: Memory) -> None:
-
         self._source = generator(self._seed, "embedded noise", self._x.device)
         GeneratorState(self._source).restore(state)
 

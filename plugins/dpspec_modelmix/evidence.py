@@ -47,7 +47,6 @@ class LeastGap(Record):
     least: Amount | None = None
 
     def problem(self) -> str | None:
-
         if self.least is not None and (self.least < 1.0) != (self.below > 0):
             return f"below must be {'above 0' if self.least < 1.0 else '0'} if the minimum gap is {self.least}"
         return None
@@ -87,7 +86,6 @@ def attack_power(spec: dps.Spec) -> tuple[dps.Power, ...]:
 
 
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-
     yield from lower_bounds(spec, trials)
     run = kit.recorded_part(trials[0], GapsOfRun, "internal")
     if run is not None and run.gaps:

@@ -29,7 +29,6 @@ class Mixing(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Mixing:
-
         return cls.fill(
             block,
             relative=block.get("relative_to", "learning-rate") == "learning-rate",
@@ -56,7 +55,6 @@ class Embedding(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Embedding:
-
         return cls.fill(block, floor=block["form"] == "isotropic-floor")
 
     @property
@@ -83,7 +81,6 @@ class PhaseOptions(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> PhaseOptions:
-
         by_mean = block.get("reduction", "mean") == "mean"
         return cls.fill(block, sparsity=int(block.get("linf_truncation", 1)), by_mean=by_mean)
 
@@ -110,18 +107,15 @@ class Attack(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Attack:
-
         canary = block.get("canary") or {}
         return cls.fill(block, kind=str(canary.get("kind", KINDS[0])), count=int(canary.get("count", 0)))
 
 
 def mixing_of(phase: Mapping[str, Any]) -> Mixing:
-
     return PhaseOptions.of(phase).mixing
 
 
 def embedding_of(phase: Mapping[str, Any]) -> Embedding | None:
-
     return PhaseOptions.of(phase).embedding
 
 
@@ -153,7 +147,7 @@ def unmet_conditions(spec: dps.Spec) -> list[tuple[dps.Path, str]]:
     """Conditions of the amplification that the spec violates: path and reason of each."""
     unmet: list[tuple[dps.Path, str]] = []
     for phase, key, reason in unmet_in(spec.phases, spec.training.options):
-        unmet.append((("training", key) if phase is None else mixing_path(spec, phase, key), reason))
+        unmet.append((("training", key) if phase is None else dps.in_phase(spec, phase, "mixing", key), reason))
     return list(dict.fromkeys(unmet))
 
 
@@ -174,13 +168,6 @@ def unmet_in(phases: Sequence[Mapping[str, Any]], training: Mapping[str, Any]) -
         if mixing.zero_ties:
             unmet.append((i, "ties", "the first step starts from two equal models and has no gap"))
     return unmet
-
-
-def mixing_path(spec: dps.Spec, phase: int, key: str) -> dps.Path:
-    """Path of a key of ``mixing``: in the phase, or in the shared block."""
-    phases = spec.mechanism.get("phases")
-    own = phases is not None and "mixing" in phases[phase]
-    return ("mechanism", "phases", phase, "mixing", key) if own else ("mechanism", "mixing", key)
 
 
 @dataclass(frozen=True)
@@ -227,7 +214,6 @@ class Segment:
 
     @property
     def one_dimensional(self) -> bool:
-
         return self.sparsity == 1 and self.embedded == 0.0
 
     @property
@@ -236,14 +222,7 @@ class Segment:
         return math.sqrt(2.0) * self.effect
 
 
-def declared_segments(spec: dps.Spec, facts: dps.Facts) -> list[Segment] | None:
-
-    return segments_of(spec.phases, spec.training.options, facts.records, facts.parameters)
-
-
-def segments_of(
-    phases: Sequence[dps.Phase], training: Mapping[str, Any], records: int, parameters: int | None
-) -> list[Segment] | None:
+def segments_of(phases: Sequence[dps.Phase], training: Mapping[str, Any], facts: dps.Facts) -> list[Segment] | None:
     """Convert phases to segments, assuming all conditions of the amplification; None if a part has no noise."""
     segments = []
     for phase in phases:
@@ -256,10 +235,10 @@ def segments_of(
         segments.append(
             Segment(
                 steps=phase.steps,
-                rate=phase.rate(records),
+                rate=phase.rate(facts.records),
                 effect=mixed_norm(phase) / sigma,
-                gap=gap_on_sum(phase, phases, training, records) / sigma,
-                sparsity=min(PhaseOptions.of(phase).sparsity, parameters or 10**9),
+                gap=gap_on_sum(phase, phases, training, facts.records) / sigma,
+                sparsity=min(PhaseOptions.of(phase).sparsity, facts.parameters or 10**9),
                 embedded=1.0 / embedding.noise_multiplier if embedding is not None and not embedding.floor else 0.0,
                 noise=phase.noise,
             )

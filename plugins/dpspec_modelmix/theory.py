@@ -65,7 +65,6 @@ class Moments(NamedTuple):
 
 
 def without_mixing(segments: Sequence[Segment]) -> list[Segment]:
-
     return [plain_segment(s, s.effect) for s in segments]
 
 
@@ -198,7 +197,6 @@ def freedman_total(parts: Sequence[tuple[int, Moments]], delta: float) -> float:
 
 
 def total_rdp(curve: Callable[..., Floats], orders: Sequence[float], segments: Sequence[Segment]) -> Floats:
-
     total = np.zeros(len(orders))
     for segment in segments:
         total += segment.steps * curve(orders, segment)
@@ -206,7 +204,6 @@ def total_rdp(curve: Callable[..., Floats], orders: Sequence[float], segments: S
 
 
 def least_epsilon(orders: Sequence[float], divergences: Floats, delta: float, conversion: Conversion) -> OrderEpsilon:
-
     best = best_epsilon(orders, divergences, delta, conversion)
     index = list(orders).index(best.order)
     return OrderEpsilon(best.epsilon, best.order, float(divergences[index]), best.at_edge)

@@ -52,7 +52,6 @@ class Ends(NamedTuple):
 
     @property
     def gap(self) -> Tensor:
-
         return (self.first - self.second).abs()
 
 
@@ -145,7 +144,6 @@ class MixingUpdate:
         self.gaps.append((float(least) / unit, float(share) * sizes[0] / sizes[1], float(square) / unit**2))
 
     def state(self) -> Memory:
-
         return {
             **tensors(kept=self._kept),
             "step": np.array(self._step),
@@ -154,7 +152,6 @@ class MixingUpdate:
         }
 
     def restore(self, state: Memory) -> None:
-
         self.transfers.clear()
         self._step = int(state.get("step", 0))
         kept = tensor(state, "kept")
@@ -214,7 +211,7 @@ def twin_accuracies(
     )
     counts: dict[str, dps.Json] = {"modelmix": right_answers(job.model, context.data, context.device)}
     factor, epsilon = 1.0, float("inf")
-    segments = segments_of(phases, inputs["training"], context.facts.records, context.facts.parameters)
+    segments = segments_of(phases, inputs["training"], context.facts)
     if segments is not None:
         amplified = not unmet_in(phases, inputs["training"])
         factor, epsilon = equal_epsilon_noise(segments, twins.delta, amplified=amplified)

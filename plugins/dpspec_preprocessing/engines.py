@@ -37,7 +37,6 @@ class NoiseTally:
     released: list[Mapping[str, Any]] = field(default_factory=list)
 
     def add(self, noise: Array) -> None:
-
         self.count += noise.size
         self.squares += float(np.square(noise).sum())
 
@@ -54,7 +53,6 @@ class LinearEngine:
 
     @classmethod
     def of(cls, private: PrivateMechanism, declared: Private, radius: float) -> LinearEngine:
-
         return cls(
             private=private,
             radius=radius,
@@ -74,7 +72,6 @@ class LinearEngine:
         return np.asarray(sums[:1] if self.private.kind == "laplace" else sums, dtype=np.float64)
 
     def execute_without_noise(self, x: Array, y: Array) -> Array:
-
         return self.train(x, y, None) if self.private.kind in GRADIENT else self.query(x)
 
     def execute(
@@ -105,7 +102,6 @@ class LinearEngine:
         return np.array([float(np.argmax(exact / (2.0 * m.sigma) + random.gumbel(size=exact.shape)))])
 
     def count_right(self, output: Array, x: Array, y: Array) -> int:
-
         return int(np.count_nonzero(np.where(x @ output > 0.0, 1.0, -1.0) == y))
 
     def train(self, x: Array, y: Array, random: np.random.Generator | None, tally: NoiseTally | None = None) -> Array:
@@ -135,7 +131,6 @@ class LinearEngine:
         return theta if stop >= 0 else np.asarray(total / steps, dtype=np.float64)
 
     def gradients(self, theta: Array, x: Array, y: Array) -> Array:
-
         margins = x @ theta
         if self.loss == "squared":
             return np.asarray((margins - y)[:, None] * x, dtype=np.float64)

@@ -87,12 +87,10 @@ class Private(kit.Options):
 
     @property
     def step_count(self) -> int:
-
         return 1 if self.steps is None else self.steps
 
     @property
     def takes_gradients(self) -> bool:
-
         return self.kind in GRADIENT
 
     @property
@@ -102,7 +100,6 @@ class Private(kit.Options):
 
     @property
     def known_loss(self) -> bool:
-
         return self.loss in ("logistic", "squared")
 
     def mechanism(self, records: int, norm: float = 1.0) -> PrivateMechanism:
@@ -236,7 +233,6 @@ _NODES, _REACH, _ROUNDS = 161, 16.0, 8
 
 
 def smooth_divergence(m: PrivateMechanism, order: float, tau: float) -> float:
-
     if m.kind == "laplace":
         return repaired_rdp(m.with_noise_times(1.0 + m.reach * tau), order)
     if m.kind == "exponential":
@@ -261,7 +257,6 @@ def group_divergence(m: PrivateMechanism, order: float, changed: float) -> float
 
 
 def repaired_divergence(m: PrivateMechanism, order: float, tau: float | None, changed: float) -> float:
-
     by_group = group_divergence(m, order, changed)
     return by_group if tau is None or math.isinf(tau) else min(smooth_divergence(m, order, tau), by_group)
 

@@ -85,7 +85,6 @@ class Tree:
         return np.rint(total).astype(np.int64)
 
     def within(self, rows: Array, radius: float) -> list[Array]:
-
         counts = self._tree.query_ball_point(
             self._places[rows], self._reach(radius), return_length=True, workers=self._workers
         )
@@ -134,7 +133,6 @@ class Products:
         self._block = max(1, _PRODUCTS // max(1, len(x)))
 
     def weights_within(self, radius: float) -> Array:
-
         total = np.zeros(len(self._x))
         for start in range(0, len(self._x), self._block):
             rows = np.arange(start, min(len(self._x), start + self._block))
@@ -145,7 +143,6 @@ class Products:
         return np.rint(total).astype(np.int64)
 
     def within(self, rows: Array, radius: float) -> list[Array]:
-
         neighbours: list[Array] = []
         for start in range(0, len(rows), self._block):
             some = rows[start : start + self._block]

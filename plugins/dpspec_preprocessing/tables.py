@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import dpspec.contract as dps
@@ -46,6 +47,9 @@ from dpspec_preprocessing.published import (
     theorem_2_sensitivity,
 )
 from dpspec_preprocessing.sensitivity import Merging, Sensitivity, mean_same_mask, merging, pca
+
+#: A table. All are approximate: rows mix theorems, printed numbers and values that are not bounds.
+_series = partial(kit.series, rigor="approximate")
 
 #: Accounting methods of this module with their source.
 SOURCES = {
@@ -136,18 +140,14 @@ def paper_tables(stated: PaperTable, records: int, noise: float) -> Iterator[dps
             status = f"printed and theorem2 are refuted: {REFUTED[name]}"
         elif name == "pca":
             status = "printed holds, and is loose"
-        yield kit.series(
+        yield _series(
             f"table-2-{name}",
             f"Table 2, {name}: Renyi divergence at order {order:g}",
             kit.columns_of(("mechanism", "ignored", "printed", "theorem2", "repaired", "group"), rows),
-            rigor="approximate",
             source=f"{PAPER}, Table 2 (Theorem 16); {status}",
             upper=["repaired", "group"],
         )
 
-
-#: Rigor of every table: rows mix theorems, printed numbers and values that are not bounds.
-RIGOR: Final = "approximate"
 
 #: Titles of the accounting methods, in the order of tables.
 METHOD_TITLES = {
@@ -184,11 +184,10 @@ def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
                     factor = value / alone if alone else math.inf
                     yield METHOD_TITLES[method], delta, value, factor, value - alone, _status(pipeline, method)
 
-    return kit.series(
+    return _series(
         "epsilon-by-accounting",
         "Epsilon with and without the cost of pre-processing",
         kit.columns_of(("accounting", "delta", "epsilon", "factor", "added", "standing"), rows()),
-        rigor=RIGOR,
         source=_source(spec, pipeline),
         kind="dots",
         x="accounting",
@@ -209,11 +208,10 @@ def order_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
             value := (printed_divergence if method in SOURCES else proved_divergence)(pipeline, method, order)
         )
     )
-    return kit.series(
+    return _series(
         "divergence-by-order",
         "Renyi divergence against the order",
         kit.columns_of(("alpha", "divergence", "accounting"), rows),
-        rigor=RIGOR,
         source=_source(spec, pipeline),
         x="alpha",
         y=["divergence"],
@@ -238,11 +236,10 @@ def constants_series(declared: Declaration, pipeline: Pipeline) -> dps.Series:
         if m.kind != "exponential":
             noise = "noise std sigma" if m.kind == "gaussian" else "noise scale"
             rows.append((noise, m.sigma, "sensitivity, eps_noise"))
-    return kit.series(
+    return _series(
         "constants",
         "Noise and constants of the private mechanism",
         kit.columns_of(("constant", "value", "from"), rows),
-        rigor=RIGOR,
         source=PAPER,
         x="constant",
         y=["value"],
@@ -268,11 +265,10 @@ def sensitivity_series(pipeline: Pipeline) -> dps.Series:
         for method, sensitivity in sensitivities.items()
         if sensitivity is not None
     )
-    return kit.series(
+    return _series(
         "sensitivity",
         "Effect of one record on the processing of the others",
         kit.columns_of(("accounting", "changed", "moved", "tau", "relative", "standing"), rows),
-        rigor=RIGOR,
         source=PAPER,
         units={"changed": "records"},
         upper=["changed", "moved", "tau", "relative"],
@@ -289,11 +285,10 @@ def sweep_series(spec: dps.Spec, pipeline: Pipeline, sweep: Sweep) -> dps.Series
         for value, changed in swept
         if math.isfinite(epsilon := epsilon_by(changed, method, delta))
     )
-    return kit.series(
+    return _series(
         f"epsilon-against-{over.replace('_', '-')}",
         f"Epsilon at delta = {delta:g} against {over.replace('_', ' ')}, {step}",
         kit.columns_of((over, "epsilon", "accounting"), rows),
-        rigor=RIGOR,
         source=_source(spec, pipeline),
         x=over,
         y=["epsilon"],
@@ -305,11 +300,10 @@ def sweep_series(spec: dps.Spec, pipeline: Pipeline, sweep: Sweep) -> dps.Series
 
 def measured_series(pipeline: Pipeline, measured: Mapping[str, float]) -> dps.Series:
     rows = ((key, pipeline.collection.get(key), measured[key]) for key in sorted(measured))
-    return kit.series(
+    return _series(
         "measured",
         "Declared and measured limits of the collection",
         kit.columns_of(("limit", "declared", "measured"), rows),
-        rigor=RIGOR,
         source="measured on the records",
         privacy="data-dependent",
     )

@@ -139,11 +139,6 @@ def test_with_the_store_what_was_left_out_is_recomputed_too(whole: Result) -> No
     assert [(one.what, one.differs) for one in told] == [("left_out.per-record", True)]
 
 
-def test_a_public_data_set_keeps_its_accuracy(tmp_path: Path) -> None:
-    result = result_of((SPEC + AUDIT).replace("public: false", "public: true"), tmp_path)
-    assert redact(result) == result
-
-
 def test_the_reason_of_earlier_versions_marks_an_omitted_value(whole: Result) -> None:
     """Results of version 0.2.0 have another text."""
     redacted = redact(whole)

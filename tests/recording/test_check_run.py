@@ -14,7 +14,7 @@ from support.checked_runs import Question, check_run
 from support.opacus_training import Training
 
 from dpspec.cli.app import main
-from dpspec.engine.recorded.accountant import accountant_epsilon
+from dpspec.engine.recorded.section import accountant_epsilon
 from dpspec.engine.results.decimals import lower, upper
 
 DELTA = 1e-5

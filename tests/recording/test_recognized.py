@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 from opacus.data_loader import DPDataLoader
-from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
+from opacus.optimizers import DPOptimizer, FSDPOptimizerFastGradientClipping
+from opacus.optimizers.ddp_perlayeroptimizer import SimpleDistributedPerLayerOptimizer
 from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import RECORDS, Training
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -62,16 +63,19 @@ def refused(tmp_path, **given):
     return str(error.value)
 
 
-def test_wrappers_that_spread_a_step_are_refused_by_name(way, tmp_path):
-    spread = DifferentiallyPrivateDistributedDataParallel.__new__(DifferentiallyPrivateDistributedDataParallel)
-    nn.Module.__init__(spread)
-    assert "model is DifferentiallyPrivateDistributedDataParallel" in refused(tmp_path, model=spread)
-    optimizer = DistributedDPOptimizer.__new__(DistributedDPOptimizer)
-    told = refused(tmp_path, model=way.model, optimizer=optimizer)
-    assert "optimizer is DistributedDPOptimizer: each process sees a part of a step" in told
+@pytest.mark.parametrize("kind", [FSDPOptimizerFastGradientClipping, SimpleDistributedPerLayerOptimizer])
+def test_optimizers_whose_ranks_cannot_be_compared_are_refused_by_name(kind, way, tmp_path):
+    told = refused(tmp_path, model=way.model, optimizer=kind.__new__(kind))
+    assert told.startswith(f"optimizer is {kind.__name__}: ")
+    assert ("wrap the model in Opacus' Diff" in told) == (kind is FSDPOptimizerFastGradientClipping)
+
+
+def test_sharded_models_and_parts_of_several_processes_are_refused(way, tmp_path):
+    sharded = object.__new__(type("FSDPLinear", (FSDPModule, nn.Linear), {}))
+    assert "model is FSDPModule: each process holds a part" in refused(tmp_path, model=sharded)
     way.loader.distributed = True
     told = refused(tmp_path, model=way.model, optimizer=way.optimizer_, loader=way.loader)
-    assert "loader is a distributed DPDataLoader" in told
+    assert told.startswith("loader is a distributed DPDataLoader, and the optimizer sums over one process: give")
 
 
 def test_an_optimizer_derived_from_opacus_is_refused_by_name(way, tmp_path):

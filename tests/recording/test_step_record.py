@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpspec.recording.folder.step_record import MOST_RECORDS, decode_members, encode_members
+from dpspec.recording.folder.step_record import (
+    MOST_RECORDS,
+    InternalStep,
+    RankStep,
+    decode_members,
+    encode_members,
+)
 
 
 @given(st.lists(st.integers(0, MOST_RECORDS - 1), max_size=60))
@@ -34,3 +40,33 @@ def test_any_bytes_are_read_or_refused(data):
         return
     assert (np.diff(found) >= 0).all()
     assert ((found >= 0) & (found < MOST_RECORDS)).all()
+
+
+RANK = RankStep(
+    **{name: bytes([n] * 16) for n, name in enumerate(("gradients", "parameters", "seed", "noise_seed", "order"))},
+    foreign=3,
+    own=np.arange(4, dtype=np.float32),
+    total=np.arange(4, 8, dtype=np.float32),
+    places=np.array([1, 5, 9]),
+)
+
+
+@pytest.mark.parametrize("members", [None, np.array([2, 7])])
+def test_the_observations_of_a_rank_come_back(members):
+    step = InternalStep(step=4, members=members, rank=RANK)
+    found = InternalStep.decode(step.encode())
+    assert found.encode() == step.encode()
+    assert (found.step, found.rank.foreign, found.rank.seed) == (4, 3, bytes([2] * 16))
+    assert found.rank.total.tolist() == [4.0, 5.0, 6.0, 7.0]
+    assert found.rank.places.tolist() == [1, 5, 9]
+
+
+@given(st.integers(0, 300), st.integers(0, 255))
+def test_damaged_observations_are_read_or_refused(place, value):
+    data = bytearray(InternalStep(step=1, members=np.array([2, 7]), rank=RANK).encode())
+    data[place % len(data)] = value
+    for content in (bytes(data), bytes(data[: place % len(data)])):
+        try:
+            InternalStep.decode(content)
+        except ValueError:
+            continue

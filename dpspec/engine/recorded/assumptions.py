@@ -15,6 +15,7 @@ from dpspec.engine.recorded.evidence import InternalSums
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import ADD_REMOVE
+from dpspec.recording.folder.joined_folder import JoinedFolder
 
 #: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
 PER_RECORD_CLIPPING = "per-record-clipping"
@@ -94,6 +95,8 @@ def assumptions(
         why = why_noise_unconfirmed(run)
         text += f"; the recording does not confirm the reported noise in the gradients: {why}" if why else ""
         found.append(Assumption(name="loop-reports", status="unchecked" if why else "declared", text=text))
+    if header.world:
+        found.append(_joined_ranks(run, internal))
     found += [*_update_rule(run, public), *_model_state(run), _released_model(run)]
     found += _records(run, group_size)
     if header.scheme in ("shuffled", "sequential"):
@@ -196,6 +199,18 @@ def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assum
         often = type(times) is int and times > max(3, run.steps // 4)
         text += ", but batches were skipped so often that it may be a selection" if often else ""
         yield Assumption(name="unused-batches", status="unchecked" if often else "declared", text=text)
+
+
+def _joined_ranks(run: RecordedRun, internal: InternalSums | None) -> Assumption:
+    world = run.header.world
+    text = (
+        f"the {world} ranks of the process group are all processes that train, and the generators of their batches, "
+        "whose seeds differ, are independent"
+    )
+    compared = run.folder.found.compared if isinstance(run.folder, JoinedFolder) and internal is not None else 0
+    if compared < run.steps:
+        text += f", but only {compared} of {run.steps} steps have the observations that compare ranks"
+    return Assumption(name="joined-ranks", status="declared" if compared == run.steps else "unchecked", text=text)
 
 
 def unused_batches(run: RecordedRun) -> int:

@@ -53,7 +53,7 @@ KINDS = {
     ),
     "sampling": _Kind(
         text="batches are drawn as the accounting assumes",
-        names=("unused-batches", "order"),
+        names=("unused-batches", "order", "joined-ranks"),
         missing="no batch was observed",
     ),
     "update-rule": _Kind(

@@ -15,7 +15,7 @@ from dpspec.contract import FrozenMap, Json
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, require_known
 from dpspec.errors import ExitCode
-from dpspec.recording.folder.run_folder import RunFolder
+from dpspec.recording.folder.joined_folder import open_run
 from dpspec.registry.recorded_schedule import KIND
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def document_of(run: Path, claim: RunClaim) -> dict[str, Json]:
     """
     require_known("assume", claim.assume, ASSUMABLE)
     require_known("public", claim.public, HYPERPARAMETERS)
-    header = RunFolder.open(run).header
+    header = open_run(run).header
     names = {"assume": list(claim.assume), "public": list(claim.public)}
     claims: list[Json] = []
     if claim.epsilon is not None:

@@ -34,6 +34,7 @@ from dpspec.engine.recorded.canary_bound import CONFIDENCE, CanaryBound, canary_
 from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, complete, require_known
 from dpspec.engine.recorded.checks import own_checks
 from dpspec.engine.recorded.evidence import InternalSums, evidence, internal_sums
+from dpspec.engine.recorded.rank_checks import rank_checks
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, read_run
 from dpspec.engine.recorded.schedule import (
     ADD_REMOVE,
@@ -89,7 +90,7 @@ def observe(path: Path) -> ObservedRun:
     internal = internal_sums(run, phases)
     poisson = all(rate is not None for rate in poisson_rates(run))
     found = table.of_runs(phases, [evidence(run, internal, poisson=poisson)])
-    return ObservedRun(run=run, internal=internal, checks=(*found, *own_checks(run, internal)))
+    return ObservedRun(run=run, internal=internal, checks=(*found, *own_checks(run, internal), *rank_checks(run)))
 
 
 class RecordedRuns:
@@ -317,9 +318,10 @@ def _marked(assumption: Assumption) -> Assumption:
 
 
 def digest_of(folder: Path) -> str:
-    """SHA-256 over names, lengths and contents of the folder's existing files, in order."""
+    """SHA-256 over names, lengths and contents of the folder's existing files, in order, those of ranks included."""
     whole = hashlib.sha256()
-    for name in FILES:
+    ranks = sorted(one.name for one in folder.iterdir() if one.name.startswith("rank-"))
+    for name in (*FILES, *(f"{rank}/{name}" for rank in ranks for name in FILES)):
         path = folder / name
         if not path.exists():
             continue

@@ -13,6 +13,7 @@ import numpy as np
 
 from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.header import Header
+from dpspec.recording.folder.joined_folder import JoinedFolder, open_run
 from dpspec.recording.folder.run_folder import RunFolder, Scored
 from dpspec.recording.folder.step_record import COLUMNS, MOST_OPTIONS, UNREAD, UNSEEN, OptionChange
 
@@ -136,7 +137,7 @@ class RecordedRun:
         scored: Marks that canaries were scored; None if they were not.
     """
 
-    folder: RunFolder
+    folder: RunFolder | JoinedFolder
     columns: Mapping[str, Array]
     layers: Array
     quietest: Array
@@ -205,7 +206,7 @@ def read_run(path: Path) -> RecordedRun:
     Raises:
         RecordingError: The folder holds no recorded run, or was changed. The message names the file and the place.
     """
-    folder = RunFolder.open(path)
+    folder = open_run(path)
     header = folder.header
     kept = {name: array("d") for name in COLUMNS}
     layers = np.zeros(len(header.layers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -161,6 +161,8 @@ def _bounded(
         return unbounded(f"some updates of {named} got no noise: nothing bounds what these parameters show")
     rates = [rate for rate in poisson_rates(run) if rate is not None]
     if len(rates) == len(noise):
+        if run.header.world:
+            return _ranked_epsilon(run.header.world, run.header.share or 0, noise, rates, delta, size)
         return poisson_epsilon(noise, rates, delta, size)
     if scheme not in ("shuffled", "sequential"):
         reasons = {"none": "were not reported", "poisson": "were not observed at every step"}
@@ -182,6 +184,28 @@ def poisson_epsilon(noise: Sequence[float], rates: Sequence[float], delta: float
     parts = [(Mixture.poisson(group_size, rate or 1.0, sigma), steps) for (sigma, rate), steps in counts.items()]
     interval = PrivacyLoss(tuple(parts)).epsilon(delta)
     return ScheduleEpsilon(interval=interval, tight=len(set(noise)) <= _DISTINCT, method="PLD of Poisson samples")
+
+
+def _ranked_epsilon(
+    world: int, share: int, noise: Sequence[float], rates: Sequence[float], delta: float, size: int
+) -> ScheduleEpsilon:
+    """Epsilon of Poisson samples by several ranks, each of which omits empty draws from its ``share`` of records.
+
+    With probability eta at most, the sum of (1 - rate)^share over steps and ranks, a draw is empty. The run is within
+    eta of Poisson samples in total variation, so it is (epsilon, delta + (1 + e^epsilon) eta)-DP if they are
+    (epsilon, delta)-DP (Theorem R6 of ``docs/explanation/proofs/recorded-runs.md``).
+    """
+    eta = world * math.fsum((1.0 - rate) ** share for rate in rates)
+    loose = poisson_epsilon(noise, rates, 0.5 * delta, size).interval
+    charge = math.inf if loose is None or loose.upper > 700.0 else (1.0 + math.exp(loose.upper)) * eta
+    if not charge <= 0.5 * delta:
+        why = f"Opacus' sampler omits the empty draws of a rank, which occur with probability {eta:.2g}"
+        return ScheduleEpsilon(interval=None, method=f"{why}, too much for delta: use larger batches")
+    above = poisson_epsilon(noise, rates, delta - charge, size)
+    below = poisson_epsilon(noise, rates, delta + charge, size)
+    if above.interval is None or below.interval is None:
+        return above
+    return replace(above, interval=replace(above.interval, lower=below.interval.lower))
 
 
 def ordered_epsilon(noise: Sequence[float], times: int, delta: float, group_size: int) -> ScheduleEpsilon:

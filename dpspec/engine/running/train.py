@@ -27,6 +27,9 @@ from dpspec.errors import SpecError
 from dpspec.executors import Resources
 from dpspec.executors.pools import InlinePool
 
+#: Number of lost workers after which a chunk is given up.
+TRIES = 3
+
 
 @dataclass
 class _AuditTrials:
@@ -124,6 +127,8 @@ class Training:
         def on_trial(chunk: QueuedChunk, new: NewTrial) -> None:
             nonlocal done
             audit = self.audits[chunk.audit]
+            if new.index in chunk.missing:
+                chunk.missing.remove(new.index)
             audit.seconds += new.seconds
             if new.index in audit.trials.available:  # made again because it is computed together with a missing one
                 return
@@ -141,13 +146,28 @@ class Training:
                 raise SpecError([model_mismatch(error, ("model",), spec)]) from error
             raise error
 
+        def on_loss(chunk: QueuedChunk, reason: str) -> bool:
+            chunk.losses += 1
+            again = chunk.losses < TRIES
+            outcome = "retrying" if again else f"given up after {TRIES} times"
+            self._emit(Noticed(audit=chunk.name, message=f"worker lost during a trial ({reason}); {outcome}"))
+            return again
+
         try:
             other_processes = not isinstance(pool, InlinePool)
             queue = [self._queued(number, missing, other_processes=other_processes) for number, missing in chosen]
             for chunk in queue:
                 self.audits[chunk.audit].queued.append(chunk)
-            left = self._options.seconds_left
-            dispatch(pool, queue, on_trial=on_trial, on_error=on_error, emit=self._emit, seconds_left=left)
+            dispatch(
+                pool,
+                queue,
+                "trials",
+                self._emit,
+                on_part=on_trial,
+                on_error=on_error,
+                on_loss=on_loss,
+                seconds_left=self._options.seconds_left,
+            )
         finally:
             self._workers.close()
         if self._doubted() - doubted:

@@ -10,11 +10,14 @@ from typing import Any
 from dpspec.errors import RecordingError
 from dpspec.recording.folder.step_record import MOST_RECORDS
 
-#: The version of the folder's format.
-FORMAT = 1
+#: The version of the folder's format. Folders of a single process have the first one.
+FORMAT = 2
 
 #: The largest number of canaries.
 MOST_CANARIES = 10**6
+
+#: The largest number of processes that train together.
+MOST_RANKS = 2**16
 
 #: Limits of a header: bytes, layers, and characters of a name.
 MOST_BYTES, MOST_LAYERS, _LONGEST = 1 << 21, 10_000, 400
@@ -30,7 +33,9 @@ class Header:
     width: the number of directions of the noise sketch. secure: whether noise comes from a cryptographic generator.
     canaries: the number of places for canaries, the last of ``records``; left_out: the number of omitted ones;
     commitment: the digest of the source of their inclusion bits; canary_seed: its seed, None for the system's
-    randomness. notes: unknown parts.
+    randomness. world: the number of processes that train together, 0 for a training in one; rank: this one's number;
+    run: the id of their run; share: the number of records that this rank draws from, by Opacus' sampler for several
+    processes. notes: unknown parts.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -59,11 +64,18 @@ class Header:
     left_out: int = 0
     commitment: str = ""
     canary_seed: int | None = None
+    world: int = 0
+    rank: int = 0
+    run: str = ""
+    share: int | None = None
     notes: tuple[str, ...] = ()
 
     def write(self) -> bytes:
         """The bytes of ``run.json``."""
-        text = json.dumps({"dpspec-run": FORMAT, **asdict(self)}, indent=1, allow_nan=False)
+        written = asdict(self)
+        if not self.world:
+            written = {key: value for key, value in written.items() if key not in ("world", "rank", "run", "share")}
+        text = json.dumps({"dpspec-run": FORMAT if self.world else 1, **written}, indent=1, allow_nan=False)
         return text.encode("utf-8") + b"\n"
 
     @property
@@ -114,6 +126,7 @@ _COUNTS = {"records": (1, MOST_RECORDS), "batch_size": (1, MOST_RECORDS), "worke
 _COUNTS |= {"told_before": (0, 2**53), "canaries": (0, MOST_CANARIES), "left_out": (0, MOST_CANARIES)}
 _COUNTS["repeats"] = (1, MOST_RECORDS)
 _COUNTS["canary_seed"] = (0, 2**63 - 1)
+_COUNTS |= {"world": (0, MOST_RANKS), "rank": (0, MOST_RANKS), "share": (0, MOST_RECORDS)}
 _REALS = {"rate": 1.0, "expected_batch_size": 1e12}
 
 
@@ -123,7 +136,7 @@ def _problem(key: str, value: Any) -> str | None:
         return None if value in _WORDS[key] else f"one of {', '.join(map(repr, _WORDS[key]))}"
     if key in _COUNTS:
         low, high = _COUNTS[key]
-        optional = key in ("records", "batch_size", "canary_seed")
+        optional = key in ("records", "batch_size", "canary_seed", "share")
         fits = (value is None and optional) or (type(value) is int and low <= value <= high)
         return None if fits else f"a whole number from {low} to {high}"
     if key in _REALS:

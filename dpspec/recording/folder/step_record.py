@@ -36,6 +36,9 @@ MOST_BYTES, MOST_OPTIONS, MOST_GROUPS, _LONGEST = 1 << 18, 1000, 10_000, 200
 #: The beginning of the value of an option whose type the recorder does not know; the name of the type follows.
 UNREAD = "unread "
 
+#: The largest number of directions along which gradients of ranks are compared.
+DIRECTIONS = 32
+
 _COUNTS = ("step", "drawn", "batches", "rows", "virtual", "updates", "told_steps")
 _NUMBERS = (
     "time",
@@ -52,6 +55,7 @@ _NUMBERS = (
 )
 _PUBLIC = struct.Struct(f"<32s{len(_COUNTS)}I{len(_NUMBERS)}dHH")
 _INTERNAL_NUMBERS = ("least", "lower", "middle", "upper", "largest", "sum_norm", "update_norm", "outside")
+_RANK = struct.Struct("<16s16s16s16s16sIHH")
 _INTERNAL = struct.Struct(f"<II{len(_INTERNAL_NUMBERS)}d")
 
 
@@ -221,7 +225,7 @@ class InternalStep:
 
     least, lower, middle, upper, largest: quartiles of the norms after clipping, in clip norms. sum_norm: of the clipped
     sum, in clip norms. update_norm: the distance that the parameters moved; outside: without the optimizer, since the
-    step before. members: the drawn records, None if unknown.
+    step before. members: the drawn records, None if unknown. rank: in a training of several processes.
     """
 
     step: int
@@ -234,12 +238,16 @@ class InternalStep:
     update_norm: float = math.nan
     outside: float = math.nan
     members: Indices | None = None
+    rank: RankStep | None = None
 
     def encode(self) -> bytes:
         """Its bytes."""
-        known = self.members is not None
+        known = int(self.members is not None) + 2 * int(self.rank is not None)
         numbers = [float(getattr(self, name)) for name in _INTERNAL_NUMBERS]
-        head = _INTERNAL.pack(min(self.step, UNSEEN), int(known), *numbers)
+        head = _INTERNAL.pack(min(self.step, UNSEEN), known, *numbers)
+        if self.rank is not None:
+            part = self.rank.encode()
+            head += struct.pack("<I", len(part)) + part
         return head + (encode_members(self.members) if self.members is not None else b"")
 
     @classmethod
@@ -248,13 +256,63 @@ class InternalStep:
         if len(data) < _INTERNAL.size:
             raise ValueError("an internal step is cut short")
         step, known, *numbers = _INTERNAL.unpack(data[: _INTERNAL.size])
-        rest = data[_INTERNAL.size :]
+        rest, rank = data[_INTERNAL.size :], None
+        if known in (2, 3):
+            length = struct.unpack("<I", rest[:4])[0] if len(rest) >= 4 else len(rest)
+            rank, rest, known = RankStep.decode(rest[4 : 4 + length]), rest[4 + length :], known - 2
         if known not in (0, 1) or (rest and not known):
             raise ValueError("an internal step has no known batch, and lists records")
         return cls(
             step=step,
             **dict(zip(_INTERNAL_NUMBERS, numbers, strict=True)),
             members=decode_members(rest) if known else None,
+            rank=rank,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStep:
+    """The observations of one rank at a step, for the comparison of ranks.
+
+    gradients, parameters, seed, noise_seed, order: 16 bytes each, digests of the reduced gradients, of the parameters
+    after the step, of the seeds of batches and of noise, and of the order of the records. foreign: the number of drawn
+    records that are not in this rank's share. own, total: the gradients before and after the reduction along common
+    directions. places: of the drawn records in the share.
+    """
+
+    gradients: bytes
+    parameters: bytes
+    seed: bytes
+    noise_seed: bytes
+    order: bytes
+    foreign: int
+    own: Floats
+    total: Floats
+    places: Indices
+
+    def encode(self) -> bytes:
+        """Its bytes."""
+        digests = (self.gradients, self.parameters, self.seed, self.noise_seed, self.order)
+        head = _RANK.pack(*digests, min(self.foreign, UNSEEN), len(self.own), len(self.total))
+        sketches = self.own.astype("<f4").tobytes() + self.total.astype("<f4").tobytes()
+        return head + sketches + encode_members(self.places)
+
+    @classmethod
+    def decode(cls, data: bytes) -> RankStep:
+        """The observations of a rank; ``ValueError`` for other bytes."""
+        if len(data) < _RANK.size:
+            raise ValueError("the observations of a rank are cut short")
+        *digests, foreign, own, total = _RANK.unpack(data[: _RANK.size])
+        rest = data[_RANK.size :]
+        if max(own, total) > DIRECTIONS or len(rest) < 4 * (own + total):
+            raise ValueError("the observations of a rank have other sketches than their numbers say")
+        sketches = np.frombuffer(rest[: 4 * (own + total)], dtype="<f4")
+        return cls(
+            **dict(zip(("gradients", "parameters", "seed", "noise_seed", "order"), digests, strict=True)),
+            foreign=foreign,
+            own=sketches[:own],
+            total=sketches[own:],
+            places=decode_members(rest[4 * (own + total) :]),
         )
 
 

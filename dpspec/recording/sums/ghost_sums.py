@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import random
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -116,7 +117,8 @@ class GhostSums:
         enabled, self._model.hooks_enabled = self._model.hooks_enabled, False
         self._own = True
         try:
-            with torch.enable_grad():
+            with torch.enable_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of torch about hooks, for each pass
                 chosen = self._random.sample(range(len(losses)), min(_RECORDS, len(losses)))
                 for record in chosen:
                     norm = math.sqrt(sum(float(g.double().square().sum()) for g in _grad(losses[record], parameters)))

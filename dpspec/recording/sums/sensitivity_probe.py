@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from dpspec.errors import UsageError
 from dpspec.recording.folder.step_record import ROUNDING, Indices
+from dpspec.recording.recognized import inner_module
 from dpspec.recording.sums.clipped_sums import clip_factors
 
 #: Call n is probed with probability min(1, _FIRST / n), on _RECORDS records of the batch; _REMOVED records are removed.
@@ -173,7 +174,7 @@ class _Copy:
     def __init__(self, model: Any, optimizer: Any, loss: Loss, collate: Any) -> None:
         from opacus import GradSampleModule
 
-        inner = getattr(model, "_module", model)
+        inner = inner_module(model)
         names = {id(p): name for name, p in inner.named_parameters()}
         plain = copy.deepcopy(inner)
         _strip(plain)

@@ -23,6 +23,9 @@ _OF_OPACUS = {
     *("trainable_parameters", "_per_sample_gradient_norms", "per_sample_gradient_norms", "autograd_grad_sample_hooks"),
     *("hooks_enabled", "grad_accumulation_allowed", "grad_accumulation_hook", "ddp_hooks"),
 }
+#: Attributes of torch's wrapper for several processes that change at its first passes.
+_OF_PROCESSES = {"_has_rebuilt_buckets", "_lazy_init_ran"}
+
 _OF_PARAMETERS = {"grad_sample", "summed_grad", "_forward_counter", "_norm_sample"}
 
 #: Largest number of names that are written of each kind.
@@ -129,7 +132,10 @@ def _is_known(module: nn.Module, key: str, value: Any) -> bool:
     of_a_batch = {"activations": isinstance(value, list) and not value, "max_batch_len": type(value) is int}
     if key in _OF_EVERY_MODULE or of_a_batch.get(key, False):
         return True
-    return key in _OF_OPACUS and type(module).__module__.partition(".")[0] == "opacus"
+    package = type(module).__module__
+    if package == "torch.nn.parallel.distributed":
+        return key in _OF_PROCESSES
+    return key in _OF_OPACUS and package.partition(".")[0] == "opacus"
 
 
 def _different(now: dict[str, str], before: dict[str, str]) -> set[str]:

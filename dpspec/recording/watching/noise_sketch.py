@@ -19,20 +19,24 @@ from torch import Tensor
 MOST_DIRECTIONS, _ROWS = 128, 127
 
 
-def width_of(sizes: Sequence[int]) -> int:
+def width_of(sizes: Sequence[int], most: int = MOST_DIRECTIONS) -> int:
     """The number of directions for layers of these sizes: those that hold a coordinate."""
-    return min(MOST_DIRECTIONS, max(sizes, default=0))
+    return min(most, max(sizes, default=0))
 
 
 class NoiseSketch:
     """The signs of one recording."""
 
-    def __init__(self, sizes: Sequence[int]) -> None:
-        """sizes: the number of coordinates of each layer."""
-        self.width = width_of(sizes)
+    def __init__(self, sizes: Sequence[int], *, most: int = MOST_DIRECTIONS, seed: int | None = None) -> None:
+        """sizes: the number of coordinates of each layer. seed: of the signs, by default the system's randomness."""
+        self.width = width_of(sizes, most)
         columns = max(1, self.width)
         self._whole = whole = _ROWS * columns
-        signs = np.random.default_rng(secrets.randbits(128)).integers(0, 2, size=(_ROWS, columns)) * 2.0 - 1.0
+        signs = (
+            np.random.default_rng(secrets.randbits(128) if seed is None else seed).integers(0, 2, size=(_ROWS, columns))
+            * 2.0
+            - 1.0
+        )
         self._signs = torch.tensor(signs, dtype=torch.float64)
         counts = np.zeros(columns)
         for size in sizes:

@@ -19,6 +19,7 @@ from torch import Tensor
 from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.pending_step import PendingStep
+from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.sums.clipped_sums import Contributions, RecomputedSums, SizeScaling, SummedGradients
 from dpspec.recording.sums.ghost_sums import GhostSums
 from dpspec.recording.watching.noise_sketch import NoiseSketch
@@ -48,7 +49,9 @@ class OpacusWatch:
         noise: NoiseWatch,
         entering: Entering | None = None,
         probing: Probing | None = None,
+        rank: RankWatch | None = None,
     ) -> None:
+        self._rank = rank
         self._entering, self._noise, self._probing = entering, noise, probing
         self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
         self._coefficients = 0
@@ -102,6 +105,8 @@ class OpacusWatch:
         self._hooks = StepHooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after))
         self._wrap(optimizer, "add_noise", [use, sums.use, self._enter], [self._after_noise])
         self._wrap(optimizer, "scale_grad", [self._before_scaling], [self._after_scaling])
+        if self._rank is not None:
+            self._wrap(optimizer, "reduce_gradients", [self._before_reduction], [self._after_reduction])
         self._undo.append(self._hooks.remove)
         guarded(lambda: self.replaced.check(self._wrappers))
 
@@ -205,7 +210,8 @@ class OpacusWatch:
         sums = [p.summed_grad.detach().reshape(-1) for p in parameters]
         noise = [p.grad.detach().reshape(-1) - s for p, s in zip(parameters, sums, strict=True)]
         step.sketch, step.noised = self._sketch.of(noise), True
-        self._noise.add(noise, sums, step.deviation)
+        if self._rank is None or bool(step.sketch.any()):  # one rank adds the noise
+            self._noise.add(noise, sums, step.deviation)
         norms = [torch.linalg.vector_norm(summed).to(sums[0].device) for summed in sums]
         step.sum_norm = torch.linalg.vector_norm(torch.stack(norms).double())
 
@@ -222,6 +228,17 @@ class OpacusWatch:
         self.step.divisor = 1.0
         if optimizer.loss_reduction == "mean":
             self.step.divisor = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)
+        self._scaled = self._fingerprint()
+
+    def _before_reduction(self) -> None:
+        assert self._rank is not None
+        scaled, self._scaled = self._scaled, None
+        self._meddled.add(scaled is None or differs(self._fingerprint(), scaled))
+        self._rank.before_reduction()
+
+    def _after_reduction(self, _: Any) -> None:
+        assert self._rank is not None
+        self._rank.after_reduction()
         self._scaled = self._fingerprint()
 
     def before_update(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 #: Methods that sum, add noise, divide and step, and functions that they call.
-_METHODS = ("clip_and_accumulate", "accumulate", "add_noise", "scale_grad", "pre_step", "step")
+_METHODS = ("clip_and_accumulate", "accumulate", "add_noise", "scale_grad", "reduce_gradients", "pre_step", "step")
 _FUNCTIONS = ("_generate_noise", "_check_processed_flag", "_mark_as_processed")
 
 #: Methods of a model with ghost clipping.

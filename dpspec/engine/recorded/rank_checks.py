@@ -1,0 +1,87 @@
+"""Checks of a training in several processes: whether its ranks made one Poisson-sampled, once-noised training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from dpspec.contract import Check
+from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.recording.folder.joined_folder import SUMMED, Comparison, JoinedFolder
+from dpspec.stats import gaussian_noise
+from dpspec.stats.conformance.measurement import exact
+
+SHORTER = "ranks with fewer steps than others"
+OTHER_SETUP = "facts and options that differ between ranks"
+ONE_NOISE = "steps whose noise is not added by one rank, always the same"
+UNEQUAL = "steps with different gradients or parameters on the ranks"
+NO_SUM = "steps whose gradients are not the sum of all ranks'"
+SHARED = "records drawn by several ranks at one step"
+SEEDS = "steps at which two ranks draw from one seed"
+FOREIGN = "steps with records from outside of a rank's share"
+PLACES = "places drawn by two ranks at one step"
+
+#: A likely cause of a rejected test and its fix, by the beginning of the test's name.
+ADVICE = {
+    SHORTER: "A rank was killed or skipped steps: all ranks must make all steps, an empty batch included.",
+    OTHER_SETUP: "Give all ranks the same model, optimizer, loader and arguments of make_private.",
+    ONE_NOISE: "Opacus' distributed optimizers add the noise on rank 0 alone, before they sum over the ranks. Leave "
+    "add_noise and the attribute rank unchanged.",
+    UNEQUAL: "Every rank must step with the gradients of reduce_gradients, from the same parameters: call step() of "
+    "make_private's optimizer on every rank, for every batch.",
+    NO_SUM: "Leave reduce_gradients unchanged, and let exactly the ranks of the run take part in it.",
+    SHARED: "Each rank must draw from its own share of the records: give make_private a model in a wrapper for several "
+    "processes, so that its loader divides the records.",
+    SEEDS: "Ranks with one seed draw the same places of their shares, so that records are in a batch together, and "
+    "sampling hides none of them: seed each rank differently, for example by torch.manual_seed(seed + rank).",
+    FOREIGN: "All ranks must draw from the loader of make_private, with the same shuffle_seed and epoch.",
+    PLACES: "The draws of two ranks depend on each other: give each rank's loader its own generator.",
+}
+
+
+def rank_checks(run: RecordedRun) -> Iterator[Check]:
+    """Yield the checks; none for a training in one process."""
+    if not isinstance(run.folder, JoinedFolder):
+        return
+    found, world = run.folder.found, run.header.world
+    longest = max(found.lengths, default=0)
+    short = [f"rank {rank}: {steps} of {longest}" for rank, steps in enumerate(found.lengths) if steps < longest]
+    yield exact("steps", SHORTER, "reported", not short, 0, len(short), ", ".join(short[:5]) or f"{world} ranks")
+    names = ", ".join(list(found.other)[:5]) or "equal on all ranks"
+    different = len(found.other)
+    yield exact("update", OTHER_SETUP, "reported", not different, 0, different, names, detectable=None)
+    note = f"of {run.steps} steps"
+    yield exact("noise-scale", ONE_NOISE, "reported", found.noise == 0, 0, found.noise, note, detectable=None)
+    if not found.compared:
+        return
+    note = f"of {found.compared} steps, by digests"
+    yield exact("update", UNEQUAL, "measured", found.unequal == 0, 0, found.unequal, note, detectable=None)
+    note = f"of {found.compared} steps, along random directions"
+    yield exact("update", NO_SUM, "measured", found.summed == 0, 0, found.summed, note, detectable=SUMMED)
+    yield exact("sampling", SHARED, "reported", found.shared == 0, 0, found.shared, "in total", detectable=None)
+    if run.header.scheme == "poisson":
+        yield exact("sampling", SEEDS, "reported", found.seeds == 0, 0, found.seeds, note, detectable=None)
+        yield exact("sampling", FOREIGN, "reported", found.foreign == 0, 0, found.foreign, note, detectable=None)
+        yield from _places(found)
+
+
+def _places(found: Comparison) -> Iterator[Check]:
+    """Whether ranks draw places of their shares together more often than independent draws do."""
+    if not found.overlaps or not found.equal:
+        return
+    pairs, steps = len(found.overlaps), found.compared
+    worst = max(found.overlaps, key=lambda one: one[1] / one[0])
+    total = min(gaussian_noise.log_repeats(common, expected) for expected, common, _ in found.overlaps)
+    single = min(least for _, _, least in found.overlaps)
+    p_value = math.exp(min(0.0, math.log(2.0 * pairs) + min(total, single + math.log(steps))))
+    detectable = 7.1 * math.sqrt(worst[0]) / max(found.equal - worst[0], 1e-9)
+    yield Check(
+        assumption="sampling",
+        test=PLACES,
+        p_value=p_value,
+        observed="reported",
+        declared=worst[0],
+        measured=float(worst[1]),
+        detectable=detectable if detectable < 1.0 else None,
+        note=f"the most of {pairs} pair{'' if pairs == 1 else 's'} of ranks",
+    )

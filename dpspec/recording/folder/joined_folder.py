@@ -1,0 +1,422 @@
+"""The folders ``rank-0``, ``rank-1``, ... of a training in several processes, read as one recorded run.
+
+A joined step is that of one process with all records: batches are united, contributions and divisors are added, and the
+noise is that of the rank that adds it. What the ranks must have in common is counted in :class:`Comparison`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from dpspec.errors import RecordingError
+from dpspec.recording.folder.header import Header
+from dpspec.recording.folder.run_folder import MARK, RunFolder, Scored
+from dpspec.recording.folder.step_record import UNSEEN, InternalStep, PublicStep, RankStep
+from dpspec.stats import gaussian_noise
+
+#: The largest number of processes all of whose pairs are compared; of more, successive ones.
+_ALL_PAIRS = 16
+
+_RANK = re.compile(r"rank-(0|[1-9][0-9]{0,5})", re.ASCII)
+
+#: Relative difference of the sum over the ranks along a direction that rounding explains: of float32 gradients.
+SUMMED = 3e-6
+
+#: Facts of the headers that are common to all ranks.
+_COMMON: tuple[str, ...] = (
+    "optimizer",
+    "inner",
+    "model",
+    "clipping",
+    "reduction",
+    "expected_batch_size",
+    "accountant",
+    "told_before",
+)
+_COMMON += ("scheme", "sampler", "rate", "records", "repeats", "batch_size")
+
+#: Numbers of a step that are equal on all ranks.
+_EQUAL = ("noise_multiplier", "clip_norm", "learning_rate", "rate", "told_noise", "told_rate", "deviation", "divisor")
+
+End: TypeAlias = Mapping[str, Any]
+
+
+@dataclass
+class Comparison:
+    """Numbers of steps at which ranks do not agree.
+
+    lengths: the number of steps of each rank. ended: the ranks whose recording has an end. other: the facts and options
+    that differ, by name. noise: steps at which not exactly one rank adds noise, or another one than before. unequal:
+    with different reduced gradients or parameters. summed: whose reduced gradients are not the sum of all ranks'.
+    shared: records drawn by several ranks at a step. seeds: steps at which two ranks draw by one seed. foreign: with
+    batches from outside of a rank's share, or in different orders of the records. compared: steps with observations of
+    all ranks. overlaps: of pairs of ranks, [expected number of places that both draw, number, smallest logarithm of the
+    p-value of a step]; equal: the expected number if the draws were equal.
+    """
+
+    lengths: list[int] = field(default_factory=list)
+    ended: list[bool] = field(default_factory=list)
+    other: dict[str, None] = field(default_factory=dict)
+    options: int = 0
+    noise: int = 0
+    unequal: int = 0
+    summed: int = 0
+    shared: int = 0
+    seeds: int = 0
+    foreign: int = 0
+    compared: int = 0
+    overlaps: list[tuple[float, int, float]] = field(default_factory=list)
+    equal: float = 0.0
+
+
+@dataclass(frozen=True)
+class JoinedFolder:
+    """The folders of all ranks, with the methods of :class:`RunFolder`; its comparison is complete after reading."""
+
+    path: Path
+    ranks: tuple[RunFolder, ...]
+    header: Header
+    found: Comparison = field(default_factory=Comparison)
+
+    @classmethod
+    def open(cls, path: Path) -> JoinedFolder:
+        """Open the folders; ``RecordingError`` unless they are all ranks of one run."""
+        names = sorted(one.name for one in path.iterdir() if _RANK.fullmatch(one.name))
+        ranks = sorted((RunFolder.open(path / name) for name in names), key=lambda one: one.header.rank)
+        headers = [one.header for one in ranks]
+        for one in ranks:
+            world, rank, run = one.header.world, one.header.rank, one.header.run
+            if one.path.name != f"rank-{rank}" or not world:
+                raise RecordingError(f"{one.path}: not the recording of this rank")
+            if (world, run) != (headers[0].world, headers[0].run):
+                raise RecordingError(f"{one.path}: of another run than {ranks[0].path}: record each into a new folder")
+            if (one.header.layers, one.header.width) != (headers[0].layers, headers[0].width):
+                raise RecordingError(f"{one.path}: trains other parameters than {ranks[0].path}")
+        missing = sorted(set(range(headers[0].world)) - {header.rank for header in headers})
+        if missing or len(ranks) != headers[0].world:
+            named = ", ".join(map(str, missing[:5]))
+            raise RecordingError(
+                f"{path}: rank {named} of {headers[0].world} is missing: every process must call dpspec.record, and "
+                "the folder must hold the recordings of all"
+            )
+        return cls(path, tuple(ranks), _joined_header(headers))
+
+    @property
+    def has_internal(self) -> bool:
+        """Whether the internal parts of all ranks are there."""
+        return all(one.has_internal for one in self.ranks)
+
+    @property
+    def has_canaries(self) -> bool:
+        """Several processes have no canaries."""
+        return False
+
+    def steps(self) -> Iterator[PublicStep | End | Scored]:
+        """The joined steps that all ranks made, then the joined end record if all ranks have one."""
+        found, world = self.found, len(self.ranks)
+        found.other = dict.fromkeys(_different(self.ranks))
+        found.noise = found.options = 0
+        every = [iter(one.steps()) for one in self.ranks]
+        used, noisy, batches, made = [0] * world, 0, 0, 0
+        while True:
+            parts = [next(one, None) for one in every]
+            steps = [part for part in parts if isinstance(part, PublicStep)]
+            if len(steps) < world:
+                break
+            joined = _joined_step(steps, self.header)
+            adding = [rank for rank, step in enumerate(steps) if step.noise_squares != 0.0]
+            noisy = adding[0] if adding and not made else noisy
+            found.noise += adding != [noisy]
+            different = _other_options(steps)
+            found.options += bool(different)
+            found.other |= dict.fromkeys(different)
+            used = [
+                total + (step.batches if step.batches != UNSEEN else 0) for total, step in zip(used, steps, strict=True)
+            ]
+            batches += joined.batches if joined.batches != UNSEEN else 0
+            yield joined
+            made = joined.step
+        found.lengths, ends = [], list[End | None]()
+        for part, rest in zip(parts, every, strict=True):
+            length, end = made, None
+            for one in [part, *rest]:
+                length += isinstance(one, PublicStep)
+                end = one if isinstance(one, Mapping) else end
+            found.lengths.append(length)
+            ends.append(end)
+        found.ended = [end is not None for end in ends]
+        known = [end for end in ends if end is not None]
+        if len(known) == world:
+            yield joined_end(known, noisy, used, batches)
+
+    def internal(self) -> Iterator[InternalStep]:
+        """The internal parts of the joined steps."""
+        found, world = self.found, len(self.ranks)
+        found.unequal = found.summed = found.shared = found.seeds = found.foreign = found.compared = 0
+        every = combinations(range(world), 2) if world <= _ALL_PAIRS else pairwise(range(world))
+        pairs, found.equal = dict.fromkeys(every, (0.0, 0, 0.0)), 0.0
+        public = zip(*(_steps(one) for one in self.ranks), strict=False)
+        for steps, *parts in zip(public, *(one.internal() for one in self.ranks), strict=False):
+            rows = [float(step.rows) for step in steps]
+            members = [part.members for part in parts]
+            whole = None if any(one is None for one in members) else np.sort(np.concatenate(members))
+            if whole is not None:
+                found.shared += (
+                    len(whole)
+                    - len(np.unique(whole))
+                    - sum(len(one) - len(np.unique(one)) for one in members if one is not None)
+                )
+            observed = [part.rank for part in parts if part.rank is not None]
+            if len(observed) == world:
+                self._compare(observed, steps[0].rate, pairs)
+            yield _joined_internal(parts, rows, whole)
+        found.overlaps = list(pairs.values())
+
+    def _compare(
+        self, observed: Sequence[RankStep], rate: float, pairs: dict[tuple[int, int], tuple[float, int, float]]
+    ) -> None:
+        found, first = self.found, observed[0]
+        found.compared += 1
+        same = all((one.gradients, one.parameters) == (first.gradients, first.parameters) for one in observed)
+        found.unequal += not same or first.gradients == bytes(16)
+        found.summed += not _is_sum(observed, mean=self.header.reduction == "mean")
+        seeds = [one.seed for one in observed]
+        noise = [
+            one.noise_seed for rank, one in enumerate(observed) if one.noise_seed in seeds[:rank] + seeds[rank + 1 :]
+        ]
+        found.seeds += len(set(seeds)) < len(seeds) or bool(noise)
+        found.foreign += any(one.foreign or one.order != first.order for one in observed)
+        if not 0.0 < rate < 1.0 or self.header.share is None:
+            return
+        found.equal += self.header.share * rate
+        for (one, other), (expected, common, least) in pairs.items():
+            both = len(np.intersect1d(observed[one].places, observed[other].places))
+            mean = (self.header.share + 1) * rate**2  # shares differ by at most one record
+            pairs[one, other] = expected + mean, common + both, min(least, gaussian_noise.log_repeats(both, mean))
+
+
+def open_run(path: Path) -> RunFolder | JoinedFolder:
+    """The folder of a run of one process, or of all ranks; errors as :meth:`RunFolder.open`."""
+    ranks = path.is_dir() and any(_RANK.fullmatch(one.name) for one in path.iterdir())
+    if not ranks:
+        found = RunFolder.open(path)
+        if found.header.world:
+            raise RecordingError(
+                f"{path}: rank {found.header.rank} of {found.header.world}: check the folder that holds all ranks"
+            )
+        return found
+    if (path / MARK).exists():
+        raise RecordingError(f"{path}: holds a run of one process, and ranks of another")
+    return JoinedFolder.open(path)
+
+
+def _steps(folder: RunFolder) -> Iterator[PublicStep]:
+    return (step for step in folder.steps() if isinstance(step, PublicStep))
+
+
+def _different(ranks: Sequence[RunFolder]) -> Iterator[str]:
+    first = ranks[0].header
+    for name in _COMMON:
+        if any(getattr(one.header, name) != getattr(first, name) for one in ranks):
+            yield name
+
+
+def _joined_header(headers: Sequence[Header]) -> Header:
+    first, world = headers[0], len(headers)
+    shares = [header.share for header in headers]
+    known = [share for share in shares if share is not None]
+    own = len(known) == world and first.records is not None and sum(known) == first.records
+    scheme = first.scheme if all(header.scheme == first.scheme for header in headers) else "unknown"
+    if scheme == "poisson" and not own:
+        scheme = "unknown"
+    expected = first.expected_batch_size
+    return replace(
+        first,
+        scheme=scheme,
+        share=min(known) if own else None,
+        expected_batch_size=None if expected is None else expected * world,
+        told_before=max(header.told_before for header in headers),
+        repeats=max(header.repeats for header in headers),
+        secure=all(header.secure for header in headers),
+        notes=tuple(dict.fromkeys(note for header in headers for note in header.notes)),
+    )
+
+
+def _same(values: Sequence[float]) -> float:
+    """The common value, or NaN."""
+    return values[0] if all(value == values[0] for value in values) else math.nan
+
+
+def _sum(counts: Sequence[int]) -> int:
+    return UNSEEN if UNSEEN in counts else sum(counts)
+
+
+def _rows(steps: Sequence[PublicStep]) -> int:
+    """The number of contributions; other than that of drawn records if it is on one rank."""
+    drawn, rows = [step.drawn for step in steps], [step.rows for step in steps]
+    if UNSEEN in (*drawn, *rows):
+        return _sum(rows)
+    return sum(drawn) + sum(abs(one - other) for one, other in zip(drawn, rows, strict=True))
+
+
+def _other_options(steps: Sequence[PublicStep]) -> list[str]:
+    first = steps[0]
+    found = [name for name in _EQUAL if len({repr(getattr(step, name)) for step in steps}) > 1]
+    names = {name for step in steps for name in step.options}
+    return found + sorted(
+        name for name in names if any(repr(s.options.get(name)) != repr(first.options.get(name)) for s in steps)
+    )
+
+
+def _joined_step(steps: Sequence[PublicStep], header: Header) -> PublicStep:
+    first = steps[0]
+    mean = header.world if header.reduction == "mean" else 1
+    noisy = [step for step in steps if step.noise_squares != 0.0] or [first]
+    seen = [step for step in steps if math.isfinite(step.measured_divisor) and step.divisor > 0.0]
+    measured = max(seen, key=lambda s: abs(s.measured_divisor / s.divisor - 1.0), default=first)
+    updates = [step.updates for step in steps]
+    common: dict[str, Any] = {name: _same([getattr(step, name) for step in steps]) for name in _EQUAL}
+    return replace(
+        noisy[0],
+        **{name: value for name, value in common.items() if name != "divisor"},
+        drawn=_sum([step.drawn for step in steps]),
+        batches=max(step.batches for step in steps),
+        rows=_rows(steps),
+        virtual=_sum([step.virtual for step in steps]),
+        updates=next((count for count in updates if count != 1), 1),
+        told_steps=first.told_steps if len({step.told_steps for step in steps}) == 1 else UNSEEN,
+        time=max(step.time for step in steps),
+        divisor=mean * common["divisor"],
+        measured_divisor=mean * measured.measured_divisor,
+        noise_squares=float(sum(step.noise_squares for step in noisy)),
+        layers=sum((step.layers for step in noisy[1:]), noisy[0].layers) if _fit(noisy, "layers") else first.layers,
+        options=first.options,
+    )
+
+
+def _fit(steps: Sequence[PublicStep], name: str) -> bool:
+    return len({len(getattr(step, name)) for step in steps}) == 1
+
+
+def _is_sum(observed: Sequence[RankStep], *, mean: bool) -> bool:
+    """Whether the reduced gradients are the sum (the mean) of the ranks' along all directions, on all ranks."""
+    width = len(observed[0].own)
+    if not width or any(len(one.own) != width or len(one.total) != width for one in observed):
+        return False
+    own = np.stack([one.own for one in observed]).astype(np.float64)
+    over = len(observed) if mean else 1
+    room = SUMMED * float(np.sqrt((own**2).sum())) / over
+    apart = [float(np.abs(one.total - own.sum(0) / over).max()) for one in observed]
+    return all(one <= room for one in apart)
+
+
+def _joined_internal(parts: Sequence[InternalStep], rows: Sequence[float], members: Any) -> InternalStep:
+    largest = max((part.largest for part in parts), key=lambda value: math.inf if math.isnan(value) else value)
+    # The sum is too long for its contributions if it is on one rank.
+    excess = [part.sum_norm - count for part, count in zip(parts, rows, strict=True)]
+    longest = max(excess, key=lambda value: math.inf if math.isnan(value) else value)
+    outside = [part.outside for part in parts]
+    return InternalStep(
+        step=parts[0].step,
+        least=min(part.least for part in parts),
+        lower=largest,
+        middle=largest,
+        upper=largest,
+        largest=largest,
+        sum_norm=sum(rows) + longest,
+        update_norm=min(part.update_norm for part in parts),
+        outside=max(outside, key=lambda value: math.inf if math.isnan(value) else value),
+        members=members,
+    )
+
+
+def _added(values: Sequence[Any]) -> Any:
+    """Sums of counts or of lists of numbers; None if one is missing or of another shape."""
+    if all(type(value) is int for value in values):
+        return sum(values)
+    if not all(isinstance(value, list) and len(value) == len(values[0]) for value in values):
+        return None
+    numbers = all(type(n) in (int, float) for value in values for n in value)
+    return [sum(column) for column in zip(*values, strict=True)] if numbers else None
+
+
+def _recomputed(values: Sequence[Any]) -> Any:
+    found = _added(values)
+    return found and [*found[:3], max(value[3] for value in values)] if found and len(found) == 4 else None
+
+
+def _united(values: Sequence[Any]) -> Any:
+    if not all(isinstance(value, list) for value in values):
+        return None
+    return list(dict.fromkeys(one for value in values for one in value if isinstance(one, str)))
+
+
+def _largest(values: Sequence[Any]) -> Any:
+    return max(values) if all(type(value) in (int, float) for value in values) else None
+
+
+def _any(values: Sequence[Any]) -> Any:
+    return any(values) if all(type(value) is bool for value in values) else None
+
+
+def _word(values: Sequence[Any]) -> Any:
+    """The first that is not empty; of half precisions the coarser one."""
+    return "bfloat16" if "bfloat16" in values else next((value for value in values if value), values[0])
+
+
+def _scaling(values: Sequence[Any]) -> Any:
+    known = [value for value in values if isinstance(value, list) and len(value) == 3]
+    steep = [value for value in known if all(type(n) in (int, float) for n in value)]
+    return max(steep, key=lambda value: abs(value[1]), default=None)
+
+
+def _probe(values: Sequence[Any]) -> Any:
+    """[probed, removed, change, influence, confirmed, scaled], with those of the rank that was probed least."""
+    found = _added(values)
+    if found is None or not isinstance(found, list) or len(found) != 6:
+        return None
+    least, unconfirmed = min(value[0] for value in values), found[0] - found[4]
+    change, influence = (max(value[n] for value in values) for n in (2, 3))
+    return [least, found[1], change, influence, max(0, least - unconfirmed), found[5]]
+
+
+_JOIN: dict[str, Callable[[Sequence[Any]], Any]] = {
+    **dict.fromkeys(("sums", "ghost", "passes", "updates", "changed", "restated", "meddled", "left_over_rows"), _added),
+    **dict.fromkeys(("buffers", "state", "attributes", "unread", "replaced"), _united),
+    **dict.fromkeys(("outside", "passed_over", "unused_batches", "seconds"), _largest),
+    **dict.fromkeys(("resumed", "untold", "noised_without_update"), _any),
+    **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "probe_failure"), _word),
+    "recomputed": _recomputed,
+    "scaling": _scaling,
+    "probe": _probe,
+    "gradients": _word,
+    "history": lambda values: values[0],
+}
+
+
+def joined_end(ends: Sequence[End], noisy: int, used: Sequence[int], batches: int) -> End:
+    """The end record of all ranks; a fact that one rank lacks is missing.
+
+    noisy: the rank that adds the noise. used: the number of batches that the steps of each rank used; batches: of the
+    joined steps.
+    """
+    found = {
+        name: join([end[name] for end in ends]) for name, join in _JOIN.items() if all(name in end for end in ends)
+    }
+    if "noise" in ends[noisy]:
+        found["noise"] = ends[noisy]["noise"]
+    drawn = [end.get("drawn_batches") for end in ends]
+    unused = [count - some for count, some in zip(drawn, used, strict=True) if type(count) is int]
+    if len(unused) == len(ends):
+        found["drawn_batches"] = batches + max(unused)
+    elif all("drawn_batches" in end for end in ends):
+        found["drawn_batches"] = None
+    return found

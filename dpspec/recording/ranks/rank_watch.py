@@ -1,0 +1,97 @@
+"""The observations of one rank that are compared with those of the other ranks.
+
+Sketches are projections on secret directions that are equal on all ranks, so the sketch of a sum over the ranks is the
+sum of their sketches. Digests have the run's key, and show equal bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpspec.recording.fingerprints import integers
+from dpspec.recording.folder.step_record import DIRECTIONS, Indices, RankStep
+from dpspec.recording.ranks.group import Group
+from dpspec.recording.watching.noise_sketch import NoiseSketch
+
+
+class RankWatch:
+    """Observes the gradients of a rank before and after they are summed over all ranks, and its sampler."""
+
+    def __init__(self, group: Group, optimizer: Any, trained: Sequence[Tensor], sampler: Any) -> None:
+        """optimizer: Opacus'. sampler: Opacus' distributed one, or None."""
+        self._group, self._optimizer, self._sampler = group, optimizer, sampler
+        self._noisy, self._trained = list(optimizer.params), list(trained)
+        seed = int.from_bytes(group.digest(b"directions"), "little")
+        self._sketch = NoiseSketch([p.numel() for p in self._noisy], most=DIRECTIONS, seed=seed)
+        self._own = self._total = torch.zeros(0)
+        self._gradients = bytes(16)
+        self._order: tuple[tuple[bool, int, int], Indices] | None = None
+
+    def before_reduction(self) -> None:
+        """The gradients of this rank are about to be summed."""
+        self._own = self._along()
+
+    def after_reduction(self) -> None:
+        """The gradients are those of all ranks."""
+        self._total, self._gradients = self._along(), self._digest(p.grad for p in self._noisy)
+
+    def step(self, drawn: Indices | None) -> RankStep:
+        """The observations of a step that moved the parameters; ``drawn``: its records on this rank."""
+        own, total = (one.float().cpu().numpy() for one in (self._own, self._total))
+        gradients, self._gradients = self._gradients, bytes(16)
+        self._own = self._total = torch.zeros(0)
+        places, foreign, order = self._places(drawn)
+        return RankStep(
+            gradients=gradients,
+            parameters=self._digest(self._trained),
+            seed=self._seed(self._sampler),
+            noise_seed=self._seed(self._optimizer),
+            order=order,
+            foreign=foreign,
+            own=own,
+            total=total,
+            places=places,
+        )
+
+    def _along(self) -> Tensor:
+        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._noisy]
+        return self._sketch.of(grads)[len(grads) :]
+
+    def _digest(self, tensors: Iterable[Tensor | None]) -> bytes:
+        given = [integers(one).cpu().numpy() for one in tensors if one is not None]
+        return self._group.digest(*(one.tobytes() for one in given))
+
+    def _seed(self, drawing: Any) -> bytes:
+        """The digest of the seed of an object's generator; of the rank's number if it has none."""
+        generator = getattr(drawing, "generator", None) or torch.default_generator
+        try:
+            seed = int(generator.initial_seed()).to_bytes(16, "little", signed=True)
+        except (RuntimeError, TypeError, AttributeError):
+            seed = self._group.rank.to_bytes(8, "little")
+        return self._group.digest(b"seed", seed)
+
+    def _places(self, drawn: Indices | None) -> tuple[Indices, int, bytes]:
+        """The places of the drawn records in this rank's share, how many are in no share of it, and the order's digest.
+
+        Opacus' sampler shuffles all records by a seed that the ranks share; rank r owns places r, r + world, ...
+        """
+        sampler, world = self._sampler, self._group.world
+        if sampler is None or drawn is None:
+            return np.zeros(0, dtype=np.int64), 0, bytes(16)
+        key = bool(sampler.shuffle), int(sampler.shuffle_seed) + int(sampler.epoch), int(sampler.total_size)
+        if self._order is None or self._order[0] != key:
+            order = torch.arange(key[2])
+            if key[0]:
+                order = torch.randperm(key[2], generator=torch.Generator().manual_seed(key[1]))
+            inverse = np.empty(key[2], dtype=np.int64)
+            inverse[order.numpy()] = np.arange(key[2])
+            self._order = key, inverse
+        known = drawn[(drawn >= 0) & (drawn < key[2])]
+        places = self._order[1][known]
+        mine = places % world == self._group.rank
+        return places[mine] // world, len(drawn) - int(mine.sum()), self._group.digest(b"order", repr(key).encode())

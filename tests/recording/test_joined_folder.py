@@ -1,0 +1,358 @@
+"""Trainings in several processes: sound ones are proved as in one process, and faults of the ranks are found."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from opacus.optimizers import DistributedDPOptimizer
+from support.checked_runs import CheckedRun, Question, check_run
+from support.ranks import Ranked
+from torch import distributed
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+import dpspec
+from dpspec.engine.recorded import checks, rank_checks
+from dpspec.engine.recorded.executed_run import observe
+from dpspec.engine.recorded.schedule import phases_of
+from dpspec.errors import RecordingError, UsageError
+from dpspec.recording.folder.run_folder import INTERNAL, MARK, STEPS, RunFolder
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+Script = Callable[[Ranked, int], None]
+QUESTION = Question(delta=1e-5, epsilon=50.0)
+
+
+def trained(folder: Path, **made: Any) -> CheckedRun:
+    codes = Ranked(folder, **made).run()
+    assert codes == [0] * len(codes)
+    return check_run(folder, QUESTION)
+
+
+def rejected(found: CheckedRun) -> set[str]:
+    return {check.test.removesuffix(", exact") for check in found.checks if check.p_value <= 1e-9}
+
+
+SOUND: dict[str, dict[str, Any]] = {
+    "hooks": {},
+    "ghost": {"ghost": True},
+    "torch": {"torchs": True},
+    "torch-ghost": {"torchs": True, "ghost": True},
+    "memory": {"physical": 16},
+    "memory-ghost": {"physical": 16, "ghost": True, "reduction": "sum"},
+    "adamw": {"optimizer": "adamw"},
+}
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders of sound trainings on two ranks, by name."""
+    place = tmp_path_factory.mktemp("sound")
+    assert Ranked(place / "other", batch=100, epochs=1).run(
+        *(Ranked(place / name, **{"batch": 100, **made}) for name, made in SOUND.items())
+    ) == [0, 0]
+    return place
+
+
+@pytest.fixture(scope="module")
+def sound(trainings: Path) -> Path:
+    return trainings / "hooks"
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_training_is_proved(name: str, trainings: Path) -> None:
+    found = check_run(trainings / name, QUESTION)
+    assert (found.verdict, found.fine, rejected(found)) == ("proved", True, set())
+    assert {"joined-ranks", "secret-randomness"} <= set(found._recording.assumes)
+
+
+def test_four_ranks_are_proved(tmp_path: Path) -> None:
+    assert trained(tmp_path / "run", world=4, batch=150, epochs=8).verdict == "proved"
+
+
+def test_schedule_and_cost_are_those_of_one_process(sound: Path, tmp_path: Path) -> None:
+    joined = check_run(sound, QUESTION)
+    assert Ranked(tmp_path / "run", batch=100, world=1).run() == [0]
+    single = check_run(tmp_path / "run", QUESTION)
+    assert phases_of(joined.run) == phases_of(single.run)
+    both = [one.costs[1].interval for one in (joined, single)]
+    assert both[0] is not None
+    assert both[1] is not None
+    assert both[0].upper == pytest.approx(both[1].upper, rel=1e-6)
+    assert both[0].lower == pytest.approx(both[1].lower, rel=1e-6)
+    assert {one.assumption for one in joined.checks} == {one.assumption for one in single.checks}
+    assert {one.name for one in joined.assumptions} == {one.name for one in single.assumptions}
+
+
+def test_a_joined_step_is_the_union_of_the_ranks(sound: Path) -> None:
+    joined, ranks = observe(sound).run, [RunFolder.open(sound / f"rank-{rank}") for rank in range(2)]
+    steps = zip(*(list(one.steps())[:-1] for one in ranks), *(list(one.internal()) for one in ranks), strict=True)
+    for number, (made, whole) in enumerate(zip(steps, joined.folder.internal(), strict=True)):
+        first, second, mine, theirs = made
+        assert joined["drawn"][number] == joined["rows"][number] == first.drawn + second.drawn
+        assert joined["noise_squares"][number] == first.noise_squares > second.noise_squares == 0.0
+        assert joined["divisor"][number] == 2 * first.divisor == 100.0
+        assert np.array_equal(whole.members, np.sort(np.concatenate([mine.members, theirs.members])))
+        assert mine.rank.gradients == theirs.rank.gradients != bytes(16)
+        assert mine.rank.parameters == theirs.rank.parameters
+        assert np.allclose((mine.rank.own + theirs.rank.own) / 2, mine.rank.total, atol=1e-6)
+    assert joined.header.expected_batch_size == 100.0
+    assert joined.at_end("drawn_batches") == joined.steps == 12
+
+
+def noisy_everywhere(training: Ranked, rank: int) -> None:
+    training.private.rank = 0
+
+
+def noisy_nowhere(training: Ranked, rank: int) -> None:
+    training.private.rank = 1
+
+
+def noise_twice_on_another(training: Ranked, rank: int) -> None:
+    training.private.rank, training.private.noise_multiplier = 1 - rank, 2.0 if rank else 1.0
+
+
+def noise_in_turns(training: Ranked, rank: int) -> None:
+    def turn(optimizer: Any) -> None:
+        optimizer.rank = 1 - optimizer.rank
+
+    hook = training.private.step_hook
+    training.private.attach_step_hook(lambda optimizer: (hook(optimizer), turn(optimizer)))
+
+
+def other_clip(training: Ranked, rank: int) -> None:
+    training.private.max_grad_norm = 0.5 + rank
+
+
+def same_share(training: Ranked, rank: int) -> None:
+    training.loader.batch_sampler.rank = 0
+
+
+def own_loader(training: Ranked, rank: int) -> None:
+    """Each rank draws from all records."""
+    from opacus.data_loader import DPDataLoader
+
+    training.loader = DPDataLoader.from_data_loader(training.plain_loader())
+
+
+def dealt(training: Ranked, rank: int) -> None:
+    sampler = DistributedSampler(training.data)
+    training.loader = DataLoader(training.data, batch_size=30, sampler=sampler)
+
+
+def other_epochs(training: Ranked, rank: int) -> None:
+    """The shares of the ranks follow from different orders, and overlap."""
+    training.loader.batch_sampler.set_epoch(rank)
+
+
+def one_generator(training: Ranked, rank: int) -> None:
+    training.loader.batch_sampler.generator = torch.Generator().manual_seed(3)
+
+
+def no_reduction(training: Ranked, rank: int) -> None:
+    training.private.reduce_gradients = lambda: None
+
+
+def half_reduced(training: Ranked, rank: int) -> None:
+    """Only some of the parameters are summed over the ranks."""
+
+    def reduce(self: Any) -> None:
+        for p in self.params[:2]:
+            distributed.all_reduce(p.grad)
+            p.grad /= 2
+
+    DistributedDPOptimizer.reduce_gradients = reduce
+
+
+def scaled_up(training: Ranked, rank: int) -> None:
+    original = DistributedDPOptimizer.reduce_gradients
+
+    def reduce(self: Any) -> None:
+        original(self)
+        for p in self.params:
+            p.grad *= 3.0
+
+    DistributedDPOptimizer.reduce_gradients = reduce
+
+
+def drifting(training: Ranked, rank: int) -> None:
+    for group in training.private.param_groups:
+        group["lr"] = 0.1 + rank
+
+
+def changed_before(training: Ranked, rank: int) -> None:
+    hook = training.private.step_hook
+
+    def change(optimizer: Any) -> None:
+        hook(optimizer)
+        for p in optimizer.params:
+            p.grad += 0.1 * rank
+
+    training.private.attach_step_hook(change)
+
+
+FAULTS: dict[Script, str] = {
+    noisy_everywhere: rank_checks.ONE_NOISE,
+    noisy_nowhere: rank_checks.ONE_NOISE,
+    noise_twice_on_another: rank_checks.OTHER_SETUP,
+    noise_in_turns: rank_checks.ONE_NOISE,
+    other_clip: rank_checks.OTHER_SETUP,
+    same_share: rank_checks.SHARED,
+    own_loader: rank_checks.SHARED,
+    dealt: "assumed Poisson sampling; the loader's batches are shuffled",
+    other_epochs: rank_checks.FOREIGN,
+    one_generator: rank_checks.PLACES,
+    no_reduction: rank_checks.UNEQUAL,
+    half_reduced: rank_checks.NO_SUM,
+    scaled_up: rank_checks.NO_SUM,
+    drifting: rank_checks.UNEQUAL,
+    changed_before: checks.MEDDLED,
+}
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("faulty")
+    every = [Ranked(place / one.__name__, prepare=one, epochs=2) for one in FAULTS]
+    # the usual line of a script: torch.manual_seed(0) on every rank
+    assert Ranked(place / "seeds", seed=0).run(*every) == [0, 0]
+    return place
+
+
+@pytest.mark.parametrize(
+    ("name", "test"), [*((one.__name__, test) for one, test in FAULTS.items()), ("seeds", rank_checks.SEEDS)]
+)
+def test_faults_are_found(name: str, test: str, faulty: Path) -> None:
+    found = check_run(faulty / name, QUESTION)
+    assert (found.verdict, found.conformance.status) == ("open", "deviates")
+    assert test in rejected(found)
+    if name == "seeds":
+        assert any("torch.manual_seed(seed + rank)" in words for words in found._recording.advice)
+
+
+def skips(training: Ranked, rank: int) -> None:
+    """Rank 1 leaves out a batch: it takes part in the sum with zeros, and sets the result."""
+    with training.recorder():
+        for number, (x, y) in enumerate(training.loader):
+            if rank == 1 and number == 2:
+                zeros = [torch.zeros_like(p) for p in training.model.parameters()]
+                for p, zero in zip(training.model.parameters(), zeros, strict=True):
+                    distributed.all_reduce(zero)
+                    p.data -= 0.1 * zero / 2
+            else:
+                training.step(x, y)
+
+
+def killed(training: Ranked, rank: int) -> None:
+    with training.recorder():
+        for number, (x, y) in enumerate(training.loader):
+            if rank == 1 and number == 3:
+                os._exit(9)
+            training.step(x, y)
+
+
+def shorter(training: Ranked, rank: int) -> None:
+    """The recording of rank 1 ends before its training."""
+    with training.recorder():
+        for x, y in list(training.loader)[: 3 - rank]:
+            training.step(x, y)
+    if rank == 1:
+        training.step(*next(iter(training.loader)))
+
+
+def unrecorded(training: Ranked, rank: int) -> None:
+    with training.recorder() if rank == 0 else contextlib.nullcontext():
+        training.train()
+
+
+@pytest.mark.parametrize(
+    ("loop", "codes", "test"),
+    [
+        (skips, [0, 0], rank_checks.SHORTER),
+        (killed, [1, 9], None),
+        (shorter, [0, 0], rank_checks.SHORTER),
+    ],
+)
+def test_an_incomplete_rank_is_never_proved(loop: Script, codes: list[int], test: str | None, tmp_path: Path) -> None:
+    training = Ranked(tmp_path / "run", loop=loop, epochs=1)
+    assert training.run() == codes
+    found = check_run(tmp_path / "run", QUESTION)
+    assert found.verdict == "open"
+    assert not found.fine
+    assert test is None or test in rejected(found)
+    if loop is killed:
+        assert any("has no end" in caution for caution in found.cautions)
+
+
+def test_a_rank_that_does_not_record_is_missing(tmp_path: Path) -> None:
+    assert Ranked(tmp_path / "run", loop=unrecorded, epochs=1).run() == [0, 0]
+    with pytest.raises(RecordingError, match=r"rank 1 of 2 is missing: every process must call dpspec\.record"):
+        check_run(tmp_path / "run", QUESTION)
+
+
+def test_folders_that_are_not_one_run_are_refused(sound: Path, trainings: Path, tmp_path: Path) -> None:
+    def copy(name: str) -> Path:
+        return Path(shutil.copytree(sound, tmp_path / name))
+
+    with pytest.raises(RecordingError, match="rank 0 of 2: check the folder that holds all ranks"):
+        check_run(sound / "rank-0", QUESTION)
+    mixed = copy("mixed")
+    shutil.rmtree(mixed / "rank-1")
+    with pytest.raises(RecordingError, match="rank 1 of 2 is missing"):
+        check_run(mixed, QUESTION)
+    shutil.copytree(trainings / "other" / "rank-1", mixed / "rank-1")
+    with pytest.raises(RecordingError, match="rank-1: of another run than"):
+        check_run(mixed, QUESTION)
+    twice = copy("twice")
+    shutil.rmtree(twice / "rank-1")
+    shutil.copytree(twice / "rank-0", twice / "rank-1")
+    with pytest.raises(RecordingError, match="not the recording of this rank"):
+        check_run(twice, QUESTION)
+    beside = copy("beside")
+    shutil.copy(beside / "rank-0" / MARK, beside / MARK)
+    with pytest.raises(RecordingError, match="holds a run of one process, and ranks of another"):
+        check_run(beside, QUESTION)
+
+
+def test_withheld_observations_leave_the_claim_open(sound: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(sound, tmp_path / "run"))
+    (copy / "rank-1" / INTERNAL).unlink()
+    found = check_run(copy, QUESTION)
+    assert found.verdict == "open"
+    assert next(one for one in found.assumptions if one.name == "joined-ranks").status == "unchecked"
+
+
+def test_a_rank_that_is_cut_off_leaves_the_claim_open(sound: Path, tmp_path: Path) -> None:
+    for size in (0.2, 0.5, 0.9, 0.999):
+        copy = Path(shutil.copytree(sound, tmp_path / f"run{size}"))
+        content = (copy / "rank-1" / STEPS).read_bytes()
+        (copy / "rank-1" / STEPS).write_bytes(content[: int(size * len(content))])
+        found = check_run(copy, QUESTION)
+        assert (found.verdict, found.fine) == ("open", False)
+
+
+def test_too_small_shares_have_no_bound(tmp_path: Path) -> None:
+    """Opacus' sampler omits a rank's empty draw, and with it the step."""
+    found = trained(tmp_path / "run", batch=20, epochs=1)
+    assert found.verdict == "open"
+    assert "omits the empty draws of a rank" in found.reason
+
+
+def test_parts_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    def refused(training: Ranked, rank: int) -> None:
+        planted = dpspec.plant(training.data, kind="mislabelled", count=10, classes=2)
+        with pytest.raises(UsageError, match="canaries are for a training in one process"):
+            training.recorder(planted=planted, loader=None)
+        with pytest.raises(UsageError, match=r"torch.distributed runs 2 processes, and optimizer is torch.SGD, which"):
+            training.recorder(optimizer=training.private.original_optimizer, engine=None)
+
+    assert Ranked(tmp_path / "run", loop=refused).run() == [0, 0]

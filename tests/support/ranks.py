@@ -1,0 +1,134 @@
+"""A small training with Opacus in several processes on this machine, with a fault of the caller's."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+from opacus import PrivacyEngine
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as Whole
+from opacus.optimizers import DistributedDPOptimizer
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+import dpspec
+
+RECORDS, FEATURES = 300, 6
+
+
+@dataclass
+class Ranked:
+    """One training; ``prepare`` and ``loop`` run on every rank, with this object and its rank."""
+
+    folder: Path
+    world: int = 2
+    ghost: bool = False
+    torchs: bool = False
+    physical: int | None = None
+    batch: int = 60
+    epochs: int = 4
+    noise: float = 1.0
+    clip: float = 0.5
+    reduction: str = "mean"
+    optimizer: str = "sgd"
+    seed: int | None = None
+    prepare: Callable[[Ranked, int], None] | None = None
+    loop: Callable[[Ranked, int], None] | None = None
+
+    def build(self, rank: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(RECORDS, FEATURES, generator=generator)
+        torch.manual_seed(7)
+        model: Any = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 2))
+        torch.manual_seed(1000 + rank if self.seed is None else self.seed)
+        model = (DistributedDataParallel if self.torchs else Whole)(model)
+        kinds: Any = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
+        self.engine = PrivacyEngine(accountant="rdp")
+        self.data = TensorDataset(x, (x[:, 0] > 0).long())
+        made = self.engine.make_private(
+            module=model,
+            optimizer=kinds[self.optimizer](model.parameters(), lr=0.1),
+            data_loader=self.plain_loader(),
+            noise_multiplier=self.noise,
+            max_grad_norm=self.clip,
+            grad_sample_mode="ghost" if self.ghost else "hooks",
+            criterion=nn.CrossEntropyLoss(reduction=self.reduction),
+            loss_reduction=self.reduction,
+        )
+        self.model, self.private, self.loader = made[0], made[1], made[-1]
+        self.criterion = made[2] if self.ghost else nn.CrossEntropyLoss(reduction=self.reduction)
+
+    def plain_loader(self) -> Any:
+        return DataLoader(self.data, batch_size=self.batch)
+
+    def recorder(self, folder: Path | None = None, **given: Any) -> Any:
+        parts = {"optimizer": self.private, "loader": self.loader, "engine": self.engine, **given}
+        return dpspec.record(folder or self.folder, model=self.model, **parts)
+
+    def step(self, x: Any, y: Any) -> None:
+        self.private.zero_grad()
+        self.criterion(self.model(x), y).backward()
+        self.private.step()
+
+    def train(self) -> None:
+        for _ in range(self.epochs):
+            if self.physical is None:
+                for x, y in self.loader:
+                    self.step(x, y)
+                continue
+            with BatchMemoryManager(
+                data_loader=self.loader, max_physical_batch_size=self.physical, optimizer=self.private
+            ) as batches:
+                for x, y in batches:
+                    self.step(x, y)
+
+    def run(self, *further: Ranked) -> list[int | None]:
+        """Train in all processes, then the further trainings in the same ones, and return the exit codes.
+
+        A rank that waits for another gives up after 5 s.
+        """
+        context = mp.get_context("fork")
+        with tempfile.TemporaryDirectory() as meeting:
+            every = [
+                context.Process(target=_work, args=((self, *further), rank, meeting)) for rank in range(self.world)
+            ]
+            for one in every:
+                one.start()
+            for one in every:
+                one.join(60)
+        return [one.exitcode for one in every]
+
+
+def _work(trainings: tuple[Ranked, ...], rank: int, meeting: str) -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{meeting}/store",
+        rank=rank,
+        world_size=trainings[0].world,
+        timeout=timedelta(seconds=5),
+    )
+    reduce = DistributedDPOptimizer.reduce_gradients
+    for training in trainings:
+        training.build(rank)
+        if training.prepare is not None:
+            training.prepare(training, rank)
+        if training.loop is not None:
+            training.loop(training, rank)
+        else:
+            with training.recorder():
+                training.train()
+        DistributedDPOptimizer.reduce_gradients = reduce
+    distributed.destroy_process_group()
