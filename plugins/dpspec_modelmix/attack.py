@@ -55,10 +55,7 @@ class Canaries:
     def placed(
         cls, attack: Attack, sparsity: int, pool: Tensor, seed: int, device: str, *, parameters: int, norm: float
     ) -> Canaries:
-        """Assign coordinates of ``pool`` (n,).
-
-        A one-hot canary has as few coordinates as the theorem's worst case, a spread canary as many as available.
-        """
+        """One-hot canaries have as few coordinates of ``pool`` (n,) as the worst case, spread ones as many as fit."""
         width = sparsity if attack.kind == "one-hot" else len(pool) // attack.count
         if width < 1 or attack.count * width > len(pool):
             raise ValueError(f"{attack.count} canaries of {width} coordinates do not fit into {len(pool)}")
@@ -69,7 +66,6 @@ class Canaries:
         return cls(coordinates, signs.to(device, torch.float32), parameters, norm)
 
     def included(self, present: Tensor) -> Canaries:
-        """The canaries for which ``present`` (m,) is true."""
         chosen = present.to(self.coordinates.device)
         return Canaries(self.coordinates[chosen], self.signs[chosen], self._parameters, self._norm)
 
@@ -86,11 +82,7 @@ class Canaries:
 
 
 class Reader(dps.Observer):
-    """Scores canaries during training.
-
-    Attributes:
-        scores: Log-likelihood ratios of inclusion, summed over the observed steps, float64, shape (m,).
-    """
+    """Scores canaries during training: log-likelihood ratios of inclusion, summed over steps, float64 (m,)."""
 
     def __init__(
         self,
@@ -111,7 +103,6 @@ class Reader(dps.Observer):
         self.scores = torch.zeros(len(owned.coordinates), dtype=torch.float64, device=job.device)
 
     def released(self, step: int, state: Tensor) -> None:
-        """Score the step that produced ``state`` (P,)."""
         if step != (0 if self._current is None else self.steps + 1):
             raise ValueError(f"models must be released step by step: step {step} came after step {self.steps}")
         previous, self._current = self._current, state.double().clone()
@@ -152,7 +143,6 @@ class Reader(dps.Observer):
         self.scores += torch.nan_to_num(ratio, nan=0.0, posinf=1e6, neginf=-1e6)
 
     def _unit(self, phase: ScheduledPhase) -> Tensor:
-        """Noise scale in the canaries' coordinates, (m, width) or one number."""
         if phase.noise == "laplace":
             return self.scores.new_full((), phase.deviation / math.sqrt(2.0))
         if isinstance(self._clipping, TwoParts):

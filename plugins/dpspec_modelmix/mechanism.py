@@ -190,8 +190,6 @@ MODELMIX = dps.Mechanism(
 
 
 class ModelMixAudit(dps.Audit):
-    """Upper bounds by the repaired theorem and by plain DP-SGD, lower bounds from white-box canaries in one run."""
-
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
         return refusals(spec, facts)
 

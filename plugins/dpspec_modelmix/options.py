@@ -40,11 +40,10 @@ class Mixing(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding(kit.Options):
-    """The ``embedding`` block: separate clipping and noise for a gradient's component in a public subspace.
+    """Separate clipping and noise for a gradient's component in a public subspace.
 
-    Attributes:
-        floor: True for the isotropic floor: both parts count against the residual's noise, which covers all directions.
-            False: each part counts against its own noise, and mixing amplifies only the residual.
+    With ``floor`` both parts count against the residual's noise, which covers all directions. Otherwise each part
+    counts against its own noise, and mixing amplifies only the residual.
     """
 
     floor: bool
@@ -59,19 +58,12 @@ class Embedding(kit.Options):
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the noise in the subspace, on the sum."""
         return self.noise_multiplier * self.clip_norm
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseOptions(kit.Options):
-    """Options of a phase in addition to the options of DP-SGD.
-
-    Attributes:
-        sparsity: ``linf_truncation``, the minimum number of non-zero coordinates of a gradient of maximum norm.
-        by_mean: Whether updates use the mean over a batch.
-        learning_rate: Learning rate of the phase; None for that of the training block.
-    """
+    """``sparsity`` is ``linf_truncation``: the minimum number of non-zero coordinates of a gradient of maximum norm."""
 
     mixing: Mixing
     embedding: Embedding | None = None
@@ -87,18 +79,16 @@ class PhaseOptions(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Twins(kit.Options):
-    """DP-SGD runs for comparison: ``delta`` of the common epsilon, and their learning rate."""
-
     delta: float = 1e-5
     learning_rate: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attack(kit.Options):
-    """Canaries in the block ``audit``: their number and kind. Each is included with probability 1/2.
+    """Canaries, each included with probability 1/2.
 
-    one-hot: each gradient has linf_truncation separate coordinates, the theorem's worst case. spread: as many separate
-    coordinates as available, which proves more for small epsilon.
+    one-hot: linf_truncation separate coordinates, the theorem's worst case. spread: as many as available, which proves
+    more for small epsilon.
     """
 
     kind: str
@@ -126,7 +116,6 @@ def mixed_norm(phase: dps.Phase) -> float:
 
 
 def learning_rate(phase: dps.FrozenMap, training: Mapping[str, Any]) -> float:
-    """eta of a phase, or of the training block."""
     own = PhaseOptions.of(phase).learning_rate
     return float(training["learning_rate"]) if own is None else own
 
@@ -144,7 +133,6 @@ def divisor_of(phase: dps.Phase, phases: Sequence[dps.Phase], training: Mapping[
 
 
 def unmet_conditions(spec: dps.Spec) -> list[tuple[dps.Path, str]]:
-    """Conditions of the amplification that the spec violates: path and reason of each."""
     unmet: list[tuple[dps.Path, str]] = []
     for phase, key, reason in unmet_in(spec.phases, spec.training.options):
         unmet.append((("training", key) if phase is None else dps.in_phase(spec, phase, "mixing", key), reason))
@@ -152,7 +140,6 @@ def unmet_conditions(spec: dps.Spec) -> list[tuple[dps.Path, str]]:
 
 
 def unmet_in(phases: Sequence[Mapping[str, Any]], training: Mapping[str, Any]) -> list[tuple[int | None, str, str]]:
-    """Violated conditions as (phase number, or None for the training block; key; reason)."""
     unmet: list[tuple[int | None, str, str]] = []
     kind = optimizer_kind(training)
     if kind != "sgd":
@@ -175,15 +162,12 @@ class Segment:
     """Consecutive steps with equal parameters.
 
     Attributes:
-        steps: Number of steps.
         rate: Sampling rate q.
         effect: s = clip_norm / sigma = 1 / noise_multiplier.
         gap: Enforced gap t in units of sigma, on the scale of the sum.
         sparsity: Number p of non-zero coordinates of the worst gradient.
-        inflation: Factor on the logarithms of moments, at least 1; above 1 if a numerical check found a worse gradient
-            than the one-hot one.
+        inflation: Factor on the logarithms of moments; above 1 if a check found a worse gradient than the one-hot one.
         embedded: Effect of the component in a subspace, which has separate Gaussian noise without mixing.
-        noise: Distribution of the noise.
     """
 
     steps: int

@@ -50,10 +50,9 @@ def corollary_without_steps(segment: Segment, delta: float) -> float:
 
 
 class Asymptotic(NamedTuple):
-    """Tail event of one step in Lemma D.1: Pr[loss >= ``epsilon``] < ``delta`` if ``applies``.
+    """Tail event of one step in Lemma D.1: Pr[loss >= ``epsilon``] < ``delta`` if ``applies``; ``total`` = T ``delta``.
 
-    Attributes:
-        total: T times ``delta``. Theorem 4.2 adds the rest of its delta; vacuous from 1.
+    Theorem 4.2 adds the rest of its delta; vacuous from 1.
     """
 
     epsilon: float
@@ -87,13 +86,9 @@ def lemma_applies(scale: float, sensitivity: float, width: float) -> bool:
 
 
 def lemma_moments(scale: float, sensitivity: float, width: float, *, printed: bool = False) -> Moments:
-    """Lemma D.2 with its original cut and a corrected second summand.
+    """Lemma D.2 with its original cut and a corrected second summand, for ``scale`` 1 / lambda and ``width`` tau.
 
-    Args:
-        scale: 1 / lambda.
-        sensitivity: l1 sensitivity.
-        width: Width tau of the uniform.
-        printed: Use the paper's smaller exponent e0 / (2 (tau - 1)) instead of e_I; the proof does not support it.
+    ``printed``: with the paper's smaller exponent e0 / (2 (tau - 1)) instead of e_I; the proof does not support it.
     """
     b, c, tau = positive("scale", scale), positive("sensitivity", sensitivity), positive("width", width)
     if not lemma_applies(b, c, tau):

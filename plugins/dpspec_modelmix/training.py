@@ -57,13 +57,7 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """Mixing rules of one run. Steps count from 1.
-
-    Attributes:
-        mixed: Mask of the mixed coordinates, shape (P,); None for all.
-        rate: Learning rate eta of a step.
-        threshold: Threshold tau of a step.
-    """
+    """Learning rate eta and threshold tau by step, from 1; ``mixed`` is a mask of coordinates (P,), None for all."""
 
     rate: Callable[[int], float]
     threshold: Callable[[int], float]
@@ -122,7 +116,6 @@ class MixingUpdate:
         self.gaps = []
 
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
-        """The next model (P,), as a new tensor like ``state``."""
         self._step += 1
         rules, current = self._rules, state.double()
         ends = rules.ends(self._step, current, current if self._kept is None else self._kept)
@@ -163,7 +156,6 @@ class MixingUpdate:
 
 
 def make_job(inputs: dps.FrozenMap, context: dps.Context, index: int, purpose: str) -> dps.TrainingJob:
-    """The job of the declared run without canaries."""
     phases = _phases(inputs)
     options = dps.FrozenMap(
         {**inputs["training"], "reduction": "mean" if PhaseOptions.of(phases[0]).by_mean else "sum"}
@@ -172,11 +164,7 @@ def make_job(inputs: dps.FrozenMap, context: dps.Context, index: int, purpose: s
 
 
 def train(job: dps.TrainingJob, clipping: RowClip | None, rules: Rules | None) -> Array:
-    """Train ``job.model`` with ModelMix, or with plain DP-SGD if ``rules`` is None.
-
-    Returns:
-        The gaps, shape (steps, 3): minimum / tau, fraction enforced, mean square / tau^2; (0, 3) without mixing.
-    """
+    """Train with ModelMix, or with plain DP-SGD without ``rules``; return the gaps of :class:`MixingUpdate`, (n, 3)."""
     parts = native.parts_of(job)
     if clipping is not None:
         embedding = embedding_of(job.phases[0])
@@ -237,7 +225,6 @@ def twin_accuracies(
 def rules_of(
     phases: Sequence[dps.FrozenMap], training: Mapping[str, Any], batch_size: float, layout: Layout, device: str
 ) -> Rules:
-    """The mixing rules of a spec's phases; ``batch_size`` is the divisor of a mean."""
     ends = np.cumsum([int(phase["steps"]) for phase in phases])
     total = int(ends[-1])
     schedule = rates_of(training, total)

@@ -37,8 +37,6 @@ class NoiseDrawn(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Executions(Record):
-    """Noise, number of executions, and numbers of steps in the executions of one trial."""
-
     noise: NoiseDrawn
     executed: Count = 1
     steps: tuple[Count, ...] = ()
@@ -127,10 +125,7 @@ def _side_channel(spec: dps.Spec, trial: dps.Trial, lower_ends: Mapping[float, f
 
 
 def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
-    """Check the noise over all trials, and the number of released states of networks.
-
-    The exponential mechanism has no check: it releases only the chosen feature.
-    """
+    """Check noise and released states. The exponential mechanism has no check: it releases only the chosen feature."""
     private = Declaration.of(spec.mechanism.options).private
     observed: Observed = "reported" if private.takes_gradients else "measured"
     runs = [read(Executions, trial.evidence, f"evidence of trial {trial.index}") for trial in trials]

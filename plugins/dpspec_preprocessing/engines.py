@@ -24,13 +24,7 @@ BINS = 2048
 
 @dataclass
 class NoiseTally:
-    """Statistics of the added noise in units of its declared standard deviation.
-
-    Attributes:
-        count: Number of noise values.
-        squares: Sum of their squares.
-        released: Summary of the states that a backend released in each run (``dpspec.training.measure.logs``).
-    """
+    """Added noise in units of its declared standard deviation, and the states released by a backend in each run."""
 
     count: int = 0
     squares: float = 0.0
@@ -43,8 +37,6 @@ class NoiseTally:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearEngine:
-    """Executes queries on rows of norm at most ``radius``, and trains linear models with theta in a ball."""
-
     private: PrivateMechanism
     radius: float
     loss: str = "logistic"
@@ -92,7 +84,6 @@ class LinearEngine:
             yield output
 
     def add_noise(self, exact: Array, random: np.random.Generator) -> Array:
-        """A query's noisy answer; for exponential the drawn feature index."""
         m = self.private
         if m.kind == "gaussian":
             return np.asarray(exact + random.normal(0.0, m.sigma, exact.shape), dtype=np.float64)
@@ -138,20 +129,13 @@ class LinearEngine:
 
 
 def require_declared_count(m: PrivateMechanism, x: Array) -> None:
-    """Refuse another number of records than the declared one, which noise and bounds assume.
-
-    The number is public, and neighbours have equal numbers, so that a refusal reveals nothing.
-    """
+    """Noise and bounds assume the declared number. It is public and equal for neighbours: a refusal reveals nothing."""
     if len(x) != m.records:
         raise ValueError(f"the mechanism is declared for {m.records} records, got {len(x)}: declare the actual number")
 
 
 def score_output(m: PrivateMechanism, output: Array, present: Array, absent: Array) -> float:
-    """Score that increases with the evidence for the dataset with the canary.
-
-    Queries use the log-likelihood ratio, up to a factor for gaussian. Gradient mechanisms use the projection on the
-    difference of the noiseless outputs.
-    """
+    """Queries: log-likelihood ratio, up to a factor for gaussian. Gradients: projection on the noiseless difference."""
     if m.kind == "laplace":
         return float((abs(output[0] - absent[0]) - abs(output[0] - present[0])) / m.sigma)
     if m.kind == "exponential":

@@ -44,8 +44,6 @@ _VALUES, _FLOPS, _NETWORK_FLOPS = 2e7, 4e8, 3e9
 
 
 class PreprocessingAudit(dps.Audit):
-    """Bounds over a declared collection of datasets, and attacks that exploit the pre-processing."""
-
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
         from dpspec_preprocessing.refusals import refusals
 

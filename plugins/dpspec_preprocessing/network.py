@@ -31,8 +31,6 @@ _TOGETHER, _LARGE = 16, 1e30
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkEngine:
-    """Trains the spec's model with the mechanism ``private``; ``training`` is the spec's block."""
-
     private: PrivateMechanism
     training: dps.FrozenMap
     context: dps.Context

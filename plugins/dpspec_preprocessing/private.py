@@ -116,7 +116,6 @@ class Private(kit.Options):
         )
 
     def constants(self, norm: float = 1.0) -> tuple[float, float]:
-        """L and mu: declared, or derived from the declared loss; mu is infinite if unknown."""
         if not self.takes_gradients:
             return 1.0 if self.lipschitz is None else self.lipschitz, 1.0
         lipschitz, smooth = self.derived_constants(norm)
@@ -199,7 +198,6 @@ def srdp_slope(m: PrivateMechanism, tau: float) -> float:
 
 @lru_cache(maxsize=16)
 def sampled_curve(m: PrivateMechanism, replaced: int = 1) -> list[float]:
-    """Divergences of all steps of sgd-sampled by integer order, from 2 to LARGEST_ORDER."""
     from dpspec_preprocessing.sampled import divergences
 
     each = divergences(LARGEST_ORDER, min(1.0, replaced / m.records), 2.0 * m.lipschitz / m.sigma)

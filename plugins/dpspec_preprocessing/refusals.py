@@ -304,7 +304,6 @@ def _private(spec: dps.Spec, declared: Declaration, facts: dps.Facts) -> Iterato
 
 
 def _processed_norm(declared: Declaration) -> float:
-    """Maximum norm of processed records, or of records if a required clip is missing (refused separately)."""
     whole = all(math.isfinite(step.clip) for step in declared.steps if isinstance(step, Scaling))
     return declared.processed_norm if whole else declared.radius
 

@@ -64,7 +64,6 @@ _NOT_TABLED: Final = (("sgd-sampled", False), ("sgd-iterated", True))
 
 
 def printed_findings(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
-    """Findings of the chosen mode at the deltas and orders of claims, and along a curve of deltas."""
     method = Declaration.of(spec.mechanism.options).accounting
     why = refutation(pipeline, method)
     values: list[tuple[dict[str, float], float]] = [
@@ -113,7 +112,6 @@ def printed_divergence(pipeline: Pipeline, method: str, order: float) -> float:
 
 
 def paper_tables(stated: PaperTable, records: int, noise: float) -> Iterator[dps.Series]:
-    """Table 2 at one order with constants of 1, one series per column."""
     p, eta, gap, order = stated.changed, stated.eta, stated.eigengap, stated.order
     each = mean_same_mask(records - p)
     repaired = {name: merging(Merging(name=name, eta=eta), stated.ball, records) for name in _MERGING}
@@ -315,7 +313,6 @@ def epsilon_by(pipeline: Pipeline, method: str, delta: float) -> float:
 
 
 def _methods(declared: Declaration) -> list[str]:
-    """The chosen accounting method and those shown for comparison, in a fixed order."""
     chosen = {declared.accounting, *declared.also}
     return [method for method in METHOD_TITLES if method in chosen]
 
@@ -355,7 +352,6 @@ def _source(spec: dps.Spec, pipeline: Pipeline) -> str:
 
 
 def _status(pipeline: Pipeline, method: str) -> str:
-    """Status of a method: theorem, as printed, refuted, or no bound."""
     if method in SOURCES:
         return "as printed" if refutation(pipeline, method) is None else "refuted"
     return "no bound" if method == "ignored" else "theorem"
