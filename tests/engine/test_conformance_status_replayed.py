@@ -77,8 +77,7 @@ def test_a_backend_that_says_otherwise_is_not_believed(tmp_path: Any, trainer: t
 
 
 @pytest.mark.parametrize(
-    ("constants", "expected", "kept"),
-    [(NATIVE_CONSTANTS, "proved", "by-construction"), ("", "supported", "unchecked")],
+    ("constants", "expected", "kept"), [(NATIVE_CONSTANTS, "proved", "by-construction"), ("", "supported", "unchecked")]
 )
 def test_what_is_not_rejected_proves_nothing(tmp_path: Any, constants: Any, expected: str, kept: str) -> None:
     (audit,) = ran(tmp_path, catalog_with(None, constants)).audits

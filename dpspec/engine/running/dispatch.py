@@ -11,15 +11,7 @@ from dpspec.contract import Cancelled
 from dpspec.contract.events import Event, Progressed, StageStarted
 from dpspec.engine.running.tasks import AuditTask
 from dpspec.errors import UsageError
-from dpspec.executors import (
-    PartialResult,
-    Pool,
-    Resources,
-    Task,
-    TaskFailed,
-    TaskProgress,
-    WorkerLost,
-)
+from dpspec.executors import PartialResult, Pool, Resources, Task, TaskFailed, TaskProgress, WorkerLost
 
 
 @dataclass
@@ -56,14 +48,10 @@ def dispatch(
     """
     waiting, running, started = deque(chunks), dict[int, QueuedChunk](), 0
     while waiting or running:
-        while waiting:
-            left = seconds_left()
-            if left is not None and left < 0.0:
-                break
-            if not waiting[0].missing:
+        while (left := seconds_left()) is None or left >= 0.0:
+            while waiting and not waiting[0].missing:
                 waiting.popleft()
-                continue
-            if not pool.room(waiting[0].needs):
+            if not waiting or not pool.room(waiting[0].needs):
                 break
             chunk = waiting.popleft()
             started += 1
