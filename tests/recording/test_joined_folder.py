@@ -293,6 +293,18 @@ def test_an_incomplete_rank_is_never_proved(loop: Script, codes: list[int], test
         assert any("has no end" in caution for caution in found.cautions)
 
 
+def test_another_order_of_the_data_leaves_the_claim_open(tmp_path: Path) -> None:
+    """A record is in the shares of both ranks, and no number of a record shows it."""
+
+    def shuffled(training: Ranked, rank: int) -> None:
+        order = torch.randperm(len(training.data))
+        training.loader.dataset.tensors = tuple(one[order] for one in training.loader.dataset.tensors)
+
+    found = trained(tmp_path / "run", prepare=shuffled, epochs=1)
+    assert (found.verdict, found.conformance.status) == ("open", "no-deviation-found")
+    assert "different records at the same places" in found.reason
+
+
 def test_a_rank_that_does_not_record_is_missing(tmp_path: Path) -> None:
     assert Ranked(tmp_path / "run", loop=unrecorded, epochs=1).run() == [0, 0]
     with pytest.raises(RecordingError, match=r"rank 1 of 2 is missing: every process must call dpspec\.record"):

@@ -28,7 +28,10 @@ RECORDS, FEATURES = 300, 6
 
 @dataclass
 class Ranked:
-    """One training; ``prepare`` and ``loop`` run on every rank, with this object and its rank."""
+    """One training; ``prepare`` and ``loop`` run on every rank, with this object and its rank.
+
+    seed: of all ranks; by default ``seed_of`` plus the rank.
+    """
 
     folder: Path
     world: int = 2
@@ -42,6 +45,7 @@ class Ranked:
     reduction: str = "mean"
     optimizer: str = "sgd"
     seed: int | None = None
+    seed_of: int = 1000
     prepare: Callable[[Ranked, int], None] | None = None
     loop: Callable[[Ranked, int], None] | None = None
 
@@ -50,7 +54,7 @@ class Ranked:
         x = torch.randn(RECORDS, FEATURES, generator=generator)
         torch.manual_seed(7)
         model: Any = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 2))
-        torch.manual_seed(1000 + rank if self.seed is None else self.seed)
+        torch.manual_seed(self.seed_of + rank if self.seed is None else self.seed)
         model = (DistributedDataParallel if self.torchs else Whole)(model)
         kinds: Any = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
         self.engine = PrivacyEngine(accountant="rdp")

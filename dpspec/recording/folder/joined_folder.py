@@ -59,7 +59,8 @@ class Comparison:
     shared: records drawn by several ranks at a step. seeds: steps at which two ranks draw by one seed. foreign: with
     batches from outside of a rank's share, or in different orders of the records. compared: steps with observations of
     all ranks. overlaps: of pairs of ranks, [expected number of places that both draw, number, smallest logarithm of the
-    p-value of a step]; equal: the expected number if the draws were equal.
+    p-value of a step]; equal: the expected number if the draws were equal. other_data: whether records at the
+    same places differ.
     """
 
     lengths: list[int] = field(default_factory=list)
@@ -75,6 +76,7 @@ class Comparison:
     compared: int = 0
     overlaps: list[tuple[float, int, float]] = field(default_factory=list)
     equal: float = 0.0
+    other_data: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,18 +113,16 @@ class JoinedFolder:
 
     @property
     def has_internal(self) -> bool:
-        """Whether the internal parts of all ranks are there."""
         return all(one.has_internal for one in self.ranks)
 
     @property
     def has_canaries(self) -> bool:
-        """Several processes have no canaries."""
         return False
 
     def steps(self) -> Iterator[PublicStep | End | Scored]:
-        """The joined steps that all ranks made, then the joined end record if all ranks have one."""
         found, world = self.found, len(self.ranks)
         found.other = dict.fromkeys(_different(self.ranks))
+        found.other_data = len({one.header.data for one in self.ranks}) > 1
         found.noise = found.options = 0
         every = [iter(one.steps()) for one in self.ranks]
         used, noisy, batches, made = [0] * world, 0, 0, 0
@@ -158,7 +158,6 @@ class JoinedFolder:
             yield joined_end(known, noisy, used, batches)
 
     def internal(self) -> Iterator[InternalStep]:
-        """The internal parts of the joined steps."""
         found, world = self.found, len(self.ranks)
         found.unequal = found.summed = found.shared = found.seeds = found.foreign = found.compared = 0
         every = combinations(range(world), 2) if world <= _ALL_PAIRS else pairwise(range(world))
@@ -251,7 +250,6 @@ def _joined_header(headers: Sequence[Header]) -> Header:
 
 
 def _same(values: Sequence[float]) -> float:
-    """The common value, or NaN."""
     return values[0] if all(value == values[0] for value in values) else math.nan
 
 
@@ -339,7 +337,6 @@ def _joined_internal(parts: Sequence[InternalStep], rows: Sequence[float], membe
 
 
 def _added(values: Sequence[Any]) -> Any:
-    """Sums of counts or of lists of numbers; None if one is missing or of another shape."""
     if all(type(value) is int for value in values):
         return sum(values)
     if not all(isinstance(value, list) and len(value) == len(values[0]) for value in values):

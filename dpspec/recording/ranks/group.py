@@ -30,16 +30,13 @@ class Group:
 
     @property
     def run(self) -> str:
-        """The id of the run."""
         return self.digest(b"run").hex()
 
     @property
     def folder(self) -> str:
-        """The name of this rank's folder in the run's."""
         return f"rank-{self.rank}"
 
     def digest(self, *content: bytes) -> bytes:
-        """(16 bytes) the digest of some bytes under the run's key."""
         whole = hashlib.blake2b(key=self.secret, digest_size=16)
         for one in content:
             whole.update(one)

@@ -104,8 +104,6 @@ def _address(tensor: Tensor) -> int:
 
 
 class SummedGradients:
-    """Compares the clipped sum with the one that the previous call left, before each call that uses it."""
-
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = list(parameters)
         self._left: Fingerprint | None = None
@@ -113,15 +111,12 @@ class SummedGradients:
 
     @property
     def found(self) -> list[int]:
-        """[comparisons, comparisons with another sum]."""
         return [self._compared, int(self._changed)]
 
     def keep(self) -> None:
-        """A call that may change the sum is over."""
         self._left = self._fingerprint()
 
     def compare(self) -> None:
-        """A call that uses the sum begins."""
         then, now = self._left, self._fingerprint()
         if then is not None or now is not None:
             self._compared += 1
@@ -155,7 +150,6 @@ class RecomputedSums:
 
     @property
     def found(self) -> list[float]:
-        """[calls, recomputed calls, calls with another sum, smallest relative change that every comparison detects]."""
         return [self._calls, self._recomputed, self._different, min(self._limit, 1e9)]
 
     @torch.no_grad()
@@ -182,7 +176,6 @@ class RecomputedSums:
 
     @torch.no_grad()
     def compare(self) -> None:
-        """The call is over."""
         expected, self._expected = self._expected, []
         if not expected:
             return
@@ -240,7 +233,6 @@ class SizeScaling:
 
     @property
     def found(self) -> list[float] | None:
-        """[pairs of calls, slope, its standard error]; None if sizes do not vary."""
         self._read()
         xx, xy, yy = self._sums
         if self._pairs < 8 or xx <= 0.0:

@@ -59,7 +59,6 @@ class GhostSums:
 
     @property
     def recomputed(self) -> list[float]:
-        """As :attr:`RecomputedSums.found`."""
         return [self._calls, self._recomputed, self._different, min(self._limit, 1e9)]
 
     def attach(self, guarded: Callable[[Callable[[], None]], None]) -> Callable[[], None]:
@@ -98,8 +97,8 @@ class GhostSums:
 
     def after_coefficients(self, coefficients: Tensor) -> None:
         """The first pass is over, and gave these coefficients (b,)."""
-        losses, norms = self._losses, self._model.per_sample_gradient_norms.detach()
-        coefficients = coefficients.detach()
+        losses, norms = self._losses, self._model.per_sample_gradient_norms.detach().clone()
+        coefficients = coefficients.detach().clone()  # the script may write to them
         self._coefficients, self._norms = coefficients, norms
         if losses is None:
             return
@@ -147,7 +146,6 @@ class GhostSums:
 
     @torch.no_grad()
     def before_accumulate(self) -> None:
-        """The gradients of a batch are about to be added to the sum."""
         self._calls += 1
         if self._left is None:
             self._unobserved += 1
