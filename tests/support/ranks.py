@@ -99,7 +99,7 @@ class Ranked:
     def run(self, *further: Ranked) -> list[int | None]:
         """Train in all processes, then the further trainings in the same ones, and return the exit codes.
 
-        A rank that waits for another gives up after 5 s.
+        A rank gives up when another one has ended.
         """
         context = mp.get_context("fork")
         with tempfile.TemporaryDirectory() as meeting:
@@ -109,7 +109,7 @@ class Ranked:
             for one in every:
                 one.start()
             for one in every:
-                one.join(60)
+                one.join(120)
         return [one.exitcode for one in every]
 
 
@@ -122,7 +122,7 @@ def _work(trainings: tuple[Ranked, ...], rank: int, meeting: str) -> None:
         init_method=f"file://{meeting}/store",
         rank=rank,
         world_size=trainings[0].world,
-        timeout=timedelta(seconds=5),
+        timeout=timedelta(seconds=60),
     )
     reduce = DistributedDPOptimizer.reduce_gradients
     for training in trainings:

@@ -19,8 +19,8 @@ _OBSERVED = frozenset((*_NORMS, torch.einsum))
 #: Types of numbers with eleven or eight significant bits.
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
-#: The first calls of ``clip_and_accumulate`` are recomputed, then call n with probability FIRST / n.
-FIRST = 4
+#: The first calls of ``clip_and_accumulate`` are recomputed, then call n with probability _FIRST / n.
+_FIRST = 4
 
 #: Medians that wait on the device before they are read.
 _WAITING = 64
@@ -157,7 +157,7 @@ class RecomputedSums:
         """A call begins: compute the sum that it must leave, if the call is chosen."""
         self._calls += 1
         self._expected = []
-        if self._random.random() * self._calls >= FIRST:
+        if self._random.random() * self._calls >= _FIRST:
             return
         optimizer, parameters = self._optimizer, self._optimizer.params
         gradients = [g.detach().flatten(1) if g.dim() > 1 else g.detach()[:, None] for g in optimizer.grad_samples]

@@ -20,10 +20,11 @@ from torch import Tensor
 
 from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
 from dpspec.recording.folder.step_record import ROUNDING
-from dpspec.recording.sums.clipped_sums import FIRST, HALVES, unit_of
+from dpspec.recording.sums.clipped_sums import HALVES, unit_of
 
-#: The largest number of records of a batch whose gradients are computed one by one.
-_RECORDS = 32
+#: Batch n is recomputed with probability min(1, _FIRST / n), and of its records at most _RECORDS one by one: each takes
+#: a backward pass.
+_FIRST, _RECORDS = 2, 8
 
 #: Relative difference of coefficients that are computed by the same formula in float32.
 _SAME = 1e-5
@@ -108,7 +109,7 @@ class GhostSums:
         self._wrong.add(not fits or ~torch.isclose(coefficients, expected, rtol=_SAME, atol=0.0).all())
         for p in self._optimizer.params:  # zero_grad precedes the second pass
             self._changed.add(p.grad is not None and p.grad.any())
-        if fits and self._random.random() * (self._calls + 1) < FIRST:
+        if fits and self._random.random() * (self._calls + 1) < _FIRST:
             self._recompute(losses, coefficients)
 
     def _recompute(self, losses: Tensor, coefficients: Tensor) -> None:

@@ -175,7 +175,9 @@ class _Copy:
 
         inner = inner_module(model)
         names = {id(p): name for name, p in inner.named_parameters()}
-        plain = copy.deepcopy(inner)
+        # torch's wrapper for several processes cannot be copied, and the hooks that refer to it are removed
+        wrappers = [one for one in (model, getattr(model, "_module", None)) if one is not None and one is not inner]
+        plain = copy.deepcopy(inner, {id(one): one for one in wrappers} if len(wrappers) > 1 else None)
         _strip(plain)
         self._model = GradSampleModule(
             plain,
