@@ -75,8 +75,6 @@ Internal: TypeAlias = Annotated[
 ]
 
 DEFAULT_STORE = ".dpspec/store"
-
-#: The maximum number of skipped files that are named.
 _NAMED = 3
 
 

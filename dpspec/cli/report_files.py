@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dpspec.engine.results.result import Result
     from dpspec.language.load import Loaded
 
-#: Errors of a full disk.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 #: The format with commands to a runner.
@@ -28,7 +27,6 @@ COMMANDS = "github"
 #: Parts of a spec without file names.
 _NO_FILES = ("name", "description", "claims")
 
-#: The path that means stdout.
 STDOUT = "-"
 
 
@@ -91,13 +89,16 @@ def _is(target: os.stat_result, path: str) -> bool:
         return False
 
 
+def require_known(what: str, name: str, names: Collection[str], label: str = "valid") -> None:
+    if name not in names:
+        suggestion = did_you_mean(closest(name, names))
+        raise UsageError(f"unknown {what} {quoted(name)}{suggestion} ({label}: {listed(names)})")
+
+
 def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
     from dpspec.registry.loader import resolve
 
-    if name not in catalog.reporters:
-        valid = sorted(catalog.reporters)
-        suggestion = did_you_mean(closest(name, valid))
-        raise UsageError(f"unknown report format {quoted(name)}{suggestion} (valid: {listed(valid)})")
+    require_known("report format", name, sorted(catalog.reporters))
     return cast("Callable[..., str]", resolve(catalog.reporters[name].provider.render))
 
 

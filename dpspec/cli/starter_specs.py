@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from dpspec.cli.report_files import require_known
 from dpspec.cli.yaml_writer import to_yaml
 from dpspec.contract import Json
 from dpspec.contract import Path as Place
@@ -17,7 +18,7 @@ from dpspec.engine.results.decimals import upper
 from dpspec.engine.results.recording import UNKNOWN, Recording
 from dpspec.errors import PluginError, UsageError
 from dpspec.registry.loader import load_catalog
-from dpspec.text import closest, did_you_mean, listed, quoted
+from dpspec.text import quoted
 
 #: The comment with the schema's path for editors.
 MODELINE = "# yaml-language-server: $schema="
@@ -31,10 +32,7 @@ def starter_spec(catalog: Catalog, mechanism: str | None, *, schema: Path, name:
     if not catalog.mechanisms:
         raise PluginError("no installed plugin offers a mechanism (see `dpspec plugins`)")
     kind = sorted(catalog.mechanisms)[0] if mechanism is None else mechanism
-    if kind not in catalog.mechanisms:
-        installed = sorted(catalog.mechanisms)
-        suggestion = did_you_mean(closest(kind, installed))
-        raise UsageError(f"unknown mechanism {quoted(kind)}{suggestion} (installed: {listed(installed)})")
+    require_known("mechanism", kind, sorted(catalog.mechanisms), "installed")
     example = str(catalog.mechanisms[kind].provider.example).strip("\n")
     lines = [line for line in example.split("\n") if not line.startswith(MODELINE)]
     body = _NAME_LINE.sub(f"name: {name}", "\n".join(lines), count=1)
@@ -46,8 +44,7 @@ def require_name(name: str) -> None:
         raise UsageError(f"invalid spec name {quoted(name)}: use letters, digits, dots, dashes and underscores")
 
 
-#: The maximum number of declared phases.
-_MOST = 50
+_MOST_PHASES = 50
 
 #: Comments on values that a recording does not contain.
 _UNKNOWN: dict[Place, str] = {
@@ -93,7 +90,7 @@ def _declared(recording: Recording) -> dict[str, Json] | None:
     offers = sorted(load_catalog().mechanisms.items())
     kind = next((name for name, one in offers if one.provider.recordable and one.provider.steps), None)
     phases = recording.phases
-    if kind is None or len(phases) > _MOST or recording.more_phases:
+    if kind is None or len(phases) > _MOST_PHASES or recording.more_phases:
         return None
     found: list[dict[str, Json]] = []
     for phase in phases:

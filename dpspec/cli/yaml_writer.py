@@ -13,7 +13,6 @@ from dpspec.language.reading.yaml_source import read_scalar
 #: Commands to runners of continuous integration, at any place of a log.
 _COMMAND = re.compile(r"##(?=\w*\[)")
 
-#: The column at which comments begin if the line leaves room.
 _COMMENT_COLUMN = 40
 
 

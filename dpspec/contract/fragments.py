@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dpspec.contract.diagnostics import Diagnostic, Path
 from dpspec.contract.frozen import Json
-from dpspec.contract.phase import SCHEMES, SchemeOptions
+from dpspec.contract.phase import SCHEMES
 
 if TYPE_CHECKING:
     from dpspec.contract.findings import Facts
@@ -103,17 +103,18 @@ _SAMPLING_OPTIONS: dict[str, Json] = {
 }
 
 
-def _scheme_option(name: str, schema: Json) -> Json:
-    schemes = ", ".join(scheme for scheme, options in SCHEMES.items() if name in (*options.takes, *options.may))
-    return {**schema, "description": f"{schema['description']} ({schemes})."}
+_SCHEME_OPTIONS: dict[str, Json] = {}
+for _name, _schema in _SAMPLING_OPTIONS.items():
+    _schemes = ", ".join(scheme for scheme, options in SCHEMES.items() if _name in (*options.takes, *options.may))
+    _SCHEME_OPTIONS[_name] = {**_schema, "description": f"{_schema['description']} ({_schemes})."}
 
-
-def _scheme_condition(scheme: str, options: SchemeOptions) -> Json:
-    """Condition on a scheme's required, optional and forbidden options."""
-    then: dict[str, Json] = {"required": list(options.takes)} if options.takes else {}
-    then["properties"] = {name: False for name in _SAMPLING_OPTIONS if name not in (*options.takes, *options.may)}
-    return {"if": {"properties": {"scheme": {"const": scheme}}, "required": ["scheme"]}, "then": then}
-
+#: Required and forbidden options of each scheme.
+_SCHEME_CONDITIONS: list[Json] = []
+for _scheme, _options in SCHEMES.items():
+    _then: dict[str, Json] = {"required": list(_options.takes)} if _options.takes else {}
+    _then["properties"] = {name: False for name in _SAMPLING_OPTIONS if name not in (*_options.takes, *_options.may)}
+    _is_scheme = {"properties": {"scheme": {"const": _scheme}}, "required": ["scheme"]}
+    _SCHEME_CONDITIONS.append({"if": _is_scheme, "then": _then})
 
 SAMPLING: dict[str, Json] = {
     "type": "object",
@@ -123,7 +124,7 @@ SAMPLING: dict[str, Json] = {
             "enum": list(SCHEMES),
             "description": " ".join(f"{scheme}: {options.says}." for scheme, options in SCHEMES.items()),
         },
-        **{name: _scheme_option(name, schema) for name, schema in _SAMPLING_OPTIONS.items()},
+        **_SCHEME_OPTIONS,
         "unit": {
             "enum": ["record", "user"],
             "description": "The sampled and clipped unit; default record. user (only poisson, with threat_model.unit: "
@@ -140,7 +141,7 @@ SAMPLING: dict[str, Json] = {
     "required": ["scheme"],
     "additionalProperties": False,
     "allOf": [
-        *(_scheme_condition(scheme, options) for scheme, options in SCHEMES.items()),
+        *_SCHEME_CONDITIONS,
         {
             "if": {"properties": {"unit": {"const": "user"}}, "required": ["unit"]},
             "then": {"required": ["records_per_user"]},

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Bundled(Source):
     """Records (x - MEAN) / STD of the published features x, with public constants.
 
-    Facts are constant, so that describing the data imports neither scikit-learn nor scipy. ``FACTS.digest`` is the
-    SHA-256 of the published features as little-endian float64 and the labels as little-endian int64.
+    Facts are constant, so that describing the data imports neither scikit-learn nor scipy. Their digest is the SHA-256
+    of the features as little-endian float64 and the labels as little-endian int64.
     """
 
     FACTS: ClassVar[Facts]
@@ -55,8 +55,7 @@ BREAST_CANCER = Dataset(
 class BreastCancer(Bundled):
     """The UCI set "Breast Cancer Wisconsin (Diagnostic)": records (30,); class 0 is malignant, 1 benign.
 
-    Mean and standard deviation of each feature of the published dataset have two digits. They are constants: statistics
-    computed from the records would let one record change all others.
+    MEAN and STD are constants: statistics computed from the records would let one record change all others.
     """
 
     LOADER = "load_breast_cancer"

@@ -21,7 +21,7 @@ MAX_VALUES = 2**28
 
 
 def locate(directory: Path, name: str, otherwise: str = "", key: str = "path") -> Path:
-    """Return the path of a regular file, with the suffix ``otherwise`` if there is none without. Raises ``DataError``.
+    """Return the path of a regular file, with the suffix ``otherwise`` if it is missing without. Raises ``DataError``.
 
     Empty files are rejected: system files in ``/proc`` report size 0 but may be endless or contain secrets.
     """

@@ -1,8 +1,7 @@
 """Data kind ``huggingface``: tables and pictures from the Hugging Face Hub, fetched by the package ``datasets``.
 
-The spec declares the public facts, so bounds, ``validate`` and ``plan`` need no network. A run fetches the records
-once, caches them, and rejects records that contradict the facts. Loading scripts are never executed: this module
-requires ``datasets`` 4 or later, which does not support them.
+The spec declares the public facts, so that only runs need a network; records that contradict the facts are rejected.
+Loading scripts are never executed: ``datasets`` 4 or later does not support them.
 """
 
 from __future__ import annotations

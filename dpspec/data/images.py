@@ -51,11 +51,7 @@ def check_shape(shape: tuple[int, ...]) -> None:
 
 
 def decoded(data: bytes, shape: tuple[int, ...], resize: bool, kind: str, where: object) -> np.ndarray[Any, Any]:
-    """Decode the bytes of a PNG or JPEG picture to float32 (channels, height, width) from 0 to 1.
-
-    Transparency is dropped, and rotation metadata is ignored. ``resize`` scales pictures of another size. Messages name
-    the data ``kind`` and begin with ``where``.
-    """
+    """Decode a PNG or JPEG picture without transparency and rotation; float32 (channels, height, width) from 0 to 1."""
     import numpy as np
 
     pillow = import_optional("PIL.Image", "pillow", kind)

@@ -148,9 +148,8 @@ def check_constants(options: FrozenMap, shape: tuple[int, ...]) -> None:
 def transformed(x: np.ndarray[Any, Any], options: FrozenMap, what: object) -> np.ndarray[Any, Any]:
     """Apply ``standardise`` and ``radius`` to each record of float32 (n, *shape) independently, in float64.
 
-    Records with an l2 norm above ``radius`` are multiplied by radius (1 - 2^-22) / norm. The margin exceeds the
-    relative rounding error of float32 (2^-24), so that no result is longer than ``radius``. Missing values stay missing
-    and contribute 0 to the norm.
+    Records with an l2 norm above ``radius`` are multiplied by radius (1 - 2^-22) / norm: the margin exceeds the
+    rounding error of float32. Missing values stay missing and contribute 0 to the norm.
     """
     import numpy as np
 

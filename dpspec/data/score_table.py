@@ -1,7 +1,6 @@
 """Read a table of external scores with one row per canary or run: inclusion bit (1 or 0) and score.
 
-The user is responsible for the table's content, including fair inclusion bits. This module checks columns, missing
-values, inclusion bits other than 0 and 1, scores that are NaN or constant, group sizes, and duplicate ids.
+The user is responsible for the table's content, including fair inclusion bits.
 """
 
 from __future__ import annotations
@@ -33,13 +32,7 @@ _MAX_DECOMPRESSED_BYTES = 2**27
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A column to read.
-
-    Attributes:
-        key: The key of the spec that names it.
-        name: The column's name.
-        text: True for strings, such as canary ids; False for numbers.
-    """
+    """A column to read: the key of the spec that names it, and whether it has strings, such as canary ids."""
 
     key: str
     name: str
@@ -48,12 +41,9 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Columns:
-    """Columns of equal length.
+    """Columns (n,) by key: float64 with NaN for missing numbers, or object for strings.
 
-    Attributes:
-        values: Arrays (n,) by key: float64 with NaN for missing numbers, or object for strings.
-        rows: The number of rows n.
-        where: Returns the beginning of a message about a row, counted from 0.
+    ``where`` returns the beginning of a message about a row, counted from 0.
     """
 
     values: dict[str, Array]
@@ -189,14 +179,7 @@ _KEPT = 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoreTable:
-    """Rows in the order of the file.
-
-    Attributes:
-        digest: SHA-256 of the file's bytes in hexadecimal.
-        coins: Inclusion bits (n,), int8, 1 for included.
-        scores: Scores (n,), float64 without NaN, higher for included canaries.
-        group_sizes: Group sizes (n,), int64.
-    """
+    """Rows in the order of the file: bits (n,), int8, scores (n,), float64, and group sizes (n,), int64."""
 
     digest: str
     coins: Array
@@ -220,15 +203,10 @@ def table_digest(directory: str | Path, options: Mapping[str, Any]) -> str:
 
 
 def read_table(directory: str | Path, options: Mapping[str, Any], group_size: int | None) -> ScoreTable:
-    """Read a table of external scores.
+    """Read a table of external scores, of groups of ``group_size`` if the table has no such column.
 
-    Args:
-        directory: The folder that the path is relative to.
-        options: ``path``, ``coin`` and ``score``, optionally ``group_size``, ``id`` and ``rows``.
-        group_size: The group size of all rows, if the table has no such column.
-
-    Raises:
-        DataError: The table is invalid. The error's key is the path in the spec.
+    ``options`` are ``path``, ``coin`` and ``score``, optionally ``group_size``, ``id`` and ``rows``. The key of a
+    ``DataError`` is the path in the spec.
     """
     path = Path(directory) / str(options["path"])
     content = _bytes(path)

@@ -55,7 +55,7 @@ def whole_rows(train: Rows, test: Rows | None = None) -> LoadedData:
 
 
 def held_out_count(test: float, count: int, unit: str, key: str = "") -> int:
-    """Convert a fraction of ``count`` records or users, or a number of them, to a number that leaves at least one."""
+    """Convert a fraction of ``count`` records or users, or their number, to a number that leaves at least one."""
     if test >= 1 and not float(test).is_integer():
         raise DataError(f"split.test must be a fraction below 1 or an integer, got {test}", key)
     held = int(test) if test >= 1 else int(test * count + 0.5)
@@ -68,14 +68,10 @@ def held_out_count(test: float, count: int, unit: str, key: str = "") -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """``split`` and ``size`` of a data block, resolved to counts. Keys without effect are None.
+    """``split`` and ``size`` of a data block, resolved to counts; None without effect.
 
-    Attributes:
-        test: The number of held-out records.
-        held: Their indices, ascending, if the spec lists them; otherwise ``test_seed`` draws them.
-        test_seed: The seed of the held-out records.
-        size: The number of training records to keep.
-        size_seed: The seed of the kept records.
+    ``held`` are the indices of the ``test`` held-out records, ascending, if the spec lists them; otherwise
+    ``test_seed`` draws them.
     """
 
     test: int | None
@@ -177,7 +173,7 @@ class Source(ABC):
 
     @abstractmethod
     def read(self) -> LoadedData:
-        """Return all rows before the common options, of any real dtype, with empty test arrays if there are none."""
+        """Return all rows before the common options, of any real dtype; test arrays may be empty."""
 
     def facts(self) -> Facts:
         whole = self.describe()

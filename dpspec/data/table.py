@@ -1,7 +1,4 @@
-"""Base class of tables: features, one-hot categories and named classes, from CSV lines or columns of pyarrow.
-
-A column is an array (n,) of dtype float, int, bool or object; objects are strings, or None for missing values.
-"""
+"""Base class of tables: features, one-hot categories and named classes, from CSV lines or columns of pyarrow."""
 
 from __future__ import annotations
 

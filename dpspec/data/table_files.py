@@ -195,10 +195,10 @@ class Parquet(TableOfUsers):
 
 @contextmanager
 def open_parquet(path: Path, content: bytes | None = None, most: int | None = None) -> Iterator[Any]:
-    """Open a Parquet file, or its ``content`` if it was read before.
+    """Open a Parquet file, or its ``content`` if it was read before. Every error becomes a ``DataError``.
 
-    Columns of strings are read as dictionaries, so that memory stores repeated strings once, like the file. Every error
-    becomes a ``DataError``, because pyarrow raises many kinds, and so do more than ``most`` decompressed bytes.
+    Columns of strings are read as dictionaries, so that memory stores repeated strings once, like the file. Files of
+    more than ``most`` decompressed bytes are rejected.
     """
     parquet = import_optional("pyarrow.parquet", "pyarrow", "parquet")
 

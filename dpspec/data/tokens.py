@@ -1,8 +1,7 @@
 """Data kinds ``tokens``, sequences of token ids from a file, and ``synthetic-tokens``, drawn from a seed.
 
-A record is a sequence of ``length`` ids below ``vocabulary``, padded with id 0 at the end. Vocabulary and length are
-public constants. A public tokenizer must have produced the ids. Ids are not quantities, so these kinds lack the keys
-``standardise`` and ``radius``. Like all features, ids are stored as float32, which represents them exactly.
+A record is a sequence of ``length`` ids below ``vocabulary``, padded with id 0 at the end, stored exactly as float32. A
+public tokenizer must have produced the ids. They are not quantities: ``standardise`` and ``radius`` do not apply.
 """
 
 from __future__ import annotations

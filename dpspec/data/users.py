@@ -112,13 +112,9 @@ class TableOfUsers(Table):
 
 @dataclass(frozen=True, eq=False)
 class UserSelection:
-    """A selection of records by user.
+    """A selection of records by user: the indices of each user's kept records, ascending, users sorted by name.
 
-    Attributes:
-        places: The indices of each user's kept records, ascending. Users are sorted by name.
-        held: Indices of the held-out users.
-        dropped: The number of records not kept.
-        options: The data block.
+    ``held`` are the indices of the held-out users, ``dropped`` is the number of records not kept.
     """
 
     places: tuple[tuple[int, ...], ...]

@@ -34,10 +34,13 @@ def series(
     """
     plot: dict[str, dps.Json] = {"kind": kind, "x": x, "y": list(y), "by": by, "band": list(band), "log": list(log)}
     plot["identity"] = identity
+    finite: dict[str, dps.Json] = {}
+    for column, values in columns.items():
+        finite[column] = [None if isinstance(v, float) and not math.isfinite(v) else v for v in values]
     return dps.Series(
         name=name,
         title=title,
-        columns=dps.FrozenMap({column: [_finite(value) for value in values] for column, values in columns.items()}),
+        columns=dps.FrozenMap(finite),
         units=dps.FrozenMap(dict.fromkeys(columns, "") | dict(units or {})),
         rigor=rigor,
         source=source,
@@ -58,10 +61,6 @@ def columns_of(names: Sequence[str], rows: Iterable[Sequence[dps.Json]]) -> dict
         for name, value in zip(names, row, strict=True):
             columns[name].append(value)
     return columns
-
-
-def _finite(value: dps.Json) -> dps.Json:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 _DP_SGD: Mapping[str, str] = {

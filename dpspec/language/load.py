@@ -119,7 +119,6 @@ def _without(block: Mapping[str, Json], keys: tuple[str, ...]) -> FrozenMap:
     return FrozenMap({key: value for key, value in block.items() if key not in keys})
 
 
-#: Maximum number of errors reported per file.
 MAX_DIAGNOSTICS = 50
 
 

@@ -1,8 +1,7 @@
 """Models of dense, convolutional and residual layers.
 
-``logistic`` uses a reference class, so that two classes have one logit. ``linear`` has one score per class: the
-decision regions of its softmax are the same, but adding a constant to all scores has no effect, and for two classes a
-record's gradient is sqrt(2) times as long.
+``logistic`` uses a reference class, so that two classes have one logit. ``linear`` has one score per class: for two
+classes a record's gradient is sqrt(2) times as long.
 
 ``lenet5``: LeCun, Bottou, Bengio and Haffner 1998. ``resnet20``: He, Zhang, Ren and Sun 2016, for CIFAR.
 ``wide-resnet-16-4``: Zagoruyko and Komodakis 2016, as in De et al. 2022. Residual networks have group normalization.
@@ -282,9 +281,9 @@ WIDE_RESNET_16_4 = _model(
 class WideResnet16x4(Stack):
     """Wide ResNet with 2,748,890 parameters for ten classes of color images.
 
-    Weights have the original's shapes: three stages of two blocks with 64, 128 and 256 channels, normalization and
-    activation before each convolution, convolutions without biases, and a 1 x 1 convolution as shortcut if the shape
-    changes. Unlike in De et al., weights are not standardized.
+    Three stages of two blocks with 64, 128 and 256 channels, normalization and activation before each convolution,
+    convolutions without biases, and a 1 x 1 convolution as shortcut if the shape changes. Unlike in De et al., weights
+    are not standardized.
     """
 
     def layers(self) -> Iterable[Layer]:

@@ -1,8 +1,7 @@
 """Layers that compute shapes and parameter counts without torch, and build torch modules on demand.
 
-No layer mixes records, so per-example gradients are well defined. Instead of batch normalization there are two layers
-that normalize within one record: x to (x - mean) / sqrt(variance + 1e-5) * weight + bias, with initial weight 1 and
-bias 0.
+No layer mixes records: instead of batch normalization there are two layers that normalize within one record, with
+variance + 1e-5, initial weight 1 and bias 0.
 """
 
 from __future__ import annotations
@@ -62,12 +61,7 @@ class Chain(Layer):
 
 @dataclass(frozen=True)
 class Plain(Layer):
-    """A layer without parameters.
-
-    Attributes:
-        shaped: Maps the input shape to the output shape.
-        made: Builds the module from the package ``torch.nn`` and the input shape.
-    """
+    """A layer without parameters: the output shape, and the module from ``torch.nn`` and the input shape."""
 
     shaped: Callable[[Shape], Shape]
     made: Callable[[Any, Shape], torch.nn.Module]
@@ -174,9 +168,8 @@ def _drawn(module: torch.nn.Module, fan_in: int, generator: torch.Generator) -> 
 class Norm(Layer):
     """Normalization with a weight and a bias per entry of the first axis.
 
-    Attributes:
-        groups: Group normalization (Wu and He 2018), with mean and variance per group of channels; 0 for layer
-            normalization (Ba, Kiros and Hinton 2016), with mean and variance over all values of a record (inputs,).
+    Group normalization (Wu and He 2018), with mean and variance per group of channels; without ``groups``, layer
+    normalization (Ba, Kiros and Hinton 2016), with mean and variance over all values of a record (inputs,).
     """
 
     groups: int = 0
@@ -198,11 +191,7 @@ class Norm(Layer):
 
 
 class Stack(ABC):
-    """Base class of :class:`~dpspec.contract.ModelFactory` for sequences of layers.
-
-    The module maps float32 records (n, *shape) to scores (n, classes) before softmax. Raises ``ValueError`` if the
-    layers do not fit the data.
-    """
+    """Base class of model factories that map float32 records (n, *shape) to scores (n, classes) before softmax."""
 
     def __init__(self, options: FrozenMap, facts: Facts) -> None:
         self.options = options

@@ -1,8 +1,7 @@
 """Torch modules that torch lacks, and fast max pooling on CPUs in the channels-last layout.
 
-Modules keep parameters in torch layers and do not change inputs in place. In the channels-last layout torch vectorizes
-pooling over channels, which saves more time than the conversions cost. Values, indices and gradients are bitwise equal
-to torch's; the backward pass uses the indices in the model's layout.
+In that layout torch vectorizes pooling over channels, which saves more time than the conversions cost. Values, indices
+and gradients are bitwise equal to torch's; the backward pass uses the indices in the model's layout.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dpspec.contract import Finding, Json
+from dpspec.contract.spec import unit_in_words
 from dpspec.engine.redact import LEFT_OUT_REASONS
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Verdict
@@ -191,6 +192,17 @@ def pending(audit: AuditResult, verdict: Verdict) -> bool:
 def untested(audit: AuditResult) -> bool:
     """Whether the conformance is unknown because trials are missing."""
     return audit.conformance.status == "not-run" and not audit.complete
+
+
+def wrong_conformance(audit: AuditResult) -> bool:
+    """Whether the conformance is unexpected, and known."""
+    return not (audit.conformance.expected or untested(audit))
+
+
+def unit(audit: AuditResult) -> str:
+    threat, data = (audit.document.get(key) for key in ("threat_model", "data"))
+    name = threat.get("unit") if isinstance(threat, Mapping) else None
+    return unit_in_words(str(name or "record"), data if isinstance(data, Mapping) else {})
 
 
 def conformance_outcome(audit: AuditResult) -> str:

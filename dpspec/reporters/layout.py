@@ -26,11 +26,7 @@ _GAP = 2
 
 #: The minimum width of a folded column.
 _LEAST = 20
-
-#: A width larger than any table.
 _UNLIMITED = 100_000
-
-#: The minimum width of a page.
 _LEAST_WIDTH = 30
 
 #: Fewer findings than this are listed one per line.

@@ -52,7 +52,7 @@ def table(matrix: Matrix) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     rows = []
     for audit in matrix.audits:
         verdicts = [_verdict(audit, verdict_of(audit, claim)) for claim in claims]
-        wrong = not (audit.conformance.expected or labels.untested(audit))
+        wrong = labels.wrong_conformance(audit)
         conformance = labels.conformance_label(audit.conformance.status) + (", NOT AS EXPECTED" if wrong else "")
         axes = map(cell_value, matrix.values(audit).values())
         rows.append((*axes, *verdicts, *((conformance,) if executed else ())))

@@ -145,8 +145,7 @@ def place(result: Result, audit: str, what: str) -> str:
     return f"{path} ({subject})" if subject else path
 
 
-#: The maximum number of listed phases of a recording.
-_SHOWN = 8
+_MOST_PHASES = 8
 
 #: The headings of the three parts of a recording.
 EXECUTED, CHANNELS, ACCOUNTANT = "Executed run", "Channels", "The script's accountant"
@@ -156,8 +155,8 @@ CHANNEL_COLUMNS = ("channel", "status", "requirement, and evidence in the record
 
 
 def executed(recording: Recording) -> list[str]:
-    shown = [*recording.setup, *map(_phase, recording.phases[:_SHOWN])]
-    more = len(recording.phases) - _SHOWN + recording.more_phases
+    shown = [*recording.setup, *map(_phase, recording.phases[:_MOST_PHASES])]
+    more = len(recording.phases) - _MOST_PHASES + recording.more_phases
     return [*shown, f"and {more} more phases"] if more > 0 else shown
 
 

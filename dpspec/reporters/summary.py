@@ -50,7 +50,6 @@ _PREDICATES = {
     "proved": "{is} proved",
 }
 
-#: The beginning of the reason of an open claim.
 _NOT_PROVED = "Not proved: "
 
 #: Keys of a spec that name its owner, with the terms that reports show.
@@ -324,7 +323,7 @@ def tally(result: Result) -> str:
     number = sum(_wrong(audit, verdict) for audit in result.audits for verdict in audit.verdicts)
     if number:
         parts.append(f"FAILED {number} of {labels.count(claims, 'claim')}: {_first(_claims(result, _wrong))}")
-    deviating = [audit for audit in result.audits if not (audit.conformance.expected or labels.untested(audit))]
+    deviating = [audit for audit in result.audits if labels.wrong_conformance(audit)]
     if deviating:
         parts.append(f"{'' if number else 'FAILED '}{_first([_deviation(audit) for audit in deviating])}")
     if later := _claims(result, labels.pending):
@@ -342,8 +341,7 @@ def tally(result: Result) -> str:
 def failed(result: Result) -> bool:
     """Whether there is a failure that missing trials cannot change."""
     return any(
-        not (audit.conformance.expected or labels.untested(audit)) or any(_wrong(audit, one) for one in audit.verdicts)
-        for audit in result.audits
+        labels.wrong_conformance(audit) or any(_wrong(audit, one) for one in audit.verdicts) for audit in result.audits
     )
 
 

@@ -6,8 +6,7 @@ There are two readings:
   contribution follows from the canaries' directions. Rate and minimum noise are the reported ones.
 * ``reported``: noise, largest clipped norm and batches are those in the backend's logs.
 
-The intervals of a reading hold together by a union bound with fixed shares. Projections show rate * contribution, so
-the contribution of a drawn record is the projection over the rate.
+The intervals of a reading hold together by a union bound with fixed shares.
 """
 
 from __future__ import annotations
@@ -79,8 +78,7 @@ def _over(noise: float, contribution: float) -> float:
 def ran(phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap], confidence: float) -> tuple[Ran, Ran]:
     """Return the measured and the reported intervals.
 
-    ``confidence``, in (0, 1), is the joint confidence of all intervals of a reading. Raises ``ValueError`` if the
-    evidence does not fit the phases, or ``confidence`` is out of range.
+    ``confidence``, in (0, 1), is the joint confidence of all intervals of a reading.
     """
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")

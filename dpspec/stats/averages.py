@@ -1,11 +1,10 @@
 """Test of an average over training runs, each measured by counts on the same test records.
 
-The pipeline's value A is the mean over the randomness of training and over the population of test records. The test
-assumes independent runs and independent test records, and spends half of its level on each source of randomness:
+A is the mean over training and over the population of test records. Runs and test records are independent, and each
+source of randomness has half of the level:
 
 * Given the test records, the runs' shares Y_i in [0, 1] are independent with mean A_T. Under A_T <= a the factors
-  1 + f (Y_i / a - 1), 0 <= f <= 1, multiply a capital by at most 1 on average, so it reaches 1 / level with probability
-  at most level (Ville 1939, for any stopping time).
+  1 + f (Y_i / a - 1), 0 <= f <= 1, multiply a capital by at most 1 on average (Ville 1939, for any stopping time).
 * A_T is the mean over m independent test records of the probability that training gets one right, with mean A:
   P[A_T >= A + t] <= exp(-m KL(A + t || A)) (Hoeffding 1963, Theorem 1).
 """

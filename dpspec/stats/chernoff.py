@@ -1,7 +1,7 @@
 """Chernoff bound on the tail of a sum of independent, identically distributed numbers.
 
-With K(u) = ln E[e^(u X)], P[X_1 + ... + X_n >= 0] <= exp(n K(u)) for every u >= 0. K is convex, so the minimum is at
-the root of K', which is increasing. Any other u gives a valid bound too, so an inaccurate root costs tightness only.
+P[X_1 + ... + X_n >= 0] <= exp(n K(u)) for every u >= 0, with K(u) = ln E[e^(u X)]. The minimum is at the root of K',
+which is increasing. An inaccurate root costs tightness only.
 """
 
 from __future__ import annotations

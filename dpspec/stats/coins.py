@@ -1,8 +1,7 @@
 """Exact tests that external inclusion bits are fair and independent.
 
 The number of ones is Bin(n, 1/2), and the number of changes between consecutive bits Bin(n - 1, 1/2). Too many changes
-are a pattern such as 0101. Few changes are allowed, because rows may be sorted. The tests cannot detect all dependence:
-bits of which exactly half are 1 pass.
+are a pattern such as 0101. Few changes are allowed, because rows may be sorted.
 """
 
 from __future__ import annotations

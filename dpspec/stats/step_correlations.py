@@ -2,15 +2,8 @@
 
 Let n_1, ..., n_T be the noise of the steps along W orthonormal directions, in standard deviations. If each n_k is
 N(0, I) given all earlier vectors, then n_k . u is N(0, 1) for any unit vector u that is a function of the earlier ones,
-and sums of such products over different k are normal with their number as the variance. So are
-
-* pairs: n_k . n_j / |n_j| for j < k. Noise that repeats, with either sign, gives about sqrt(W);
-* distances: the sum over k of n_k . n_(k-d) / |n_(k-d)|, for each distance d;
-* earlier sums: n_k along n_1 + ... + n_(k-1), of each step, and the sum over all steps. Noise that takes back earlier
-  noise is negative here.
-
-Over disjoint windows of w steps, the squared length of the sum of their noise divided by w is chi-square with W degrees
-of freedom. It is small if the noise of a window cancels, and large if it accumulates.
+and sums of such products over different k are normal with their number as the variance. Over disjoint windows of w
+steps, the squared length of the sum of their noise divided by w is chi-square with W degrees of freedom.
 """
 
 from __future__ import annotations

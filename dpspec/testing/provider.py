@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar, TypeVar
 
@@ -190,16 +190,21 @@ class ProviderSuite:
 
         found: list[str] = []
         for name, fragment in self.schema_fragments().items():
-            plain = thaw(fragment)
-            found.extend(_open_or_undescribed(plain, name))
             for validator in (Draft7Validator, Draft202012Validator):
                 try:
-                    validator.check_schema(plain)
+                    validator.check_schema(thaw(fragment))
                 except SchemaError as error:
                     found.append(f"{name}: {error.message}")
-            for place, schema in _with_defaults(plain, name):
-                errors = Draft202012Validator(schema).iter_errors(schema["default"])
-                found.extend(f"{place}: its default {schema['default']!r} is invalid: {e.message}" for e in errors)
+            for place, schema in _parts(thaw(fragment), name):
+                if "properties" in schema and "additionalProperties" not in schema:
+                    found.append(f"{place}: accepts misspelled keys; set additionalProperties: false")
+                for key, part in schema.get("properties", {}).items():
+                    if isinstance(part, Mapping) and not part.get("description"):
+                        found.append(f"{place}.properties.{key}: has no description")
+                if "default" in schema:
+                    short, default = place.replace(".properties.", "."), schema["default"]
+                    errors = Draft202012Validator(schema).iter_errors(default)
+                    found.extend(f"{short}: its default {default!r} is invalid: {e.message}" for e in errors)
         require(not found, "\n".join(found))
 
     def test_the_descriptor_can_travel(self) -> None:
@@ -216,28 +221,13 @@ class ProviderSuite:
         require(callable(self.code()), f"{self.family} {self.kind!r} names {self.code()!r}, which cannot be called")
 
 
-def _open_or_undescribed(schema: Any, place: str) -> Iterator[str]:
-    """Objects that accept unknown keys, and properties without a description."""
-    if not isinstance(schema, Mapping):
-        return
-    if "properties" in schema and "additionalProperties" not in schema:
-        yield f"{place}: accepts misspelled keys; set additionalProperties: false"
-    for name, part in schema.get("properties", {}).items():
-        if isinstance(part, Mapping) and not part.get("description"):
-            yield f"{place}.properties.{name}: has no description"
-        yield from _open_or_undescribed(part, f"{place}.properties.{name}")
-    yield from _open_or_undescribed(schema.get("items"), f"{place}.items")
-
-
-def _with_defaults(schema: Json, place: str) -> Iterable[tuple[str, dict[str, Json]]]:
-    """Yield every part of a schema that has a default, with its place."""
-    if not isinstance(schema, dict):
-        return
-    if "default" in schema:
+def _parts(schema: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield every object of a schema with its place."""
+    if isinstance(schema, Mapping):
         yield place, schema
-    for key, part in schema.get("properties", {}).items():
-        yield from _with_defaults(part, f"{place}.{key}")
-    yield from _with_defaults(schema.get("items"), f"{place}.items")
+        for name, part in schema.get("properties", {}).items():
+            yield from _parts(part, f"{place}.properties.{name}")
+        yield from _parts(schema.get("items"), f"{place}.items")
 
 
 def filled(fragment: Mapping[str, Json], options: Mapping[str, Json]) -> FrozenMap:

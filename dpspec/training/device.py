@@ -59,8 +59,7 @@ def tensors(
 def full_precision(device: torch.device) -> Iterator[None]:
     """Compute in full float32 on ``device`` within this context, and restore the process's settings afterwards.
 
-    By default, torch lets cuDNN round the inputs of convolutions to TF32 (10 bits). Either of torch's two interfaces
-    can enable the same for matrix products, on a GPU and on a CPU.
+    By default, torch lets cuDNN round the inputs of convolutions to TF32 (10 bits).
     """
     cudnn = torch.backends.cudnn
     algorithms = cudnn.benchmark, cudnn.deterministic
@@ -77,8 +76,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _nothing_rounded() -> Iterator[None]:
-    """Disable reduced precision in both interfaces: ``set_float32_matmul_precision``/``allow_tf32``, and torch 2.9's
-    ``fp32_precision``.
+    """Disable reduced precision in both of torch's interfaces, the old one and ``fp32_precision`` of torch 2.9.
 
     Old settings change the new ones and cannot be read if only new ones were used. New settings are hierarchical (all,
     library, operation); an unset one inherits and reads as its parent. They are therefore read top-down, unsetting

@@ -1,8 +1,7 @@
 """The backend ``opacus``: Opacus's PrivacyEngine as a user calls it, with observers. Requires the extra.
 
 The results of ``make_private`` are used unmodified. Canary gradients are written into the ``grad_sample`` rows of
-inserted records between the backward pass and the optimizer's step. Batch sizes and rates follow from the public number
-of records, without canaries.
+inserted records before the optimizer's step. Batch sizes and rates follow from the number of records without canaries.
 """
 
 from __future__ import annotations

@@ -12,5 +12,4 @@ DPSPEC_API = 1
 
 @dps.hookimpl
 def dpspec_mechanisms() -> Iterable[dps.Mechanism]:
-
     yield MODELMIX

@@ -43,73 +43,56 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
         yield _trial(inputs, context, index, Attack.of(inputs["audit"]))
 
 
-class CanaryCoordinates:
-    """Disjoint coordinates and signs of every canary, shape (m, width) each.
+class Canaries:
+    """Canaries with the gradient ``norm`` * signs / sqrt(width) on disjoint coordinates, shape (m, width) each."""
 
-    A one-hot canary has as few coordinates as the theorem's worst case, a spread canary as many as available.
-    """
+    def __init__(self, coordinates: Tensor, signs: Tensor, parameters: int, norm: float) -> None:
+        self.coordinates, self.signs = coordinates, signs
+        self._parameters, self._norm = parameters, norm
+        self.count, self.width = coordinates.shape
 
-    def __init__(self, attack: Attack, sparsity: int, pool: Tensor, seed: int, device: str) -> None:
-
+    @classmethod
+    def placed(
+        cls, attack: Attack, sparsity: int, pool: Tensor, seed: int, device: str, *, parameters: int, norm: float
+    ) -> Canaries:
+        """One-hot canaries have as few coordinates of ``pool`` (n,) as the worst case, spread ones as many as fit."""
         width = sparsity if attack.kind == "one-hot" else len(pool) // attack.count
         if width < 1 or attack.count * width > len(pool):
             raise ValueError(f"{attack.count} canaries of {width} coordinates do not fit into {len(pool)}")
         source = generator(seed, "canaries")
         order = torch.randperm(len(pool), generator=source)[: attack.count * width]
         signs = torch.randint(0, 2, (attack.count, width), generator=source) * 2 - 1
-        self.coordinates = pool.cpu()[order].view(attack.count, width).to(device)
-        self.signs = signs.to(device, torch.float32)
+        coordinates = pool.cpu()[order].view(attack.count, width).to(device)
+        return cls(coordinates, signs.to(device, torch.float32), parameters, norm)
 
-    @property
-    def width(self) -> int:
-
-        return self.coordinates.shape[1]
-
-
-class PlantedCanaries:
-    """The included canaries. Each has the gradient ``norm`` * signs / sqrt(width) on its coordinates."""
-
-    def __init__(self, owned: CanaryCoordinates, present: Tensor, parameters: int, norm: float) -> None:
-
-        self._coordinates = owned.coordinates[present.to(owned.coordinates.device)]
-        self._values = norm / math.sqrt(owned.width) * owned.signs[present.to(owned.signs.device)]
-        self._parameters = parameters
-
-    @property
-    def count(self) -> int:
-
-        return len(self._coordinates)
+    def included(self, present: Tensor) -> Canaries:
+        chosen = present.to(self.coordinates.device)
+        return Canaries(self.coordinates[chosen], self.signs[chosen], self._parameters, self._norm)
 
     def gradients(self, indices: Tensor) -> Tensor:
-        """Gradients (b, parameters) of the included canaries ``indices`` (b,), before clipping."""
+        """Gradients (b, parameters) of the canaries ``indices`` (b,), before clipping."""
         coordinates, values = self.sparse(indices)
         rows = torch.zeros(len(indices), self._parameters, device=values.device)
         return rows.scatter_(1, coordinates, values)
 
     def sparse(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Coordinates and values of the non-zero entries of these gradients, (b, width) each."""
-        members = send(indices, self._coordinates.device)
-        return self._coordinates[members], self._values[members]
+        members = send(indices, self.coordinates.device)
+        return self.coordinates[members], self._norm / math.sqrt(self.width) * self.signs[members]
 
 
 class Reader(dps.Observer):
-    """Scores canaries during training.
-
-    Attributes:
-        scores: Log-likelihood ratios of inclusion, summed over the observed steps, float64, shape (m,).
-    """
+    """Scores canaries during training: log-likelihood ratios of inclusion, summed over steps, float64 (m,)."""
 
     def __init__(
         self,
         job: dps.TrainingJob,
         rules: Rules,
-        owned: CanaryCoordinates,
-        everyone: PlantedCanaries,
+        owned: Canaries,
         clipping: RowClip | None = None,
     ) -> None:
-
         self._rules = rules
-        self._owned, self._everyone, self._clipping = owned, everyone, clipping
+        self._owned, self._clipping = owned, clipping
         self._model = FlatModel(job.model, device=job.device)
         self._x, self._y = rows_on(job.x, job.y, job.device)
         self._schedule = Schedule.of(job.phases, len(job.x))
@@ -120,7 +103,6 @@ class Reader(dps.Observer):
         self.scores = torch.zeros(len(owned.coordinates), dtype=torch.float64, device=job.device)
 
     def released(self, step: int, state: Tensor) -> None:
-        """Score the step that produced ``state`` (P,)."""
         if step != (0 if self._current is None else self.steps + 1):
             raise ValueError(f"models must be released step by step: step {step} came after step {self.steps}")
         previous, self._current = self._current, state.double().clone()
@@ -161,7 +143,6 @@ class Reader(dps.Observer):
         self.scores += torch.nan_to_num(ratio, nan=0.0, posinf=1e6, neginf=-1e6)
 
     def _unit(self, phase: ScheduledPhase) -> Tensor:
-        """Noise scale in the canaries' coordinates, (m, width) or one number."""
         if phase.noise == "laplace":
             return self.scores.new_full((), phase.deviation / math.sqrt(2.0))
         if isinstance(self._clipping, TwoParts):
@@ -174,8 +155,8 @@ class Reader(dps.Observer):
         clip_norm, width = phase.clip_norm, self._owned.width
         if isinstance(self._clipping, TwoParts):
             shifts = []
-            for chunk in torch.split(torch.arange(self._everyone.count), CANARY_CHUNK):
-                rows, _ = self._clipping(self._everyone.gradients(chunk), phase.clip)
+            for chunk in torch.split(torch.arange(self._owned.count), CANARY_CHUNK):
+                rows, _ = self._clipping(self._owned.gradients(chunk), phase.clip)
                 shifts.append(rows.gather(1, self._owned.coordinates[chunk]))
             return torch.cat(shifts).double() * self._owned.signs
         return self.scores.new_full(
@@ -183,14 +164,12 @@ class Reader(dps.Observer):
         )
 
     def state(self) -> Memory:
-
         return {
             **tensors(current=self._current, kept=self._kept, scores=self.scores),
             "steps": np.array(self.steps),
         }
 
     def restore(self, state: Memory) -> None:
-
         self.steps = int(state.get("steps", 0))
         self._phases = islice(iter(self._schedule), self.steps, None)
         current, kept, scores = (tensor(state, name) for name in ("current", "kept", "scores"))
@@ -224,13 +203,12 @@ def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Atta
     rules, size = rules_of(job.phases, job.options, job.expected_batch_size, layout, job.device), layout.size
     pool = torch.arange(size) if rules.mixed is None else (~rules.mixed).nonzero().squeeze(1)
     sparsity = max(PhaseOptions.of(phase).sparsity for phase in job.phases)
-    owned = CanaryCoordinates(attack, sparsity, pool, context.seed(index, "directions"), context.device)
-    coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=attack.count, dtype=np.int64)
     norm = CANARY_NORM * max(mixed_norm(dps.Phase.of(phase)) for phase in job.phases)
-    planted = PlantedCanaries(owned, torch.from_numpy(coins == 1), size, norm)
-    everyone = PlantedCanaries(owned, torch.ones(attack.count, dtype=torch.bool), size, norm)
-    reader = Reader(job, rules, owned, everyone, make_row_clip(job, context, index))
-    job = replace(job, canaries=planted)
+    seed = context.seed(index, "directions")
+    owned = Canaries.placed(attack, sparsity, pool, seed, context.device, parameters=size, norm=norm)
+    coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=attack.count, dtype=np.int64)
+    reader = Reader(job, rules, owned, make_row_clip(job, context, index))
+    job = replace(job, canaries=owned.included(torch.from_numpy(coins == 1)))
     watched = WatchedRun(job)
     job = replace(job, observers=(reader, *watched.observers))
     gaps = train(job, make_row_clip(job, context, index), rules)

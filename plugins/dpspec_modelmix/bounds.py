@@ -14,8 +14,8 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval, certified_upper
 from dpspec_modelmix import theory
-from dpspec_modelmix.options import PhaseOptions, Segment, declared_segments, embedding_of, unmet_conditions
-from dpspec_modelmix.published import claimed_finding, compared, gaussian_findings, laplace_findings
+from dpspec_modelmix.options import PhaseOptions, Segment, embedding_of, segments_of, unmet_conditions
+from dpspec_modelmix.published import claimed_finding, compared, comparisons
 from dpspec_modelmix.theory import LAPLACE_SOURCE, SCOPE, SOURCE
 from dpspec_modelmix.utility import utility_findings
 
@@ -59,8 +59,7 @@ _EPSILONS = ("epsilon", "without mixing", "variance-matched")
 
 
 def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
-
-    segments = declared_segments(spec, context.facts)
+    segments = segments_of(spec.phases, spec.training.options, context.facts)
     deltas = kit.claimed_deltas(spec)
     if segments is None:
         yield from (_theorem(delta, math.inf, "without noise", "no noise, no bound", BASE) for delta in deltas)
@@ -102,7 +101,7 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
 
 def curves(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Series]:
     """Epsilon by threshold, by linf_truncation and by step, compared with DP-SGD. Empty without amplification."""
-    segments = declared_segments(spec, facts)
+    segments = segments_of(spec.phases, spec.training.options, facts)
     if segments is None or unmet_conditions(spec):
         return
     delta = kit.claimed_deltas(spec)[-1]
@@ -149,7 +148,6 @@ def _gaussian(
     reasons: list[str],
     scopes: Sequence[dps.Scope],
 ) -> Iterator[dps.Finding]:
-
     plain = theory.gaussian_epsilon(theory.without_mixing(segments), delta).epsilon
     yield _theorem(delta, plain, "without mixing, rdp/integer-orders", "Mironov et al. 2019", base)
     if reasons:
@@ -174,7 +172,7 @@ def _gaussian(
     yield compared("renyi-order", best.order, f"order used, {edge}", SOURCE, delta=delta)
     method = "without mixing / with mixing, integer orders"
     yield compared("amplification", plain / best.epsilon, method, SOURCE, delta=delta)
-    yield from gaussian_findings(segments, delta, set(spec.mechanism["baselines"]), (*base, *MIXED))
+    yield from comparisons(spec, segments, delta, (*base, *MIXED))
 
 
 def _laplace(
@@ -186,7 +184,6 @@ def _laplace(
     plain: float,
     scopes: Sequence[dps.Scope],
 ) -> Iterator[dps.Finding]:
-
     mixed = theory.freedman_epsilon(segments, delta)
     if reasons:
         yield claimed_finding(delta, mixed, "Lemma D.2 as if all conditions held", reasons)
@@ -195,8 +192,7 @@ def _laplace(
     for scope in scopes:
         yield _theorem(delta, mixed, method, LAPLACE_SOURCE, assumptions, scope)
     yield compared("amplification", plain / mixed, "without mixing (pld) / with mixing", LAPLACE_SOURCE, delta=delta)
-    clip_norms = [phase.clip_norm for phase in spec.phases]
-    yield from laplace_findings(segments, clip_norms, delta, set(spec.mechanism["baselines"]))
+    yield from comparisons(spec, segments, delta, assumptions)
 
 
 def _theorem(

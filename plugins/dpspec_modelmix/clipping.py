@@ -45,27 +45,21 @@ class Absolute:
 
 
 class Anchors(NamedTuple):
-    """Public records, on the device of the run."""
-
     model: FlatModel
     x: Tensor
     y: Tensor
 
 
 class TwoParts:
-    """Clips the component e of a gradient in a subspace and the residual r to separate norms.
+    """Clips the component e of a gradient in the subspace ``basis`` (P, k) and the residual r to separate norms.
 
     With the isotropic floor, coordinates of e + r are truncated, whose norm is at most sqrt(clip_norm_e^2 +
     clip_norm_r^2); otherwise coordinates of r.
-
-    Attributes:
-        basis: Orthonormal columns of the subspace, shape (P, k).
     """
 
     basis: Tensor
 
     def __init__(self, rule: Embedding, parameters: int, anchors: Anchors | None, seed: int, device: str) -> None:
-        """``anchors``: public records whose gradients span the subspace; None for a random subspace."""
         self.rule = rule
         self._anchors = anchors
         if anchors is None:
@@ -128,7 +122,6 @@ class WrittenOut:
         seed: int = 0,
         deviation: float = 0.0,
     ) -> None:
-        """Records 0..n-1 are the rows of ``x``; canaries follow."""
         self._model, self._x, self._y, self._clipping = model, x, y, clipping
         self._canaries = canaries
         self._seed, self._deviation = seed, deviation
@@ -136,7 +129,6 @@ class WrittenOut:
 
     @property
     def records(self) -> int:
-
         return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
 
     def __call__(self, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
@@ -148,7 +140,6 @@ class WrittenOut:
         return clipped
 
     def clipped(self, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
-
         total, norms = torch.zeros_like(state), [no_norms(state.device)]
         with full_precision(state.device):
             self._clipping.prepare(state)
@@ -167,17 +158,14 @@ class WrittenOut:
                 yield self._canaries.gradients(chunk).to(state)
 
     def state(self) -> Memory:
-
         return GeneratorState(self._source).state()
 
     def restore(self, state: Memory) -> None:
-
         self._source = generator(self._seed, "embedded noise", self._x.device)
         GeneratorState(self._source).restore(state)
 
 
 def make_row_clip(job: dps.TrainingJob, context: dps.Context, index: int) -> RowClip | None:
-    """A new clipping of materialized gradients; None if the job needs none."""
     if dps.Phase.of(job.phases[0]).noise == "laplace":
         return Absolute()
     embedding = embedding_of(job.phases[0])

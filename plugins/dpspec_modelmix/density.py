@@ -179,7 +179,6 @@ def _pair_step(segment: Segment) -> Law:
 
 
 def pair_epsilon(segments: Sequence[Segment], delta: float) -> float:
-    """Epsilon at ``delta`` of all steps of the pair, present-first, at least 0."""
     total, target = pair_loss(segments), inside("delta", delta)
     low, high = 0.0, float(total.losses[-1])
     if total.delta(low) <= target:
@@ -218,7 +217,6 @@ def _coordinate(shift: float, width: float, noise: str) -> Cells:
 
 
 def _cells(edges: Floats, width: float, law: Noise) -> Floats:
-    """Probabilities between ``edges``. Above 0 they use the survival function to avoid cancellation."""
     below, above = np.diff(_cumulative(edges, width, law)), -np.diff(_cumulative(-edges, width, law))
     return np.asarray(np.where(edges[:-1] >= 0.0, above, below), dtype=np.float64)
 
@@ -308,7 +306,6 @@ def _sum(parts: Sequence[tuple[Law, int]], finest: float = _SPACING) -> Law:
 
 
 def _window(parts: Sequence[tuple[Law, int]]) -> tuple[float, float]:
-    """Window of a sum with mass of at most ``_LOST`` on either side."""
     ends = []
     for sign in (1.0, -1.0):
         logs = np.zeros(len(_POWERS))

@@ -34,8 +34,6 @@ class GapsAtStep(Row):
 
 @dataclass(frozen=True, kw_only=True)
 class GapsOfRun(Record):
-    """Gaps at a few steps of a run."""
-
     gaps: tuple[GapsAtStep, ...] = ()
 
 
@@ -47,7 +45,6 @@ class LeastGap(Record):
     least: Amount | None = None
 
     def problem(self) -> str | None:
-
         if self.least is not None and (self.least < 1.0) != (self.below > 0):
             return f"below must be {'above 0' if self.least < 1.0 else '0'} if the minimum gap is {self.least}"
         return None
@@ -70,7 +67,6 @@ def guess_pairs(canaries: int) -> tuple[tuple[int, int], ...]:
 
 
 def attack_power(spec: dps.Spec) -> tuple[dps.Power, ...]:
-    """Lower bound that the attack would prove if every guess were correct."""
     assert spec.audit is not None
     attack = Attack.of(spec.audit.options)
     canaries, delta = attack.count * spec.audit.runs, kit.claimed_deltas(spec)[-1]
@@ -87,7 +83,6 @@ def attack_power(spec: dps.Spec) -> tuple[dps.Power, ...]:
 
 
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-
     yield from lower_bounds(spec, trials)
     run = kit.recorded_part(trials[0], GapsOfRun, "internal")
     if run is not None and run.gaps:
@@ -133,7 +128,6 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
 
 
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """The inclusion bits ordered by score as evidence, and the lower bound from it."""
     assert spec.audit is not None
     attack = Attack.of(spec.audit.options)
     outcomes = [kit.fair_coins(kit.recorded(trial, "outcome"), attack.count) for trial in trials]

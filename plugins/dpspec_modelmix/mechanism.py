@@ -190,14 +190,10 @@ MODELMIX = dps.Mechanism(
 
 
 class ModelMixAudit(dps.Audit):
-    """Upper bounds by the repaired theorem and by plain DP-SGD, lower bounds from white-box canaries in one run."""
-
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-
         from dpspec_modelmix import bounds
 
         yield from bounds.findings(spec, context)
@@ -227,13 +223,11 @@ class ModelMixAudit(dps.Audit):
         )
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-
         from dpspec_modelmix.attack import run_trials
 
         return run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-
         from dpspec_modelmix.evidence import outcomes
 
         return outcomes(spec, trials)

@@ -29,7 +29,6 @@ class Mixing(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Mixing:
-
         return cls.fill(
             block,
             relative=block.get("relative_to", "learning-rate") == "learning-rate",
@@ -41,11 +40,10 @@ class Mixing(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding(kit.Options):
-    """The ``embedding`` block: separate clipping and noise for a gradient's component in a public subspace.
+    """Separate clipping and noise for a gradient's component in a public subspace.
 
-    Attributes:
-        floor: True for the isotropic floor: both parts count against the residual's noise, which covers all directions.
-            False: each part counts against its own noise, and mixing amplifies only the residual.
+    With ``floor`` both parts count against the residual's noise, which covers all directions. Otherwise each part
+    counts against its own noise, and mixing amplifies only the residual.
     """
 
     floor: bool
@@ -56,24 +54,16 @@ class Embedding(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Embedding:
-
         return cls.fill(block, floor=block["form"] == "isotropic-floor")
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the noise in the subspace, on the sum."""
         return self.noise_multiplier * self.clip_norm
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseOptions(kit.Options):
-    """Options of a phase in addition to the options of DP-SGD.
-
-    Attributes:
-        sparsity: ``linf_truncation``, the minimum number of non-zero coordinates of a gradient of maximum norm.
-        by_mean: Whether updates use the mean over a batch.
-        learning_rate: Learning rate of the phase; None for that of the training block.
-    """
+    """``sparsity`` is ``linf_truncation``: the minimum number of non-zero coordinates of a gradient of maximum norm."""
 
     mixing: Mixing
     embedding: Embedding | None = None
@@ -83,25 +73,22 @@ class PhaseOptions(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> PhaseOptions:
-
         by_mean = block.get("reduction", "mean") == "mean"
         return cls.fill(block, sparsity=int(block.get("linf_truncation", 1)), by_mean=by_mean)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Twins(kit.Options):
-    """DP-SGD runs for comparison: ``delta`` of the common epsilon, and their learning rate."""
-
     delta: float = 1e-5
     learning_rate: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attack(kit.Options):
-    """Canaries in the block ``audit``: their number and kind. Each is included with probability 1/2.
+    """Canaries, each included with probability 1/2.
 
-    one-hot: each gradient has linf_truncation separate coordinates, the theorem's worst case. spread: as many separate
-    coordinates as available, which proves more for small epsilon.
+    one-hot: linf_truncation separate coordinates, the theorem's worst case. spread: as many as available, which proves
+    more for small epsilon.
     """
 
     kind: str
@@ -110,18 +97,15 @@ class Attack(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Attack:
-
         canary = block.get("canary") or {}
         return cls.fill(block, kind=str(canary.get("kind", KINDS[0])), count=int(canary.get("count", 0)))
 
 
 def mixing_of(phase: Mapping[str, Any]) -> Mixing:
-
     return PhaseOptions.of(phase).mixing
 
 
 def embedding_of(phase: Mapping[str, Any]) -> Embedding | None:
-
     return PhaseOptions.of(phase).embedding
 
 
@@ -132,7 +116,6 @@ def mixed_norm(phase: dps.Phase) -> float:
 
 
 def learning_rate(phase: dps.FrozenMap, training: Mapping[str, Any]) -> float:
-    """eta of a phase, or of the training block."""
     own = PhaseOptions.of(phase).learning_rate
     return float(training["learning_rate"]) if own is None else own
 
@@ -150,15 +133,13 @@ def divisor_of(phase: dps.Phase, phases: Sequence[dps.Phase], training: Mapping[
 
 
 def unmet_conditions(spec: dps.Spec) -> list[tuple[dps.Path, str]]:
-    """Conditions of the amplification that the spec violates: path and reason of each."""
     unmet: list[tuple[dps.Path, str]] = []
     for phase, key, reason in unmet_in(spec.phases, spec.training.options):
-        unmet.append((("training", key) if phase is None else mixing_path(spec, phase, key), reason))
+        unmet.append((("training", key) if phase is None else dps.in_phase(spec, phase, "mixing", key), reason))
     return list(dict.fromkeys(unmet))
 
 
 def unmet_in(phases: Sequence[Mapping[str, Any]], training: Mapping[str, Any]) -> list[tuple[int | None, str, str]]:
-    """Violated conditions as (phase number, or None for the training block; key; reason)."""
     unmet: list[tuple[int | None, str, str]] = []
     kind = optimizer_kind(training)
     if kind != "sgd":
@@ -176,27 +157,17 @@ def unmet_in(phases: Sequence[Mapping[str, Any]], training: Mapping[str, Any]) -
     return unmet
 
 
-def mixing_path(spec: dps.Spec, phase: int, key: str) -> dps.Path:
-    """Path of a key of ``mixing``: in the phase, or in the shared block."""
-    phases = spec.mechanism.get("phases")
-    own = phases is not None and "mixing" in phases[phase]
-    return ("mechanism", "phases", phase, "mixing", key) if own else ("mechanism", "mixing", key)
-
-
 @dataclass(frozen=True)
 class Segment:
     """Consecutive steps with equal parameters.
 
     Attributes:
-        steps: Number of steps.
         rate: Sampling rate q.
         effect: s = clip_norm / sigma = 1 / noise_multiplier.
         gap: Enforced gap t in units of sigma, on the scale of the sum.
         sparsity: Number p of non-zero coordinates of the worst gradient.
-        inflation: Factor on the logarithms of moments, at least 1; above 1 if a numerical check found a worse gradient
-            than the one-hot one.
+        inflation: Factor on the logarithms of moments; above 1 if a check found a worse gradient than the one-hot one.
         embedded: Effect of the component in a subspace, which has separate Gaussian noise without mixing.
-        noise: Distribution of the noise.
     """
 
     steps: int
@@ -227,7 +198,6 @@ class Segment:
 
     @property
     def one_dimensional(self) -> bool:
-
         return self.sparsity == 1 and self.embedded == 0.0
 
     @property
@@ -236,14 +206,7 @@ class Segment:
         return math.sqrt(2.0) * self.effect
 
 
-def declared_segments(spec: dps.Spec, facts: dps.Facts) -> list[Segment] | None:
-
-    return segments_of(spec.phases, spec.training.options, facts.records, facts.parameters)
-
-
-def segments_of(
-    phases: Sequence[dps.Phase], training: Mapping[str, Any], records: int, parameters: int | None
-) -> list[Segment] | None:
+def segments_of(phases: Sequence[dps.Phase], training: Mapping[str, Any], facts: dps.Facts) -> list[Segment] | None:
     """Convert phases to segments, assuming all conditions of the amplification; None if a part has no noise."""
     segments = []
     for phase in phases:
@@ -256,10 +219,10 @@ def segments_of(
         segments.append(
             Segment(
                 steps=phase.steps,
-                rate=phase.rate(records),
+                rate=phase.rate(facts.records),
                 effect=mixed_norm(phase) / sigma,
-                gap=gap_on_sum(phase, phases, training, records) / sigma,
-                sparsity=min(PhaseOptions.of(phase).sparsity, parameters or 10**9),
+                gap=gap_on_sum(phase, phases, training, facts.records) / sigma,
+                sparsity=min(PhaseOptions.of(phase).sparsity, facts.parameters or 10**9),
                 embedded=1.0 / embedding.noise_multiplier if embedding is not None and not embedding.floor else 0.0,
                 noise=phase.noise,
             )

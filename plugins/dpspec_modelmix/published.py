@@ -50,10 +50,9 @@ def corollary_without_steps(segment: Segment, delta: float) -> float:
 
 
 class Asymptotic(NamedTuple):
-    """Tail event of one step in Lemma D.1: Pr[loss >= ``epsilon``] < ``delta`` if ``applies``.
+    """Tail event of one step in Lemma D.1: Pr[loss >= ``epsilon``] < ``delta`` if ``applies``; ``total`` = T ``delta``.
 
-    Attributes:
-        total: T times ``delta``. Theorem 4.2 adds the rest of its delta; vacuous from 1.
+    Theorem 4.2 adds the rest of its delta; vacuous from 1.
     """
 
     epsilon: float
@@ -63,7 +62,6 @@ class Asymptotic(NamedTuple):
 
     @property
     def vacuous(self) -> bool:
-
         return self.total >= 1.0 or not self.applies
 
 
@@ -88,13 +86,9 @@ def lemma_applies(scale: float, sensitivity: float, width: float) -> bool:
 
 
 def lemma_moments(scale: float, sensitivity: float, width: float, *, printed: bool = False) -> Moments:
-    """Lemma D.2 with its original cut and a corrected second summand.
+    """Lemma D.2 with its original cut and a corrected second summand, for ``scale`` 1 / lambda and ``width`` tau.
 
-    Args:
-        scale: 1 / lambda.
-        sensitivity: l1 sensitivity.
-        width: Width tau of the uniform.
-        printed: Use the paper's smaller exponent e0 / (2 (tau - 1)) instead of e_I; the proof does not support it.
+    ``printed``: with the paper's smaller exponent e0 / (2 (tau - 1)) instead of e_I; the proof does not support it.
     """
     b, c, tau = positive("scale", scale), positive("sensitivity", sensitivity), positive("width", width)
     if not lemma_applies(b, c, tau):
@@ -199,52 +193,53 @@ def compared(
 
 
 def claimed_finding(delta: float, value: float, method: str, reasons: Sequence[str]) -> dps.Finding:
-
     return compared("epsilon", value, method, _PRINTED, delta=delta, refuted="; ".join(reasons))
 
 
-def gaussian_findings(
-    segments: Sequence[Segment], delta: float, wanted: set[str], assumptions: tuple[dps.Assumption, ...]
+def comparisons(
+    spec: dps.Spec, segments: Sequence[Segment], delta: float, assumptions: tuple[dps.Assumption, ...]
 ) -> Iterator[dps.Finding]:
-    """The comparisons in ``wanted`` for Gaussian noise; ``assumptions`` exclude that of the one-hot gradient."""
-    within = max(max(s.shift, s.embedded) for s in segments) <= _LARGEST_SHIFT
-    if "fractional" in wanted and within and all(s.one_dimensional for s in segments):
-        real = real_epsilon(segments, delta)
-        unchecked = dps.Assumption(name="one-hot-worst", status="unchecked", text=_FRACTIONAL)
-        method, source = f"rdp/fractional-orders, best at {real.order:g}", f"{SOURCE}; {_FRACTIONAL}"
-        yield compared("epsilon", real.epsilon, method, source, delta=delta, assumptions=(*assumptions, unchecked))
-        plain = real_epsilon(without_mixing(segments), delta).epsilon
-        method = "the same, fractional orders"
-        yield compared("amplification", plain / real.epsilon, method, _FRACTIONAL, delta=delta)
-        method, source = "rdp/fractional-orders, at the paper's orders", "Mironov et al. 2019"
-        yield compared("epsilon-without-mixing", plain, method, source, delta=delta)
-    if "printed" in wanted:
-        yield from _printed(segments, delta)
+    """The declared baselines; ``assumptions`` exclude that of the one-hot gradient."""
+    wanted, within, laplace = set(spec.mechanism["baselines"]), True, segments[0].noise == "laplace"
+    if laplace:
+        steps, largest = sum(s.steps for s in segments), max(s.laplace_loss for s in segments)
+        if largest > LARGEST_LOSS:
+            return
+        value = advanced_composition(steps, largest, delta)
+        source = "Xiao, Wan & Devadas, Theorem 2.1"
+        yield compared("epsilon-without-mixing", value, "advanced composition, all records", source, delta=delta)
+        if "printed" in wanted and len(segments) == 1:
+            yield from _printed_laplace(segments[0], spec.phases[0].clip_norm, delta)
+    else:
+        within = max(max(s.shift, s.embedded) for s in segments) <= _LARGEST_SHIFT
+        if "fractional" in wanted and within and all(s.one_dimensional for s in segments):
+            real = real_epsilon(segments, delta)
+            unchecked = dps.Assumption(name="one-hot-worst", status="unchecked", text=_FRACTIONAL)
+            method, source = f"rdp/fractional-orders, best at {real.order:g}", f"{SOURCE}; {_FRACTIONAL}"
+            yield compared("epsilon", real.epsilon, method, source, delta=delta, assumptions=(*assumptions, unchecked))
+            plain = real_epsilon(without_mixing(segments), delta).epsilon
+            method = "the same, fractional orders"
+            yield compared("amplification", plain / real.epsilon, method, _FRACTIONAL, delta=delta)
+            method, source = "rdp/fractional-orders, at the paper's orders", "Mironov et al. 2019"
+            yield compared("epsilon-without-mixing", plain, method, source, delta=delta)
+        if "printed" in wanted:
+            yield from _printed(segments, delta)
     if "variance-matched" in wanted:
-        yield _variance_matched(segments, delta, "the same variance per step, a smaller epsilon", "Cramer-Rao")
-    if "limit" in wanted:
+        matched = variance_matched(segments)
+        noise = ", ".join(f"{1.0 / s.effect:.4g}" for s in matched)
+        what, source = "the same variance per step, a smaller epsilon", "Cramer-Rao"
+        if laplace:
+            what, source = "Gaussian noise of the same variance per step", "Mironov et al. 2019"
+        value = gaussian_epsilon(matched, delta).epsilon
+        method = f"DP-SGD with noise_multiplier {noise}: {what}"
+        yield compared("epsilon-variance-matched", value, method, source, delta=delta)
+    if "limit" in wanted and not laplace:
         value = gaussian_epsilon(limit(segments), delta).epsilon
         yield compared("epsilon-limit", value, "linf_truncation without end", "Fisher information", delta=delta)
     if "pair" in wanted and within and delta >= _LEAST_DELTA:
-        yield _pair(segments, delta)
-
-
-def laplace_findings(
-    segments: Sequence[Segment], clip_norms: Sequence[float], delta: float, wanted: set[str]
-) -> Iterator[dps.Finding]:
-    """The comparisons in ``wanted`` for Laplace noise; the phases' ``clip_norms`` are the units of the lemma."""
-    steps, largest = sum(s.steps for s in segments), max(s.laplace_loss for s in segments)
-    if largest > LARGEST_LOSS:
-        return
-    value = advanced_composition(steps, largest, delta)
-    source = "Xiao, Wan & Devadas, Theorem 2.1"
-    yield compared("epsilon-without-mixing", value, "advanced composition, all records", source, delta=delta)
-    if "printed" in wanted and len(segments) == 1:
-        yield from _printed_laplace(segments[0], clip_norms[0], delta)
-    if "variance-matched" in wanted:
-        yield _variance_matched(segments, delta, "Gaussian noise of the same variance per step", "Mironov et al. 2019")
-    if "pair" in wanted and delta >= _LEAST_DELTA:
-        yield _pair(segments, delta)
+        method = "fft: tightness of the bound; neither an upper nor a lower bound"
+        source = "one-hot pair, all steps at the enforced gap"
+        yield compared("epsilon-of-the-pair", density.pair_epsilon(segments, delta), method, source, delta=delta)
 
 
 def _printed(segments: Sequence[Segment], delta: float) -> Iterator[dps.Finding]:
@@ -274,17 +269,3 @@ def _printed_laplace(segment: Segment, clip_norm: float, delta: float) -> Iterat
         delta=delta,
         refuted="the total is not a form of Bernstein's inequality, and one exponent is smaller than in the proof",
     )
-
-
-def _variance_matched(segments: Sequence[Segment], delta: float, what: str, source: str) -> dps.Finding:
-    matched = variance_matched(segments)
-    value = gaussian_epsilon(matched, delta).epsilon
-    noise = ", ".join(f"{1.0 / s.effect:.4g}" for s in matched)
-    method = f"DP-SGD with noise_multiplier {noise}: {what}"
-    return compared("epsilon-variance-matched", value, method, source, delta=delta)
-
-
-def _pair(segments: Sequence[Segment], delta: float) -> dps.Finding:
-    method = "fft: tightness of the bound; neither an upper nor a lower bound"
-    source = "one-hot pair, all steps at the enforced gap"
-    return compared("epsilon-of-the-pair", density.pair_epsilon(segments, delta), method, source, delta=delta)

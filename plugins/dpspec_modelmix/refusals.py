@@ -16,7 +16,6 @@ from dpspec_modelmix.options import (
     embedding_of,
     gap_on_sum,
     mixing_of,
-    mixing_path,
     unmet_conditions,
 )
 
@@ -35,7 +34,6 @@ _CANARY = ("audit", "canary")
 
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-
     yield from _scope(spec)
     for i, phase in enumerate(spec.phases):
         yield from _phase(spec, facts, i, phase)
@@ -92,7 +90,7 @@ def _phase(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterat
     if not options.mixing.relative and (spec.training.get("schedule") or {}).get("kind", "constant") != "constant":
         yield kit.unsupported(
             "an absolute threshold with a learning-rate schedule gives every step a different gap",
-            mixing_path(spec, i, "relative_to"),
+            dps.in_phase(spec, i, "mixing", "relative_to"),
             "write relative_to: learning-rate, or give each phase a learning_rate",
         )
 
@@ -108,7 +106,7 @@ def _between_phases(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     rules = [replace(mixing_of(phase), threshold=0.0, relative=True) for phase in spec.phases]
     for i, rule in enumerate(rules):
         if rule != rules[0]:
-            path = mixing_path(spec, i, "threshold")[:-1]
+            path = dps.in_phase(spec, i, "mixing", "threshold")[:-1]
             yield kit.unsupported("phases may differ only in threshold, not in other keys of mixing", path)
     if len({PhaseOptions.of(phase).by_mean for phase in spec.phases}) > 1:
         yield kit.unsupported("all phases must have the same reduction", ("mechanism",))
@@ -133,7 +131,7 @@ def _laplace(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iter
     noise, clip = phase.noise_multiplier, phase.clip_norm
     width = gap_on_sum(phase, spec.phases, spec.training.options, facts.records)
     printed_least = max(2.0 * math.log(max(width, 1e-300)) * noise * clip / math.sqrt(2.0) + clip, 1.0)
-    path = mixing_path(spec, i, "threshold")
+    path = dps.in_phase(spec, i, "mixing", "threshold")
     if width <= clip:
         yield kit.bad_value(
             f"the gap must be above clip_norm {clip:g} on the scale of the sum (Lemma D.2), got {width:.3g}",
@@ -227,7 +225,7 @@ def _amplification(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]
             factor = 1.0 + gap**2 / 12.0
             warning = kit.bad_value(
                 f"the gap is {gap:.2g} times the noise: its amplification factor is about {factor:.4f}",
-                mixing_path(spec, i, "threshold"),
+                dps.in_phase(spec, i, "mixing", "threshold"),
                 "the noise is added to a sum; write reduction: mean if updates use the mean"
                 if not PhaseOptions.of(phase).by_mean
                 else "use a threshold of several times noise_multiplier * clip_norm / expected batch size",

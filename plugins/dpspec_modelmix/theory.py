@@ -65,7 +65,6 @@ class Moments(NamedTuple):
 
 
 def without_mixing(segments: Sequence[Segment]) -> list[Segment]:
-
     return [plain_segment(s, s.effect) for s in segments]
 
 
@@ -101,7 +100,6 @@ def mixed_epsilon(segments: Sequence[Segment], delta: float, conversion: Convers
 
 
 def gaussian_epsilon(segments: Sequence[Segment], delta: float, conversion: Conversion = "mironov") -> OrderEpsilon:
-    """Epsilon of DP-SGD with the segments' noise and no mixing, over the same integer orders."""
 
     def step(orders: Sequence[int], segment: Segment) -> Floats:
         return np.array(_gaussian_rdp(tuple(orders), segment.rate, segment.effect))
@@ -112,8 +110,7 @@ def gaussian_epsilon(segments: Sequence[Segment], delta: float, conversion: Conv
 def freedman_epsilon(segments: Sequence[Segment], delta: float) -> float:
     """Epsilon with mixing for Laplace noise: the minimum over a range of cuts and over basic composition.
 
-    There is no valid cut if the gap is at most the sensitivity, and no useful one if epsilon_0 exceeds
-    ``LARGEST_LOSS``.
+    No cut is valid if the gap is at most the sensitivity, or useful if epsilon_0 exceeds ``LARGEST_LOSS``.
     """
     scaled = [(s.steps, s.laplace_loss, math.sqrt(2.0) * s.gap) for s in segments]
     epsilons = [math.fsum(steps * loss for steps, loss, _ in scaled)]
@@ -127,8 +124,7 @@ def freedman_epsilon(segments: Sequence[Segment], delta: float) -> float:
 def equal_epsilon_noise(segments: Sequence[Segment], delta: float, *, amplified: bool) -> tuple[float, float]:
     """Factor on the noise of DP-SGD, at least 1, that gives the epsilon of ModelMix; and that epsilon.
 
-    Both use integer orders; for Laplace noise, Freedman's inequality and the privacy loss. If mixing is not
-    ``amplified``, the epsilon is that of DP-SGD.
+    Both use integer orders; for Laplace noise, Freedman's inequality and the privacy loss.
     """
     bare = without_mixing(segments)
 
@@ -198,7 +194,6 @@ def freedman_total(parts: Sequence[tuple[int, Moments]], delta: float) -> float:
 
 
 def total_rdp(curve: Callable[..., Floats], orders: Sequence[float], segments: Sequence[Segment]) -> Floats:
-
     total = np.zeros(len(orders))
     for segment in segments:
         total += segment.steps * curve(orders, segment)
@@ -206,7 +201,6 @@ def total_rdp(curve: Callable[..., Floats], orders: Sequence[float], segments: S
 
 
 def least_epsilon(orders: Sequence[float], divergences: Floats, delta: float, conversion: Conversion) -> OrderEpsilon:
-
     best = best_epsilon(orders, divergences, delta, conversion)
     index = list(orders).index(best.order)
     return OrderEpsilon(best.epsilon, best.order, float(divergences[index]), best.at_edge)

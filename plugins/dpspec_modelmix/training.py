@@ -52,19 +52,12 @@ class Ends(NamedTuple):
 
     @property
     def gap(self) -> Tensor:
-
         return (self.first - self.second).abs()
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Mixing rules of one run. Steps count from 1.
-
-    Attributes:
-        mixed: Mask of the mixed coordinates, shape (P,); None for all.
-        rate: Learning rate eta of a step.
-        threshold: Threshold tau of a step.
-    """
+    """Learning rate eta and threshold tau by step, from 1; ``mixed`` is a mask of coordinates (P,), None for all."""
 
     rate: Callable[[int], float]
     threshold: Callable[[int], float]
@@ -123,7 +116,6 @@ class MixingUpdate:
         self.gaps = []
 
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
-        """The next model (P,), as a new tensor like ``state``."""
         self._step += 1
         rules, current = self._rules, state.double()
         ends = rules.ends(self._step, current, current if self._kept is None else self._kept)
@@ -145,7 +137,6 @@ class MixingUpdate:
         self.gaps.append((float(least) / unit, float(share) * sizes[0] / sizes[1], float(square) / unit**2))
 
     def state(self) -> Memory:
-
         return {
             **tensors(kept=self._kept),
             "step": np.array(self._step),
@@ -154,7 +145,6 @@ class MixingUpdate:
         }
 
     def restore(self, state: Memory) -> None:
-
         self.transfers.clear()
         self._step = int(state.get("step", 0))
         kept = tensor(state, "kept")
@@ -166,7 +156,6 @@ class MixingUpdate:
 
 
 def make_job(inputs: dps.FrozenMap, context: dps.Context, index: int, purpose: str) -> dps.TrainingJob:
-    """The job of the declared run without canaries."""
     phases = _phases(inputs)
     options = dps.FrozenMap(
         {**inputs["training"], "reduction": "mean" if PhaseOptions.of(phases[0]).by_mean else "sum"}
@@ -175,11 +164,7 @@ def make_job(inputs: dps.FrozenMap, context: dps.Context, index: int, purpose: s
 
 
 def train(job: dps.TrainingJob, clipping: RowClip | None, rules: Rules | None) -> Array:
-    """Train ``job.model`` with ModelMix, or with plain DP-SGD if ``rules`` is None.
-
-    Returns:
-        The gaps, shape (steps, 3): minimum / tau, fraction enforced, mean square / tau^2; (0, 3) without mixing.
-    """
+    """Train with ModelMix, or with plain DP-SGD without ``rules``; return the gaps of :class:`MixingUpdate`, (n, 3)."""
     parts = native.parts_of(job)
     if clipping is not None:
         embedding = embedding_of(job.phases[0])
@@ -214,7 +199,7 @@ def twin_accuracies(
     )
     counts: dict[str, dps.Json] = {"modelmix": right_answers(job.model, context.data, context.device)}
     factor, epsilon = 1.0, float("inf")
-    segments = segments_of(phases, inputs["training"], context.facts.records, context.facts.parameters)
+    segments = segments_of(phases, inputs["training"], context.facts)
     if segments is not None:
         amplified = not unmet_in(phases, inputs["training"])
         factor, epsilon = equal_epsilon_noise(segments, twins.delta, amplified=amplified)
@@ -240,7 +225,6 @@ def twin_accuracies(
 def rules_of(
     phases: Sequence[dps.FrozenMap], training: Mapping[str, Any], batch_size: float, layout: Layout, device: str
 ) -> Rules:
-    """The mixing rules of a spec's phases; ``batch_size`` is the divisor of a mean."""
     ends = np.cumsum([int(phase["steps"]) for phase in phases])
     total = int(ends[-1])
     schedule = rates_of(training, total)

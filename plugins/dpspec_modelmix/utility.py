@@ -71,11 +71,9 @@ def clipping_bias(clip_norm: float, tail: float, parts: float = 4.0) -> Bias:
 
 @dataclass(frozen=True, kw_only=True)
 class NonConvex:
-    """Setting of Theorems B.1 and 3.2: a smooth loss that need not be convex.
+    """Setting of Theorems B.1 and 3.2: a smooth loss with ``span`` sup F - inf F that need not be convex.
 
-    Attributes:
-        span: sup F - inf F.
-        noise: v, with E||noise||^2 / (n q)^2 = v d T ln(1 / delta) / (n epsilon)^2.
+    ``noise`` is v, with E||noise||^2 / (n q)^2 = v d T ln(1 / delta) / (n epsilon)^2.
     """
 
     dimension: int
@@ -90,7 +88,6 @@ class NonConvex:
 
     @property
     def steps(self) -> float:
-        """T = (n epsilon)^2 / (d ln(1 / delta))."""
         return (self.records * self.epsilon) ** 2 / self._leak
 
     def covers(self, tail: float) -> bool:
@@ -194,7 +191,6 @@ def _convex(declared: Mapping[str, Any], phase: dps.Phase, spec: dps.Spec, facts
 def _non_convex(
     declared: Mapping[str, Any], phase: dps.Phase, spec: dps.Spec, facts: dps.Facts, delta: float
 ) -> Iterator[dps.Finding]:
-    """Both theorems at their optimal learning rate, over the steps of the spec."""
     steps, clip, span = phase.steps, phase.clip_norm, float(declared["span"])
     dimension, beta = int(facts.parameters or 0), float(declared["smoothness"])
     case = NonConvex(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -99,14 +99,6 @@ class Epsilons:
     tight: float
     renyi: float
 
-    @property
-    def capped_estimate(self) -> Floats:
-        return np.minimum(self.estimate, self.tight)
-
-    @property
-    def capped_confidence_upper(self) -> Floats:
-        return np.minimum(self.confidence_upper, self.tight)
-
 
 class Side:
     def __init__(self, spec: dps.Spec, direction: str, ratios: Sequence[Array], log_terms: float) -> None:
@@ -179,26 +171,26 @@ class Analysis:
         return self._totals[order]
 
     def epsilons(self, delta: float, direction: str) -> Epsilons:
-        sides = [self.sides[side] for side in bounds.one_sided(direction)]
         if direction not in self._tight:
             self._tight[direction] = bounds.tight_epsilons(self.spec, direction)
         return Epsilons(
             delta=delta,
             direction=direction,
-            estimate=_worst([_epsilon(s.totals, [t.plug_in for t in s.totals], delta) for s in sides]),
-            confidence_upper=_worst([_epsilon(s.totals, [t.confidence_upper for t in s.totals], delta) for s in sides]),
+            estimate=self._worst(direction, delta, lambda total: total.plug_in),
+            confidence_upper=self._worst(direction, delta, lambda total: total.confidence_upper),
             tight=self._tight[direction][delta].upper,
             renyi=bounds.renyi_epsilon(self.spec.mechanism.options, delta, direction),
         )
 
-
-def _epsilon(totals: Sequence[bounds.Total], divergences: Sequence[Floats], delta: float) -> Floats:
-    orders = np.array([total.order for total in totals])
-    return np.asarray(epsilon_at_orders(orders[:, None], np.stack(divergences), delta).min(axis=0))
-
-
-def _worst(epsilons: Sequence[Floats]) -> Floats:
-    return np.asarray(np.max(epsilons, axis=0), dtype=np.float64)
+    def _worst(self, direction: str, delta: float, divergence: Callable[[bounds.Total], Floats]) -> Floats:
+        found = []
+        for side in bounds.one_sided(direction):
+            totals = self.sides[side].totals
+            orders = np.array([total.order for total in totals])[:, None]
+            found.append(
+                epsilon_at_orders(orders, np.stack([divergence(total) for total in totals]), delta).min(axis=0)
+            )
+        return np.asarray(np.max(found, axis=0), dtype=np.float64)
 
 
 def record_table(records: Analysis) -> dps.Series:
@@ -222,7 +214,7 @@ def record_table(records: Analysis) -> dps.Series:
         "epsilon": [min(value, whole.tight) for value in _rounded(whole.estimate)],
         "from": ["data set" if value >= whole.tight else "record" for value in _rounded(whole.estimate)],
         "ratio": _rounded(whole.estimate / whole.renyi),
-        "advantage": _rounded(advantage(whole.capped_estimate, delta)),
+        "advantage": _rounded(advantage(np.minimum(whole.estimate, whole.tight), delta)),
     }
     return kit.series(
         "records",

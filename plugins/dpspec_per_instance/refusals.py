@@ -13,9 +13,11 @@ from dpspec_per_instance.options import (
     CHOSEN,
     MOST_SHARDS,
     SHARED_DIRECTION,
+    AttackOptions,
     AuditBlock,
     Audited,
     Composition,
+    MeanRule,
     Population,
     Sample,
     audited_records,
@@ -65,10 +67,13 @@ def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     audited = audited_records(spec, facts)
     yield from _refuse_claims(spec, audited)
     if spec.audit is not None:
-        yield from _refuse_training(spec, facts, audited)
-        yield from _refuse_attack(spec, audited)
-        yield from _refuse_mean_rule(spec, facts)
-        yield from _refuse_reference(spec)
+        options = AuditBlock.of(spec.audit.options)
+        yield from _refuse_training(spec, spec.audit, facts, audited)
+        if options.attack is not None:
+            yield from _refuse_attack(spec, spec.audit.runs, options.attack, audited)
+        if options.mean_rule is not None:
+            yield from _refuse_mean_rule(options.mean_rule, facts)
+        yield from _refuse_reference(spec, spec.audit.options.get("reference") or {})
 
 
 def _refuse_exponent(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
@@ -146,8 +151,9 @@ def _refuse_claims(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]
             )
 
 
-def _refuse_training(spec: dps.Spec, facts: dps.Facts, audited: Audited) -> Iterator[dps.Diagnostic]:
-    assert spec.audit is not None
+def _refuse_training(
+    spec: dps.Spec, audit: dps.AuditOptions, facts: dps.Facts, audited: Audited
+) -> Iterator[dps.Diagnostic]:
     optimizer = optimizer_kind(spec.training.options)
     if optimizer != "sgd":
         yield kit.unsupported(
@@ -156,22 +162,22 @@ def _refuse_training(spec: dps.Spec, facts: dps.Facts, audited: Audited) -> Iter
             ("training", "optimizer"),
             "train with sgd; the data-independent bound of mechanism.kind group holds for every optimizer",
         )
-    if spec.audit.method != "many-run":
+    if audit.method != "many-run":
         yield kit.unsupported(
             "per-instance audits average over independent runs; method one-run does not apply",
             ("audit", "method"),
             "write method: many-run and set runs",
         )
-    if spec.audit.options.get("canary") is not None:
+    if audit.options.get("canary") is not None:
         yield kit.unsupported(
             "audit.canary does not apply: per-instance audits insert no canaries",
             ("audit", "canary"),
             "remove canary; audit.attack attacks records of the data",
         )
-    shards = AuditBlock.of(spec.audit.options).shards(len(audited.points))
+    shards = AuditBlock.of(audit.options).shards(len(audited.points))
     if shards.count > MOST_SHARDS:
         yield kit.bad_value(
-            f"{AuditBlock.of(spec.audit.options).shard_records} of {shards.records} records in each trial make "
+            f"{audit.options['shard_records']} of {shards.records} records in each trial make "
             f"{shards.count} trials of every run, which all repeat the training: at most {MOST_SHARDS}",
             ("audit", "shard_records"),
             f"write shard_records: {-(-shards.records // MOST_SHARDS)} or more, or remove it",
@@ -187,12 +193,9 @@ def _refuse_training(spec: dps.Spec, facts: dps.Facts, audited: Audited) -> Iter
         )
 
 
-def _refuse_attack(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]:
-    assert spec.audit is not None
+def _refuse_attack(spec: dps.Spec, runs: int, attack: AttackOptions, audited: Audited) -> Iterator[dps.Diagnostic]:
     path: dps.Path = ("audit", "attack")
-    attack, points = AuditBlock.of(spec.audit.options).attack, audited.point_set
-    if attack is None:
-        return
+    points = audited.point_set
     if attack.targets == 0:
         yield kit.bad_value("audit.attack selects no record", path, "set most, least or records, or remove attack")
     if attack.most + attack.least > len(points):
@@ -207,9 +210,9 @@ def _refuse_attack(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]
                 (*path, "records", i),
                 "add it to threat_model.points",
             )
-    if attack.runs * spec.audit.runs < LEAST_RUNS:
+    if attack.runs * runs < LEAST_RUNS:
         yield kit.bad_value(
-            f"{attack.runs} runs of each record in each of {spec.audit.runs} runs are fewer than "
+            f"{attack.runs} runs of each record in each of {runs} runs are fewer than "
             f"{LEAST_RUNS} and cannot prove anything",
             (*path, "runs"),
         )
@@ -221,12 +224,8 @@ def _refuse_attack(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]
         )
 
 
-def _refuse_mean_rule(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    assert spec.audit is not None
+def _refuse_mean_rule(mean_rule: MeanRule, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     path: dps.Path = ("audit", "mean_rule")
-    mean_rule = AuditBlock.of(spec.audit.options).mean_rule
-    if mean_rule is None:
-        return
     for i, batch in enumerate(mean_rule.batches):
         if batch > facts.records:
             yield kit.bad_value(
@@ -242,9 +241,7 @@ def _refuse_mean_rule(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnost
         )
 
 
-def _refuse_reference(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    assert spec.audit is not None
-    reference: Mapping[str, Any] = spec.audit.options.get("reference") or {}
+def _refuse_reference(spec: dps.Spec, reference: Mapping[str, Any]) -> Iterator[dps.Diagnostic]:
     composition = Composition.of(spec.mechanism.options)
     observed = composition.observed(spec.steps)
     for i, ratios in enumerate(reference.get("ratios", ())):

@@ -101,7 +101,7 @@ def _labels(y: Array, declared: Declaration) -> Array:
 def _accuracy(
     context: dps.Context, pipeline: Pipeline, engine: LinearEngine | NetworkEngine, declared: Declaration, x: Array
 ) -> dict[str, dict[str, int]]:
-    """Numbers of correct predictions of a model trained on the real rows; test rows use the same fitted steps."""
+    """Correct predictions of a model trained on the real rows; test rows use the same fitted steps."""
     others = collection.flat_rows(context, declared, test=True)
     device = collection.search_device(context, pipeline)
     rows, test = steps.run_steps(x, pipeline.steps, pipeline.radius, others, device)
@@ -123,16 +123,7 @@ def build_neighbours(
     clusters: int = 5,
     members: int = 3,
 ) -> tuple[Array, Array]:
-    """Build both neighbours from real rows: with the canary as record 0, and with its replacement.
-
-    Args:
-        x: Real rows, shape (n, d); NaN if a value is missing.
-        step: The first step of the pipeline.
-        collection: Declared limits by key.
-        radius: Maximum norm of a record.
-        clusters: Number of inserted clusters.
-        members: Number of near-duplicates per cluster.
-    """
+    """Both neighbours from real rows (n, d): with the canary as record 0, and with its replacement."""
     rows = np.array(x, dtype=np.float64)
     features, replacement = rows.shape[1], None
     if isinstance(step, Merging):
@@ -154,11 +145,7 @@ def build_neighbours(
 
 
 def directions(count: int, features: int) -> Array:
-    """Unit vectors with pairwise angles of at least 72 degrees: positive and negative axes, or five on a circle.
-
-    Returns:
-        Vectors, shape (count, features).
-    """
+    """Unit vectors (count, features) with pairwise angles of at least 72 degrees: axes, or five on a circle."""
     if count <= 2 * features:
         axes = np.concatenate([np.eye(features), -np.eye(features)], axis=1).reshape(2 * features, features)
         return np.asarray(axes[:count], dtype=np.float64)
@@ -169,7 +156,6 @@ def directions(count: int, features: int) -> Array:
 
 
 def _insert_clusters(x: Array, eta: float, radius: float, clusters: int, members: int, *, together: bool) -> Array:
-    """Write clusters to rows 1, 2, ... of ``x`` and return the canary at their center."""
     if clusters * members >= len(x):
         raise ValueError(f"{clusters} clusters of {members} do not fit into {len(x)} records")
     towards = x[0] if np.linalg.norm(x[0]) > 0.0 else np.ones(x.shape[1])

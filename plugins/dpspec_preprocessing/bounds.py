@@ -53,7 +53,6 @@ COLLECTION = dps.Assumption(
 
 
 def upper_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
-    """Upper bounds at the deltas and orders of claims, and along a curve of deltas."""
     test = Declaration.of(spec.mechanism.options).ptr
     if test is not None:  # the result of the test is released, so every bound includes its cost
         neighbours, fewest = SAME_MASK if pipeline.same_mask else "all", pipeline.private.records
@@ -126,7 +125,7 @@ def _repaired(
 
 
 def tested_epsilon(pipeline: Pipeline, test: Test, delta: float) -> float:
-    """Epsilon of the mechanism and the test for pairs with one dataset inside; NaN below the test's delta."""
+    """For pairs with one dataset inside the collection; NaN below the test's delta."""
     if delta < test.delta:
         return math.nan
     assert pipeline.step is not None
@@ -138,7 +137,6 @@ def tested_epsilon(pipeline: Pipeline, test: Test, delta: float) -> float:
 
 
 def refusal_probability(spec: dps.Spec, pipeline: Pipeline, test: Test, distance: float) -> dps.Finding:
-    """Exact probability that the test refuses this dataset, ``distance`` replacements inside the collection."""
     return dps.Finding(
         quantity="refusal-probability",
         value=sensitivity.refusal_probability(distance, test.epsilon, test.delta),
@@ -165,14 +163,7 @@ _KEPT_LIMITS = frozenset({"max_missing_rows", "max_missing_in_row", "min_observe
 
 
 class ExplicitPair(NamedTuple):
-    """Two datasets.
-
-    Attributes:
-        name: Name of the construction.
-        data: Datasets that the finding covers.
-        missing: Number of records without the first feature.
-        distance: s, the distance between the sums of rows.
-    """
+    """Two datasets with ``missing`` records without the first feature, whose sums of rows are ``distance`` apart."""
 
     name: str
     data: str
@@ -181,7 +172,7 @@ class ExplicitPair(NamedTuple):
 
 
 def explicit_pairs(pipeline: Pipeline) -> list[ExplicitPair]:
-    """Pairs of datasets on which the divergence of the pipeline's outputs is exact."""
+    """Pairs with an exact divergence of the pipeline's outputs."""
     n, radius = pipeline.private.records, pipeline.radius
     if n < 2 or pipeline.private.kind not in ("gaussian", "laplace"):
         return []
@@ -206,7 +197,6 @@ def explicit_pairs(pipeline: Pipeline) -> list[ExplicitPair]:
 
 
 def lower_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
-    """Lower bounds from the explicit pairs at the deltas and orders of claims."""
     if Declaration.of(spec.mechanism.options).ptr is not None:
         return
     m = pipeline.private

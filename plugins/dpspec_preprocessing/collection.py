@@ -31,7 +31,6 @@ _ROUNDING = 1e-6
 
 
 def flat_rows(context: dps.Context, declared: Declaration, *, test: bool = False) -> Array:
-    """Flatten training (or test) rows to float64, shape (n, d), and clip them to the ball if ``clip_rows`` is set."""
     data = context.data
     rows = data.test_x if test else data.train_x
     flat = rows.reshape(len(rows), math.prod(rows.shape[1:])).astype(np.float64)
@@ -39,11 +38,7 @@ def flat_rows(context: dps.Context, declared: Declaration, *, test: bool = False
 
 
 def in_ball(x: Array, radius: float, *, clip: bool = False) -> Array:
-    """Scale longer rows down to norm ``radius``, record by record, at no privacy cost.
-
-    Missing values count as 0 in the norm. Without ``clip`` only excess from float32 rounding is removed. Raises
-    ``DataError`` if rows are longer and ``clip`` is not set.
-    """
+    """Rows of norm at most ``radius``. Without ``clip`` longer rows are errors, except for float32 rounding."""
     norms = np.sqrt(np.nansum(np.square(x), axis=1))
     beyond = int(np.count_nonzero(norms > radius * (1.0 + _ROUNDING)))
     if beyond and not clip:
@@ -61,14 +56,7 @@ def search_device(context: dps.Context, pipeline: Pipeline) -> str:
 
 
 def require_in_collection(x: Array, pipeline: Pipeline, *, tested: bool, device: str = "cpu") -> dict[str, float]:
-    """Measure the limits of the collection and refuse rows outside.
-
-    Args:
-        x: Rows, shape (n, d).
-        pipeline: A pipeline with one step.
-        tested: Whether propose-test-release refuses such data instead.
-        device: Device of the near-duplicate search.
-    """
+    """Limits measured on rows (n, d) for a single step. Refuses rows outside, unless a test does so (``tested``)."""
     assert pipeline.step is not None
     if np.isnan(x).any() and not isinstance(pipeline.step, Imputation):
         raise dps.DataError("values are missing, but the pipeline has no imputation: begin it with {impute: mean}")

@@ -37,8 +37,6 @@ class NoiseDrawn(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Executions(Record):
-    """Noise, number of executions, and numbers of steps in the executions of one trial."""
-
     noise: NoiseDrawn
     executed: Count = 1
     steps: tuple[Count, ...] = ()
@@ -105,16 +103,15 @@ def _side_channel(spec: dps.Spec, trial: dps.Trial, lower_ends: Mapping[float, f
     declared = Declaration.of(spec.mechanism.options)
     pipeline, test = declared.pipeline(records, features), declared.ptr
 
-    def row(delta: float, lower: float) -> tuple[dps.Json, ...]:
-        methods = ("ignored", "repaired", "group")
-        ignored, repaired, group = (proved_epsilon(pipeline, method, delta) for method in methods)
-        return delta, ignored, lower, repaired if test is None else tested_epsilon(pipeline, test, delta), group
-
+    rows: list[tuple[dps.Json, ...]] = []
+    for delta, lower in lower_ends.items():
+        ignored, repaired, group = (proved_epsilon(pipeline, by, delta) for by in ("ignored", "repaired", "group"))
+        rows.append((delta, ignored, lower, repaired if test is None else tested_epsilon(pipeline, test, delta), group))
     names = ("ignored", "attack", "repaired", "group")
     return kit.series(
         "side-channel",
         "Attack, and epsilon without and with the cost of pre-processing",
-        kit.columns_of(("delta", *names), (row(delta, lower) for delta, lower in lower_ends.items())),
+        kit.columns_of(("delta", *names), rows),
         rigor="approximate",
         source="bounds and executions",
         kind="dots",
@@ -127,10 +124,7 @@ def _side_channel(spec: dps.Spec, trial: dps.Trial, lower_ends: Mapping[float, f
 
 
 def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
-    """Check the noise over all trials, and the number of released states of networks.
-
-    The exponential mechanism has no check: it releases only the chosen feature.
-    """
+    """Check noise and released states. The exponential mechanism has no check: it releases only the chosen feature."""
     private = Declaration.of(spec.mechanism.options).private
     observed: Observed = "reported" if private.takes_gradients else "measured"
     runs = [read(Executions, trial.evidence, f"evidence of trial {trial.index}") for trial in trials]

@@ -33,7 +33,7 @@ def pipeline_mu(m: PrivateMechanism, tau: float) -> float | None:
 
 
 def repaired_mu(m: PrivateMechanism, tau: float | None, changed: float) -> float | None:
-    """The minimum of :func:`pipeline_mu` and the mu of a group of ``changed`` + 1 records; None if not GDP."""
+    """Minimum of :func:`pipeline_mu` and the mu of a group of ``changed`` + 1 records; None if not GDP."""
     alone = pipeline_mu(m, 0.0)
     if alone is None:
         return None
@@ -43,7 +43,6 @@ def repaired_mu(m: PrivateMechanism, tau: float | None, changed: float) -> float
 
 
 def repaired_epsilon(m: PrivateMechanism, tau: float | None, changed: float, delta: float) -> float:
-    """Smallest proved epsilon at ``delta``, by the exact, pure or Renyi conversion."""
     mu = repaired_mu(m, tau, changed)
     if mu is not None:
         return gaussian_epsilon(mu, delta)
@@ -61,17 +60,13 @@ def pure_epsilon(m: PrivateMechanism, tau: float | None, changed: float) -> floa
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Upper end of epsilon at ``delta`` for two Gaussian distributions ``mu`` standard deviations apart."""
     return 0.0 if mu == 0.0 else gaussian.epsilon_interval(math.log(delta), mu).upper
 
 
 def convert_curve(
     curve: Callable[[float], float], delta: float, *, lowest: float = 1.0, conversion: str = "improved"
 ) -> float:
-    """Minimum epsilon at ``delta`` over a grid of orders, refined once around the best order.
-
-    Every order gives a valid bound, so that a coarse grid only loosens the result.
-    """
+    """Minimum over a grid of orders, refined once. Every order gives a valid bound: a coarse grid only loosens it."""
     orders = np.array([order for order in _ORDERS if order >= lowest] or [max(lowest, _ORDERS[0])])
     if lowest > 1.0:
         orders = np.unique(np.append(orders, lowest))

@@ -24,28 +24,19 @@ BINS = 2048
 
 @dataclass
 class NoiseTally:
-    """Statistics of the added noise in units of its declared standard deviation.
-
-    Attributes:
-        count: Number of noise values.
-        squares: Sum of their squares.
-        released: Summary of the states that a backend released in each run (``dpspec.training.measure.logs``).
-    """
+    """Added noise in units of its declared standard deviation, and the states released by a backend in each run."""
 
     count: int = 0
     squares: float = 0.0
     released: list[Mapping[str, Any]] = field(default_factory=list)
 
     def add(self, noise: Array) -> None:
-
         self.count += noise.size
         self.squares += float(np.square(noise).sum())
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearEngine:
-    """Executes queries on rows of norm at most ``radius``, and trains linear models with theta in a ball."""
-
     private: PrivateMechanism
     radius: float
     loss: str = "logistic"
@@ -54,7 +45,6 @@ class LinearEngine:
 
     @classmethod
     def of(cls, private: PrivateMechanism, declared: Private, radius: float) -> LinearEngine:
-
         return cls(
             private=private,
             radius=radius,
@@ -74,7 +64,6 @@ class LinearEngine:
         return np.asarray(sums[:1] if self.private.kind == "laplace" else sums, dtype=np.float64)
 
     def execute_without_noise(self, x: Array, y: Array) -> Array:
-
         return self.train(x, y, None) if self.private.kind in GRADIENT else self.query(x)
 
     def execute(
@@ -95,7 +84,6 @@ class LinearEngine:
             yield output
 
     def add_noise(self, exact: Array, random: np.random.Generator) -> Array:
-        """A query's noisy answer; for exponential the drawn feature index."""
         m = self.private
         if m.kind == "gaussian":
             return np.asarray(exact + random.normal(0.0, m.sigma, exact.shape), dtype=np.float64)
@@ -105,7 +93,6 @@ class LinearEngine:
         return np.array([float(np.argmax(exact / (2.0 * m.sigma) + random.gumbel(size=exact.shape)))])
 
     def count_right(self, output: Array, x: Array, y: Array) -> int:
-
         return int(np.count_nonzero(np.where(x @ output > 0.0, 1.0, -1.0) == y))
 
     def train(self, x: Array, y: Array, random: np.random.Generator | None, tally: NoiseTally | None = None) -> Array:
@@ -135,7 +122,6 @@ class LinearEngine:
         return theta if stop >= 0 else np.asarray(total / steps, dtype=np.float64)
 
     def gradients(self, theta: Array, x: Array, y: Array) -> Array:
-
         margins = x @ theta
         if self.loss == "squared":
             return np.asarray((margins - y)[:, None] * x, dtype=np.float64)
@@ -143,20 +129,13 @@ class LinearEngine:
 
 
 def require_declared_count(m: PrivateMechanism, x: Array) -> None:
-    """Refuse another number of records than the declared one, which noise and bounds assume.
-
-    The number is public, and neighbours have equal numbers, so that a refusal reveals nothing.
-    """
+    """Noise and bounds assume the declared number. It is public and equal for neighbours: a refusal reveals nothing."""
     if len(x) != m.records:
         raise ValueError(f"the mechanism is declared for {m.records} records, got {len(x)}: declare the actual number")
 
 
 def score_output(m: PrivateMechanism, output: Array, present: Array, absent: Array) -> float:
-    """Score that increases with the evidence for the dataset with the canary.
-
-    Queries use the log-likelihood ratio, up to a factor for gaussian. Gradient mechanisms use the projection on the
-    difference of the noiseless outputs.
-    """
+    """Queries: log-likelihood ratio, up to a factor for gaussian. Gradients: projection on the noiseless difference."""
     if m.kind == "laplace":
         return float((abs(output[0] - absent[0]) - abs(output[0] - present[0])) / m.sigma)
     if m.kind == "exponential":

@@ -44,16 +44,12 @@ _VALUES, _FLOPS, _NETWORK_FLOPS = 2e7, 4e8, 3e9
 
 
 class PreprocessingAudit(dps.Audit):
-    """Bounds over a declared collection of datasets, and attacks that exploit the pre-processing."""
-
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-
         from dpspec_preprocessing.refusals import refusals
 
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-
         from dpspec_preprocessing import bounds, tables
         from dpspec_preprocessing.tables import paper_tables, printed_findings
 
@@ -84,7 +80,6 @@ class PreprocessingAudit(dps.Audit):
                 yield bounds.refusal_probability(spec, pipeline, declared.ptr, collection.distance_to_edge(x, pipeline))
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-
         from dpspec.stats.attacks import thresholds
         from dpspec_preprocessing.conclusions import predict_checks
 
@@ -131,13 +126,11 @@ class PreprocessingAudit(dps.Audit):
         return dps.FrozenMap({**inputs, "processed_norm": norm}) if corrected else inputs
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-
         from dpspec_preprocessing.attack import run_trials
 
         yield from run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-
         from dpspec_preprocessing.conclusions import conclude_trials
 
         yield from conclude_trials(spec, trials)

@@ -27,13 +27,9 @@ SAME_MASK = "same-missing-values"
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """The pre-processing steps and the private mechanism, with derived quantities.
+    """Steps and private mechanism for data of known size.
 
-    Attributes:
-        collection: The declared limits of the collection.
-        features: Number of features per record.
-        radius: Maximum norm of a record.
-        repaired: Sensitivity over the collection; None if only the group bound for all records is proved.
+    ``repaired`` is the sensitivity over the collection; None if only the group bound for all records is proved.
     """
 
     steps: tuple[Step, ...]
@@ -45,12 +41,11 @@ class Pipeline:
 
     @property
     def step(self) -> Step | None:
-        """The single step, or None for a chain."""
         return self.steps[0] if len(self.steps) == 1 else None
 
     @property
     def step_name(self) -> str | None:
-        """Name of the single step (the statistic for imputation), or None for a chain."""
+        """The statistic for imputation."""
         return None if self.step is None else self.step.name
 
     @property
@@ -63,7 +58,6 @@ class Pipeline:
 
     @property
     def is_smooth(self) -> bool:
-        """Whether the smoothness constant mu of the gradients is known; always true for queries."""
         return math.isfinite(self.private.smooth)
 
     @property
@@ -73,7 +67,7 @@ class Pipeline:
 
     @property
     def changed(self) -> float:
-        """Maximum number of common records that differ; all of them without a proved sensitivity."""
+        """Maximum number of common records that differ."""
         return self.private.records if self.repaired is None else min(self.repaired.changed, self.private.records)
 
     def distance(self, sensitivity: Sensitivity) -> float:
@@ -88,8 +82,8 @@ def distance_of(m: PrivateMechanism, sensitivity: Sensitivity) -> float:
 def out_radius(steps: Sequence[Step], radius: float) -> float:
     """Maximum norm after all steps of rows with norm at most ``radius``.
 
-    Imputation and scaling clip rows. Merging and projection do not increase norms. A projection around the mean m maps
-    x to P x + (I - P) m, the sum of two orthogonal vectors inside the ball: sqrt(2) times its radius.
+    Imputation and scaling clip rows. A projection around the mean m maps x to P x + (I - P) m, the sum of two
+    orthogonal vectors inside the ball: sqrt(2) times its radius. Other steps do not increase norms.
     """
     reach = radius
     for step in steps:
@@ -104,8 +98,6 @@ def out_radius(steps: Sequence[Step], radius: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Test(kit.Options):
-    """Propose-test-release (``ptr``): epsilon of the test, and delta of the test and the guarantee."""
-
     epsilon: float
     delta: float
 
@@ -128,13 +120,7 @@ class PaperTable(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration(kit.Options):
-    """The block ``mechanism``. Trials read only steps, private, collection, radius, clip_rows and ptr.
-
-    Attributes:
-        collection: The declared limits by key; limits that are not declared are absent.
-        also: Accounting methods shown in addition to the chosen one.
-        orders: Renyi orders, ascending.
-    """
+    """The block ``mechanism``. Trials read only steps, private, collection, radius, clip_rows and ptr."""
 
     steps: tuple[Step, ...]
     private: Private
@@ -193,7 +179,6 @@ def claimed_orders(spec: dps.Spec) -> list[float]:
 def bound_scope(
     spec: dps.Spec, m: PrivateMechanism, *, data: str, neighbours: str = "all", min_records: int = 0
 ) -> dps.Scope:
-    """Scope of a bound: replace-one adjacency, and an adversary who sees only the mechanism's output."""
     return dps.Scope(
         adjacency="replace-one",
         unit=spec.threat_model.unit,

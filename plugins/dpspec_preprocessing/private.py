@@ -87,12 +87,10 @@ class Private(kit.Options):
 
     @property
     def step_count(self) -> int:
-
         return 1 if self.steps is None else self.steps
 
     @property
     def takes_gradients(self) -> bool:
-
         return self.kind in GRADIENT
 
     @property
@@ -102,7 +100,6 @@ class Private(kit.Options):
 
     @property
     def known_loss(self) -> bool:
-
         return self.loss in ("logistic", "squared")
 
     def mechanism(self, records: int, norm: float = 1.0) -> PrivateMechanism:
@@ -119,7 +116,6 @@ class Private(kit.Options):
         )
 
     def constants(self, norm: float = 1.0) -> tuple[float, float]:
-        """L and mu: declared, or derived from the declared loss; mu is infinite if unknown."""
         if not self.takes_gradients:
             return 1.0 if self.lipschitz is None else self.lipschitz, 1.0
         lipschitz, smooth = self.derived_constants(norm)
@@ -202,7 +198,6 @@ def srdp_slope(m: PrivateMechanism, tau: float) -> float:
 
 @lru_cache(maxsize=16)
 def sampled_curve(m: PrivateMechanism, replaced: int = 1) -> list[float]:
-    """Divergences of all steps of sgd-sampled by integer order, from 2 to LARGEST_ORDER."""
     from dpspec_preprocessing.sampled import divergences
 
     each = divergences(LARGEST_ORDER, min(1.0, replaced / m.records), 2.0 * m.lipschitz / m.sigma)
@@ -236,7 +231,6 @@ _NODES, _REACH, _ROUNDS = 161, 16.0, 8
 
 
 def smooth_divergence(m: PrivateMechanism, order: float, tau: float) -> float:
-
     if m.kind == "laplace":
         return repaired_rdp(m.with_noise_times(1.0 + m.reach * tau), order)
     if m.kind == "exponential":
@@ -261,7 +255,6 @@ def group_divergence(m: PrivateMechanism, order: float, changed: float) -> float
 
 
 def repaired_divergence(m: PrivateMechanism, order: float, tau: float | None, changed: float) -> float:
-
     by_group = group_divergence(m, order, changed)
     return by_group if tau is None or math.isinf(tau) else min(smooth_divergence(m, order, tau), by_group)
 

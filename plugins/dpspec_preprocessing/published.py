@@ -65,10 +65,7 @@ def largest_sampled_order(m: PrivateMechanism) -> float:
 
 
 def table_2_divergence(m: PrivateMechanism, order: float, moved: float, changed: float) -> float:
-    """Table 2 with x = ``moved`` (the paper's tau); NaN if the table has no entry.
-
-    Theorem 16 uses p = q = 2 and therefore needs the curves at twice the order.
-    """
+    """Table 2 at x = ``moved``; NaN without an entry. Theorem 16 uses p = q = 2: it needs curves at twice the order."""
     twice = 2.0 * order
     if order < PRINTED_ORDER or not math.isfinite(printed_srdp(m, twice, moved, changed) + printed_rdp(m, twice)):
         return math.nan
@@ -146,7 +143,6 @@ def theorem_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
 
 
 def _is_covered(pipeline: Pipeline, step: Step) -> bool:
-    """Whether the paper covers the pipeline: known smoothness, records in the unit ball, no affine projection."""
     affine = isinstance(step, Projection) and step.affine
     return pipeline.is_smooth and pipeline.radius == 1.0 and not affine
 
@@ -158,7 +154,6 @@ def changed_records(pipeline: Pipeline) -> float:
 
 
 def refutation(pipeline: Pipeline, method: str) -> str | None:
-    """Reason why ``printed`` or ``theorem2`` is refuted for this pipeline; None if it is not."""
     if method not in ("printed", "theorem2"):
         return None
     if pipeline.private.kind == "sgd-sampled" and pipeline.private.factor < 4.0:

@@ -56,24 +56,29 @@ _MIN_EXECUTIONS = 16
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     declared = Declaration.of(spec.mechanism.options)
-    first = [*_threat_model(spec), *_steps(spec, facts), *_private(spec, facts), *_impossible_limits(declared, facts)]
+    first = [
+        *_threat_model(spec, declared),
+        *_steps(spec, declared, facts),
+        *_private(spec, declared, facts),
+        *_impossible_limits(declared, facts),
+    ]
     yield from first
     if any(diagnostic.severity == "error" for diagnostic in first):
         return
     pipeline = declared.pipeline(facts.records, facts.features)
     yield from _collection(facts, pipeline)
-    yield from _accounting(spec, facts, pipeline)
+    yield from _accounting(spec, declared, pipeline)
     if declared.ptr is not None:
-        yield from _test(spec, pipeline, declared.ptr.delta)
+        yield from _test(spec, declared, pipeline, declared.ptr.delta)
     if spec.audit is not None:
-        yield from _attack(spec, spec.audit, facts)
+        yield from _attack(declared, spec.audit, facts)
 
 
 def _warning(message: str, path: dps.Path, help: str | None = None) -> dps.Diagnostic:
     return replace(kit.unsupported(message, path, help), severity="warning")
 
 
-def _threat_model(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+def _threat_model(spec: dps.Spec, declared: Declaration) -> Iterator[dps.Diagnostic]:
     threat = spec.threat_model
     help = "write threat_model: {adjacency: replace-one}; the number of records is public"
     yield from dps.other_adjacencies(spec, "replace-one", "the theory", help)
@@ -89,7 +94,7 @@ def _threat_model(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             ("threat_model", "released"),
             "the bounds cover only the private mechanism's output; release other values through a separate mechanism",
         )
-    if Declaration.of(spec.mechanism.options).private.kind == "sgd-iterated":
+    if declared.private.kind == "sgd-iterated":
         paths: list[dps.Path] = [("threat_model", "access")] if threat.access != "final-model" else []
         paths += [("claims", i, "access") for i, claim in enumerate(spec.claims) if claim.access != threat.access]
         for path in paths:
@@ -100,8 +105,8 @@ def _threat_model(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             )
 
 
-def _steps(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    declared, blocks = Declaration.of(spec.mechanism.options), spec.mechanism["pipeline"]
+def _steps(spec: dps.Spec, declared: Declaration, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    blocks = spec.mechanism["pipeline"]
     for i, (block, step) in enumerate(zip(blocks, declared.steps, strict=True)):
         path = ("mechanism", "pipeline", i)
         names = [key for key in _STEP_OPTIONS if key in block]
@@ -207,10 +212,10 @@ def _impossible_limits(declared: Declaration, facts: dps.Facts) -> Iterator[dps.
             yield kit.bad_value(message, (*_COLLECTION, "max_eigenvalue"), help)
 
 
-def _accounting(spec: dps.Spec, facts: dps.Facts, pipeline: Pipeline) -> Iterator[dps.Diagnostic]:
+def _accounting(spec: dps.Spec, declared: Declaration, pipeline: Pipeline) -> Iterator[dps.Diagnostic]:
     if spec.mechanism.get("accounting") == OLD_REPAIRED:
         yield _warning(f"accounting: {OLD_REPAIRED} is the former name of repaired", _ACCOUNTING, f"write {_REPAIRED}")
-    mode, m, tabled = Declaration.of(spec.mechanism.options).accounting, pipeline.private, table_2_sensitivity(pipeline)
+    mode, m, tabled = declared.accounting, pipeline.private, table_2_sensitivity(pipeline)
     if mode == "repaired":
         return
     yield _warning(f"accounting: {mode} proves nothing", _ACCOUNTING, "accounting: repaired proves claims")
@@ -219,7 +224,7 @@ def _accounting(spec: dps.Spec, facts: dps.Facts, pipeline: Pipeline) -> Iterato
             yield kit.unsupported("Theorem 2 has no sensitivity for this pipeline", _ACCOUNTING, _REPAIRED)
         return
     if tabled is None:
-        too_few = pipeline.step_name == "pca" and facts.records < PRINTED_RECORDS
+        too_few = pipeline.step_name == "pca" and m.records < PRINTED_RECORDS
         columns = "a step of one of its columns, radius 1 and its limits"
         needs = f"n >= {PRINTED_RECORDS} records" if too_few else columns
         yield kit.unsupported(f"Table 2 needs {needs}", _ACCOUNTING, _REPAIRED)
@@ -240,7 +245,7 @@ def _accounting(spec: dps.Spec, facts: dps.Facts, pipeline: Pipeline) -> Iterato
             )
 
 
-def _test(spec: dps.Spec, pipeline: Pipeline, delta: float) -> Iterator[dps.Diagnostic]:
+def _test(spec: dps.Spec, declared: Declaration, pipeline: Pipeline, delta: float) -> Iterator[dps.Diagnostic]:
     path = ("mechanism", "ptr")
     if pipeline.step_name not in TESTABLE or pipeline.repaired is None:
         yield kit.unsupported(
@@ -258,14 +263,13 @@ def _test(spec: dps.Spec, pipeline: Pipeline, delta: float) -> Iterator[dps.Diag
         if claim.over is None and claim.kind == "approx-dp" and float(claim["delta"]) < delta:
             message = f"no bound holds for all datasets at a delta below ptr.delta = {delta}"
             yield _warning(message, ("claims", i, "delta"))
-    if Declaration.of(spec.mechanism.options).accounting != "repaired":
+    if declared.accounting != "repaired":
         help = "write accounting: repaired, or remove accounting"
         yield kit.unsupported("ptr needs accounting: repaired", path, help)
 
 
-def _private(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    declared, block = Declaration.of(spec.mechanism.options), spec.mechanism["private"]
-    private = declared.private
+def _private(spec: dps.Spec, declared: Declaration, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    private, block = declared.private, spec.mechanism["private"]
     kind, gradient, sampled = private.kind, private.takes_gradients, private.kind == "sgd-sampled"
     linear = gradient and not private.network
     applicable = {"loss": gradient, "smooth": gradient, "theta_radius": linear, "learning_rate": linear}
@@ -275,7 +279,15 @@ def _private(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             help = "write training.learning_rate" if gradient and key == "learning_rate" else "remove it"
             subject = "a network" if gradient and key in ("theta_radius", "learning_rate") else kind
             yield kit.unsupported(f"{key!r} does not apply to {subject}", (*_PRIVATE, key), help)
-    yield from _extreme_numbers(spec)
+    # Squares and quotients of other numbers overflow or lose precision.
+    numbers: list[tuple[dps.Path, Any]] = [((*_PRIVATE, key), block[key]) for key in _NUMBERS if key in block]
+    numbers.append((("mechanism", "radius"), declared.radius))
+    steps = enumerate(spec.mechanism["pipeline"])
+    numbers += [(("mechanism", "pipeline", i, "clip"), step["clip"]) for i, step in steps if "clip" in step]
+    for path, value in numbers:
+        if not _SMALLEST <= float(value) <= _LARGEST:
+            message = f"{path[-1]} must be from {_SMALLEST:g} to {_LARGEST:g}, got {float(value):g}"
+            yield kit.bad_value(message, path, "use other units: only quotients of these numbers matter")
     if private.network and spec.model is None:
         message, help = "loss: cross-entropy needs a model", "for example model: {kind: mlp, hidden: [16]}"
         yield dps.Diagnostic(code="missing-key", message=message, path=(*_PRIVATE, "loss"), help=help)
@@ -291,21 +303,7 @@ def _private(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         yield _warning(message, (*_PRIVATE, "sensitivity"))
 
 
-def _extreme_numbers(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    """Refuse numbers whose squares or quotients overflow or lose precision."""
-    block, mechanism = spec.mechanism["private"], spec.mechanism
-    numbers: list[tuple[dps.Path, Any]] = [((*_PRIVATE, key), block[key]) for key in _NUMBERS if key in block]
-    numbers.append((("mechanism", "radius"), mechanism.get("radius", 1.0)))
-    steps = enumerate(mechanism["pipeline"])
-    numbers += [(("mechanism", "pipeline", i, "clip"), step["clip"]) for i, step in steps if "clip" in step]
-    for path, value in numbers:
-        if not _SMALLEST <= float(value) <= _LARGEST:
-            message = f"{path[-1]} must be from {_SMALLEST:g} to {_LARGEST:g}, got {float(value):g}"
-            yield kit.bad_value(message, path, "use other units: only quotients of these numbers matter")
-
-
 def _processed_norm(declared: Declaration) -> float:
-    """Maximum norm of processed records, or of records if a required clip is missing (refused separately)."""
     whole = all(math.isfinite(step.clip) for step in declared.steps if isinstance(step, Scaling))
     return declared.processed_norm if whole else declared.radius
 
@@ -362,8 +360,8 @@ def _training(declared: Declaration, facts: dps.Facts) -> Iterator[dps.Diagnosti
             yield kit.bad_value(f"{key} must be at least {derived:.4g} for this loss", (*_PRIVATE, key), help)
 
 
-def _attack(spec: dps.Spec, audit: dps.AuditOptions, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    declared, options = Declaration.of(spec.mechanism.options), AuditBlock.of(audit.options)
+def _attack(declared: Declaration, audit: dps.AuditOptions, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    options = AuditBlock.of(audit.options)
     private, step, n = declared.private, declared.steps[0], facts.records
     if audit.method != "many-run":
         message = "audit.method must be many-run: one record changes how others are processed"

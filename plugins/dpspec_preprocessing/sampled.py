@@ -14,11 +14,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def divergences(largest: int, rate: float, effect: float) -> Array:
-    """Divergence of one step at integer orders 2, 3, ..., ``largest``: ln(1 + excess) / (order - 1).
-
-    Returns:
-        Divergences, shape (largest - 1,).
-    """
+    """Divergence of one step at integer orders 2 to ``largest``, shape (largest - 1,): ln(1 + excess) / (order - 1)."""
     orders = np.arange(2.0, largest + 1.0)
     if rate == 1.0:
         return gaussian_rdp(orders, effect)

@@ -13,13 +13,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 @dataclass(frozen=True, kw_only=True)
 class Imputation:
-    """Imputation of missing values by a feature's ``mean``, ``median`` or ``trimmed`` mean, or by a ``regression``.
-
-    Attributes:
-        name: The statistic.
-        trim: Number of values dropped at each end of a feature (``trimmed``); 0 if not declared.
-        same_mask: Whether neighbours have the same missing entries (``mask: same``).
-    """
+    """``trim`` values are dropped at each end of a feature; ``same_mask``: neighbours miss the same entries."""
 
     name: Literal["mean", "median", "trimmed", "regression"]
     trim: int = 0
@@ -28,7 +22,7 @@ class Imputation:
 
 @dataclass(frozen=True, kw_only=True)
 class Merging:
-    """Merging of clusters of near-duplicates within ``eta`` >= 0: the others become zero, or equal to one of them."""
+    """Members of a cluster within ``eta`` >= 0 become zero, or equal to its representative."""
 
     name: Literal["deduplicate", "quantise"]
     eta: float
@@ -95,14 +89,12 @@ class Sensitivity(NamedTuple):
 
     @property
     def tau(self) -> float:
-        """Bound on the sum of the displacements of the common records."""
         return self.changed * self.moved
 
 
 def repaired_sensitivity(
     step: Step, collection: Mapping[str, Any], records: int, features: int, radius: float = 1.0
 ) -> Sensitivity | None:
-    """The proved sensitivity of one step over a collection; None if the collection lacks a required limit."""
     if not all(key in collection for key in REQUIRED_LIMITS[step.name]):
         return None
     match step:

@@ -42,7 +42,6 @@ _MANY = 1 << 14
 
 
 def choose_finder(x: Array, weight: Array, radius: float, device: str = "cpu") -> Tree | Products:
-    """Select the search among records (n, d) of weights (n,), for their largest radius and the device."""
     if x.shape[1] <= TREE_FEATURES or (device == "cpu" and Tree(x, weight).sparse(radius)):
         return Tree(x, weight)
     return Products(x, weight, device)
@@ -85,7 +84,6 @@ class Tree:
         return np.rint(total).astype(np.int64)
 
     def within(self, rows: Array, radius: float) -> list[Array]:
-
         counts = self._tree.query_ball_point(
             self._places[rows], self._reach(radius), return_length=True, workers=self._workers
         )
@@ -107,7 +105,6 @@ class Tree:
             yield left, right
 
     def _reach(self, radius: float) -> float:
-        """Search radius of the tree, with a margin for rounding on principal directions."""
         return radius if self._exact else radius * (1.0 + 1e-9) + 1e-12 * self._x.shape[1] * self._largest
 
     @cached_property
@@ -134,7 +131,6 @@ class Products:
         self._block = max(1, _PRODUCTS // max(1, len(x)))
 
     def weights_within(self, radius: float) -> Array:
-
         total = np.zeros(len(self._x))
         for start in range(0, len(self._x), self._block):
             rows = np.arange(start, min(len(self._x), start + self._block))
@@ -145,7 +141,6 @@ class Products:
         return np.rint(total).astype(np.int64)
 
     def within(self, rows: Array, radius: float) -> list[Array]:
-
         neighbours: list[Array] = []
         for start in range(0, len(rows), self._block):
             some = rows[start : start + self._block]
@@ -196,13 +191,7 @@ def _blocks(sizes: Array, limit: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """The good clusters.
-
-    Attributes:
-        centres: Whether a record is a center, shape (n,).
-        representative: Index of the representative of a record's cluster, or of the record itself, shape (n,).
-        largest: Size of the largest cluster.
-    """
+    """Whether a record is a center (n,), the index of its representative or itself (n,), and the largest size."""
 
     centres: Array
     representative: Array
@@ -224,7 +213,6 @@ class Neighbourhoods:
         self._finder = choose_finder(rows[self._first], weight[order], radius, device)
 
     def count_in_balls(self, radius: float) -> Array:
-        """Number of records within ``radius`` of each record, itself included, shape (n,)."""
         return np.asarray(self._finder.weights_within(radius)[self._which], dtype=np.int64)
 
     def good_clusters(self, eta: float) -> Clusters:
@@ -259,18 +247,7 @@ def run_steps(
     test: Array | None = None,
     device: str = "cpu",
 ) -> tuple[Array, Array]:
-    """Fit all steps to ``x`` in order, and apply them to ``x`` and ``test``.
-
-    Args:
-        x: Rows, shape (n, d).
-        pipeline: The steps.
-        radius: Maximum norm of a row.
-        test: Other rows that the fitted steps are applied to, shape (m, d).
-        device: Device of the near-duplicate search.
-
-    Returns:
-        Processed rows, shape (n, d), and processed test rows, shape (m, d).
-    """
+    """Fit all steps in order to rows ``x`` (n, d), and apply them to ``x`` and to ``test`` (m, d)."""
     rows = np.array(x, dtype=np.float64)
     others = np.zeros((0, rows.shape[1])) if test is None else np.array(test, dtype=np.float64)
     for step in pipeline:
@@ -282,11 +259,7 @@ def run_steps(
 
 
 def fit_step(x: Array, step: Step, radius: float = 1.0, device: str = "cpu") -> Map:
-    """Fit a step to rows ``x``.
-
-    Merging applies only to ``x`` itself; it does not change other rows, such as test rows. Imputed rows are clipped to
-    ``radius``.
-    """
+    """Fit a step to rows ``x``. Merging changes only ``x`` itself, not test rows."""
     if isinstance(step, Imputation):
         fill = fit_imputation(x, step.name, step.trim)
         return lambda rows: clip_rows(fill(rows), radius)
@@ -302,10 +275,7 @@ def fit_step(x: Array, step: Step, radius: float = 1.0, device: str = "cpu") -> 
 
 
 def fit_imputation(x: Array, by: str, trim: int = 0) -> Map:
-    """Fit the imputation by mean, median, trimmed mean or least squares on complete rows.
-
-    Imputes 0 if a feature has no value to use: one record must not decide whether the pipeline has an output.
-    """
+    """Imputes 0 if a feature has no value to use: one record must not decide whether the pipeline has an output."""
     if by == "regression":
         return _fit_regression(x)
     if by == "trimmed":
@@ -338,13 +308,11 @@ def _fit_regression(x: Array) -> Map:
 
 
 def deduplicate(x: Array, eta: float, device: str = "cpu") -> Array:
-    """Keep the representative of every good cluster and replace its other members by zero vectors."""
     is_kept = find_good_clusters(x, eta, device).representative == np.arange(len(x))
     return np.where(is_kept[:, None], x, 0.0)
 
 
 def quantise(x: Array, eta: float, device: str = "cpu") -> Array:
-    """Replace every member of a good cluster by its representative."""
     return np.asarray(x[find_good_clusters(x, eta, device).representative], dtype=np.float64)
 
 
@@ -359,10 +327,7 @@ def fit_projection(x: Array, k: int, *, affine: bool = False) -> Map:
 
 
 def clip_rows(x: Array, radius: float) -> Array:
-    """Scale longer rows down to norm ``radius``: 1-Lipschitz and per record, so without privacy cost.
-
-    Missing values count as 0 in the norm.
-    """
+    """Scale longer rows down to norm ``radius``, per record and so without privacy cost. Missing values count as 0."""
     norms = np.sqrt(np.nansum(np.square(x), axis=1))
     scale, beyond = np.ones(len(x)), norms > radius
     scale[beyond] = radius / norms[beyond]

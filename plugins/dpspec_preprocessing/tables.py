@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import dpspec.contract as dps
@@ -47,6 +48,9 @@ from dpspec_preprocessing.published import (
 )
 from dpspec_preprocessing.sensitivity import Merging, Sensitivity, mean_same_mask, merging, pca
 
+#: A table. All are approximate: rows mix theorems, printed numbers and values that are not bounds.
+_series = partial(kit.series, rigor="approximate")
+
 #: Accounting methods of this module with their source.
 SOURCES = {
     "theorem2": f"{PAPER}, Theorem 2 with the paper's sensitivities",
@@ -60,7 +64,6 @@ _NOT_TABLED: Final = (("sgd-sampled", False), ("sgd-iterated", True))
 
 
 def printed_findings(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
-    """Findings of the chosen mode at the deltas and orders of claims, and along a curve of deltas."""
     method = Declaration.of(spec.mechanism.options).accounting
     why = refutation(pipeline, method)
     values: list[tuple[dict[str, float], float]] = [
@@ -109,7 +112,6 @@ def printed_divergence(pipeline: Pipeline, method: str, order: float) -> float:
 
 
 def paper_tables(stated: PaperTable, records: int, noise: float) -> Iterator[dps.Series]:
-    """Table 2 at one order with constants of 1, one series per column."""
     p, eta, gap, order = stated.changed, stated.eta, stated.eigengap, stated.order
     each = mean_same_mask(records - p)
     repaired = {name: merging(Merging(name=name, eta=eta), stated.ball, records) for name in _MERGING}
@@ -136,18 +138,14 @@ def paper_tables(stated: PaperTable, records: int, noise: float) -> Iterator[dps
             status = f"printed and theorem2 are refuted: {REFUTED[name]}"
         elif name == "pca":
             status = "printed holds, and is loose"
-        yield kit.series(
+        yield _series(
             f"table-2-{name}",
             f"Table 2, {name}: Renyi divergence at order {order:g}",
             kit.columns_of(("mechanism", "ignored", "printed", "theorem2", "repaired", "group"), rows),
-            rigor="approximate",
             source=f"{PAPER}, Table 2 (Theorem 16); {status}",
             upper=["repaired", "group"],
         )
 
-
-#: Rigor of every table: rows mix theorems, printed numbers and values that are not bounds.
-RIGOR: Final = "approximate"
 
 #: Titles of the accounting methods, in the order of tables.
 METHOD_TITLES = {
@@ -184,11 +182,10 @@ def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
                     factor = value / alone if alone else math.inf
                     yield METHOD_TITLES[method], delta, value, factor, value - alone, _status(pipeline, method)
 
-    return kit.series(
+    return _series(
         "epsilon-by-accounting",
         "Epsilon with and without the cost of pre-processing",
         kit.columns_of(("accounting", "delta", "epsilon", "factor", "added", "standing"), rows()),
-        rigor=RIGOR,
         source=_source(spec, pipeline),
         kind="dots",
         x="accounting",
@@ -209,11 +206,10 @@ def order_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
             value := (printed_divergence if method in SOURCES else proved_divergence)(pipeline, method, order)
         )
     )
-    return kit.series(
+    return _series(
         "divergence-by-order",
         "Renyi divergence against the order",
         kit.columns_of(("alpha", "divergence", "accounting"), rows),
-        rigor=RIGOR,
         source=_source(spec, pipeline),
         x="alpha",
         y=["divergence"],
@@ -238,11 +234,10 @@ def constants_series(declared: Declaration, pipeline: Pipeline) -> dps.Series:
         if m.kind != "exponential":
             noise = "noise std sigma" if m.kind == "gaussian" else "noise scale"
             rows.append((noise, m.sigma, "sensitivity, eps_noise"))
-    return kit.series(
+    return _series(
         "constants",
         "Noise and constants of the private mechanism",
         kit.columns_of(("constant", "value", "from"), rows),
-        rigor=RIGOR,
         source=PAPER,
         x="constant",
         y=["value"],
@@ -268,11 +263,10 @@ def sensitivity_series(pipeline: Pipeline) -> dps.Series:
         for method, sensitivity in sensitivities.items()
         if sensitivity is not None
     )
-    return kit.series(
+    return _series(
         "sensitivity",
         "Effect of one record on the processing of the others",
         kit.columns_of(("accounting", "changed", "moved", "tau", "relative", "standing"), rows),
-        rigor=RIGOR,
         source=PAPER,
         units={"changed": "records"},
         upper=["changed", "moved", "tau", "relative"],
@@ -289,11 +283,10 @@ def sweep_series(spec: dps.Spec, pipeline: Pipeline, sweep: Sweep) -> dps.Series
         for value, changed in swept
         if math.isfinite(epsilon := epsilon_by(changed, method, delta))
     )
-    return kit.series(
+    return _series(
         f"epsilon-against-{over.replace('_', '-')}",
         f"Epsilon at delta = {delta:g} against {over.replace('_', ' ')}, {step}",
         kit.columns_of((over, "epsilon", "accounting"), rows),
-        rigor=RIGOR,
         source=_source(spec, pipeline),
         x=over,
         y=["epsilon"],
@@ -305,11 +298,10 @@ def sweep_series(spec: dps.Spec, pipeline: Pipeline, sweep: Sweep) -> dps.Series
 
 def measured_series(pipeline: Pipeline, measured: Mapping[str, float]) -> dps.Series:
     rows = ((key, pipeline.collection.get(key), measured[key]) for key in sorted(measured))
-    return kit.series(
+    return _series(
         "measured",
         "Declared and measured limits of the collection",
         kit.columns_of(("limit", "declared", "measured"), rows),
-        rigor=RIGOR,
         source="measured on the records",
         privacy="data-dependent",
     )
@@ -321,7 +313,6 @@ def epsilon_by(pipeline: Pipeline, method: str, delta: float) -> float:
 
 
 def _methods(declared: Declaration) -> list[str]:
-    """The chosen accounting method and those shown for comparison, in a fixed order."""
     chosen = {declared.accounting, *declared.also}
     return [method for method in METHOD_TITLES if method in chosen]
 
@@ -361,7 +352,6 @@ def _source(spec: dps.Spec, pipeline: Pipeline) -> str:
 
 
 def _status(pipeline: Pipeline, method: str) -> str:
-    """Status of a method: theorem, as printed, refuted, or no bound."""
     if method in SOURCES:
         return "as printed" if refutation(pipeline, method) is None else "refuted"
     return "no bound" if method == "ignored" else "theorem"

@@ -84,26 +84,23 @@ def _pure(phases: Sequence[Steps], directions: Sequence[str]) -> Iterator[dps.Fi
     if pure_epsilon(phases) == math.inf:
         return
     source = "Balle, Barthe and Gaboardi 2018, Theorem 9; Dwork and Roth 2014, Theorem 3.16"
-    for direction in directions:
-        yield _pure_upper(pure_epsilon(phases, direction), "sum over steps", source, direction)
+    rows: list[tuple[float, str, str, str, dps.Printed | None]] = [
+        (pure_epsilon(phases, direction), "sum over steps", source, direction, None) for direction in directions
+    ]
     if len(phases) == 1:
         printed = dps.Printed(refuted=False, reason="a bound, but it treats N steps as if the record were drawn once")
-        yield _pure_upper(printed_pure_epsilon(phases), "as if sampled once", "Kaissis et al. 2023", printed=printed)
-
-
-def _pure_upper(
-    epsilon: float, method: str, source: str, direction: str = "both", printed: dps.Printed | None = None
-) -> dps.Finding:
-    return kit.theorem_upper(
-        "epsilon",
-        epsilon,
-        at={"delta": 0.0},
-        scope=scope_of(direction),
-        method=method,
-        source=source,
-        assumptions=ASSUMPTIONS,
-        printed=printed,
-    )
+        rows.append((printed_pure_epsilon(phases), "as if sampled once", "Kaissis et al. 2023", "both", printed))
+    for epsilon, method, source, direction, status in rows:
+        yield kit.theorem_upper(
+            "epsilon",
+            epsilon,
+            at={"delta": 0.0},
+            scope=scope_of(direction),
+            method=method,
+            source=source,
+            assumptions=ASSUMPTIONS,
+            printed=status,
+        )
 
 
 def certified(

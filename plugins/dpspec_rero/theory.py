@@ -16,7 +16,6 @@ from dpspec.accounting import (
     CLOSED,
     GRID,
     ONE_STEP,
-    Direction,
     Directions,
     Interval,
     Laplace,
@@ -73,7 +72,7 @@ class Leakage:
     def gammas(self, kappas: Sequence[float]) -> list[Interval]:
         """gamma at each kappa: the power of the best test for the record's presence at that level."""
         if self._noisy:
-            intervals = _tprs(self._noisy, kappas, "present-first")
+            intervals = _compose(self._noisy, "present-first").reros(kappas, direction="present-first", width=WIDTH)
         else:
             intervals = [Interval(kappa, kappa).by(NOTHING) for kappa in kappas]
         return [_add_revealed(interval, self._revealed) for interval in intervals]
@@ -132,7 +131,7 @@ class Leakage:
         if self._symmetric:
             intervals = Leakage(self._noisy).gammas(levels)
         else:
-            intervals = _tprs(self._noisy, levels, "absent-first")
+            intervals = _compose(self._noisy, "absent-first").reros(levels, direction="absent-first", width=WIDTH)
         # The curve is concave: a relative error of the level changes the power by at most the same relative error.
         return intervals if self._revealed == 0.0 else [_widen(interval) for interval in intervals]
 
@@ -179,17 +178,12 @@ def scale_noise(phases: Sequence[Steps], factor: float) -> tuple[Steps, ...]:
 
 
 def _compose(phases: Sequence[Steps], direction: Directions) -> PrivacyLoss:
-    return PrivacyLoss(tuple((_pair(phase), phase.count) for phase in phases), direction)
-
-
-def _pair(step: Steps) -> Pair:
-    if step.noise == "laplace":
-        return Laplace(1.0, step.effect, step.rate)
-    return Mixture([0.0, step.effect], [1.0 - step.rate, step.rate], 1.0)
-
-
-def _tprs(phases: Sequence[Steps], fprs: Sequence[float], direction: Direction) -> list[Interval]:
-    return _compose(phases, direction).reros(fprs, direction=direction, width=WIDTH)
+    pairs: list[tuple[Pair, int]] = []
+    for phase in phases:
+        laplace = phase.noise == "laplace"
+        mixture = Mixture([0.0, phase.effect], [1.0 - phase.rate, phase.rate], 1.0)
+        pairs.append((Laplace(1.0, phase.effect, phase.rate) if laplace else mixture, phase.count))
+    return PrivacyLoss(tuple(pairs), direction)
 
 
 def _add_revealed(interval: Interval, revealed: float) -> Interval:

@@ -40,6 +40,14 @@ def table(tmp_path: Path) -> Path:
         (["data.label=readmited"], "--set:1:12", "no column 'readmited'; did you mean 'readmitted'?"),
         (["data.columns=[age, vists]"], "--set:1:14", "no column 'vists'; did you mean 'visits'?"),
         (["data.categories={smokr: [yes, no]}"], "--set:1:17", "no column 'smokr'; did you mean 'smoker'?"),
+        (["data.columns=[smoker]"], "patients.yaml:6:9", "declare the values of a categorical"),
+        (["data.columns=[age]"], "patients.yaml:6:9", "replace missing values by a public constant"),
+        (
+            ["data.columns=[smoker]", "data.categories={smoker: [yes, no]}"],
+            "--set:2:17",
+            "not a category of column 'smoker' (yes, no); add \"\" for missing values",
+        ),
+        (["data.missing=['']"], "--set:1:14", "'group' takes no records with missing values"),
         (["data.columns=[visits]", "data.classes=[no, maybe]"], "--set:2:14", "label 'yes' is not a declared class"),
         (["data.classes=[no,"], "--set:1:18", "quote the argument if it has spaces: --set 'data.classes=...'"),
         (

@@ -74,54 +74,6 @@ parent.yaml:4:38: error[unknown-key]: unknown key 'features' in data
     assert dpspec("validate", "child.yaml").code == 0
 
 
-@pytest.mark.parametrize(
-    ("row", "data", "says"),
-    [
-        (
-            ",no,yes",
-            "[age]",
-            """\
-child.yaml:4:25: error[data-unreadable]: rows.csv:20: column 'age': '' is not a finite number; replace missing values \
-by a public constant, or exclude the column (columns); for a mechanism that imputes, declare the spelling of \
-missing values (missing)
- 4 | data: {kind: csv, path: rows.csv, label: ill, classes: [no, yes], record...
-   |                         ^^^^^^^^
-""",
-        ),
-        (
-            "40,,yes",
-            "[smoker], categories: {smoker: [yes, no]}",
-            """\
-child.yaml:4:129: error[data-unreadable]: rows.csv:20: '' is not a category of column 'smoker' (yes, no); \
-add "" for missing values
- 4 | ...s: [smoker], categories: {smoker: [yes, no]}}
-   |                             ^^^^^^^^^^^^^^^^^^^
-""",
-        ),
-        (
-            ",no,yes",
-            "[age], missing: ['']",
-            """\
-child.yaml:4:123: error[unsupported]: 'group' takes no records with missing values
- 4 | ...columns: [age], missing: ['']}
-   |                             ^^^^
-   = help: remove missing and write a public constant into the empty cells
-           beforehand, which costs no privacy, or use a mechanism that imputes
-           and accounts for it
-""",
-        ),
-    ],
-    ids=["number", "category", "declared"],
-)
-def test_missing_values_lead_out(dpspec: Callable[..., object], folder: Path, row: str, data: str, says: str) -> None:
-    """Each says what to write, and what it says to write is no error of its own, or one that names the way out."""
-    (folder / "rows.csv").write_text(f"{ROWS}{row}\n", encoding="utf-8")
-    (folder / "child.yaml").write_text(MENDED.replace("[age]", data) + TRAINED, encoding="utf-8")
-    ended = dpspec("run", "child.yaml")
-    assert ended.code == 3
-    assert ended.err[ended.err.index("child.yaml:") :] == says
-
-
 def test_the_category_that_was_told_is_taken(dpspec: Callable[..., object], folder: Path) -> None:
     (folder / "rows.csv").write_text(f"{ROWS}40,,yes\n", encoding="utf-8")
     chosen = '[smoker], categories: {smoker: [yes, no, ""]}'

@@ -177,21 +177,13 @@ def test_cache_removes_everything_when_asked(dpspec, keys):
 def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkeypatch):
     without = result(audit(verdicts=(verdict(reason=LEFT_OUT_REASON, upper=None, lower=None),)))
     stored.write_text(dump(without), encoding="utf-8")
-    gone = Mismatch(
-        audit="demo",
-        what="the verdict of one",
-        recorded="proved",
-        recomputed="depends on values that this result omits",
-        differs=False,
-        claims=("one",),
-    )
+    omitted = "depends on values that this result omits"
+    gone = Mismatch("demo", "the verdict of one", "proved", omitted, differs=False, claims=("one",))
     monkeypatch.setattr("dpspec.engine.verification.verify.verify", lambda *args, **options: (gone,))
     ended = dpspec("verify", stored)
     assert ended.code == 7
     first, unverified, last = ended.out.splitlines()
-    assert first.startswith(
-        "demo: the verdict of one (proved) was not recomputed: depends on values that this result omits"
-    )
+    assert first.startswith(f"demo: the verdict of one (proved) was not recomputed: {omitted}")
     assert unverified.startswith("not verified, because nothing in a result implies it: what 1 trial measured; ")
     assert last == f"{stored}: could not be recomputed: 1 of 1 verdict"
     wrong = dataclasses.replace(gone, what="confidence", recorded="0.9", recomputed="0.95", differs=True, claims=())

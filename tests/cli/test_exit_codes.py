@@ -199,28 +199,6 @@ def test_a_closed_stream_changes_nothing_about_the_outcome(closed, arguments, co
     assert "Traceback" not in done.stderr
 
 
-def test_a_bug_of_a_plugin_is_told_to_be_its_authors(reports_in, capsys, monkeypatch):
-    import dataclasses
-    from types import ModuleType
-
-    from dpspec.contract import Model
-    from dpspec.contract.catalog import Offered
-    from dpspec.registry import loader
-
-    theirs = ModuleType("their_audit")
-    exec("def check(ask):\n    return ask() / 0", theirs.__dict__)
-    model = Model(kind="x", summary="x", schema={}, factory="their_audit:check")
-    offered = Offered(provider=model, plugin="x", distribution="dpspec-theirs", version="1.0")
-    catalog = dataclasses.replace(loader.load_catalog(), models={"x": offered})
-    monkeypatch.setattr(loader, "load_catalog", lambda: catalog)
-    assert run_to_exit_code(lambda: theirs.check(lambda: 1), []) == 4
-    err = capsys.readouterr().err
-    assert err.startswith("error: this is a bug in plugin dpspec-theirs: ZeroDivisionError: ")
-    assert "send it to the authors of dpspec-theirs" in err
-    run_to_exit_code(lambda: {}["x"], [])
-    assert "this is a bug in dpspec: KeyError" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "error",
     [

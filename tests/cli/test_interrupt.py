@@ -36,15 +36,6 @@ def test_what_ctrl_c_turned_into_is_an_interruption(listening, capsys):
     assert "un the same command again to resume" in capsys.readouterr().err
 
 
-def test_without_it_an_error_is_what_it_is(listening, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-
-    def importing() -> None:
-        raise ImportError("numpy could not be imported")
-
-    assert run_to_exit_code(importing, []) == 70
-
-
 def test_what_was_ignored_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -51,42 +51,23 @@ def known():
     return list(keys(SCHEMA))
 
 
-def test_paths(known):
-    assert [key.path for key in known] == [
-        "dpspec",
-        "mechanism",
-        "mechanism.kind",
-        "mechanism.noise",
-        "mechanism.sampling",
-        "mechanism.sampling.rate",
-        "mechanism.noise",
-        "claims",
-        "claims.delta",
-        "claims.tags",
-        "loop",
-        "loop.loop",
+def test_keys_with_their_types_and_conditions(known):
+    group, other = (Condition("mechanism.kind", (kind,)) for kind in ("group", "other"))
+    assert [(key.path, key.type, *key.conditions) for key in known] == [
+        ("dpspec", "always 1"),
+        ("mechanism", "map; required"),
+        ("mechanism.kind", "group | other; required"),
+        ("mechanism.noise", "number, at least 0, at most 1000000; default 1.5", group),
+        ("mechanism.sampling", "map", group),
+        ("mechanism.sampling.rate", "number, at most 1", group),
+        ("mechanism.noise", "whole number or null, above 0", other),
+        ("claims", "list of any value"),
+        ("claims.delta", "number"),
+        ("claims.tags", "list of text"),
+        ("loop", "map"),
+        ("loop.loop", "map"),
     ]
-
-
-def test_a_key_that_depends_on_the_kind_says_so(known):
-    one, other = find("mechanism.noise", known)
-    assert (one.type, one.description, one.conditions) == (
-        "number, at least 0, at most 1000000; default 1.5",
-        "How much.",
-        (Condition("mechanism.kind", ("group",)),),
-    )
-    assert (other.type, other.conditions) == (
-        "whole number or null, above 0",
-        (Condition("mechanism.kind", ("other",)),),
-    )
-
-
-def test_types(known):
-    types = {key.path: key.type for key in known}
-    assert types["dpspec"] == "always 1"
-    assert types["mechanism"] == "map; required"
-    assert types["mechanism.kind"] == "group | other; required"
-    assert types["claims.tags"] == "list of text"
+    assert [key.description for key in find("mechanism.noise", known)] == ["How much.", ""]
 
 
 def test_limits_in_words():
@@ -120,12 +101,9 @@ def test_a_case_that_says_nothing_new_is_left_out():
     ]
 
 
-def test_choices(known):
+def test_choices_and_last_parts_of_paths(known):
     assert choices(find("mechanism.kind", known)[0]) == ("group", "other")
     assert choices(find("claims.delta", known)[0]) == ()
-
-
-def test_a_last_part_is_enough(known):
-    assert [key.path for key in find("rate", known)] == ["mechanism.sampling.rate"]
-    assert [key.path for key in find("sampling.rate", known)] == ["mechanism.sampling.rate"]
+    for name in ("rate", "sampling.rate"):
+        assert [key.path for key in find(name, known)] == ["mechanism.sampling.rate"]
     assert find("ate", known) == []

@@ -1,7 +1,11 @@
-"""Every file of specs/invalid says exactly what stands beside it."""
+"""Every file of specs/invalid has the messages in its ``.expected.txt``.
+
+To write the expected texts again, run this file with DPSPEC_UPDATE_GOLDEN=1 set, and read the difference.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -24,6 +28,8 @@ def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_says_exactly_what_is_expected(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["validate", str(path.relative_to(ROOT))])
     out, err = capsys.readouterr()
+    if os.environ.get("DPSPEC_UPDATE_GOLDEN"):
+        path.with_suffix(".expected.txt").write_text(out, encoding="utf-8")
     assert out == path.with_suffix(".expected.txt").read_text(encoding="utf-8")
     assert err == ""
     assert code == (4 if path.stem in ("unknown-kind", "unmet-requirement") else 3)

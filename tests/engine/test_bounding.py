@@ -21,7 +21,7 @@ from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError, UsageError
-from dpspec.executors import Message, PartialResult, processes
+from dpspec.executors import processes
 from dpspec.json_records import write
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
@@ -241,14 +241,13 @@ def test_processes_find_for_every_mechanism_what_this_one_does(tmp_path: Path, m
             file.write("matrix: {audit.seed: [1, 2]}\n")
     specs = load_specs(files, catalog).specs
     by_workers: list[str] = []
-    handle = bounding.Bounding._handle
+    queued = bounding.QueuedChunk
 
-    def handled(self: Any, message: Message) -> None:
-        if isinstance(message, PartialResult):
-            by_workers.append(specs[message.task].name)
-        handle(self, message)
+    def sent(**parts: Any) -> Any:
+        by_workers.append(parts["name"])
+        return queued(**parts)
 
-    monkeypatch.setattr(bounding.Bounding, "_handle", handled)
+    monkeypatch.setattr(bounding, "QueuedChunk", sent)
     results = []
     for workers in (1, 2):
         options = RunOptions(executor="local", workers=workers, device="cpu")

@@ -296,24 +296,6 @@ def test_claims_that_pull_apart(load, yielding):
     assert calibrate_spec(spec, support.catalog(), vary=KEY, claims=["broken"]).proved.value >= 5.0
 
 
-@pytest.mark.parametrize(
-    ("vary", "message"),
-    [
-        ("mechanism.epsilno", r"no key 'mechanism\.epsilno' in spec 'coin'; did you mean 'mechanism\.epsilon'\?"),
-        ("epsilon", r"did you mean 'mechanism\.epsilon'\?"),
-        ("claims.held.epsilno", r"did you mean 'claims\.held\.epsilon'\?"),
-        ("mechanism.kind", r"'mechanism\.kind' is not a number"),
-        ("threat_model.access", r"'threat_model\.access' is not a number"),
-        ("claims.held.expect", r"'claims\.held\.expect' is not a number"),
-        ("audit.seed", r"no key 'audit\.seed'"),
-        ("", r"no key ''"),
-    ],
-)
-def test_keys_that_cannot_be_varied(load, vary, message):
-    with pytest.raises(UsageError, match=message):
-        calibrate_spec(load()[0], support.catalog(), vary=vary)
-
-
 def test_claims_that_cannot_be_chosen(load):
     with pytest.raises(UsageError, match=r"no claim 'hold'; did you mean 'held'\?"):
         calibrate_spec(load()[0], support.catalog(), vary=KEY, claims=["hold"])

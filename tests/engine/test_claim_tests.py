@@ -225,3 +225,9 @@ def test_a_tighter_bound_that_stands_still_proves() -> None:
     loose = bound(9.0, scope=Scope(access="final-model"))
     found = verdict(approx(10.0, access="final-model"), bound(2.9), loose, attack(1000, 1000, 1000))
     assert (found.verdict, found.upper) == ("proved", 9.0)
+
+
+def test_an_attack_on_large_groups_does_not_test_a_bound_for_small_ones() -> None:
+    large = attack(1000, 1000, 1000, group_size=8)
+    found = verdict(approx(50.0, group_size=8), bound(2.9), bound(40.0, group_size=8), large)
+    assert (found.verdict, found.upper) == ("proved", 40.0)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 
-from dpspec.contract import FrozenMap, Trial
-from dpspec.contract.events import Event, Noticed
 from dpspec.engine.running.dispatch import QueuedChunk, dispatch
 from dpspec.engine.running.tasks import AuditTask
-from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.executors import Message, PartialResult, Resources, Task, TaskFinished, WorkerLost
 
 
@@ -48,27 +44,28 @@ def failed(_: QueuedChunk, error: BaseException) -> None:
     raise error
 
 
-def made(index: int) -> NewTrial:
-    return NewTrial(trial=Trial(index=index, evidence=FrozenMap()), seconds=0.0)
-
-
 @pytest.mark.parametrize("decided", [True, False])
 def test_a_lost_piece_that_nobody_asks_for_is_let_go(decided: bool) -> None:
     first, second = queued("first", [0]), queued("second", [1])
     lost = WorkerLost(task=2, reason="its process was killed")
-    again: list[Message] = [] if decided else [PartialResult(task=3, value=made(1)), TaskFinished(task=3)]
-    pool = Scripted(PartialResult(task=1, value=made(0)), TaskFinished(task=1), lost, *again)
+    again: list[Message] = [] if decided else [PartialResult(task=3, value=1), TaskFinished(task=3)]
+    pool = Scripted(PartialResult(task=1, value=0), TaskFinished(task=1), lost, *again)
     heard: list[int] = []
-    told: list[Event] = []
+    reasons: list[str] = []
 
-    def hear(_: QueuedChunk, value: Any) -> None:
-        heard.append(value.index)
+    def hear(chunk: QueuedChunk, index: int) -> None:
+        chunk.missing.remove(index)
+        heard.append(index)
         pool.started = 0
         if decided:
             second.missing.clear()
 
-    dispatch(pool, [first, second], on_trial=hear, on_error=failed, emit=told.append)
+    def retried(chunk: QueuedChunk, reason: str) -> bool:
+        reasons.append(f"{chunk.name}: {reason}")
+        return True
+
+    emit = lambda event: None  # noqa: E731
+    dispatch(pool, [first, second], "trials", emit, on_part=hear, on_error=failed, on_loss=retried)
     assert heard == ([0] if decided else [0, 1])
     assert not pool.said
-    notices = [event.message for event in told if isinstance(event, Noticed)]
-    assert notices == ([] if decided else ["worker lost during a trial (its process was killed); retrying"])
+    assert reasons == ([] if decided else ["second: its process was killed"])

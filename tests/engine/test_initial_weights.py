@@ -86,14 +86,6 @@ def test_training_starts_from_the_file(tmp_path: Path) -> None:
         assert all(torch.equal(t, weights(1)[name]) for name, t in model.build(seed).state_dict().items())
 
 
-def test_other_processes_start_from_the_same_weights(tmp_path: Path) -> None:
-    save_file(weights(1), tmp_path / "w.safetensors")
-    here = audited(tmp_path, tmp_path / "a")
-    there = audited(tmp_path, tmp_path / "b", executor="local", workers=2)
-    assert [t.key for t in here.trials] == [t.key for t in there.trials]
-    assert [t.evidence for t in here.trials] == [t.evidence for t in there.trials]
-
-
 def test_every_proof_names_the_assumption(tmp_path: Path) -> None:
     save_file(weights(1), tmp_path / "w.safetensors")
     audit = audited(tmp_path, tmp_path / "a")

@@ -27,8 +27,6 @@ from dpspec.registry.loader import load_catalog
 
 CATALOG = load_catalog()
 
-_SCOPE_FIELDS = {field.name for field in dataclasses.fields(Scope)}
-
 #: Each part of a scope with the values that differ from its default.
 SCOPES: dict[str, Sequence[Any]] = {
     "adjacency": ("replace-one", "zero-out"),
@@ -42,7 +40,6 @@ SCOPES: dict[str, Sequence[Any]] = {
     "min_records": (64, 569),
     "neighbours": ("same-missing-values",),
 }
-SCOPES = {part: values for part, values in SCOPES.items() if part in _SCOPE_FIELDS}
 
 #: Each way to narrow a claim, with its values; ``unit`` and ``adversary`` are the threat model's.
 NARROWED: dict[str, Sequence[Any]] = {
@@ -57,12 +54,6 @@ NARROWED: dict[str, Sequence[Any]] = {
     "unit": ("person",),
     "adversary": ("record", "none"),
 }
-NARROWED = {
-    part: values
-    for part, values in NARROWED.items()
-    if part in _SCOPE_FIELDS or part in {field.name for field in dataclasses.fields(Claim)}
-}
-
 #: Each kind of claim: its options, the quantity and condition that it is about, with weaker and stronger conditions.
 KINDS: dict[str, tuple[dict[str, Any], str, str, tuple[float, ...]]] = {
     "approx-dp": ({"epsilon": 1.0, "delta": 1e-6}, "epsilon", "delta", (1e-9, 1e-6, 1e-3)),
@@ -156,26 +147,22 @@ def scopes(most: int) -> list[Scope]:
     return [Scope(**changes) for changes in deviating(SCOPES, most)]
 
 
-def test_the_privacy_claims_against_numbers_made_by_hand() -> None:
-    _walk_by_hand(few=2, every=97).conclude(15_000)
+def in_full(*arguments: int) -> Any:
+    return pytest.param(*arguments, marks=pytest.mark.slow)
 
 
-@pytest.mark.slow
-def test_the_privacy_claims_against_all_numbers_made_by_hand() -> None:
-    _walk_by_hand(few=2, every=1).conclude(1_500_000)
-
-
-def _walk_by_hand(few: int, every: int) -> Walk:
-    """Claims narrowed in one way, against scopes that differ in ``few`` parts; of all steps one in so many."""
+@pytest.mark.parametrize(("every", "least"), [(97, 15_000), in_full(1, 1_500_000)])
+def test_the_privacy_claims_against_numbers_made_by_hand(every: int, least: int) -> None:
+    """Claims narrowed in one way, against scopes that differ in two parts; of all steps one in ``every``."""
     walk, steps = Walk(), itertools.count()
     for kind, (options, quantity, key, values) in KINDS.items():
-        made = list(numbers(quantity, conditions(key, values), scopes(few)))
+        made = list(numbers(quantity, conditions(key, values), scopes(2)))
         for narrowed in deviating(NARROWED, 1):
             spec, claim = stated(kind, options, narrowed)
             for finding in made:
                 if next(steps) % every == 0:
                     walk.step(spec, claim, finding)
-    return walk
+    walk.conclude(least)
 
 
 def test_any_claims_against_any_numbers() -> None:
@@ -215,17 +202,9 @@ def _some(draw: random.Random, parts: Mapping[str, Sequence[Any]]) -> dict[str, 
     return {name: draw.choice(values) for name, values in parts.items() if draw.random() < 0.2}
 
 
-def test_the_metrics_against_numbers_made_by_hand() -> None:
+@pytest.mark.parametrize(("every", "least"), [(29, 10_000), in_full(1, 300_000)])
+def test_the_metrics_against_numbers_made_by_hand(every: int, least: int) -> None:
     """No number with a scope of privacy decides a claim without one, whatever it is called and however sure it is."""
-    _walk_metrics(every=29).conclude(10_000)
-
-
-@pytest.mark.slow
-def test_the_metrics_against_all_numbers_made_by_hand() -> None:
-    _walk_metrics(every=1).conclude(300_000)
-
-
-def _walk_metrics(every: int) -> Walk:
     walk, steps = Walk(), itertools.count()
     told = [
         {},
@@ -248,7 +227,7 @@ def _walk_metrics(every: int) -> Walk:
             for finding in made:
                 if next(steps) % every == 0:
                     walk.step(spec, claim, finding)
-    return walk
+    walk.conclude(least)
 
 
 def test_a_metric_beside_the_bounds_that_a_privacy_claim_rests_on() -> None:
@@ -279,17 +258,9 @@ def evidences(most: int) -> Iterator[Evidence]:
             yield audits.average([2000] * 60, 2000, quantity=quantity, scope=scope)
 
 
-def test_attacks_and_measurements_of_every_scope() -> None:
+@pytest.mark.parametrize(("few", "least"), [(1, 40_000), in_full(2, 300_000)])
+def test_attacks_and_measurements_of_every_scope(few: int, least: int) -> None:
     """A claim that is false against all evidence is refuted where some of it tells against it, and only there."""
-    _walk_attacks(few=1, least=40_000)
-
-
-@pytest.mark.slow
-def test_attacks_and_measurements_of_every_two_parts_of_a_scope() -> None:
-    _walk_attacks(few=2, least=300_000)
-
-
-def _walk_attacks(few: int, least: int) -> None:
     walked, refuted, wrong = 0, 0, []
     said = [(kind, _small(options)) for kind, (options, *_) in KINDS.items()]
     said += [
@@ -359,16 +330,6 @@ def test_every_claim_against_the_bounds_of_an_installed_mechanism(kind: str) -> 
     assert walk.combinations > 100
     assert walk.found["proved"] > 0
     assert walk.found["open"] > 0
-
-
-@pytest.mark.parametrize("kind", sorted(CATALOG.mechanisms))
-def test_no_metric_is_decided_by_the_bounds_of_an_installed_mechanism(kind: str) -> None:
-    """Whatever a mechanism calls its numbers, none of theory decides a claim that has no scope."""
-    for quantity in sorted({finding.quantity for finding in bounds_of(kind)}):
-        for side, value in itertools.product(("at_most", "at_least"), (-1e9, 1e-9, 1.0, 1e9)):
-            stated_ = audits.claim("metric", name=quantity, **{side: value})
-            found = audits.verdict(stated_, *bounds_of(kind))
-            assert (found.verdict, found.upper, found.lower) == ("open", None, None), quantity
 
 
 def _claims_near(finding: Finding, value: float) -> Iterator[tuple[str, dict[str, Any]]]:

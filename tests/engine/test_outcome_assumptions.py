@@ -94,6 +94,8 @@ def test_a_false_statement_joins_findings_that_do_not_name_it() -> None:
     assert isinstance(joined, Finding)
     assert [(a.name, a.status) for a in joined.assumptions] == [(NAME, "false")]
     assert [*with_assumptions([bound], trained, said("reported"), {})] == [bound]
+    own = dataclasses.replace(bound, assumptions=(said("false"),))  # a false one of its own stays false
+    assert [*with_assumptions([own], trained, said("by-construction"), {})] == [own]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,13 @@ import pytest
 from support import counting, fragile
 from support.counting import notices
 
-from dpspec.contract import Finding, Outcome, Spec, Trial
+from dpspec.contract import Outcome, Spec, Trial
 from dpspec.contract.canonical import canonical_json, digest
 from dpspec.contract.events import Event
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.errors import PluginError
 from dpspec.json_records import write
 
 
@@ -123,35 +121,6 @@ def test_what_fails_with_trials_as_they_were_stored_is_no_damage(
     assert counting.RAN == [0]  # made again once, and it came out the same
     assert found(audited(spec, store)) == found(honest)
     assert counting.RAN == [0]
-
-
-def test_what_follows_from_forged_trials_is_no_number(
-    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = counting.CountingAudit.conclude
-
-    def conclude(self: counting.CountingAudit, spec: Spec, trials: Sequence[Trial]) -> Iterable[Outcome]:
-        yield from plain(self, spec, trials)
-        told = math.nan if any(trial.evidence["hits"] == 0 for trial in trials) else 0.5
-        yield Finding(
-            quantity="accuracy", value=told, bound="estimate", rigor="approximate", method="here", source="here"
-        )
-
-    monkeypatch.setattr(counting.CountingAudit, "conclude", conclude)
-    store = tmp_path / "store"
-    honest = audited(spec, store)
-    forge(store, lambda evidence: evidence.update(hits=0), (3,))
-    assert found(audited(spec, store)) == found(honest)
-
-
-def test_an_outcome_that_cannot_be_read_is_the_plugins_where_its_trials_are_right(
-    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = tmp_path / "store"
-    audited(spec, store)
-    monkeypatch.setattr(counting.CountingAudit, "conclude", lambda *_: ["no outcome"])
-    with pytest.raises(PluginError, match="yields a str, not a Finding"):
-        audited(spec, store)
 
 
 def test_without_a_stored_trial_there_is_nothing_to_doubt(

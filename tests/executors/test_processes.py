@@ -200,49 +200,44 @@ def test_a_task_is_told_when_its_time_is_over(pool: Processes) -> None:
         assert until_end(each, 1)[1] == [PartialResult(task=1, value="stopped"), TaskFinished(task=1)]
 
 
-class TestOpening:
-    @pytest.fixture(autouse=True)
-    def _two_cores(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(processes, "cores", lambda: 2)
+GPUS = ("cuda:0", "cuda:1", "cuda:2")
 
-    @pytest.mark.parametrize(
-        "demand",
-        [
-            PoolRequest(tasks=1, seconds=1e6, device="cpu"),
-            PoolRequest(tasks=9, seconds=1.0, device="cpu"),
-            PoolRequest(tasks=9, seconds=1e6, device="cpu", workers=1),
-        ],
-    )
-    def test_what_is_small_stays_here(self, demand: PoolRequest) -> None:
-        assert isinstance(processes.open_pool(demand), InlinePool)
 
-    def test_the_rest_takes_all_cores(self) -> None:
-        assert processes.open_pool(PoolRequest(tasks=9, seconds=1e6, device="cpu")).size == 2
-        assert processes.open_pool(PoolRequest(tasks=9, seconds=1.0, device="cpu", workers=3)).size == 3
-
-    def test_several_gpus_take_a_process_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("dpspec.training.device.devices", lambda name: ("cuda:0", "cuda:1", "cuda:2"))
-        assert processes.open_pool(PoolRequest(tasks=9, seconds=1e6)).size == 3
-
-    def test_few_threads_leave_no_gpu_without_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(processes, "cores", lambda: 1)  # as OMP_NUM_THREADS=1 says
-        assert isinstance(processes.open_pool(PoolRequest(tasks=9, seconds=1e6, device="cpu")), InlinePool)
-        monkeypatch.setattr("dpspec.training.device.devices", lambda name: ("cuda:0", "cuda:1"))
-        pool = processes.open_pool(PoolRequest(tasks=9, seconds=1e6))
-        pool.start(task(1, tasks.Counts(1)))
-        assert pool.room(Resources())
-        pool.close()
-
-    def test_workers_that_were_asked_for_run_at_once_where_memory_allows(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("dpspec.training.gradients.memory.free_bytes", lambda device: 2 * 2**30)
-        pool = processes.open_pool(PoolRequest(tasks=9, seconds=1e6, device="cpu", workers=8))
+@pytest.mark.parametrize(
+    ("demand", "cores", "devices", "free", "size"),
+    [
+        (PoolRequest(tasks=1, seconds=1e6, device="cpu"), 2, None, None, 0),
+        (PoolRequest(tasks=9, seconds=1.0, device="cpu"), 2, None, None, 0),
+        (PoolRequest(tasks=9, seconds=1e6, device="cpu", workers=1), 2, None, None, 0),
+        (PoolRequest(tasks=9, seconds=1e6, device="cpu"), 1, None, None, 0),
+        (PoolRequest(tasks=9, seconds=1e6, device="cpu"), 2, None, 600 * 2**20, 0),
+        (PoolRequest(tasks=9, seconds=1e6, device="cpu"), 2, None, None, 2),
+        (PoolRequest(tasks=9, seconds=1.0, device="cpu", workers=3), 2, None, None, 3),
+        (PoolRequest(tasks=9, seconds=1e6), 2, GPUS, None, 3),
+        (PoolRequest(tasks=9, seconds=1e6), 1, GPUS[:2], None, 2),  # few threads leave no GPU without work
+        (PoolRequest(tasks=9, seconds=1e6, device="cpu", workers=8), 2, None, 2 * 2**30, 8),
+    ],
+)
+def test_what_is_small_stays_here_and_the_rest_takes_what_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+    demand: PoolRequest,
+    cores: int,
+    devices: tuple[str, ...] | None,
+    free: int | None,
+    size: int,
+) -> None:
+    monkeypatch.setattr(processes, "cores", lambda: cores)
+    if devices is not None:
+        monkeypatch.setattr("dpspec.training.device.devices", lambda name: devices)
+    if free is not None:
+        monkeypatch.setattr("dpspec.training.gradients.memory.free_bytes", lambda device: free)
+    pool = processes.open_pool(demand)
+    assert isinstance(pool, InlinePool) == (size == 0)
+    assert pool.size == max(size, 1)
+    if size > 2 or devices is not None:
         pool.start(task(1, tasks.Counts(1), memory_bytes=2**20))
         assert pool.room(Resources(memory_bytes=2**20))
-        pool.close()
-
-    def test_little_memory_takes_fewer(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("dpspec.training.gradients.memory.free_bytes", lambda device: 600 * 2**20)
-        assert isinstance(processes.open_pool(PoolRequest(tasks=9, seconds=1e6, device="cpu")), InlinePool)
+    pool.close()
 
 
 @pytest.mark.parametrize(("threads", "found"), [("", 6), ("x", 6), ("2", 2), ("0", 1), ("64", 6)])

@@ -176,6 +176,9 @@ def test_so_it_is_of_records_that_were_attacked(path: tuple[str | int, ...], val
     (spec,) = load_specs([tmp_path / "attacked.yaml"], load_catalog()).specs
     found = list(lower_bounds(spec, [Trial(index=0, evidence=of_json(ATTACKED))]))
     assert sum(isinstance(outcome, Evidence) for outcome in found) == 2
+    alike = changed(ATTACKED, ("outcomes", 0, 1), [[1, 5]] * 3)  # equal coins show nothing
+    found = list(lower_bounds(spec, [Trial(index=0, evidence=of_json(alike))]))
+    assert [outcome.id for outcome in found if isinstance(outcome, Evidence)] == ["many-run/most-exposed-1"]
     edited = Trial(index=0, evidence=of_json(changed(ATTACKED, path, value)))
     with pytest.raises(ValueError, match=r"sizes|outcomes|scores|coin|score|values"):
         list(lower_bounds(spec, [edited]))

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from dpspec.contract import Backend, Dataset, Mechanism, Model, Reporter, Schemas
+from dpspec.contract.attacks import Canary, Score
 from dpspec.registry.descriptors import FAMILIES, problems
 
 
@@ -31,6 +32,8 @@ GOOD = {
         kind="mine", summary="Mine.", schema=SCHEMA, capabilities=frozenset({"iterates"}), trainer="a:B"
     ),
     "reporter": Reporter(format="pdf", summary="A report.", render="a.b:render", suffix=".pdf"),
+    "canary": Canary(kind="far", summary="Far.", space="input", make="a.b:make"),
+    "score": Score(kind="near", summary="Near.", score="a.b:score"),
 }
 
 
@@ -76,6 +79,12 @@ CLASH = Schemas(mechanism=fragment(steps={"type": "integer", "description": "s"}
         ("backend", {"capabilities": frozenset({"iterate"})}, "unknown capabilities 'iterate' (valid: gradient-"),
         ("reporter", {"suffix": "pdf"}, "suffix must look like '.json', got 'pdf'"),
         ("reporter", {"render": "a.b"}, "render must name code"),
+        ("backend", {"recording": "a.b"}, "recording must name code"),
+        ("canary", {"limit": "a.b"}, "limit must name code"),
+        ("canary", {"space": "output"}, "space must be gradient or input, got 'output'"),
+        ("canary", {"reads_data": 1}, "reads_data must be True or False, got 1"),
+        ("score", {"learns": None}, "learns must be True or False, got None"),
+        ("score", {"models": -1}, "models must be a whole number of at least 0, got -1"),
     ],
 )
 def test_problems_are_named(name, changes, problem):

@@ -17,7 +17,7 @@ from support.schemas import sarif_errors
 
 from dpspec.contract import FrozenMap
 from dpspec.engine.results.joined import join
-from dpspec.engine.results.result import Conformance, Result
+from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
@@ -35,7 +35,7 @@ PLACES = FrozenMap(
 
 def broken(**changes: Any) -> Result:
     refuted = factory.verdict(verdict="refuted", expected=False, reason="the attack rejects it", upper=math.inf)
-    deviates = Conformance(status="deviates", expect="no-deviation-found", expected=False, reason="half the noise")
+    deviates = factory.conformance(expected=False, reason="half the noise")
     audit = factory.audit(verdicts=(refuted,), conformance=deviates, places=PLACES, trials=(), **changes)
     return factory.result(audit)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support import results as factory
 
 from dpspec.contract import Assumption, Check
-from dpspec.engine.results.result import AuditResult, Conformance
+from dpspec.engine.results.result import AuditResult
 from dpspec.reporters import phrases
 from dpspec.reporters.html import detectable
 from dpspec.reporters.html.page import render
@@ -26,7 +26,7 @@ def audit(*checks: Check, status: str = "no-deviation-found", assumptions: tuple
     return factory.audit(
         checks=checks,
         findings=(type(finding)(**{**finding.__dict__, "assumptions": assumptions}),),
-        conformance=Conformance(status=status, expect="no-deviation-found", expected=True, reason="Why."),  # type: ignore[arg-type]
+        conformance=factory.conformance(status),
     )
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from support import results as factory
 
-from dpspec.contract import FrozenMap, Series
+from dpspec.contract import FrozenMap
 from dpspec.engine.results.codec import load
 from dpspec.engine.results.result import Result
 from dpspec.reporters import html
@@ -18,10 +18,7 @@ from dpspec.reporters.read_results import extract
 
 
 def result() -> Result:
-    table = Series(
-        name="t", title="A table", columns=FrozenMap({"k": [1, 2], "epsilon": [2.5, 7.25]}), units=FrozenMap(),
-        rigor="theorem", source="s",
-    )  # fmt: skip
+    table = factory.series({"k": [1, 2], "epsilon": [2.5, 7.25]}, name="t", title="A table")
     return factory.result(factory.audit(series=(table,)))
 
 
@@ -89,10 +86,8 @@ def test_nothing_in_a_page_is_harmless(old: str, new: str) -> None:
 
 
 def test_a_drawing_is_that_of_its_series() -> None:
-    drawn = Series(
-        name="t", title="A figure", columns=FrozenMap({"k": [1, 2], "epsilon": [2.5, 7.25]}), units=FrozenMap(),
-        rigor="theorem", source="s", plot=FrozenMap({"x": "k", "y": ["epsilon"]}),
-    )  # fmt: skip
+    columns, plot = {"k": [1, 2], "epsilon": [2.5, 7.25]}, {"x": "k", "y": ["epsilon"]}
+    drawn = factory.series(columns, plot, name="t", title="A figure")
     page = html.render(factory.result(factory.audit(series=(drawn,))))
     assert told(page) == []
     assert told(page.replace('stroke-width="1.6"', 'stroke-width="9"'))
@@ -107,7 +102,7 @@ def test_a_drawing_is_that_of_its_series() -> None:
 
 def test_very_different_pages_are_told_apart_at_once() -> None:
     rows = {"n": list(range(400)), **{f"c{i}": [float(i)] * 400 for i in range(8)}}
-    series = Series(name="t", title="T", columns=FrozenMap(rows), units=FrozenMap(), rigor="theorem", source="s")
+    series = factory.series(rows)
     changed = dataclasses.replace(series, columns=FrozenMap({**rows, "n": [n + 9.5 for n in range(400)]}))
     page = html.render(factory.result(factory.audit(series=(changed,))))
     assert list(edited(page, factory.result(factory.audit(series=(series,)))))

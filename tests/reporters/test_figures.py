@@ -24,11 +24,7 @@ EMPTY = factory.audit(findings=(), verdicts=(), evidence=(), series=())
 
 
 def series(plot: dict[str, Any], columns: dict[str, Any], **changes: Any) -> Series:
-    base = Series(
-        name="s", title="T", columns=FrozenMap(columns), units=FrozenMap(), rigor="certified", source="",
-        plot=FrozenMap(plot),
-    )  # fmt: skip
-    return dataclasses.replace(base, **changes)
+    return factory.series(columns, plot, **{"rigor": "certified", "source": "", **changes})
 
 
 def drawn(plot: dict[str, Any], columns: dict[str, Any], audit: AuditResult = EMPTY) -> Drawing:

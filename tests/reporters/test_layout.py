@@ -86,13 +86,8 @@ def test_few_wide_or_different_findings_are_no_table(findings: list[Finding], ro
     assert findings_table(findings, room) is None
 
 
-SERIES = Series(
-    name="curve",
-    title="A curve",
-    columns=FrozenMap({"rate": [0.12344], "epsilon": [2.95512], "shown": [1.23456], "mean": [2.95512], "n": [3]}),
-    units=FrozenMap(dict.fromkeys(("rate", "epsilon", "shown", "mean", "n"), "")),
-    rigor="certified",
-    source="s",
+SERIES = factory.series(
+    {"rate": [0.12344], "epsilon": [2.95512], "shown": [1.23456], "mean": [2.95512], "n": [3]},
     bounds=FrozenMap({"epsilon": "upper", "shown": "lower"}),
 )
 
@@ -122,15 +117,8 @@ def test_wrong_bounds_of_series_are_refused() -> None:
 
 
 def test_a_series_of_constants_is_in_the_brief_report() -> None:
-    held = Series(
-        name="constants",
-        title="Constants",
-        columns=FrozenMap({"constant": ["noise std sigma", "L"], "value": [0.037912, 2]}),
-        units=FrozenMap(),
-        rigor="theorem",
-        source="",
-        plot=FrozenMap({"kind": "constants", "x": "constant", "y": ["value"]}),
-    )
+    columns = {"constant": ["noise std sigma", "L"], "value": [0.037912, 2]}
+    held = factory.series(columns, {"kind": "constants", "x": "constant", "y": ["value"]}, title="Constants")
     assert "- Constants: noise std sigma 0.03791, L 2" in terminal.render_brief(result(held), width=200)
     gone = dataclasses.replace(held, plot=FrozenMap({"kind": "constants", "x": "gone", "y": ["value"]}))
     assert constants(gone) == constants(SERIES) == ""

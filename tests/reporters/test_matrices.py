@@ -79,7 +79,11 @@ def test_the_figure_is_lines_along_the_numbers_with_most_values() -> None:
 
 
 def test_many_lines_and_texts_are_a_table_only() -> None:
-    for result in (grid(k=tuple(range(9)), noise=tuple(range(9))), grid(kind=("a", "b"), other=("x", "y"))):
+    for result in (
+        grid(k=tuple(range(9)), noise=tuple(range(9))),
+        grid(kind=("a", "b"), other=("x", "y")),
+        grid(k=(1,), kind=("a", "b")),
+    ):
         assert matrices.across(result.matrices[0]) is None
 
 

@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support import results as factory
 
-from dpspec.contract import Finding, FrozenMap, Series
+from dpspec.contract import Finding, FrozenMap
 from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import dump, load
 from dpspec.engine.results.joined import join
@@ -56,14 +56,12 @@ class Page(HTMLParser):
 
 
 def plotted() -> Result:
-    curve = Series(
-        name="curve",
+    curve = factory.series(
+        {"x": [1.0, 2.0, 4.0], "a": [1.0, None, 3.0], "b": [2.0, 3.0, math.pi]},
+        {"x": "x", "y": ["a", "b"], "log": ["y"]},
         title="A curve",
-        columns=FrozenMap({"x": [1.0, 2.0, 4.0], "a": [1.0, None, 3.0], "b": [2.0, 3.0, math.pi]}),
         units=FrozenMap({"x": "records"}),
-        rigor="theorem",
         source="Somebody 2020, Theorem 1",
-        plot=FrozenMap({"x": "x", "y": ["a", "b"], "log": ["y"]}),
     )
     both = Finding(
         quantity="epsilon", value=2.5, bound="upper", rigor="theorem", method="pld", source="s",
@@ -130,10 +128,8 @@ def test_what_is_data_dependent_stays_out_of_the_page() -> None:
 def test_no_name_becomes_markup(text: str) -> None:
     for hostile in (text, f"</script><img src=x onerror=alert(1)>{text}", f"'\"><svg onload=1>{text}<!--", f"${text}$"):
         verdict = factory.verdict(claim=hostile, text=hostile, reason=hostile)
-        series = Series(
-            name="s", title=hostile, columns=FrozenMap({"x": [1.0, 2.0], hostile + "y": [1.0, 2.0]}), units=FrozenMap(),
-            rigor="theorem", source=hostile, plot=FrozenMap({"x": "x", "y": [hostile + "y"]}),
-        )  # fmt: skip
+        columns, plot = {"x": [1.0, 2.0], hostile + "y": [1.0, 2.0]}, {"x": "x", "y": [hostile + "y"]}
+        series = factory.series(columns, plot, title=hostile, source=hostile)
         result = factory.result(factory.audit(hostile, verdicts=(verdict,), series=(series,)))
         text_of = html.render(result)
         page = Page(text_of)

@@ -24,10 +24,10 @@ from support import results as factory
 from support.claims_oracle import PRIVATE
 from support.schemas import registry_errors, sarif_errors
 
-from dpspec.contract import Assumption, FrozenMap, Series
+from dpspec.contract import Assumption, FrozenMap
 from dpspec.engine.results.codec import result_schema
 from dpspec.engine.results.joined import join
-from dpspec.engine.results.result import Conformance, Result
+from dpspec.engine.results.result import Result
 from dpspec.reporters.formats import ci, markdown, statement, terminal
 from dpspec.reporters.formats import data_files as csv_format
 from dpspec.reporters.formats import data_files as json_format
@@ -75,10 +75,7 @@ def result(text: str) -> Result:
         dataclasses.replace(finding, method=text, source=text, quantity=text, assumptions=(assumption,))
         for finding in base.findings
     )
-    series = Series(
-        name=text, title=text, columns=FrozenMap({f"x{text}": [text], f"y{text}": [1.0]}),
-        units=FrozenMap(), rigor="theorem", source=text,
-    )  # fmt: skip
+    series = factory.series({f"x{text}": [text], f"y{text}": [1.0]}, name=text, title=text, source=text)
     claims = [{"id": verdict.claim, "kind": "approx-dp", "epsilon": 3.0, "delta": 1e-6} for verdict in verdicts]
     audit = dataclasses.replace(
         base,
@@ -94,7 +91,7 @@ def result(text: str) -> Result:
             }
         ),
         verdicts=verdicts,
-        conformance=Conformance(status="deviates", expect="no-deviation-found", expected=False, reason=text),
+        conformance=factory.conformance(expected=False, reason=text),
         findings=findings,
         series=(series,),
         checks=tuple(dataclasses.replace(check, assumption=text, test=text, note=text) for check in base.checks),

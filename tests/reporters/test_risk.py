@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 from support import results as factory
 
 from dpspec.contract import Finding, FrozenMap
-from dpspec.engine.results.result import AuditResult, Conformance
+from dpspec.engine.results.result import AuditResult
 from dpspec.reporters.risk import compared, rates, risk
 
 
 def audit(name: str = "demo", **changes: object) -> AuditResult:
     return factory.audit(name, **changes)
-
-
-def deviates() -> Conformance:
-    return Conformance(status="deviates", expect="no-deviation-found", expected=True, reason="Why.")
 
 
 def _bound(epsilon: float, access: str = "all-iterates") -> Finding:
@@ -44,7 +40,7 @@ def test_rates_are_those_of_the_curve_of_one_pair(epsilon: float, delta: float) 
 
 
 def test_a_run_that_deviates_and_a_contradicted_bound_have_no_rate_to_rely_on() -> None:
-    (sentence,) = risk(audit(conformance=deviates()))
+    (sentence,) = risk(audit(conformance=factory.conformance()))
     assert sentence.startswith("The executed run deviates from the declared mechanism. No bound applies to it")
     broken = audit(verdicts=(factory.verdict("c", verdict="contradicted", expected=False),))
     assert risk(broken)[0].endswith("do not rely on them.")
@@ -68,7 +64,10 @@ def test_a_bound_on_the_final_model_says_so() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"conformance": deviates()}, {"verdicts": (factory.verdict("c", verdict="contradicted", expected=False),)}],
+    [
+        {"conformance": factory.conformance()},
+        {"verdicts": (factory.verdict("c", verdict="contradicted", expected=False),)},
+    ],
 )
 def test_audits_without_a_rate_are_not_compared(changes: dict[str, object]) -> None:
     audits = [audit("bad", findings=(_bound(0.1),), **changes), audit("good", findings=(_bound(2.0),))]

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from support import results as factory
 
-from dpspec.contract import FrozenMap, Series
+from dpspec.contract import Series
 from dpspec.engine.results.codec import dump
 from dpspec.registry.loader import load_catalog, resolve
 from dpspec.reporters import html
@@ -27,15 +27,8 @@ def encoded(*pixels: int) -> str:
 def series(*cells: Any, shape: Any = (2, 3, 1), name: str = "a") -> Series:
     columns = {"row": list(range(len(cells))), "first": list(cells), name: [cells[0]] * len(cells)}
     columns["place"] = [1, 7, "1"][: len(cells)]
-    return Series(
-        name="s",
-        title="<Titles> & more",
-        columns=FrozenMap(columns),
-        units=FrozenMap({}),
-        rigor="statistical",
-        source="",
-        plot=FrozenMap({"kind": "pictures", "y": ["first", name, "absent"], "shape": shape, "frame": "place"}),
-    )
+    plot = {"kind": "pictures", "y": ["first", name, "absent"], "shape": shape, "frame": "place"}
+    return factory.series(columns, plot, title="<Titles> & more", rigor="statistical", source="")
 
 
 def decoded(png: str) -> tuple[int, int, int, bytes]:

@@ -11,7 +11,7 @@ from support import results as factory
 from dpspec.contract import Assumption, Finding, FrozenMap
 from dpspec.engine.redact import LEFT_OUT_REASON
 from dpspec.engine.results.recording import Recording
-from dpspec.engine.results.result import AuditResult, Conformance, Result, Verdict
+from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.summary import details, outcomes, summary, tally, verdict_sentence
 
@@ -32,10 +32,6 @@ DOCUMENT = {
 
 def audit(name: str = "demo", **changes: object) -> AuditResult:
     return factory.audit(name, **{"document": FrozenMap(DOCUMENT), **changes})
-
-
-def status(name: str, *, expected: bool = True) -> Conformance:
-    return Conformance(status=name, expect="no-deviation-found", expected=expected, reason="Why.")  # type: ignore[arg-type]
 
 
 def said(*audits: AuditResult) -> str:
@@ -150,12 +146,12 @@ def test_controls_of_several_audits_are_counted() -> None:
 
 
 def test_the_executed_run_has_a_sentence() -> None:
-    fine = audit(conformance=status("no-deviation-found"))
+    fine = audit(conformance=factory.conformance("no-deviation-found"))
     assert said(fine).endswith("1 conformance test of the executed run found no deviation above its detection limit.")
-    deviating = audit(conformance=status("deviates", expected=False))
+    deviating = audit(conformance=factory.conformance("deviates", expected=False))
     assert said(deviating).startswith("The executed run deviates from its declaration: proofs apply to")
     assert verdict_sentence(factory.result(deviating)) == "The executed run deviates from its declaration: demo."
-    intended = said(audit(conformance=status("deviates")))
+    intended = said(audit(conformance=factory.conformance("deviates")))
     assert intended.startswith("The executed run deviates from its declaration, as this control intends: proofs")
     assert "found no deviation" not in intended
     assert "No training code was run: results apply to the specification." in said(audit(planned_trials=0, trials=()))
@@ -164,7 +160,7 @@ def test_the_executed_run_has_a_sentence() -> None:
 
 def test_four_parts_of_one_audit_and_of_several() -> None:
     one = dataclasses.replace(factory.result(), audits=(audit(),))
-    several = dataclasses.replace(one, audits=(audit(), audit("other", conformance=status("deviates"))))
+    several = dataclasses.replace(one, audits=(audit(), audit("other", conformance=factory.conformance("deviates"))))
     for result in (one, several):
         answers = dict(summary(result))
         assert list(answers) == ["Result", "Audited", "Risk for one person", "Not tested"]
@@ -216,13 +212,18 @@ def test_cells_are_named_by_their_values_in_the_risk() -> None:
 
 
 def fine(name: str = "app", **changes: object) -> AuditResult:
-    values: dict[str, object] = {"verdicts": (factory.verdict("one"),), "conformance": status("no-deviation-found")}
+    values: dict[str, object] = {
+        "verdicts": (factory.verdict("one"),),
+        "conformance": factory.conformance("no-deviation-found"),
+    }
     return factory.audit(name, **{**values, **changes})
 
 
 def deviating(name: str = "app") -> AuditResult:
     worst = dataclasses.replace(factory.audit().checks[0], p_value=0.0, declared=1.0, measured=0.1)
-    return fine(name, conformance=status("deviates", expected=False), checks=(*factory.audit().checks, worst))
+    return fine(
+        name, conformance=factory.conformance("deviates", expected=False), checks=(*factory.audit().checks, worst)
+    )
 
 
 def several(*audits: AuditResult) -> Result:
@@ -237,7 +238,7 @@ def test_the_last_line_names_failures_and_counts_the_others() -> None:
         "FAILED 8 of 9 claims: app.c0, app.c1, app.c2, app.c3, app.c4 and 3 more; b deviates (noise-scale 0.1 for 1)"
     )
     assert tally(several(deviating())) == "FAILED app deviates (noise-scale 0.1 for 1)"
-    made = fine("control", conformance=status("deviates"))
+    made = fine("control", conformance=factory.conformance("deviates"))
     assert tally(several(made)) == "1 audit, 1 claim: as expected; control deviates on purpose"
     assert len(tally(several(fine("x" * 500, verdicts=wrong)))) < 500
 

@@ -52,7 +52,7 @@ def test_several_audits_are_named(result):
         cell=FrozenMap({"mechanism.noise_multiplier": 1.2}),
         verdicts=(),
         trials=(),
-        conformance=Conformance(status="deviates", expect="no-deviation-found", expected=False, reason="no noise"),
+        conformance=factory.conformance(expected=False, reason="no noise"),
     )
     text = render(dataclasses.replace(result, audits=(audit, second)))
     assert "Findings: digits-group[1.2]" in text
@@ -115,6 +115,9 @@ def test_findings_of_several_directions_say_the_rest_once():
     places = [text.index(part) for part in ("either direction", "direction: add", "direction: remove")]
     assert places == sorted(places)
     assert text.count("epsilon <= 3") == 2
+    two = render(factory.result(factory.audit(findings=findings[:2], verdicts=())))
+    assert "either direction" in two
+    assert "direction: add" in two
 
 
 #: Twice as unlikely as what is rejected.
@@ -137,9 +140,7 @@ def fine(name: str = "app", **changes: object) -> AuditResult:
     values = {
         "name": name,
         "verdicts": (factory.verdict("one"), factory.verdict("two", verdict="refuted", expect=("refuted",))),
-        "conformance": Conformance(
-            status="no-deviation-found", expect="no-deviation-found", expected=True, reason="fine"
-        ),
+        "conformance": factory.conformance("no-deviation-found"),
         "checks": (check("steps", detectable=0.0), check("noise-scale", detectable=0.005), check("update")),
         "notes": (),
         **changes,
@@ -150,9 +151,7 @@ def fine(name: str = "app", **changes: object) -> AuditResult:
 def deviating(name: str = "app") -> AuditResult:
     return fine(
         name,
-        conformance=Conformance(
-            status="deviates", expect="no-deviation-found", expected=False, reason="What ran is not what was declared."
-        ),
+        conformance=factory.conformance(expected=False),
         checks=(check("steps", detectable=0.0), check("clipping", LOW), check("noise-scale", 0.0)),
     )
 

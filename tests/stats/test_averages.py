@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpspec.contract import Evidence, FrozenMap, Scope
 from dpspec.stats import averages
-from dpspec.stats.attacks import evidence_tests
 
 RNG = np.random.Generator
 
@@ -108,23 +106,3 @@ def test_p_values_fall_as_the_claim_departs_from_the_runs() -> None:
 def test_counts_that_cannot_be_are_refused(counts: list[int], records: int) -> None:
     with pytest.raises(ValueError, match="counts between"):
         averages.at_least(counts, records, 0.5)
-
-
-def evidence(**statistics: object) -> Evidence:
-    return Evidence(
-        id="runs", kind="average", statistics=FrozenMap(statistics), scope=Scope(), method="", source="", quantity="x"
-    )
-
-
-def test_evidence_of_this_kind_is_read_and_checked() -> None:
-    whole = evidence(successes=[700, 720], records=1000)
-    assert evidence_tests.metric_p_value(whole, at_least=0.9) == averages.at_most([700, 720], 1000, 0.9)
-    assert evidence_tests.metric_p_value(whole, at_most=0.1) == averages.at_least([700, 720], 1000, 0.1)
-    assert evidence_tests.about(whole) == "pipeline"
-    assert evidence_tests.holds_whenever_stopped(whole)
-    evidence_tests.require_counts(whole)
-    for wrong in (evidence(successes=[1001], records=1000), evidence(successes=[0], records=0)):
-        with pytest.raises(ValueError, match="more than there can be"):
-            evidence_tests.require_counts(wrong)
-    with pytest.raises(ValueError, match="lacks the counts"):
-        evidence_tests.require_counts(evidence(successes=3, records=4))

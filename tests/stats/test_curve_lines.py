@@ -26,21 +26,12 @@ def test_gaussian_points_lie_on_the_curve(mu: float) -> None:
         assert delta >= area * (1 - 1e-8)
 
 
-def test_no_mu_is_perfect_privacy() -> None:
-    assert curve_lines.gaussian(0.0) == ((0.0, 0.0),)
-
-
 @pytest.mark.parametrize("mu", [0.2, 1.0, 4.0])
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 8.0, 64.0])
 def test_renyi_points_are_above_a_mechanism_with_that_divergence(mu: float, alpha: float) -> None:
     for epsilon, delta in curve_lines.renyi(alpha, alpha * mu * mu / 2):
         true = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
         assert true <= delta
-
-
-def test_renyi_needs_an_order_above_one() -> None:
-    with pytest.raises(ValueError, match="alpha"):
-        curve_lines.renyi(1.0, 0.5)
 
 
 def delta_at(p: np.ndarray, q: np.ndarray, epsilon: float) -> float:
@@ -103,7 +94,10 @@ def test_rounding_never_makes_a_line_say_more_than_the_points(points: list[tuple
         assert any(all(map(operator.ge, line, bounds)) for line in (rising, falling)), (epsilon, delta)
 
 
-def test_tradeoff_points_that_say_nothing_or_too_much() -> None:
+def test_ends_of_the_curves() -> None:
+    assert curve_lines.gaussian(0.0) == ((0.0, 0.0),)
+    with pytest.raises(ValueError, match="alpha"):
+        curve_lines.renyi(1.0, 0.5)
     assert curve_lines.tradeoff([(0.0, 0.5), (0.3, 1.0)]) == ()
     assert curve_lines.tradeoff([(0.2, 0.1)]) == ((0.0, 0.0),)
 
@@ -119,14 +113,3 @@ def test_tradeoff_lines_lie_above_the_bound_that_the_points_give(raw: list[tuple
         for epsilon, delta in pairs:
             rising, flat = delta + math.exp(epsilon) * rate, 1 - math.exp(-epsilon) * (1 - rate - delta)
             assert max(rising, flat) >= bound - 1e-9
-
-
-def test_a_thousand_points_take_no_time() -> None:
-    rates = np.linspace(1e-4, 0.9, 1000)
-    points = [(float(f), float(stats.norm.cdf(stats.norm.ppf(f) + 1))) for f in rates]
-    pairs = curve_lines.tradeoff(points)
-    assert len(pairs) > 10
-    for epsilon, delta in pairs:
-        true = stats.norm.cdf(0.5 - epsilon) - math.exp(epsilon) * stats.norm.cdf(-0.5 - epsilon)
-        assert true <= delta
-    assert min(d for e, d in pairs if e > 1) < 0.1

@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpspec.contract import Evidence, FrozenMap, Scope
-from dpspec.stats import binomial
-from dpspec.stats.attacks import curve_lines, evidence_tests, guess_counts, many_run, one_run, one_run_curve, thresholds
+from dpspec.stats import averages, binomial
+from dpspec.stats.attacks import (
+    curve_lines,
+    evidence_tests,
+    guess_counts,
+    many_run,
+    one_run,
+    one_run_curve,
+    sequential,
+    thresholds,
+)
 
 
 def evidence(kind: str, **statistics: Any) -> Evidence:
@@ -24,7 +33,10 @@ ONE = evidence("one-run", canaries=100, guesses=60, correct=55)
 MANY = evidence("many-run", present=50, absent=60, true_positives=45, false_positives=5)
 LADDER = evidence("one-run-ladder", canaries=100, guesses=[20, 60], correct=[20, 55])
 RANKED = evidence("many-run-ranked", outcomes=30 * "0" + "0101" + 30 * "1")
+IN_TURN = evidence("many-run-sequential", coins=30 * "01", scores=30 * [1000, 1003])
 ACCURACY = evidence("binomial", successes=80, trials=100)
+RUNS = evidence("average", successes=[700, 720], records=1000)
+KINDS = (ONE, MANY, LADDER, RANKED, IN_TURN, ACCURACY, RUNS)
 
 
 def test_each_kind_is_read_by_its_own_test() -> None:
@@ -38,6 +50,11 @@ def test_each_kind_is_read_by_its_own_test() -> None:
     assert evidence_tests.epsilon_lower(LADDER, 1e-5, 0.9) == guess_counts.epsilon_lower(
         100, (20, 60), (20, 55), 1e-5, 0.9
     )
+    in_turn = IN_TURN.statistics["coins"], IN_TURN.statistics["scores"]
+    assert evidence_tests.p_value(IN_TURN, 0.5, 1e-5) == sequential.p_value(*in_turn, [(0.5, 1e-5)])
+    assert evidence_tests.epsilon_lower(IN_TURN, 1e-5, 0.9) == sequential.epsilon_lower(*in_turn, 1e-5, 0.9)
+    largest = evidence_tests.largest(IN_TURN, 1e-5, 0.9)
+    assert largest == pytest.approx(sequential.largest(60, 1e-5, 0.9), rel=0.1)
     assert evidence_tests.largest(ONE, 1e-5, 0.9) == one_run.epsilon_lower(100, 60, 60, 1e-5, 0.9)
     assert evidence_tests.largest(LADDER, 1e-5, 0.9) == guess_counts.largest(100, (20, 60), 1e-5, 0.9)
     assert evidence_tests.largest(RANKED, 1e-5, 0.9) == thresholds.largest(32, 32, 1e-5, 0.9)
@@ -75,12 +92,14 @@ def test_a_perfect_attack_has_the_same_design_and_no_errors() -> None:
 def test_a_metric_is_tested_on_the_side_that_it_claims() -> None:
     assert evidence_tests.metric_p_value(ACCURACY, at_least=0.9) == binomial.at_most(80, 100, 0.9)
     assert evidence_tests.metric_p_value(ACCURACY, at_most=0.7) == binomial.at_least(80, 100, 0.7)
-    assert (
-        evidence_tests.metric_p_value(ACCURACY, at_least=0.9)
-        < 0.01
-        < 0.5
-        < evidence_tests.metric_p_value(ACCURACY, at_least=0.8)
+    assert evidence_tests.metric_p_value(RUNS, at_least=0.9) == averages.at_most([700, 720], 1000, 0.9)
+    assert evidence_tests.metric_p_value(RUNS, at_most=0.1) == averages.at_least([700, 720], 1000, 0.1)
+    assert (evidence_tests.about(RUNS), evidence_tests.about(ACCURACY), evidence_tests.about(ONE)) == (
+        "pipeline",
+        "model",
+        "",
     )
+    assert [e.kind for e in KINDS if evidence_tests.holds_whenever_stopped(e)] == ["many-run-sequential", "average"]
 
 
 @pytest.mark.parametrize(
@@ -88,24 +107,6 @@ def test_a_metric_is_tested_on_the_side_that_it_claims() -> None:
     [
         (lambda: evidence_tests.p_value(evidence("oracle"), 1.0, 0.0), "kind 'oracle' tests no privacy curve"),
         (lambda: evidence_tests.p_value(ACCURACY, 1.0, 0.0), "tests no privacy curve"),
-        (
-            lambda: evidence_tests.p_value(evidence("one-run", canaries=3), 1.0, 0.0),
-            "lacks the counts guesses, correct",
-        ),
-        (
-            lambda: evidence_tests.p_value(evidence("one-run", canaries=3, guesses=True, correct=1), 1.0, 0.0),
-            "counts guesses",
-        ),
-        (
-            lambda: evidence_tests.p_value(
-                evidence("one-run-ladder", canaries=3, guesses=[1, 2.5], correct=[1, 2]), 1.0, 0.0
-            ),
-            "counts guesses",
-        ),
-        (
-            lambda: evidence_tests.p_value(evidence("many-run-ranked", outcomes=[0, 1]), 1.0, 0.0),
-            "lacks the counts outcomes",
-        ),
         (lambda: evidence_tests.metric_p_value(ONE, at_least=0.5), "tests no metric"),
         (lambda: evidence_tests.metric_p_value(ACCURACY), "exactly one"),
         (lambda: evidence_tests.metric_p_value(ACCURACY, at_least=0.5, at_most=0.6), "exactly one"),
@@ -114,6 +115,36 @@ def test_a_metric_is_tested_on_the_side_that_it_claims() -> None:
 def test_what_no_test_reads_is_refused(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+IMPOSSIBLE = "more than there can be"
+
+
+@pytest.mark.parametrize(
+    ("kind", "statistics", "message"),
+    [
+        ("one-run", {"canaries": 3}, "lacks the counts guesses, correct"),
+        ("one-run", {"canaries": 3, "guesses": True, "correct": 1}, "counts guesses"),
+        ("one-run-ladder", {"canaries": 3, "guesses": [1, 2.5], "correct": [1, 2]}, "counts guesses"),
+        ("many-run-ranked", {"outcomes": [0, 1]}, "lacks the counts outcomes"),
+        ("many-run-ranked", {"outcomes": "012"}, "texts of 0 and 1"),
+        ("many-run-sequential", {"coins": "01", "scores": [1]}, IMPOSSIBLE),
+        ("average", {"successes": 3, "records": 4}, "lacks the counts"),
+        ("average", {"successes": [1001], "records": 1000}, IMPOSSIBLE),
+        ("average", {"successes": [0], "records": 0}, IMPOSSIBLE),
+        ("binomial", {"successes": 3, "trials": 2}, IMPOSSIBLE),
+        ("binomial", {"successes": -1, "trials": 2}, "counts below 0"),
+        ("one-run", {"canaries": 3, "guesses": 2, "correct": 3}, IMPOSSIBLE),
+        ("one-run-ladder", {"canaries": 3, "guesses": [2, 2], "correct": [1, 1]}, IMPOSSIBLE),
+        ("one-run-ladder", {"canaries": 3, "guesses": [1, 2], "correct": [1]}, IMPOSSIBLE),
+        ("many-run", {"present": 1, "absent": 1, "true_positives": 1, "false_positives": 2}, IMPOSSIBLE),
+    ],
+)
+def test_impossible_statistics_are_refused(kind: str, statistics: dict[str, Any], message: str) -> None:
+    for possible in KINDS:
+        evidence_tests.require_counts(possible)
+    with pytest.raises(ValueError, match=message):
+        evidence_tests.require_counts(evidence(kind, **statistics))
 
 
 def test_a_test_that_is_known_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

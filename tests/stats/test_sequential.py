@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpspec.contract import Evidence, FrozenMap, Scope
-from dpspec.stats.attacks import evidence_tests, gaussian_fit, sequential
+from dpspec.stats.attacks import gaussian_fit, sequential
 
 POINTS = [(0.0, 0.0), (0.0, 0.3), (0.7, 0.0), (0.7, 1e-5), (2.0, 0.1), (5.0, 1e-3)]
 
@@ -153,26 +152,3 @@ def test_several_points_are_one_test() -> None:
 def test_what_makes_no_sense_is_refused(coins: str, scores: list[int], point: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match=r"coins must be|need epsilon"):
         sequential.p_value(coins, scores, [point])
-
-
-def evidence(coins: str, scores: list[int]) -> Evidence:
-    return Evidence(
-        id="a",
-        kind="many-run-sequential",
-        statistics=FrozenMap({"coins": coins, "scores": tuple(scores)}),
-        scope=Scope(),
-        method="m",
-        source="s",
-    )
-
-
-def test_stored_evidence_is_read_by_it() -> None:
-    coins, scores = gaussian(3.0, 100, 1)
-    scores = [score + 1000 for score in scores]  # only their order counts
-    read = evidence(coins, scores)
-    assert evidence_tests.p_value(read, 0.5, 1e-5) == sequential.p_value(coins, scores, [(0.5, 1e-5)])
-    assert evidence_tests.epsilon_lower(read, 1e-5, 0.95) == sequential.epsilon_lower(coins, scores, 1e-5, 0.95)
-    assert evidence_tests.largest(read, 1e-5, 0.95) == pytest.approx(sequential.largest(100, 1e-5, 0.95), rel=0.1)
-    evidence_tests.require_counts(read)
-    with pytest.raises(ValueError, match="more than there can be"):
-        evidence_tests.require_counts(evidence(coins, scores[1:]))

@@ -179,13 +179,13 @@ def test_neither_name_nor_digest_of_an_array_lead_out_of_a_record(store: Store, 
     if part == "name":
         body["arrays"] = {"../../../../../../tmp/secret": body["arrays"]["table"]}
     else:
-        body["arrays"]["table"]["digest"] = "../../../../out0"
-        files.pipe_file(record.replace("record.json", "out0.table.npy"), b"of somebody else")
+        body["arrays"]["table"]["digest"] = "../../../outside"
+        files.pipe_file(record.replace("record.json", "outside.table.npy"), b"of somebody else")
     del body["digest"]
     files.pipe_file(record, json.dumps({**body, "digest": digest(body)}).encode())
     before = set(Path(tempfile.gettempdir()).iterdir())
     assert store.get(KEY) is None
-    assert not [path for path in set(Path(tempfile.gettempdir()).iterdir()) - before if "out0" in path.name]
+    assert not [path for path in set(Path(tempfile.gettempdir()).iterdir()) - before if "outside" in path.name]
 
 
 def test_what_is_no_record_is_left_out_and_swept(store: Store, location: str) -> None:
@@ -203,18 +203,6 @@ def test_what_is_no_record_is_left_out_and_swept(store: Store, location: str) ->
     assert store.sweep() == 0
     assert not files.exists(f"{root}/damaged/{OTHER}/record.json")
     assert store.get(KEY) is not None
-
-
-def test_what_was_begun_long_ago_is_swept(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    new, old = "1" * 32, "0" * 32
-    for age, name in ((0, new), (100_000, old)):
-        (tmp_path / "tmp" / name).mkdir(parents=True)
-        (tmp_path / "tmp" / name / "table.npy").write_bytes(b"some")
-        then = time.time() - age
-        os.utime(tmp_path / "tmp" / name, (then, then))
-    assert store.sweep() == 4
-    assert [path.name for path in (tmp_path / "tmp").iterdir()] == [new]
 
 
 def test_arrays_without_a_record_are_swept_after_a_day(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,12 +247,6 @@ def test_a_store_travels_to_another_process(store: Store) -> None:
     assert list(pickle.loads(pickle.dumps(store)).keys()) == [KEY]  # noqa: S301 - our own
 
 
-@pytest.mark.parametrize("url", ["nonsense://x", "s4://x"])
-def test_an_unknown_protocol_is_a_usage_error(url: str) -> None:
-    with pytest.raises(UsageError, match=f"cannot use the store {url}"):
-        Store(url)
-
-
 def test_a_file_url_is_a_folder(tmp_path: Path) -> None:
     Store(f"file://{tmp_path}/store").put(KEY, TRIAL, RECORDED)
     assert list(Store(tmp_path / "store").keys()) == [KEY]
@@ -284,7 +266,7 @@ def test_secrets_of_a_url_are_not_shown(url: str, seen: str) -> None:
 
 
 def test_no_error_shows_a_secret() -> None:
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match="cannot use the store nonsense://") as raised:
         Store("nonsense://me:secret@host/audits")
     assert "secret" not in str(raised.value)
     store = Store("memory://unreachable")

@@ -82,6 +82,16 @@ def audit(name: str = "demo", **changes: Any) -> AuditResult:
     return dataclasses.replace(base, **changes)
 
 
+def series(columns: dict[str, Any], plot: dict[str, Any] | None = None, **changes: Any) -> Series:
+    held, drawn = FrozenMap(columns), FrozenMap(plot or {})
+    base = Series(name="s", title="T", columns=held, units=FrozenMap(), rigor="theorem", source="s", plot=drawn)
+    return dataclasses.replace(base, **changes)
+
+
+def conformance(status: Any = "deviates", *, expected: bool = True, reason: str = "Why.") -> Conformance:
+    return Conformance(status=status, expect="no-deviation-found", expected=expected, reason=reason)
+
+
 def result(*audits: AuditResult, **changes: Any) -> Result:
     base = Result(
         audits=audits or (audit(),),

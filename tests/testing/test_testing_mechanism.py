@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 import unittest
 from pathlib import Path
 from random import Random
@@ -103,7 +104,7 @@ RUNS = "test_example_runs_as_expected"
             "trials",
             with_evidence(groups=[{"hits": np.int64(3)}]),
             RUNS,
-            r"its evidence cannot be kept: groups\[0\].hits is a numpy.int64",
+            re.escape("its evidence cannot be kept: groups[0].hits is a numpy.int64"),
         ),
         (
             "trials",

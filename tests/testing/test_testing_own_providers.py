@@ -34,19 +34,17 @@ class TestBreastCancer(Ours, DatasetSuite):
         return {"split": {"test": 0.2}, "size": 300, "radius": 1.0}
 
 
-class TestSynthetic(Ours, DatasetSuite):
-    kind = "synthetic"
-
-    def options(self, directory):
-        return {"records": 50}
-
-
 class TestDeclared(Ours, DatasetSuite):
     kind = "declared"
     rows = False
 
     def options(self, directory):
         return {"records": 50}
+
+
+class TestSynthetic(TestDeclared):
+    kind = "synthetic"
+    rows = True
 
 
 class TestNpz(Ours, DatasetSuite):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import sys
 import types
@@ -195,21 +194,25 @@ def test_a_good_model_passes():
 BACKEND = Backend(kind="odd", summary=".", schema=EMPTY, capabilities=CAPABILITIES, trainer="a:B")
 
 
-def training(change) -> type:
-    """The native backend with its parts, or its job, changed."""
+def with_parts(change) -> type:
+    """The native backend with changed parts of its loop."""
 
     class Odd:
         def train(self, job):
-            if "job" in inspect.signature(change).parameters:
-                NativeTrainer().train(change(job=job))
-            else:
-                train_with(job, change(parts_of(job)))
+            parts = parts_of(job)
+            train_with(job, dataclasses.replace(parts, **change(parts)))
 
     return Odd
 
 
-def doubled_noise(parts):
-    return dataclasses.replace(parts, noise=lambda total, deviation, source: parts.noise(total, 2 * deviation, source))
+def with_job(**changes) -> type:
+    """The native backend with changed fields of the job, functions of the job."""
+
+    class Odd:
+        def train(self, job):
+            NativeTrainer().train(dataclasses.replace(job, **{name: of(job) for name, of in changes.items()}))
+
+    return Odd
 
 
 def frozen_noise(parts):
@@ -219,103 +222,67 @@ def frozen_noise(parts):
         first.append(parts.noise(total, deviation, source))
         return first[0]
 
-    return dataclasses.replace(parts, noise=noise)
-
-
-def no_clipping(parts):
-    return dataclasses.replace(parts, contributions=lambda state, i, clip: parts.contributions(state, i, 1e9))
-
-
-def always_noisy(parts):
-    return dataclasses.replace(parts, noise=lambda total, _, source: parts.noise(total, 1.0, source))
-
-
-def no_noise_when_empty(parts):
-    def noise(total, deviation, source):
-        return parts.noise(total, deviation, source) * float(bool(total.any()))
-
-    return dataclasses.replace(parts, noise=noise)
-
-
-def ascent(parts):
-    return dataclasses.replace(parts, update=lambda state, noisy: 2 * state - parts.update(state, noisy))
+    return {"noise": noise}
 
 
 def same_batches(parts):
-    class Sampler:
-        def draw(self, source):
-            return torch.arange(10)
-
-    phases = tuple(dataclasses.replace(p, sampler=Sampler()) for p in parts.schedule.phases)
-    return dataclasses.replace(parts, schedule=dataclasses.replace(parts.schedule, phases=phases))
+    sampler = SimpleNamespace(draw=lambda source: torch.arange(10))
+    phases = tuple(dataclasses.replace(p, sampler=sampler) for p in parts.schedule.phases)
+    return {"schedule": dataclasses.replace(parts.schedule, phases=phases)}
 
 
-def seedless(job):
-    return dataclasses.replace(job, seed=0)
+def noise_times(factor):
+    """Noise whose size is multiplied by a function of the sum."""
+    return with_parts(lambda parts: {"noise": lambda total, *more: factor(total) * parts.noise(total, *more)})
 
 
-def lucky(job):
-    return dataclasses.replace(job, seed=int(torch.randint(1 << 30, (1,))))
-
-
-def deaf(job):
-    return dataclasses.replace(job, cancelled=None)
-
-
-def blind(job):
-    return dataclasses.replace(job, observers=())
-
-
-def without_canaries(job):
-    return dataclasses.replace(job, canaries=None)
+doubled_noise, without_noise = noise_times(lambda total: 2), noise_times(lambda total: 0)
+no_noise_when_empty = noise_times(lambda total: float(bool(total.any())))
+always_noisy = with_parts(lambda parts: {"noise": lambda total, _, source: parts.noise(total, 1.0, source)})
+no_clipping = with_parts(lambda parts: {"contributions": lambda state, i, clip: parts.contributions(state, i, 1e9)})
+ascent = with_parts(lambda parts: {"update": lambda state, noisy: 2 * state - parts.update(state, noisy)})
+lucky = with_job(seed=lambda job: int(torch.randint(1 << 30, (1,))))
+quiet = with_job(observers=lambda job: ())
+counting_records = with_job(expected_batch_size=lambda job: float(len(job.x)))
+quiet_with_adam = with_job(observers=lambda job: () if job.options["optimizer"]["kind"] == "adam" else job.observers)
 
 
 @pytest.mark.parametrize(
-    ("change", "test", "match"),
+    ("backend", "test", "match"),
     [
         (doubled_noise, "test_noise_is_fresh_and_of_the_declared_size", "declared 1.5"),
-        (frozen_noise, "test_noise_is_fresh_and_of_the_declared_size", "same noise|declared 1.5"),
+        (with_parts(frozen_noise), "test_noise_is_fresh_and_of_the_declared_size", "same noise|declared 1.5"),
         (always_noisy, "test_without_noise_nothing_is_random_but_the_batches", "noise was added where none"),
         (no_clipping, "test_contributions_are_clipped", "above the clip norm"),
         (no_clipping, "test_gradient_canaries_appear_in_the_update", "the canary is not clipped"),
         (no_noise_when_empty, "test_empty_batches_survive", "must add its noise"),
         (ascent, "test_training_lowers_the_loss", "thirty steps moved the loss"),
-        (same_batches, "test_batches_are_drawn_as_declared", "fixed sampling drew 10 records, not 7"),
-        (seedless, "test_same_seed_gives_the_same_bytes", "the seed does not decide the run"),
+        (with_parts(same_batches), "test_batches_are_drawn_as_declared", "fixed sampling drew 10 records, not 7"),
+        (with_job(seed=lambda job: 0), "test_same_seed_gives_the_same_bytes", "the seed does not decide the run"),
         (lucky, "test_same_seed_gives_the_same_bytes", "two runs of one seed differ"),
         (lucky, "test_global_generators_are_left_alone", "draws from the global generator of torch"),
-        (deaf, "test_a_cancelled_job_stops", "a cancelled job ran to its end"),
-        (blind, "test_declared_capabilities_are_delivered_in_order", r"released \(capability iterates\)"),
-        (without_canaries, "test_gradient_canaries_appear_in_the_update", "not in the update"),
+        (with_job(cancelled=lambda job: None), "test_a_cancelled_job_stops", "a cancelled job ran to its end"),
+        (quiet, "test_declared_capabilities_are_delivered_in_order", r"released \(capability iterates\)"),
+        (with_job(canaries=lambda job: None), "test_gradient_canaries_appear_in_the_update", "not in the update"),
     ],
 )
-def test_bad_backends_are_refused(change, test, match):
-    refuses(suite(BackendSuite, BACKEND, training(change)), test, match)
-
-
-def without_noise(parts):
-    return dataclasses.replace(parts, noise=lambda total, deviation, source: 0 * parts.noise(total, deviation, source))
-
-
-def counting(job):
-    """Divides by a number that follows from the records at hand."""
-    return dataclasses.replace(job, expected_batch_size=float(len(job.x)))
-
-
-def quiet_with_adam(job):
-    adam = job.options["optimizer"]["kind"] == "adam"
-    return dataclasses.replace(job, observers=()) if adam else job
+def test_bad_backends_are_refused(backend, test, match):
+    refuses(suite(BackendSuite, BACKEND, backend), test, match)
 
 
 PUBLIC = Assumption(name="data-independent-hyperparameters", status="by-construction", text="the job's")
 
 
 @pytest.mark.parametrize(
-    ("change", "test", "match"),
+    ("backend", "test", "match"),
     [
         (without_noise, "test_noise_of_the_declared_size_reaches_the_model", "on the sum, declared 3"),
         (doubled_noise, "test_noise_of_the_declared_size_reaches_the_model", "on the sum, declared 3"),
-        (counting, "test_it_says_where_its_constants_come_from", "some divisor counts the records"),
+        (
+            with_job(expected_batch_size=lambda job: float(len(job.x))),
+            "test_it_says_where_its_constants_come_from",
+            "some divisor counts the records",
+        ),
         (ascent, "test_parts_are_those_of_the_native_loop", "another model on the same job"),
         (
             quiet_with_adam,
@@ -324,9 +291,9 @@ PUBLIC = Assumption(name="data-independent-hyperparameters", status="by-construc
         ),
     ],
 )
-def test_backends_that_do_not_keep_what_they_say_are_refused(change, test, match):
+def test_backends_that_break_their_promises_are_refused(backend, test, match):
     stated = dataclasses.replace(BACKEND, constants=PUBLIC)
-    refuses(suite(BackendSuite, stated, training(change)), test, match)
+    refuses(suite(BackendSuite, stated, backend), test, match)
     getattr(suite(BackendSuite, stated, NativeTrainer), test)()
 
 
@@ -341,7 +308,7 @@ def test_a_backend_without_canaries_is_held_to_the_same_promises(capabilities, m
 
     class Mute:
         def train(self, job):
-            train_with(dataclasses.replace(job, observers=()), without_noise(parts_of(job)))
+            without_noise().train(dataclasses.replace(job, observers=()))
 
     module = types.ModuleType("mute_backend")
     module.Mute = Mute
@@ -356,9 +323,8 @@ def test_a_backend_without_canaries_is_held_to_the_same_promises(capabilities, m
 
 def test_a_backend_that_shows_nothing_and_says_so_passes():
     modest = dataclasses.replace(BACKEND, capabilities=frozenset())
-    quiet = suite(BackendSuite, modest, training(lambda job: dataclasses.replace(job, observers=())))
     for test in ("test_declared_capabilities_are_delivered_in_order", "test_the_last_state_is_the_trained_model"):
-        getattr(quiet, test)()
+        getattr(suite(BackendSuite, modest, quiet), test)()
 
 
 def test_schema_problems_of_any_provider(tmp_path):

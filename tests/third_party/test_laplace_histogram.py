@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import warm
 
 PROJECT = Path(__file__).parent / "dpspec-laplace-histogram"
 GUIDE = Path(__file__).parents[2] / "docs" / "plugins" / "worked-example.md"
@@ -21,26 +17,8 @@ Execute = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def execute(tmp_path_factory: pytest.TempPathFactory) -> Execute:
-    """Run a module of Python where the plugin is installed, away from the checkout."""
-    pytest.importorskip("pip")
-    here, site = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("site")
-    shutil.copytree(PROJECT, here / "project")
-    path = os.pathsep.join([str(site), *(p for p in sys.path if p and Path(p).name != "tests")])
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        if arguments[0] == "dpspec":
-            return warm.dpspec(*arguments[1:], cwd=here, env=environment)
-        if arguments[0] == "pytest":
-            return warm.pytest(*arguments[1:], cwd=here, env=environment)
-        command = [sys.executable, "-m", *arguments]
-        return subprocess.run(command, env=environment, cwd=here, capture_output=True, text=True, timeout=300)
-
-    options = ["--no-build-isolation", "--no-deps", "--no-index", "--disable-pip-version-check", "--quiet"]
-    done = run("pip", "install", *options, "--target", str(site), "./project")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return run
+def execute(install_project: Callable[[Path], Execute]) -> Execute:
+    return install_project(PROJECT)
 
 
 @pytest.mark.ci

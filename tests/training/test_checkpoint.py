@@ -166,7 +166,7 @@ def test_nothing_is_saved_unless_asked_for(make_job, monkeypatch):
 )
 def test_the_state_of_another_job_is_ignored(make_job, make_model, tmp_path, changes):
     where, counter = Resumable(folder=tmp_path, steps=5), Counter()
-    NativeTrainer().train(make_job(steps=STEPS, resumable=where))
+    NativeTrainer().train(make_job(steps=STEPS, resumable=where, observers=(Counter(),)))
     changes = {"steps": STEPS, **changes}
     NativeTrainer().train(
         make_job(resumable=where, **{**changes, "observers": (*changes.get("observers", ()), counter)})

@@ -544,17 +544,6 @@ def test_what_users_add_on_average_is_known_exactly(of_users: Any, most: int) ->
     torch.testing.assert_close(known.mean(sampler), q * known.sum)
 
 
-def test_a_run_of_users_is_its_steps(of_users: Any) -> None:
-    """With everybody drawn, all records and no noise: full-batch descent on mean gradients, clipped user by user."""
-    job = of_users({"rate": 1.0, "records_per_user": 4}, noise_multiplier=0.0, clip_norm=0.3, steps=3)
-    own = replace(job, model=copy.deepcopy(job.model))
-    for _ in range(3):
-        total = sum(choices(own, user, 4, 0.3)[0] for user in range(10))
-        flat_model.load(own.model, (flat_model.flatten(own.model).double() - 0.5 / 3.0 * total).float())
-    NativeTrainer().train(job)
-    torch.testing.assert_close(flat_model.flatten(job.model), flat_model.flatten(own.model), rtol=1e-4, atol=1e-5)
-
-
 def test_a_stopped_run_goes_on_to_the_same_bit(of_users: Any, tmp_path: Path) -> None:
     whole, resumed = of_users(steps=12), of_users(steps=12)
     NativeTrainer().train(whole)
@@ -575,18 +564,6 @@ def test_runs_of_users_are_trained_in_turn(of_users: Any) -> None:
     assert torch.equal(flat_model.flatten(jobs[1].model), flat_model.flatten(alone.model))
     with pytest.raises(ValueError, match="in turn"):
         run_batched(jobs)
-
-
-@pytest.mark.parametrize(
-    ("block", "says"),
-    [
-        ({**BLOCK, "scheme": "fixed", "batch_size": 2}, "requires scheme poisson"),
-        ({**BLOCK, "records_per_user": 0}, "records_per_user must be at least 1"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(block: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        sampler_of(block, 10)
 
 
 def test_a_job_and_its_phases_speak_of_the_same(of_users: Any, make_job: Any) -> None:

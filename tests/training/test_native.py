@@ -162,6 +162,7 @@ def test_models_are_left_alone(make_job, make_model):
         ({"options": FrozenMap({"learning_rate": 0.4, "reduction": "mean"})}, "same options"),
         ({"expected_batch_size": 3.0}, "same expected_batch_size"),
         ({"y": np.zeros(3, dtype=np.int64)}, "40 records but 3 labels"),
+        ({"model": torch.nn.Linear(6, 3)}, "same kind of model"),
     ],
 )
 def test_jobs_that_do_not_fit_together(make_job, changes, message):
@@ -169,10 +170,8 @@ def test_jobs_that_do_not_fit_together(make_job, changes, message):
         run_batched([make_job(), make_job(**changes)])
 
 
-def test_other_refusals(make_job, make_model):
+def test_no_jobs_and_members_of_other_jobs_are_refused(make_job):
     with pytest.raises(ValueError, match="at least one job"):
         run_batched([])
-    with pytest.raises(ValueError, match="same kind of model"):
-        run_batched([make_job(), make_job(model=make_model("linear"))])
     with pytest.raises(ValueError, match="1 jobs but 2 members"):
         run_batched([make_job()], members=[torch.arange(3), torch.arange(4)])

@@ -191,6 +191,9 @@ def test_an_epoch_goes_on_where_it_stopped(taken: int, sampler: Any) -> None:
     assert torch.equal(sampler.draw(generator(1, "test")), fresh.draw(generator(1, "test")))
 
 
+USERS = {"scheme": "poisson", "unit": "user", "rate": 0.3, "records_per_user": 2}
+
+
 @pytest.mark.parametrize(
     ("block", "expected", "inclusion"),
     [
@@ -231,6 +234,8 @@ def test_the_block_of_a_spec_is_read(block: dict[str, Any], expected: Any, inclu
         (lambda: RandomAllocation(20, 5, 6), "batches_per_epoch must be within 1..5, got 6"),
         (lambda: Schedule.of([{**PHASES[0], "steps": 7}], 20), "whole number of epochs of 4, got 7"),
         (lambda: sampler_of({"scheme": "bag"}, 10), "got 'bag'"),
+        (lambda: sampler_of({**USERS, "scheme": "fixed", "batch_size": 2}, 10), "requires scheme poisson"),
+        (lambda: sampler_of({**USERS, "records_per_user": 0}, 10), "records_per_user must be at least 1"),
     ],
 )
 def test_refused(make: Any, message: str) -> None:

@@ -20,7 +20,7 @@ from dpspec.cli.arguments import (
 )
 from dpspec.cli.output import emit, note
 from dpspec.errors import ExitCode, UsageError
-from dpspec.text import closest, did_you_mean, listed, plain, quoted
+from dpspec.text import plain
 
 if TYPE_CHECKING:
     from dpspec.engine.results.result import Result
@@ -69,14 +69,13 @@ def diff(
 
     Ends with 1 if a value got worse, or a claim was changed or removed.
     """
+    from dpspec.cli.report_files import require_known
     from dpspec.engine.results.diff import diff as compare
     from dpspec.engine.results.diff import failing
     from dpspec.reporters.formats.data_files import CHANGE_FORMATS
     from dpspec.reporters.read_results import read_result
 
-    if format_ not in CHANGE_FORMATS:
-        suggestion = did_you_mean(closest(format_, CHANGE_FORMATS))
-        raise UsageError(f"unknown format {quoted(format_)}{suggestion} (valid: {listed(CHANGE_FORMATS)})")
+    require_known("format", format_, CHANGE_FORMATS)
     changes = compare(read_result(before), read_result(after))
     emit(CHANGE_FORMATS[format_](changes))
     failures = failing(changes, allow_changed_claims=allow_changed_claims)

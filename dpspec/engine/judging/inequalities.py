@@ -117,8 +117,7 @@ def statement(claim: Claim) -> Statement:
 
 
 def implied_points(kind: str, options: Options) -> Points:
-    """The (epsilon, delta) pairs that a claim implies. Raises ``KeyError``, ``TypeError`` or ``ValueError`` if it is
-    invalid."""
+    """The (epsilon, delta) pairs that a claim implies. Raises various errors if it is invalid."""
     return _KINDS[kind].points(options) if kind in _KINDS else ()
 
 

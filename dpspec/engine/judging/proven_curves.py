@@ -20,7 +20,7 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True)
 class ProvenCurve:
-    """The proven pairs for one group size and scope; in the keys ``varying`` of the scope the audit's curves differ."""
+    """The proven pairs for one group size and scope; ``varying`` are the keys of the scope in which curves differ."""
 
     group_size: int
     scope: Scope
@@ -73,7 +73,6 @@ def is_profile(series: Series) -> bool:
 
 
 def _frontier(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
-    """The pairs that no other one implies, from the largest delta to the smallest."""
     frontier: list[Pair] = []
     for epsilon, delta in sorted(set(pairs)):
         if not frontier or delta < frontier[-1][1]:

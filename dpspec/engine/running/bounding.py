@@ -28,11 +28,12 @@ from dpspec.contract.events import Event, Noticed, Progressed, StageStarted
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_range
 from dpspec.engine.running.conclude import Bounded
+from dpspec.engine.running.dispatch import QueuedChunk, dispatch
 from dpspec.engine.running.run_options import RunOptions, Workers
 from dpspec.engine.running.tasks import AuditTask, WorkerCache
 from dpspec.engine.storage.origins import version_of
 from dpspec.errors import PluginError, SpecError, UsageError
-from dpspec.executors import Message, PartialResult, Pool, Resources, Task, TaskFailed, TaskProgress, WorkerLost
+from dpspec.executors import Pool, Resources
 from dpspec.executors.pools import InlinePool
 from dpspec.text import clipped
 
@@ -63,12 +64,7 @@ def compute(context: RunContext, *, plan: bool) -> Computed:
 
 
 def bound(
-    prepared: Prepared,
-    catalog: Catalog,
-    *,
-    cache: WorkerCache,
-    plan: bool,
-    emit: Callable[[Event], None],
+    prepared: Prepared, catalog: Catalog, *, cache: WorkerCache, plan: bool, emit: Callable[[Event], None]
 ) -> Bounded:
     from dpspec.training.threads import limited
 
@@ -126,10 +122,7 @@ class Bounding:
         self._workers, self._emit, self._plan = workers, emit, plan
         self._bounded: dict[int, Bounded] = {}
         self._recent: deque[Bounded] = deque(maxlen=_RECENT)
-        self._waiting: deque[int] = deque()
-        self._running: set[int] = set()
         self._failed: dict[int, str] = {}
-        self._losses = 0
         self._shareable = [
             number for number, audit in enumerate(audits) if not audit.components and audit.recording is None
         ]
@@ -159,7 +152,6 @@ class Bounding:
             self._emit(Progressed(audit=f"{total} audits", what="bound", done=done, total=total, unit="audits"))
 
     def _pool(self, number: int) -> Pool | None:
-        """Workers for the bounds from this audit on, if recent durations make them worthwhile."""
         recent, left = self._recent, len(self._shareable) - bisect_left(self._shareable, number)
         if not recent or left < 2:
             return None
@@ -179,53 +171,38 @@ class Bounding:
 
     def _share(self, pool: Pool, number: int) -> None:
         needs = Resources(memory_bytes=max(each.plan.memory_bytes for each in self._recent))
-        self._waiting.extend(n for n in self._shareable if n >= number)
-        while self._waiting or self._running:
-            while self._waiting and pool.room(needs):
-                self._start(pool, self._waiting.popleft(), needs)
-            if not self._running:
-                return
-            for message in pool.messages():
-                self._handle(message)
+        chunks = [
+            QueuedChunk(audit=n, name=self._audits[n].spec.name, needs=needs, missing=[n], task=self._task)
+            for n in self._shareable
+            if n >= number
+        ]
+        losses = 0
 
-    def _start(self, pool: Pool, number: int, needs: Resources) -> None:
-        audit = self._audits[number]
-        work = ComputeBounds(
-            spec=audit.spec,
-            catalog=self._catalog,
-            facts=audit.facts,
-            plan=self._plan,
-            sender=_versions(),
+        def give_up(chunk: QueuedChunk, reason: str, *, others: bool) -> None:
+            self._failed[chunk.audit] = clipped(reason, 200)
+            for each in chunks if others else [chunk]:
+                each.missing.clear()
+
+        def on_part(chunk: QueuedChunk, computed: Computed) -> None:
+            bounds, plan, seconds = computed
+            chunk.missing.clear()
+            prepared = self._audits[chunk.audit]
+            self._done(chunk.audit, Bounded(prepared=prepared, bounds=bounds, plan=plan, seconds=seconds))
+
+        def on_error(chunk: QueuedChunk, error: BaseException) -> None:
+            # Perhaps a spec is wrong, and then those after it need no bounds.
+            give_up(chunk, " ".join(f"{type(error).__name__}: {error}".split()), others=True)
+
+        def on_loss(chunk: QueuedChunk, reason: str) -> bool:
+            nonlocal losses
+            losses += 1
+            give_up(chunk, reason, others=losses >= _LOSSES)
+            return False
+
+        dispatch(pool, chunks, "bound", self._emit, on_part=on_part, on_error=on_error, on_loss=on_loss)
+
+    def _task(self, numbers: Sequence[int]) -> ComputeBounds:
+        audit = self._audits[numbers[0]]
+        return ComputeBounds(
+            spec=audit.spec, catalog=self._catalog, facts=audit.facts, plan=self._plan, sender=_versions()
         )
-        self._emit(StageStarted(audit=audit.spec.name, stage="bound"))
-        self._running.add(number)
-        try:
-            pool.start(Task(number=number, name=audit.spec.name, needs=needs, work=work))
-        except UsageError as error:
-            self._give_up(number, str(error))
-            self._waiting.clear()
-
-    def _handle(self, message: Message) -> None:
-        number = message.task
-        match message:
-            case TaskProgress(value=event):
-                # While several are computed, only their joint progress is shown.
-                if not (isinstance(event, Progressed) and len(self._running) > 1):
-                    self._emit(event)
-            case PartialResult(value=(bounds, plan, seconds)):
-                bounded = Bounded(prepared=self._audits[number], bounds=bounds, plan=plan, seconds=seconds)
-                self._done(number, bounded)
-            case TaskFailed(error=error):
-                self._give_up(number, " ".join(f"{type(error).__name__}: {error}".split()))
-                self._waiting.clear()  # perhaps a spec is wrong, and then those after it need no bounds
-            case WorkerLost(reason=reason):
-                self._give_up(number, reason)
-                self._losses += 1
-                if self._losses >= _LOSSES:
-                    self._waiting.clear()
-            case _:
-                self._running.discard(number)
-
-    def _give_up(self, number: int, reason: str) -> None:
-        self._running.discard(number)
-        self._failed[number] = clipped(reason, 200)

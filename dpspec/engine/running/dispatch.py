@@ -1,32 +1,25 @@
-"""A queue for the chunks of all audits: each starts once the pool has room, and again if its worker is lost."""
+"""A queue for work of all audits, trials or bounds: each chunk starts once the pool has room."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dpspec.contract import Cancelled
-from dpspec.contract.events import Event, Noticed, Progressed, StageStarted
+from dpspec.contract.events import Event, Progressed, StageStarted
 from dpspec.engine.running.tasks import AuditTask
-from dpspec.engine.storage.stored_trials import NewTrial
-from dpspec.executors import (
-    PartialResult,
-    Pool,
-    Resources,
-    Task,
-    TaskFailed,
-    TaskProgress,
-    WorkerLost,
-)
-
-#: Number of lost workers after which a chunk is given up.
-TRIES = 3
+from dpspec.errors import UsageError
+from dpspec.executors import PartialResult, Pool, Resources, Task, TaskFailed, TaskProgress, WorkerLost
 
 
 @dataclass
 class QueuedChunk:
-    """The missing trials of a chunk of an audit, and the number of workers lost with it."""
+    """Work on an audit: the ``missing`` trials of a chunk, or its bounds.
+
+    A chunk without ``missing`` parts does not start. ``losses`` is the number of workers lost with it.
+    """
 
     audit: int
     name: str
@@ -39,35 +32,37 @@ class QueuedChunk:
 def dispatch(
     pool: Pool,
     chunks: Iterable[QueuedChunk],
-    *,
-    on_trial: Callable[[QueuedChunk, NewTrial], None],
-    on_error: Callable[[QueuedChunk, BaseException], None],
+    stage: str,
     emit: Callable[[Event], None],
+    *,
+    on_part: Callable[[QueuedChunk, Any], None],
+    on_error: Callable[[QueuedChunk, BaseException], None],
+    on_loss: Callable[[QueuedChunk, str], bool],
     seconds_left: Callable[[], float | None] = lambda: None,
 ) -> None:
-    """Run all chunks that have ``missing`` trials on a pool, in their order while there is room.
+    """Run all chunks with ``missing`` parts on a pool, in their order while there is room.
 
-    A chunk that does not finish keeps some. ``on_trial`` receives every trial as it arrives. ``on_error`` receives the
-    error of a chunk and raises. ``seconds_left`` is the time until the deadline; after it nothing starts, and running
-    tasks are stopped.
+    ``on_part`` receives every part of a result as it arrives, ``on_error`` the error of a chunk. ``on_loss`` receives
+    the reason why a worker is lost, and returns whether the chunk starts again. ``seconds_left`` is the time until the
+    deadline; after it nothing starts, and running tasks are stopped.
     """
     waiting, running, started = deque(chunks), dict[int, QueuedChunk](), 0
     while waiting or running:
-        while waiting:
-            left = seconds_left()
-            if left is not None and left < 0.0:
-                break
-            if not waiting[0].missing:  # no longer needed
+        while (left := seconds_left()) is None or left >= 0.0:
+            while waiting and not waiting[0].missing:
                 waiting.popleft()
-                continue
-            if not pool.room(waiting[0].needs):
+            if not waiting or not pool.room(waiting[0].needs):
                 break
             chunk = waiting.popleft()
             started += 1
-            running[started] = chunk
-            emit(StageStarted(audit=chunk.name, stage="trials"))
+            emit(StageStarted(audit=chunk.name, stage=stage))
             work = chunk.task(tuple(chunk.missing))
-            pool.start(Task(number=started, name=chunk.name, needs=chunk.needs, work=work, seconds=left))
+            try:
+                pool.start(Task(number=started, name=chunk.name, needs=chunk.needs, work=work, seconds=left))
+            except UsageError as error:
+                on_error(chunk, error)
+            else:
+                running[started] = chunk
         if not running:
             return
         for message in pool.messages():
@@ -79,16 +74,9 @@ def dispatch(
                     # While several chunks run, only their joint progress is shown.
                     if not (isinstance(event, Progressed) and len(running) > 1):
                         emit(event)
-                case PartialResult(value=new):
-                    if new.index in chunk.missing:
-                        chunk.missing.remove(new.index)
-                    on_trial(chunk, new)
-                case TaskFailed(error=error) if not isinstance(error, Cancelled):
-                    on_error(chunk, error)
-                case WorkerLost(reason=reason) if chunk.missing:
-                    chunk.losses += 1
-                    again = chunk.losses < TRIES
-                    outcome = "retrying" if again else f"given up after {TRIES} times"
-                    emit(Noticed(audit=chunk.name, message=f"worker lost during a trial ({reason}); {outcome}"))
-                    if again:
-                        waiting.appendleft(chunk)
+                case PartialResult(value=part):
+                    on_part(chunk, part)
+                case TaskFailed(error=raised) if not isinstance(raised, Cancelled):
+                    on_error(chunk, raised)
+                case WorkerLost(reason=reason) if chunk.missing and on_loss(chunk, reason):
+                    waiting.appendleft(chunk)

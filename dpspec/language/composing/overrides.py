@@ -14,7 +14,6 @@ from dpspec.language.reading.tree import Node, claim_ids
 from dpspec.language.reading.yaml_source import read_yaml
 from dpspec.text import closest, did_you_mean, listed, quoted, visible
 
-#: Maximum number of keys in a dotted path.
 MAX_KEYS = 64
 
 

@@ -29,18 +29,12 @@ from dpspec.language.reading.tree import Node, plain, value_at
 from dpspec.regular_files import read_text
 from dpspec.text import quoted, shown
 
-#: File name suffix of tables.
 TABLE = ".csv"
-
-#: Maximum number of phases, as in a list of phases.
 MAX_PHASES = 1000
-
-#: Maximum size of a table in bytes, as of a spec.
 _MAX_TABLE_BYTES = 2**17
 
 _PLACE = ("mechanism", "phases")
 
-#: Maximum number of keys in a dotted column name.
 _MAX_COLUMN_KEYS = 8
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")

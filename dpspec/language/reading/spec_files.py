@@ -28,7 +28,6 @@ _MAX_CANDIDATE_BYTES = 1 << 30
 #: Control characters, and line separators that YAML and text editors count differently.
 FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
-#: Line endings of YAML and of text editors.
 LINE_END = re.compile("\r\n|\r|\n")
 
 

@@ -57,7 +57,6 @@ def check_claims(
 #: Results of earlier checks. Most cells of a matrix share their claims.
 _CHECKED: dict[tuple[int, str, Path], tuple[Mechanism | None, Json, list[Diagnostic]]] = {}
 
-#: Maximum size of the cache.
 _MAX_CHECKED = 4096
 
 

@@ -17,7 +17,6 @@ from dpspec.language.reading.yaml_source import NOT_FINITE, read_scalar
 from dpspec.language.validating.blocks import Plain
 from dpspec.text import choice, clipped, closest, did_you_mean, listed, number, quoted, shown, visible
 
-#: Maximum number of unknown keys reported per map.
 _MOST_KEYS = 50
 
 

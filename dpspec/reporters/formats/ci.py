@@ -46,7 +46,7 @@ def _problems(audit: AuditResult) -> Iterator[_Problem]:
                 text=labels.verdict_line(audit, verdict),
             )
     conformance = audit.conformance
-    if not conformance.expected and not labels.untested(audit):
+    if labels.wrong_conformance(audit):
         label = labels.conformance_label(conformance.status)
         yield _Problem(conformance.status, "", "error", audit.name, label, labels.conformance_line(audit))
     if not audit.complete:
@@ -115,7 +115,7 @@ def _cases(audit: AuditResult) -> Iterator[TestCase]:
         yield case
     conformance = audit.conformance
     case = TestCase("conformance", name)
-    if not conformance.expected and not labels.untested(audit):
+    if labels.wrong_conformance(audit):
         case.result = [Failure(plain(labels.conformance_line(audit)), conformance.status)]
     elif conformance.status == "not-run":
         case.result = [Skipped(plain(conformance.reason))]

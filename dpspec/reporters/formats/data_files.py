@@ -58,7 +58,6 @@ def _text(text: str) -> str:
     return _FORMULA.sub(r"\g<0>'", plain(text))
 
 
-#: The first character of a changed line.
 MARKS = {"better": "+", "worse": "-", "other": "~"}
 
 

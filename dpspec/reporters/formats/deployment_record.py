@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 
 from dpspec.contract import Json
-from dpspec.contract.spec import unit_in_words
 from dpspec.engine.redact import redact
 from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters import labels
@@ -48,8 +47,7 @@ def render(result: Result, *, internal: bool = False) -> str:
 def _record(audit: AuditResult, statement: Statement) -> dict[str, Json]:
     verdict, parameters = _guarantee(audit)
     owner = markdown(str(audit.document.get("owner") or "")) or FILL_IN
-    threat = audit.document.get("threat_model") or {}
-    unit = unit_in_words(str(threat.get("unit", "record")), audit.document.get("data") or {})
+    unit = labels.unit(audit)
     stated = [
         f"Claim {one.claim}: {one.says}. Verdict {one.verdict}, interval {one.interval.strip('[]').replace(',', ' to')}"
         + (f"; {one.rigor}" if one.rigor else "")

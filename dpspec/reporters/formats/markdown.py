@@ -59,7 +59,7 @@ def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
     wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
-    deviating = not (audit.conformance.expected or labels.untested(audit))
+    deviating = labels.wrong_conformance(audit)
     if not wrong and not deviating:
         return
     yield from (f"## Not as expected{f': {markdown(audit.name)}' if several else ''}", "")
@@ -88,7 +88,7 @@ def _table(judged: Sequence[tuple[AuditResult, Verdict]], *, several: bool) -> I
 
 
 def _conformance(audits: Sequence[AuditResult], *, several: bool) -> Iterator[str]:
-    expected = [audit for audit in audits if audit.conformance.expected or labels.untested(audit)]
+    expected = [audit for audit in audits if not labels.wrong_conformance(audit)]
     for audit in audits:
         if len(audits) <= _MANY or audit not in expected:
             name = f"- {markdown(audit.name)}: " if several else ""

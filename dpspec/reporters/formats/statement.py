@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
-from dpspec.contract.spec import unit_in_words
 from dpspec.engine.judging.proven_curves import proven_curves
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
@@ -140,7 +139,7 @@ def _blocks(audit: AuditResult) -> Iterator[Block]:
     asked = threat.get("group_size") or 1
     sizes = asked if isinstance(asked, list | tuple) else [asked]
     adjacency = str(threat.get("adjacency", "add-remove"))
-    unit = unit_in_words(str(threat.get("unit", "record")), audit.document.get("data") or {})
+    unit = labels.unit(audit)
     known = (a.text for finding in audit.findings for a in finding.assumptions if a.name == "records-per-user")
     records = "The number of records per person is not checked"
     if unit != "record":

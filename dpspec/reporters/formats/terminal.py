@@ -132,7 +132,7 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
             matrix = cells.get(id(audit))
             name = f"{matrix.name}, {matrices.cell_title(matrix, audit)} ({audit.name})" if matrix else audit.name
             wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
-            deviating = not (audit.conformance.expected or labels.untested(audit))
+            deviating = labels.wrong_conformance(audit)
             if wrong or deviating:
                 page.heading(f"Not as expected{f': {name}' if several else ''}")
             for verdict in wrong:
@@ -207,7 +207,7 @@ def _expected(page: Page, audit: AuditResult) -> None:
             rest = [labels.access(audit, verdict), f"claimed {claimed}" if claimed else "", wanted]
             text = f" {labels.interval(audit, verdict)}: {', '.join([verdict.text, *filter(None, rest)])}"
             _row(page, labels.headline(audit, verdict), (verdict.claim, "bold"), text)
-    if audit.conformance.expected or labels.untested(audit):
+    if not labels.wrong_conformance(audit):
         _conformance(page, audit)
     for series in audit.series:
         if text := constants(series):
@@ -259,7 +259,7 @@ def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
     for verdict in audit.verdicts:
         _claim(page, audit, verdict)
     conformance = audit.conformance
-    unexpected = not (conformance.expected or labels.untested(audit))
+    unexpected = labels.wrong_conformance(audit)
     if conformance.status in _CONFORMANCE and (conformance.status == "deviates" or unexpected):
         label, outcome = labels.conformance_label(conformance.status), labels.conformance_outcome(audit)
         _row(page, label, f"{_CONFORMANCE[conformance.status]}, {outcome}; see Conformance")

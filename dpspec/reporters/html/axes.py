@@ -13,8 +13,6 @@ _MARGIN = 0.05
 
 #: Logarithmic axes with a smaller ratio of their ends also have ticks at 2 and 5 times the powers of ten.
 _FEW_DECADES = 300.0
-
-#: Steps between ticks, times a power of ten.
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 #: The maximum distance of a place from the axis, in lengths of the axis.

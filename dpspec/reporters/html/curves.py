@@ -15,12 +15,11 @@ from dpspec.engine.judging.claim_tests import group_size
 from dpspec.engine.judging.inequalities import implied_points
 from dpspec.engine.judging.proven_curves import polygon, proven_curves
 from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Verdict
+from dpspec.engine.results.result import AuditResult
 from dpspec.language.load import claim_options
 from dpspec.reporters import labels
 from dpspec.reporters.html.drawing import Drawing, Line
 
-#: The caption of claims and attack results.
 CAPTION = "Diamonds are claims, dots are attack results."
 
 ATTACKS, CLAIMS = "o", "D"
@@ -33,7 +32,8 @@ def marks(audit: AuditResult, x: str, y: str, sizes: Sequence[int], lines: int) 
         return sizes.index(size) if size in sizes else lines
 
     lines_of_marks = []
-    for verdict, block in _stated(audit):
+    for verdict in audit.verdicts:
+        block = labels.claim_block(audit, verdict)
         numbers = _numbers({**claim_options(block), verdict.quantity: verdict.claimed}, x, y)
         if numbers is not None and block.get("record") is None:
             size = _size(block)
@@ -47,13 +47,6 @@ def marks(audit: AuditResult, x: str, y: str, sizes: Sequence[int], lines: int) 
                 label = f"attack{labels.groups(size, finding.scope.unit)}"
                 lines_of_marks.append(Line(label, *numbers, colour(size), marker=ATTACKS))
     return lines_of_marks
-
-
-def _stated(audit: AuditResult) -> Iterator[tuple[Verdict, Mapping[str, Json]]]:
-    blocks = {str(block.get("id")): block for block in audit.document.get("claims", ()) if isinstance(block, Mapping)}
-    for verdict in audit.verdicts:
-        if verdict.claim in blocks:
-            yield verdict, blocks[verdict.claim]
 
 
 def _size(block: Mapping[str, Json]) -> int:
@@ -91,7 +84,8 @@ def power(audit: AuditResult) -> tuple[Drawing, Table] | None:
     sizes = [bound.group_size for bound in bounds]
     curves = [(f"bound{labels.curve(bound)}", i, 0, bound.polygon) for i, bound in enumerate(bounds)]
     dashes: dict[int, int] = {}
-    for verdict, block in _stated(audit):
+    for verdict in audit.verdicts:
+        block = labels.claim_block(audit, verdict)
         try:
             points = implied_points(verdict.kind, claim_options(block))
         except (KeyError, TypeError, ValueError):  # an edited document

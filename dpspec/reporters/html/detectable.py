@@ -17,8 +17,6 @@ from dpspec.reporters.html.axes import Axis
 
 #: The minimum and maximum relative deviation on the axis.
 _LEAST, _MOST = 1e-4, 100.0
-
-#: The maximum number of ticks.
 _TICKS = 6
 
 #: The text for an assumption without a test, by its status.
@@ -82,7 +80,7 @@ def limits(audit: AuditResult, family: int) -> list[Limit]:
     held = [one for finding in audit.findings if finding.bound == "upper" for one in finding.assumptions]
     untested = {
         one.name: Limit(one.name, untested=_UNTESTED[one.status])
-        for one in reversed(phrases.by_status(held))  # the most doubtful status of a name
+        for one in reversed(phrases.by_status(held))  # the first of each name
         if one.name not in by_name and one.test is None and one.status in _UNTESTED
     }
     return sorted([*found, *reversed(untested.values())], key=_rank)

@@ -33,17 +33,11 @@ _HANDLE, _GAP, _COLUMN = 23.0, 7.0, 20.0
 
 #: The maximum number of characters in a row of the legend, and in a name at the side.
 _LEGEND_WIDTH, _NAME_WIDTH = 66, 34
-
-#: The maximum number of characters in a label.
 _LABEL = 200
-
-#: The maximum number of ticks.
 _TICKS_X, _TICKS_Y = 9, 8
 
 #: The minimum distance of two consecutive points of a line.
 _SPACING = 0.5
-
-#: The largest number that is drawn.
 _LARGEST = 1e300
 
 #: Corners of a point around (0, 0), by its code: square, diamond, triangle.

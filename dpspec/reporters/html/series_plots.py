@@ -19,7 +19,6 @@ from dpspec.text import plain
 
 _KINDS = ("lines", "dots", "sorted")
 
-#: The maximum number of drawn ranks of sorted values.
 _RANKS = 201
 
 

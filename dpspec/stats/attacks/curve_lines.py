@@ -59,9 +59,8 @@ def tradeoff(points: Sequence[Point]) -> tuple[Point, ...]:
     """Pairs implied by "no test with false-positive rate f has a true-positive rate above t", for points (f, t).
 
     The true curve R is concave and increasing with R(0) >= 0, so R(f) <= min(1, t_i max(1, f / f_i)) for every point i.
-    The upper concave hull of this bound consists of lines R <= a + s f. By convex duality a line with slope s >= 1
-    implies (ln s, a)-DP, and one with s < 1 implies (-ln s, (a + s - 1) / s)-DP of the reversed pair. Each delta is
-    raised by the rounding error: 2^-44, divided by s if s < 1.
+    The upper concave hull of this bound consists of lines R <= a + s f: (ln s, a)-DP for s >= 1, else
+    (-ln s, (a + s - 1) / s)-DP of the reversed pair. Each delta is raised by the rounding error.
     """
     known = sorted((f, t) for f, t in points if 0.0 < f < 1.0 and t < 1.0)
     if not known:

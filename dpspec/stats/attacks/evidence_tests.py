@@ -1,21 +1,7 @@
 """Tests of null hypotheses on stored evidence, by the kind of its sufficient statistics.
 
-================ ====================================================== ==================================
-kind             statistics                                             null
-================ ====================================================== ==================================
-one-run          canaries, guesses, correct                             a privacy curve
-one-run-ladder   canaries, guesses (rising), correct (of each count)    a privacy curve
-many-run         present, absent, true_positives, false_positives       a privacy curve
-many-run-ranked  outcomes: a text of 0 and 1, from the lowest score     a privacy curve
-many-run-        coins: a text of 0 and 1, scores: both in the order    a privacy curve, whenever
-sequential       in which runs were made                                one stops
-binomial         trials, successes                                      a metric's at_least or at_most, of
-                                                                        one trained model
-average          records, successes (of each run)                       a metric's at_least or at_most, on
-                                                                        average over training
-================ ====================================================== ==================================
-
-A privacy curve is a set of (epsilon, delta) pairs that hold jointly under the null.
+A kind tests a privacy curve, a set of (epsilon, delta) pairs that hold jointly under the null, or that a metric is at
+least or at most a value.
 """
 
 from __future__ import annotations

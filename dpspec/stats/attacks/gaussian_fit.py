@@ -1,10 +1,9 @@
 """Estimate of mu from ranked inclusion bits, if the scores are two normal distributions at distance mu.
 
-Under this model a present canary scores above an absent one with probability A(mu) = Phi(mu / sqrt 2). The share of
-such pairs (AUC) has the variance [A (1 - A) + (n1 + n0 - 2) (Q - A^2)] / (n1 n0), where Q = Phi_2(mu / sqrt 2, mu /
-sqrt 2; 1/2) is the probability that a canary of one kind is on the right side of two of the other. The interval is the
-score interval of this statistic. It is not a bound: it assumes a Gaussian curve and normal scores. A share below one
-half is evidence for mu = 0 only.
+A present canary scores above an absent one with probability A(mu) = Phi(mu / sqrt 2). The share of such pairs (AUC) has
+the variance [A (1 - A) + (n1 + n0 - 2) (Q - A^2)] / (n1 n0), where Q = Phi_2(mu / sqrt 2, mu / sqrt 2; 1/2) is the
+probability that a canary of one kind is on the right side of two of the other. The interval is the score interval of
+this statistic, not a bound.
 """
 
 from __future__ import annotations

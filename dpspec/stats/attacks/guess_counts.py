@@ -1,17 +1,9 @@
 """Auditing with one training run at several guess counts: one test with almost no cost for the choice.
 
 Guesses are ranked by confidence before coins are known. Count k takes the r_k most confident ones, r_1 < ... < r_K
-fixed in advance, and V_k of them are right. For fixed thresholds c_k, ``docs/explanation/proofs/one-run.md`` proves
-(Theorem 7)
-
-    P[some V_k >= c_k] <= P[some W_k >= c_k] + sum over k of the correction of ``one_run`` at (r_k, c_k),
-
-where W_k counts the successes among the first r_k of independent trials of probability q = 1 / (1 + e^-epsilon).
-
-The thresholds are those at which each count alone has a p-value of at most t, the minimum over the counts, so rejection
-regions are nested for each null. Thresholds are integers, so the p-value is made monotone in epsilon by its maximum
-over a fixed grid up to the next value. A whole curve is tested by ``one_run_curve`` at every count, with a Bonferroni
-correction.
+fixed in advance: Theorem 7 of ``docs/explanation/proofs/one-run.md``. The thresholds are those at which each count
+alone has a p-value of at most the minimum over the counts. They are integers, so the p-value is made monotone in
+epsilon by its maximum over a fixed grid. A whole curve is tested by ``one_run_curve`` at every count (Bonferroni).
 """
 
 from __future__ import annotations
@@ -48,8 +40,7 @@ _RATIO, _STEPS = 1.0025, 3000
 def of_curve(canaries: int) -> Rung:
     """The guess count of a bound on mu: a twentieth of the canaries, at least 100 or two fifths.
 
-    Any number fixed in advance is valid. For simulated Gaussian scores with mu from 0.25 to 1.7 no other number is much
-    better.
+    For simulated Gaussian scores with mu from 0.25 to 1.7 no other number is much better.
     """
     side = math.ceil(0.5 * max(canaries / 20.0, min(100.0, 0.4 * canaries)))
     return min(side, canaries - canaries // 2), min(side, canaries // 2)
@@ -137,7 +128,6 @@ def epsilon_lower(
     """Lower bound on epsilon at ``delta`` with the given confidence: the largest rejected value of a grid.
 
     If the true epsilon were smaller, the first grid value above it would have been rejected, which is a true null too.
-    The Bonferroni correction over single counts gives the start of the search, because no joint p-value is larger.
     """
     _check(canaries, guesses, correct)
     level, several = 1.0 - confidence, 1.0 - (1.0 - confidence) / len(guesses)

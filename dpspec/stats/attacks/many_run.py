@@ -1,13 +1,11 @@
 """Auditing with many training runs: an attack's two error rates, each estimated on independent runs.
 
-In ``present`` runs the target (record or group) is inserted, in ``absent`` runs it is not. By a rule fixed in advance,
-the attack answers "present" in ``true_positives`` and ``false_positives`` of them. (epsilon, delta)-DP in both
-directions implies (Kairouz, Oh & Viswanath 2015)
+By a rule fixed in advance, the attack answers "present" in ``true_positives`` of the ``present`` and in
+``false_positives`` of the ``absent`` runs. (epsilon, delta)-DP implies (Kairouz, Oh & Viswanath 2015)
 
     tpr <= e^epsilon fpr + delta   and   1 - fpr <= e^epsilon (1 - tpr) + delta.
 
-Both are violated towards larger tpr and smaller fpr, so one lower Clopper-Pearson bound on tpr and one upper bound on
-fpr, each at half the level, suffice.
+So one lower Clopper-Pearson bound on tpr and one upper bound on fpr, each at half the level, suffice.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Auditing with one training run: the number of independent coins that an attack guesses right.
 
 Each of m canaries is inserted by an independent fair coin. An attack guesses r of the coins, and v guesses are right
-(Steinke, Nasr & Jagielski 2023, "Privacy Auditing with One (1) Training Run"). If the release is (epsilon, delta)-DP
-with respect to each coin, then with W ~ Bin(r, q), q = 1 / (1 + e^-epsilon),
+(Steinke, Nasr & Jagielski 2023). If the release is (epsilon, delta)-DP with respect to each coin, then with
+W ~ Bin(r, q), q = 1 / (1 + e^-epsilon), by Theorem 6 of ``docs/explanation/proofs/one-run.md``,
 
     P[V >= v] <= beta + m delta beta (1 - beta) / (v P[W = v]),    beta = P[W >= v].
-
-``docs/explanation/proofs/one-run.md`` has the proof (Theorem 6). The bound rises with epsilon and delta, and falls with
-v.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Auditing with one training run against a whole trade-off curve (f-DP) instead of one of its points.
 
 The null is (epsilon_i, delta_i)-DP for several i, the lines that support the curve (Mahloujifar, Melis & Chaudhuri
-2025, "Auditing f-Differential Privacy in One Run", whose recursion over tails this sharpens). Setting and notation are
-those of :mod:`dpspec.stats.attacks.one_run`. With t_i = e^epsilon_i and p_k = P[V = k],
+2025, whose recursion over tails this sharpens). In the notation of ``one_run``, t_i = e^epsilon_i and p_k = P[V = k],
 
     sum over k of max(0, k p_k - t_i (r - k + 1) p_(k-1)) <= m delta_i                                              (1)
 

@@ -1,17 +1,15 @@
 """Auditing with many training runs: a test that is valid at any stopping time.
 
-In each run an independent fair coin decides whether the target is inserted, and the attack bets on the coin. A region S
-of scores is fixed by earlier runs. If the pipeline is (epsilon, delta)-DP, then P[S | 1] <= e^epsilon P[S | 0] + delta,
-so a stake c in (0, 1) on "a score in S means present" is multiplied on average by at most 1:
+In each run a fair coin decides whether the target is inserted. A region S of scores is fixed by earlier runs. Under
+(epsilon, delta)-DP, P[S | 1] <= e^epsilon P[S | 0] + delta, so a stake c in (0, 1) on "a score in S means present" is
+multiplied on average by at most 1:
 
     score in S, coin 1:   1 + c (2 - delta) / (2 e^epsilon + delta)
     score in S, coin 0:   1 - c
-    score not in S:       1 - c delta / (2 + delta)
+    score not in S:       1 - c delta / (2 + delta)      (a fair bet at epsilon = 0, the minimum over epsilon)
 
-The last factor is that of a fair bet at epsilon = 0, the minimum over epsilon, so the capital falls as epsilon or delta
-grow. Bets on "absent" exchange the coins. The capital is divided evenly among bettors with different sides, regions and
-stakes. Their sum is a nonnegative supermartingale that starts at 1, which ever reaches 1 / level with probability at
-most level (Ville 1939). The inverse of its maximum so far is a p-value at every stopping time.
+Bets on "absent" exchange the coins. The capital is divided evenly among bettors with different sides, regions and
+stakes: a supermartingale, and the inverse of its maximum so far is a p-value (Ville 1939).
 """
 
 from __future__ import annotations

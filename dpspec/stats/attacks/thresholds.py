@@ -1,10 +1,9 @@
 """Auditing with many training runs if the attack's threshold is chosen on the same runs.
 
 If the threshold is the (j + 1)-th largest score of an absent run, j fixed in advance, the false-positive rate is a
-Beta(j + 1, absent - j) variable (smaller for ties), and P[Beta(j + 1, n - j) > u] = P[Bin(n, u) <= j]. So the
-Clopper-Pearson upper bound of j out of n covers it. Given the threshold, the present runs above it are binomial, so the
-test of :mod:`dpspec.stats.attacks.many_run` is valid. The same holds for the (i + 1)-th smallest score of a present
-run. Both are tried for 0, 1, 2, 4, 8, ... errors with a Bonferroni correction.
+Beta(j + 1, absent - j) variable (smaller for ties), and P[Beta(j + 1, n - j) > u] = P[Bin(n, u) <= j]. So the test of
+:mod:`dpspec.stats.attacks.many_run` is valid, and also for the (i + 1)-th smallest score of a present run. Both are
+tried for 0, 1, 2, 4, 8, ... errors (Bonferroni).
 """
 
 from __future__ import annotations

@@ -1,18 +1,12 @@
 """Test the contribution of inserted canaries by projections on their directions.
 
-A canary's gradient is clipped to the clip norm and enters a batch with the declared rate. So the mean projection of
-groups of k inserted canaries exceeds the mean projection of absent groups by
+The mean projection of groups of k inserted canaries exceeds the mean of absent groups by k * (sum of the rate over the
+steps) clip norms; random bits decide which are inserted. The larger p-value of two tests counts:
 
-    k * (sum over steps of the rate) clip norms.
-
-Random bits decide which groups are inserted, so everything else contributes equally to both until the model depends on
-the canaries. Copies of a record and unclipped gradients add more. Dropped records, and canaries that share a clip norm,
-add less. A bound on the rounding error is subtracted. The larger p-value of two tests counts:
-
-- Welch's t over groups: each group's sum over steps is close to normal (noise, and a binomial number of inclusions). No
-  variance is taken below the declared one, because possibly no inserted group was drawn. Assumes independent groups.
-- Student's t over steps, if groups may share the draw of the real records (:class:`SharedDraw`). They share nothing if
-  no draw is random (full batches, a known batch), and at the first step, whose gradients precede all canaries.
+- Welch's t over groups, which are independent. No variance is taken below the declared one, because possibly no
+  inserted group was drawn.
+- Student's t over steps, if groups may share the draw of the real records (:class:`SharedDraw`): not in full or known
+  batches, and not at the first step, whose gradients precede all canaries.
 """
 
 from __future__ import annotations
@@ -130,16 +124,9 @@ class PlantedSums(Record):
 class SharedDraw:
     """Student's t of a sum over steps whose terms all groups may share.
 
-    Given the past, each step's term has mean zero, so the sum is a martingale, and the squares of the terms estimate
-    its variance with everything that is shared. The level is divided over variances, and the variance is increased by
-    0.6 times the distance times the largest effect of one draw. The section "Shared draws of the contribution" of
-    ``docs/explanation/proofs/residuals.md`` derives this, and states its assumptions.
-
-    Attributes:
-        variance: Estimated variance, possibly infinite.
-        declared: Declared variance, above 0 and at most ``variance``.
-        degrees: Number of steps minus number of runs, at least 1.
-        single: Largest effect of one draw.
+    "Shared draws of the contribution" in ``docs/explanation/proofs/residuals.md`` derives it. The estimated
+    ``variance`` may be infinite, ``declared`` is above 0 and at most ``variance``, ``degrees`` is the number of steps
+    minus the number of runs, and ``single`` the largest effect of one draw.
     """
 
     variance: float
@@ -211,11 +198,7 @@ class _Difference:
 
 
 def test(runs: Sequence[PlantedSums]) -> Outcome:
-    """Test that each inserted canary adds 1, in units of ``draws`` clip norms; two-sided.
-
-    Abstains if too few groups were inserted or absent, if rounding hides every step, or if a single step was measured
-    whose drawn records all groups may share.
-    """
+    """Test that each inserted canary adds 1, in units of ``draws`` clip norms; two-sided."""
     found = _difference(runs)
     if not isinstance(found, _Difference):
         return found
@@ -232,7 +215,7 @@ def test(runs: Sequence[PlantedSums]) -> Outcome:
 def interval(runs: Sequence[PlantedSums], error: float) -> tuple[float, float] | None:
     """Return an interval of the contribution, in units of rate * clip norm; None if :func:`test` abstains.
 
-    Each end errs with probability ``error`` at most. The interval is the wider one of both tests, plus rounding.
+    Each end errs with probability ``error`` at most.
     """
     found = _difference(runs)
     if not isinstance(found, _Difference):
@@ -245,8 +228,7 @@ def _difference(runs: Sequence[PlantedSums]) -> _Difference | Outcome:
     """Return the statistic over the runs with the most measured steps; a measurement if they have no power.
 
     The differences of all sizes are weighted by k over their declared variance. Welch's t has the smallest degrees of
-    freedom of any mean, which is conservative. The directions are orthonormal, so rounding changes the weighted sum by
-    at most its norm times the norm of the weights.
+    freedom of any mean. Directions are orthonormal: rounding adds at most its norm times the norm of the weights.
     """
     draws = max((run.draws for run in runs), default=0.0)
     if draws == 0.0 and any(run.hidden for run in runs):

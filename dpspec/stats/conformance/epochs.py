@@ -1,9 +1,7 @@
 """Tests of epochs: shuffled batches and random allocation.
 
-Shuffled batches: every epoch takes all N records in a new random order, b at a time, in m = ceil(N / b) batches. Sizes
-are exact, and no record is drawn again before its epoch ends. Given all earlier epochs, a batch is a uniformly random
-set of its size, so the number of records in common with one of their batches is hypergeometric. Batches of one epoch
-have no record in common and are not compared. An order that returns after more than four epochs is not detected.
+Shuffled batches: given all earlier epochs, a batch is a uniformly random set of its size, so the number of records in
+common with one of their batches is hypergeometric. An order that returns after more than four epochs is not detected.
 
 Random allocation: the sizes of an epoch's t batches are multinomial. Batches of a shuffled loader are too even.
 """
@@ -100,10 +98,8 @@ def pairs_of(records: int, batch_size: int, steps: int) -> int:
 class EpochLog:
     """Compare the batches of a phase of shuffled batches.
 
-    Attributes:
-        early: Number of records that were drawn again before their epoch ended.
-        pairs: Number of compared pairs of batches of different epochs.
-        closest: The pair with the worst number of records in common.
+    ``early``: the number of records that were drawn again before their epoch ended. ``closest`` of ``pairs`` compared
+    batches of different epochs has the worst number of records in common.
     """
 
     early: int
@@ -178,8 +174,7 @@ class EpochLog:
 def closest(one: Closest, records: int, pairs: int) -> Measurement:
     """Test the records in common of two batches of different epochs, the worst of ``pairs`` pairs.
 
-    p = 2 pairs times :func:`log_tail`'s bound. ``measured`` is the drawn share of the earlier batch; ``detectable`` is
-    the value of an identical batch.
+    p = 2 pairs times :func:`log_tail`'s bound. ``detectable`` is the value of an identical batch.
     """
     size, before, common = one.size, one.before, one.common
     if not (max(0, size + before - records) <= common <= min(size, before) and min(size, before, pairs) >= 1):
@@ -203,8 +198,7 @@ def log_tail(common: int, size: int, before: int, records: int) -> float:
     """Return ln of a bound on the hypergeometric tail from ``common`` away from the mean; 0 at the mean.
 
     The ratio r of successive probabilities falls along the tail (the distribution is log-concave), so the tail is at
-    most its first probability over 1 - r: exact at either end of the support. The rounding error of the logarithms of
-    factorials is added.
+    most its first probability over 1 - r, plus the rounding error of the logarithms of factorials.
     """
     rest = records - size - before  # below 0 if two such batches must have records in common
     if common * records >= size * before:

@@ -1,10 +1,8 @@
 """Evidence of a run that a trial stores, and its JSON.
 
-``dpspec.training.measure.run_evidence`` and ``dpspec.engine.recorded.evidence`` compute the evidence of executed runs,
-:mod:`~dpspec.stats.conformance.expectations` the mean evidence of a declared run, and
-:mod:`~dpspec.stats.conformance.table` tests it. Values are in units of the clip norm, or of the declared standard
-deviation of the noise. Reading refuses values that no run writes (out of range, contradictory), but nothing that a
-faulty backend can cause. Keys that no field has are ignored, so evidence of earlier versions is readable.
+Values are in units of the clip norm, or of the declared standard deviation of the noise. Reading refuses values that no
+run writes (out of range, contradictory), but nothing that a faulty backend can cause. Unknown keys are ignored, so
+evidence of earlier versions is readable.
 """
 
 from __future__ import annotations
@@ -187,9 +185,8 @@ def _is_lag(lag: int, steps: int) -> bool:
 class ReplayedStep(Record):
     """One step without noise on two datasets, and on both combined, with ``records`` records.
 
-    ``apart`` is the norm of the difference between the sum of the two updates and the update of both, ``random`` the
-    change of an update by another seed and order of its records, and ``rounding`` a bound on the rounding error. All
-    are in units of the norms of the two updates.
+    In units of the norms of the two updates: ``apart``, the distance between their sum and the update of both,
+    ``random``, the change of an update by another seed and order of its records, and a bound on the rounding error.
     """
 
     records: Positive

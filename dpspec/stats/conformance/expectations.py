@@ -71,8 +71,7 @@ class Run:
 def foresee(run: Run) -> Iterator[Check]:
     """Yield the checks of a run with their detection limits; ``p_value`` is 1.
 
-    Limits that depend on gradients assume gradients as long as the clip norm, the worst case. The limits of the update
-    and of the smallest layer are known only afterwards.
+    Gradients are as long as the clip norm, the worst case.
     """
     runs = [as_declared(run)] * run.trials
     for check in table.of_runs([Phase.of(phase) for phase in run.phases], runs, privacy="public"):

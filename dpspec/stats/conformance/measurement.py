@@ -109,7 +109,7 @@ def of_several(found: Sequence[Measurement | None]) -> Measurement | None:
 def exactly(test: str, right: bool, declared: float, measured: float, detectable: float | None = 0.0) -> Measurement:
     """Return the measurement of a property without randomness that holds if ``right``.
 
-    ``detectable`` is None for a property that covers a part of the assumption only.
+    ``detectable``: None for a property that covers a part of the assumption only.
     """
     return Measurement(
         test=f"{test}, exact",

@@ -1,11 +1,8 @@
 """Tests of noise: its size against the chi-square distribution, and correlations between steps.
 
-The sum of squares of ``count`` independent standard normal numbers is chi-square with ``count`` degrees of freedom. A
-residual is noise plus something that the step's noise is independent of, which only adds to the sum. So a small sum
-contradicts the declared noise, and a large one does not. All values are in units of the declared standard deviation.
-
-Repeated noise shows in inner products of steps: at one lag (the same noise at each step, a generator seeded again each
-epoch), or in single pairs of steps (noise drawn from a small pool).
+Values are in units of the declared standard deviation. A residual is noise plus something that the step's noise is
+independent of, which only adds to the sum of squares: a small sum contradicts the declared noise, a large one does not.
+Repeated noise shows in inner products of steps at one lag, or in single pairs of steps (noise from a small pool).
 """
 
 from __future__ import annotations
@@ -32,9 +29,8 @@ Rows: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 def lower_tail(squares: float, count: int) -> Measurement:
     """Test that values, which may contain more than noise, have at least the declared noise.
 
-    p = P[chi2(count) <= squares]. ``measured`` is the root mean square. ``detectable`` is the smallest relative
-    shortfall of the scale that is rejected, given the measured excess of the sum; None if the excess hides even the
-    absence of noise.
+    p = P[chi2(count) <= squares]. ``detectable`` is the relative shortfall of the scale that is rejected, given the
+    measured excess of the sum.
     """
     _check(squares, count)
     return Measurement(
@@ -47,11 +43,7 @@ def lower_tail(squares: float, count: int) -> Measurement:
 
 
 def two_sided(squares: float, count: int) -> Measurement:
-    """Test that reported noise has exactly the declared scale.
-
-    p = 2 min(lower tail, upper tail), at most 1. ``measured`` is the root mean square; ``detectable`` is the larger of
-    the limits in both directions.
-    """
+    """Test that reported noise has exactly the declared scale; ``detectable`` is the larger limit of both sides."""
     _check(squares, count)
     low = math.exp(log_lower_tail(squares, count))
     high = float(special.gammaincc(0.5 * count, 0.5 * squares))
@@ -98,17 +90,10 @@ def correlation(
 ) -> Measurement:
     """Test that standard normal noise is fresh: ``products`` sums ``pairs`` products of values of different steps.
 
-    ``products`` over the root of ``pairs`` is nearly standard normal if there are many pairs. Otherwise p is twice
-    Chernoff's bound, with E[e^(s products)] = det(I - s A)^(-1/2) for the adjacency matrix A of all chains.
-    ``measured`` is the correlation, ``detectable`` the smallest detected one by the normal approximation; None if not
-    even identical noise is detected.
-
-    Args:
-        products: The sum, the largest of ``tried`` such sums (Bonferroni).
-        pairs: Number of products.
-        count: Number of values; a chain of T values has T - 1 pairs.
-        tried: Number of sums.
-        test: Name of the test.
+    It is the largest of ``tried`` sums (Bonferroni), over ``count`` values; a chain of T values has T - 1 pairs. Over
+    the root of ``pairs`` it is nearly standard normal if there are many pairs. Otherwise p is twice Chernoff's bound,
+    with E[e^(s products)] = det(I - s A)^(-1/2) for the adjacency matrix A of all chains. ``measured`` and
+    ``detectable`` are correlations.
     """
     if not 1 <= pairs < count:
         raise ValueError(f"need 1 <= pairs < count, got {pairs} of {count}")
@@ -140,8 +125,7 @@ def correlation(
 def least_coordinate(least: float, steps: int, count: int) -> Measurement:
     """Test that each of ``count`` coordinates has noise; ``least`` is the smallest sum of squares over the steps.
 
-    Each sum is at least chi-square with ``steps`` degrees of freedom: p = count P[chi2(steps) <= least] (Bonferroni).
-    ``measured`` is that coordinate's scale, ``detectable`` the smallest detected shortfall of one coordinate's scale.
+    p = count P[chi2(steps) <= least] (Bonferroni).
     """
     _check(least, steps)
     if count < 1:
@@ -156,13 +140,9 @@ def least_coordinate(least: float, steps: int, count: int) -> Measurement:
 
 
 def quietest(parts: Mapping[str, tuple[float, int]], steps: int = 1) -> tuple[str, Measurement]:
-    """Return the most surprising part of the model and its test, with a Bonferroni correction.
+    """Return the most surprising of ``parts`` and its test (Bonferroni); ``detectable`` applies to the smallest part.
 
-    ``detectable`` applies to the smallest part.
-
-    Args:
-        parts: Per part, the sum of squares and its degrees of freedom: over all steps, or at the quietest of ``steps``.
-        steps: Number of steps of which the sum is the smallest.
+    A part has the sum of squares, over all steps or at the quietest of ``steps``, and its degrees of freedom.
     """
     found = {name: (log_lower_tail(least, count), least / count, least) for name, (least, count) in parts.items()}
     name = min(found, key=lambda n: found[n])

@@ -24,20 +24,9 @@ def drift(
 ) -> Measurement:
     """Test that a sum along predictable directions is centered, two-sided, by Freedman's inequality.
 
-    A direction of norm 1 is fixed before each step. The step adds Gaussian noise of known variance along it, and for
-    each record a centered inclusion bit times an inner product of at most 1, in clip norms. V is the sum of the
-    conditional variances. It is random, so it is rounded up to a grid that shares the level: Theorem 10 of
-    ``docs/explanation/proofs/residuals.md``.
-
-    Args:
-        total: The sum.
-        variance: V.
-        least: Lower bound on V, known beforehand, above 0.
-        unit: Change of the sum if the tested quantity were larger by 1. ``measured`` is declared + total / unit, and
-            ``detectable`` has the same unit; None if ``unit`` is 0.
-        test: Name of the test.
-        declared: Declared value of the tested quantity.
-        tried: Number of sums of which this is the largest (Bonferroni).
+    Theorem 10 of ``docs/explanation/proofs/residuals.md``: ``variance`` is V, ``least`` its lower bound, known
+    beforehand, and V is rounded up to a grid that shares the level. The sum changes by ``unit`` if the tested quantity
+    is larger by 1. It is the largest of ``tried`` sums (Bonferroni).
     """
     if not (variance >= 0.0 and least > 0.0 and unit >= 0.0 and tried >= 1):
         raise ValueError(f"need variance, unit >= 0, least > 0, tried >= 1; got {variance}, {unit}, {least}, {tried}")
@@ -78,14 +67,11 @@ _AIMED = 1e-9
 class SharedLayers(Record):
     """Products of the residuals of two layers, the worst of ``pairs`` pairs, in units of the declared noise.
 
-    Noise that every layer draws from an equally seeded generator breaks every bound: the difference of two layers has
-    none. With S the sum of the products, A and B the squared norms of both residuals and N the number of coordinates,
-    the p-value is a + 2 exp(-l (|S| - sqrt(A H)) + l^2 A / 2), where H bounds everything except noise in the second
-    layer. It holds for all gradients, by Theorem 11 of ``docs/explanation/proofs/residuals.md``. q and l follow from
-    the planned number of coordinates. Both orders of the layers are tried, at twice the p-value.
+    Layers with equally seeded generators share their noise: their difference has none. Theorem 11 of
+    ``docs/explanation/proofs/residuals.md``, for all gradients: p = a + 2 exp(-l (|S| - sqrt(A H)) + l^2 A / 2).
 
     Attributes:
-        squares: A and B, including rounding.
+        squares: A and B, the squared norms of both residuals, including rounding.
         product: S, the sum over the steps of the inner products.
         rounding: Bound on the rounding error of ``product``.
         count: N, the number of coordinates of one layer, over all steps.

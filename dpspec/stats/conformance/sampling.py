@@ -89,9 +89,8 @@ def mean_size(steps: int, total: int, law: TruncatedSize) -> Measurement:
 def evenness(steps: int, total: int, squares: int, law: TruncatedSize) -> Measurement:
     """Test that batch sizes vary as declared: batches of a fixed size, or of a shuffled loader, vary too little.
 
-    ``total`` is the sum of the sizes of ``steps`` batches, ``squares`` that of their squares. p is Chernoff's bound on
-    the lower tail of S, the sum of (size - mean)^2. ``measured`` is S over its mean; ``detectable`` is the relative
-    decrease that is rejected.
+    ``total`` is the sum of the sizes of ``steps`` batches, ``squares`` the sum of the squares. p is Chernoff's bound on
+    the lower tail of S, the sum of (size - mean)^2. ``measured`` is S over its mean.
     """
     spread = _spread(steps, total, squares, law.mean)
     even = (round(law.mean) - law.mean) ** 2 * steps
@@ -109,9 +108,8 @@ def evenness(steps: int, total: int, squares: int, law: TruncatedSize) -> Measur
 def record_spread(records: int, total: int, squares: int, steps: int, rate: float) -> Measurement:
     """Test the numbers of inclusions of ``records`` records in Poisson samples: Binomial(steps, rate), independent.
 
-    ``total`` is the sum of the numbers, ``squares`` that of their squares, 0 < rate < 1. The statistic is S, the sum of
-    (number - steps rate)^2, and p twice Chernoff's bound on a tail. Batches cut from an order give numbers that vary
-    too little, weighted sampling numbers that vary too much.
+    ``total`` is the sum of the numbers, ``squares`` the sum of the squares. p is twice Chernoff's bound on a tail of
+    the sum of (number - steps rate)^2. Batches cut from an order vary too little, weighted sampling too much.
     """
     law = TruncatedSize(steps, rate, steps)
     spread = _spread(records, total, squares, law.mean)
@@ -149,10 +147,9 @@ def record_excess(records: int, above: float, steps: int, rate: float) -> Measur
     """Test that no records are drawn more often than at ``rate``; ``above`` is the :func:`excess` of their inclusions.
 
     f(N) = max(0, N - steps rate)^2 grows with N. In batches of a fixed size the numbers N are negatively associated,
-    each Binomial(steps, rate) with rate = size / records (Joag-Dev & Proschan 1983, Theorem 2.11 and P2, P6, P7), so
-    the mean of the product of exp(s f(N)), s > 0, is at most the product of the means. In truncated batches each number
-    is at most that of the record's own inclusion bits, which are independent. Chernoff's bound for independent numbers
-    holds for both. ``measured`` is the mean of f.
+    each Binomial(steps, rate) (Joag-Dev & Proschan 1983, Theorem 2.11 and P2, P6, P7). In truncated batches each is at
+    most that of the record's own inclusion bits, which are independent. Chernoff's bound for independent numbers holds
+    for both. ``measured`` is the mean of f.
     """
     law = TruncatedSize(steps, rate, steps)
     return Measurement(
@@ -184,12 +181,11 @@ def _detectable_excess(records: int, steps: int, rate: float) -> float | None:
 def overlap(lag: int, common: int, chances: int, rate: float, *, fewer: bool = True) -> Measurement:
     """Test that batches ``lag`` steps apart are independent: ``common`` of the earlier ones' ``chances`` are in both.
 
-    Given the past, the number of records that a batch shares with an earlier one is Binomial(size of the earlier, rate)
-    under Poisson sampling, and at most as spread out in batches of a fixed size (Hoeffding 1963, Theorem 4). So
-    exp(s common) / (1 - rate + rate e^s)^chances is a supermartingale for every s, and twice the inverse of its mean
-    over a grid of s of one sign is a p-value, even if sizes and batches depend on the past (Ville). ``measured`` is the
-    rate of inclusion of the earlier batches' records, 0 < rate < 1. ``fewer``: whether too few records in common are
-    tested as well; a truncated batch may have fewer.
+    Given the past, the number of shared records is Binomial(size of the earlier batch, rate) under Poisson sampling,
+    and at most as spread out in batches of a fixed size (Hoeffding 1963, Theorem 4). So exp(s common) /
+    (1 - rate + rate e^s)^chances is a supermartingale for every s, and twice the inverse of its mean over a grid of s
+    of one sign is a p-value (Ville). ``fewer``: whether too few records in common are tested as well; a truncated batch
+    may have fewer.
     """
     if not 0 <= common <= chances or chances < 1 or lag < 1 or not 0.0 < rate < 1.0:
         raise ValueError(f"need 0 <= common <= chances, lag >= 1 and a rate in (0, 1), got {common}, {chances}, {rate}")
@@ -212,11 +208,7 @@ def _betting(common: float, chances: int, rate: float, *, fewer: bool) -> float:
 
 @lru_cache(maxsize=1024)
 def _detectable_overlap(chances: int, rate: float, *, fewer: bool) -> float | None:
-    """Larger relative distance from ``rate`` to a rate that is rejected with probability POWER, in either direction.
-
-    The p-value falls with the distance of the count from its mean. The probability of a rejected count reaches POWER at
-    a quantile of a beta distribution.
-    """
+    """Larger relative distance from ``rate`` to a rate that is rejected with probability POWER: a beta quantile."""
 
     def rejected(count: float) -> bool:
         return _betting(count, chances, rate, fewer=fewer) <= LEVEL
@@ -240,8 +232,7 @@ def _detectable_overlap(chances: int, rate: float, *, fewer: bool) -> float | No
 def detectable_rate(chances: int, rate: float, level: float) -> float | None:
     """Return the larger relative distance from ``rate`` to a rate that is rejected with probability POWER.
 
-    ``level`` applies to each side. None if not even the rate 1 is rejected. If rate 0 is not rejected, the distance
-    upward is at least 1 and thus the larger.
+    ``level`` applies to each side. None if not even the rate 1 is rejected.
     """
     if rate in (0.0, 1.0):
         return 0.0

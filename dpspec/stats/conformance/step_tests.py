@@ -1,8 +1,7 @@
 """Tests of each step: p is the smallest tail of all steps with a Bonferroni correction.
 
-Privacy is lost step by step, and a sum over all steps lets steps compensate each other. The values of the steps
-(squared norms of noise, batch sizes) have one distribution. If a value may contain more than the noise, it is at least
-that distribution given the past; then only values that are too small are tested (``both`` is False).
+A sum over all steps lets steps compensate each other. The values of the steps (squared norms of noise, batch sizes)
+have one distribution. If a value may contain more than the noise, only small ones are tested (``both`` is False).
 """
 
 from __future__ import annotations

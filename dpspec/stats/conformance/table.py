@@ -1,7 +1,6 @@
 """The conformance checks of an executed DP-SGD run, in one table with a row per check.
 
-A row states the evidence that its test reads, the null distribution, and the deviation that it detects. If several
-trials show the same quantity, the smallest p-value counts, with a Bonferroni correction.
+If several trials show the same quantity, the smallest p-value counts, with a Bonferroni correction.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ def checks(
 ) -> Iterator[Check]:
     """Test the trials' evidence against the declared ``phases``, by all rows that have evidence.
 
-    ``privacy`` is that of checks of evidence that depends on the rows; others are public. Raises ``ValueError``, with
-    the trial and the place, if evidence contradicts these phases.
+    ``privacy`` applies to checks of evidence that depends on the rows. ``ValueError`` if evidence contradicts a phase.
     """
     read = Runs.read(phases, evidence)
     return of_runs(read.phases, read.runs, privacy=privacy)

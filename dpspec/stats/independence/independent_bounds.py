@@ -1,17 +1,11 @@
 """Lower bounds from one-run attacks that hold if canaries are independent. They decide no claim.
 
 ``independent-canaries``: given the run-level information of the release, each canary has one part, which depends on
-that canary's coin and separate randomness only. DP-SGD with orthogonal gradient canaries is close to it; a model that
-all canaries change need not be. Dependence within steps and shared noise of layers are tested if the trial has the
-evidence. The bound on mu needs no other assumption.
+that canary's coin and separate randomness only. The bound on mu needs no other assumption.
 
-A bound on epsilon also needs a Gaussian curve of each canary down to delta. No test supports that: m canaries show no
-error rate below 1 / m. Eight Laplace releases, and a clipped Gaussian one, rank canaries as a Gaussian does and lose
-far less at delta. So the curve is declared, or the assumption is ``unchecked``, or there is no bound on epsilon. The
-shape of the ranked coins can only reject it.
-
-One run does not show randomness that all its steps share. One bound on epsilon holds for any such randomness. The
-other, larger one assumes ``no-shared-luck``, which only several runs can test.
+A bound on epsilon also needs a Gaussian curve of each canary down to delta, which no test supports: m canaries show no
+error rate below 1 / m. One bound on epsilon holds for any randomness that all steps of a run share. The other, larger
+one assumes ``no-shared-luck``, which only several runs can test.
 """
 
 from __future__ import annotations
@@ -63,11 +57,7 @@ def independent_bounds(
         assumed: Further assumptions of all bounds.
         luck: Dependence within steps, if it was computed.
         layers: The p-value of the test for shared noise of two layers, if it was computed.
-        curve: Status of the assumption that each canary's privacy curve is Gaussian. None if nothing supports it; then
-            the bounds on epsilon are omitted.
-
-    Yields:
-        Nothing for fewer than four canaries, and no epsilon if the shape of the ranked coins rejects a Gaussian curve.
+        curve: Status of the assumption of a Gaussian curve. Without support (None), there is no bound on epsilon.
     """
     ranked = [coins for coins in outcomes if len(coins) >= order_statistics.LEAST_CANARIES]
     if not ranked:

@@ -1,8 +1,4 @@
-"""Clippers bound the l2 norm of each record's contribution.
-
-Every clipper keeps the l2 norm within ``clip_norm``, so the accounting does not depend on the clipper. ``clipper_of``
-builds the clipper of a phase. Functions that take a clipper accept a number for :class:`Flat`.
-"""
+"""Clippers keep the l2 norm of each contribution within ``clip_norm``. Functions accept a number for :class:`Flat`."""
 
 from __future__ import annotations
 
@@ -27,12 +23,7 @@ _BELOW = 1.0 - 2.0**-22
 
 
 class Clipper(ABC):
-    """Scale each record's gradient by factors of its squared norms, then truncate its coordinates.
-
-    Attributes:
-        clip_norm: Maximum l2 norm of a contribution.
-        coordinate_bound: Maximum absolute value of a coordinate after scaling; infinity for no truncation.
-    """
+    """Scale each record's gradient by factors of its squared norms, then truncate its coordinates."""
 
     clip_norm: float
     coordinate_bound: float = inf
@@ -63,14 +54,10 @@ class Flat(Clipper):
 
 @dataclass(frozen=True)
 class PerLayer(Clipper):
-    """Clip the gradient of each layer to its own bound.
+    """Clip the gradient of each layer to its own bound, by default clip_norm / sqrt(L) for each of L layers.
 
-    A layer consists of the parameters with the same name up to the last dot, for example a module's weight and bias.
-
-    Attributes:
-        clip_norm: Maximum l2 norm of the whole contribution.
-        bounds: l2 bounds of the layers in the order of the parameters, with a joint norm of at most ``clip_norm``.
-            Default: clip_norm / sqrt(L) for each of L layers.
+    A layer consists of the parameters with the same name up to the last dot. ``bounds`` are in the order of the
+    parameters, with a joint l2 norm of at most ``clip_norm``.
     """
 
     clip_norm: float
@@ -173,7 +160,7 @@ def add_clipped(totals: Mapping[str, Tensor], gradients: Mapping[str, Tensor | G
     kept = squares.isfinite().all(0)
     whole = bool(kept.all())
     if not whole:
-        factors, each = factors[:, kept], {name: gradient.only(kept) for name, gradient in each.items()}
+        factors, each = factors[:, kept], {name: Rows(found.rows()[kept]) for name, found in each.items()}
     if isfinite(how.coordinate_bound):
         parts, bound = [], how.coordinate_bound * _BELOW
         for name, weights in zip(names, factors, strict=True):

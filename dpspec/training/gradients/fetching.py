@@ -1,7 +1,7 @@
 """Transfer tensors between the host and a GPU without synchronizing at every step.
 
 Reading one number from a GPU waits for all of its queued work. Observers therefore keep per-step measurements on the
-GPU and fetch them in blocks. The values are bit-identical to immediate reads. On a CPU every value is read immediately.
+GPU and fetch them in blocks, with identical bits. On a CPU every value is read immediately.
 """
 
 from __future__ import annotations

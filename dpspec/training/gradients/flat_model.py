@@ -65,8 +65,8 @@ class Layout:
 def places(model: nn.Module) -> dict[str, Tensor]:
     """All parameters and buffers by every qualified name, so a tied parameter appears several times.
 
-    A module that is used twice appears once. ``torch.func.functional_call`` with ``tie_weights=False`` takes exactly
-    these names; with ``tie_weights=True`` it does not restore the parameters of a module that is used twice.
+    ``torch.func.functional_call`` with ``tie_weights=False`` takes exactly these names; with ``tie_weights=True`` it
+    does not restore the parameters of a module that is used twice.
     """
     found: dict[str, Tensor] = {}
     for prefix, module in model.named_modules():
@@ -178,10 +178,7 @@ def are_alike(one: nn.Module, other: nn.Module) -> bool:
 
 
 def record_by_record(model: nn.Module) -> bool:
-    """Whether the structure shows that the model treats records independently, so that a batch needs no ``vmap``.
-
-    True only for known layers, of exactly these types and without hooks. False is inconclusive.
-    """
+    """Whether all layers are known to treat records independently, of exactly these types and without hooks."""
     for module in model.modules():
         if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
             return False

@@ -1,8 +1,8 @@
 """Per-example gradients of a chunk from one forward and one backward pass over all records.
 
-Functions with a rule are replaced by a :class:`~dpspec.training.gradients.ghost_calls.Call` wherever the model calls
-them. Parameters with any other use are copied per record and left to autograd. A trial pass over one record decides
-this once. The model runs under ``vmap`` unless all its layers are known to be independent across records.
+Functions with a rule are intercepted wherever the model calls them. Parameters with any other use are copied per record
+and left to autograd. A trial pass over one record decides this once. The model runs under ``vmap`` unless all its
+layers are known to be independent across records.
 """
 
 from __future__ import annotations
@@ -34,25 +34,19 @@ RULES: dict[Any, type[Call]] = {
 #: Maps parameters by name and records (b, ...) to outputs (b, ...).
 Forward: TypeAlias = Callable[[Mapping[str, Tensor], Tensor], Tensor]
 
-#: Mean loss of outputs (b, classes) and labels (b,). Called with b = 1.
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-
 _Receive: TypeAlias = Callable[[Mapping[str, Gradients]], None]
 
 
 class PerExample:
     """Per-example gradients of a model, by the structure that a trial pass finds.
 
-    Attributes:
-        together: Whether the structure treats records independently, so that no ``vmap`` is needed.
-        covered: Parameters that only functions with a rule use.
-        written: Bytes of written-out gradients per record.
+    Only functions with a rule use the parameters ``covered``. ``written`` counts the bytes of written-out gradients per
+    record. ``together``: the structure treats records independently, so that no ``vmap`` is needed.
     """
 
     def __init__(
         self,
         forward: Forward,
-        loss: Loss,
         parameters: Mapping[str, Tensor],
         x: Tensor,
         y: Tensor,
@@ -61,7 +55,7 @@ class PerExample:
         constants: Iterable[Tensor] = (),
     ) -> None:
         """Run the trial pass over one record ``x`` (1, ...), ``y`` (1,). ``constants`` are not trained."""
-        self._forward, self._loss, self.together = forward, loss, together
+        self._forward, self.together = forward, together
         self._constants = frozenset(map(id, constants))
         watched = {name: p.detach().requires_grad_() for name, p in parameters.items()}
         with torch.enable_grad():
@@ -117,29 +111,23 @@ class PerExample:
         def one(copies: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             with tape:
                 outputs = self._forward({**shared, **copies}, x[None])
-            return self._loss(outputs, y[None]), outputs[0]
+            return nn.functional.cross_entropy(outputs, y[None]), outputs[0]
 
         if self.together and not copies:
             with tape:
                 outputs = self._forward(shared, x)
-            if self._loss is nn.functional.cross_entropy:
-                return nn.functional.cross_entropy(outputs, y, reduction="sum") + tape.anchor, outputs
-            losses = vmap(self._loss)(outputs[:, None], y[:, None])
-        else:
-            tape.lifted = True
-            losses, outputs = vmap(one)(copies, x, y)
+            return nn.functional.cross_entropy(outputs, y, reduction="sum") + tape.anchor, outputs
+        tape.lifted = True
+        losses, outputs = vmap(one)(copies, x, y)
         return losses.sum() + tape.anchor, outputs
 
 
 class _Tape(TorchFunctionMode):
     """Intercept calls of functions with a rule on any of ``parameters``, and receive their gradients.
 
-    Attributes:
-        lifted: Whether the model runs under ``vmap``.
-        calls: Intercepted calls, in order.
-        found: Gradients by parameter, after the backward pass.
-        squares: Squared norms by parameter, if ``measured`` and only one call uses the parameter.
-        anchor: A zero that every call depends on, so that the backward pass reaches every call.
+    ``squares`` has squared norms by parameter, if ``measured`` and only one call uses it; ``found`` has the other
+    gradients. Every call depends on the zero ``anchor``, so that the backward pass reaches every call. ``lifted``: the
+    model runs under ``vmap``.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """Operations with a per-example gradient rule: forward, and gradients from inputs and output gradients.
 
-A call processes a whole chunk x (b, k, ...): b records of k inner rows (k = 1 unless the model folds an axis into the
-batch).
+A call processes a whole chunk x (b, k, ...): b records of k rows that the model folds into the batch.
 """
 
 from __future__ import annotations
@@ -20,11 +19,7 @@ from dpspec.training.gradients.ghost_parameters import Gradients, Lookup, Outer,
 class Call(ABC):
     """One use of a torch function, built from its arguments and the names of the trained parameters by tensor id.
 
-    Attributes:
-        names: Names of weight and bias, None for those that are not trained.
-        given: Weight and bias as passed.
-        supported: Whether the rule covers these arguments.
-        batched: Whether the input differs between records.
+    ``supported``: the rule covers these arguments. ``batched``: the input differs between records.
     """
 
     def __init__(

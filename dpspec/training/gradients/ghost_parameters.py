@@ -1,8 +1,8 @@
-"""Per-example gradients of one parameter, written out or factored: squared norms, weighted sums, rows.
+"""Per-example gradients of one parameter, written out or factored.
 
-The gradient of a dense weight is B_i^T A_i for record i's inputs A_i and output gradients B_i. Norms ("ghost norms":
-Goodfellow 2015; Li, Tramer, Liang and Hashimoto 2022) and weighted sums (Bu, Wang, Zha and Karypis 2023) need only the
-factors. Squared norms are float64 and never below the gradient's: if terms can cancel, a bound on rounding is added.
+Norms ("ghost norms": Goodfellow 2015; Li, Tramer, Liang and Hashimoto 2022) and weighted sums (Bu, Wang, Zha and
+Karypis 2023) need only the factors. Squared norms are float64 and never below the gradient's: if terms can cancel, a
+bound on rounding is added.
 """
 
 from __future__ import annotations
@@ -33,10 +33,6 @@ class Gradients(ABC):
     def add(self, total: Tensor, weights: Tensor) -> None:
         """Add sum_i weights_i gradient_i to ``total`` (*shape) in place; weights (b,) float32."""
 
-    @abstractmethod
-    def only(self, kept: Tensor) -> Gradients:
-        """Gradients of the records with ``kept`` (b,) true."""
-
     def settled(self) -> Gradients:
         """Equivalent gradients without references to other tensors, kept until a chunk is summed."""
         return self
@@ -56,9 +52,6 @@ class Rows(Gradients):
         rows = self.values.reshape(len(weights), total.numel())
         total.view(-1).addmv_(rows.T, weights.to(rows.dtype))
 
-    def only(self, kept: Tensor) -> Rows:
-        return Rows(self.values[kept])
-
 
 @dataclass(frozen=True)
 class Pieces(Gradients):
@@ -74,9 +67,6 @@ class Pieces(Gradients):
 
     def add(self, total: Tensor, weights: Tensor) -> None:
         self.settled().add(total, weights)
-
-    def only(self, kept: Tensor) -> Rows:
-        return self.settled().only(kept)
 
     def settled(self) -> Rows:
         return Rows(self.rows())
@@ -102,9 +92,6 @@ class Outer(Gradients):
     def add(self, total: Tensor, weights: Tensor) -> None:
         weighted = self.outputs * weights.to(self.outputs.dtype)[:, None, None]
         total.view(len(total), -1).addmm_(weighted.flatten(0, 1).T, self.inputs.flatten(0, 1))
-
-    def only(self, kept: Tensor) -> Outer:
-        return Outer(self.inputs[kept], self.outputs[kept], self.shape)
 
 
 @dataclass(frozen=True)
@@ -133,9 +120,6 @@ class Lookup(Gradients):
     def add(self, total: Tensor, weights: Tensor) -> None:
         weighted = self.outputs * weights.to(self.outputs.dtype)[:, None, None]
         _add_rows(total, self.tokens.flatten(), weighted.flatten(0, 1))
-
-    def only(self, kept: Tensor) -> Lookup:
-        return Lookup(self.tokens[kept], self.outputs[kept], self.count)
 
 
 def _add_rows(total: Tensor, where: Tensor, rows: Tensor) -> Tensor:

@@ -1,9 +1,4 @@
-"""Per-example gradients, their norms and their clipped sums.
-
-Gradients have the model's dtype (float32), norms are float64. The gradients of a chunk are summed per parameter, in
-factored form if the layer allows it (:mod:`dpspec.training.gradients.ghost`). If a chunk runs out of memory, the batch
-restarts with chunks of half the size. All arithmetic is full float32.
-"""
+"""Per-example gradients, their norms (float64) and their clipped sums, in chunks that fit into memory."""
 
 from __future__ import annotations
 
@@ -21,14 +16,14 @@ from dpspec.training.device import full_precision
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clip, add_clipped, clipper, no_norms
 from dpspec.training.gradients.flat_model import record_by_record, require_uncoupled
-from dpspec.training.gradients.ghost import Loss, PerExample
+from dpspec.training.gradients.ghost import PerExample
 from dpspec.training.gradients.ghost_parameters import Gradients
 from dpspec.training.gradients.recurrent import call, written_out
 
 #: Tensors by parameter name.
 Named: TypeAlias = Mapping[str, Tensor]
 
-#: What a pass computes for each chunk besides outputs: written-out gradients, gradients to sum, or squared norms.
+#: Result of a pass per chunk besides outputs: written-out gradients, gradients to sum, or squared norms.
 Wanted: TypeAlias = Literal["rows", "sums", "norms"]
 
 #: Maximum number of large records per chunk for norms; sums use half of it.
@@ -48,25 +43,16 @@ class ClippedSum:
 class FlatModel:
     """A module as a function of one flat vector of parameters. The module itself is never changed.
 
-    The module may stay on the CPU: parameters are passed to each call, buffers and frozen parameters are copied to
-    ``device`` once. Raises ``ModelError`` for layers that couple records.
+    It may stay on the CPU: buffers and frozen parameters are copied to ``device`` once.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        device: str | torch.device = "cpu",
-        loss: Loss = nn.functional.cross_entropy,
-        budget: int | None = None,
-    ) -> None:
+    def __init__(self, model: nn.Module, *, device: str | torch.device = "cpu", budget: int | None = None) -> None:
         """Wrap a module. ``budget``: bytes per chunk (default: see :func:`~.memory.chunk_size`)."""
         require_uncoupled(model)
         self.layout = flat_model.Layout.of(model)
         self.size = self.layout.size
         self.device = torch.device(device)
         self._model = model
-        self._loss = loss
         self._budget = budget
         self._examples: PerExample | None = None
         self._sizes: dict[Wanted, int] = {}
@@ -85,11 +71,10 @@ class FlatModel:
     def is_alike(self, other: FlatModel) -> bool:
         """Whether both models are the same function of parameters and records if their ``constants`` are equal.
 
-        Requires the same layers, attributes, hooks and loss. False if undecidable: unknown layers may depend on other
-        state, such as a counter or random numbers.
+        False if undecidable: unknown layers may depend on other state, such as a counter or random numbers.
         """
         mine, theirs = (
-            (type(m), vars(m).keys(), m._loss, m._budget, m.device, m.layout, m._trained, m._constants.keys())
+            (type(m), vars(m).keys(), m._budget, m.device, m.layout, m._trained, m._constants.keys())
             for m in (self, other)
         )
         return mine == theirs and record_by_record(self._model) and flat_model.are_alike(self._model, other._model)
@@ -176,7 +161,7 @@ class FlatModel:
             memory.keep_freed()
             with flat_model.naming_layers(self._model):
                 self._examples = PerExample(
-                    *(self._forward, self._loss, parameters, x[:1], y[:1]),
+                    *(self._forward, parameters, x[:1], y[:1]),
                     together=together,
                     constants=self._constants.values(),
                 )

@@ -1,7 +1,6 @@
 """LSTM, GRU and RNN written out step by step, in operations with per-example gradient rules.
 
-torch's layers execute all steps in one operation that hides its weights and does not support ``torch.func.vmap``. Here
-each step consists of two dense layers and the gates of torch's documentation. Results equal torch's up to rounding.
+torch's layers execute all steps in one operation that hides its weights and does not support ``torch.func.vmap``.
 """
 
 from __future__ import annotations

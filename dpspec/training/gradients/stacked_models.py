@@ -1,8 +1,7 @@
 """Clipped gradient sums of R models of the same kind in one batch, each over its own records.
 
-The gradient of a zero added to a dense layer's output is d; with the layer's input a, the weight gradient is d a^T. Its
-norm is |d| |a|, and a weighted sum over records is one matrix product per model. Parameters with any other use get
-gradients written out per record. All arithmetic is full float32.
+With a dense layer's input a and the gradient d of its output, the weight gradient d a^T has the norm |d| |a|, and a
+weighted sum over records is one matrix product per model. Other gradients are written out per record.
 """
 
 from __future__ import annotations
@@ -66,10 +65,10 @@ class StackedModel:
         return memory.chunk_size(2 * 4 * sum(sizes[name] for name in written) + 4 * self._kept, self._device)
 
     def add_clipped(self, sums: Tensor, states: Tensor, x: Tensor, y: Tensor, inside: Tensor, how: Clipper) -> Tensor:
-        """Add clipped gradients of records ``x`` (R, c, ...), ``y`` (R, c) to ``sums`` (R, P) in place.
+        """Add clipped gradients of ``x`` (R, c, ...), ``y`` (R, c) at ``states`` (R, P) to ``sums`` (R, P) in place.
 
-        Non-finite gradients count as zero. ``inside`` (R, c) is the mask of the records to add, ``states`` (R, P) are
-        the parameters. Returns the norms (R, c), float64, of the added contributions.
+        Non-finite gradients count as zero, as do records outside of the mask ``inside`` (R, c). Returns the norms (R,
+        c), float64, of the added contributions.
         """
         names, totals = self.layout.names, self.layout.split(sums)
         with full_precision(self._device):

@@ -1,8 +1,7 @@
 """Checkpoints of a run: one file, replaced atomically, so that a killed run resumes from the last save.
 
-Stateful parts and observers implement ``state()``, which returns named arrays, and ``restore(state)``. The file is an
-uncompressed ``.npz`` (never pickled) with the digests of its job and its arrays; a file of another job, or a modified
-or unreadable file, is ignored. The owner of the folder removes it.
+The file is an uncompressed ``.npz`` (never pickled) with the digests of its job and its arrays; a file of another job,
+or a modified or unreadable file, is ignored. The owner of the folder removes it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """The clipped sum of a step: over real records or users, and inserted gradient canaries.
 
-Sparse canaries are clipped and summed without materializing zeros. Within :func:`reuse_last_sum` the last sum is cached
-with copies of all of its inputs; :func:`clipped_sum` returns it only for an equivalent model and identical parameters,
-rows and clipping, so that an adversary who subtracts it does not trust the audited step.
+Within :func:`reuse_last_sum`, :func:`clipped_sum` returns the cached last sum only for an equivalent model and
+identical inputs, so that an adversary who subtracts it does not trust the audited step.
 
 A drawn user contributes clip(mean of the gradients of min(m, n) random records), so that datasets that differ in all
-records of a user differ in one contribution (Charles et al. 2024). Users are rows (n, k, ...) with labels (n, k); a
-user's records come first, missing ones have label -1.
+records of a user differ in one contribution (Charles et al. 2024). Users are rows (n, k, ...) with labels (n, k),
+missing records last with label -1.
 """
 
 from __future__ import annotations
@@ -182,10 +181,10 @@ def all_choice_weights(count: int, most: int) -> Tensor:
 
 
 def clipped_user_sum(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, weights: Tensor, clip: Clip) -> ClippedSum:
-    """Sum clipped weighted means of the users' gradients, for ``weights`` (b, s, k) of s choices per user.
+    """Sum clipped weighted means of the gradients of users ``x`` (b, k, ...), ``y`` (b, k), for s choices per user.
 
-    ``x`` (b, k, ...) and ``y`` (b, k) are the users' records. A mean counts as zero if the gradient of any of its
-    records is not finite. Returns the sum (P,) over users and choices, and the norms (b s,), grouped by user.
+    ``weights`` are (b, s, k). A mean counts as zero if the gradient of any of its records is not finite. Returns the
+    sum (P,) over users and choices, and the norms (b s,), grouped by user.
     """
     total, norms = torch.zeros_like(state), [no_norms(model.device)]
     pieces, (users, choices, k) = model.layout.unflatten(total), weights.shape

@@ -1,8 +1,7 @@
 """The DP-SGD loop: theta <- update(theta, sum of clipped gradients + noise), over the declared phases.
 
-The loop calls its parts in order. A custom sampler, contribution, noise or update replaces its part with
-``dataclasses.replace``. All noise distributions are parametrized by their standard deviation noise_multiplier *
-clip_norm.
+A custom sampler, contribution, noise or update replaces its part with ``dataclasses.replace``. All noise distributions
+are parametrized by their standard deviation noise_multiplier * clip_norm.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The backend ``native``: build a job's parts and run them, one job or many jobs in one batch.
+"""The backend ``native``: one job, or many jobs in one batch.
 
-Each run of a batch has its own generators and draws the same batches and noise as if trained separately; only sums
-differ by rounding. Batched runs cannot be resumed.
+Each run of a batch draws the same batches and noise as if trained separately; only sums differ by rounding. Batched
+runs cannot be resumed.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def train_many(trainer: Trainer, jobs: Sequence[TrainingJob]) -> None:
 def run_batched(jobs: Sequence[TrainingJob], *, members: Sequence[Tensor] | None = None) -> Tensor:
     """Run R jobs in one batch; returns their final parameters (R, P). The jobs' models are not changed.
 
-    Jobs share phases, options, expected batch size, device and kind of model; others raise ``ValueError``. Rows that
-    are the same array are copied to the device once. Only the first job reports progress. Raises ``Cancelled``.
+    Jobs share phases, options, expected batch size, device and kind of model. Rows that are the same array are copied
+    to the device once. Only the first job reports progress.
     """
     if not jobs:
         raise ValueError("at least one job is required")

@@ -1,8 +1,7 @@
 """Batch samplers of the sampling schemes, and the properties of schemes that measurements use.
 
-Most schemes draw batches independently across steps, including empty ones. Shuffled batches and random allocation
-depend on each other within an epoch (:func:`epoch_of`, :func:`inclusion_moments`). No accountant here covers the
-amplification of shuffled batches.
+Shuffled batches and random allocation depend on each other within an epoch; all other batches are independent. No
+accountant here covers the amplification of shuffled batches.
 """
 
 from __future__ import annotations

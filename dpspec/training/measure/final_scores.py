@@ -67,9 +67,8 @@ def path(observed: Observed) -> Array:
 def shadow(observed: Observed) -> Array:
     """Log-odds by the final model, standardized by ``SHADOWS`` shadow models (after Carlini et al. 2022).
 
-    The adversary trains them as the job declares, with the native loop, from the first model. They come in pairs with
-    complementary inclusion bits, so each canary is in half of them. One standard deviation is used for all canaries.
-    Seeds are the same for every run and independent of the run's own.
+    They are trained from the first model, in pairs with complementary inclusion bits. One standard deviation is used
+    for all canaries. Seeds are the same for every run and independent of the run's own.
     """
     odds = shadow_log_odds(observed, SHADOWS)[0]
     std = np.sqrt(np.mean(odds.std(axis=0, ddof=1) ** 2))

@@ -1,16 +1,11 @@
 """Per-step scores of canaries for an adversary who sees all iterates.
 
-Gradient canaries are projected on their directions. For input canaries, each step is a noisy sum of known gradients.
-Let G (m, P) be the clipped gradients of the m canaries at the previous model, in clip norms, and r the released sum
-minus the expected contribution of the real records. With J_i copies of canary i in the batch,
-
-    r = sum_i J_i g_i + noise + (real records drawn - expected).
-
-z = G r has mean K J with K = G G^T and covariance sigma^2 K + q (1 - q) C C^T, C = G (real gradients)^T. For each
-canary, the others are modeled as Gaussian, with the mean and variance given by the sampling and the posterior of their
-inclusion bits. What remains is a Gaussian shift by J_i times a known vector. The step's score is its log-likelihood
-ratio over J_i ~ Binomial(copies, q) against J_i = 0. Tests depend only on the inclusion bits, so a wrong model only
-loses power.
+Gradient canaries are projected on their directions. For input canaries, let G (m, P) be their clipped gradients at the
+previous model, in clip norms, and J_i the number of copies of canary i in the batch. The released sum minus the
+expected contribution of the real records is r = sum_i J_i g_i + noise + (real records drawn - expected). z = G r has
+mean K J with K = G G^T and covariance sigma^2 K + q (1 - q) C C^T, C = G (real gradients)^T. For each canary, the
+others are modeled as Gaussian, given the posterior of their inclusion bits. The step's score is the log-likelihood
+ratio of J_i ~ Binomial(copies, q) against J_i = 0. Tests depend only on the inclusion bits: a wrong model loses power.
 """
 
 from __future__ import annotations

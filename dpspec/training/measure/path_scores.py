@@ -1,15 +1,14 @@
 """Canary scores for an adversary who sees only the final model, by interpolating the path of the models.
 
-The first model theta_0 and the last one theta_T are known; the models in between are assumed to be on a straight line.
-For plain descent, momentum and schedules, the total movement is a known constant times the sum of all noisy sums:
+The models between the first, theta_0, and the last, theta_T, are assumed to be on a straight line. For plain descent,
+momentum and schedules, the total movement is a known constant times the sum of all noisy sums:
 
     (theta_0 - theta_T) / scale - (expected contribution of real records) = sum_i b_i c_i e_i + noise + sampling.
 
 b_i is the inclusion bit of canary i, c_i its number of copies, and e_i the sum over steps of q g_i(theta_t), with its
-clipped gradient g_i on the line. This is one Gaussian observation of all bits. Each canary is scored by its
-log-likelihood ratio, with the others as Gaussian with their posterior mean and variance, iterated for a few rounds. The
-expected contribution of real records has a relative uncertainty, because their response to the noise is unknown. Tests
-depend only on the inclusion bits, so a wrong model only loses power.
+clipped gradient g_i on the line. Each canary is scored by its log-likelihood ratio, with the others as Gaussian with
+their posterior mean and variance. The response of real records to the noise is unknown, so their contribution is
+uncertain. Tests depend only on the inclusion bits: a wrong model loses power.
 """
 
 from __future__ import annotations

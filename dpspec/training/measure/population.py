@@ -38,9 +38,8 @@ class Population:
     def spread(self, sampler: Sampler) -> Number:
         """Expected squared distance of a batch's clipped sum from its mean, without canaries.
 
-        With inclusion probability q and covariance c of two records' inclusions (0 for Poisson): (q (1 - q) - c) sum
-        ||g||^2 + c ||sum g||^2, where canaries enter c with g = 0. For users with random G: q E||G||^2 - q^2 ||E G||^2
-        each, which is q (1 - q) E||G||^2 + q^2 Var G.
+        With covariance c of two records' inclusions: (q (1 - q) - c) sum ||g||^2 + c ||sum g||^2. For users with random
+        G: q E||G||^2 - q^2 ||E G||^2 each, which is q (1 - q) E||G||^2 + q^2 Var G.
         """
         q, c = sampler.inclusion, covariance(sampler)
         if c == 0.0:
@@ -83,14 +82,10 @@ class Estimated:
     """Estimate of the contribution of all n records from s sampled without replacement, ``places`` (s,).
 
     ``sum`` (P,) is n / s times the sample's clipped sum, and ``sampled`` the sum of its squared norms. Along any
-    direction, the variance of a step without noise is at most
-
-        q (1 - q) squares + q^2 within,  squares = n C^2,  within = n^2 C^2 / s,  C the clip norm,
-
-    from the batch and the estimate, since sum ||g||^2 <= n C^2. If s >= q n, no draw adds more than one clip norm.
-    Martingale tests (Freedman's, with increments up to 1) then hold with this variance: a sum w sum_S <g, u>, w = q n /
-    s, has exponential moments no larger than with replacement (Hoeffding 1963, theorem 4), with increments w <g_I, u>
-    <= w <= 1 and second moments w^2 mean <g, u>^2 (Bennett's inequality).
+    direction, the variance of a step without noise is at most q (1 - q) squares + q^2 within, with squares = n C^2 and
+    within = n^2 C^2 / s for the clip norm C, since sum ||g||^2 <= n C^2. If s >= q n, no draw adds more than one clip
+    norm, and Freedman's inequality holds with this variance: a sum w sum_S <g, u>, w = q n / s, has exponential moments
+    no larger than with replacement (Hoeffding 1963, theorem 4), with increments w <g_I, u> <= 1 (Bennett).
     """
 
     sum: Tensor
@@ -116,10 +111,8 @@ class Estimated:
         return sampler.inclusion * (self.sum if planted is None else self.sum + planted)
 
     def spread(self, sampler: Sampler) -> Number:
-        """Unbiased estimate of the expected squared distance of a Poisson batch's clipped sum from ``mean``.
-
-        q (1 - q) n/s sum_S ||g||^2 from the batch, and q^2 n (n - s) / (s (s - 1)) (sum_S ||g||^2 - ||sum_S g||^2 / s)
-        from the estimate.
+        """Unbiased, for Poisson batches: q (1 - q) n/s sum_S ||g||^2 from the batch, and from the estimate
+        q^2 n (n - s) / (s (s - 1)) (sum_S ||g||^2 - ||sum_S g||^2 / s).
         """
         q, n, s = sampler.inclusion, self.records, len(self.places)
         length = float_on_cpu(torch.linalg.vector_norm(self.sum, dtype=torch.float64)) / self.factor

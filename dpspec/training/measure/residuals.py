@@ -73,17 +73,15 @@ Known: TypeAlias = Population | Estimated | Drawn
 class Residuals(Observer):
     """Invert each update with the declared parameters and measure its residual.
 
-    r_t = (noisy sum behind the step to theta_t) - (expected clipped sum at theta_{t-1}). Plain descent is inverted by
-    (theta_{t-1} - theta_t) * divisor / learning_rate; see ``optimizers`` for others. If the run is as declared, r_t is
-    the noise, plus drawn canaries, plus the deviation of the drawn records from their mean. Subclasses override
-    :meth:`seen`.
+    r_t = (noisy sum behind the step to theta_t) - (expected clipped sum at theta_{t-1}): in a run as declared, noise
+    plus drawn canaries plus the deviation of the drawn records from their mean. Subclasses override :meth:`seen`.
 
     Attributes:
         log: Update statistics for conformance, after :meth:`keep_log`.
         squares: ||r_t||^2 in squared clip norms, (steps,) float64.
-        spread: Expected contribution of sampling of real records to ``squares``, (steps,) float64.
-        rounding: Bound on the rounding error of ||r_t|| in clip norms, (steps,) float64.
-        expected: The same bound from the models before the step, (steps,) float64.
+        spread: Expected contribution of sampling of real records to ``squares``.
+        rounding: Bound on the rounding error of ||r_t|| in clip norms.
+        expected: The same bound from the models before the step.
         steps: Number of observed updates. Updates beyond the declared number are counted but not measured.
         looked: Mask (steps,) of the measured steps; other entries stay 0.
     """

@@ -1,10 +1,7 @@
-"""Sufficient statistics of the residuals of released models, for conformance.
+"""Sufficient statistics of the residuals of released models, in clip norms, for conformance.
 
-In directions that no canary uses, the residual is the noise plus the deviation of the drawn records from their mean, if
-all is as declared. Sums along directions fixed before the step (the expected update, residuals of earlier steps) are
-martingales: :mod:`dpspec.stats.conformance.residual_tests`. Sums of squares are at least those of the noise:
-:mod:`dpspec.stats.conformance.noise_tests`. All are in clip norms. Unlike an adversary, this log knows the inserted
-canaries.
+Sums along directions fixed before the step (the expected update, residuals of earlier steps) are martingales, and sums
+of squares are at least those of the noise. Unlike an adversary, this log knows the inserted canaries.
 """
 
 from __future__ import annotations
@@ -61,17 +58,14 @@ class ResidualLog:
     """Collect residuals of steps with Gaussian noise; of shuffled batches only the squares.
 
     With random allocation, only the first step of an epoch enters ``along``, ``variances`` and ``rows``, because later
-    batches depend on earlier ones. Estimated updates are biased along the estimate itself; therefore an independent
-    estimate (the previous step's if available) gives the direction. Steps are excluded based on earlier models only.
+    batches depend on earlier ones. Steps are excluded based on earlier models only.
 
     Attributes:
-        coordinates: Per parameter the sum over steps of (|residual| + rounding)^2 / variance of the noise, (P,)
-            float64.
-        layers: Per layer the sum over steps of the same for norms, (layers,) float64.
+        coordinates: Per parameter the sum over steps of (|residual| + rounding)^2 / variance of the noise, (P,).
+        layers: Per layer the same for norms.
         pairs: Inner products of pairs of the largest layers.
         seen: Number of steps in these.
-        along: Per step, the free residual along the expected update, the update's norm and the rounding bound, in clip
-            norms.
+        along: Per step, the free residual along the expected update, the update's norm and the rounding bound.
         variances: Per step, the variance of the noise, and an upper bound including sampling along any direction.
         rows: Per step, some coordinates of the free residual.
         hidden: Number of steps excluded from the last three because of rounding.
@@ -126,14 +120,9 @@ class ResidualLog:
         known: Population | Estimated | Drawn,
         direction: Tensor | None = None,
     ) -> None:
-        """Add a step.
+        """Add a step from the model ``previous`` (P,).
 
-        Args:
-            step: Number of the step, from 1.
-            previous: Model (P,) before the step.
-            recovered: The noisy sum behind the update.
-            known: Contribution of the real records.
-            direction: If ``known`` is an estimate, an independent estimate (P,) of the same sum.
+        Estimated updates are biased along the estimate itself: then ``direction`` is an independent estimate (P,).
         """
         number = bisect_left(self._ends, step)
         phase = self._schedule.phases[number]

@@ -19,7 +19,7 @@ from dpspec.training.gradients.persample import FlatModel
 from dpspec_modelmix import density, published, theory
 from dpspec_modelmix.clipping import Anchors, TwoParts, WrittenOut
 from dpspec_modelmix.mechanism import ModelMixAudit
-from dpspec_modelmix.options import Embedding, Segment, declared_segments, embedding_of
+from dpspec_modelmix.options import Embedding, Segment, embedding_of, segments_of
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ audit: {method: one-run, canary: {space: gradient, kind: one-hot, count: 20}, tw
 def test_a_trial(tmp_path: Path, form: str) -> None:
     spec = specs.spec_of(tmp_path, TEXT.replace("FORM", form))
     prepared = prepare(spec, load_catalog())
-    (segment,) = declared_segments(spec, prepared.facts) or ()
+    (segment,) = segments_of(spec.phases, spec.training.options, prepared.facts) or ()
     embedding = embedding_of(spec.phases[0])
     assert embedding is not None
     expected = (math.hypot(1.0, 0.5) / 0.75, 0.0) if embedding.floor else (1.0 / 1.5, 1.0 / 1.2)

@@ -119,7 +119,6 @@ def test_the_truth_of_the_figure(ratio: float, p: int, value: float) -> None:
 
 
 def test_the_truth_of_many_coordinates_tends_to_a_gaussian_of_the_fisher_information() -> None:
-
     noise = 0.3675 / math.sqrt(published.fisher_information(FIGURE[0.3, 100].gap))
     limit = PrivacyLoss.gaussian(noise, 1.0, 0.02, "present-first").compose(5000).epsilon(1e-5)
     values = [density.pair_epsilon([mixed(0.02, 5000, 0.3675, 0.3, 1000, 20, p)], 1e-5) for p in (100, 10_000)]
@@ -139,7 +138,6 @@ def test_the_truth_of_a_gap_that_changes() -> None:
 
 
 def test_the_truth_without_mixing_is_that_of_the_accountant() -> None:
-
     for rate, noise, steps, delta in ((0.02, 0.3675, 5000, 1e-5), (1.0, 1.0, 1, 1e-2), (0.1, 1.2, 50, 1e-6)):
         interval = PrivacyLoss.gaussian(noise, 1.0, rate, "present-first").compose(steps).epsilon(delta, width=1e-6)
         found = density.pair_epsilon([Segment(steps, rate, 1.0 / noise, 0.0)], delta)

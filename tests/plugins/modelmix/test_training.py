@@ -21,10 +21,10 @@ from dpspec.training.device import generator
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Truncated, add_clipped
 from dpspec_modelmix import density, evidence, theory
-from dpspec_modelmix.attack import CanaryCoordinates, PlantedCanaries, Reader, log_density
+from dpspec_modelmix.attack import Canaries, Reader, log_density
 from dpspec_modelmix.clipping import Absolute
 from dpspec_modelmix.mechanism import ModelMixAudit
-from dpspec_modelmix.options import Attack, declared_segments
+from dpspec_modelmix.options import Attack, segments_of
 from dpspec_modelmix.training import MixingUpdate, Rules, enforce, rules_of, train
 
 TEXT = """\
@@ -194,13 +194,11 @@ def test_scores_are_likelihood_ratios(noise: str, kind: str) -> None:
     clipping = Absolute() if noise == "laplace" else None
     scores, coins = [], []
     for seed in range(6):
-        owned = CanaryCoordinates(Attack(kind=kind, count=100), 1, torch.arange(600), seed, "cpu")
+        attack, pool = Attack(kind=kind, count=100), torch.arange(600)
+        owned = Canaries.placed(attack, 1, pool, seed, "cpu", parameters=600, norm=10.0)
         coin = np.random.default_rng(seed).integers(0, 2, 100)
-        everyone, planted = (
-            PlantedCanaries(owned, present, 600, 10.0)
-            for present in (torch.ones(100, dtype=torch.bool), torch.from_numpy(coin == 1))
-        )
-        reader = Reader(job, rule, owned, everyone, clipping)
+        planted = owned.included(torch.from_numpy(coin == 1))
+        reader = Reader(job, rule, owned, clipping)
         train(replace(job, canaries=planted, observers=(reader,), seed=seed), clipping, rule)
         scores.append(reader.scores.numpy())
         coins.append(coin)
@@ -255,7 +253,7 @@ def test_the_twin_of_equal_epsilon_has_that_epsilon(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     (trial,) = trials_of(spec, 0)
     prepared = prepare(spec, load_catalog())
-    segments = declared_segments(spec, prepared.facts)
+    segments = segments_of(spec.phases, spec.training.options, prepared.facts)
     assert segments is not None
     about = trial.evidence["twins"]
     assert about["epsilon"] == pytest.approx(theory.mixed_epsilon(segments, 1e-5, "improved").epsilon)
@@ -266,7 +264,7 @@ def test_the_twin_of_equal_epsilon_has_that_epsilon(tmp_path: Path) -> None:
 
 
 def upper_of(spec: Spec) -> float:
-    segments = declared_segments(spec, prepare(spec, load_catalog()).facts)
+    segments = segments_of(spec.phases, spec.training.options, prepare(spec, load_catalog()).facts)
     assert segments is not None
     return theory.mixed_epsilon(segments, 1e-5, "improved").epsilon
 

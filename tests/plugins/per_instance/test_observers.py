@@ -184,6 +184,18 @@ def test_a_steps_score_is_computed_where_the_model_is(sampling):
     assert devices.mixed == set()
 
 
+def test_a_score_at_hand():
+    """l = ln(1 - q + q e^s), s = (<g, x> |g|^2 - |g|^4 / 2) / v with one record alone, v = deviation^2 |g|^2."""
+    options = FrozenMap(
+        {"steps": 1, "noise_multiplier": 2.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.3}}
+    )
+    (phase,) = Schedule.of(Phase.all_of(options), 20)
+    view = RecordView(gradient=torch.tensor([0.6, 0.8]), products=torch.zeros(0, dtype=torch.float64))
+    shift = (1.0 * 0.6 + 2.0 * 0.8 - 0.5) / 4.0
+    expected = float(torch.tensor(0.7 + 0.3 * torch.e**shift, dtype=torch.float64).log())
+    assert step_score(view, torch.tensor([1.0, 2.0]), phase) == pytest.approx(expected, rel=1e-6)
+
+
 class Trained:
     """A trainer that notes how it is asked to train."""
 
@@ -215,3 +227,19 @@ def test_runs_of_large_models_are_trained_alone_and_resumed(device: str, paramet
     setup.train([Job(), Job()], [3, 4])  # type: ignore[list-item]
     assert trainer.alone == ["folder 3", "folder 4"][:alone]
     assert trainer.together == 2 - alone
+
+
+@pytest.mark.parametrize(
+    ("population", "point", "present", "absent"),
+    [("train", 3, [0, 1, 2, 3, 4], [0, 1, 2, 4]), ("test", 1, [0, 1, 2, 3, 4, 8], [0, 1, 2, 3, 4])],
+)
+def test_neighbours_differ_in_the_audited_record(
+    population: str, point: int, present: list[int], absent: list[int]
+) -> None:
+    train, test = np.arange(5), np.array([9, 8])
+    data = SimpleNamespace(train_x=train[:, None], train_y=train, test_x=test[:, None], test_y=test)
+    context = SimpleNamespace(data=data, facts=SimpleNamespace(records=5, test_records=2))
+    inputs = FrozenMap({"threat_model": {"population": population, "points": [point]}})
+    found = RunSetup(inputs=inputs, context=context).neighbours(0)  # type: ignore[arg-type]
+    for (x, y), rows in zip(found, (present, absent), strict=True):
+        assert x[:, 0].tolist() == y.tolist() == rows

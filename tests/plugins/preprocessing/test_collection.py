@@ -138,6 +138,10 @@ def test_duplicates_do_not_depend_on_the_order_of_rows() -> None:
     assert np.count_nonzero(steps.deduplicate((ONE + 2.0)[order], 0.1)) == kept
 
 
+def test_windows_count_records_along_the_diagonal() -> None:
+    assert collection.window_count(np.array([[0.0], [0.1], [0.2], [0.9]]), 0.2) == 3
+
+
 def test_test_rows_are_mapped_by_what_training_rows_gave() -> None:
     test = np.array([[NAN, 0.1, 0.2]])
     rows, others = steps.run_steps(TWO, [read_step({"impute": "mean"})], test=test)

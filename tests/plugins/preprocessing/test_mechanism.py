@@ -23,11 +23,10 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.testing import MechanismSuite, increasing
 from dpspec_preprocessing.bounds import proved_divergence, proved_epsilon
-from dpspec_preprocessing.collection import distance_to_edge, window_count
 from dpspec_preprocessing.conclusions import check_trials
 from dpspec_preprocessing.engines import LinearEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import Declaration
-from dpspec_preprocessing.private import KINDS, Private, PrivateMechanism
+from dpspec_preprocessing.private import KINDS, PrivateMechanism
 from dpspec_preprocessing.published import theorem_2_sensitivity
 from dpspec_preprocessing.sensitivity import REQUIRED_LIMITS
 
@@ -212,20 +211,9 @@ def test_queries_keep_their_declared_constants(kind: str) -> None:
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
-def test_gradients_keep_their_declared_constants(loss: str) -> None:
-    radius = 2.0
-    lipschitz, smooth = Private.of({"kind": "dp-gd", "loss": loss, "theta_radius": radius}).constants()
-    m = PrivateMechanism(kind="dp-gd", noise=1.0, records=1, lipschitz=lipschitz, smooth=smooth)
-    engine = LinearEngine(private=m, radius=1.0, loss=loss, theta_radius=radius)
+def test_gradients_are_those_of_the_loss(loss: str) -> None:
+    engine = LinearEngine(private=PrivateMechanism(kind="dp-gd", noise=1.0, records=1), radius=1.0, loss=loss)
     random = np.random.default_rng(6)
-    for _ in range(300):
-        x, theta = random.normal(size=(2, 4)), random.normal(size=4)
-        x /= np.maximum(1.0, np.linalg.norm(x, axis=1))[:, None]
-        theta *= radius / np.linalg.norm(theta)
-        y = np.full(2, random.choice([-1.0, 1.0]))
-        one, other = engine.gradients(theta, x, y)
-        assert max(np.linalg.norm(one), np.linalg.norm(other)) <= lipschitz * (1.0 + 1e-12)
-        assert np.linalg.norm(one - other) <= smooth * np.linalg.norm(x[0] - x[1]) * (1.0 + 1e-12)
     step = 1e-6
     theta, x, y = random.normal(size=3), random.normal(size=(1, 3)), np.array([1.0])
 
@@ -261,27 +249,6 @@ def test_scores_are_likelihood_ratios() -> None:
     gaussian = PrivateMechanism(kind="gaussian", noise=0.5)
     assert score_output(gaussian, np.array([0.5]), one, other) == 0.0
     assert score_output(gaussian, one, one, one) == 0.0
-
-
-def test_distances_inside_never_move_by_more_than_one() -> None:
-    random = np.random.default_rng(11)
-    declared: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        ({"pca": 2}, {"min_eigengap": 0.1}),
-        ({"deduplicate": 0.02}, {"max_ball": 40}),
-        ({"impute": "mean"}, {"max_missing_rows": 30, "min_observed": 20}),
-    ]
-    for step, collection in declared:
-        block = {"pipeline": (step,), "private": {"kind": "gaussian", "eps_noise": 1.0}, "collection": collection}
-        mechanism = {**block, "ptr": {"epsilon": 0.5, "delta": 1e-6}}
-        found = Declaration.of(mechanism).pipeline(60, 3)
-        for _ in range(60):
-            x = random.uniform(-0.5, 0.5, size=(60, 3)) * [1.0, 1.0, 0.1]
-            if "impute" in step:
-                x[random.random(60) < 0.3, 0] = math.nan
-            z = x.copy()
-            z[0] = random.uniform(-0.5, 0.5, size=3)
-            assert abs(distance_to_edge(x, found) - distance_to_edge(z, found)) <= 1.0 + 1e-9
-    assert window_count(np.array([[0.0], [0.1], [0.2], [0.9]]), 0.2) == 3
 
 
 def test_the_side_channel_of_deduplicated_digits(tmp_path: Path) -> None:
@@ -325,13 +292,15 @@ def test_figure_2_has_three_panels(tmp_path: Path) -> None:
     result = run(loaded.specs, catalog, store=Store(tmp_path / "store"), device="cpu")
     names = [next(s for s in audit.series if s.name.startswith("epsilon-against-")) for audit in result.audits]
     assert [s.plot["x"] for s in names] == ["eta", "max_missing_rows", "records"]
-    first = list(zip(*(names[0].columns[key] for key in ("eta", "accounting", "epsilon")), strict=True))
+    first, second, third = (
+        dict(zip(zip(s.columns[s.plot["x"]], s.columns["accounting"], strict=True), s.columns["epsilon"], strict=True))
+        for s in names
+    )
     assert len(first) == 8 * 5
-    at = {(row[0], row[1]): row[2] for row in first}
-    assert at[(0.01, "Table 2 (refuted)")] == pytest.approx(23.7908, abs=5e-5)
-    assert at[(0.01, "Theorem 2 (refuted)")] == pytest.approx(9.4338, abs=5e-5)
-    columns = (names[2].columns[key] for key in ("records", "accounting", "epsilon"))
-    third = {row[:2]: row[2] for row in zip(*columns, strict=True)}
+    assert first[(0.01, "Table 2 (refuted)")] == pytest.approx(23.7908, abs=5e-5)
+    assert first[(0.01, "Theorem 2 (refuted)")] == pytest.approx(9.4338, abs=5e-5)
+    assert second[(10, "Theorem 2")] == pytest.approx(4.3124, abs=5e-5)
+    assert second[(10, "repaired")] == pytest.approx(3.2173, abs=5e-5)
     assert third[(1000000, "repaired")] == pytest.approx(third[(10000, "repaired")], rel=0.01)
     assert third[(1000000, "group privacy")] > 1e6 * third[(1000000, "repaired")]
 

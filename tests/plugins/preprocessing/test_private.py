@@ -417,18 +417,28 @@ def imputed(n: int, missing: int) -> Pair:
 
 
 @pytest.mark.parametrize(
-    ("name", "n", "missing", "noise", "order", "exact"),
-    [("R03", 1000, 50, 0.4, 20.0, 1.95457064), ("R07", 400, 100, 0.3, 11.0, 3.52)],
+    ("kind", "what", "weight", "n", "missing", "noise", "order", "exact"),
+    [
+        ("gaussian", cut, 1.0, 1000, 50, 0.4, 20.0, 1.95457064),
+        ("dp-gd", whole, 2.0, 400, 100, 0.3, 11.0, 3.52),
+    ],
+    ids=["R03", "R07"],
 )
 def test_imputation_attains_the_repaired_bound(
-    name: str, n: int, missing: int, noise: float, order: float, exact: float
+    kind: str,
+    what: Callable[[Rows], Rows],
+    weight: float,
+    n: int,
+    missing: int,
+    noise: float,
+    order: float,
+    exact: float,
 ) -> None:
-    pair = imputed(n, missing)
-    m = gaussian(noise, n) if name == "R03" else full(noise, n)
-    shift = rows_summed(pair, {"impute": "mean"}, cut if name == "R03" else whole)
-    divergence = repaired_rdp(m.with_noise_times(shift / (1.0 if name == "R03" else 2.0)), order)
-    repaired = smooth_divergence(m, order, missing * sensitivity.mean_same_mask(n - missing))
+    m = PrivateMechanism(kind=kind, noise=noise, records=n)
+    shift = rows_summed(imputed(n, missing), {"impute": "mean"}, what)
+    divergence = repaired_rdp(m.with_noise_times(shift / weight), order)
     assert divergence == near_exact(exact)
+    repaired = smooth_divergence(m, order, missing * sensitivity.mean_same_mask(n - missing))
     assert repaired == pytest.approx(divergence, rel=1e-12)
 
 
@@ -512,44 +522,29 @@ def iterated(pair: Pair, m: PrivateMechanism, order: float, last: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "reference"),
+    ("noise", "n", "order", "last", "step", "reference"),
     [
-        ("R14", pytest.approx(3.5362e-7, rel=0.05)),
-        ("R15", pytest.approx(2.6079e-7, rel=0.1)),
-        ("R16", pytest.approx(1.9527e-6, rel=5e-5)),
+        (0.001, 10_000, 11.0, 9_991, {"deduplicate": 0.01}, pytest.approx(3.5362e-7, rel=0.05)),
+        (0.002, 5_000, 12.0, 4_961, {"quantise": 0.01}, pytest.approx(2.6079e-7, rel=0.1)),
+        (0.005, 2_000, 11.0, 1_801, {"impute": "mean"}, pytest.approx(1.9527e-6, rel=5e-5)),
     ],
+    ids=["R14", "R15", "R16"],
 )
-def test_hidden_iterates_after_every_step(name: str, reference: object) -> None:
-    """The record first, what it changes next; of R16 the reference's own pair, which stops among n - p + 1 steps."""
-    if name == "R14":
-        m, order, last, step = (
-            PrivateMechanism(kind="sgd-iterated", noise=0.001, records=10_000),
-            11.0,
-            9_991,
-            {"deduplicate": 0.01},
-        )
-        pair = tuple(np.concatenate([x, np.zeros((10_000 - len(x), 2))]) for x in one_cluster(5, 0.9, 0.875))
+def test_hidden_iterates_after_every_step(
+    noise: float, n: int, order: float, last: int, step: dict[str, object], reference: object
+) -> None:
+    """The record first, then the records that it changes; R16 is the reference's pair, which stops by n - p + 1."""
+    m = PrivateMechanism(kind="sgd-iterated", noise=noise, records=n)
+    if "deduplicate" in step:
+        pair = tuple(np.concatenate([x, np.zeros((n - len(x), 2))]) for x in one_cluster(5, 0.9, 0.875))
         tau = 2.0 * 5
-    elif name == "R15":
-        m, order, last, step = (
-            PrivateMechanism(kind="sgd-iterated", noise=0.002, records=5_000),
-            12.0,
-            4_961,
-            {"quantise": 0.01},
-        )
+    elif "quantise" in step:
         members = np.full((20, 1), 0.95 - 0.02)
         members[0] -= 0.0095
-        common = np.concatenate([members, np.zeros((5_000 - 21, 1))])
-        pair = both(common, [0.95], [-0.95])
+        pair = both(np.concatenate([members, np.zeros((n - 21, 1))]), [0.95], [-0.95])
         tau = 2.0 * 21 * 2.0 * 0.01
     else:
-        m, order, last, step = (
-            PrivateMechanism(kind="sgd-iterated", noise=0.005, records=2_000),
-            11.0,
-            1_801,
-            {"impute": "mean"},
-        )
-        pair, tau = imputed(2_000, 200), 200 * sensitivity.mean_same_mask(1800)
+        pair, tau = imputed(n, 200), 200 * sensitivity.mean_same_mask(1800)
     exact = iterated(tuple(apply_step(x, step) for x in pair), m, order, last)
     assert exact == reference
     assert exact <= smooth_divergence(m, order, tau)

@@ -95,22 +95,6 @@ def test_the_integral_and_what_bounds_it(rate: float, effect: float, order: int)
     assert whole <= math.expm1((order - 1) * divergences(order, rate, effect)[-1])
 
 
-def test_hockey_sticks_of_random_gradients_keep_that_of_the_fixed_pair() -> None:
-    """Step one: six common records in a ball, one replaced; the hockey-stick divergences at c >= 1."""
-    random = np.random.default_rng(3)
-    x, y, area = plane(1.2, 1)
-    for _ in range(6):
-        sides = random.normal(size=(8, 2))
-        sides *= 0.6 / np.maximum(1.0, np.linalg.norm(sides, axis=1))[:, None]
-        laws = [np.exp(-0.5 * ((x - u) ** 2 + (y - v) ** 2)) / (2.0 * math.pi) for u, v in sides]
-        a, b = ((sum(laws[:6]) + laws[k]) / 7.0 for k in (6, 7))
-        for c in (1.0, 1.02, 1.1, 1.5):
-            start = math.log1p(7.0 * (c - 1.0)) / 1.2 + 0.6
-            upper, lower = (0.5 * math.erfc((start - at) / math.sqrt(2.0)) for at in (1.2, 0.0))
-            fixed = upper / 7.0 - (c - 1.0 + 1.0 / 7.0) * lower
-            assert float(np.maximum(a - c * b, 0.0).sum() * area) <= fixed + 1e-9
-
-
 def test_the_sum_keeps_its_digits() -> None:
     rate, effect, order = mpmath.mpf("1e-6"), mpmath.mpf("0.002"), 20
     with mpmath.workdps(60):

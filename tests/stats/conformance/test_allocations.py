@@ -106,15 +106,6 @@ def allocated(steps: Array) -> Iterator[Array]:
     return (np.flatnonzero(epoch == step) for epoch in steps for step in range(EPOCH))
 
 
-def test_runs_as_declared_are_hardly_ever_surprising() -> None:
-    found = np.array(
-        [[c.p_value for c in checks_of(drawn(RandomAllocation(RECORDS, EPOCH), seed))] for seed in range(10)]
-    )
-    assert found.shape[1] == 5
-    assert np.sum(found.min(axis=1) <= 0.01) <= 4
-    assert found.min() > 1e-6
-
-
 def sticky(rng: np.random.Generator) -> Iterator[Array]:
     return allocated(np.tile(rng.integers(EPOCH, size=RECORDS), (EPOCHS, 1)))
 
@@ -146,26 +137,80 @@ def left_out(rng: np.random.Generator) -> Iterator[Array]:
     return iter([*batches[:-EPOCH], *(batch[batch != 5] for batch in batches[-EPOCH:])])
 
 
-FAULTS: dict[str, tuple[Callable[[np.random.Generator], Iterator[Array]], str]] = {
-    "the same step in every epoch": (sticky, "independence across steps"),
-    "half of the records keep their steps": (half_sticky, "independence across steps"),
-    "first steps are twice as likely": (early, "rate at each step"),
-    "one record twice in one epoch": (twice, "batches of each epoch"),
-    "one record in no batch of an epoch": (left_out, "batches of each epoch"),
-    "Poisson samples": (lambda rng: drawn(Poisson(RECORDS, 1.0 / EPOCH), 3), "batches of each epoch"),
+def chosen(steps: Array) -> Iterator[Array]:
+    """Batches of (epochs, records, times) steps."""
+    return (np.flatnonzero((epoch == step).any(axis=1)) for epoch in steps for step in range(EPOCH))
+
+
+def sets(rng: np.random.Generator, times: int = TIMES, epochs: int = EPOCHS) -> Array:
+    return rng.random((epochs, RECORDS, EPOCH)).argsort(axis=2)[:, :, :times]
+
+
+def uneven(rng: np.random.Generator) -> Iterator[Array]:
+    """The first step of an epoch with all records of an even number."""
+    steps = sets(rng)
+    missing = ~(steps == 0).any(axis=2)
+    missing[:, ::2] = False
+    steps[..., 0] = np.where(missing, 0, steps[..., 0])
+    return chosen(steps)
+
+
+def one_less(rng: np.random.Generator) -> Iterator[Array]:
+    """One record once too seldom, in one epoch."""
+    steps = sets(rng)
+    steps[3, 5, 1] = steps[3, 5, 0]
+    return chosen(steps)
+
+
+#: A fault, its batches, the declared phase and the check that finds it.
+FAULTS: dict[str, tuple[Callable[[np.random.Generator], Iterator[Array]], FrozenMap, str]] = {
+    "the same step in every epoch": (sticky, PHASE, "independence across steps"),
+    "half of the records keep their steps": (half_sticky, PHASE, "independence across steps"),
+    "first steps are twice as likely": (early, PHASE, "rate at each step"),
+    "one record twice in one epoch": (twice, PHASE, "batches of each epoch"),
+    "one record in no batch of an epoch": (left_out, PHASE, "batches of each epoch"),
+    "Poisson samples": (lambda rng: drawn(Poisson(RECORDS, 1.0 / EPOCH), 3), PHASE, "batches of each epoch"),
     "a shuffled order cut into equal pieces": (
         lambda rng: drawn(Shuffled(RECORDS, RECORDS // EPOCH), 3),
+        PHASE,
         "variance of the batch size",
+    ),
+    "once instead of twice": (lambda rng: chosen(sets(rng, 1)), SEVERAL, "batches of each epoch"),
+    "one record once too seldom": (one_less, SEVERAL, "batches of each epoch"),
+    "the same steps in every epoch": (
+        lambda rng: chosen(np.repeat(sets(rng, epochs=1), EPOCHS, axis=0)),
+        SEVERAL,
+        "independence across steps",
+    ),
+    "first steps are fuller": (uneven, SEVERAL, "rate at each step"),
+    "Poisson samples, twice": (
+        lambda rng: drawn(Poisson(RECORDS, TIMES / EPOCH), 3),
+        SEVERAL,
+        "batches of each epoch",
     ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_not_as_declared_is_seen_by_the_check_that_is_for_it(fault: str) -> None:
-    made, by = FAULTS[fault]
-    found = checks_of(made(np.random.default_rng(2)))
+def test_a_fault_is_found_by_its_check(fault: str) -> None:
+    made, phase, by = FAULTS[fault]
+    found = checks_of(made(np.random.default_rng(2)), (phase,))
     rejected = [check.note for check in found if check.p_value <= 1e-6 / len(found)]
     assert any(by in note for note in rejected), rejected
+
+
+@pytest.mark.parametrize(("phase", "times", "checks"), [(PHASE, 1, 5), (SEVERAL, TIMES, 4)])
+def test_runs_as_declared_are_not_rejected_and_make_the_planned_checks(
+    phase: FrozenMap, times: int, checks: int
+) -> None:
+    sampler = RandomAllocation(RECORDS, EPOCH, times)
+    made = [checks_of(drawn(sampler, seed), (phase,)) for seed in range(10)]
+    found = np.array([[check.p_value for check in run] for run in made])
+    assert found.shape[1] == checks
+    assert np.sum(found.min(axis=1) <= 0.01) <= 4
+    assert found.min() > 1e-6
+    run = Run(phases=[phase], records=RECORDS, parameters=50, groups={}, capabilities=("sampling-log", "iterates"))
+    assert {c.note for c in foresee(run) if c.assumption == "sampling"} == {check.note for check in made[0]}
 
 
 def test_batches_of_one_epoch_are_held_against_none_of_it() -> None:
@@ -209,73 +254,6 @@ def test_an_epoch_after_poisson_batches_is_held_against_them() -> None:
         found = checks_of(batches, (before, one))
         surprising += min(check.p_value for check in found) <= 0.01
     assert surprising <= 6
-
-
-@pytest.mark.parametrize("phase", [PHASE, SEVERAL])
-def test_a_plan_promises_the_checks_of_a_run(phase: FrozenMap) -> None:
-    run = Run(
-        phases=[phase], records=RECORDS, parameters=50, groups={}, capabilities=("sampling-log", "iterates"), trials=1
-    )
-    promised = {c.note for c in foresee(run) if c.assumption == "sampling"}
-    sampler = RandomAllocation(RECORDS, EPOCH, TIMES if phase is SEVERAL else 1)
-    made = {c.note for c in checks_of(drawn(sampler, 1), (phase,))}
-    assert promised == made
-
-
-# --- several batches an epoch
-
-
-def chosen(steps: Array) -> Iterator[Array]:
-    """Batches of (epochs, records, times) steps."""
-    return (np.flatnonzero((epoch == step).any(axis=1)) for epoch in steps for step in range(EPOCH))
-
-
-def sets(rng: np.random.Generator, times: int = TIMES, epochs: int = EPOCHS) -> Array:
-    return rng.random((epochs, RECORDS, EPOCH)).argsort(axis=2)[:, :, :times]
-
-
-def uneven(rng: np.random.Generator) -> Iterator[Array]:
-    """The first step of an epoch with all records of an even number."""
-    steps = sets(rng)
-    missing = ~(steps == 0).any(axis=2)
-    missing[:, ::2] = False
-    steps[..., 0] = np.where(missing, 0, steps[..., 0])
-    return chosen(steps)
-
-
-def one_less(rng: np.random.Generator) -> Iterator[Array]:
-    """One record once too seldom, in one epoch."""
-    steps = sets(rng)
-    steps[3, 5, 1] = steps[3, 5, 0]
-    return chosen(steps)
-
-
-SEVERAL_FAULTS: dict[str, tuple[Callable[[np.random.Generator], Iterator[Array]], str]] = {
-    "once instead of twice": (lambda rng: chosen(sets(rng, 1)), "batches of each epoch"),
-    "one record once too seldom": (one_less, "batches of each epoch"),
-    "the same steps in every epoch": (
-        lambda rng: chosen(np.repeat(sets(rng, epochs=1), EPOCHS, axis=0)),
-        "independence across steps",
-    ),
-    "first steps are fuller": (uneven, "rate at each step"),
-    "Poisson samples": (lambda rng: drawn(Poisson(RECORDS, TIMES / EPOCH), 3), "batches of each epoch"),
-}
-
-
-@pytest.mark.parametrize("fault", SEVERAL_FAULTS)
-def test_of_several_batches_what_is_not_as_declared_is_seen(fault: str) -> None:
-    made, by = SEVERAL_FAULTS[fault]
-    found = checks_of(made(np.random.default_rng(2)), (SEVERAL,))
-    rejected = [check.note for check in found if check.p_value <= 1e-6 / len(found)]
-    assert any(by in note for note in rejected), rejected
-
-
-def test_several_batches_as_declared_are_hardly_ever_surprising() -> None:
-    sampler = RandomAllocation(RECORDS, EPOCH, TIMES)
-    found = np.array([[c.p_value for c in checks_of(drawn(sampler, seed), (SEVERAL,))] for seed in range(10)])
-    assert found.shape[1] == 4
-    assert np.sum(found.min(axis=1) <= 0.01) <= 4
-    assert found.min() > 1e-6
 
 
 @pytest.mark.parametrize("looks", [None, 16, 1])

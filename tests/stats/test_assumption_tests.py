@@ -1,4 +1,4 @@
-"""What steps show of shared luck: the law where there is none, what each kind of it does, and bounds that allow it."""
+"""The tests of the assumptions of independent canaries: their level, and what they reject."""
 
 from __future__ import annotations
 
@@ -7,43 +7,39 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
-from dpspec.accounting import PrivacyLoss
-from dpspec.stats.attacks import gaussian_fit
 from dpspec.stats.conformance.canary_contributions import StepDependence
-from dpspec.stats.independence import assumption_tests, independent_bounds, order_statistics
+from dpspec.stats.independence import assumption_tests, order_statistics
 
-Array = np.ndarray
+Array, Source = np.ndarray, np.random.Generator
 STEPS, CANARIES = 30, 300
 
 
-def noise(source: np.random.Generator) -> Array:
+def noise(source: Source) -> Array:
     return source.standard_normal((STEPS, CANARIES))
 
 
-def in_all_directions(source: np.random.Generator) -> Array:
+def in_all_directions(source: Source) -> Array:
     """A thirtieth of each step's variance is one number for all."""
     return noise(source) + math.sqrt(1 / 29) * source.standard_normal((STEPS, 1))
 
 
-def louder_steps(source: np.random.Generator) -> Array:
+def louder_steps(source: Source) -> Array:
     """Noise that is a quarter larger in half of the steps."""
     return noise(source) * (1.0 + 0.25 * source.integers(0, 2, (STEPS, 1)))
 
 
-def drawn_alone(source: np.random.Generator) -> Array:
+def drawn_alone(source: Source) -> Array:
     return noise(source) + 1.5 * (source.random((STEPS, CANARIES)) < 0.4)
 
 
-def drawn_together(source: np.random.Generator) -> Array:
+def drawn_together(source: Source) -> Array:
     """Canaries that are all in a batch or none."""
     return noise(source) + 0.5 * (source.random((STEPS, 1)) < 0.4)
 
 
-def lucky_run(source: np.random.Generator) -> Array:
+def lucky_run(source: Source) -> Array:
     return noise(source) * (1.0 + source.integers(0, 2)) + source.standard_normal()
 
 
@@ -55,18 +51,18 @@ def p_value(values: Array, sampled: float = 0.0, phases: Array | None = None) ->
     return assumption_tests.steps_p_value(classes)
 
 
-def rejected(draw: Callable[[np.random.Generator], Array], seeds: int) -> int:
+def rejected(draw: Callable[[Source], Array], seeds: int) -> int:
     return sum((p_value(draw(np.random.default_rng(seed))) or 0.0) <= 0.05 for seed in range(seeds))
 
 
 @pytest.mark.parametrize("draw", [noise, drawn_alone])
-def test_canaries_of_their_own_are_rejected_as_often_as_stated(draw: Callable[[np.random.Generator], Array]) -> None:
+def test_canaries_of_their_own_are_rejected_as_often_as_stated(draw: Callable[[Source], Array]) -> None:
     """Seeds 0 to 199: at most the 99.9% quantile of Bin(200, 0.05), and not never."""
     assert 1 <= rejected(draw, 200) <= stats.binom.ppf(0.999, 200, 0.05)
 
 
 @pytest.mark.parametrize("draw", [in_all_directions, louder_steps, drawn_together])
-def test_luck_of_a_step_is_seen(draw: Callable[[np.random.Generator], Array]) -> None:
+def test_luck_of_a_step_is_seen(draw: Callable[[Source], Array]) -> None:
     assert rejected(draw, 20) == 20
 
 
@@ -130,64 +126,81 @@ def test_the_least_that_is_seen_is_seen() -> None:
 # --- a bound whatever the luck --------------------------------------------------
 
 
-def right_of(mu: float, canaries: int, source: np.random.Generator) -> int:
+def ranked(scores: np.ndarray, coins: np.ndarray) -> str:
+    return "".join(map(str, coins[np.argsort(scores, kind="stable")]))
+
+
+def gaussian(mu: float, canaries: int, source: Source) -> str:
     coins = source.integers(0, 2, canaries)
-    ordered = "".join(map(str, coins[np.argsort(source.standard_normal(canaries) + mu * coins)]))
-    return order_statistics.right(ordered, order_statistics.design(canaries))
+    return ranked(source.standard_normal(canaries) + mu * coins, coins)
 
 
-@pytest.mark.parametrize("runs", [1, 2])
-@pytest.mark.parametrize(("chance", "lucky", "quiet"), [(0.5, 1.0, 0.0), (0.04, 1.5, 0.5), (0.25, 1.0, 0.0)])
-def test_it_holds_under_luck_of_any_kind(runs: int, chance: float, lucky: float, quiet: float) -> None:
-    """Seeds 0 to 199: at most the 99.9% quantile of Bin(200, 0.05) above the truth, from the mixture of two curves."""
-    delta, low, high = 1e-5, 0.0, 20.0
-    curves = [PrivacyLoss.gaussian(1.0 / mu) if mu else None for mu in (lucky, quiet)]
-    while high - low > 1e-6:
-        middle = 0.5 * (low + high)
-        told = [0.0 if curve is None else curve.delta(middle).upper for curve in curves]
-        low, high = (middle, high) if chance * told[0] + (1.0 - chance) * told[1] > delta else (low, middle)
-    design, above = order_statistics.design(1000), 0
-    first, last = 0, design.low + design.high  # how many right guesses in each run are needed to be above
-    while last - first > 1:
-        count = (first + last) // 2
-        shown = independent_bounds.epsilon_lower([design] * runs, [count] * runs, delta, 0.95)
-        first, last = (first, count) if shown > high else (count, last)
-    for seed in range(200):
+def randomised_response(epsilon: float, canaries: int, source: Source) -> str:
+    coins = source.integers(0, 2, canaries)
+    kept = source.random(canaries) < 1.0 / (1.0 + math.exp(-epsilon))
+    return ranked(np.where(kept, coins, 1 - coins) + 1e-9 * source.random(canaries), coins)
+
+
+def laplace(epsilon: float, canaries: int, source: Source) -> str:
+    coins = source.integers(0, 2, canaries)
+    seen = source.laplace(0.0, 1.0 / epsilon, canaries) + coins
+    return ranked(np.abs(seen) - np.abs(seen - 1.0) + 1e-9 * source.random(canaries), coins)
+
+
+def rejected_share(draw: Callable[[Source], str], seeds: int) -> float:
+    found = [assumption_tests.gaussian_shape([draw(np.random.default_rng(seed))]) for seed in range(seeds)]
+    return sum(one is not None and one.p_value <= 0.05 for one in found) / seeds
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5, 1.7])
+def test_gaussian_curves_are_rejected_as_often_as_stated(mu: float) -> None:
+    """Seeds 0 to 59: at most the 99.9% quantile of Bin(60, 0.05)."""
+    share = rejected_share(lambda source: gaussian(mu, 600, source), 60)
+    assert 60 * share <= stats.binom.ppf(0.999, 60, 0.05)
+
+
+def unequal(spread: float, canaries: int, source: Source) -> str:
+    coins = source.integers(0, 2, canaries)
+    return ranked((1.0 + 0.5 * spread * coins) * source.standard_normal(canaries) + coins, coins)
+
+
+@pytest.mark.parametrize("draw", [randomised_response, laplace, unequal])
+def test_curves_that_are_not_gaussian_are_seen(draw: Callable[[float, int, Source], str]) -> None:
+    assert rejected_share(lambda source: draw(1.0, 1000, source), 40) >= 0.95
+
+
+def test_the_fitted_mu_is_the_true_one_and_any_rising_function_of_scores_will_do() -> None:
+    source = np.random.default_rng(5)
+    coins = source.integers(0, 2, 4000)
+    scores = source.standard_normal(4000) + 1.1 * coins
+    found = assumption_tests.gaussian_shape([ranked(scores, coins)])
+    assert found is not None
+    assert found.mu == pytest.approx(1.1, abs=0.12)
+    assert assumption_tests.gaussian_shape([ranked(np.exp(scores), coins)]) == found
+    assert assumption_tests.gaussian_shape(["01" * 200]) is None
+
+
+def test_runs_that_share_luck_do_not_agree() -> None:
+    """Four runs of 1000; the luck of mu = 1 comes with chance one half: all alike in 1 of 8."""
+    run, seen, quiet = order_statistics.design(1000), 0, 0
+    for seed in range(8):
         source = np.random.default_rng(seed)
-        luck = source.random(runs) < chance
-        above += min(right_of(lucky if one else quiet, 1000, source) for one in luck) >= last
-    assert above <= stats.binom.ppf(0.999, 200, 0.05)
+        lucky = source.integers(0, 2, 4)
+        correct = [order_statistics.right(gaussian(float(luck), 1000, source), run) for luck in lucky]
+        p = assumption_tests.runs_agree([run] * 4, correct)
+        assert p is not None
+        if 0 < lucky.sum() < 4:
+            assert p < 1e-6
+            seen += 1
+        else:
+            quiet += p > 0.05
+    assert seen >= 4
+    assert quiet >= 8 - seen - 1
 
 
-def test_it_shows_most_of_what_independence_alone_would() -> None:
-    for canaries, share in ((1000, 0.6), (10_000, 0.74)):
-        run = order_statistics.design(canaries)
-        right = round(order_statistics.moments(run, 0.925)[0])
-        true = gaussian_fit.epsilon(0.925, 1e-5)
-        one = independent_bounds.epsilon_lower([run], [right], 1e-5, 0.95)
-        five = independent_bounds.epsilon_lower([run] * 5, [right] * 5, 1e-5, 0.95)
-        assert share * true < one < five < true
-        mu = order_statistics.mu_lower([run], right, 1.0 - 0.0125)
-        assert one == pytest.approx(gaussian_fit.epsilon(mu, 1e-5 / 0.0375), rel=1e-9)
-
-
-@settings(max_examples=5, deadline=None)
-@given(right=st.integers(100, 190), more=st.integers(0, 10), delta=st.floats(1e-8, 1e-3))
-def test_more_right_guesses_show_more_and_larger_deltas_less(right: int, more: int, delta: float) -> None:
-    run = order_statistics.design(300)
-    one = independent_bounds.epsilon_lower([run], [right], delta, 0.95)
-    assert 0.0 <= one <= independent_bounds.epsilon_lower([run], [right + more], delta, 0.95)
-    assert independent_bounds.epsilon_lower([run], [right], 2.0 * delta, 0.95) <= one
-    assert one <= gaussian_fit.epsilon(order_statistics.mu_lower([run], right, 0.95), delta)
-
-
-def test_what_no_luck_can_be_told_of() -> None:
-    run = order_statistics.design(300)
-    assert independent_bounds.epsilon_lower([], [], 1e-5, 0.95) == 0.0
-    assert independent_bounds.epsilon_lower([run], [190], 0.04, 0.95) == 0.0  # more than is left to luck
-    with pytest.raises(ValueError, match="delta"):
-        independent_bounds.epsilon_lower([run], [150], 0.0, 0.95)
-    with pytest.raises(ValueError, match="confidence"):
-        independent_bounds.epsilon_lower([run], [150], 1e-5, 1.0)
-    with pytest.raises(ValueError, match="of 1 runs"):
-        independent_bounds.epsilon_lower([run], [150, 150], 1e-5, 0.95)
+def test_one_run_shows_no_luck_and_equal_runs_agree() -> None:
+    run = order_statistics.design(2000)
+    assert assumption_tests.runs_agree([run], [700]) is None
+    assert assumption_tests.runs_agree([run] * 3, [700, 700, 700]) == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="2 runs"):
+        assumption_tests.runs_agree([run] * 2, [700])

@@ -10,8 +10,12 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
 from support.attacks import attacked, outcomes_of, trials_of
 
+from dpspec.accounting import PrivacyLoss
 from dpspec.contract import Finding, FrozenMap, Scope
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
@@ -25,7 +29,7 @@ from dpspec.stats.independence.independent_bounds import dependence_of_size, lay
 AT = FrozenMap({"delta": 1e-5, "group_size": 1})
 
 
-def ranked(mu: float, canaries: int, seed: int) -> str:
+def ranked(mu: float, canaries: int, seed: int | np.random.Generator) -> str:
     source = np.random.default_rng(seed)
     coins = source.integers(0, 2, canaries)
     return "".join(map(str, coins[np.argsort(source.standard_normal(canaries) + mu * coins)]))
@@ -38,8 +42,13 @@ def response(canaries: int, seed: int) -> str:
     return "".join(map(str, coins[np.argsort(told, kind="stable")]))
 
 
-def found_in(*outcomes: str, curve: Literal["declared", "unchecked"] | None = "declared") -> Sequence[Finding]:
-    return list(independent.independent_bounds(outcomes, AT, Scope(), "an attack", 0.95, (), curve=curve))
+def found_in(
+    *outcomes: str,
+    curve: Literal["declared", "unchecked"] | None = "declared",
+    luck: Sequence[StepDependence] = (),
+    layers: float | None = None,
+) -> Sequence[Finding]:
+    return list(independent.independent_bounds(outcomes, AT, Scope(), "an attack", 0.95, (), luck, layers, curve=curve))
 
 
 def status(finding: Finding, name: str) -> str:
@@ -78,32 +87,30 @@ def test_several_runs_are_tested_for_luck_that_canaries_share() -> None:
     assert with_luck.value == 0.0  # of the least lucky run
 
 
-def test_what_steps_show_of_shared_luck_is_the_status_of_the_assumption() -> None:
-    """Statistics of 99 degrees: 99 is what is expected, 160 comes by chance once in ten thousand."""
-    coins = ranked(1.0, 1000, 0)
-    quiet, loud = StepDependence(1, 0, 500, 99, 99.0, 90.0), StepDependence(1, 0, 500, 99, 99.0, 160.0)
-    seen = list(independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), [quiet], curve="declared"))
-    assert [status(one, "independent-canaries") for one in seen] == ["not-rejected"] * 3
-    assert "a correlation of 0.00" in seen[0].assumptions[0].text
-    (alone,) = independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), [loud])
-    assert (alone.quantity, status(alone, "independent-canaries")) == ("mu-if-independent", "false")
+#: Statistics of 99 degrees: 99 is the mean, 160 has a probability of 1e-4.
+QUIET, LOUD = StepDependence(1, 0, 500, 99, 99.0, 90.0), StepDependence(1, 0, 500, 99, 99.0, 160.0)
 
 
-def test_layers_that_share_noise_make_canaries_dependent() -> None:
-    """They have a thousandth of the level; what the steps show has the rest, and they alone make no looked-at run."""
-    coins = ranked(1.0, 1000, 0)
-    (alone,) = independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), (), 1e-9)
-    assert (alone.quantity, status(alone, "independent-canaries")) == ("mu-if-independent", "false")
-    assert "layers share their noise" in alone.assumptions[0].text
-    first, *_ = independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), (), 0.002)
-    assert status(first, "independent-canaries") == "unchecked"
-    quiet = StepDependence(1, 0, 500, 99, 99.0, 90.0)
-    first, *_ = independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), [quiet], 1.0)
-    assert status(first, "independent-canaries") == "not-rejected"
-    assert (
-        first.assumptions[0].test
-        == "chi-square tests of means and spreads over the steps; " + residual_tests.LAYERS_TEST
-    )
+@pytest.mark.parametrize(
+    ("luck", "layers", "expected", "text"),
+    [
+        ([QUIET], None, "not-rejected", "a correlation of 0.00"),
+        ([LOUD], None, "false", "a correlation of 0.00"),
+        ([], 1e-9, "false", "layers share their noise"),
+        ([], 0.002, "unchecked", ""),  # the test of layers has a thousandth of the level
+        ([QUIET], 1.0, "not-rejected", "a correlation of 0.00"),
+    ],
+)
+def test_shared_randomness_of_steps_and_layers_is_the_status_of_the_assumption(
+    luck: list[StepDependence], layers: float | None, expected: str, text: str
+) -> None:
+    found = found_in(ranked(1.0, 1000, 0), luck=luck, layers=layers)
+    assert len(found) == (1 if expected == "false" else 3)
+    assert {status(one, "independent-canaries") for one in found} == {expected}
+    assert text in found[0].assumptions[0].text
+    steps = "chi-square tests of means and spreads over the steps"
+    tests = [steps] * bool(luck) + [residual_tests.LAYERS_TEST] * (layers is not None)
+    assert found[0].assumptions[0].test == (None if expected == "unchecked" else "; ".join(tests))
 
 
 def test_a_trial_keeps_what_its_canaries_share_within_steps_and_old_trials_do_not(tmp_path: Path) -> None:
@@ -214,3 +221,61 @@ def test_a_claim_that_only_this_bound_contradicts_is_not_refuted(kind: str, tmp_
     (verdict,) = judged.verdicts
     assert verdict.verdict == "open"
     assert verdict.lower is None or verdict.lower == 0.0
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize(("chance", "lucky", "quiet"), [(0.5, 1.0, 0.0), (0.04, 1.5, 0.5), (0.25, 1.0, 0.0)])
+def test_it_holds_under_luck_of_any_kind(runs: int, chance: float, lucky: float, quiet: float) -> None:
+    """Seeds 0 to 199: at most the 99.9% quantile of Bin(200, 0.05) above the truth, from the mixture of two curves."""
+    delta, low, high = 1e-5, 0.0, 20.0
+    curves = [PrivacyLoss.gaussian(1.0 / mu) if mu else None for mu in (lucky, quiet)]
+    while high - low > 1e-6:
+        middle = 0.5 * (low + high)
+        told = [0.0 if curve is None else curve.delta(middle).upper for curve in curves]
+        low, high = (middle, high) if chance * told[0] + (1.0 - chance) * told[1] > delta else (low, middle)
+    design, above = order_statistics.design(1000), 0
+    first, last = 0, design.low + design.high  # how many right guesses in each run are needed to be above
+    while last - first > 1:
+        count = (first + last) // 2
+        shown = independent.epsilon_lower([design] * runs, [count] * runs, delta, 0.95)
+        first, last = (first, count) if shown > high else (count, last)
+    for seed in range(200):
+        source = np.random.default_rng(seed)
+        luck = source.random(runs) < chance
+        ordered = [ranked(lucky if one else quiet, 1000, source) for one in luck]
+        above += min(order_statistics.right(coins, design) for coins in ordered) >= last
+    assert above <= stats.binom.ppf(0.999, 200, 0.05)
+
+
+def test_it_shows_most_of_what_independence_alone_would() -> None:
+    for canaries, share in ((1000, 0.6), (10_000, 0.74)):
+        run = order_statistics.design(canaries)
+        right = round(order_statistics.moments(run, 0.925)[0])
+        true = gaussian_fit.epsilon(0.925, 1e-5)
+        one = independent.epsilon_lower([run], [right], 1e-5, 0.95)
+        five = independent.epsilon_lower([run] * 5, [right] * 5, 1e-5, 0.95)
+        assert share * true < one < five < true
+        mu = order_statistics.mu_lower([run], right, 1.0 - 0.0125)
+        assert one == pytest.approx(gaussian_fit.epsilon(mu, 1e-5 / 0.0375), rel=1e-9)
+
+
+@settings(max_examples=5, deadline=None)
+@given(right=st.integers(100, 190), more=st.integers(0, 10), delta=st.floats(1e-8, 1e-3))
+def test_more_right_guesses_show_more_and_larger_deltas_less(right: int, more: int, delta: float) -> None:
+    run = order_statistics.design(300)
+    one = independent.epsilon_lower([run], [right], delta, 0.95)
+    assert 0.0 <= one <= independent.epsilon_lower([run], [right + more], delta, 0.95)
+    assert independent.epsilon_lower([run], [right], 2.0 * delta, 0.95) <= one
+    assert one <= gaussian_fit.epsilon(order_statistics.mu_lower([run], right, 0.95), delta)
+
+
+def test_what_no_luck_can_be_told_of() -> None:
+    run = order_statistics.design(300)
+    assert independent.epsilon_lower([], [], 1e-5, 0.95) == 0.0
+    assert independent.epsilon_lower([run], [190], 0.04, 0.95) == 0.0  # more than is left to luck
+    with pytest.raises(ValueError, match="delta"):
+        independent.epsilon_lower([run], [150], 0.0, 0.95)
+    with pytest.raises(ValueError, match="confidence"):
+        independent.epsilon_lower([run], [150], 1e-5, 1.0)
+    with pytest.raises(ValueError, match="of 1 runs"):
+        independent.epsilon_lower([run], [150, 150], 1e-5, 0.95)
