@@ -50,5 +50,8 @@ def meet() -> Group:
         raise UsageError("the optimizer is for several processes, and torch.distributed is not initialized")
     store = distributed.distributed_c10d._get_default_store()
     key, mine = f"dpspec/{next(_RECORDINGS)}", secrets.token_hex(32)
-    common = bytes(store.compare_set(key, "", mine)).decode()
+    try:
+        common = bytes(store.compare_set(key, "", mine)).decode()
+    except RuntimeError as error:
+        raise UsageError(f"the processes cannot agree on a run in the store of torch.distributed: {error}") from error
     return Group(distributed.get_rank(), distributed.get_world_size(), bytes.fromhex(common))
