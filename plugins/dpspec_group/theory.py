@@ -192,12 +192,6 @@ def tpr_interval(phases: Sequence[Phase], group_size: int, records: int, fpr: fl
     return functools.reduce(Interval.worse, rates)
 
 
-def advantage_interval(phases: Sequence[Phase], group_size: int, records: int) -> Interval:
-    """The maximum advantage tpr - fpr of a test, which is equal in both directions."""
-    (interval,) = loss_intervals(phases, group_size, records, "remove", lambda loss: [loss.advantage()])
-    return interval
-
-
 def mu_interval(phases: Sequence[Phase], group_size: int, records: int, epsilons: Mapping[float, Interval]) -> Interval:
     """The smallest mu for which all steps are mu-GDP: up to the mu of Theorem 20, from the largest mu below an
     attained point.

@@ -129,32 +129,27 @@ def renyi() -> Profile:
 
 @pytest.mark.parametrize(
     ("k", "epsilon"),
-    [(1, 3.2465), (2, 7.6975), (3, 13.9731), (4, 23.2859), (5, 38.1911), (6, 64.9862), (7, 123.5122), (8, 311.9823)],
+    [
+        (1, 3.2465),
+        (2, 7.6975),
+        (3, 13.9731),
+        (4, 23.2859),
+        (5, 38.1911),
+        (6, 64.9862),
+        (7, 123.5122),
+        (8, 311.9823),
+        (9, 1900.4359),
+        (10, 68215.3),
+        (12, 277043.0),
+    ],
 )
 def test_the_librarys_column(k: int, epsilon: float) -> None:
-    assert group_epsilon_from_profile(renyi(), k, 1e-6).epsilon == pytest.approx(epsilon, abs=1.1e-4)
-
-
-@pytest.mark.parametrize(("k", "epsilon"), [(9, 1900.4359), (10, 68215.3), (12, 277043.0)])
-def test_its_infinities_are_underflow(k: int, epsilon: float) -> None:
-    """In logarithms the same routine gives a number, for a delta that float64 cannot hold."""
+    """From 9 on its infinities are underflow: in logarithms it needs a delta that float64 cannot hold."""
     found = group_epsilon_from_profile(renyi(), k, 1e-6, cap=1e5)
-    assert found.epsilon == pytest.approx(epsilon, rel=1e-5)
-    assert math.exp(found.log_delta) == 0.0
-
-
-def test_real_orders_do_better_and_stay_above_the_exact_profile() -> None:
-    rdp = pytest.importorskip("dp_accounting.rdp.rdp_privacy_accountant")
-    orders = np.union1d(rdp.DEFAULT_RDP_ORDERS, 1.0 + np.geomspace(1e-2, 1e3, 400))
-    divergences = composed_rdp([(Mixture.poisson(1, 0.01, 1.0), 2000)], orders)
-
-    def best(epsilon: float) -> float:
-        return best_log_delta(orders, divergences, epsilon).value
-
-    for k in (2, 8):
-        found = group_epsilon_from_profile(best, k, 1e-6).epsilon
-        assert found <= group_epsilon_from_profile(renyi(), k, 1e-6).epsilon
-        assert found >= group_epsilon_from_profile(profile_of("poisson", 1.0), k, 1e-6).epsilon
+    assert found.epsilon == pytest.approx(epsilon, abs=1.1e-4, rel=1e-5)
+    assert (math.exp(found.log_delta) == 0.0) == (k > 8)
+    if k in (2, 8):  # above the exact profile
+        assert found.epsilon >= group_epsilon_from_profile(profile_of("poisson", 1.0), k, 1e-6).epsilon
 
 
 # the line that is no bound
