@@ -198,7 +198,7 @@ def srdp_slope(m: PrivateMechanism, tau: float) -> float:
 
 @lru_cache(maxsize=16)
 def sampled_curve(m: PrivateMechanism, replaced: int = 1) -> list[float]:
-    from dpspec_preprocessing.conversion import divergences
+    from dpspec_preprocessing.sampled import divergences
 
     each = divergences(LARGEST_ORDER, min(1.0, replaced / m.records), 2.0 * m.lipschitz / m.sigma)
     return [math.nan, math.nan, *(m.steps * each).tolist()]
@@ -238,7 +238,7 @@ def smooth_divergence(m: PrivateMechanism, order: float, tau: float) -> float:
     if m.kind in ("gaussian", "dp-gd"):
         return order * composed_slope(rdp_slope(m), srdp_slope(m, tau))
     if m.kind == "sgd-sampled":
-        from dpspec_preprocessing.conversion import compose_sampled
+        from dpspec_preprocessing.sampled import compose_sampled
 
         return compose_sampled(sampled_curve(m), srdp_slope(m, tau), order)
     return compose_lines(lambda a: repaired_rdp(m, a), lambda a: repaired_srdp(m, a, tau), order)

@@ -12,7 +12,6 @@ from support.preprocessing_steps import apply_step, count_in_balls
 
 from dpspec.accounting import sampled_gaussian_integer_rdp
 from dpspec_preprocessing import collection, conversion, sensitivity, steps
-from dpspec_preprocessing.conversion import compose_sampled
 from dpspec_preprocessing.private import (
     PrivateMechanism,
     compose,
@@ -33,6 +32,7 @@ from dpspec_preprocessing.published import (
     table_2_divergence,
     theorem_2_divergence,
 )
+from dpspec_preprocessing.sampled import compose_sampled
 from dpspec_preprocessing.sensitivity import Sensitivity, read_step, refusal_probability, threshold
 
 GAUSSIAN, GD, LAPLACE = "gaussian", "dp-gd", "laplace"

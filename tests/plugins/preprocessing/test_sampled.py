@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from dpspec.accounting import sampled_gaussian_integer_rdp
-from dpspec_preprocessing.conversion import compose_sampled, divergences
 from dpspec_preprocessing.private import PrivateMechanism, repaired_rdp
+from dpspec_preprocessing.sampled import compose_sampled, divergences
 
 Floats = npt.NDArray[np.float64]
 
