@@ -20,6 +20,7 @@ from dpspec.engine.verification.verify import verify
 from dpspec.language.load import load_specs
 from dpspec.registry.foreign_code import resolve
 from dpspec.registry.loader import load_catalog
+from dpspec.stats.conformance.measurement import LEVEL
 
 SPEC = """\
 dpspec: 1
@@ -91,6 +92,7 @@ def test_what_was_seen_of_gradients_is_left_out(whole: Result) -> None:
         assert new.measured is None
         assert new.p_value in (0.0, 1.0) or new.p_value == float(f"{new.p_value:.0e}")
         assert new.p_value >= old.p_value
+        assert new.p_value == 1.0 or old.p_value <= LEVEL
         assert (old.detectable is None) == (new.detectable is None)
         assert old.detectable is None or float(f"{new.detectable:.0e}") == new.detectable >= old.detectable
     assert shown.conformance.status == whole.audits[0].conformance.status

@@ -38,11 +38,10 @@ PRECISION = 1e-3
 class Calibration:
     """The result for one spec, or one cell of its matrix.
 
-    ``proved`` is the last value at which all claims are proved, ``unproved`` the next one: the next valid integer, or a
-    real value within the precision; None if all are proved up to the limit. Without ``proved``, it is the limit that
-    was tried. ``limit`` says why the range ended, and ``valid_beyond`` is a known valid value beyond it.
-    ``contradictions`` are tried values that contradict a monotonic bound: beyond either end with the other end's
-    answer, or, without ``proved``, a limit that is worse than the start.
+    ``proved`` is the last value at which all claims are proved, ``unproved`` the next valid integer or a real value
+    within the precision; None if all are proved up to the limit. Without ``proved``, it is the limit that was tried.
+    ``valid_beyond`` is a known valid value beyond the ``limit``. ``contradictions`` are tried values that contradict a
+    monotonic bound.
     """
 
     name: str
@@ -106,8 +105,7 @@ def calibrate_spec(
 ) -> Calibration:
     """Find the last value of the number at ``vary`` at which the chosen claims are all proved.
 
-    The direction is found by evaluation. The audit block is ignored, because trials prove nothing. ``vary`` is a dotted
-    place as for ``--set``; the default claims are all about privacy that are expected to be proved; ``relative`` is the
+    The direction is found by evaluation. The audit block is ignored, because trials prove nothing. ``relative`` is the
     relative distance of a real value from the nearest tried value that fails.
     """
     chosen = _chosen(spec, claims)

@@ -23,8 +23,6 @@ Hypothesis = tuple[int, int, str, Points]
 
 @dataclass
 class Family:
-    """Hypotheses that are adjusted together by Holm's method, with ``others`` that are assumed true."""
-
     others: int = 0
     _p_values: dict[Hypothesis, float] = field(default_factory=dict)
     _adjusted: dict[Hypothesis, float] | None = None
@@ -74,10 +72,7 @@ def attacks_on(claim: Claim, scope: Scope, evidence: Sequence[Evidence]) -> list
 def measurements_of(
     part: Part, evidence: Sequence[Evidence], findings: Sequence[Finding]
 ) -> list[tuple[int, Evidence]]:
-    """The measurements against a claim about a metric, of one model or of all runs as the claim states.
-
-    ``findings`` of the same audit determine whether the quantity is a metric.
-    """
+    """The measurements against a claim about a metric, of one model or of all runs as the claim states."""
     from dpspec.stats.attacks import evidence_tests
 
     if not is_metric(part.quantity, findings):
@@ -252,12 +247,10 @@ class ClaimTests:
         return low
 
     def waits_for_trials(self, tested: TestedClaim) -> bool:
-        """Whether evidence against the claim is judged only once all trials exist."""
         every = self._hypotheses(tested.number, tested.claim, self._audits[tested.number].evidence)
         return len(every) > len(tested.hypotheses)
 
     def _hypotheses(self, number: int, claim: Claim, evidence: Sequence[Evidence]) -> list[tuple[Hypothesis, Evidence]]:
-        """One hypothesis per piece of evidence that can refute the claim."""
         stated, scope = statement(claim), claim_scope(self._audits[number].spec, claim)
         if not stated.about_privacy:
             return [
@@ -274,7 +267,6 @@ class ClaimTests:
 
 
 def _extreme_metric(part: Part, measurements: Sequence[Evidence], level: float) -> float | None:
-    """The smallest at-least (largest at-most) value of a metric that its counts can refute at ``level``."""
     from dpspec.stats.attacks import evidence_tests
 
     values = [evidence_tests.metric_extreme(e, part.side, level) for e in measurements]
@@ -288,7 +280,7 @@ class RejectedBound:
     """A curve of proved bounds of one scope that an attack rejects.
 
     ``points`` are (epsilon, delta) pairs, or the value of a bound on a success rate and 0; ``p_value`` is adjusted by
-    Holm over all tests of bounds.
+    Holm.
     """
 
     evidence: Evidence
@@ -309,7 +301,6 @@ class RejectedBound:
 def reject_bounds(
     findings: Sequence[Sequence[Finding]], evidence: Sequence[Sequence[Evidence]]
 ) -> list[list[RejectedBound]]:
-    """The rejected bounds of each audit; the tests of all audits are one family."""
     if not any(evidence):
         return [[] for _ in findings]
     family = Family()

@@ -64,19 +64,13 @@ def missing(promised: Sequence[Check], made: Sequence[Check]) -> tuple[Check, ..
 
 
 def conformance_of(
-    expect: str,
-    checks: Sequence[Check],
-    family: int,
-    promised: Sequence[Check] = (),
-    *,
-    executed: bool = False,
+    expect: str, checks: Sequence[Check], family: int, promised: Sequence[Check] = (), *, executed: bool = False
 ) -> Conformance:
-    """The conformance of one audit.
+    """``deviates`` if a check is rejected; ``checks-missing`` if a promised one is missing; ``not-run`` if all
+    abstain.
 
-    ``deviates`` if a check is rejected; ``checks-missing`` if a promised one is missing; ``no-deviation-found`` up to
-    the detectable deviations of its checks; ``not-run`` without checks of the run, or if all abstain. Steps on a
-    neighbor are not part of the run. Unless all trials exist (``executed``), ``not-run`` satisfies ``no-deviation-
-    found``.
+    Steps on a neighbor are not part of the run. Unless all trials exist (``executed``), ``not-run`` satisfies ``no-
+    deviation-found``.
     """
     bad = [check for check in checks if rejected(check, family)]
     absent = missing(promised, checks) if executed else ()
@@ -165,7 +159,6 @@ def _joined(assumption: Assumption, check: Check | None, pipeline: str, family: 
 
 
 def _on_a_neighbour(check: Check) -> bool:
-    """Whether a check measures constants on other records than the run's."""
     return check.assumption == CONSTANTS and check.observed == "measured"
 
 

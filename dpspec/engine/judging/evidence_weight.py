@@ -166,7 +166,6 @@ def missing_measurements(verdicts: Sequence[Verdict], findings: Sequence[Finding
 
 
 def _bounds_on(part: Part, findings: Sequence[Finding]) -> list[Finding]:
-    """The bounds on the proving side of a part, in any scope."""
     side = "upper" if part.side == "at-most" else "lower"
     return [f for f in findings if (f.quantity, f.bound) == (part.quantity, side) and part.holds_under(f.at)]
 
@@ -209,7 +208,6 @@ def false_assumption(part: Part, scope: Scope, findings: Sequence[Finding]) -> s
 
 
 def reaches(finding: Finding, scope: Scope) -> bool:
-    """Whether a finding covers a claim's scope, possibly for fewer datasets."""
     return covers(replace(finding.scope, data="all"), scope)
 
 

@@ -46,8 +46,7 @@ def as_expected(verdict: VerdictName, expect: Sequence[str]) -> bool:
 class PartView:
     """The findings for one part of a claim.
 
-    ``best`` is the strongest and tightest finding within the claim and ``rank`` 2 for a proof, 1 for a weaker one, 0
-    without; ``unbounded_by`` says why a proof in scope is infinite; ``refuting`` is a certified bound on the other side
+    ``rank`` is 2 for a proof, 1 for a weaker finding, 0 without; ``refuting`` is a certified bound on the other side
     beyond the claim; ``rejected_support`` the rejection of the only bound that would have proved the part.
     """
 
@@ -75,7 +74,7 @@ class PartView:
         self.best: WeighedFinding | None = next((w for w in self._proving if part.within(w.value)), None)
         self.rank = 0 if self.best is None else 2 if self.best.strength == "proof" else 1
         certified = (w for w in self._opposing if w.strength == "proof" and w.finding.rigor == "certified")
-        self.refuting: WeighedFinding | None = next((w for w in certified if part.exceeded(w.value)), None)
+        self.refuting: WeighedFinding | None = next((w for w in certified if not part.within(w.value)), None)
         self.rejected_support: RejectedBound | None = None
         if self.rank < 2:
             proofs = (w.finding for w in finite if w.strength == "proof" and part.within(w.value))
@@ -84,7 +83,6 @@ class PartView:
 
     @property
     def proof(self) -> WeighedFinding | None:
-        """The best proof in scope, within the claim or not."""
         return next((weighed for weighed in self._proving if weighed.strength == "proof"), None)
 
     def ends(self) -> tuple[WeighedFinding | None, WeighedFinding | None]:
@@ -270,11 +268,7 @@ def judge(audits: Sequence[Concluded], others: PendingTests = NO_PENDING) -> tup
         expect = audit.spec.audit.expect if audit.spec.audit is not None else "no-deviation-found"
         conformance = conformance_of(expect, audit.checks, families[number], audit.promised, executed=audit.executed)
         evaluator = ClaimEvaluator(
-            audit=audit,
-            findings=findings[number],
-            conformance=conformance,
-            rejected=rejected[number],
-            tests=tests,
+            audit=audit, findings=findings[number], conformance=conformance, rejected=rejected[number], tests=tests
         )
         verdicts = tuple(evaluator.verdict(tested) for tested in tests.claims if tested.number == number)
         judged.append(Judged(verdicts=verdicts, conformance=conformance, findings=findings[number]))

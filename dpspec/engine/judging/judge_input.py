@@ -17,9 +17,8 @@ CONFIDENCE = 0.95
 class Concluded:
     """The conclusions of one audit by type.
 
-    Tests of a fixed number of trials wait for the last of ``needed``. ``sequential``: conclusions hold after any number
-    of trials. ``tests`` is the maximum number of privacy tests of all trials, which count as made while trials are
-    missing.
+    Tests of a fixed number of trials wait for the last of ``needed``. ``tests`` is the maximum number of privacy tests
+    of all trials, which count as made while trials are missing.
     """
 
     spec: Spec
@@ -41,12 +40,10 @@ class Concluded:
 
     @property
     def executed(self) -> bool:
-        """Whether something ran without missing trials, so that every promised check must exist."""
         return self.recording is not None or (self.trials > 0 and not self.incomplete)
 
     @property
     def judged_evidence(self) -> tuple[Evidence, ...]:
-        """The evidence whose tests are valid with the existing trials."""
         from dpspec.stats.attacks import evidence_tests
 
         if not self.incomplete:
@@ -54,15 +51,13 @@ class Concluded:
         return tuple(e for e in self.evidence if evidence_tests.holds_whenever_stopped(e))
 
     def is_early(self, finding: Finding) -> bool:
-        """Whether a finding holds with its confidence only for all trials, and some are missing."""
         executed = finding.rigor == "statistical" and finding.scope.pipeline == "executed"
         return self.incomplete and not self.sequential and executed
 
 
 @dataclass(frozen=True, kw_only=True)
 class PendingTests:
-    """The tests of the other audits of an invocation: their maximum number, and whether claims about metrics share
-    the level."""
+    """The tests of the other audits, and whether claims about metrics share the level."""
 
     confidence: float = 0.0
     tests: int = 0
@@ -86,11 +81,15 @@ def planned_tests(claim_kinds: Iterable[str], planned_trials: int, power: Sequen
     return attacks * sum(map(about_privacy, claim_kinds))
 
 
-def pending_tests(tests: Sequence[int], claim_kinds: Iterable[str], confidence: float) -> list[PendingTests]:
+def pending_tests(
+    audits: Sequence[tuple[Sequence[str], int, Sequence[Power]]], confidence: float
+) -> list[PendingTests]:
     """For each audit of an invocation the tests of the others, before their trials are known.
 
-    A claim that is decided with these stays decided for all results of the others.
+    A claim that is decided with these stays decided for all results of the others. ``audits`` are the arguments of
+    :func:`planned_tests`.
     """
+    tests = [planned_tests(*audit) for audit in audits]
     # A kind that only a plugin knows shares the level as metrics do.
-    metrics = not all(about_privacy(kind) for kind in claim_kinds)
+    metrics = not all(about_privacy(kind) for kinds, _, _ in audits for kind in kinds)
     return [PendingTests(confidence=confidence, tests=sum(tests) - own, metrics=metrics) for own in tests]

@@ -13,7 +13,6 @@ from dpspec.text import several
 
 
 def contradicted(rejected: RejectedBound, deviates: bool) -> str:
-    """The attack rejects a proved upper bound, or a proved curve at its worst point."""
     from dpspec.stats.attacks import evidence_tests
 
     evidence, points, finding = rejected.evidence, rejected.points, rejected.findings[0]
@@ -44,7 +43,7 @@ def opposing_bound(part: Part, weighed: WeighedFinding) -> str:
     return f"The certified {side} bound {value} ({weighed.finding.method}) {beyond} the claimed {exact(part.claimed)}"
 
 
-def proved(part: Part, weighed: WeighedFinding, *, deviates: bool = False, assumes: Sequence[str] = ()) -> str:
+def proved(part: Part, weighed: WeighedFinding, *, deviates: bool, assumes: Sequence[str]) -> str:
     side, value = _proving(part, weighed.value)
     text = f"The {_rigor(weighed)} {side} bound of {value} ({weighed.finding.method}) is within the claim."
     warning = " Proved as declared, run deviates: the bound does not apply to the executed run."
@@ -52,7 +51,7 @@ def proved(part: Part, weighed: WeighedFinding, *, deviates: bool = False, assum
     return text + given + (warning if deviates else "")
 
 
-def supported(part: Part, weighed: WeighedFinding, enough: int | None = None) -> str:
+def supported(part: Part, weighed: WeighedFinding, enough: int | None) -> str:
     finding, (side, value) = weighed.finding, _proving(part, weighed.value)
     if weighed.strength == "approximate":
         return f"Only the approximate value {value} ({finding.method}) is within the claim; it carries no guarantee."

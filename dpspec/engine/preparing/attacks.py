@@ -7,13 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from dpspec.contract import (
-    Context,
-    Diagnostic,
-    Facts,
-    FrozenMap,
-    Spec,
-)
+from dpspec.contract import Context, Diagnostic, Facts, FrozenMap, Spec
 from dpspec.contract.attacks import Array, Asked, Canary, Directions, Observed, Records, Score
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.preparing.refusals import texts_flaw
@@ -29,18 +23,18 @@ _TOLERANCE = 1e-5
 
 
 def offers_of(spec: Spec, catalog: Catalog) -> dict[str, tuple[str, Offered]]:
-    found: dict[str, tuple[str, Offered]] = {}
-    if spec.audit is not None and spec.audit.canary is not None:
-        found["canary"] = _found(spec.audit.canary.kind, catalog.canaries, "canary")
-    if spec.audit is not None and spec.audit.score is not None:
-        found["score"] = _found(spec.audit.score.kind, catalog.scores, "score")
+    audit, found = spec.audit, {}
+    if audit is not None and audit.canary is not None:
+        found["canary"] = audit.canary.kind, find(catalog.canaries, audit.canary.kind, "canary")
+    if audit is not None and audit.score is not None:
+        found["score"] = audit.score.kind, find(catalog.scores, audit.score.kind, "score")
     return found
 
 
-def _found(kind: str, offers: Mapping[str, Offered], what: str) -> tuple[str, Offered]:
+def find(offers: Mapping[str, Offered], kind: str, what: str) -> Offered:
     if kind not in offers:
         raise PluginError(f"no installed plugin offers {what} {kind!r} (see `dpspec plugins`)")
-    return kind, offers[kind]
+    return offers[kind]
 
 
 def limited(spec: Spec, facts: Facts, catalog: Catalog) -> Iterator[Diagnostic]:

@@ -36,7 +36,6 @@ class RunContext:
         stop: Callable[[], bool] | None = None,
         like: RunContext | None = None,
     ) -> None:
-        """``like``: a context whose loaded rows are reused if they are the same."""
         self.prepared = prepared
         self.inputs = inputs
         self.wanted_device = device
@@ -154,7 +153,6 @@ class RunContext:
 
 
 def rows_flaw(rows: LoadedData, facts: Facts, options: FrozenMap) -> str:
-    """The difference between the rows of a data kind and its public facts, which bounds use; empty if they agree."""
     import numpy as np
 
     shape, missing = tuple(facts.shape), bool(options.get("missing"))

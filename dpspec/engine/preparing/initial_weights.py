@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpspec.contract import Assumption, DataError, Facts, FrozenMap, ModelFactory, Spec
+from dpspec.contract import Assumption, DataError, Facts, ModelFactory, Spec
 from dpspec.models.weights_file import FromFile
 
 #: The key of a model block that core reads and removes from the factory's options.
@@ -38,11 +38,6 @@ CHOSEN = Assumption(
     text="an adversary chose the initial weights, fitted to the real records before canaries and inclusion bits were "
     "drawn: this refutes claims about any initial weights, and not about one model's own",
 )
-
-
-def options_of(spec: Spec) -> FrozenMap:
-    assert spec.model is not None
-    return FrozenMap({key: value for key, value in spec.model.options.items() if key != KEY})
 
 
 def started(spec: Spec, factory: ModelFactory, recorded: Facts | None) -> tuple[ModelFactory, str | None]:

@@ -28,12 +28,13 @@ from dpspec.contract import (
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog, Offered
-from dpspec.engine.preparing.attacks import limited, offers_of
-from dpspec.engine.preparing.initial_weights import options_of, started
+from dpspec.engine.preparing.attacks import find, limited, offers_of
+from dpspec.engine.preparing.initial_weights import KEY as INITIAL
+from dpspec.engine.preparing.initial_weights import started
 from dpspec.engine.preparing.outcome_assumptions import constants_of
 from dpspec.engine.preparing.refusals import kinds_with, refusals
 from dpspec.engine.preparing.trial_keys import maker
-from dpspec.errors import PluginError, SpecError
+from dpspec.errors import SpecError
 from dpspec.language.load import from_document
 from dpspec.language.reading.tree import locate
 from dpspec.registry.foreign_code import is_foreign, made, misbehaved, resolve
@@ -47,8 +48,8 @@ class Prepared:
     """A spec with the objects that its kinds name.
 
     ``offers`` has the kind and provider of each part of the spec, ``constants`` the statement of the backend, or the
-    weakest of the components. ``missing``: the mechanism takes records with missing values. ``components`` are audits
-    on the same data that the audit composes.
+    weakest of the components: audits on the same data that the audit composes. ``missing``: the mechanism takes records
+    with missing values.
     """
 
     spec: Spec
@@ -72,7 +73,6 @@ class Prepared:
 
     @property
     def recording(self) -> Any:
-        """The reader of the recorded run; None for a backend that trains."""
         reference = self.offers["backend"][1].provider.recording
         return resolve(reference) if reference else None
 
@@ -80,7 +80,7 @@ class Prepared:
         return NO_TRIALS if self.spec.audit is None else self.audit.plan(self.spec, self.facts)
 
     def trainer(self, catalog: Catalog) -> Trainer:
-        offered = _find(catalog.backends, self.spec.training.kind, "backend")
+        offered = find(catalog.backends, self.spec.training.kind, "backend kind")
         trainer = made(offered, offered.provider.trainer, "its trainer")
         if not callable(getattr(trainer, "train", None)):
             what = f"{offered.provider.trainer} makes a {type(trainer).__name__}"
@@ -93,9 +93,9 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
 
     ``recorded`` are the facts of a result, used if the data is not available.
     """
-    mechanism = _find(catalog.mechanisms, spec.mechanism.kind, "mechanism")
-    dataset = _find(catalog.datasets, spec.data.kind, "data")
-    backend = _find(catalog.backends, spec.training.kind, "backend")
+    mechanism = find(catalog.mechanisms, spec.mechanism.kind, "mechanism kind")
+    dataset = find(catalog.datasets, spec.data.kind, "data kind")
+    backend = find(catalog.backends, spec.training.kind, "backend kind")
     offers = {
         "mechanism": (spec.mechanism.kind, mechanism),
         "data": (spec.data.kind, dataset),
@@ -117,7 +117,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
     facts = dataclasses.replace(facts, capabilities=capabilities, initial_weights=None)
     model: ModelFactory | None = None
     if spec.model is not None:
-        offered = _find(catalog.models, spec.model.kind, "model")
+        offered = find(catalog.models, spec.model.kind, "model kind")
         offers["model"] = (spec.model.kind, offered)
         try:
             if facts.vocabulary is not None and not offered.provider.tokens:
@@ -125,7 +125,8 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
                     f"{offered.provider.kind} computes with features, and the records are ids of {facts.vocabulary} "
                     f"tokens; models that take them: {kinds_with(catalog.models, 'tokens')}"
                 )
-            factory: ModelFactory = made(offered, offered.provider.factory, "its factory", options_of(spec), facts)
+            own = {key: value for key, value in spec.model.options.items() if key != INITIAL}
+            factory: ModelFactory = made(offered, offered.provider.factory, "its factory", FrozenMap(own), facts)
             facts = dataclasses.replace(facts, parameters=factory.parameters())
         except ValueError as error:
             raise SpecError([model_mismatch(error, ("model",), spec)]) from None
@@ -191,10 +192,6 @@ def check(spec: Spec, catalog: Catalog) -> tuple[Diagnostic, ...]:
         return error.diagnostics
 
 
-def plan(spec: Spec, catalog: Catalog) -> Plan:
-    return require_auditable(prepare(spec, catalog)).plan()
-
-
 def require_auditable(prepared: Prepared) -> Prepared:
     errors = [d for d in prepared.diagnostics if d.severity == "error"]
     if errors:
@@ -219,9 +216,3 @@ def out_of_range(error: ArithmeticError, spec: Spec) -> Diagnostic:
 
 def model_mismatch(error: ValueError, place: SpecPath, spec: Spec) -> Diagnostic:
     return locate(Diagnostic(code="model-mismatch", message=str(error), path=place), spec.origin)
-
-
-def _find(offers: Mapping[str, Offered], kind: str, what: str) -> Offered:
-    if kind not in offers:
-        raise PluginError(f"no installed plugin offers {what} kind {kind!r} (see `dpspec plugins`)")
-    return offers[kind]

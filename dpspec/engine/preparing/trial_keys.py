@@ -82,7 +82,6 @@ def maker(kind: str, offered: Offered) -> dict[str, Json]:
 
 
 def known_code(offered: Offered) -> str | None:
-    """The first digits of a provider's code; None if it is unknown or not part of keys."""
     try:
         return _digest(offered)[:12] if _counts(offered) else None
     except UnknownCodeError:

@@ -60,7 +60,6 @@ def rows(audit: AuditResult) -> str:
 
 
 def _data_of(audit: AuditResult, claim: Mapping[str, Json]) -> Leaves:
-    """The datasets that a claim covers, if not all."""
     over, record = claim.get("over"), claim.get("record")
     own = over == "this" or (over is None and claim.get("kind") == "per-instance-dp")
     found: Leaves = {"rows": rows(audit)} if own or record not in (None, "all") else {}
@@ -96,7 +95,6 @@ def confidence(audit: AuditResult) -> float | None:
 
 
 def leaves(value: Mapping[str, Json], above: str = "") -> Leaves:
-    """The values of nested mappings by their paths; lists are values."""
     found: Leaves = {}
     for key, item in value.items():
         path = f"{above}{key}"
@@ -226,7 +224,6 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
 
 
 def _declared_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
-    """Changes of the declared pipeline, attack, confidence and expectation."""
     was, now = confidence(old), confidence(new)
     expected, expects = old.conformance.expect, new.conformance.expect
     found = [(*each, False) for each in _differences(declared(old), declared(new))]
@@ -243,7 +240,6 @@ def _declared_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
 
 
 def _claim_changes(old: AuditResult, was: Verdict, new: AuditResult, now: Verdict) -> Iterator[Change]:
-    """Changes of a claim's statement and expectation."""
     before, after = statement(old, was), statement(new, now)
     if before is None or after is None:
         before, after = ({"kind": v.kind, "text": v.text, "quantity": v.quantity} for v in (was, now))

@@ -280,10 +280,6 @@ def base_name(audit: AuditResult) -> str:
 
 
 def matrices(every: Sequence[AuditResult], origins: Sequence[str]) -> tuple[Matrix, ...]:
-    """The matrices among audits, in the order of their first cells.
-
-    ``origins`` is the file of each audit's result; cells of different results form no matrix.
-    """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, (audit, origin) in enumerate(zip(every, origins, strict=True)):
         if audit.cell:
@@ -340,7 +336,6 @@ def joined_series(every: Sequence[AuditResult], found: Sequence[Matrix], name: s
 
 
 def _axes(audits: Sequence[AuditResult]) -> dict[str, str]:
-    """The varying places, each with the fewest last parts that no other place ends with."""
     places = list(dict.fromkeys(place for audit in audits for place in audit.cell))
     varying = [place for place in places if len({repr(audit.cell.get(place)) for audit in audits}) > 1] or places
     axes = {}

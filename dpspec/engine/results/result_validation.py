@@ -35,7 +35,6 @@ def _is_number(value: Json) -> bool:
 
 
 def _is_count(value: Json, least: int = 0) -> bool:
-    """Whether a JSON value is a 64-bit integer of at least ``least``."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**63
 
 

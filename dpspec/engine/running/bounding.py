@@ -64,12 +64,7 @@ def compute(context: RunContext, *, plan: bool) -> Computed:
 
 
 def bound(
-    prepared: Prepared,
-    catalog: Catalog,
-    *,
-    cache: WorkerCache,
-    plan: bool,
-    emit: Callable[[Event], None],
+    prepared: Prepared, catalog: Catalog, *, cache: WorkerCache, plan: bool, emit: Callable[[Event], None]
 ) -> Bounded:
     from dpspec.training.threads import limited
 
@@ -157,7 +152,6 @@ class Bounding:
             self._emit(Progressed(audit=f"{total} audits", what="bound", done=done, total=total, unit="audits"))
 
     def _pool(self, number: int) -> Pool | None:
-        """Workers for the bounds from this audit on, if recent durations make them worthwhile."""
         recent, left = self._recent, len(self._shareable) - bisect_left(self._shareable, number)
         if not recent or left < 2:
             return None
@@ -176,7 +170,6 @@ class Bounding:
         return None if isinstance(pool, InlinePool) else pool
 
     def _share(self, pool: Pool, number: int) -> None:
-        """Compute the bounds from this audit on by a pool."""
         needs = Resources(memory_bytes=max(each.plan.memory_bytes for each in self._recent))
         chunks = [
             QueuedChunk(audit=n, name=self._audits[n].spec.name, needs=needs, missing=[n], task=self._task)

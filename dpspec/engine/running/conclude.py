@@ -175,7 +175,6 @@ def _flaw(outcome: object, quantities: Container[str], *, stored: bool) -> str:
 
 
 def undefined_numbers(outcome: Outcome) -> Iterator[str]:
-    """Yield a sentence for every NaN in an outcome, with its place."""
     left: list[tuple[str, Any]] = [(name, getattr(outcome, name)) for name in reversed(outcome.__dataclass_fields__)]
     while left:
         place, value = left.pop()
@@ -191,8 +190,6 @@ _REJECTED = ("refuted", "contradicted")
 
 
 class EarlyStop:
-    """Judges the trials of one audit as they arrive."""
-
     def __init__(self, bounded: Bounded, others: PendingTests) -> None:
         self._others = others
         self._chunks = bounded.plan.chunks

@@ -11,22 +11,14 @@ from dpspec.contract import Cancelled
 from dpspec.contract.events import Event, Progressed, StageStarted
 from dpspec.engine.running.tasks import AuditTask
 from dpspec.errors import UsageError
-from dpspec.executors import (
-    PartialResult,
-    Pool,
-    Resources,
-    Task,
-    TaskFailed,
-    TaskProgress,
-    WorkerLost,
-)
+from dpspec.executors import PartialResult, Pool, Resources, Task, TaskFailed, TaskProgress, WorkerLost
 
 
 @dataclass
 class QueuedChunk:
     """Work on an audit: the ``missing`` trials of a chunk, or its bounds.
 
-    What is no longer ``missing`` need not start. ``losses`` is the number of workers lost with it.
+    A chunk without ``missing`` parts does not start. ``losses`` is the number of workers lost with it.
     """
 
     audit: int
@@ -56,14 +48,10 @@ def dispatch(
     """
     waiting, running, started = deque(chunks), dict[int, QueuedChunk](), 0
     while waiting or running:
-        while waiting:
-            left = seconds_left()
-            if left is not None and left < 0.0:
-                break
-            if not waiting[0].missing:
+        while (left := seconds_left()) is None or left >= 0.0:
+            while waiting and not waiting[0].missing:
                 waiting.popleft()
-                continue
-            if not pool.room(waiting[0].needs):
+            if not waiting or not pool.room(waiting[0].needs):
                 break
             chunk = waiting.popleft()
             started += 1

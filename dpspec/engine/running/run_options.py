@@ -64,7 +64,6 @@ class Workers:
         self._pool: Pool | None = None
 
     def pool(self, *, tasks: int, seconds: float, device: str) -> Pool:
-        """The open pool, or a new one for the expected tasks and their sequential seconds."""
         if self._pool is not None:
             return self._pool
         executor, offers = self._options.executor, self._catalog.executors

@@ -191,7 +191,6 @@ def _audit_result(trained: Trained, concluded: Concluded, judged: Judged) -> Aud
 
 
 def _notes(audits: Sequence[AuditResult], composed: Sequence[bool]) -> tuple[str, ...]:
-    """How the cells of matrices were judged; ``composed``: whether an audit composes others."""
     chosen = {
         (a.source, best_of(str(a.document["name"]))): a.name
         for a, of_cells in zip(audits, composed, strict=True)

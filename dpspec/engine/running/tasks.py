@@ -31,8 +31,6 @@ from dpspec.registry.loader import mark
 
 
 class WorkerCache:
-    """Prepared audits, and the context of the last task with its rows, in one process."""
-
     def __init__(self, prepared: Sequence[Prepared] = ()) -> None:
         self._prepared = {_identity(p.spec): p for p in prepared}
         self._context: RunContext | None = None
@@ -75,8 +73,7 @@ _CACHE = WorkerCache()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditTask:
-    """Picklable work on one audit; ``versions`` are the sender's, in a task that was sent. The ``cache`` is not
-    sent."""
+    """Picklable work on one audit; ``versions`` are the sender's. The ``cache`` is not sent."""
 
     spec: Spec
     catalog: Catalog
@@ -184,7 +181,6 @@ def gpu_name(device: str | None) -> str | None:
 
 
 def named(spec: Spec, catalog: Catalog) -> Catalog:
-    """The part of a catalog that a spec names."""
     chosen = {part: kind for part, (kind, _) in offers_of(spec, catalog).items()}
     kinds = {
         "mechanisms": spec.mechanism.kind,

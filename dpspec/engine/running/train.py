@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate
 
 from dpspec.contract import DataError, ModelError
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Noticed, Progressed, TrialsPlanned
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import confidence_of, pending_tests, planned_tests
+from dpspec.engine.judging.judge_input import confidence_of, pending_tests
 from dpspec.engine.preparing.prepare import data_unreadable, model_mismatch
 from dpspec.engine.running.conclude import Bounded, EarlyStop, Trained, conclude
 from dpspec.engine.running.dispatch import QueuedChunk, dispatch
@@ -75,11 +76,11 @@ class Training:
         self._catalog, self._options, self._cache, self._emit = catalog, options, cache, emit
         self._workers = workers
         specs = [bounded.prepared.spec for bounded in audits]
-        tests = [
-            planned_tests((claim.kind for claim in spec.claims), bounded.plan.trials, bounded.plan.power)
+        planned = [
+            ([claim.kind for claim in spec.claims], bounded.plan.trials, bounded.plan.power)
             for spec, bounded in zip(specs, audits, strict=True)
         ]
-        others = pending_tests(tests, (claim.kind for spec in specs for claim in spec.claims), confidence_of(specs))
+        others = pending_tests(planned, confidence_of(specs))
         self.audits = [
             _AuditTrials(
                 bounded=bounded,
@@ -114,7 +115,10 @@ class Training:
 
     def _make_missing(self) -> None:
         waiting = [(number, missing) for number in self._order() for missing in self.audits[number].trials.missing()]
-        chosen = _first(waiting, self._options.max_trials)
+        chosen, most = waiting, self._options.max_trials
+        if most is not None:  # chunks are not split, and at least one is taken
+            fitting = sum(count <= most for count in accumulate(len(missing) for _, missing in waiting))
+            chosen = waiting[: max(1, fitting)]
         if not chosen:
             self._workers.close()
             return
@@ -232,17 +236,3 @@ class Training:
         judged = judge([conclude(replace(audit.bounded, plan=NO_TRIALS), ()) for audit in self.audits])
         is_open = [any(verdict.verdict == "open" for verdict in of_audit.verdicts) for of_audit in judged]
         return sorted(range(len(self.audits)), key=lambda number: not is_open[number])
-
-
-def _first(chunks: list[tuple[int, list[int]]], most: int | None) -> list[tuple[int, list[int]]]:
-    """The first chunks with at most ``most`` missing trials; chunks are not split, and at least one is taken."""
-    if most is None:
-        return chunks
-    taken: list[tuple[int, list[int]]] = []
-    count = 0
-    for number, missing in chunks:
-        count += len(missing)
-        if taken and count > most:
-            break
-        taken.append((number, missing))
-    return taken

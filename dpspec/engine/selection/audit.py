@@ -188,7 +188,6 @@ def _refused(number: int, message: str) -> Diagnostic:
 
 
 def _start(spec: Spec) -> tuple[bool, Json]:
-    """Whether there is a model, and its initial weights: both determine the assumptions of bounds."""
     return spec.model is not None, None if spec.model is None else spec.model.get("initial")
 
 

@@ -51,7 +51,6 @@ class SelectionBound:
 
 
 def share(delta: float, cells: int) -> float:
-    """The delta of each cell if epsilons are summed."""
     return delta / cells * _SHARE
 
 
@@ -80,7 +79,6 @@ def all_composed(every: Sequence[Dominating], claim: Claim) -> SelectionBound:
 
 
 def added_up(cells: Sequence[Component], claims: Sequence[Claim], contexts: Sequence[Context]) -> SelectionBound | None:
-    """The sum of the cells' own bounds for their claims, each at its share of delta; None if a cell has none."""
     found: list[Finding] = []
     for cell, claim, context in zip(cells, claims, contexts, strict=True):
         findings = [f for f in cell.audit.bound(cell.spec, context) if isinstance(f, Finding)]

@@ -17,7 +17,6 @@ _ENVIRONMENT = ("dpspec", "numpy", "scipy", "scikit-learn", "torch")
 
 
 def offers_for_trials(catalog: Catalog) -> list[tuple[str, Offered]]:
-    """The kinds and providers of a catalog on which trials depend."""
     families = (
         *(catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends),
         *(catalog.canaries, catalog.scores),
@@ -121,7 +120,6 @@ def trials_from_other_revisions(
     facts: Facts,
     installed: FrozenMap,
 ) -> OtherOrigins:
-    """The trials whose key differs from the one that they would have here, by their makers."""
     origins = OtherOrigins()
     revisions = revisions_of(installed)
     for record in trials:

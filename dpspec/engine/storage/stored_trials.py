@@ -76,7 +76,6 @@ class StoredTrials:
         return sum(map(len, self.missing()))
 
     def folders(self, indices: Sequence[int], *, create: bool) -> dict[int, Path | None]:
-        """By index, the folder of an unfinished trial's state; ``create`` makes them for other processes."""
         folders = {index: self._store.unfinished(self._keys[index]) for index in indices}
         for folder in folders.values():
             if create and folder is not None:
@@ -149,5 +148,4 @@ class StoredTrials:
 
 
 def _content(record: TrialRecord) -> str:
-    """The content of a trial as canonical text, which distinguishes 1 and 1.0."""
     return canonical_json({"evidence": record.evidence, "arrays": record.arrays})

@@ -41,8 +41,7 @@ class ArrayError(Exception):
 
 
 def read_array(file: Path, dtype: object, shape: object, digest: object) -> np.ndarray[Any, Any]:
-    """The read-only array in a file; a large one is mapped. Raises ``ArrayError`` if it is not the array of the
-    record."""
+    """A large array is mapped. Raises ``ArrayError`` if the file does not hold the array of the record."""
     import numpy as np
 
     count = _count(shape)
@@ -80,7 +79,6 @@ def _count(shape: object) -> int:
 
 
 def _header(begins: bytes) -> tuple[np.dtype[Any], bool, tuple[int, ...], int]:
-    """Type, order, shape and offset of the numbers."""
     import numpy as np
 
     lengths = {b"\x93NUMPY\x01\x00": 2, b"\x93NUMPY\x02\x00": 4, b"\x93NUMPY\x03\x00": 4}

@@ -42,8 +42,7 @@ _PURPOSE = b"dpspec/trial/v1\0"
 
 
 def read_key(file: Path | None) -> bytes | None:
-    """The secret in a file without surrounding line ends; None without a file. Raises ``UsageError`` if it is
-    invalid."""
+    """The secret in a file; None without a file. Raises ``UsageError`` if it is invalid."""
     if file is None:
         return None
     try:

@@ -14,7 +14,7 @@ import dataclasses
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dpspec.contract import FrozenMap, Json
 from dpspec.contract.catalog import Catalog
@@ -26,7 +26,7 @@ from dpspec.text import clipped
 #: Relative difference up to which numbers are equal, because machines round differently.
 TOLERANCE = 1e-9
 
-_NAME = re.compile(r"verdicts\[(\d+)\]\.verdict")
+VERDICT = re.compile(r"verdicts\[(\d+)\]\.verdict")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +63,6 @@ def compare(audit: str, what: str, recorded: Json, recomputed: Json) -> Iterator
         yield Mismatch(audit, what, short(recorded), short(recomputed))
 
 
-def explained(mismatches: Iterable[Mismatch], reasons: Sequence[str]) -> Iterator[Mismatch]:
-    for mismatch in mismatches:
-        place = _NAME.fullmatch(mismatch.what)
-        yield dataclasses.replace(mismatch, because=reasons[int(place[1])]) if place is not None else mismatch
-
-
 def _equal(a: Json, b: Json) -> bool:
     if isinstance(a, bool) or isinstance(b, bool) or not isinstance(a, int | float) or not isinstance(b, int | float):
         return type(a) is type(b) and bool(a == b)
@@ -93,8 +87,6 @@ _OF_RULES = re.compile(
     r"|conformance\.reason|\d+ trials?,"
 )
 
-_VERDICT = re.compile(r"verdicts\[(\d+)\]\.verdict")
-
 
 def other_versions(result: Result, catalog: Catalog) -> tuple[str, ...]:
     """The distributions of a result with another installed version: ``dpspec 0.1.0 (here 0.2.0)``."""
@@ -118,10 +110,11 @@ def changed(result: Result, mismatches: Sequence[Mismatch]) -> Iterator[tuple[Mi
     for mismatch in mismatches:
         if not mismatch.differs or _NUMBERS.fullmatch(mismatch.what) or _OF_RULES.match(mismatch.what):
             continue
-        place = _VERDICT.fullmatch(mismatch.what)
+        place = VERDICT.fullmatch(mismatch.what)
         because = f": {mismatch.because}" if mismatch.because else ""
         if place is not None:
-            what = f"claim {_claim(result, mismatch.audit, int(place[1]))}"
+            audit = next(each for each in result.audits if each.name == mismatch.audit)
+            what = f"claim {audit.verdicts[int(place[1])].claim}"
             yield mismatch, f"{what}: recorded {mismatch.recorded}, would be {mismatch.recomputed} now{because}"
         elif mismatch.what == "audit":
             yield mismatch, f"recorded {mismatch.recorded}, cannot be made now: {mismatch.recomputed}"
@@ -133,10 +126,6 @@ def tally(mismatches: Sequence[Mismatch]) -> str:
     """The number of different values per part: ``findings 3, series 1``."""
     parts = Counter(re.split(r"[.\[,:]", mismatch.what, maxsplit=1)[0] for mismatch in mismatches)
     return ", ".join(f"{part} {number}" for part, number in parts.items())
-
-
-def _claim(result: Result, audit: str, index: int) -> str:
-    return next(of_result for of_result in result.audits if of_result.name == audit).verdicts[index].claim
 
 
 def _versions(values: FrozenMap) -> dict[str, str]:

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import pending_tests, planned_tests
+from dpspec.engine.judging.judge_input import pending_tests
 from dpspec.engine.results.joined import apart, join, split
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import assemble
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.differences import Mismatch, absent_packages, compare, explained
+from dpspec.engine.verification.differences import VERDICT, Mismatch, absent_packages, compare
 from dpspec.engine.verification.recompute import Recomputed, recompute
 from dpspec.engine.verification.verify_redacted import comparable
 from dpspec.errors import PluginError, SpecError
@@ -42,12 +42,7 @@ _RECOMPUTED = (
 
 
 def verify(
-    result: Result,
-    catalog: Catalog,
-    *,
-    directory: str | None = None,
-    store: Store | None = None,
-    vouched: bool = False,
+    result: Result, catalog: Catalog, *, directory: str | None = None, store: Store | None = None, vouched: bool = False
 ) -> tuple[Mismatch, ...]:
     """All values that do not follow, and all that could not be recomputed.
 
@@ -72,9 +67,8 @@ def verify(
         if n > 1
     ]
     recomputed_audits: list[Recomputed] = []
-    tests = [planned_tests((v.kind for v in a.verdicts), a.planned_trials, a.power) for a in result.audits]
-    kinds = [verdict.kind for audit in result.audits for verdict in audit.verdicts]
-    for audit, others in zip(result.audits, pending_tests(tests, kinds, result.confidence), strict=True):
+    planned = [([v.kind for v in a.verdicts], a.planned_trials, a.power) for a in result.audits]
+    for audit, others in zip(result.audits, pending_tests(planned, result.confidence), strict=True):
         try:
             again, differences = recompute(audit, catalog, directory, store, others, vouched=vouched)
         except PluginError as error:
@@ -120,10 +114,10 @@ def verify(
             mismatches.append(without)
             old = dataclasses.replace(old, promised=new.promised)
         for what in _RECOMPUTED:
-            differences = list(compare(old.name, what, write(getattr(old, what)), write(getattr(new, what))))
-            mismatches.extend(
-                explained(differences, [v.reason for v in new.verdicts]) if what == "verdicts" else differences
-            )
+            for mismatch in compare(old.name, what, write(getattr(old, what)), write(getattr(new, what))):
+                if (verdict := VERDICT.fullmatch(mismatch.what)) is not None:
+                    mismatch = dataclasses.replace(mismatch, because=new.verdicts[int(verdict[1])].reason)
+                mismatches.append(mismatch)
     for what in ("confidence", "notes"):
         mismatches.extend(compare("", what, write(getattr(result, what)), write(getattr(recomputed, what))))
     return tuple(mismatches)

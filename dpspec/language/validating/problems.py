@@ -242,53 +242,38 @@ def is_valid(schema: Plain, value: Json) -> bool:
 
 
 def fill(schema: Json, value: Json) -> Json:
-    """Conditions apply to the value with plain defaults."""
-    if not isinstance(schema, Mapping):
-        return value
-    if isinstance(value, list) and isinstance(schema.get("items"), Mapping):
-        return [fill(schema["items"], item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    filled = dict(value)
-    for key, inner in schema.get("properties", {}).items():
-        if isinstance(inner, Mapping) and "default" in inner and key not in filled:
-            filled[key] = thaw(inner["default"])
-        if key in filled:
-            filled[key] = fill(inner, filled[key])
-    for part in schema.get("allOf", ()):
-        filled = fill(part, filled)
-    branch = _branch(schema, filled)
-    return filled if branch is None else fill(branch, filled)
+    """Fill in defaults. Conditions apply to the value with plain defaults."""
+    return _resolved(schema, value, casting=False)
 
 
 def cast(schema: Json, value: Json) -> Json:
-    """1 for an integer, 1.0 for a number."""
+    """Convert the numbers of a valid value: 1 for an integer, 1.0 for a number."""
+    return _resolved(schema, value, casting=True)
+
+
+def _resolved(schema: Json, value: Json, *, casting: bool) -> Json:
     if not isinstance(schema, Mapping):
         return value
+    resolved = functools.partial(_resolved, casting=casting)
+    properties, rest = schema.get("properties", {}), schema.get("additionalProperties")
     if isinstance(value, dict):
-        result = dict(value)
-        for key, inner in schema.get("properties", {}).items():
-            if key in result:
-                result[key] = cast(inner, result[key])
-        rest = schema.get("additionalProperties")
-        if isinstance(rest, Mapping):
-            known = schema.get("properties", {})
-            result = {k: v if k in known else cast(rest, v) for k, v in result.items()}
-        value = result
+        value = dict(value)
+        for key, inner in properties.items():
+            if not casting and isinstance(inner, Mapping) and "default" in inner and key not in value:
+                value[key] = thaw(inner["default"])
+            if key in value:
+                value[key] = resolved(inner, value[key])
+        if casting and isinstance(rest, Mapping):
+            value = {key: item if key in properties else resolved(rest, item) for key, item in value.items()}
     elif isinstance(value, list) and isinstance(schema.get("items"), Mapping):
-        value = [cast(schema["items"], item) for item in value]
-    else:
+        value = [resolved(schema["items"], item) for item in value]
+    elif casting:
         value = _number(schema.get("type"), value)
     for part in schema.get("allOf", ()):
-        value = cast(part, value)
-    branch = _branch(schema, value)
-    return value if branch is None else cast(branch, value)
-
-
-def _branch(schema: Mapping[str, Json], value: Json) -> Json:
-    if "if" not in schema:
-        return None
-    return schema.get("then" if is_valid(schema["if"], value) else "else")
+        value = resolved(part, value)
+    if "if" in schema:
+        value = resolved(schema.get("then" if is_valid(schema["if"], value) else "else"), value)
+    return value
 
 
 def _number(kind: Json, value: Json) -> Json:
