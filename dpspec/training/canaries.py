@@ -129,7 +129,7 @@ class CanaryGroups:
         if spread > 0 and directions.block < 2:
             raise ValueError(f"near-identical members need {2 * directions.count} parameters, two for each direction")
         self._directions = directions
-        self._owner = owner
+        self.owner, self.count = owner, len(owner)
         self._norm = norm
         self._spread = spread
         self._signs: Tensor | None = None
@@ -148,14 +148,6 @@ class CanaryGroups:
             raise ValueError(f"a group has at least one member, got {members}")
         return cls(directions, present.nonzero().squeeze(1).repeat_interleave(members), norm)
 
-    @property
-    def count(self) -> int:
-        return len(self._owner)
-
-    @property
-    def owner(self) -> Tensor:
-        return self._owner
-
     def gradients(self, indices: Tensor) -> Tensor:
         coordinates, values = self.sparse(indices)
         rows = torch.zeros(len(indices), self._directions.parameters, device=values.device)
@@ -166,8 +158,8 @@ class CanaryGroups:
 
         Training loops that support this method clip and sum canaries in O(b block) without (b, parameters) matrices.
         """
-        members = send(indices, self._owner.device)
-        coordinates, values = self._directions.supports(self._owner[members])
+        members = send(indices, self.owner.device)
+        coordinates, values = self._directions.supports(self.owner[members])
         if self._signs is not None:
             # Balanced signs times the direction are orthogonal to it. For an odd block one entry is 0 and the others
             # are scaled by sqrt(block / (block - 1)).
