@@ -103,7 +103,6 @@ class SignBlocks(StoredDirections):
 
 
 def dense_directions(rows: Array, *, device: str | torch.device = "cpu") -> StoredDirections:
-    """Written-out orthonormal directions, rows (count, parameters)."""
     values = torch.tensor(rows, dtype=torch.float32, device=device)
     count, parameters = values.shape
     return StoredDirections(parameters, torch.arange(parameters, device=device).expand(count, -1), values)
@@ -143,7 +142,6 @@ class CanaryGroups:
 
     @classmethod
     def planted(cls, directions: Directions, present: Tensor, members: int, norm: float) -> CanaryGroups:
-        """Create a group of ``members`` canaries for each direction i with ``present[i]`` (count,)."""
         if members < 1:
             raise ValueError(f"a group has at least one member, got {members}")
         return cls(directions, present.nonzero().squeeze(1).repeat_interleave(members), norm)
@@ -194,8 +192,6 @@ class Intermittent(Observer):
 
 
 class Rows(NamedTuple):
-    """A training set with appended canaries; ``owner`` (records,) is the canary of each appended record."""
-
     x: Array
     y: Array
     owner: Array
