@@ -45,7 +45,7 @@ def epsilon_as_run(
 
     Returns:
         Findings with the upper end as ``value`` (``inf`` if unbounded) and the lower end as ``lower``; without a
-            measurement, one finding with the assumption ``not-measured``.
+        measurement, one finding with the assumption ``not-measured``.
     """
     from dpspec.stats import as_run
 

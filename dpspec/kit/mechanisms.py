@@ -320,7 +320,7 @@ def _outcomes(groups: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _noise_check(law: str, found: Sequence[Mapping[str, Any]] | None, planned: int = 0) -> dps.Check:
-    """Two-sided test of the noise scale; ``found`` is None for a plan, in which ``planned`` numbers are tested.
+    """Two-sided test of the noise scale, in a plan (without ``found``) of ``planned`` numbers.
 
     Gaussian: the sum of squares is chi-square. Laplace: twice the sum of absolute values is chi-square with two degrees
     per number.

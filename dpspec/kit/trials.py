@@ -12,12 +12,11 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-#: Floating-point operations per second and core of an audited run, a low estimate. Training alone reaches 9e9 to 1.3e11
-#: (linear models and perceptrons with 8e3 to 4e5 parameters, batches of 200 to 2000); observers, logs and scores take
-#: the rest.
+#: Floating-point operations per second and core of an audited run, a low estimate. Without observers, logs and scores
+#: training reaches 9e9 to 1.3e11 (linear models and perceptrons with 8e3 to 4e5 parameters, batches of 200 to 2000).
 FLOPS = 4e9
 
-#: Additional seconds per step for any model. Sampling and noise alone take 6e-4.
+#: Additional seconds per step for any model. Sampling and noise take 6e-4.
 STEP_SECONDS = 4e-3
 
 

@@ -67,21 +67,13 @@ def _verdict(audit: AuditResult, verdict: Verdict | None) -> str:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """(x, lower, upper) by ascending x; ``label`` names the other axes."""
-
-    label: str
-    points: tuple[tuple[float, float | None, float | None], ...]
-
-
-@dataclass(frozen=True)
 class Across:
-    """``claimed`` is None if the cells' values differ."""
+    """The points (x, lower, upper) by ascending x, for each value of the other axes; ``claimed`` if cells agree."""
 
     claim: str
     quantity: str
     x: str
-    curves: tuple[Curve, ...]
+    curves: dict[str, tuple[tuple[float, float | None, float | None], ...]]
     claimed: float | None
 
 
@@ -105,7 +97,7 @@ def across(matrix: Matrix) -> Across | None:
     if len(found) > _LINES:
         return None
     claimed = {verdict.claimed for _, verdict in verdicts}
-    curves = tuple(Curve(label, tuple(sorted(points, key=lambda one: one[0]))) for label, points in found.items())
+    curves = {label: tuple(sorted(points, key=lambda one: one[0])) for label, points in found.items()}
     return Across(claim, verdicts[0][1].quantity, x, curves, next(iter(claimed)) if len(claimed) == 1 else None)
 
 

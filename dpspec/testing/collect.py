@@ -35,15 +35,15 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     return collector
 
 
-class InvalidSpec(Exception):  # noqa: N818 - users see its text only
-    """A spec that cannot be audited, with every diagnostic in its text."""
+class SpecFailure(Exception):  # noqa: N818 - users see its text only
+    """An invalid spec or an unexpected outcome, shown by its text without a traceback."""
 
 
 class SpecFile(pytest.File):
     """One spec file; audited once, when its first test runs."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield a test per claim and cell; raise :class:`InvalidSpec` if the file is invalid."""
+        """Yield a test per claim and cell; raise :class:`SpecFailure` if the file is invalid."""
         from dpspec.language.diagnostics import render
         from dpspec.language.load import load_specs
         from dpspec.registry.loader import load_catalog
@@ -51,12 +51,12 @@ class SpecFile(pytest.File):
         self._audits: dict[str, AuditResult] | None = None
         loaded = load_specs([self.path], load_catalog())
         if not loaded.ok:
-            raise InvalidSpec(render(loaded.diagnostics, sources=loaded.sources))
+            raise SpecFailure(render(loaded.diagnostics, sources=loaded.sources))
         self._loaded = loaded
         for spec in loaded.specs:
             for claim in spec.claims:
-                yield ClaimItem.from_parent(self, name=f"{spec.name}::{claim.id}", audit=spec.name, claim=claim.id)
-            yield ConformanceItem.from_parent(self, name=f"{spec.name}::conformance", audit=spec.name)
+                yield SpecItem.from_parent(self, name=f"{spec.name}::{claim.id}", audit=spec.name, claim=claim.id)
+            yield SpecItem.from_parent(self, name=f"{spec.name}::conformance", audit=spec.name)
 
     def audited(self, name: str) -> AuditResult:
         """The audit of one spec of the file."""
@@ -75,70 +75,44 @@ class SpecFile(pytest.File):
                     train=not self.config.getoption("--dpspec-bounds-only"),
                 )
             except SpecError as error:
-                raise InvalidSpec(render(error.diagnostics, sources=self._loaded.sources)) from None
+                raise SpecFailure(render(error.diagnostics, sources=self._loaded.sources)) from None
             self._audits = {audit.name: audit for audit in result.audits}
         return self._audits[name]
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Show diagnostics without a traceback."""
-        return str(excinfo.value) if isinstance(excinfo.value, InvalidSpec) else super().repr_failure(excinfo)
+        return str(excinfo.value) if isinstance(excinfo.value, SpecFailure) else super().repr_failure(excinfo)
 
 
-class NotAsExpected(Exception):  # noqa: N818 - a verdict, not an error
-    """A claim or the conformance differs from the expected outcome."""
+class SpecItem(pytest.Item):
+    """A test of one claim; or, without a claim, of conformance, skipped if nothing ran."""
 
-
-class _Item(pytest.Item):
-    """A test of one spec; failures show their text without a traceback."""
-
-    def __init__(self, *, audit: str, **given: Any) -> None:
+    def __init__(self, *, audit: str, claim: str | None = None, **given: Any) -> None:
         super().__init__(**given)
-        self.audit = audit
+        self.audit, self.claim = audit, claim
 
-    def audited(self) -> AuditResult:
-        """The audit of this test's spec."""
+    def runtest(self) -> None:
+        """Raise :class:`SpecFailure` if the verdict or the conformance is not expected, or if trials are missing."""
+        from dpspec.reporters import labels
+
         assert isinstance(self.parent, SpecFile)
-        return self.parent.audited(self.audit)
+        audit = self.parent.audited(self.audit)
+        if self.claim is not None:
+            (verdict,) = [verdict for verdict in audit.verdicts if verdict.claim == self.claim]
+            if not verdict.expected:
+                raise SpecFailure(plain(labels.verdict_line(audit, verdict)))
+            return
+        if not audit.complete:
+            raise SpecFailure(labels.missing_trials(audit))
+        if not audit.conformance.expected:
+            raise SpecFailure(plain(labels.conformance_line(audit)))
+        if audit.conformance.status == "not-run":
+            pytest.skip(plain(audit.conformance.reason))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Show the text of a verdict without a traceback."""
-        known = isinstance(excinfo.value, NotAsExpected | InvalidSpec)
-        return str(excinfo.value) if known else super().repr_failure(excinfo)
+        """Show the text of a failure without a traceback."""
+        return str(excinfo.value) if isinstance(excinfo.value, SpecFailure) else super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """The spec file, without a line, and the name of the test."""
         return self.path, None, self.name
-
-
-class ClaimItem(_Item):
-    """Fails if a claim's verdict is not the expected one."""
-
-    def __init__(self, *, claim: str, **given: Any) -> None:
-        super().__init__(**given)
-        self.claim = claim
-
-    def runtest(self) -> None:
-        """Raise :class:`NotAsExpected` if the verdict is not expected."""
-        from dpspec.reporters import labels
-
-        audit = self.audited()
-        (verdict,) = [verdict for verdict in audit.verdicts if verdict.claim == self.claim]
-        if not verdict.expected:
-            raise NotAsExpected(plain(labels.verdict_line(audit, verdict)))
-
-
-class ConformanceItem(_Item):
-    """Fails if the run deviates from its declaration or lacks trials; skipped if nothing ran."""
-
-    def runtest(self) -> None:
-        """Raise :class:`NotAsExpected` if the conformance is not expected."""
-        from dpspec.reporters import labels
-
-        audit = self.audited()
-        found = audit.conformance
-        if not audit.complete:
-            raise NotAsExpected(labels.missing_trials(audit))
-        if not found.expected:
-            raise NotAsExpected(plain(labels.conformance_line(audit)))
-        if found.status == "not-run":
-            pytest.skip(plain(found.reason))

@@ -141,7 +141,9 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
             where = f"{delta:g}".replace("e-0", "e-")
             method = f"without amplification by sampling; implies epsilon {implied:.4g} at delta {where}{certified}"
         elif quantity == "advantage":
-            interval = theory.advantage_interval(spec.phases, size, records)
+            # equal in both directions
+            advantage = theory.loss_intervals(spec.phases, size, records, "remove", lambda loss: [loss.advantage()])
+            interval = advantage[0]
         else:
             interval = theory.tpr_interval(spec.phases, size, records, fpr, direction)
         uppers = [
@@ -254,7 +256,6 @@ def scopes(spec: dps.Spec, size: int, records: int, direction: str) -> Iterator[
 
 
 def _all_datasets(direction: str) -> list[dps.Scope]:
-    """The scope of an infinite bound: all datasets."""
     return [dps.Scope(direction=direction, access="all-iterates", adversary="gradient")]
 
 

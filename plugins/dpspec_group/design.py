@@ -116,7 +116,7 @@ def declared_distribution(spec: dps.Spec, records: int, group_size: int) -> Scor
     None if it is unknown: without noise, for input canaries and for external scores.
     """
     attack = Attack.of(spec)
-    if attack.elsewhere or attack.space != "gradient" or _noiseless(spec):
+    if attack.elsewhere or attack.space != "gradient" or any(phase.noiseless for phase in spec.phases):
         return None
     present = records + attack.records_on_average
     pairs = canary_pairs(spec.phases, attack, present, group_size, summed=not attack.white_box)
@@ -131,7 +131,7 @@ def one_run_design(spec: dps.Spec, records: int, canaries: int, group_size: int)
     delta, confidence = attack_delta(spec, group_size), spec.audit.confidence
     law = declared_distribution(spec, records, group_size)
     if law is None:
-        all_only = _noiseless(spec) and not Attack.of(spec).elsewhere
+        all_only = any(phase.noiseless for phase in spec.phases) and not Attack.of(spec).elsewhere
         return blind(canaries, delta, confidence, all_only=all_only)
     return design(law, canaries, delta, confidence)
 
@@ -178,7 +178,3 @@ def power(spec: dps.Spec, records: int) -> tuple[dps.Power, ...]:
 
 def _largest(rungs: Sequence[guess_counts.Rung], canaries: int, delta: float, confidence: float) -> float:
     return guess_counts.largest(canaries, [sum(rung) for rung in rungs], delta, confidence)
-
-
-def _noiseless(spec: dps.Spec) -> bool:
-    return any(phase.noiseless for phase in spec.phases)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec.contract.attacks import USUAL_SCORE
 from dpspec_group.options import AUDIT_SCHEMA, MECHANISM_SCHEMA, Attack
 from dpspec_group.refusals import refusals
 
@@ -118,9 +119,12 @@ class RecordsAudit(dps.Audit):
         )
         # The split changes the trial key but not the seeds: units of noise have other scores than trials of earlier
         # versions, and a run without a canary-free run is otherwise the same run.
-        attack = Attack.of(spec) if spec.audit is not None else None
-        split: dict[str, dps.Json] = {"units": "noise"} if attack is not None and attack.in_noise else {}
-        if attack is not None and not attack.canary_free_run:
+        if spec.audit is None:
+            return inputs
+        attack, split = Attack.of(spec), dict[str, dps.Json]()
+        if attack.by_final_model and attack.score == USUAL_SCORE and attack.method == "many-run":
+            split["units"] = "noise"
+        if not attack.canary_free_run:
             split["twin"] = False
         return dps.FrozenMap({**inputs, "split": split}) if split else inputs
 

@@ -192,12 +192,6 @@ class Attack(kit.Options):
     def by_final_model(self) -> bool:
         return self.space == "input" and not self.white_box
 
-    @property
-    def in_noise(self) -> bool:
-        """Whether scores are differences of losses in units of the noise."""
-        by_loss = self.by_final_model and self.score == USUAL_SCORE
-        return by_loss and self.method == "many-run" and not self.elsewhere
-
     def tested(self, canaries: int) -> int:
         return canaries - canaries // 2 if self.calibrated else canaries
 

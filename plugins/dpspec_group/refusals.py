@@ -172,6 +172,13 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         )
     yield from _options(spec, canary, attack)
     yield from _estimates(spec, facts, attack)
+    yield from _counts(spec, facts, canary, attack)
+
+
+def _counts(spec: dps.Spec, facts: dps.Facts, canary: dps.FrozenMap, attack: Attack) -> Iterator[dps.Diagnostic]:
+    """Numbers of canaries and runs: for any power, and within parameters, memory and the size of evidence."""
+    assert spec.audit is not None
+    assert facts.parameters is not None
     sizes, runs = len(attack.sizes), spec.audit.runs
     if attack.method == "many-run":
         if int(canary.get("count", sizes)) != sizes:
@@ -195,7 +202,22 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         if (count := int(canary["count"])) // sizes < smallest:
             message = f"count must be at least {smallest * sizes}, {smallest} per group size, got {count}"
             yield kit.bad_value(message, (*_CANARY, "count"))
-    yield from _count_limits(facts, attack)
+    limits: Sequence[tuple[int, str]]
+    if attack.space == "gradient":
+        each = 2 if attack.spread > 0 else 1
+        space = "a separate direction" if each == 1 else "two separate dimensions"
+        limits = [(facts.parameters // each, f"every canary needs {space} among {facts.parameters} parameters")]
+        if attack.kind != USUAL["gradient"]:
+            held = _MAX_BYTES // (16 * facts.parameters)
+            limits = [*limits, (held, f"memory holds the directions of all canaries in {facts.parameters} dimensions")]
+    else:
+        in_memory = attack.white_box or attack.takes_gradients
+        held = _MAX_BYTES // (4 * facts.parameters) if in_memory else MAX_CANARIES
+        limits = [(held, f"memory holds the gradients of all canaries by {facts.parameters} parameters")]
+    for limit, why in [*limits, (MAX_CANARIES, "the result stores the order of all canaries")]:
+        if attack.count > limit:
+            yield kit.bad_value(f"count must be at most {limit}, got {attack.count}: {why}", (*_CANARY, "count"))
+            return
 
 
 def _options(spec: dps.Spec, canary: dps.FrozenMap, attack: Attack) -> Iterator[dps.Diagnostic]:
@@ -297,23 +319,3 @@ def _estimates(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps
             f"got {attack.expected_from}: with a smaller sample a record would have a weight above 1",
             path,
         )
-
-
-def _count_limits(facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
-    assert facts.parameters is not None
-    limits: Sequence[tuple[int, str]]
-    if attack.space == "gradient":
-        each = 2 if attack.spread > 0 else 1
-        space = "a separate direction" if each == 1 else "two separate dimensions"
-        limits = [(facts.parameters // each, f"every canary needs {space} among {facts.parameters} parameters")]
-        if attack.kind != USUAL["gradient"]:
-            held = _MAX_BYTES // (16 * facts.parameters)
-            limits = [*limits, (held, f"memory holds the directions of all canaries in {facts.parameters} dimensions")]
-    else:
-        in_memory = attack.white_box or attack.takes_gradients
-        held = _MAX_BYTES // (4 * facts.parameters) if in_memory else MAX_CANARIES
-        limits = [(held, f"memory holds the gradients of all canaries by {facts.parameters} parameters")]
-    for limit, why in [*limits, (MAX_CANARIES, "the result stores the order of all canaries")]:
-        if attack.count > limit:
-            yield kit.bad_value(f"count must be at most {limit}, got {attack.count}: {why}", (*_CANARY, "count"))
-            return

@@ -51,14 +51,6 @@ class ScoreDistribution:
             present=np.diff(ndtr((edges - present_mean) / present_std)),
         )
 
-    def moments(self) -> tuple[float, float, float, float]:
-        """Mean and standard deviation for an absent canary, then for a present one."""
-        moments: list[float] = []
-        for masses in (self.absent, self.present):
-            mean = float(masses @ self.scores)
-            moments += [mean, math.sqrt(float(masses @ (self.scores - mean) ** 2))]
-        return moments[0], moments[1], moments[2], moments[3]
-
     def correct(self, low: int, high: int, canaries: int) -> float:
         """Expected number of correct guesses: ``low`` lowest scores as absent, ``high`` highest as present."""
         lowest, absent, highest, present = self._tails
@@ -149,7 +141,6 @@ def end_to_end(pairs: Sequence[tuple[Mixture, int]], clip_norms: Sequence[float]
 
 
 def replace_non_finite(values: Array) -> Array:
-    """Convert to float64, with 0 for NaN and large finite numbers for infinities."""
     tamed: Array = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=_LARGE, neginf=-_LARGE)
     return tamed
 

@@ -50,14 +50,6 @@ def composed(phases: Sequence[Phase], group_size: int, records: int) -> Composed
     return tuple(pair for phase in phases for pair in scheme_of(phase).composed(phase, group_size, records))
 
 
-def _shared(phases: Sequence[Phase], group_size: int, records: int) -> Composed:
-    """Dominating pairs with the shared steps of random allocation revealed; none without it or out of range."""
-    if not allocates(phases):
-        return ()
-    parts = [scheme_of(phase).revealed(phase, group_size, records) for phase in phases]
-    return tuple(pair for part in parts for pair in part) if all(parts) else ()
-
-
 def _from_below(phases: Sequence[Phase], group_size: int, records: int) -> list[Composed]:
     """Alternative pairs that all steps attain on some data; empty if the dominating pairs are attained."""
     allocated = allocates(phases)
@@ -94,7 +86,10 @@ def loss_intervals(
     batches.
     """
     highs = question(PrivacyLoss(composed(phases, group_size, records), DIRECTIONS[direction]))
-    if shared := _shared(phases, group_size, records):
+    # Alternative pairs with the shared steps of random allocation revealed; none without it or out of range.
+    parts = [scheme_of(phase).revealed(phase, group_size, records) for phase in phases] if allocates(phases) else []
+    if parts and all(parts):
+        shared = tuple(pair for part in parts for pair in part)
         alternatives = question(PrivacyLoss(shared, DIRECTIONS[direction]))
         highs = [min(pair, key=lambda high: high.upper) for pair in zip(highs, alternatives, strict=True)]
     if not has_lower(phases):
@@ -190,12 +185,6 @@ def tpr_interval(phases: Sequence[Phase], group_size: int, records: int, fpr: fl
         question = functools.partial(PrivacyLoss.reros, kappas=[fpr], direction=DIRECTIONS[side])
         rates += loss_intervals(phases, group_size, records, side, question)
     return functools.reduce(Interval.worse, rates)
-
-
-def advantage_interval(phases: Sequence[Phase], group_size: int, records: int) -> Interval:
-    """The maximum advantage tpr - fpr of a test, which is equal in both directions."""
-    (interval,) = loss_intervals(phases, group_size, records, "remove", lambda loss: [loss.advantage()])
-    return interval
 
 
 def mu_interval(phases: Sequence[Phase], group_size: int, records: int, epsilons: Mapping[float, Interval]) -> Interval:

@@ -99,14 +99,6 @@ class Epsilons:
     tight: float
     renyi: float
 
-    @property
-    def capped_estimate(self) -> Floats:
-        return np.minimum(self.estimate, self.tight)
-
-    @property
-    def capped_confidence_upper(self) -> Floats:
-        return np.minimum(self.confidence_upper, self.tight)
-
 
 class Side:
     def __init__(self, spec: dps.Spec, direction: str, ratios: Sequence[Array], log_terms: float) -> None:
@@ -222,7 +214,7 @@ def record_table(records: Analysis) -> dps.Series:
         "epsilon": [min(value, whole.tight) for value in _rounded(whole.estimate)],
         "from": ["data set" if value >= whole.tight else "record" for value in _rounded(whole.estimate)],
         "ratio": _rounded(whole.estimate / whole.renyi),
-        "advantage": _rounded(advantage(whole.capped_estimate, delta)),
+        "advantage": _rounded(advantage(np.minimum(whole.estimate, whole.tight), delta)),
     }
     return kit.series(
         "records",

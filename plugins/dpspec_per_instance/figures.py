@@ -15,14 +15,7 @@ from dpspec_per_instance.bounds import DIRECTIONS, Composer
 from dpspec_per_instance.options import Composition
 
 
-def ratio_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
-    yield _over_training(records)
-    yield _by_correctness(records)
-    yield _by_runs(records)
-    yield _by_exponent(spec, records)
-
-
-def _over_training(records: Analysis) -> dps.Series:
+def over_training(records: Analysis) -> dps.Series:
     rows: list[Sequence[dps.Json]] = []
     composer = records.shown_side.composer
     for order in records.shown_orders:
@@ -44,7 +37,7 @@ def _over_training(records: Analysis) -> dps.Series:
     )
 
 
-def _by_correctness(records: Analysis) -> dps.Series:
+def by_correctness(records: Analysis) -> dps.Series:
     side = records.shown_side
     composer, steps = side.composer, side.composer.observed
     shared = side.direction == records.audited.shared_direction
@@ -75,7 +68,7 @@ def _by_correctness(records: Analysis) -> dps.Series:
     )
 
 
-def _by_runs(records: Analysis) -> dps.Series:
+def by_runs(records: Analysis) -> dps.Series:
     """An estimate that still increases with the runs has not observed the models with the largest loss."""
     side = records.shown_side
     rows: list[Sequence[dps.Json]] = []
@@ -100,7 +93,7 @@ def _by_runs(records: Analysis) -> dps.Series:
     )
 
 
-def _by_exponent(spec: dps.Spec, records: Analysis) -> dps.Series:
+def by_exponent(spec: dps.Spec, records: Analysis) -> dps.Series:
     """The theorem holds for every exponent and schedule. The minimum of several estimates is biased."""
     side, steps = records.shown_side, records.shown_side.composer.count
     choices: dict[str, float | tuple[float, ...]] = {

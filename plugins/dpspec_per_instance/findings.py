@@ -29,35 +29,20 @@ _COINS = kit.coins("the record is included independently with probability 1/2 in
 
 
 def record_findings(spec: dps.Spec, records: Analysis) -> Iterator[dps.Finding]:
+    claimed = {c.record for c in spec.claims if c.record is not None and c.kind == "per-instance-dp"}
+    fractions = {*FRACTIONS, *(float(c["fraction"]) for c in spec.claims if "fraction" in c.options)}
     for direction in bounds.spoken_directions(spec):
         if not set(bounds.one_sided(direction)) <= set(records.audited.directions):
             continue
         for delta in kit.claimed_deltas(spec):
             epsilons = records.epsilons(delta, direction)
-            claimed = {c.record for c in spec.claims if c.record is not None and c.kind == "per-instance-dp"}
             for record in sorted(claimed):
-                place = records.audited.points.index(record)
-                for confident in (False, True):
-                    value = float((epsilons.capped_confidence_upper if confident else epsilons.capped_estimate)[place])
-                    at: dict[str, dps.Json] = {"delta": epsilons.delta}
-                    yield _epsilon_finding(records, epsilons, value, at, record, "per-record", confident=confident)
-            yield from _quantiles(spec, records, epsilons)
+                yield from _epsilon_findings(records, epsilons, record=record)
+            for fraction in sorted(fractions):
+                yield from _epsilon_findings(records, epsilons, fraction=fraction)
             if direction == records.audited.widest_direction:
                 yield from _renyi_comparison(records, epsilons)
     yield _runs_needed(records)
-
-
-def _quantiles(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
-    audited = records.audited
-    claimed = {float(c["fraction"]) for c in spec.claims if "fraction" in c.options}
-    for fraction in sorted({*FRACTIONS, *claimed}):
-        at: dict[str, dps.Json] = {"delta": epsilons.delta, "fraction": fraction, "population": audited.quantiles_of}
-        for confident in (False, True):
-            values = epsilons.capped_confidence_upper if confident else epsilons.capped_estimate
-            failure = records.failure if confident else None
-            place = quantile_place(fraction, len(values), audited.quantile_size, failure)
-            value = epsilons.tight if place is None else float(np.sort(values)[place])
-            yield _epsilon_finding(records, epsilons, value, at, "all", records.privacy, confident=confident)
 
 
 def quantile_place(fraction: float, audited: int, population: int, failure: float | None) -> int | None:
@@ -114,31 +99,37 @@ def _renyi_comparison(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Fin
         )
 
 
-def _epsilon_finding(
-    records: Analysis,
-    epsilons: Epsilons,
-    value: float,
-    at: dict[str, dps.Json],
-    record: str | int,
-    privacy: dps.findings.Privacy,
-    *,
-    confident: bool,
-) -> dps.Finding:
-    how = "confidence bound over" if confident else "plug-in over"
-    which = "the data-independent value is smaller" if value >= epsilons.tight else "below the data-independent value"
-    return dps.Finding(
-        quantity="epsilon",
-        value=value,
-        bound="upper" if confident else "estimate",
-        rigor="statistical" if confident else "approximate",
-        at=dps.FrozenMap(at),
-        scope=_this_data(epsilons.direction, record),
-        method=f"{how} {records.runs} runs; {which}",
-        source=f"{_SOURCE}; {theory.CONFIDENCE_SOURCE}" if confident else _SOURCE,
-        assumptions=(*kit.ASSUMPTIONS, _RUNS),
-        confidence=records.confidence if confident else None,
-        privacy=privacy,
-    )
+def _epsilon_findings(
+    records: Analysis, epsilons: Epsilons, *, record: int | None = None, fraction: float = 1.0
+) -> Iterator[dps.Finding]:
+    """Estimate and confidence bound of one ``record``, or of a ``fraction`` of the population."""
+    audited, at = records.audited, dict[str, dps.Json]({"delta": epsilons.delta})
+    if record is None:
+        at |= {"fraction": fraction, "population": audited.quantiles_of}
+    for confident in (False, True):
+        values = np.minimum(epsilons.confidence_upper if confident else epsilons.estimate, epsilons.tight)
+        if record is None:
+            failure = records.failure if confident else None
+            place = quantile_place(fraction, len(values), audited.quantile_size, failure)
+            value = epsilons.tight if place is None else float(np.sort(values)[place])
+        else:
+            value = float(values[audited.points.index(record)])
+        how = "confidence bound over" if confident else "plug-in over"
+        smaller = "the data-independent value is smaller"
+        which = smaller if value >= epsilons.tight else "below the data-independent value"
+        yield dps.Finding(
+            quantity="epsilon",
+            value=value,
+            bound="upper" if confident else "estimate",
+            rigor="statistical" if confident else "approximate",
+            at=dps.FrozenMap(at),
+            scope=_this_data(epsilons.direction, "all" if record is None else record),
+            method=f"{how} {records.runs} runs; {which}",
+            source=f"{_SOURCE}; {theory.CONFIDENCE_SOURCE}" if confident else _SOURCE,
+            assumptions=(*kit.ASSUMPTIONS, _RUNS),
+            confidence=records.confidence if confident else None,
+            privacy=records.privacy if record is None else "per-record",
+        )
 
 
 def _this_data(direction: str, record: str | int) -> dps.Scope:

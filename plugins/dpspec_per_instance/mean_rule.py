@@ -22,7 +22,7 @@ from dpspec_per_instance import theory
 from dpspec_per_instance.analysis import Analysis
 from dpspec_per_instance.one_step import SOURCE as COROLLARY_SOURCE
 from dpspec_per_instance.one_step import best_corollary, epsilons, one_step, split, stratified_distances
-from dpspec_per_instance.options import AuditBlock, MeanRule
+from dpspec_per_instance.options import AuditBlock
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -185,28 +185,38 @@ _EXPONENTS = tuple(np.geomspace(1.5, 1e4, 20).tolist())
 
 
 def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
+    """Medians over records, by stage and expected batch size.
+
+    Column sum is the theorem's value for sums under removal, which is too large to be useful. Column sampled uses drawn
+    batches of typical sizes and a bound for other sizes; bounded uses the bound for all.
+    """
     trial = records.trials[0]
     rule = None if spec.audit is None else AuditBlock.of(spec.audit.options).mean_rule
-    if rule is not None and "mean_rule" in trial.arrays:
-        yield _tuple_table(spec, rule, records, trial)
-        yield _moment_table(spec, rule, records, trial)
-
-
-def _tuple_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.Trial) -> dps.Series:
-    """The column sum is the theorem's value for sums under removal, which is too large to be useful."""
-    values, sizes = trial.arrays["mean_rule"], trial.arrays["mean_rule_sizes"]
-    rows: list[Sequence[dps.Json]] = []
+    if rule is None or "mean_rule" not in trial.arrays:
+        return
+    values, sizes, norms = (trial.arrays[name] for name in ("mean_rule", "mean_rule_sizes", "mean_norms"))
+    delta, others = kit.claimed_deltas(spec)[-1], records.records - (records.audited.population == "train")
+    tuples: list[Sequence[dps.Json]] = []
+    steps: list[Sequence[dps.Json]] = []
     for s, stage in enumerate(STAGES):
+        sigma = spec.phases[0 if s == 0 else -1].noise_multiplier
         for b, batch in enumerate(rule.batches):
-            rate, sigma = float(batch) / records.records, _noise(spec, s)
+            rate, changes = float(batch) / records.records, trial.arrays[f"mean_changes_{b}"][s]
             for o, order in enumerate(rule.orders):
                 medians = [float(np.median(values[s, b, o, kind])) for kind in (0, 1, 2)]
-                base = float(theory.step_divergence(float(order), rate, 1.0 / sigma))
-                rows.append((stage, float(batch), int(order), *medians, base, float(sizes[s, b, o, :2].min())))
-    return kit.series(
+                largest = float(theory.step_divergence(float(order), rate, 1.0 / sigma))
+                tuples.append((stage, float(batch), int(order), *medians, largest, float(sizes[s, b, o, :2].min())))
+            each = []
+            for m, norm in enumerate(norms[s]):
+                drawn = dict(zip(typical_sizes(others, rate), changes[:, :, m], strict=True))
+                each.append([_step_epsilon(others, rate, sigma, delta, float(norm), some) for some in (drawn, None)])
+            base, (sampled, bounded) = one_step(rate, sigma, 1.0, delta), np.median(each, axis=0).tolist()
+            holds = "yes" if base.holds else "no"
+            steps.append((stage, float(batch), sampled, bounded, base.amplified, base.printed, holds))
+    yield kit.series(
         "mean-rule",
         "One step with noise on the mean of a batch: the median record, by expected batch size",
-        kit.columns_of(("stage", "batch", "order", "remove", "add", "sum", "data_independent", "tuples"), rows),
+        kit.columns_of(("stage", "batch", "order", "remove", "add", "sum", "data_independent", "tuples"), tuples),
         upper=("data_independent",),
         rigor="approximate",
         source=f"{SOURCE}, sampled",
@@ -216,38 +226,11 @@ def _tuple_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.T
         by="stage",
         log=["x", "y"],
     )
-
-
-def _moment_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.Trial) -> dps.Series:
-    """sampled uses drawn batches of typical sizes and a bound for other sizes; bounded uses the bound for all."""
-    delta = kit.claimed_deltas(spec)[-1]
-    inside = records.audited.population == "train"
-    norms: Array = trial.arrays["mean_norms"]
-    rows: list[Sequence[dps.Json]] = []
-    for s, stage in enumerate(STAGES):
-        for b, batch in enumerate(rule.batches):
-            rate, sigma = float(batch) / records.records, _noise(spec, s)
-            changes: Array = trial.arrays[f"mean_changes_{b}"][s]
-            others = records.records - inside
-            typical = typical_sizes(others, rate)
-            each = [
-                [
-                    _step_epsilon(others, rate, sigma, delta, float(norm), sampled)
-                    for sampled in (dict(zip(typical, changes[:, :, m], strict=True)), None)
-                ]
-                for m, norm in enumerate(norms[s])
-            ]
-            base = one_step(rate, sigma, 1.0, delta)
-            sampled, bounded = (float(v) for v in np.median(each, axis=0))
-            rows.append(
-                (stage, float(batch), sampled, bounded, base.amplified, base.printed, "yes" if base.holds else "no")
-            )
-    return kit.series(
+    title = f"Epsilon of one step at delta {delta:g} with noise on the mean of a batch: the median record"
+    yield kit.series(
         "mean-step",
-        f"Epsilon of one step at delta {delta:g} with noise on the mean of a batch: the median record".replace(
-            "e-0", "e-"
-        ),
-        kit.columns_of(("stage", "batch", "sampled", "bounded", "data_independent", "printed", "printed_holds"), rows),
+        title.replace("e-0", "e-"),
+        kit.columns_of(("stage", "batch", "sampled", "bounded", "data_independent", "printed", "printed_holds"), steps),
         upper=("data_independent",),
         rigor="approximate",
         source=f"{COROLLARY_SOURCE}; exact batch sizes, sampled batches of typical sizes",
@@ -273,7 +256,3 @@ def _step_epsilon(
 @cache
 def _tabulated_epsilons(inner: float, sigma: float) -> Array:
     return epsilons(np.linspace(0.0, 1.0, _DISTANCES + 1), inner, sigma)
-
-
-def _noise(spec: dps.Spec, stage: int) -> float:
-    return spec.phases[0 if stage == 0 else -1].noise_multiplier

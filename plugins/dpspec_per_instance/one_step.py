@@ -168,21 +168,19 @@ def one_step(rate: float, sigma: float, norm: float, delta: float) -> OneStep:
     )
 
 
-def _worst_step(steps: Sequence[tuple[float, float]], norm: float, delta: float) -> OneStep:
-    return max((one_step(*step, norm, delta) for step in steps), key=lambda one: one.corollary)
-
-
-def step_findings(steps: Sequence[tuple[float, float]], delta: float) -> Iterator[dps.Finding]:
-    worst = _worst_step(steps, 1.0, delta)
+def step_statements(
+    spec: dps.Spec, steps: Sequence[tuple[float, float]], delta: float
+) -> Iterator[dps.Finding | dps.Series]:
+    """The worst of ``steps`` (rate, noise) for a saturated record, by clipped norm, and the power of attacks."""
+    by_norm = {
+        norm: max((one_step(*step, norm, delta) for step in steps), key=lambda one: one.corollary) for norm in NORMS
+    }
+    worst = by_norm[1.0]
+    paper, status = "Thudi et al. 2024, Corollary 3.1", _HOLDS if worst.holds else CLASSICAL
     forms = [
         (worst.corollary, SOURCE, "one step of a saturated record", None),
         (worst.amplified, f"{SOURCE}, for p to infinity", "one step of a saturated record, amplified", None),
-        (
-            worst.printed,
-            "Thudi et al. 2024, Corollary 3.1",
-            "one step of a saturated record",
-            _HOLDS if worst.holds else CLASSICAL,
-        ),
+        (worst.printed, paper, "one step of a saturated record", status),
     ]
     for value, source, method, printed in forms:
         yield kit.theorem_upper(
@@ -195,14 +193,8 @@ def step_findings(steps: Sequence[tuple[float, float]], delta: float) -> Iterato
             assumptions=kit.ASSUMPTIONS,
             printed=printed,
         )
-
-
-def step_series(steps: Sequence[tuple[float, float]], delta: float) -> dps.Series:
-    rows: list[Sequence[dps.Json]] = []
-    for norm in NORMS:
-        worst = _worst_step(steps, norm, delta)
-        rows.append((norm, worst.corollary, worst.amplified, worst.printed, "yes" if worst.holds else "no"))
-    return kit.series(
+    rows = [(norm, *one[:3], "yes" if one.holds else "no") for norm, one in by_norm.items()]
+    yield kit.series(
         "one-step",
         f"Epsilon of one step at delta {delta:g}, present-first, by the record's clipped norm".replace("e-0", "e-"),
         kit.columns_of(("norm", "corollary", "amplified", "printed", "printed_holds"), rows),
@@ -213,14 +205,10 @@ def step_series(steps: Sequence[tuple[float, float]], delta: float) -> dps.Serie
         y=["corollary", "amplified"],
         log=["x", "y"],
     )
-
-
-def attack_series(spec: dps.Spec, steps: Sequence[tuple[float, float]], delta: float) -> dps.Series:
-    composer = Composer(spec.mechanism.options, "present-first")
-    fpr = np.array(RATES)
+    composer, fpr = Composer(spec.mechanism.options, "present-first"), np.array(RATES)
     single = np.max([best_lemma(*step, 1.0, delta, fpr) for step in steps], axis=0)
     whole = np.min([true_positive_rate(fpr, a, composer.baseline(a)) for a in composer.orders], axis=0)
-    return kit.series(
+    yield kit.series(
         "attack-limits",
         "Maximum true-positive rate of attacks on one record, in one step and in the run",
         kit.columns_of(("fpr", "one_step", "run"), zip(RATES, single.tolist(), whole.tolist(), strict=True)),

@@ -144,9 +144,7 @@ def statements(spec: dps.Spec) -> Iterator[dps.Finding | dps.Series]:
     composer = bounds.Composer(spec.mechanism.options, bounds.DIRECTIONS[side])
     order = composer.best(delta).order
     steps = [(phase.rate(), phase.noise_multiplier) for phase in spec.phases]
-    yield from one_step.step_findings(steps, delta)
-    yield one_step.step_series(steps, delta)
-    yield one_step.attack_series(spec, steps, delta)
+    yield from one_step.step_statements(spec, steps, delta)
     first = float(theory.recursion(order, composer.count, composer.p).orders[0])
     orders: list[tuple[float, dps.Printed | None]] = [(first, None)]
     if isinstance(composer.p, int | float):

@@ -103,16 +103,15 @@ def _side_channel(spec: dps.Spec, trial: dps.Trial, lower_ends: Mapping[float, f
     declared = Declaration.of(spec.mechanism.options)
     pipeline, test = declared.pipeline(records, features), declared.ptr
 
-    def row(delta: float, lower: float) -> tuple[dps.Json, ...]:
-        methods = ("ignored", "repaired", "group")
-        ignored, repaired, group = (proved_epsilon(pipeline, method, delta) for method in methods)
-        return delta, ignored, lower, repaired if test is None else tested_epsilon(pipeline, test, delta), group
-
+    rows: list[tuple[dps.Json, ...]] = []
+    for delta, lower in lower_ends.items():
+        ignored, repaired, group = (proved_epsilon(pipeline, by, delta) for by in ("ignored", "repaired", "group"))
+        rows.append((delta, ignored, lower, repaired if test is None else tested_epsilon(pipeline, test, delta), group))
     names = ("ignored", "attack", "repaired", "group")
     return kit.series(
         "side-channel",
         "Attack, and epsilon without and with the cost of pre-processing",
-        kit.columns_of(("delta", *names), (row(delta, lower) for delta, lower in lower_ends.items())),
+        kit.columns_of(("delta", *names), rows),
         rigor="approximate",
         source="bounds and executions",
         kind="dots",

@@ -7,8 +7,9 @@ is released.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -59,7 +60,7 @@ class NetworkEngine:
             queue = TransferQueue()
             noise = _NoiseLog(tally, self.multiplier * self.private.lipschitz, queue)
             jobs = [self._job(shaped[side], y, int(random.integers(2**63)), self.multiplier, (noise,)) for side in some]
-            jobs[0] = replace(jobs[0], progress=self._progress(start, len(some), len(which)))
+            jobs[0] = replace(jobs[0], progress=partial(self._report, start, len(some), len(which)))
             logs = [StateLog() for _ in jobs]
             jobs = [replace(job, observers=(*job.observers, log)) for job, log in zip(jobs, logs, strict=True)]
             train_many(self.context.trainer, jobs)
@@ -72,14 +73,10 @@ class NetworkEngine:
         flat_model.load(model, torch.tensor(output, dtype=torch.float32))
         return round(accuracy(model, self._shaped(x), y, device=self.context.device) * len(x))
 
-    def _progress(self, before: int, together: int, runs: int) -> Callable[[int, int], None]:
-        def report(done: int, total: int) -> None:
-            records = float(self.batch_size)
-            self.context.progress(
-                before * total + together * done, runs * total, "training", unit="steps", records=records
-            )
-
-        return report
+    def _report(self, before: int, together: int, runs: int, done: int, total: int) -> None:
+        """Report the steps of all runs, from those of the current batch of runs."""
+        steps, records = before * total + together * done, float(self.batch_size)
+        self.context.progress(steps, runs * total, "training", unit="steps", records=records)
 
     def _model(self) -> torch.nn.Module:
         return self.context.model.build(self.context.seed(0, "model"))

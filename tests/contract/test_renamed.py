@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpspec.contract.renamed import ASSUMPTIONS, KEYS, STATUSES, rename_in_result, with_old_words
+from dpspec.contract.renamed import ASSUMPTIONS, KEYS, STATUSES, rename, rename_in_result, with_old_words
 from dpspec.language.load import Loaded, from_document, load_specs
 from dpspec.registry.loader import load_catalog
 
@@ -42,6 +42,14 @@ def test_old_words_of_a_spec_are_accepted_with_a_located_warning(tmp_path: Path)
     assert old.diagnostics[0].message == "'conforms-within' is now called 'no-deviation-found'"
     assert old.specs[0].document == new.specs[0].document
     assert old.specs[0].digest == new.specs[0].digest
+
+
+def test_old_words_in_a_list_are_replaced() -> None:
+    document = {"training": {"public_constants": True, "assume": ["x", "fresh-noise"]}}
+    warnings = rename(document)
+    assert document == {"training": {"data_independent_hyperparameters": True, "assume": ["x", "independent-noise"]}}
+    expected = [(("training", "public_constants"), True), (("training", "assume", 1), False)]
+    assert [(warning.path, warning.at_key) for warning in warnings] == expected
 
 
 def test_digests_and_trials_are_those_of_the_old_words(tmp_path: Path) -> None:

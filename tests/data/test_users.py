@@ -95,6 +95,14 @@ def test_every_choice_of_a_users_records_is_as_likely(read: Any) -> None:
     assert sum((count - 100.0) ** 2 / 100.0 for count in counts.values()) < 25.7
 
 
+def test_two_users_with_as_many_records_are_drawn_apart(read: Any) -> None:
+    chosen = []
+    for seed in range(20):
+        present = kept(read(["a"] * 8 + ["b"] * 8, max_records_per_user=3, seed=seed))
+        chosen.append((present[:3], [number - 8 for number in present[3:]]))
+    assert any(one != other for one, other in chosen)
+
+
 @NEIGHBOURS
 @given(OWNERS, st.integers(0, 3), st.integers(1, 4))
 def test_users_are_held_back_whole(read: Any, owners: list[str], seed: int, most: int) -> None:

@@ -165,6 +165,15 @@ def test_without_an_audit_block_there_is_a_bound_and_nothing_to_run() -> None:
     assert [d.path for d in refused] == [("audit",)]
 
 
+@pytest.mark.parametrize(("value", "bounds"), [(np.nan, []), (np.inf, [np.inf]), (0.5, [0.5])])
+def test_no_number_is_no_bound(value: float, bounds: list[float]) -> None:
+    class Given(Count):
+        def epsilon(self, spec: dps.Spec, delta: float, group_size: int) -> float:
+            return value
+
+    assert [finding.value for finding in Given().bound(spec(), None)] == bounds  # type: ignore[arg-type]
+
+
 class Telling(Count):
     """A count whose releases tell how many there were, tested to be no odd number."""
 

@@ -108,6 +108,7 @@ def test_the_module_of_the_entry_point_counts(site: Path) -> None:
     package(site)
     write(site, "acme_entry.py", "x = 1\n")
     installed(site, "acme", "acme_entry.py")
+    write(site, "acme-1.0.dist-info/RECORD")  # an editable install lists no files
     before = digest()
     write(site, "acme_entry.py", "x = 2\n")
     assert digest() != before

@@ -72,7 +72,7 @@ def test_the_figure_is_lines_along_the_numbers_with_most_values() -> None:
     drawn = matrices.across(matrix)
     assert drawn is not None
     assert (drawn.x, drawn.claim, drawn.claimed) == ("noise", "main", 3.0)
-    assert [(curve.label, [(x, high) for x, _, high in curve.points]) for curve in drawn.curves] == [
+    assert [(label, [(x, high) for x, _, high in ends]) for label, ends in drawn.curves.items()] == [
         ("k=1", [(0.5, 1.0), (1.0, 2.0), (2.0, 3.0)]),
         ("k=8", [(0.5, 4.0), (1.0, 5.0), (2.0, 6.0)]),
     ]

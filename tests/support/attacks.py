@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import dpspec
@@ -12,6 +13,7 @@ from dpspec.engine.preparing.prepare import check, prepare
 from dpspec.engine.results.result import AuditResult
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
+from dpspec_group.scores import ScoreDistribution
 
 TEXT = """\
 dpspec: 1
@@ -86,3 +88,12 @@ def trials_of(spec: Spec, *indices: int) -> list[Trial]:
 def outcomes_of(spec: Spec, trials: list[Trial]) -> list[Outcome]:
     """What the audit concludes."""
     return list(prepare(spec, load_catalog()).audit.conclude(spec, trials))
+
+
+def moments(law: ScoreDistribution) -> tuple[float, ...]:
+    """Mean and standard deviation of the score of an absent canary, then of a present one."""
+    found: list[float] = []
+    for masses in (law.absent, law.present):
+        mean = float(masses @ law.scores)
+        found += [mean, math.sqrt(float(masses @ (law.scores - mean) ** 2))]
+    return tuple(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpspec.api import DEVICE
 from dpspec.cli.arguments import DEFAULT_STORE, AllowChangedClaims, Internal, Overrides, SpecFiles, StoreKey, StorePlace
 from dpspec.cli.output import emit, note
 from dpspec.contract.events import Event, TrialsPlanned
@@ -19,8 +19,6 @@ from dpspec.text import plain
 
 if TYPE_CHECKING:
     from dpspec.engine.results.result import Result
-
-_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 def run(
@@ -86,7 +84,7 @@ def run(
     from dpspec.reporters.summary import tally
 
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
-    if not _DEVICE.fullmatch(device):
+    if not DEVICE.fullmatch(device):
         raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
     catalog = load_catalog()
     report_files = parse_reports(reports, catalog)

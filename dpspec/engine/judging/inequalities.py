@@ -36,9 +36,6 @@ class Part:
     def within(self, value: float) -> bool:
         return value <= self.claimed if self.side == "at-most" else value >= self.claimed
 
-    def exceeded(self, value: float) -> bool:
-        return value > self.claimed if self.side == "at-most" else value < self.claimed
-
     def holds_under(self, at: Mapping[str, Json]) -> bool:
         """Whether a proving bound under the conditions ``at`` holds under the claim's; not for unknown conditions."""
         return self._compare(at, 1)

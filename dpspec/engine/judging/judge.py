@@ -74,7 +74,7 @@ class PartView:
         self.best: WeighedFinding | None = next((w for w in self._proving if part.within(w.value)), None)
         self.rank = 0 if self.best is None else 2 if self.best.strength == "proof" else 1
         certified = (w for w in self._opposing if w.strength == "proof" and w.finding.rigor == "certified")
-        self.refuting: WeighedFinding | None = next((w for w in certified if part.exceeded(w.value)), None)
+        self.refuting: WeighedFinding | None = next((w for w in certified if not part.within(w.value)), None)
         self.rejected_support: RejectedBound | None = None
         if self.rank < 2:
             proofs = (w.finding for w in finite if w.strength == "proof" and part.within(w.value))

@@ -57,8 +57,14 @@ def proven_curves(audit: AuditResult) -> list[ProvenCurve]:
                     pairs[keys[0]].append(pair)
     scopes = [asdict(scope) for _, scope in pairs]
     varying = tuple(key for key in (scopes[0] if scopes else {}) if len({scope[key] for scope in scopes}) > 1)
-    ordered = sorted(pairs.items(), key=lambda item: item[0][0])
-    return [ProvenCurve(size, scope, varying, _frontier(of_scope)) for (size, scope), of_scope in ordered]
+    curves = []
+    for (size, scope), of_scope in sorted(pairs.items(), key=lambda item: item[0][0]):
+        frontier: list[Pair] = []  # without pairs that another one implies, from the largest delta to the smallest
+        for epsilon, delta in sorted(set(of_scope)):
+            if not frontier or delta < frontier[-1][1]:
+                frontier.append((epsilon, delta))
+        curves.append(ProvenCurve(size, scope, varying, tuple(frontier)))
+    return curves
 
 
 def polygon(pairs: Iterable[Pair]) -> Polygon:
@@ -70,14 +76,6 @@ def polygon(pairs: Iterable[Pair]) -> Polygon:
 def is_profile(series: Series) -> bool:
     y = series.plot.get("y")
     return series.plot.get("x") == "epsilon" and isinstance(y, list | tuple) and tuple(y) == ("delta",)
-
-
-def _frontier(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
-    frontier: list[Pair] = []
-    for epsilon, delta in sorted(set(pairs)):
-        if not frontier or delta < frontier[-1][1]:
-            frontier.append((epsilon, delta))
-    return tuple(frontier)
 
 
 def _points(series: Series) -> Iterator[tuple[int, Pair]]:

@@ -80,16 +80,12 @@ def _directed(value: float, digits: int, rounding: str, against: float | None) -
     if not math.isfinite(value):
         return _special(value)
     number = Decimal(repr(value))
+    other = number if against is None else Decimal(repr(float(against)))
     for precision in range(digits, _ALL_DIGITS + 1):
         rounded = Context(prec=precision, rounding=rounding).plus(number)
-        if against is None or _side(rounded, against) == _side(number, against):
+        if against is None or rounded.compare(other) == number.compare(other):
             return _text(rounded)
     return _text(rounded)
-
-
-def _side(number: Decimal, against: float) -> int:
-    other = Decimal(repr(float(against)))
-    return (number > other) - (number < other)
 
 
 def _special(value: float) -> str:

@@ -18,7 +18,7 @@ from dpspec.executors import PartialResult, Pool, Resources, Task, TaskFailed, T
 class QueuedChunk:
     """Work on an audit: the ``missing`` trials of a chunk, or its bounds.
 
-    What is no longer ``missing`` need not start. ``losses`` is the number of workers lost with it.
+    A chunk without ``missing`` parts does not start. ``losses`` is the number of workers lost with it.
     """
 
     audit: int

@@ -144,24 +144,19 @@ def compose(root: Node, given: Sequence[overrides.Override]) -> tuple[list[Compo
     for i, suffix in zip(kept, matrix.suffixes([named[i] for i in kept]), strict=True):
         document = documents[i]
         entries = document.value if isinstance(document.value, dict) else {}
+        chosen = []
+        for place in (*named[i], *(o.place for o in others)):
+            with contextlib.suppress(overrides.PlaceError):  # already reported
+                chosen.append(overrides.resolve(document, place))
         composed.append(
             Composed(
                 root=dataclasses.replace(document, value={k: v for k, v in entries.items() if k not in COMPOSING}),
                 cell=FrozenMap({place: plain(node) for place, node in named[i].items()}),
                 suffix=suffix,
-                chosen=_chosen(document, named[i], others),
+                chosen=tuple(dict.fromkeys(chosen)),
                 matrix=child(root, "matrix"),
                 tuning=child(document, "tuning"),
             )
         )
     spans = origin(root)
     return composed, list(dict.fromkeys(locate(d, spans) for d in problems))
-
-
-def _chosen(document: Node, cell: matrix.Cell, given: Sequence[overrides.Override]) -> tuple[Path, ...]:
-    """Invalid paths were already reported."""
-    found: list[Path] = []
-    for place in (*cell, *(o.place for o in given)):
-        with contextlib.suppress(overrides.PlaceError):
-            found.append(overrides.resolve(document, place))
-    return tuple(dict.fromkeys(found))

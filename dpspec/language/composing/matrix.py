@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from dpspec.contract import Diagnostic, Json, Path
 from dpspec.contract.canonical import canonical_json
-from dpspec.language.composing.overrides import Override, PlaceError, covers, key_spans, put, resolve
+from dpspec.language.composing.overrides import Override, PlaceError, key_spans, put, resolve
 from dpspec.language.reading.tree import Node, child, plain
 from dpspec.text import quoted, shown
 
@@ -49,7 +49,8 @@ def expand(root: Node, overrides: Sequence[Override]) -> tuple[list[Cell], list[
     if problems:
         return [], problems
     paths = [_path(root, o.place) for o in overrides]
-    axes_set = {axis for cell in cells for axis in cell if any(covers(path, _path(root, axis)) for path in paths)}
+    # An axis is overridden if a path equals it or contains it.
+    axes_set = {a for cell in cells for a in cell if any(_path(root, a)[: len(path)] == path for path in paths)}
     kept = [{place: node for place, node in cell.items() if place not in axes_set} for cell in cells]
     keys = [_canonical(cell) for cell in kept]
     first = {key: i for i, key in reversed(list(enumerate(keys)))}

@@ -143,10 +143,6 @@ def apply(root: Node, overrides: Sequence[Override]) -> tuple[Node, list[Diagnos
     return root, diagnostics
 
 
-def covers(path: Path, other: Path) -> bool:
-    return other[: len(path)] == path
-
-
 def key_spans(place: str, span: Span) -> list[Span]:
     spans: list[Span] = []
     column = span.column

@@ -126,6 +126,8 @@ def _installed_help(installed: Mapping[str, Offered]) -> str:
 def check(requirements: Sequence[Json]) -> Iterator[Diagnostic]:
     if not requirements:
         return
+    import importlib.metadata
+
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.version import InvalidVersion
 
@@ -141,7 +143,11 @@ def check(requirements: Sequence[Json]) -> Iterator[Diagnostic]:
             hint = "write a distribution and versions, such as dpspec>=0.1"
             yield Diagnostic(code="bad-requirement", message=message, path=("requires", i), help=hint)
             continue
-        version = _installed_version(wanted.name)
+        version: str | None
+        try:
+            version = importlib.metadata.version(wanted.name)
+        except importlib.metadata.PackageNotFoundError:  # dpspec may run from a source tree
+            version = VERSION if wanted.name == "dpspec" else None
         try:
             fits = version is not None and wanted.specifier.contains(version, prereleases=True)
         except InvalidVersion:
@@ -154,12 +160,3 @@ def check(requirements: Sequence[Json]) -> Iterator[Diagnostic]:
             continue
         hint = f"python -m pip install '{wanted.name}{wanted.specifier}'"
         yield Diagnostic(code="unmet-requirement", message=message, path=("requires", i), help=hint)
-
-
-def _installed_version(name: str) -> str | None:
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return VERSION if name == "dpspec" else None  # dpspec may run from a source tree

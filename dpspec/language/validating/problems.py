@@ -52,23 +52,11 @@ _LENGTHS = {
 
 @dataclass(frozen=True)
 class _Problem:
-    """A violation of a keyword of ``schema``; ``root`` is the schema of the block."""
+    """A violation at ``path``; ``root`` is the schema of the block."""
 
     error: Any
     root: Plain
     path: Path
-
-    @property
-    def wanted(self) -> Any:
-        return self.error.validator_value
-
-    @property
-    def value(self) -> Json:
-        return self.error.instance
-
-    @property
-    def schema(self) -> Json:
-        return self.error.schema
 
     @property
     def name(self) -> str:
@@ -82,7 +70,8 @@ class _Problem:
 
     @property
     def about(self) -> str | None:
-        text = self.schema.get("description") if isinstance(self.schema, dict) else None
+        schema = self.error.schema
+        text = schema.get("description") if isinstance(schema, dict) else None
         return f"{self.name}: {text}" if text else None
 
     def tell(self, code: str, message: str, help: str | None = None, path: Path | None = None) -> Diagnostic:
@@ -129,8 +118,8 @@ def _diagnose(error: Any, root: Plain, start: Path) -> Iterator[Diagnostic]:
 
 
 def _unknown_keys(p: _Problem) -> Iterator[Diagnostic]:
-    valid = _valid_keys(p.schema)
-    for key, near in _unknown_with_suggestions(p.schema, p.value):
+    valid = _valid_keys(p.error.schema)
+    for key, near in _unknown_with_suggestions(p.error.schema, p.error.instance):
         message = f"unknown key {quoted(key)} in {p.place}" + did_you_mean(near)
         hint = f"valid keys: {listed(sorted(valid))}" if valid else "no keys are allowed here"
         if key == "<<":
@@ -154,11 +143,11 @@ def _unknown_with_suggestions(schema: Json, value: Json) -> Iterator[tuple[str, 
 
 
 def _missing_keys(p: _Problem) -> Iterator[Diagnostic]:
-    schema = p.schema if p.error.absolute_path else p.root  # the block describes keys that a condition requires
+    schema = p.error.schema if p.error.absolute_path else p.root  # the block describes keys that a condition requires
     strict = schema.get("additionalProperties") is False
-    misspelt = {near for _, near in _unknown_with_suggestions(schema, p.value)} if strict else set()
-    for key in p.wanted:
-        if key in p.value or key in misspelt:  # a misspelt key is reported once, as unknown
+    misspelt = {near for _, near in _unknown_with_suggestions(schema, p.error.instance)} if strict else set()
+    for key in p.error.validator_value:
+        if key in p.error.instance or key in misspelt:  # a misspelt key is reported once, as unknown
             continue
         about = _description(schema, key) or _description(p.root, key)
         message = f"missing key {quoted(key)} in {p.place}"
@@ -172,7 +161,10 @@ def _description(schema: Json, key: str) -> str | None:
 
 
 def _wrong_type(p: _Problem) -> Diagnostic:
-    value, kinds = p.value, [p.wanted] if isinstance(p.wanted, str) else list(p.wanted)
+    value, kinds = (
+        p.error.instance,
+        [p.error.validator_value] if isinstance(p.error.validator_value, str) else list(p.error.validator_value),
+    )
     numeric = "number" in kinds or "integer" in kinds
     if numeric and isinstance(value, str) and NOT_FINITE.fullmatch(value):
         return p.tell("bad-number", f"{p.name} must be a finite number, got {clipped(value)}")
@@ -242,53 +234,38 @@ def is_valid(schema: Plain, value: Json) -> bool:
 
 
 def fill(schema: Json, value: Json) -> Json:
-    """Conditions apply to the value with plain defaults."""
-    if not isinstance(schema, Mapping):
-        return value
-    if isinstance(value, list) and isinstance(schema.get("items"), Mapping):
-        return [fill(schema["items"], item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    filled = dict(value)
-    for key, inner in schema.get("properties", {}).items():
-        if isinstance(inner, Mapping) and "default" in inner and key not in filled:
-            filled[key] = thaw(inner["default"])
-        if key in filled:
-            filled[key] = fill(inner, filled[key])
-    for part in schema.get("allOf", ()):
-        filled = fill(part, filled)
-    branch = _branch(schema, filled)
-    return filled if branch is None else fill(branch, filled)
+    """Fill in defaults. Conditions apply to the value with plain defaults."""
+    return _resolved(schema, value, casting=False)
 
 
 def cast(schema: Json, value: Json) -> Json:
-    """1 for an integer, 1.0 for a number."""
+    """Convert the numbers of a valid value: 1 for an integer, 1.0 for a number."""
+    return _resolved(schema, value, casting=True)
+
+
+def _resolved(schema: Json, value: Json, *, casting: bool) -> Json:
     if not isinstance(schema, Mapping):
         return value
+    resolved = functools.partial(_resolved, casting=casting)
+    properties, rest = schema.get("properties", {}), schema.get("additionalProperties")
     if isinstance(value, dict):
-        result = dict(value)
-        for key, inner in schema.get("properties", {}).items():
-            if key in result:
-                result[key] = cast(inner, result[key])
-        rest = schema.get("additionalProperties")
-        if isinstance(rest, Mapping):
-            known = schema.get("properties", {})
-            result = {k: v if k in known else cast(rest, v) for k, v in result.items()}
-        value = result
+        value = dict(value)
+        for key, inner in properties.items():
+            if not casting and isinstance(inner, Mapping) and "default" in inner and key not in value:
+                value[key] = thaw(inner["default"])
+            if key in value:
+                value[key] = resolved(inner, value[key])
+        if casting and isinstance(rest, Mapping):
+            value = {key: item if key in properties else resolved(rest, item) for key, item in value.items()}
     elif isinstance(value, list) and isinstance(schema.get("items"), Mapping):
-        value = [cast(schema["items"], item) for item in value]
-    else:
+        value = [resolved(schema["items"], item) for item in value]
+    elif casting:
         value = _number(schema.get("type"), value)
     for part in schema.get("allOf", ()):
-        value = cast(part, value)
-    branch = _branch(schema, value)
-    return value if branch is None else cast(branch, value)
-
-
-def _branch(schema: Mapping[str, Json], value: Json) -> Json:
-    if "if" not in schema:
-        return None
-    return schema.get("then" if is_valid(schema["if"], value) else "else")
+        value = resolved(part, value)
+    if "if" in schema:
+        value = resolved(schema.get("then" if is_valid(schema["if"], value) else "else"), value)
+    return value
 
 
 def _number(kind: Json, value: Json) -> Json:
@@ -330,7 +307,7 @@ def _best_branch(p: _Problem, start: Path) -> Iterator[Diagnostic]:
     errors = list(p.error.context or ())
     if errors and all(error.validator == "required" for error in errors):
         keys = [key for error in errors for key in error.validator_value]
-        if not {near for _, near in _unknown_with_suggestions(p.schema, p.value)} & set(keys):
+        if not {near for _, near in _unknown_with_suggestions(p.error.schema, p.error.instance)} & set(keys):
             message = f"{p.place} needs one of {listed(keys)}"
             yield Diagnostic(code="missing-key", message=message, path=p.path, at_key=True)
         return

@@ -132,7 +132,15 @@ def _details(audit: AuditResult, source: str) -> Iterator[str]:
     yield from (f"Conformance: {_status(audit)}. {markdown(audit.conformance.reason)}", "")
     for said in phrases.as_run(audit):
         yield from (markdown(said), "")
-    if distinct := _distinct(phrases.findings(audit)):
+    findings = phrases.findings(audit)
+
+    def key(finding: Finding) -> tuple[object, ...]:
+        scope = replace(finding.scope, direction="both")
+        return labels.statement(finding), finding.at, scope, labels.rigor(finding), finding.method, finding.source
+
+    # A bound for one direction is omitted if it is listed for both directions.
+    both = {key(finding) for finding in findings if finding.scope.direction == "both"}
+    if distinct := [one for one in findings if one.scope.direction == "both" or key(one) not in both]:
         rows = (
             (labels.statement(f), labels.conditions(f.at), labels.scope(f), labels.rigor(f), f.method, f.source)
             for f in distinct
@@ -141,17 +149,6 @@ def _details(audit: AuditResult, source: str) -> Iterator[str]:
     for note in (*audit.notes, labels.omitted(audit)):
         if note:
             yield from (markdown(note), "")
-
-
-def _distinct(findings: Sequence[Finding]) -> list[Finding]:
-    """Drop a bound for one direction if it is listed for both directions."""
-
-    def key(finding: Finding) -> tuple[object, ...]:
-        scope = replace(finding.scope, direction="both")
-        return labels.statement(finding), finding.at, scope, labels.rigor(finding), finding.method, finding.source
-
-    both = {key(finding) for finding in findings if finding.scope.direction == "both"}
-    return [finding for finding in findings if finding.scope.direction == "both" or key(finding) not in both]
 
 
 def _reproduce(result: Result) -> Iterator[str]:

@@ -88,7 +88,34 @@ def statements(result: Result) -> tuple[Statement, ...]:
 
 def render(result: Result, *, internal: bool = False) -> str:
     """A published statement has no data-dependent value, so ``internal`` has no effect."""
-    return "\n".join(line for statement in statements(result) for line in _page(statement))
+    lines: list[str] = []
+    for statement in statements(result):
+        lines += [f"# Privacy statement: {markdown(statement.name)}", ""]
+        if statement.description:
+            lines += [markdown(statement.description), ""]
+        lines.append("| Claim | Statement | Verdict | Interval | Rigor of the upper bound | Source |")
+        lines.append("|---|---|---|---|---|---|")
+        for one in statement.guarantees:
+            verdict = f"{one.verdict} (a control, false on purpose)" if one.control else one.verdict
+            cells = (one.claim, one.says, verdict, one.interval, one.rigor or "none", one.source or "none")
+            lines.append(f"| {' | '.join(map(markdown, cells))} |")
+        lines.append("")
+        if statement.curves:
+            lines += [*(f"- {markdown(text)}." for text in statement.curves), ""]
+        lines += ["After the blocks of NIST SP 800-226:", "", "| Block | Coverage | |", "|---|---|---|"]
+        lines += [f"| {block.name} | **{block.coverage}** | {markdown(block.text)} |" for block in statement.blocks]
+        lines.append("")
+        if statement.assumptions:
+            lines += ["The bounds hold under these assumptions:", ""]
+            lines += [*(f"- {markdown(text)}" for text in statement.assumptions), ""]
+        digest, created = markdown(statement.digest[:16]), markdown(statement.created)
+        lines += [
+            f"Spec digest {digest}, audited {created} by dpspec. "
+            "The lower end of an interval is certified by theory or",
+            "found by an attack; `dpspec verify` recomputes every number from the result file.",
+            "",
+        ]
+    return "\n".join(lines)
 
 
 def render_json(result: Result, *, internal: bool = False) -> str:
@@ -182,38 +209,3 @@ def _mechanism(audit: AuditResult) -> tuple[Coverage, str]:
         return "declared", f"{declared}. The executed run was not compared with this"
     coverage: Coverage = "declared" if status == "checks-missing" else "checked"
     return coverage, f"{declared}. The executed run {compared[status]}: {reason}"
-
-
-def _page(statement: Statement) -> Iterator[str]:
-    yield f"# Privacy statement: {markdown(statement.name)}"
-    yield ""
-    if statement.description:
-        yield markdown(statement.description)
-        yield ""
-    yield "| Claim | Statement | Verdict | Interval | Rigor of the upper bound | Source |"
-    yield "|---|---|---|---|---|---|"
-    for one in statement.guarantees:
-        verdict = f"{one.verdict} (a control, false on purpose)" if one.control else one.verdict
-        cells = (one.claim, one.says, verdict, one.interval, one.rigor or "none", one.source or "none")
-        yield f"| {' | '.join(markdown(cell) for cell in cells)} |"
-    yield ""
-    for text in statement.curves:
-        yield f"- {markdown(text)}."
-    if statement.curves:
-        yield ""
-    yield "After the blocks of NIST SP 800-226:"
-    yield ""
-    yield "| Block | Coverage | |"
-    yield "|---|---|---|"
-    for block in statement.blocks:
-        yield f"| {block.name} | **{block.coverage}** | {markdown(block.text)} |"
-    yield ""
-    if statement.assumptions:
-        yield "The bounds hold under these assumptions:"
-        yield ""
-        yield from (f"- {markdown(text)}" for text in statement.assumptions)
-        yield ""
-    digest, created = markdown(statement.digest[:16]), markdown(statement.created)
-    yield f"Spec digest {digest}, audited {created} by dpspec. The lower end of an interval is certified by theory or"
-    yield "found by an attack; `dpspec verify` recomputes every number from the result file."
-    yield ""

@@ -93,13 +93,14 @@ def same_drawing(one: str, other: str) -> bool:
     if one == other:
         return True
     a, b = (_TAG.split(text) for text in (one, other))
-    return len(a) == len(b) and all(
-        x == y or (i % 2 == 1 and _near(x, y)) for i, (x, y) in enumerate(zip(a, b, strict=True))
-    )
-
-
-def _near(one: str, other: str) -> bool:
-    if "data:" in one or _NUMBER.sub("0", one) != _NUMBER.sub("0", other):
-        return False  # digits of a picture are not coordinates
-    pairs = zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=True)
-    return all(abs(float(a) - float(b)) <= _TOLERANCE for a, b in pairs)
+    if len(a) != len(b) or a[::2] != b[::2]:
+        return False
+    for tag, due in zip(a[1::2], b[1::2], strict=True):
+        if tag == due:
+            continue
+        if "data:" in tag or _NUMBER.sub("0", tag) != _NUMBER.sub("0", due):
+            return False  # digits of a picture are not coordinates
+        pairs = zip(_NUMBER.findall(tag), _NUMBER.findall(due), strict=True)
+        if any(abs(float(x) - float(y)) > _TOLERANCE for x, y in pairs):
+            return False
+    return True

@@ -38,18 +38,18 @@ def view(matrix: Matrix, number: int, ids: Sequence[str]) -> SimpleNamespace:
 def _across(drawn: matrices.Across, name: str) -> Figure:
     lines: list[Line] = []
     rows = []
-    for number, curve in enumerate(drawn.curves):
-        label = curve.label or drawn.claim
-        upper = [(x, high) for x, _, high in curve.points if high is not None]
-        lower = [(x, low) for x, low, _ in curve.points if low is not None]
+    for number, (others, bounds) in enumerate(drawn.curves.items()):
+        label = others or drawn.claim
+        upper = [(x, high) for x, _, high in bounds if high is not None]
+        lower = [(x, low) for x, low, _ in bounds if low is not None]
         for points, dash, text in ((upper, 0, label), (lower, 1, f"{label}, lower")):
             if points:
                 xs, ys = zip(*points, strict=True)
                 lines.append(Line(text, xs, ys, colour=number, dash=dash))
-        for x, low, high in curve.points:
+        for x, low, high in bounds:
             ends = ("none" if low is None else decimals.lower(low), "none" if high is None else decimals.upper(high))
-            rows.append((*((curve.label,) if len(drawn.curves) > 1 else ()), decimals.exact(x), *ends))
-    values = [x for curve in drawn.curves for x, _, _ in curve.points]
+            rows.append((*((others,) if len(drawn.curves) > 1 else ()), decimals.exact(x), *ends))
+    values = [x for bounds in drawn.curves.values() for x, _, _ in bounds]
     if drawn.claimed is not None:
         lines.append(Line("claimed", [min(values), max(values)], [drawn.claimed] * 2, colour=len(drawn.curves), dash=2))
     drawing = Drawing(

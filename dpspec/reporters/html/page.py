@@ -144,6 +144,7 @@ def generator() -> str:
 @cache
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup, escape
 
     environment = Environment(
         loader=PackageLoader("dpspec.reporters.html", "assets"),
@@ -155,7 +156,8 @@ def _environment() -> Environment:
     )
     environment.filters["whole"] = _whole
     environment.filters["linked"] = _linked
-    environment.filters["parted"] = _parted
+    # A name may be broken after its underscores only.
+    environment.filters["parted"] = lambda name: Markup("_<wbr>").join(map(escape, plain(name).split("_")))
     environment.filters["anchor"] = _anchor
     return environment
 
@@ -187,13 +189,6 @@ def _linked(sentences: tuple[str, ...]) -> Markup:
 
 def _anchor(term: str) -> str:
     return "term-" + re.sub(r"[^a-z0-9]+", "-", term.lower())
-
-
-def _parted(name: str) -> Markup:
-    """Line breaks after underscores only."""
-    from markupsafe import Markup, escape
-
-    return Markup("_<wbr>").join(escape(part) for part in plain(name).split("_"))
 
 
 def _asset(name: str) -> str:

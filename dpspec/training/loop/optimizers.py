@@ -63,8 +63,7 @@ class Optimizer(ABC):
         self._step = 0
 
     @abstractmethod
-    def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
-        """The next model, as a new tensor like ``state``."""
+    def __call__(self, state: Tensor, noisy: Tensor) -> Tensor: ...
 
     def state(self) -> Memory:
         return {"step": np.array(self._step)}
@@ -81,42 +80,15 @@ class Optimizer(ABC):
 
 
 class Sgd(Optimizer):
-    """Plain gradient descent. In units of sums, it multiplies only once."""
+    """Gradient descent, optionally with momentum, also Nesterov's. In units of sums, it multiplies only once."""
 
-    def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
-        scale = self._next_rate() / self._divisor
-        return state - scale * self._direction(self._gradient(state, noisy))
-
-    def invert(self, before: Tensor, after: Tensor) -> RecoveredUpdate:
-        scale = self._next_rate() / self._divisor
-        update = before - after
-        decayed = self._decay * _length(before) if self._decay else 0.0
-        expected = 0.5 * _eps(before) * _length(before) / scale + 4.0 * _eps(before) * decayed + self._remembered()
-        gradient, error = self._undirected(update / scale, _rounding(after, update) / scale)
-        if self._decay:
-            gradient = gradient - self._decay * before
-            error = error + 4.0 * _eps(before) * decayed
-        return RecoveredUpdate(gradient, error, expected)
-
-    def _remembered(self) -> Number:
-        return 0.0
-
-    def _direction(self, gradient: Tensor) -> Tensor:
-        return gradient
-
-    def _undirected(self, direction: Tensor, error: Number) -> tuple[Tensor, Number]:
-        """The gradient behind a direction, and its error bound from the direction's."""
-        return direction, error
-
-
-class Momentum(Sgd):
     def __init__(
         self,
         rates: Rates,
         divisor: float = 1.0,
         weight_decay: float = 0.0,
         *,
-        momentum: float = 0.9,
+        momentum: float = 0.0,
         nesterov: bool = False,
     ) -> None:
         super().__init__(rates, divisor, weight_decay)
@@ -125,25 +97,34 @@ class Momentum(Sgd):
         self._momentum = momentum
         self._nesterov = nesterov
         self._buffer: Tensor | None = None
-        self._error: Number = 0.0
+        self._error: Number = 0.0  # bound on the rounding error of an inverted buffer
 
-    def state(self) -> Memory:
-        return {**super().state(), **tensors(buffer=self._buffer), "error": np.array(float(self._error))}
+    def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
+        scale = self._next_rate() / self._divisor
+        direction = gradient = self._gradient(state, noisy)
+        if self._momentum:
+            direction = self._buffer = self._momentum * _kept(self._buffer, gradient) + gradient
+            if self._nesterov:
+                direction = gradient + self._momentum * self._buffer
+        return state - scale * direction
 
-    def restore(self, state: Memory) -> None:
-        super().restore(state)
-        self._buffer = tensor(state, "buffer")
-        self._error = float(state.get("error", 0.0))
+    def invert(self, before: Tensor, after: Tensor) -> RecoveredUpdate:
+        scale = self._next_rate() / self._divisor
+        update, eps = before - after, _eps(before)
+        decayed = self._decay * _length(before) if self._decay else 0.0
+        expected = 0.5 * eps * _length(before) / scale + 4.0 * eps * decayed
+        if self._momentum:
+            known = 0.0 if self._buffer is None else 3.0 * _eps(self._buffer) * _length(self._buffer)
+            expected = expected + self._momentum * (self._error + known)
+        gradient, error = update / scale, _rounding(after, update) / scale
+        if self._momentum:
+            gradient, error = self._without_momentum(gradient, error)
+        if self._decay:
+            gradient = gradient - self._decay * before
+            error = error + 4.0 * eps * decayed
+        return RecoveredUpdate(gradient, error, expected)
 
-    def _direction(self, gradient: Tensor) -> Tensor:
-        self._buffer = self._momentum * _kept(self._buffer, gradient) + gradient
-        return gradient + self._momentum * self._buffer if self._nesterov else self._buffer
-
-    def _remembered(self) -> Number:
-        length = _length(self._buffer) if self._buffer is not None else 0.0
-        return self._momentum * (self._error + (3.0 * _eps(self._buffer) * length if self._buffer is not None else 0.0))
-
-    def _undirected(self, direction: Tensor, error: Number) -> tuple[Tensor, Number]:
+    def _without_momentum(self, direction: Tensor, error: Number) -> tuple[Tensor, Number]:
         mu, before, known = self._momentum, _kept(self._buffer, direction), self._error
         error = error + 3.0 * mu * _eps(before) * _length(before)
         if self._nesterov:
@@ -152,6 +133,13 @@ class Momentum(Sgd):
             return gradient, (error + mu**2 * known) / (1.0 + mu)
         self._buffer, self._error = direction, error
         return direction - mu * before, error + mu * known
+
+    def state(self) -> Memory:
+        return {**super().state(), **tensors(buffer=self._buffer), "error": np.array(float(self._error))}
+
+    def restore(self, state: Memory) -> None:
+        super().restore(state)
+        self._buffer, self._error = tensor(state, "buffer"), float(state.get("error", 0.0))
 
 
 class Adam(Optimizer):
@@ -197,11 +185,15 @@ def update_of(options: FrozenMap, expected_batch_size: float, steps: int) -> Opt
         raise ValueError(f"reduction must be sum or mean, got {reduction!r}")
     divisor = expected_batch_size if reduction == "mean" else 1.0
     chosen = {key: value for key, value in (options.get("optimizer") or {}).items() if value is not None}
-    kinds: dict[str, type[Optimizer]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam}
-    kind = chosen.pop("kind", "sgd")
-    if kind not in kinds:
-        raise ValueError(f"optimizer must be sgd, momentum or adam, got {kind!r}")
-    return kinds[kind](rates_of(options, steps), divisor, **chosen)
+    rates, kind = rates_of(options, steps), chosen.pop("kind", "sgd")
+    match kind:
+        case "sgd":
+            return Sgd(rates, divisor, **chosen)
+        case "momentum":
+            return Sgd(rates, divisor, **{"momentum": 0.9, **chosen})
+        case "adam":
+            return Adam(rates, divisor, **chosen)
+    raise ValueError(f"optimizer must be sgd, momentum or adam, got {kind!r}")
 
 
 def _kept(memory: Tensor | None, like: Tensor) -> Tensor:

@@ -133,10 +133,11 @@ def test_a_thousand_steps_are_known_to_a_thousandth() -> None:
 
 
 def test_what_lies_beyond_the_last_point_is_lost_and_not_forgotten() -> None:
-    law = Law(np.array([1.0, 1e6]), np.array([1.0 - 1e-9, 1e-9]), True)
+    law = Law(np.array([1.0, 10.0, 1e3]), np.array([0.998999, 1e-3, 1e-6]), True)  # sums of 1001 and more are beyond
     found = combine(law, law, np.add, 50, math.log(1e-2))
     mean = 2.0 * float(law.masses @ law.values)
     assert float(found.masses @ found.values) + found.lost >= mean
+    assert found.values[-1] < 100.0
     assert float(found.masses.sum()) >= 1.0
 
 

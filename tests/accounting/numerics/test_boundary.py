@@ -143,24 +143,20 @@ def test_a_search_asks_few_values():
     assert len(holds.asked) <= 14
 
 
-def test_precision_down_to_neighbouring_floats():
-    found = find_boundary(Threshold(1.1, increasing=False), 0.5, 2.0, increasing=False, relative=1e-16)
-    assert found.value == 1.1
-    assert found.fails_at == math.nextafter(1.1, 2.0)
-
-
-def test_what_holds_everywhere_reaches_the_limit_and_zero():
-    found = find_boundary(lambda x: True, 0.0, 10.0, increasing=True)
-    assert (found.value, found.fails_at) == (0.0, None)
-    found = find_boundary(lambda x: True, 0.0, 10.0, increasing=False)
-    assert (found.value, found.fails_at) == (10.0, None)
-
-
-def test_zero_alone_may_fail():
-    found = find_boundary(lambda x: x > 0.0, 0.0, 10.0, increasing=True)
-    assert 0.0 < found.value <= LEAST_TRIED
-    assert found.fails_at == 0.0
-    assert find_boundary(lambda x: x == 0.0, 0.0, 10.0, increasing=False).value == 0.0
+@pytest.mark.parametrize(
+    ("holds", "low", "high", "options", "value", "fails_at"),
+    [
+        (lambda x: True, 0.0, 10.0, {"increasing": True}, 0.0, None),
+        (lambda x: True, 0.0, 10.0, {"increasing": False}, 10.0, None),
+        (lambda x: x == 0.0, 0.0, 10.0, {"increasing": False}, 0.0, LEAST_TRIED),
+        (lambda x: x > 0.0, 0.0, 10.0, {"increasing": True}, LEAST_TRIED, 0.0),
+        (lambda x: True, 3, 3, {"increasing": True, "integer": True}, 3, None),
+        (lambda x: x <= 1.1, 0.5, 2.0, {"increasing": False, "relative": 1e-16}, 1.1, math.nextafter(1.1, 2.0)),
+    ],
+)
+def test_ends_of_ranges(holds, low, high, options, value, fails_at):
+    found = find_boundary(holds, low, high, **options)
+    assert (found.value, found.fails_at) == (value, fails_at)
 
 
 def test_what_holds_nowhere_says_so():
@@ -181,12 +177,6 @@ def test_a_condition_that_turns_again_is_noticed():
     assert 1.0 <= found.value <= 1.001
     assert not found.monotone
     assert all(not 1.0 <= x < 1.5 for x in found.contradictions)
-
-
-def test_a_single_value():
-    assert find_boundary(lambda x: True, 3, 3, increasing=True, integer=True).value == 3
-    with pytest.raises(NeverHoldsError):
-        find_boundary(lambda x: False, 3.0, 3.0, increasing=False)
 
 
 def test_what_the_condition_raises_comes_through():

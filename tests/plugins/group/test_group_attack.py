@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.attacks import attacked, outcomes_of, trials_of
+from support.attacks import attacked, moments, outcomes_of, trials_of
 
 from dpspec.contract import Check, Evidence, Finding, FrozenMap, Spec, TrainingJob, Trial
 from dpspec.contract.canonical import canonical_json
@@ -69,10 +69,10 @@ def follow(spec: Spec, trials: list[Trial], size: int, records: int, spread: flo
     """
     scores, coins = pooled(trials, size)
     pairs = [(theory.canary_mixture(p, size, records, spread=spread), int(p["steps"])) for p in spec.phases]
-    moments = score_distribution(pairs).moments()
-    for found, mean, std in zip((scores[coins == 0], scores[coins == 1]), moments[::2], moments[1::2], strict=True):
+    expected = moments(score_distribution(pairs))
+    for found, mean, std in zip((scores[coins == 0], scores[coins == 1]), expected[::2], expected[1::2], strict=True):
         assert abs(found.mean() - mean) < std * (4.5 / len(found) ** 0.5 + 0.1)
-    assert 0.7 < scores[coins == 0].std() / moments[1] < 1.4
+    assert 0.7 < scores[coins == 0].std() / expected[1] < 1.4
 
 
 def test_scores_follow_the_law_that_the_design_assumes(one_trial: tuple[Spec, list[Trial]]) -> None:

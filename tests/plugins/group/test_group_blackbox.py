@@ -23,7 +23,6 @@ from dpspec_group.printed.blackbox import (
     Profile,
     example_profile,
     group_epsilon_from_profile,
-    linear_reference,
     log_factor,
 )
 from dpspec_group.printed.contour import Contour
@@ -59,12 +58,11 @@ def test_published_tables(row: dict[str, str]) -> None:
         if not row[factor]:
             assert found.epsilon == math.inf
             assert found.above == k * 400.0
-            assert str(found) == f"> {k * 400}"
             continue
         assert found.above is None
         assert found.epsilon == pytest.approx(float(row[factor]), abs=6e-6)
         if log10_delta := row[f"{factor}_log10"]:
-            assert found.log10_delta == pytest.approx(float(log10_delta), abs=6e-3)
+            assert found.log_delta / math.log(10.0) == pytest.approx(float(log10_delta), abs=6e-3)
 
 
 def test_a_group_of_one_gets_its_own_epsilon_back() -> None:
@@ -129,32 +127,27 @@ def renyi() -> Profile:
 
 @pytest.mark.parametrize(
     ("k", "epsilon"),
-    [(1, 3.2465), (2, 7.6975), (3, 13.9731), (4, 23.2859), (5, 38.1911), (6, 64.9862), (7, 123.5122), (8, 311.9823)],
+    [
+        (1, 3.2465),
+        (2, 7.6975),
+        (3, 13.9731),
+        (4, 23.2859),
+        (5, 38.1911),
+        (6, 64.9862),
+        (7, 123.5122),
+        (8, 311.9823),
+        (9, 1900.4359),
+        (10, 68215.3),
+        (12, 277043.0),
+    ],
 )
 def test_the_librarys_column(k: int, epsilon: float) -> None:
-    assert group_epsilon_from_profile(renyi(), k, 1e-6).epsilon == pytest.approx(epsilon, abs=1.1e-4)
-
-
-@pytest.mark.parametrize(("k", "epsilon"), [(9, 1900.4359), (10, 68215.3), (12, 277043.0)])
-def test_its_infinities_are_underflow(k: int, epsilon: float) -> None:
-    """In logarithms the same routine gives a number, for a delta that float64 cannot hold."""
+    """From 9 on its infinities are underflow: in logarithms it needs a delta that float64 cannot hold."""
     found = group_epsilon_from_profile(renyi(), k, 1e-6, cap=1e5)
-    assert found.epsilon == pytest.approx(epsilon, rel=1e-5)
-    assert math.exp(found.log_delta) == 0.0
-
-
-def test_real_orders_do_better_and_stay_above_the_exact_profile() -> None:
-    rdp = pytest.importorskip("dp_accounting.rdp.rdp_privacy_accountant")
-    orders = np.union1d(rdp.DEFAULT_RDP_ORDERS, 1.0 + np.geomspace(1e-2, 1e3, 400))
-    divergences = composed_rdp([(Mixture.poisson(1, 0.01, 1.0), 2000)], orders)
-
-    def best(epsilon: float) -> float:
-        return best_log_delta(orders, divergences, epsilon).value
-
-    for k in (2, 8):
-        found = group_epsilon_from_profile(best, k, 1e-6).epsilon
-        assert found <= group_epsilon_from_profile(renyi(), k, 1e-6).epsilon
-        assert found >= group_epsilon_from_profile(profile_of("poisson", 1.0), k, 1e-6).epsilon
+    assert found.epsilon == pytest.approx(epsilon, abs=1.1e-4, rel=1e-5)
+    assert (math.exp(found.log_delta) == 0.0) == (k > 8)
+    if k in (2, 8):  # above the exact profile
+        assert found.epsilon >= group_epsilon_from_profile(profile_of("poisson", 1.0), k, 1e-6).epsilon
 
 
 # the line that is no bound
@@ -180,21 +173,21 @@ def test_k_times_epsilon_is_no_lower_bound(
     rate: float, sigma: float, delta: float, k: int, one: float, group: float
 ) -> None:
     """One step, exact: the group's epsilon is far below k times that of one record."""
-    assert group < linear_reference(one, k) - 4.0
+    assert group < k * one - 4.0
     for size, epsilon in ((1, one), (k, group)):
         step = Mixture.poisson(size, rate, sigma)
         assert step.delta(epsilon, "present-first") == pytest.approx(delta, rel=1e-8)
         interval = PrivacyLoss.of(step).epsilon(delta)
         assert interval.lower <= epsilon + 1e-9
         assert epsilon - 1e-9 <= interval.upper
-        assert interval.upper < linear_reference(one, k) or size == 1
+        assert interval.upper < k * one or size == 1
 
 
 def test_k_times_epsilon_is_no_upper_bound_either() -> None:
     """Over 2000 steps the group's epsilon lies above it."""
     (one,) = group_curve([(Mixture.poisson(1, 0.01, 1.0), 2000)], [1e-6])
     (four,) = group_curve([(Mixture.poisson(4, 0.01, 1.0), 2000)], [1e-6])
-    assert four.lower > linear_reference(one.upper, 4)
+    assert four.lower > 4 * one.upper
 
 
 # the contour
@@ -295,7 +288,6 @@ def test_what_the_contour_refuses_the_certified_engine_answers() -> None:
         (lambda: group_epsilon_from_profile(lambda e: -e, 2, 0.0), "delta"),
         (lambda: group_epsilon_from_profile(lambda e: -e, 2, 0.1, cap=0.0), "cap"),
         (lambda: group_epsilon_from_profile(lambda e: -e, 2, 0.1, "blunt"), "factor"),
-        (lambda: linear_reference(1.0, 0), "k"),
         (lambda: Contour.of([(Mixture.full(1, 1.0), 0)], "present-first"), "steps"),
         (lambda: Contour.of([(Mixture.full(1, 1.0), 1)], "both"), "direction"),
         (lambda: Contour.of([(Mixture.full(1, 1.0), 2)], "present-first").log_delta(-1.0), "epsilon"),

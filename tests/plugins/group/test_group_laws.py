@@ -1,15 +1,21 @@
-"""Laws of the scores against simulation, and designs against what they promise."""
+"""Laws of the scores against simulation, designs against what they promise, and canaries in every k-th step."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.attacks import audited, moments
 
 from dpspec.accounting import Mixture
 from dpspec.stats.attacks import guess_counts, many_run, one_run
+from dpspec.training.canaries import CanaryGroups, Intermittent, SignBlocks
 from dpspec_group.design import blind, design, threshold
 from dpspec_group.scores import ScoreDistribution, end_to_end, score_distribution
 
@@ -30,9 +36,9 @@ def test_score_law_against_simulation(size: int, rate: float, sigma: float, step
     assert law.absent.sum() == pytest.approx(1.0)
     assert law.present.sum() == pytest.approx(1.0)
     assert np.all(np.diff(law.scores) > 0)
-    moments = law.moments()
+    expected = moments(law)
     scores = simulated(mixture, size, rate, steps, 4000)
-    for found, masses, mean, std in zip(scores, (law.absent, law.present), moments[::2], moments[1::2], strict=True):
+    for found, masses, mean, std in zip(scores, (law.absent, law.present), expected[::2], expected[1::2], strict=True):
         assert abs(found.mean() - mean) < 5 * std / 4000**0.5
         assert abs(found.std() / std - 1) < 0.1
         cumulative = np.interp(np.sort(found), law.scores, np.cumsum(masses))
@@ -41,7 +47,7 @@ def test_score_law_against_simulation(size: int, rate: float, sigma: float, step
 
 def test_phases_add_up() -> None:
     pairs = [(Mixture.poisson(1, 0.3, 1.5), 7), (Mixture.poisson(1, 0.1, 0.9), 5)]
-    both, first, second = (score_distribution(p).moments() for p in (pairs, pairs[:1], pairs[1:]))
+    both, first, second = (moments(score_distribution(p)) for p in (pairs, pairs[:1], pairs[1:]))
     for mean, std in ((0, 1), (2, 3)):
         assert both[mean] == pytest.approx(first[mean] + second[mean], abs=1e-4)
         assert both[std] == pytest.approx(math.hypot(first[std], second[std]), rel=1e-3)
@@ -49,7 +55,7 @@ def test_phases_add_up() -> None:
 
 def test_the_ratio_of_one_gaussian_step_is_known_in_closed_form() -> None:
     """mu = 2: the ratio is N(-2, 4) or N(2, 4)."""
-    assert score_distribution([(Mixture.full(2, 1.0), 1)]).moments() == pytest.approx((-2.0, 2.0, 2.0, 2.0), rel=1e-4)
+    assert moments(score_distribution([(Mixture.full(2, 1.0), 1)])) == pytest.approx((-2.0, 2.0, 2.0, 2.0), rel=1e-4)
 
 
 def test_end_to_end_law_against_simulation() -> None:
@@ -62,8 +68,8 @@ def test_end_to_end_law_against_simulation() -> None:
         for present in (0, 1):
             drawn = present * rng.binomial(3, 0.2, size=(steps, 8000))
             sums[present] += clip * (drawn + mixture.sigma * rng.standard_normal((steps, 8000))).sum(axis=0)
-    moments = found.law().moments()
-    for along, mean, std in zip(sums, moments[::2], moments[1::2], strict=True):
+    expected = moments(found.law())
+    for along, mean, std in zip(sums, expected[::2], expected[1::2], strict=True):
         ratios = found.log_ratio(along)
         assert abs(ratios.mean() - mean) < 5 * std / 8000**0.5
         assert abs(ratios.std() / std - 1) < 0.05
@@ -129,3 +135,60 @@ def test_where_nothing_can_be_expected_the_design_still_discriminates() -> None:
     found = design(law, 100, 1e-5, 0.95)
     assert found.expected_epsilon == 0.0
     assert sum(found.rungs[1]) > 50
+
+
+def test_canaries_speak_in_the_steps_that_k_divides() -> None:
+    canaries = CanaryGroups(SignBlocks(12, 3, seed=1), torch.tensor([0, 2]), 10.0)
+    clock, spoke = Intermittent(canaries, 3), []
+    for step in range(10):
+        clock.released(step, torch.zeros(12))
+        spoke.append(float(canaries.gradients(torch.tensor([0, 1])).norm()) > 0.0)
+    assert [step + 1 for step, said in enumerate(spoke) if said] == [3, 6, 9]
+    clock.released(4, torch.zeros(12))
+    kept = clock.state()
+    clock.restore({})
+    assert canaries.silent
+    clock.restore({name: np.asarray(value) for name, value in kept.items()})
+    assert canaries.silent
+    clock.released(5, torch.zeros(12))
+    assert not canaries.silent
+    with pytest.raises(ValueError, match="at least 1"):
+        Intermittent(canaries, 0)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=3), st.integers(1, 50))
+def test_the_law_by_counting_steps(steps: list[int], every: int) -> None:
+    """Full batches: the mean is the number of steps that speak, the noise comes in all of them."""
+    found = end_to_end([(Mixture.full(1, 2.0), n) for n in steps], [1.0] * len(steps), every)
+    assert found.mean == pytest.approx(sum(t % every == 0 for t in range(1, sum(steps) + 1)))
+    assert found.noise == pytest.approx(2.0 * math.sqrt(sum(steps)))
+    assert found.std == 0.0
+
+
+def test_the_law_against_simulation() -> None:
+    rng = np.random.default_rng(1)
+    mixture = Mixture.poisson(2, 0.3, 1.5)
+    found = end_to_end([(mixture, 20)], [1.0], 4)
+    drawn = rng.binomial(2, 0.3, size=(5, 20_000)).sum(0) + 1.5 * rng.standard_normal((20, 20_000)).sum(0)
+    mean, std = moments(found.law())[2:]
+    ratios = found.log_ratio(drawn)
+    assert abs(ratios.mean() - mean) < 5 * std / 20_000**0.5
+    assert abs(ratios.std() / std - 1) < 0.03
+
+
+def test_what_is_hidden_shows_less_and_still_conforms(tmp_path: Path) -> None:
+    """Mu 3, and 3 / 5 where one of five steps speaks: what is shown is below either, and less of the second."""
+    shown = []
+    for every in (1, 5):
+        audit = audited(
+            tmp_path,
+            "threat_model={access: final-model, group_size: 1}",
+            "claims.four.group_size=1",
+            "mechanism.noise_multiplier=1.054",
+            "mechanism.sampling={scheme: full}",
+            f"audit.canary={{space: gradient, count: 200, every: {every}}}",
+        )
+        assert not [c for c in audit.checks if c.p_value is not None and c.p_value < 1e-6]
+        shown += [f.value for f in audit.findings if f.quantity == "mu" and f.bound == "lower"]
+    assert 0.2 < shown[0] < 3.0
+    assert shown[1] < min(0.6, shown[0])

@@ -29,15 +29,6 @@ def findings_of(case: dict[str, Any], delta: float, direction: str = "both", **t
     ]
 
 
-def within(case: dict[str, Any], finding: Finding, data: st.DataObject) -> None:
-    planted, group = gradients_within(finding, case, data.draw)
-    absent, present = (
-        oracle.laws_of(oracle.run_of(case["phases"], [], [], rows)) for rows in (planted, planted + group)
-    )
-    found = oracle.worst_delta(finding, absent, present)
-    assert found <= finding.at["delta"] * (1.0 + oracle.ROOM) + 1e-12, (finding, planted, group)
-
-
 @st.composite
 def a_bound(draw: st.DrawFn) -> tuple[dict[str, Any], float, Finding]:
     case = draw(mechanisms())
@@ -48,7 +39,12 @@ def a_bound(draw: st.DrawFn) -> tuple[dict[str, Any], float, Finding]:
 
 def check_given_gradients(chosen: tuple[dict[str, Any], float, Finding], data: st.DataObject) -> None:
     case, _, finding = chosen
-    within(case, finding, data)
+    planted, group = gradients_within(finding, case, data.draw)
+    absent, present = (
+        oracle.laws_of(oracle.run_of(case["phases"], [], [], rows)) for rows in (planted, planted + group)
+    )
+    found = oracle.worst_delta(finding, absent, present)
+    assert found <= finding.at["delta"] * (1.0 + oracle.ROOM) + 1e-12, (finding, planted, group)
 
 
 def check_real_records(data: st.DataObject) -> None:
@@ -100,12 +96,6 @@ def attained(case: dict[str, Any], delta: float, direction: str) -> None:
 FEW = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
 
 
-@settings(max_examples=40, **FEW)
-@given(a_bound(), st.data())
-def test_no_data_sets_in_scope_leak_more(chosen: tuple[dict[str, Any], float, Finding], data: st.DataObject) -> None:
-    check_given_gradients(chosen, data)
-
-
 @settings(max_examples=12, **FEW)
 @given(mechanisms(("fixed",)), st.sampled_from((0.03, 1e-3)))
 def test_nor_do_the_smallest_data_sets_in_scope(case: dict[str, Any], delta: float) -> None:
@@ -122,16 +112,11 @@ def test_nor_do_the_smallest_data_sets_in_scope(case: dict[str, Any], delta: flo
             assert oracle.worst_delta(finding, absent, present) <= delta * (1.0 + oracle.ROOM) + 1e-12, finding
 
 
-@settings(max_examples=20, **FEW)
-@given(st.data())
-def test_nor_do_real_records(data: st.DataObject) -> None:
-    check_real_records(data)
-
-
-@settings(max_examples=20, **FEW)
-@given(st.data())
-def test_lower_bounds_are_attained(data: st.DataObject) -> None:
-    check_attained(data)
+test_no_data_sets_in_scope_leak_more = settings(max_examples=40, **FEW)(
+    given(a_bound(), st.data())(check_given_gradients)
+)
+test_nor_do_real_records = settings(max_examples=20, **FEW)(given(st.data())(check_real_records))
+test_lower_bounds_are_attained = settings(max_examples=20, **FEW)(given(st.data())(check_attained))
 
 
 @pytest.mark.ci
@@ -153,25 +138,8 @@ def test_lower_bounds_are_attained_where_losses_are_rare_or_certain(
     attained({"phases": phases, "records": case["records"], "size": case["size"]}, delta, direction)
 
 
-MANY = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+MANY = settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
 
-
-@pytest.mark.slow
-@settings(max_examples=10_000, **MANY)
-@given(a_bound(), st.data())
-def test_ten_thousand_pairs(chosen: tuple[dict[str, Any], float, Finding], data: st.DataObject) -> None:
-    check_given_gradients(chosen, data)
-
-
-@pytest.mark.slow
-@settings(max_examples=10_000, **MANY)
-@given(st.data())
-def test_ten_thousand_pairs_of_real_records(data: st.DataObject) -> None:
-    check_real_records(data)
-
-
-@pytest.mark.slow
-@settings(max_examples=10_000, **MANY)
-@given(st.data())
-def test_ten_thousand_attained_bounds(data: st.DataObject) -> None:
-    check_attained(data)
+test_ten_thousand_pairs = pytest.mark.slow(MANY(given(a_bound(), st.data())(check_given_gradients)))
+test_ten_thousand_pairs_of_real_records = pytest.mark.slow(MANY(given(st.data())(check_real_records)))
+test_ten_thousand_attained_bounds = pytest.mark.slow(MANY(given(st.data())(check_attained)))

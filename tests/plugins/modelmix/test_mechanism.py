@@ -69,6 +69,9 @@ def test_what_stands_beside_the_bound(figure: tuple[AuditResult, ...]) -> None:
     assert "vacuous" in vacuous.method
     names = {s.name for s in audit.series}
     assert names == {"epsilon-by-threshold", "epsilon-by-linf-truncation", "epsilon-by-steps"}
+    by_steps = next(series for series in audit.series if series.name == "epsilon-by-steps").columns["epsilon"]
+    assert list(by_steps) == sorted(set(by_steps))
+    assert by_steps[-1] == pytest.approx(bound.value)
     for series in audit.series:
         assert isinstance(series, Series)
         assert series.plot["y"] == ("epsilon", "without mixing", "variance-matched")

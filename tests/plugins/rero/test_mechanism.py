@@ -18,8 +18,9 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.testing import MechanismSuite, decreasing, increasing
 from dpspec_rero import tables, theory
+from dpspec_rero.approximations import gamma_from_epsilon_delta
 from dpspec_rero.mechanism import ReroAudit
-from dpspec_rero.options import declared_steps, read_candidates
+from dpspec_rero.options import Steps, declared_steps, read_candidates
 from dpspec_rero.theory import Leakage
 
 PAPERS = Path(__file__).parents[3] / "specs" / "papers"
@@ -91,6 +92,16 @@ def test_every_method_with_its_rigor(audited: AuditResult) -> None:
     assert found["clt-printed"].printed is not None
     assert found["clt-printed"].printed.refuted
     assert found["contour"].value == pytest.approx(truth, rel=1e-9)
+
+
+def test_one_epsilon_bounds_gamma_in_its_own_direction(small: Path, tmp_path: Path) -> None:
+    changes = ("mechanism.noise_multiplier=4", "mechanism.steps=2", "mechanism.baselines=[epsilon-delta]")
+    found = gammas(audit_of(small, tmp_path / "store", *changes), 0.1)
+    leakage = Leakage((Steps(noise="gaussian", effect=0.25, rate=0.1, count=2),))
+    for name, direction in (("epsilon-delta", "remove"), ("epsilon-delta-both", "both")):
+        (epsilon,) = leakage.epsilons([1e-5], direction)
+        expected = gamma_from_epsilon_delta(0.1, epsilon.upper, 1e-5, both=direction == "both")
+        assert found[name].value == pytest.approx(expected, rel=1e-6)
 
 
 def test_verdicts_rest_on_the_certified_bound(audited: AuditResult) -> None:
