@@ -145,8 +145,8 @@ class Directions(Record):
 class ResidualSums(Record):
     """Residuals, updates minus their expectation, of ``steps`` steps; ``hidden`` steps are excluded for rounding.
 
-    ``everywhere`` has ``seen`` steps; None in evidence of version 0.1.0, which has ``steps`` steps. ``shared`` is None
-    for models with one layer, and in evidence of version 0.1.0.
+    ``everywhere`` has ``seen`` steps; None in evidence of version 0.1.0, which has ``steps`` steps. Models with one
+    layer, and evidence of version 0.1.0, have no ``shared``.
     """
 
     steps: Count
@@ -242,7 +242,7 @@ class NoiseSums(Record):
 
     @classmethod
     def of(cls, squares: Array, rows: Array, count: int, other: Array | None = None) -> NoiseSums:
-        """Compute from each step's squared noise, its stored coordinates and those of another run, (steps, width).
+        """Compute from each step's squared noise and stored coordinates (steps, width), and another run's.
 
         ``count``: the number of parameters. All in units of the declared standard deviation.
         """
