@@ -220,7 +220,6 @@ def runs_of(attack: Attack, trials: Sequence[dps.Trial]) -> dict[int, list[Run]]
 
 
 def counts(runs: Sequence[Run], edge: int) -> dict[str, int]:
-    """Error counts of the guess "present" for scores that exceed edge number ``edge``."""
     present = [run.reached > edge for run in runs if run.present]
     absent = [run.reached > edge for run in runs if not run.present]
     return {

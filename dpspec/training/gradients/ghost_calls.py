@@ -49,7 +49,6 @@ class Call(ABC):
         """Gradient with respect to x, if ``wanted``, and gradients of the trained parameters."""
 
     def named(self, weight: Callable[[], Gradients], bias: Callable[[], Tensor]) -> dict[str, Gradients]:
-        """Gradients of the trained parameters by name, a bias's as rows."""
         found: dict[str, Gradients] = {}
         if self.names[0] is not None:
             found[self.names[0]] = weight()
@@ -78,8 +77,6 @@ class Linear(Call):
 
 
 class Embedding(Call):
-    """Table lookup by token; the token ``padding_idx`` gets no gradient."""
-
     weight: Tensor
 
     def __init__(
@@ -107,8 +104,6 @@ class Embedding(Call):
 
 
 class Scaled(Call):
-    """Scale and shift of an input that torch normalizes."""
-
     @abstractmethod
     def aligned(self, x: Tensor) -> tuple[int, ...]:
         """Shape of the parameters that broadcasts with one row of ``x`` (b, k, ...)."""
