@@ -126,7 +126,7 @@ def one_run_outcomes(
     if any("0" in ordered and "1" in ordered for ordered in outcomes):
         yield dps.Finding(
             quantity="epsilon",
-            value=gaussian_fit.epsilon(gaussian_fit.estimate(outcomes, confidence).mu, at["delta"]),
+            value=gaussian_fit.epsilon(gaussian_fit.estimate(outcomes), at["delta"]),
             bound="estimate",
             rigor="approximate",
             at=at,
