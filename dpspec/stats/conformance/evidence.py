@@ -151,7 +151,6 @@ class ResidualSums(Record):
 
     @property
     def steps_seen(self) -> int:
-        """Number of steps in ``everywhere``."""
         return self.steps if self.seen is None else self.seen
 
     def problem(self) -> str | None:
@@ -177,7 +176,6 @@ class ResidualSums(Record):
 
 
 def _is_lag(lag: int, steps: int) -> bool:
-    """Whether a run of ``steps`` steps tests this lag; 0 for a run of one step."""
     return min(1, steps // 2) <= lag <= steps // 2
 
 
@@ -294,7 +292,6 @@ def write_run(run: RunEvidence) -> dict[str, Json]:
 
 
 def joined(evidence: Mapping[str, Json], ran: Mapping[str, Json]) -> dict[str, Json]:
-    """Join a trial's own evidence with its run's evidence; both have an ``internal`` part."""
     return {**evidence, **ran, "internal": {**evidence.get("internal", {}), **ran.get("internal", {})}}
 
 
@@ -346,11 +343,9 @@ class Runs:
 
     @property
     def steps(self) -> int:
-        """Declared number of steps."""
         return sum(phase.steps for phase in self.phases)
 
     def of(self, part: Callable[[RunEvidence], T | None]) -> list[T]:
-        """Return a part of the evidence of each run that has it."""
         return [found for found in map(part, self.runs) if found is not None]
 
 

@@ -95,7 +95,6 @@ class WatchedRun:
         return logs if self._watcher is None else (self._watcher, *logs)
 
     def evidence(self, second: RunLogs | None = None, sizes: Array = _EMPTY, coins: Array = _EMPTY) -> dict[str, Json]:
-        """Evidence after the run; see :func:`evidence_of`. ``sizes``, ``coins``: (m,) of canary groups."""
         if self.logs is None:
             return self._states.evidence(self._job)
         return evidence_of(self.logs, second, self._watcher, self._job, sizes, coins)
@@ -122,9 +121,8 @@ def evidence_of(
 ) -> dict[str, Json]:
     """Collect all evidence of a run, with the noise of a ``second`` run with independent seeds.
 
-    ``sizes``, ``coins`` (m,): sizes and inclusion bits of the canary groups. Measurements of gradients depend on the
-    rows and are stored under ``internal``: a step with one record minus its noise, which the seed determines, is that
-    record's gradient.
+    ``sizes``, ``coins`` (m,): sizes and inclusion bits of the canary groups. A step with one record minus its noise,
+    which the seed determines, is that record's gradient, so measurements of gradients are ``internal``.
     """
     run, states = reported_evidence(logs, second), logs.states.states(job)
     if states is not None:
@@ -143,7 +141,6 @@ def evidence_of(
 
 
 def reported_evidence(logs: RunLogs, second: RunLogs | None = None) -> RunEvidence:
-    """Summarize the backend's reports of a run, and of a second run with independent seeds."""
     sampling, norms = logs.sampling, logs.norms
     counts = {"batches": len(sampling.sizes), "noise": len(logs.noise.squares), "norms": len(norms.largest)}
     run = RunEvidence(told=ReportedSteps(**{log: count for log, count in counts.items() if count}))

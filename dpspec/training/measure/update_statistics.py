@@ -246,7 +246,6 @@ def number(value: float) -> float:
 
 
 def replace_non_finite(values: Array) -> Array:
-    """Convert to float64, NaN to 0 and infinities to large values."""
     finite: Array = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=_LARGE, neginf=-_LARGE)
     return finite
 
