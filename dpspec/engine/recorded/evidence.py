@@ -15,9 +15,9 @@ from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.errors import RecordingError
 from dpspec.recording.folder.run_folder import INTERNAL
 from dpspec.recording.folder.step_record import InternalStep
-from dpspec.stats.conformance import noise_tests, sampling, step_tests
+from dpspec.stats.conformance import sampling, step_tests
 from dpspec.stats.conformance.batch_checks import BatchSums, Common, SamplingSums
-from dpspec.stats.conformance.evidence import LagProducts, NoiseSums, NormSums, ReportedSteps, RunEvidence
+from dpspec.stats.conformance.evidence import NoiseSums, NormSums, ReportedSteps, RunEvidence
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -200,19 +200,7 @@ def _noise(run: RecordedRun) -> NoiseSums | None:
     scaled, count = scaled_squares(run), run.header.parameters
     if scaled is None or count < 1 or run.header.width < 1:
         return None
-    rows = run.rows
-    steps, width = rows.shape
-    products = noise_tests.products(rows)
-    lag = noise_tests.worst_lag(products.lags)
-    return NoiseSums(
-        statistic=float(scaled.sum()),
-        degrees=count * len(scaled),
-        each=step_tests.summary(scaled, count=count),
-        steps=steps,
-        width=width,
-        lag=LagProducts(lag=lag, products=float(products.lags[lag])),
-        pair=products.largest,
-    )
+    return NoiseSums.of(scaled, run.rows, count)
 
 
 def _norms(run: RecordedRun, internal: InternalSums | None) -> NormSums | None:

@@ -113,7 +113,9 @@ class GhostSums:
             self._recompute(losses, coefficients)
 
     def _recompute(self, losses: Tensor, coefficients: Tensor) -> None:
+        assert self._norms is not None
         parameters, limit = self._optimizer.params, float(self._optimizer.max_grad_norm)
+        room = (ROUNDING + 5.0 * torch.finfo(self._norms.dtype).eps) * limit
         enabled, self._model.hooks_enabled = self._model.hooks_enabled, False
         self._own = True
         try:
@@ -123,12 +125,11 @@ class GhostSums:
                 for record in chosen:
                     norm = math.sqrt(sum(float(g.double().square().sum()) for g in _grad(losses[record], parameters)))
                     factor = min(1.0, limit / (norm + 1e-6))
-                    self._wrong_norms += not abs(float(coefficients[record]) - factor) * norm <= ROUNDING * limit
+                    self._wrong_norms += not abs(float(coefficients[record]) - factor) * norm <= room
                 self._records += len(chosen)
                 total = _grad((coefficients.to(losses) * losses).sum(), parameters)
         finally:
             self._own, self._model.hooks_enabled = False, enabled
-        assert self._norms is not None
         self._expected = total, float((coefficients * self._norms).sum())
 
     def _end(self) -> None:

@@ -118,7 +118,8 @@ class Scaled(Call):
 
         def summed(products: Tensor) -> Tensor:
             assert parameter is not None
-            return products.sum(1).sum_to_size(len(x), *shape).view(len(x), *parameter.shape)
+            axes = (1, *(axis for axis, size in enumerate(shape, start=2) if size == 1))
+            return products.sum(axes).view(len(x), *parameter.shape)
 
         found = self.named(lambda: Rows(summed(gradient * x)), lambda: summed(gradient))
         return (gradient if self.weight is None else gradient * self.weight.view(shape)) if wanted else None, found

@@ -14,17 +14,16 @@ import numpy as np
 
 from dpspec.contract.frozen import Json
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.stats.conformance import noise_tests, step_tests
+from dpspec.stats.conformance import step_tests
 from dpspec.stats.conformance.batch_checks import BatchSums, Common, SamplingSums
 from dpspec.stats.conformance.epochs import EpochSums
 from dpspec.stats.conformance.evidence import (
-    LagProducts,
     NoiseSums,
     NormSums,
     OutsideNoise,
     ReportedSteps,
     RunEvidence,
-    TwinProducts,
+    number,
     write_run,
 )
 from dpspec.training.loop.dpsgd import Schedule
@@ -39,7 +38,6 @@ from dpspec.training.measure.canary_signal import canary_sums
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
 from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.residuals import Residuals
-from dpspec.training.measure.update_statistics import number as number
 from dpspec.training.measure.update_statistics import replace_non_finite, residual_sums
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -150,7 +148,9 @@ def reported_evidence(logs: RunLogs, second: RunLogs | None = None) -> RunEviden
         run = replace(run, sampling_log=SamplingSums(records=records, repeats=sampling.repeats, batches=batches))
     scaled = _scaled(logs)
     if scaled is not None:
-        run = replace(run, noise_log=_noise(logs, scaled, _scaled(second) if second is not None else None))
+        squares = np.asarray(logs.noise.squares) / np.array([phase.deviation for phase in logs.schedule]) ** 2
+        other = _scaled(second) if second is not None else None
+        run = replace(run, noise_log=NoiseSums.of(squares, scaled, logs.noise.count, other))
     if norms.largest:
         run = replace(run, norm_log=_norms(logs))
     return run
@@ -210,24 +210,3 @@ def _scaled(logs: RunLogs) -> Array | None:
         return None
     rows: Array = np.stack(logs.noise.rows).astype(np.float64) / deviations[:, None]
     return replace_non_finite(rows)
-
-
-def _noise(logs: RunLogs, rows: Array, other: Array | None) -> NoiseSums:
-    deviations = np.array([phase.deviation for phase in logs.schedule])
-    scaled = np.asarray(logs.noise.squares) / deviations**2
-    steps, width = rows.shape
-    products = noise_tests.products(rows)
-    lag = noise_tests.worst_lag(products.lags)
-    twin = None
-    if other is not None and other.shape == rows.shape:
-        twin = TwinProducts(largest=number(noise_tests.largest_across(rows, other)))
-    return NoiseSums(
-        statistic=number(float(np.sum(scaled))),
-        degrees=logs.noise.count * len(deviations),
-        each=step_tests.summary(scaled, count=logs.noise.count),
-        steps=steps,
-        width=width,
-        lag=LagProducts(lag=lag, products=number(float(products.lags[lag]))),
-        pair=number(products.largest),
-        twin=twin,
-    )
