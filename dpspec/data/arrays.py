@@ -199,12 +199,10 @@ def _record(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def has_test(archive: zipfile.ZipFile) -> bool:
-    """Return True if a test array exists. Reading then reports a missing counterpart."""
     return not {"x_test.npy", "y_test.npy"}.isdisjoint(archive.namelist())
 
 
 def npy_header(archive: zipfile.ZipFile, name: str, what: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return shape and dtype of an array in an archive from its header. Messages begin with ``what``."""
     import numpy as np
 
     with _member(archive, name) as member:

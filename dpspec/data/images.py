@@ -107,8 +107,6 @@ _SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
 class Images(Source):
-    """Records of the declared shape, ordered by class and file name."""
-
     def describe(self) -> Facts:
         shape = self._shape
         check_shape(shape)

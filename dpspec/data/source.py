@@ -142,16 +142,11 @@ class Selection:
 
 
 class RowSelection(Protocol):
-    """A selection of kept and held-out rows of a source."""
+    def key(self) -> dict[str, Json]: ...
 
-    def key(self) -> dict[str, Json]:
-        """Return the values that determine the rows, for the digest."""
+    def facts(self, whole: Facts) -> Facts: ...
 
-    def facts(self, whole: Facts) -> Facts:
-        """Return the facts of the whole source with the counts of the selected rows."""
-
-    def rows(self, whole: LoadedData) -> LoadedData:
-        """Return the selected rows in the source's order."""
+    def rows(self, whole: LoadedData) -> LoadedData: ...
 
 
 class Source(ABC):
@@ -206,7 +201,6 @@ class Source(ABC):
         )
 
     def selection(self, whole: Facts) -> RowSelection:
-        """Return the rows that trials use. Raises ``DataError`` if the options do not fit the source."""
         return Selection.of(self.options, whole)
 
     def what(self, test: bool = False) -> str:
@@ -215,7 +209,6 @@ class Source(ABC):
         return ("data" if name is None else str(self.directory / name)) + " (test)" * test
 
     def number(self, key: str) -> int:
-        """Return an integer of the options, or its default."""
         return int(self.options.get(key, _DEFAULTS.get(key)))
 
 

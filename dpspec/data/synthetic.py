@@ -57,8 +57,6 @@ DATASET = Dataset(
 
 
 class Synthetic(Source):
-    """Records (features,), or (1, side, side) for images. The same seed draws the same records."""
-
     def describe(self) -> Facts:
         numbers = {key: self.number(key) for key in ("records", "features", "classes", "seed")}
         pattern, features, classes = self.options.get("pattern", "blobs"), numbers["features"], numbers["classes"]
@@ -106,7 +104,6 @@ def _linear(random: np.random.RandomState, facts: Facts) -> Rows:
 
 
 def _rings(random: np.random.RandomState, facts: Facts) -> Rows:
-    """Circle of radius (y + 1) / classes for class y."""
     import numpy as np
 
     y = random.randint(facts.classes, size=facts.records)
@@ -123,7 +120,6 @@ def _xor(random: np.random.RandomState, facts: Facts) -> Rows:
 
 
 def _images(random: np.random.RandomState, facts: Facts) -> Rows:
-    """One picture per class with blocks of 4 by 4 equal pixels, which convolutions can detect."""
     import numpy as np
 
     side = isqrt(facts.features)

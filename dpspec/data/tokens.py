@@ -100,7 +100,6 @@ SYNTHETIC = Dataset(
 
 
 def _facts(source: Source, records: int, test: int, key: dict[str, Json]) -> Facts:
-    """Return the facts of texts (length,) of ids below ``vocabulary``; ``key`` identifies the texts."""
     length, vocabulary = source.number("length"), source.number("vocabulary")
     check_count(source.what(), (records + test, length))
     key = {"length": length, "vocabulary": vocabulary, **key}

@@ -57,8 +57,7 @@ class TableOfUsers(Table):
     """A table that may have a column of users."""
 
     @abstractmethod
-    def owners(self) -> list[str]:
-        """Return the user of each training record in table order, without surrounding blanks."""
+    def owners(self) -> list[str]: ...
 
     def selection(self, whole: Facts) -> RowSelection:
         return self._users() or super().selection(whole)
@@ -139,7 +138,6 @@ class UserSelection:
         return replace(whole, records=records, test_records=whole.test_records + test, users=users)
 
     def rows(self, whole: LoadedData) -> LoadedData:
-        """Return the kept rows in table order, with held-out users as test records."""
         import numpy as np
 
         if len(whole.train_y) != self.dropped + sum(map(len, self.places)):

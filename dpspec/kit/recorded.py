@@ -49,7 +49,7 @@ def fair_coins(value: object, count: int) -> str:
 
 def coins_by_size(trial: dps.Trial, counts: Mapping[int, int]) -> dict[int, str]:
     """Inclusion bits per group size by ascending score, from evidence ``[[size, coins], ...]`` with ``counts``."""
-    rows = _rows(recorded(trial, "outcomes"), 2, "a size and its coins")
+    rows = _rows(recorded(trial, "outcomes"), "a size and its coins")
     if [size for size, _ in rows] != list(counts):
         raise ValueError(f"outcomes must have the group sizes {', '.join(map(str, counts))}, in order")
     return {size: fair_coins(coins, counts[size]) for size, coins in rows}
@@ -57,7 +57,7 @@ def coins_by_size(trial: dps.Trial, counts: Mapping[int, int]) -> dict[int, str]
 
 def scored_coins(value: object, count: int, edges: int) -> list[tuple[int, int]]:
     """Validate ``count`` pairs of an inclusion bit and the number of ``edges`` reached."""
-    pairs = _rows(value, 2, "a coin and the number of edges that its score reaches")
+    pairs = _rows(value, "a coin and the number of edges that its score reaches")
     if len(pairs) != count:
         raise ValueError(f"scores must be {count}, got {len(pairs)}")
     return [(whole_number(c, "a coin", most=1), whole_number(s, "a score", most=edges)) for c, s in pairs]
@@ -70,8 +70,8 @@ def whole_number(value: object, name: str, *, least: int = 0, most: int = 2**63 
     return value
 
 
-def _rows(value: object, width: int, what: str) -> list[Any]:
+def _rows(value: object, what: str) -> list[Any]:
     rows = value if isinstance(value, list | tuple) else (value,)
-    if not all(isinstance(row, list | tuple) and len(row) == width for row in rows):
+    if not all(isinstance(row, list | tuple) and len(row) == 2 for row in rows):
         raise ValueError(f"outcomes must be a list, each {what}")
     return list(rows)

@@ -28,7 +28,6 @@ class Layer(ABC):
         """Return the output shape for an input shape. Raises ``ValueError`` if the input shape is not supported."""
 
     def parameters(self, shape: Shape) -> int:
-        """Return the number of trainable parameters for an input shape."""
         return 0
 
     @abstractmethod
@@ -83,7 +82,6 @@ GLOBAL_AVERAGE = Plain(lambda shape: (shape[0], 1, 1), lambda nn, _: nn.Adaptive
 
 
 def activation(name: str) -> Layer:
-    """Element-wise ``relu`` or ``tanh``."""
     return Plain(lambda shape: shape, lambda nn, _: nn.ReLU() if name == "relu" else nn.Tanh())
 
 
@@ -101,8 +99,6 @@ def pool(by: str) -> Layer:
 
 @dataclass(frozen=True)
 class Dense(Layer):
-    """(inputs,) to (width,): x W^T + b."""
-
     width: int
     bias: bool = True
 

@@ -123,8 +123,6 @@ def max_pool2d(
 
 
 class FastPooling(TorchFunctionMode):
-    """Context in which ``torch.nn.functional.max_pool2d`` is :func:`max_pool2d`."""
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = max_pool2d if func is nn.functional.max_pool2d else func
         return found(*args, **(kwargs or {}))

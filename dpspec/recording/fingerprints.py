@@ -60,7 +60,6 @@ class Tally:
         self._known, self._waiting = 0, dict[torch.device, Tensor]()
 
     def add(self, event: bool | Tensor) -> None:
-        """Count an event if it is true."""
         if isinstance(event, Tensor):
             before = self._waiting.get(event.device)
             self._waiting[event.device] = event.long() if before is None else before + event
@@ -72,7 +71,6 @@ class Tally:
 
 
 def fingerprint(values: Iterable[Any]) -> Fingerprint:
-    """The fingerprint of tensors and numbers, nested in lists and mappings; other objects are skipped."""
     host: list[Any] = []
     device: list[Tensor] = []
     _collect(values, host, device)
@@ -80,7 +78,6 @@ def fingerprint(values: Iterable[Any]) -> Fingerprint:
 
 
 def differs(one: Fingerprint, other: Fingerprint) -> bool | Tensor:
-    """Whether two fingerprints differ; a boolean tensor if sums on a device decide."""
     if one[0] != other[0] or len(one[1]) != len(other[1]):
         return True
     if not one[1]:
@@ -110,7 +107,6 @@ def _collect(values: Iterable[Any], host: list[Any], device: list[Tensor]) -> No
 
 
 def _hash(value: Tensor) -> tuple[Any, ...]:
-    """Type, shape and hashes of a tensor in the host's memory."""
     known = value.dtype in _NUMPY and value.layout == torch.strided
     array = (value if known else integers(value)).numpy(force=True)
     parts = [array]
@@ -140,7 +136,6 @@ def integers(value: Tensor) -> Tensor:
 
 
 def tensor_digest(value: Tensor) -> str:
-    """SHA-256 of a tensor's type, shape and bytes."""
     content = integers(value).cpu().numpy().tobytes()
     return hashlib.sha256(f"{value.dtype} {tuple(value.shape)} ".encode() + content).hexdigest()
 

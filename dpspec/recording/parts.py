@@ -16,6 +16,7 @@ from dpspec.recording.folder.header import Header
 from dpspec.recording.planting.gradients import GradientCanaries, refuse_unfit
 from dpspec.recording.planting.planted import Planted
 from dpspec.recording.ranks.group import Group
+from dpspec.recording.ranks.rank_watch import data_digest
 from dpspec.recording.watching.noise_sketch import width_of
 from dpspec.version import VERSION
 
@@ -76,7 +77,6 @@ class Parts:
         self._require_fit()
 
     def rank_sampler(self) -> Any:
-        """Opacus' sampler for several processes; None for others."""
         batches = None if self.sampler is None else self.sampler.batches
         return batches if type(batches).__name__ == "DistributedUniformWithReplacementSampler" else None
 
@@ -97,41 +97,34 @@ class Parts:
 
     @property
     def workers(self) -> int:
-        """The number of processes that load data ahead."""
         return int(getattr(self.loader, "num_workers", 0))
 
     def noisy_parameters(self) -> list[nn.Parameter]:
-        """The parameters with noise: all of Opacus' optimizer, or all trainable ones."""
         if self.clipping is not None:
             return list(self.optimizer.params)
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def gradient_canaries(self) -> GradientCanaries | None:
-        """The gradient canaries, if there are any, for a recording that begins now; raises as they do."""
         if self.planted is None or self.planted.kind != GRADIENTS:
             return None
         self._require_fit()  # another recorder may have begun since this one was made
         return GradientCanaries(self.planted, self.noisy_parameters())
 
     def trained_parameters(self) -> list[nn.Parameter]:
-        """All trainable parameters of the model and of the optimizer."""
         trained = [p for p in [*self._stepped(), *self.model.parameters()] if p.requires_grad]
         return list({id(p): p for p in trained}.values())
 
     def layers(self) -> tuple[tuple[str, int], ...]:
-        """Names and sizes of the noisy parameters, in their order."""
         names = {id(p): name for name, p in recognized.inner_module(self.model).named_parameters()}
         noisy = enumerate(self.noisy_parameters())
         return tuple((names.get(id(p), f"parameter {n}"), p.numel()) for n, p in noisy)
 
     def learning_rate(self) -> float:
-        """The common learning rate of all parameter groups, or NaN."""
         groups = self.optimizer.param_groups if self.optimizer is not None else []
         rates = {float(group["lr"]) for group in groups if "lr" in group}
         return rates.pop() if len(rates) == 1 else float("nan")
 
     def private_options(self) -> dict[str, Any]:
-        """The options of Opacus' private sum and of its sampler, by name."""
         optimizer = self.optimizer
         norms = [optimizer.max_grad_norm, getattr(optimizer, "max_grad_norms", None)]
         norms.append(vars(self.model).get("max_grad_norm"))
@@ -189,12 +182,12 @@ class Parts:
             rank=0 if group is None else group.rank,
             run="" if group is None else group.run,
             share=None if group is None else self._share(group),
+            data="" if group is None else data_digest(group, getattr(self.loader, "dataset", None)),
             notes=tuple(notes),
         )
 
 
 def checked_declaration(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The declared intentions of a custom loop; ``UsageError`` for impossible numbers."""
     limits = {"noise_multiplier": (0.0, 1e9, True), "clip_norm": (0.0, 1e9, False), "rate": (0.0, 1.0, False)}
     for name, (low, high, closed) in limits.items():
         value = given[name]
@@ -209,7 +202,6 @@ def checked_declaration(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _probed(loss: Any, clipping: str | None, loader: Any) -> Any:
-    """The loss of the sensitivity probe; ``UsageError`` if the probe cannot be made."""
     if loss is None:
         return None
     if not callable(loss):

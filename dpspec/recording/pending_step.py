@@ -40,12 +40,10 @@ class PendingStep:
     silent: bool = False
 
     def add_rows(self, rows: int) -> None:
-        """Add the contributions of one virtual step."""
         self.rows = rows if self.rows == UNSEEN else self.rows + rows
         self.virtual = 1 if self.virtual == UNSEEN else self.virtual + 1
 
     def moved_outside(self, distance: Tensor) -> None:
-        """Keep the longest distance that parameters moved without the optimizer."""
         self.outside = distance if self.outside is None else torch.maximum(self.outside, distance)
 
     def finish(

@@ -109,7 +109,6 @@ class WatchedTraining:
         self._options = OptionWatch(inner, private, self.guarded)
 
     def detach(self) -> None:
-        """Remove all observers."""
         self._options.remove()
         if self._opacus is not None:
             self._opacus.detach()
@@ -121,7 +120,6 @@ class WatchedTraining:
             self.samples.detach()
 
     def guarded(self, observe: Callable[[], None]) -> None:
-        """Run an observation. A fault ends the recording with a warning, and the training continues."""
         if self.writer is None or os.getpid() != self._pid:
             return
         try:
@@ -137,7 +135,6 @@ class WatchedTraining:
             writer.close()
 
     def end(self, kind: type[BaseException] | None) -> None:
-        """Write the end record. kind: of the error that ended the block, if any."""
         assert self.writer is not None
         untold = bool(self.own.updates or self.own.members or self.own.norms or self.own.noised)
         if untold and self._parts.clipping is None:
@@ -198,7 +195,6 @@ class WatchedTraining:
         return self._sketch.of(torch.split(flat, self._sizes))
 
     def own_step(self) -> None:
-        """Write the pending step of a custom loop."""
         step, self.own = self.own, PendingStep()
         step.silent = not step.noised
         for name in ("noise_multiplier", "clip_norm", "rate"):
@@ -223,7 +219,6 @@ class WatchedTraining:
         self._write(step, drawn)
 
     def is_final(self, model: nn.Module) -> bool:
-        """Whether a model has the parameters that the last step of the recorded one left."""
         given = _named(model)
         for name, p in _named(self._parts.model).items():
             q = given.get(name)
@@ -324,10 +319,8 @@ class WatchedTraining:
 
 
 def _enter(canaries: GradientCanaries, samples: SamplerWatch, clip_norm: float) -> Tensor:
-    """Add the canaries of the batch that was drawn for this step."""
     return canaries.enter(samples.latest(), clip_norm)
 
 
 def _named(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters by their names in the module that Opacus wraps."""
     return {name.removeprefix("_module."): p for name, p in model.named_parameters()}

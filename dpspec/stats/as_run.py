@@ -36,13 +36,9 @@ FARTHEST = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """Intervals relative to the declaration; ends without a limit are 0 or infinite.
+    """Intervals of the noise relative to the declared one, of the contribution in clip norms, and of the rates.
 
-    Attributes:
-        noise: Noise in units of the declared noise.
-        contribution: Contribution in clip norms.
-        rates: Sampling rate of each phase.
-        missing: Quantities that were not measured, with the reason. If there are any, no interval is valid.
+    Ends without a limit are 0 or infinite. No interval is valid if a quantity is ``missing``, with the reason.
     """
 
     reading: Reading
@@ -52,12 +48,10 @@ class Ran:
     missing: tuple[str, ...] = ()
 
     def least(self, phases: Sequence[Phase]) -> tuple[Phase, ...] | None:
-        """Return the phases with the smallest privacy loss; None if an end is missing."""
         ratio = _over(self.noise[1], self.contribution[0])
         return self._at(phases, max(ratio, 1.0 / FARTHEST), [low for low, _ in self.rates])
 
     def most(self, phases: Sequence[Phase]) -> tuple[Phase, ...] | None:
-        """Return the phases with the largest privacy loss; None if an end is missing."""
         ratio = _over(self.noise[0], self.contribution[1])
         return self._at(phases, min(ratio, FARTHEST), [high for _, high in self.rates])
 
@@ -122,7 +116,6 @@ def _measured(
 
 
 def _reported_noise(runs: Runs, error: float) -> Interval | None:
-    """Interval of the scale of the reported noise, by chi-square quantiles."""
     logs = runs.of(lambda run: run.noise_log)
     if not logs:
         return None

@@ -61,7 +61,6 @@ def at_least(successes: Sequence[int], records: int, value: float) -> float:
 
 
 def at_most(successes: Sequence[int], records: int, value: float) -> float:
-    """P-value of the null that A is at least ``value``: the same test of failures."""
     return at_least([records - count for count in successes], records, 1.0 - value)
 
 

@@ -47,7 +47,6 @@ def examine(coins: npt.ArrayLike) -> tuple[CoinTest, CoinTest]:
 
 
 def balance(ones: int, number: int) -> float:
-    """Exact two-sided p-value of ``ones`` among ``number`` fair coins."""
     return min(1.0, 2.0 * min(binomial.at_least(ones, number, 0.5), binomial.at_most(ones, number, 0.5)))
 
 

@@ -90,7 +90,6 @@ class TruncatedSize:
         return self._tail(self._excess, total, steps, 1.0)
 
     def moments_of_excess(self) -> tuple[float, float]:
-        """Mean and standard deviation of max(0, size - mean)^2."""
         logs = self._table[1]
         mean = float(np.exp(logs) @ self._excess)
         return mean, math.sqrt(max(0.0, float(np.exp(logs) @ np.square(self._excess - mean))))
@@ -103,7 +102,6 @@ class TruncatedSize:
         return value
 
     def detectable(self, most: float, level: float, steps: int = 1) -> float | None:
-        """Relative deviation of the mean size over ``steps`` that is rejected at ``level``, in both directions."""
         return _detectable(self.records, self.rate, self.cap, steps, level)
 
     def _tail(self, terms: Array, total: float, steps: int, sign: float) -> float:
@@ -126,7 +124,6 @@ def _detectable(records: int, rate: float, cap: int, steps: int, level: float) -
     law = TruncatedSize(records, rate, cap)
 
     def tilted(shift: float) -> TruncatedSize:
-        """The distribution at a rate with log-odds shifted by ``shift``."""
         odds = math.log(rate) - math.log1p(-rate) + shift
         return TruncatedSize(records, min(max(float(special.expit(odds)), 1e-300), 1.0 - 1e-16), cap)
 

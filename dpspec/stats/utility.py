@@ -41,8 +41,7 @@ def from_counts(
     """Mean of ``quantity`` by split over ``measured``, and evidence for claims about the test split.
 
     Claims about the pipeline are tested on all runs, and claims about a model on the test records of the first run.
-    ``measured`` has ``{test: {right, records}, ...}`` for each trial, in order. ``first``: whether its first is the
-    first run. Raises ``ValueError`` if a count is impossible.
+    ``measured`` has ``{test: {right, records}, ...}`` for each trial; ``first``: whether its first is the first run.
     """
     asked = {c.options.get("about") for c in spec.claims if c.kind == "metric" and c.options.get("name") == quantity}
     for name in ("train", "test"):
@@ -76,7 +75,6 @@ def _estimate(
 
 
 def _evidence(quantity: str, counts: Sequence[Answers], first: Answers | None, scope: Scope) -> Iterator[Evidence]:
-    """Counts of the first run, if given, and of all runs with the same test records."""
     records = {c.records for c in counts}
     if len(counts) > 1 and len(records) == 1:
         from dpspec.stats import averages

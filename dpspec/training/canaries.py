@@ -103,7 +103,6 @@ class SignBlocks(StoredDirections):
 
 
 def dense_directions(rows: Array, *, device: str | torch.device = "cpu") -> StoredDirections:
-    """Written-out orthonormal directions, rows (count, parameters)."""
     values = torch.tensor(rows, dtype=torch.float32, device=device)
     count, parameters = values.shape
     return StoredDirections(parameters, torch.arange(parameters, device=device).expand(count, -1), values)
@@ -129,7 +128,7 @@ class CanaryGroups:
         if spread > 0 and directions.block < 2:
             raise ValueError(f"near-identical members need {2 * directions.count} parameters, two for each direction")
         self._directions = directions
-        self._owner = owner
+        self.owner, self.count = owner, len(owner)
         self._norm = norm
         self._spread = spread
         self._signs: Tensor | None = None
@@ -143,18 +142,9 @@ class CanaryGroups:
 
     @classmethod
     def planted(cls, directions: Directions, present: Tensor, members: int, norm: float) -> CanaryGroups:
-        """Create a group of ``members`` canaries for each direction i with ``present[i]`` (count,)."""
         if members < 1:
             raise ValueError(f"a group has at least one member, got {members}")
         return cls(directions, present.nonzero().squeeze(1).repeat_interleave(members), norm)
-
-    @property
-    def count(self) -> int:
-        return len(self._owner)
-
-    @property
-    def owner(self) -> Tensor:
-        return self._owner
 
     def gradients(self, indices: Tensor) -> Tensor:
         coordinates, values = self.sparse(indices)
@@ -166,8 +156,8 @@ class CanaryGroups:
 
         Training loops that support this method clip and sum canaries in O(b block) without (b, parameters) matrices.
         """
-        members = send(indices, self._owner.device)
-        coordinates, values = self._directions.supports(self._owner[members])
+        members = send(indices, self.owner.device)
+        coordinates, values = self._directions.supports(self.owner[members])
         if self._signs is not None:
             # Balanced signs times the direction are orthogonal to it. For an odd block one entry is 0 and the others
             # are scaled by sqrt(block / (block - 1)).
@@ -202,8 +192,6 @@ class Intermittent(Observer):
 
 
 class Rows(NamedTuple):
-    """A training set with appended canaries; ``owner`` (records,) is the canary of each appended record."""
-
     x: Array
     y: Array
     owner: Array

@@ -107,7 +107,6 @@ def _nothing_rounded() -> Iterator[None]:
 
 @cache
 def _precision_settings() -> tuple[Any, ...]:
-    """All objects with ``fp32_precision``, general ones first; empty in older versions of torch."""
     backends: Any = torch.backends
     if not hasattr(backends, "fp32_precision"):
         return ()

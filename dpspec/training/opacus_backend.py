@@ -116,7 +116,6 @@ class _Run:
         flat_model.load(job.model, flat_model.flatten(self._trained).cpu())
 
     def _require_gradients(self, records: int) -> None:
-        """Raise ``ModelError`` if Opacus has not computed one gradient per record for a parameter."""
         for name, parameter in self._trained.named_parameters():
             each = getattr(parameter, "grad_sample", None)
             rows = each[-1] if isinstance(each, list) and each else each

@@ -53,7 +53,6 @@ def native_constants(spec: Spec) -> Assumption:
 
 
 def opacus_constants(spec: Spec) -> Assumption:
-    """Which constants Opacus computes from the records, as the spec calls it."""
     options = spec.training.options
     schemes = {phase.sampling.scheme for phase in spec.phases if "sampling" in phase}
     sampler = str(options.get("sampler", "poisson"))

@@ -256,7 +256,6 @@ def scopes(spec: dps.Spec, size: int, records: int, direction: str) -> Iterator[
 
 
 def _all_datasets(direction: str) -> list[dps.Scope]:
-    """The scope of an infinite bound: all datasets."""
     return [dps.Scope(direction=direction, access="all-iterates", adversary="gradient")]
 
 

@@ -126,7 +126,7 @@ def one_run_outcomes(
     if any("0" in ordered and "1" in ordered for ordered in outcomes):
         yield dps.Finding(
             quantity="epsilon",
-            value=gaussian_fit.epsilon(gaussian_fit.estimate(outcomes, confidence).mu, at["delta"]),
+            value=gaussian_fit.epsilon(gaussian_fit.estimate(outcomes), at["delta"]),
             bound="estimate",
             rigor="approximate",
             at=at,
@@ -220,7 +220,6 @@ def runs_of(attack: Attack, trials: Sequence[dps.Trial]) -> dict[int, list[Run]]
 
 
 def counts(runs: Sequence[Run], edge: int) -> dict[str, int]:
-    """Error counts of the guess "present" for scores that exceed edge number ``edge``."""
     present = [run.reached > edge for run in runs if run.present]
     absent = [run.reached > edge for run in runs if not run.present]
     return {

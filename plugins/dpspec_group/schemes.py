@@ -92,8 +92,6 @@ class _Full(SchemeTheory):
 
 
 class _Fixed(SchemeTheory):
-    """The smaller dataset has at least ``records - group_size`` records."""
-
     source = "Ganesh 2024, Theorem 3.3"
     zero_out = independent = False
     displaces = True
@@ -107,7 +105,7 @@ class _Fixed(SchemeTheory):
 
 
 class _Truncated(SchemeTheory):
-    """The smaller dataset has between ``records - group_size`` and ``records`` records."""
+    """The smaller dataset has ``records - group_size`` to ``records`` records."""
 
     source = "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025"
     zero_out = independent = False
@@ -225,7 +223,6 @@ def scheme_of(phase: Phase) -> SchemeTheory:
 
 
 def truncates(phases: Sequence[Phase]) -> bool:
-    """Whether a phase has truncated batches, whose dominating and attained pairs differ."""
     return any(scheme_of(phase).interval for phase in phases)
 
 

@@ -141,7 +141,6 @@ def end_to_end(pairs: Sequence[tuple[Mixture, int]], clip_norms: Sequence[float]
 
 
 def replace_non_finite(values: Array) -> Array:
-    """Convert to float64, with 0 for NaN and large finite numbers for infinities."""
     tamed: Array = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=_LARGE, neginf=-_LARGE)
     return tamed
 

@@ -75,6 +75,7 @@ def test_phases_of_their_own_come_first() -> None:
         ({"scheme": "fixed", "batch_size": 20}, 0.2),
         ({"scheme": "shuffled", "batch_size": 500}, 1.0),
         ({"scheme": "full"}, 1.0),
+        ({"scheme": "random-allocation", "epoch_steps": 8, "batches_per_epoch": 2}, 0.25),
     ],
 )
 def test_the_rate_of_every_scheme(sampling: dict[str, Any], rate: float) -> None:

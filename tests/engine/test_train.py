@@ -92,6 +92,7 @@ def test_a_trial_that_kills_every_worker_is_given_up(load: Any, tmp_path: Path, 
     assert result.exit_code == ExitCode.INCOMPLETE
     assert [trial.index for trial in result.audits[0].trials] == [0, 1, 3, 4]
     assert notices(told)[-1].endswith("given up after 3 times")
+    assert sum(notice.startswith("worker lost") for notice in notices(told)) == 3
     (folder / "always-kill-2").unlink()
     assert found(audited(load(), tmp_path / "store", PAIR)) == found(audited(load(), tmp_path / "here"))
 

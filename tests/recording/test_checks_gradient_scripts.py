@@ -11,24 +11,13 @@ from typing import Any
 import pytest
 import torch
 from opacus.optimizers import DPOptimizer
-from support.checked_runs import CheckedRun, Question, check_run
-from support.opacus_training import Training
+from support.checked_runs import Question, check_run
+from support.opacus_training import Training, recorded
 from torch import nn
 
 from dpspec.engine.recorded.checks import CLIPPED_SUMS
 
 Script = Callable[[Training], None]
-
-
-def recorded(folder: Path, script: Script, **made: Any) -> CheckedRun:
-    """The answer to a claim about a training that ``script`` runs inside the block."""
-    training = Training(**made)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        training.build()
-        with training.recorder(folder):
-            script(training)
-    return check_run(folder, Question(delta=1e-5, epsilon=1e4))
 
 
 def sound(training: Training) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from opacus.optimizers import DistributedDPOptimizer
 from support.checked_runs import CheckedRun, Question, check_run
 from support.ranks import Ranked
@@ -24,6 +26,7 @@ from dpspec.engine.recorded import checks, rank_checks
 from dpspec.engine.recorded.executed_run import observe
 from dpspec.engine.recorded.schedule import phases_of
 from dpspec.errors import RecordingError, UsageError
+from dpspec.recording.folder.joined_folder import JOIN, joined_end
 from dpspec.recording.folder.run_folder import INTERNAL, MARK, STEPS, RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -293,6 +296,18 @@ def test_an_incomplete_rank_is_never_proved(loop: Script, codes: list[int], test
         assert any("has no end" in caution for caution in found.cautions)
 
 
+def test_another_order_of_the_data_leaves_the_claim_open(tmp_path: Path) -> None:
+    """A record is in the shares of both ranks, and no number of a record shows it."""
+
+    def shuffled(training: Ranked, rank: int) -> None:
+        order = torch.randperm(len(training.data))
+        training.loader.dataset.tensors = tuple(one[order] for one in training.loader.dataset.tensors)
+
+    found = trained(tmp_path / "run", prepare=shuffled, epochs=1)
+    assert (found.verdict, found.conformance.status) == ("open", "no-deviation-found")
+    assert "different records at the same places" in found.reason
+
+
 def test_a_rank_that_does_not_record_is_missing(tmp_path: Path) -> None:
     assert Ranked(tmp_path / "run", loop=unrecorded, epochs=1).run() == [0, 0]
     with pytest.raises(RecordingError, match=r"rank 1 of 2 is missing: every process must call dpspec\.record"):
@@ -338,6 +353,29 @@ def test_a_rank_that_is_cut_off_leaves_the_claim_open(sound: Path, tmp_path: Pat
         (copy / "rank-1" / STEPS).write_bytes(content[: int(size * len(content))])
         found = check_run(copy, QUESTION)
         assert (found.verdict, found.fine) == ("open", False)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3), st.lists, max_leaves=8
+)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(sorted(JOIN)), VALUES), min_size=2, max_size=2))
+def test_any_end_records_are_joined(ends: list[dict[str, Any]]) -> None:
+    found = joined_end(ends, 0, [0, 0], 0)
+    assert set(found) - {"noise", "drawn_batches"} == {name for name in JOIN if all(name in end for end in ends)}
+
+
+def test_a_fault_of_one_rank_is_one_of_all() -> None:
+    whole = {"sums": [4, 0], "recomputed": [4, 2, 0, 1e-5], "passes": [9, 0, 4, 0], "norm_type": "", "drawn_batches": 4}
+    fault = {"sums": [4, 1], "recomputed": [4, 3, 1, 1e-4], "passes": [8, 2, 4, 1], "norm_type": "bfloat16"}
+    found = joined_end([whole, {**fault, "drawn_batches": 7}], 0, [4, 5], 4)
+    assert found["sums"] == [8, 1]
+    assert found["recomputed"] == [8, 5, 1, 1e-4]
+    assert found["passes"] == [17, 2, 8, 1]
+    assert (found["norm_type"], found["drawn_batches"]) == ("bfloat16", 6)
+    probes = [[2, 4, 0.9, 1e-7, 2, 0], [3, 6, 0.5, 1e-3, 2, 1]]
+    assert joined_end([{"probe": one} for one in probes], 0, [0, 0], 0)["probe"] == [2, 10, 0.9, 1e-3, 1, 1]
 
 
 def test_too_small_shares_have_no_bound(tmp_path: Path) -> None:

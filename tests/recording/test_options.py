@@ -19,7 +19,7 @@ from opacus.schedulers import (
     StepNoise,
 )
 from support.checked_runs import CheckedRun, Question, check_run
-from support.opacus_training import Training
+from support.opacus_training import Training, recorded
 from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 
@@ -30,16 +30,6 @@ from dpspec.recording.watching.options import OptionWatch
 Script = Callable[[Training], None]
 
 DELTA = 1e-5
-
-
-def recorded(folder: Path, script: Script, *, public: tuple[str, ...] = (), **made: Any) -> CheckedRun:
-    training = Training(**made)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        training.build()
-        with training.recorder(folder):
-            script(training)
-    return check_run(folder, Question(delta=DELTA, epsilon=1e3, public=public))
 
 
 def status(found: CheckedRun, name: str) -> str:

@@ -7,12 +7,11 @@ import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from support.checked_runs import CheckedRun, Question, check_run, run_page
-from support.opacus_training import Training
+from support.checked_runs import Question, check_run, run_page
+from support.opacus_training import Training, recorded
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -21,16 +20,6 @@ from dpspec.cli.app import main
 from dpspec.recording.parts import _is_cryptographic
 
 Script = Callable[[Training], None]
-
-
-def recorded(folder: Path, script: Script, **made: Any) -> CheckedRun:
-    training = Training(**made)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        training.build()
-        with training.recorder(folder):
-            script(training)
-    return check_run(folder, Question(delta=1e-5, epsilon=100.0))
 
 
 def step(training: Training, x: torch.Tensor, y: torch.Tensor) -> None:

@@ -12,7 +12,6 @@ from scipy import stats
 
 from dpspec.contract import FrozenMap, Json, Phase, freeze
 from dpspec.stats import as_run
-from dpspec.stats.conformance import canary_contributions
 from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
 from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums
 from dpspec.stats.conformance.evidence import LagProducts, NoiseSums, NormSums, OutsideNoise, RunEvidence, write_run
@@ -104,19 +103,6 @@ def test_each_interval_misses_with_its_share() -> None:
     low, high = reported.rates[0]
     assert stats.binom.sf(drawn - 1, chances, low) == pytest.approx(0.05 * as_run.SHARES["rate"], rel=1e-6)
     assert stats.binom.cdf(drawn, chances, high) == pytest.approx(0.05 * as_run.SHARES["rate"], rel=1e-6)
-
-
-def test_what_a_record_adds_is_welchs_interval() -> None:
-    rng = np.random.default_rng(5)
-    out, there = rng.standard_normal(40) * 3, 5.0 + rng.standard_normal(40) * 4
-    groups = tuple(GroupSums(1, coin, 40, float(s.sum()), float((s**2).sum())) for coin, s in ((0, out), (1, there)))
-    sums = PlantedSums(draws=2.0, moments=groups, outside=4.0, inclusion=0.1, rounding=0.0)
-    found = canary_contributions.interval([sums], 0.01)
-    assert found is not None
-    deviation = math.sqrt(there.var(ddof=1) / 40 + out.var(ddof=1) / 40)
-    reach = stats.t.ppf(0.99, 39) * deviation
-    expected = [(there.mean() - out.mean() + sign * reach) / 2.0 for sign in (-1, 1)]
-    assert found == pytest.approx(expected)
 
 
 def test_what_was_not_measured_is_named() -> None:

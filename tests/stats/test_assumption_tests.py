@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from scipy import stats
+from support.ranked_coins import gaussian, ranked
 
 from dpspec.stats.conformance.canary_contributions import StepDependence
 from dpspec.stats.independence import assumption_tests, order_statistics
@@ -124,15 +125,6 @@ def test_the_least_that_is_seen_is_seen() -> None:
 
 
 # --- a bound whatever the luck --------------------------------------------------
-
-
-def ranked(scores: np.ndarray, coins: np.ndarray) -> str:
-    return "".join(map(str, coins[np.argsort(scores, kind="stable")]))
-
-
-def gaussian(mu: float, canaries: int, source: Source) -> str:
-    coins = source.integers(0, 2, canaries)
-    return ranked(source.standard_normal(canaries) + mu * coins, coins)
 
 
 def randomised_response(epsilon: float, canaries: int, source: Source) -> str:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from support.attacks import attacked, outcomes_of, trials_of
+from support.ranked_coins import gaussian, ranked
 
 from dpspec.accounting import PrivacyLoss
 from dpspec.contract import Finding, FrozenMap, Scope
@@ -29,17 +30,11 @@ from dpspec.stats.independence.independent_bounds import dependence_of_size, lay
 AT = FrozenMap({"delta": 1e-5, "group_size": 1})
 
 
-def ranked(mu: float, canaries: int, seed: int | np.random.Generator) -> str:
-    source = np.random.default_rng(seed)
-    coins = source.integers(0, 2, canaries)
-    return "".join(map(str, coins[np.argsort(source.standard_normal(canaries) + mu * coins)]))
-
-
 def response(canaries: int, seed: int) -> str:
     source = np.random.default_rng(seed)
     coins = source.integers(0, 2, canaries)
     told = np.where(source.random(canaries) < 1.0 / (1.0 + math.exp(-1.0)), coins, 1 - coins)
-    return "".join(map(str, coins[np.argsort(told, kind="stable")]))
+    return ranked(told, coins)
 
 
 def found_in(
@@ -57,7 +52,7 @@ def status(finding: Finding, name: str) -> str:
 
 
 def test_one_run_bounds_mu_and_epsilon_under_an_assumption_that_nobody_checked() -> None:
-    coins = ranked(1.0, 1000, 0)
+    coins = gaussian(1.0, 1000, 0)
     mu, with_luck, epsilon = found_in(coins)
     run = order_statistics.design(1000)
     assert (mu.quantity, mu.bound, mu.rigor, mu.at) == (
@@ -80,9 +75,9 @@ def test_one_run_bounds_mu_and_epsilon_under_an_assumption_that_nobody_checked()
 
 
 def test_several_runs_are_tested_for_luck_that_canaries_share() -> None:
-    *_, epsilon = found_in(*(ranked(1.0, 1000, seed) for seed in range(3)))
+    *_, epsilon = found_in(*(gaussian(1.0, 1000, seed) for seed in range(3)))
     assert status(epsilon, "no-shared-luck") == "not-rejected"
-    mu, with_luck = found_in(*(ranked(shift, 1000, 7) for shift in (1.0, 0.0, 1.0)))
+    mu, with_luck = found_in(*(gaussian(shift, 1000, 7) for shift in (1.0, 0.0, 1.0)))
     assert (mu.quantity, with_luck.quantity) == ("mu-if-independent", "epsilon-if-conditionally-independent")
     assert with_luck.value == 0.0  # of the least lucky run
 
@@ -104,7 +99,7 @@ QUIET, LOUD = StepDependence(1, 0, 500, 99, 99.0, 90.0), StepDependence(1, 0, 50
 def test_shared_randomness_of_steps_and_layers_is_the_status_of_the_assumption(
     luck: list[StepDependence], layers: float | None, expected: str, text: str
 ) -> None:
-    found = found_in(ranked(1.0, 1000, 0), luck=luck, layers=layers)
+    found = found_in(gaussian(1.0, 1000, 0), luck=luck, layers=layers)
     assert len(found) == (1 if expected == "false" else 3)
     assert {status(one, "independent-canaries") for one in found} == {expected}
     assert text in found[0].assumptions[0].text
@@ -146,7 +141,7 @@ def test_no_epsilon_follows_where_the_curve_is_not_gaussian_or_few_canaries_show
     (mu,) = found_in(response(2000, 0))
     assert 0.6 < mu.value < 1.24
     assert mu.method.endswith("no epsilon, as the curve is not Gaussian")
-    (few,) = found_in(ranked(1.0, 200, 0))
+    (few,) = found_in(gaussian(1.0, 200, 0))
     assert few.method.endswith("no epsilon, as fewer than 500 canaries show no shape")
     assert found_in("011", "") == []
 
@@ -156,7 +151,7 @@ def laplace_composed(canaries: int, seed: int) -> str:
     source = np.random.default_rng(seed)
     coins = source.integers(0, 2, canaries)
     seen = source.laplace(0.0, 2.0, (8, canaries)) + coins
-    return "".join(map(str, coins[np.argsort((np.abs(seen) - np.abs(seen - 1.0)).sum(0))]))
+    return ranked((np.abs(seen) - np.abs(seen - 1.0)).sum(0), coins)
 
 
 def clipped(canaries: int, seed: int) -> str:
@@ -164,7 +159,7 @@ def clipped(canaries: int, seed: int) -> str:
     source = np.random.default_rng(seed)
     coins = source.integers(0, 2, canaries)
     seen = np.clip(source.normal(coins, 1.0), -2.0, 3.0) + 1e-9 * source.random(canaries)
-    return "".join(map(str, coins[np.argsort(seen)]))
+    return ranked(seen, coins)
 
 
 @pytest.mark.parametrize(("draw", "truth"), [(laplace_composed, 4.0), (clipped, 2.83)])
@@ -202,7 +197,9 @@ def test_the_spec_decides_whether_the_curve_is_gaussian(
 
     spec = attacked(tmp_path, "threat_model.group_size=[1]", "claims.four.group_size=1", *changes)
     found = {
-        one.quantity: one for one in one_run_outcomes(spec, 100, 1, [ranked(1.0, 1000, 0)]) if isinstance(one, Finding)
+        one.quantity: one
+        for one in one_run_outcomes(spec, 100, 1, [gaussian(1.0, 1000, 0)])
+        if isinstance(one, Finding)
     }
     assert (independent.EPSILON in found) == (expected is not None)
     if expected:
@@ -215,7 +212,7 @@ def test_a_claim_that_only_this_bound_contradicts_is_not_refuted(kind: str, tmp_
     options = {"mu": 0.01} if kind == "gdp" else {"epsilon": 0.01, "delta": 1e-5}
     claim = replace(spec.claims[0], id="small", kind=kind, options=FrozenMap(options), expect=("open",))
     spec = replace(spec, claims=(claim,))
-    findings = tuple(found_in(*(ranked(1.5, 1000, seed) for seed in range(2))))
+    findings = tuple(found_in(*(gaussian(1.5, 1000, seed) for seed in range(2))))
     assert all(one.value > 1.0 for one in findings)
     (judged,) = judge([Concluded(spec=spec, findings=findings, trials=1, needed=1)])
     (verdict,) = judged.verdicts
@@ -242,7 +239,7 @@ def test_it_holds_under_luck_of_any_kind(runs: int, chance: float, lucky: float,
     for seed in range(200):
         source = np.random.default_rng(seed)
         luck = source.random(runs) < chance
-        ordered = [ranked(lucky if one else quiet, 1000, source) for one in luck]
+        ordered = [gaussian(lucky if one else quiet, 1000, source) for one in luck]
         above += min(order_statistics.right(coins, design) for coins in ordered) >= last
     assert above <= stats.binom.ppf(0.999, 200, 0.05)
 

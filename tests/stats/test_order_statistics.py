@@ -12,20 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from support.ranked_coins import gaussian
 
 from dpspec.stats.independence import order_statistics
 from dpspec.stats.independence.order_statistics import Guesses
-
-Source = np.random.Generator
-
-
-def ranked(scores: np.ndarray, coins: np.ndarray) -> str:
-    return "".join(map(str, coins[np.argsort(scores, kind="stable")]))
-
-
-def gaussian(mu: float, canaries: int, source: Source) -> str:
-    coins = source.integers(0, 2, canaries)
-    return ranked(source.standard_normal(canaries) + mu * coins, coins)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.7, 2.0])

@@ -48,12 +48,11 @@ def test_ties_are_ordered_against_the_attack() -> None:
 
 
 def test_the_best_threshold_is_one_of_those_tried() -> None:
-    found = thresholds.best_threshold(50 * "0" + "10" + 49 * "1", 1e-5, 0.95)
-    assert (found.true_positives, found.false_positives) == (49, 0)
+    epsilon = thresholds.epsilon_lower(50 * "0" + "10" + 49 * "1", 1e-5, 0.95)
     tries = 2 * len([0, 1, 2, 4, 8, 16, 32])
     expected = many_run.epsilon_lower(50, 51, 49, 0, 1e-5, 1 - 0.05 / tries)
-    assert found.epsilon == pytest.approx(expected, rel=1e-9)
-    assert thresholds.p_value(50 * "0" + "10" + 49 * "1", ((found.epsilon, 1e-5),)) == pytest.approx(0.05, rel=1e-4)
+    assert epsilon == pytest.approx(expected, rel=1e-9)
+    assert thresholds.p_value(50 * "0" + "10" + 49 * "1", ((epsilon, 1e-5),)) == pytest.approx(0.05, rel=1e-4)
 
 
 def test_a_whole_curve_is_one_test() -> None:
@@ -67,9 +66,7 @@ def test_sides_without_runs_show_nothing() -> None:
     for order in ("", "000", "11"):
         assert thresholds.p_value(order, ((0.0, 0.0),)) == 1.0
         assert thresholds.epsilon_lower(order, 0.0, 0.95) == 0.0
-    assert thresholds.best_threshold("0101", 0.0, 0.95) == thresholds.Threshold(
-        epsilon=0.0, true_positives=0, false_positives=0
-    )
+    assert thresholds.epsilon_lower("0101", 0.0, 0.95) == 0.0
 
 
 def test_power_is_what_perfect_scores_show() -> None:

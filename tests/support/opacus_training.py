@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
+from support.checked_runs import CheckedRun, Question, check_run
 
 RECORDS, FEATURES = 300, 6
 
@@ -109,6 +110,17 @@ class Training:
         return BatchMemoryManager(
             data_loader=self.loader, max_physical_batch_size=self.physical, optimizer=self.optimizer_
         )
+
+
+def recorded(folder: Any, script: Any = Training.train, *, public: tuple[str, ...] = (), **made: Any) -> CheckedRun:
+    """The answer to a claim about a training that ``script`` runs inside the block."""
+    training = Training(**made)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.build()
+        with training.recorder(folder):
+            script(training)
+    return check_run(folder, Question(delta=1e-5, epsilon=100.0, public=public))
 
 
 def two_passes(training: Training) -> None:

@@ -28,7 +28,10 @@ RECORDS, FEATURES = 300, 6
 
 @dataclass
 class Ranked:
-    """One training; ``prepare`` and ``loop`` run on every rank, with this object and its rank."""
+    """One training; ``prepare`` and ``loop`` run on every rank, with this object and its rank.
+
+    seed: of all ranks; by default ``seed_of`` plus the rank.
+    """
 
     folder: Path
     world: int = 2
@@ -42,6 +45,7 @@ class Ranked:
     reduction: str = "mean"
     optimizer: str = "sgd"
     seed: int | None = None
+    seed_of: int = 1000
     prepare: Callable[[Ranked, int], None] | None = None
     loop: Callable[[Ranked, int], None] | None = None
 
@@ -50,7 +54,7 @@ class Ranked:
         x = torch.randn(RECORDS, FEATURES, generator=generator)
         torch.manual_seed(7)
         model: Any = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 2))
-        torch.manual_seed(1000 + rank if self.seed is None else self.seed)
+        torch.manual_seed(self.seed_of + rank if self.seed is None else self.seed)
         model = (DistributedDataParallel if self.torchs else Whole)(model)
         kinds: Any = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
         self.engine = PrivacyEngine(accountant="rdp")
@@ -95,7 +99,7 @@ class Ranked:
     def run(self, *further: Ranked) -> list[int | None]:
         """Train in all processes, then the further trainings in the same ones, and return the exit codes.
 
-        A rank that waits for another gives up after 5 s.
+        A rank gives up when another one has ended.
         """
         context = mp.get_context("fork")
         with tempfile.TemporaryDirectory() as meeting:
@@ -105,7 +109,7 @@ class Ranked:
             for one in every:
                 one.start()
             for one in every:
-                one.join(60)
+                one.join(120)
         return [one.exitcode for one in every]
 
 
@@ -118,7 +122,7 @@ def _work(trainings: tuple[Ranked, ...], rank: int, meeting: str) -> None:
         init_method=f"file://{meeting}/store",
         rank=rank,
         world_size=trainings[0].world,
-        timeout=timedelta(seconds=5),
+        timeout=timedelta(seconds=60),
     )
     reduce = DistributedDPOptimizer.reduce_gradients
     for training in trainings:

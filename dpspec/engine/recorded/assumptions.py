@@ -15,7 +15,7 @@ from dpspec.engine.recorded.evidence import InternalSums
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import ADD_REMOVE
-from dpspec.recording.folder.joined_folder import JoinedFolder
+from dpspec.recording.folder.joined_folder import Comparison, JoinedFolder
 
 #: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
 PER_RECORD_CLIPPING = "per-record-clipping"
@@ -53,15 +53,6 @@ def assumptions(
     public: Collection[str] = (),
     group_size: int = 1,
 ) -> tuple[Assumption, ...]:
-    """All assumptions, in the order of their doubtfulness.
-
-    Args:
-        run: The run.
-        internal: Aggregates of its internal part; None if the folder lacks it.
-        adjacency: ``zero-out`` or ``add-remove``.
-        public: Names of hyperparameters that the user declares independent of the records.
-        group_size: Number of records that the claim covers.
-    """
     header = run.header
     found = [_constants(run, adjacency, public)]
     if header.scheme == "poisson" or np.isfinite(run["rate"]).any():
@@ -106,7 +97,6 @@ def assumptions(
 
 
 def computed_from_records(run: RecordedRun) -> str:
-    """The constant that the recording shows to be computed from the records; empty for none."""
     seen = np.isfinite(run["divisor"]) & np.isfinite(run["rows"])
     sizes = run["rows"][seen]
     if len(np.unique(sizes)) > 1 and np.allclose(run["divisor"][seen], np.maximum(sizes, 1.0), rtol=1e-5):
@@ -204,17 +194,22 @@ def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assum
 def _joined_ranks(run: RecordedRun, internal: InternalSums | None) -> Assumption:
     world = run.header.world
     text = (
-        f"the {world} ranks of the process group are all processes that train, and the generators of their batches, "
-        "whose seeds differ, are independent"
+        f"the {world} ranks of the process group are all processes that train, on one dataset, and the generators of "
+        "their batches, whose seeds differ, are independent"
     )
-    compared = run.folder.found.compared if isinstance(run.folder, JoinedFolder) and internal is not None else 0
+    found = run.folder.found if isinstance(run.folder, JoinedFolder) else Comparison()
+    compared, doubts = found.compared if internal is not None else 0, ""
     if compared < run.steps:
-        text += f", but only {compared} of {run.steps} steps have the observations that compare ranks"
-    return Assumption(name="joined-ranks", status="declared" if compared == run.steps else "unchecked", text=text)
+        doubts += f", but only {compared} of {run.steps} steps have the observations that compare ranks"
+    if found.other_data:
+        doubts += (
+            ", but their datasets hold different records at the same places, so that a record may be in the shares of "
+            "two ranks: load and order the data in the same way on all ranks"
+        )
+    return Assumption(name="joined-ranks", status="unchecked" if doubts else "declared", text=text + doubts)
 
 
 def unused_batches(run: RecordedRun) -> int:
-    """Number of drawn batches that no step uses."""
     drawn, batches = run.at_end("drawn_batches"), run["batches"]
     if type(drawn) is not int or not np.isfinite(batches).any():
         return 0
@@ -222,7 +217,6 @@ def unused_batches(run: RecordedRun) -> int:
 
 
 def unused_text(unused: int) -> str:
-    """``2 batches were drawn and not used``."""
     return "one batch was drawn and not used" if unused == 1 else f"{unused} batches were drawn and not used"
 
 
@@ -278,7 +272,6 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
 
 
 def _model_state(run: RecordedRun) -> Iterator[Assumption]:
-    """Doubts about the attributes of modules; none if the recording shows that no attribute changed."""
     changed, unread = run.names_at_end("attributes"), run.names_at_end("unread")
     doubts = []
     if not isinstance(run.at_end("attributes"), list):
@@ -313,7 +306,6 @@ def _released_model(run: RecordedRun) -> Assumption:
 
 
 def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
-    """Assumptions about the contribution of each record, and about the end of the recording."""
     text = (
         "each index of the dataset is one record, the rows of a batch are the drawn records, once each, and nothing "
         "that the gradients depend on is computed from other records: dataset, transforms, labels, collate function, "

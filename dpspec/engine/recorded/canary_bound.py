@@ -37,11 +37,6 @@ class CanaryScores:
 
 
 def read_canaries(run: RecordedRun) -> CanaryScores | None:
-    """The bits and scores of the canaries; None if they were not scored or the folder lacks the file.
-
-    Raises:
-        RecordingError: The file is not the one that the recorder wrote.
-    """
     path, scored, header = run.folder.path / CANARIES, run.scored, run.header
     if scored is None:
         if path.exists():
@@ -74,7 +69,6 @@ def read_canaries(run: RecordedRun) -> CanaryScores | None:
 
 
 def _require_coins(run: RecordedRun, coins: Array, secret: Array, name: str) -> None:
-    """Raise ``RecordingError`` unless these are the bits that were fixed before training."""
     header = run.header
     if len(secret) != BYTES or not np.isin(secret, np.arange(256)).all():
         raise RecordingError(f"{name}: secret must be {BYTES} bytes")
@@ -146,16 +140,6 @@ class CanaryBound:
 
 
 def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], ScheduleEpsilon]) -> CanaryBound | None:
-    """The bound from a run's canaries; None if none were scored.
-
-    Args:
-        run: The run.
-        delta: The delta of the bound.
-        cost: Epsilon of one record by the executed schedule at a delta, for zero-out.
-
-    Raises:
-        RecordingError: The file of scores is not the one that the recorder wrote.
-    """
     read = read_canaries(run)
     if read is None:
         return None
@@ -220,7 +204,6 @@ def evidence_of(run: RecordedRun, found: CanaryBound, adjacency: str = ZERO_OUT)
 
 
 def outcomes(read: CanaryScores) -> str:
-    """The bits from the lowest score to the highest; equal scores in the order of their places."""
     ordered = read.coins[np.argsort(read.scores, kind="stable")]
     return bytes(ordered.astype(np.uint8) + ord("0")).decode("ascii")
 
@@ -230,7 +213,6 @@ def _of_gradients(run: RecordedRun) -> bool:
 
 
 def _assumptions(run: RecordedRun) -> tuple[Assumption, ...]:
-    """Assumptions of the lower bound, in the order of their doubtfulness."""
     header = run.header
     found = [
         Assumption(

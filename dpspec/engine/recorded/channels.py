@@ -110,12 +110,10 @@ _ASSUMED_IF_MISSING = {"gradient-parameters"}
 
 
 def channel_of(name: str) -> str | None:
-    """The channel of a check or an assumption with this name; None if it belongs to none."""
     return _NAMES.get(name.removesuffix(UNKNOWN))
 
 
 def require_known(option: str, names: Collection[str], valid: Collection[str]) -> None:
-    """Raise ``UsageError`` for the first of the names that is not valid."""
     wrong = next((name for name in names if name not in valid), None)
     if wrong is not None:
         near = did_you_mean(closest(wrong, valid))
@@ -151,13 +149,6 @@ def _assumed(one: Assumption) -> Assumption:
 def channels(
     checks: Sequence[Check], assumptions: Sequence[Assumption], family: int | None = None
 ) -> tuple[Channel, ...]:
-    """The eight channels of a recorded run, in the order of ``CHANNELS``.
-
-    Args:
-        checks: The checks of the run.
-        assumptions: The result of :func:`complete`.
-        family: The number of checks that share the level of rejection; by default the number of ``checks``.
-    """
     among = max(1, len(checks) if family is None else family)
     found = []
     for name in CHANNELS:
@@ -167,7 +158,6 @@ def channels(
 
 
 def assumes(found: Sequence[Channel]) -> tuple[str, ...]:
-    """Names of all assumptions of a proof, for its headline."""
     return tuple(dict.fromkeys(name for channel in found for name in channel.assumes))
 
 

@@ -49,12 +49,6 @@ class RunClaim:
 
 
 def document_of(run: Path, claim: RunClaim) -> dict[str, Json]:
-    """The spec of a recorded run, whose mechanism is the recorded schedule.
-
-    Raises:
-        RecordingError: The folder holds no recorded run.
-        UsageError: The folder does not exist, or a name is unknown.
-    """
     require_known("assume", claim.assume, ASSUMABLE)
     require_known("public", claim.public, HYPERPARAMETERS)
     header = open_run(run).header
@@ -80,13 +74,6 @@ def document_of(run: Path, claim: RunClaim) -> dict[str, Json]:
 
 
 def check_run(run: Path, claim: RunClaim, catalog: Catalog | None = None) -> Result:
-    """The result of the pipeline on a recorded run.
-
-    Raises:
-        RecordingError: The folder holds no recorded run, or was changed.
-        NothingToRunError: No step was recorded.
-        UsageError: The folder does not exist, or a name is unknown.
-    """
     from dpspec.engine.running import runner
     from dpspec.engine.storage.trial_store import Store
     from dpspec.language.load import from_document
@@ -120,7 +107,6 @@ def exit_code_of(result: Result) -> ExitCode:
 
 
 def _options(claim: RunClaim) -> list[str]:
-    """The options of the command that differ from their defaults."""
     found = ["--delta", f"{claim.delta!r}"]
     if claim.epsilon is not None:
         found += ["--epsilon", f"{claim.epsilon!r}"]

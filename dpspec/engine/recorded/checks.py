@@ -134,7 +134,6 @@ def advice(found: Check, rejected: Collection[Check] = ()) -> str:
 
 
 def own_checks(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
-    """Yield all checks whose evidence the recording contains."""
     if run.steps == 0:
         return
     yield from _noise(run)
@@ -240,7 +239,6 @@ def _contributions(run: RecordedRun, internal: InternalSums | None) -> Iterator[
 
 
 def _gradients(run: RecordedRun) -> Iterator[Check]:
-    """Checks of changes of the clipped sum, and of the parameters at which its gradients were computed."""
     sums = run.counts_at_end("sums", 2)
     if sums is not None and sums[0]:
         note = f"compared {sums[0]} times, by fingerprints"
@@ -333,7 +331,6 @@ def _accountant(run: RecordedRun) -> Iterator[Check]:
 
 
 def _reported(test: str, wrong: Array, executed: Array, reported: Array, note: str) -> Check:
-    """Compare the accountant's values with the run's, at the first step with a difference."""
     at = int(np.argmax(wrong)) if wrong.any() else 0
     declared, seen = (float(np.nan_to_num(values[at], nan=0.0)) for values in (executed, reported))
     return exact("accounting", test, "reported", not wrong.any(), declared, seen, note)

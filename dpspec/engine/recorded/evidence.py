@@ -15,9 +15,9 @@ from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.errors import RecordingError
 from dpspec.recording.folder.run_folder import INTERNAL
 from dpspec.recording.folder.step_record import InternalStep
-from dpspec.stats.conformance import noise_tests, sampling, step_tests
+from dpspec.stats.conformance import sampling, step_tests
 from dpspec.stats.conformance.batch_checks import BatchSums, Common, SamplingSums
-from dpspec.stats.conformance.evidence import LagProducts, NoiseSums, NormSums, ReportedSteps, RunEvidence
+from dpspec.stats.conformance.evidence import NoiseSums, NormSums, ReportedSteps, RunEvidence
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -29,17 +29,7 @@ _REMEMBERED = 2**23
 
 
 class BatchLog:
-    """Aggregates the batches of one phase."""
-
     def __init__(self, phase: Phase, records: int, among: int = 1, *, places: int | None = None) -> None:
-        """Create an empty log.
-
-        Args:
-            phase: The phase. Only batches of Poisson samples are compared with each other.
-            records: Number of records.
-            among: Number of phases, which share the memory limit.
-            places: Exclusive upper limit of record numbers, if some numbers are unused; by default ``records``.
-        """
         self._records, places = records, places or records
         scheme, rate = phase.sampling.scheme, phase.sampling.rate
         self._rate = rate if scheme == "poisson" and rate is not None else 1.0
@@ -52,7 +42,6 @@ class BatchLog:
         self._overlaps = dict.fromkeys(self._lags, (0, 0))
 
     def add(self, members: Array) -> None:
-        """Add the sorted records of a step."""
         self._sizes.append(len(members))
         once = np.unique(members)
         self.repeats += len(members) - len(once)
@@ -71,7 +60,6 @@ class BatchLog:
         self._overlaps[lag] = total + common, of + chances
 
     def sums(self) -> BatchSums:
-        """The aggregates that the checks read."""
         sizes = np.array(self._sizes, dtype=np.int64)
         spread = None if self._counts is None else int((self._counts.astype(np.int64) ** 2).sum())
         above = None if self._counts is None else sampling.excess(self._counts, len(sizes) * self._rate)
@@ -86,7 +74,6 @@ class BatchLog:
         )
 
     def most_often(self) -> int | None:
-        """Maximum number of batches of one record; None if there are too many records to count."""
         return None if self._counts is None or not len(self._counts) else int(self._counts.max())
 
     def _compared(self, steps: int) -> Sequence[int]:
@@ -127,7 +114,6 @@ class InternalSums:
 
 
 def internal_sums(run: RecordedRun, phases: Sequence[Phase]) -> InternalSums | None:
-    """Aggregate the internal part of a recording in one pass; None if the folder lacks it."""
     if not run.folder.has_internal:
         return None
     records, present, among = run.header.records, run.header.present or 1, len(phases)
@@ -181,7 +167,6 @@ def _summed_norms(step: InternalStep, rows: float) -> float:
 
 
 def evidence(run: RecordedRun, internal: InternalSums | None, *, poisson: bool) -> RunEvidence:
-    """The evidence that checks compare with the schedule; ``poisson``: whether every step is a Poisson sample."""
     seen = {
         "batches": int(np.isfinite(run["drawn"]).sum()),
         "noise": int((run["noise_squares"] > 0.0).sum()),
@@ -206,7 +191,6 @@ def scaled_squares(run: RecordedRun) -> Array | None:
 
 
 def layers_without_noise(run: RecordedRun) -> list[str]:
-    """Names of trained tensors without noise at some step, if all noise was observed."""
     if scaled_squares(run) is None:
         return []
     return [name for (name, size), least in zip(run.header.layers, run.quietest, strict=True) if size and least == 0.0]
@@ -216,19 +200,7 @@ def _noise(run: RecordedRun) -> NoiseSums | None:
     scaled, count = scaled_squares(run), run.header.parameters
     if scaled is None or count < 1 or run.header.width < 1:
         return None
-    rows = run.rows
-    steps, width = rows.shape
-    products = noise_tests.products(rows)
-    lag = noise_tests.worst_lag(products.lags)
-    return NoiseSums(
-        statistic=float(scaled.sum()),
-        degrees=count * len(scaled),
-        each=step_tests.summary(scaled, count=count),
-        steps=steps,
-        width=width,
-        lag=LagProducts(lag=lag, products=float(products.lags[lag])),
-        pair=products.largest,
-    )
+    return NoiseSums.of(scaled, run.rows, count)
 
 
 def _norms(run: RecordedRun, internal: InternalSums | None) -> NormSums | None:
@@ -243,7 +215,6 @@ def _norms(run: RecordedRun, internal: InternalSums | None) -> NormSums | None:
 
 
 def contribution_gaps(run: RecordedRun) -> tuple[int | None, int | None]:
-    """Number of drawn records without a contribution, and of steps where the numbers differ; None if unknown."""
     both = np.isfinite(run["drawn"]) & np.isfinite(run["rows"])
     if not both.any():
         return None, None

@@ -77,12 +77,6 @@ class ObservedRun:
 
 
 def observe(path: Path) -> ObservedRun:
-    """Read the folder of a recorded run and make all checks.
-
-    Raises:
-        RecordingError: The folder holds no recorded run, or was changed.
-        NothingToRunError: No step was recorded.
-    """
     run = read_run(path)
     if run.steps == 0:
         raise NothingToRunError(f"{path}: no step was recorded: the optimizer that was given never stepped")
@@ -94,21 +88,12 @@ def observe(path: Path) -> ObservedRun:
 
 
 class RecordedRuns:
-    """The reader of the backend ``recorded``."""
-
     @staticmethod
     def folder(spec: Spec) -> Path:
-        """The folder of the recorded run that a spec names."""
         return Path(spec.directory) / str(spec.training["run"])
 
     @staticmethod
     def check(spec: Spec, comparable: Sequence[str]) -> Iterator[Diagnostic]:
-        """Report parts of a spec that do not apply to a recorded run.
-
-        Args:
-            spec: The spec.
-            comparable: Kinds of mechanisms that a recording shows completely.
-        """
         if spec.mechanism.kind not in comparable:
             yield Diagnostic(
                 code="unsupported",
@@ -145,13 +130,6 @@ class RecordedRuns:
 
     @staticmethod
     def read(spec: Spec, facts: Facts) -> ExecutedRun:
-        """The recorded run that a spec names.
-
-        Raises:
-            SpecError: The folder does not exist, at the key that names it.
-            RecordingError: The folder holds no recorded run, or was changed.
-            NothingToRunError: No step was recorded.
-        """
         folder = RecordedRuns.folder(spec)
         try:
             observed = observe(folder)
@@ -162,7 +140,6 @@ class RecordedRuns:
 
     @staticmethod
     def from_result(audit: AuditResult) -> ExecutedRun:
-        """The same values from a result, if the folder is missing."""
         own = tuple(f for f in audit.findings if f.source.startswith(SOURCE) or f.scope.pipeline == "executed")
         bound = next((f for f in audit.findings if f.bound == "upper" and f not in own), None)
         return ExecutedRun(
@@ -231,16 +208,10 @@ def _executed(spec: Spec, facts: Facts, observed: ObservedRun, digest: str) -> E
 
 
 def _declared_phases(spec: Spec) -> tuple[Phase, ...]:
-    """The phases that a spec declares; none if its mechanism is the recorded schedule itself."""
     return spec.phases if {"steps", "phases"} & set(spec.mechanism.options) else ()
 
 
 def _declared_names(spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names that the spec assumes, and names of hyperparameters that it declares public.
-
-    Raises:
-        SpecError: A name is unknown, at its key.
-    """
     given = {key: tuple(map(str, spec.training.options.get(key, ()))) for key in ("assume", "public")}
     for key, valid in (("assume", ASSUMABLE), ("public", HYPERPARAMETERS)):
         try:
@@ -276,7 +247,6 @@ def _bounds(
     adjacency: str,
     needed: tuple[Assumption, ...],
 ) -> Iterator[Finding]:
-    """The certified bounds on the executed schedule; without one an infinite bound, whose method says why."""
     at = {"delta": delta, "group_size": size}
     scope = Scope(adjacency=adjacency, access="all-iterates", adversary="gradient")
     if found.interval is None or math.isinf(found.interval.upper):
@@ -311,7 +281,6 @@ def _estimate(value: float, delta: float, adjacency: str) -> Finding:
 
 
 def _marked(assumption: Assumption) -> Assumption:
-    """The assumption, with the suffix :data:`UNKNOWN` if it is unchecked."""
     if assumption.status != "unchecked":
         return assumption
     return replace(assumption, name=f"{assumption.name}{UNKNOWN}")

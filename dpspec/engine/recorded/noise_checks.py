@@ -51,7 +51,6 @@ _LARGEST = 1e18
 
 
 def noise_checks(run: RecordedRun) -> Iterator[Check]:
-    """Yield the checks; none if no noise was recorded."""
     found = None if run.end is None else run.end.get("noise")
     if not isinstance(found, Mapping):
         return
@@ -172,7 +171,6 @@ def _sampled(found: Mapping[str, Any]) -> int:
 
 
 def _count(value: Any) -> int:
-    """A count that a recorder writes; 0 for anything else."""
     return value if type(value) is int and 0 < value < _LARGEST else 0
 
 
@@ -239,7 +237,6 @@ class GradientSums:
         return np.linspace(0.0, 2.0 * self.most, _TRIED + 1)[1:]
 
     def p_value(self) -> float:
-        """The largest p-value over the divisors."""
         return math.exp(float(self.log_p(self.divisors, self.product).max()))
 
     def detectable(self) -> float | None:
@@ -276,7 +273,6 @@ class ComparedGradients:
 
 
 def compared(run: RecordedRun) -> ComparedGradients | None:
-    """The comparison of the end record; None if no step was compared or the values are invalid."""
     found = run.at_end("gradients")
     if not (isinstance(found, list) and len(found) == 8 and all(map(_is_sum, found))):
         return None
@@ -304,7 +300,6 @@ def _is_sum(value: object) -> bool:
 
 
 def reported_noise_checks(run: RecordedRun) -> Iterator[Check]:
-    """Yield the checks of reported noise; none if no step was compared."""
     found = compared(run)
     if found is None:
         return

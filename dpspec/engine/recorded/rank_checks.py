@@ -40,7 +40,6 @@ ADVICE = {
 
 
 def rank_checks(run: RecordedRun) -> Iterator[Check]:
-    """Yield the checks; none for a training in one process."""
     if not isinstance(run.folder, JoinedFolder):
         return
     found, world = run.folder.found, run.header.world

@@ -61,7 +61,6 @@ class OptionHistory:
         self._last: dict[str, OptionChange] = {}
 
     def add(self, step: int, changes: Mapping[str, OptionChange]) -> None:
-        """Add the changes before a step."""
         for name, change in changes.items():
             if name not in self._last and len(self._last) >= MOST_OPTIONS:
                 continue
@@ -79,16 +78,9 @@ class OptionHistory:
 
     @property
     def calling(self) -> list[str]:
-        """Schedulers that changed an option by a function of the script."""
         return sorted(self.schedulers & _CALLING)
 
     def doubts(self, public: Collection[str], *, private: bool) -> Iterator[str]:
-        """Yield a clause for each option with an unexplained change that the user does not declare public.
-
-        Args:
-            public: Names that the user declares public.
-            private: Whether to report options of the private sum, or options of the optimizer.
-        """
         for name, kind in self.unread.items():
             if (name in PRIVATE) is private and public_name(name) not in public:
                 yield f"{name} is of type {kind}, whose arithmetic the recorder does not know: use a float or a tensor"
@@ -102,7 +94,6 @@ class OptionHistory:
             yield f"{name}{groups} changed before step {step}{times}, and no known scheduler set it: {advice}"
 
     def listed(self) -> str:
-        """The first values of the optimizer's numeric options, by name."""
         parts = []
         for name, change in self.first.items():
             values = {value for value in change.values if type(value) is float}
@@ -148,12 +139,10 @@ class RecordedRun:
 
     @property
     def header(self) -> Header:
-        """The header of the recording."""
         return self.folder.header
 
     @property
     def steps(self) -> int:
-        """Number of recorded steps."""
         return len(self.columns["step"])
 
     def __getitem__(self, name: str) -> Array:
@@ -167,7 +156,6 @@ class RecordedRun:
         return value if isinstance(value, bool | int | float | str | list) else None
 
     def names_at_end(self, key: str) -> list[str]:
-        """The printable names in a list of the end record."""
         value = self.at_end(key)
         return (
             [name for name in value if isinstance(name, str) and name.isprintable()] if isinstance(value, list) else []
@@ -201,11 +189,6 @@ class RecordedRun:
 
 
 def read_run(path: Path) -> RecordedRun:
-    """Read the recorded run in a folder.
-
-    Raises:
-        RecordingError: The folder holds no recorded run, or was changed. The message names the file and the place.
-    """
     folder = open_run(path)
     header = folder.header
     kept = {name: array("d") for name in COLUMNS}

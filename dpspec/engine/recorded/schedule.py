@@ -27,7 +27,6 @@ _SMALLEST, _LARGEST = 1e-100, 1e9
 
 
 def phases_of(run: RecordedRun) -> list[RecordedPhase]:
-    """The run's steps, grouped into phases of equal parameters."""
     clip_norms = [None if math.isnan(value) else float(value) for value in run["clip_norm"].tolist()]
     keys = zip(noise_multipliers(run), clip_norms, poisson_rates(run), strict=True)
     found: list[RecordedPhase] = []

@@ -53,20 +53,6 @@ def section(
     assumed: tuple[str, ...],
     public: tuple[str, ...],
 ) -> Recording:
-    """The section of a run.
-
-    Args:
-        run: The run.
-        digest: The SHA-256 of its files.
-        checks: All its checks.
-        assumptions: All its assumptions, for the strictest adjacency.
-        delta: The delta at which epsilon is reported.
-        cost: Epsilon of one record there.
-        infinite: Whether a requested epsilon is infinite.
-        canaries: The result of its canaries; None if none were scored.
-        assumed: Names that the user assumes.
-        public: Names of hyperparameters that the user declares public.
-    """
     phases, bad = phases_of(run), [check for check in checks if rejected(check, len(checks))]
     found = channels(checks, assumptions)
     notes = []
@@ -95,13 +81,6 @@ def section(
 
 
 def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -> Iterator[str]:
-    """Yield sentences on the limits of the result, in the order of importance.
-
-    Args:
-        run: The run.
-        delta: The largest delta of the bounds; None for none.
-        infinite: Whether an epsilon is infinite.
-    """
     header = run.header
     if infinite:
         yield "No epsilon is finite, so no claim about this run can be proved."
@@ -163,7 +142,6 @@ def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -
 
 
 def _unscored(run: RecordedRun) -> str:
-    """Why the result of inserted canaries is missing; empty if it is not, or without canaries."""
     count = run.header.canaries
     if not count or (run.scored is not None and run.folder.has_canaries):
         return ""
@@ -194,7 +172,6 @@ def _setup(run: RecordedRun) -> Iterator[str]:
 
 
 def _reports_batches(run: RecordedRun) -> bool:
-    """Whether a custom loop reports the records that it draws."""
     return run.header.source == "own-loop" and bool((run["drawn"] >= 0).any())
 
 
@@ -251,7 +228,6 @@ def accountant_epsilon(mechanism: str, history: History, delta: float) -> float 
 
 
 def pld_epsilon(history: History, delta: float) -> float:
-    """The certified upper end of epsilon of a history of Poisson samples."""
     return _composed(history).epsilon(delta).upper
 
 
@@ -277,7 +253,6 @@ _MOST = 2000
 
 
 def accountant_report(run: RecordedRun, delta: float, cost: ScheduleEpsilon) -> AccountantReport | None:
-    """The accountant's epsilon and why it differs from ``cost``; None if no accountant was recorded."""
     mechanism = run.header.accountant
     if not mechanism:
         return None
@@ -295,7 +270,6 @@ def accountant_report(run: RecordedRun, delta: float, cost: ScheduleEpsilon) -> 
 
 
 def _history(run: RecordedRun) -> History | None:
-    """The accountant's history from the end record, or from the steps if the recording has no end."""
     reported = run.at_end("history")
     if isinstance(reported, list):
         try:
@@ -339,7 +313,6 @@ def _difference(
 
 
 def _other_schedule(run: RecordedRun, history: History) -> list[str]:
-    """Differences between the accountant's schedule and the executed one."""
     found = []
     steps = sum(count for _, _, count in history)
     before = run.header.told_before

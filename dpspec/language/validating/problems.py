@@ -52,23 +52,11 @@ _LENGTHS = {
 
 @dataclass(frozen=True)
 class _Problem:
-    """A violation of a keyword of ``schema``; ``root`` is the schema of the block."""
+    """A violation at ``path``; ``root`` is the schema of the block."""
 
     error: Any
     root: Plain
     path: Path
-
-    @property
-    def wanted(self) -> Any:
-        return self.error.validator_value
-
-    @property
-    def value(self) -> Json:
-        return self.error.instance
-
-    @property
-    def schema(self) -> Json:
-        return self.error.schema
 
     @property
     def name(self) -> str:
@@ -82,7 +70,8 @@ class _Problem:
 
     @property
     def about(self) -> str | None:
-        text = self.schema.get("description") if isinstance(self.schema, dict) else None
+        schema = self.error.schema
+        text = schema.get("description") if isinstance(schema, dict) else None
         return f"{self.name}: {text}" if text else None
 
     def tell(self, code: str, message: str, help: str | None = None, path: Path | None = None) -> Diagnostic:
@@ -129,8 +118,8 @@ def _diagnose(error: Any, root: Plain, start: Path) -> Iterator[Diagnostic]:
 
 
 def _unknown_keys(p: _Problem) -> Iterator[Diagnostic]:
-    valid = _valid_keys(p.schema)
-    for key, near in _unknown_with_suggestions(p.schema, p.value):
+    valid = _valid_keys(p.error.schema)
+    for key, near in _unknown_with_suggestions(p.error.schema, p.error.instance):
         message = f"unknown key {quoted(key)} in {p.place}" + did_you_mean(near)
         hint = f"valid keys: {listed(sorted(valid))}" if valid else "no keys are allowed here"
         if key == "<<":
@@ -154,11 +143,11 @@ def _unknown_with_suggestions(schema: Json, value: Json) -> Iterator[tuple[str, 
 
 
 def _missing_keys(p: _Problem) -> Iterator[Diagnostic]:
-    schema = p.schema if p.error.absolute_path else p.root  # the block describes keys that a condition requires
+    schema = p.error.schema if p.error.absolute_path else p.root  # the block describes keys that a condition requires
     strict = schema.get("additionalProperties") is False
-    misspelt = {near for _, near in _unknown_with_suggestions(schema, p.value)} if strict else set()
-    for key in p.wanted:
-        if key in p.value or key in misspelt:  # a misspelt key is reported once, as unknown
+    misspelt = {near for _, near in _unknown_with_suggestions(schema, p.error.instance)} if strict else set()
+    for key in p.error.validator_value:
+        if key in p.error.instance or key in misspelt:  # a misspelt key is reported once, as unknown
             continue
         about = _description(schema, key) or _description(p.root, key)
         message = f"missing key {quoted(key)} in {p.place}"
@@ -172,7 +161,10 @@ def _description(schema: Json, key: str) -> str | None:
 
 
 def _wrong_type(p: _Problem) -> Diagnostic:
-    value, kinds = p.value, [p.wanted] if isinstance(p.wanted, str) else list(p.wanted)
+    value, kinds = (
+        p.error.instance,
+        [p.error.validator_value] if isinstance(p.error.validator_value, str) else list(p.error.validator_value),
+    )
     numeric = "number" in kinds or "integer" in kinds
     if numeric and isinstance(value, str) and NOT_FINITE.fullmatch(value):
         return p.tell("bad-number", f"{p.name} must be a finite number, got {clipped(value)}")
@@ -315,7 +307,7 @@ def _best_branch(p: _Problem, start: Path) -> Iterator[Diagnostic]:
     errors = list(p.error.context or ())
     if errors and all(error.validator == "required" for error in errors):
         keys = [key for error in errors for key in error.validator_value]
-        if not {near for _, near in _unknown_with_suggestions(p.schema, p.value)} & set(keys):
+        if not {near for _, near in _unknown_with_suggestions(p.error.schema, p.error.instance)} & set(keys):
             message = f"{p.place} needs one of {listed(keys)}"
             yield Diagnostic(code="missing-key", message=message, path=p.path, at_key=True)
         return

@@ -46,17 +46,14 @@ class CoinSource:
         return cls(hashlib.sha256(f"dpspec seed {seed}".encode()).digest(), seed)
 
     def coins(self, count: int) -> Array:
-        """(count,) int8: 1 for an included canary, 0 for an omitted one."""
         drawn = hashlib.shake_256(b"dpspec coins" + self.secret).digest(-(-count // 8))
         return np.unpackbits(np.frombuffer(drawn, dtype=np.uint8), count=count).astype(np.int8)
 
     def generator(self) -> np.random.Generator:
-        """The generator of canaries: another stream of the same bytes, independent of the inclusion bits."""
         return np.random.default_rng(int.from_bytes(hashlib.sha256(b"dpspec canaries" + self.secret).digest(), "big"))
 
     @property
     def commitment(self) -> str:
-        """The digest of the bytes, in hexadecimal."""
         return hashlib.sha256(b"dpspec commitment" + self.secret).hexdigest()
 
 

@@ -35,7 +35,7 @@ class Header:
     commitment: the digest of the source of their inclusion bits; canary_seed: its seed, None for the system's
     randomness. world: the number of processes that train together, 0 for a training in one; rank: this one's number;
     run: the id of their run; share: the number of records that this rank draws from, by Opacus' sampler for several
-    processes. notes: unknown parts.
+    processes; data: the digest of some records. notes: unknown parts.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -68,29 +68,28 @@ class Header:
     rank: int = 0
     run: str = ""
     share: int | None = None
+    data: str = ""
     notes: tuple[str, ...] = ()
 
     def write(self) -> bytes:
-        """The bytes of ``run.json``."""
         written = asdict(self)
         if not self.world:
-            written = {key: value for key, value in written.items() if key not in ("world", "rank", "run", "share")}
+            written = {
+                key: value for key, value in written.items() if key not in ("world", "rank", "run", "share", "data")
+            }
         text = json.dumps({"dpspec-run": FORMAT if self.world else 1, **written}, indent=1, allow_nan=False)
         return text.encode("utf-8") + b"\n"
 
     @property
     def present(self) -> int | None:
-        """The number of records without the places of omitted canaries."""
         return None if self.records is None else self.records - self.left_out
 
     @property
     def parameters(self) -> int:
-        """The number of noisy coordinates."""
         return sum(size for _, size in self.layers)
 
 
 def read_header(content: bytes, name: str) -> Header:
-    """A header from its bytes; ``RecordingError`` that names the file and the key for other bytes."""
     try:
         read = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -131,7 +130,6 @@ _REALS = {"rate": 1.0, "expected_batch_size": 1e12}
 
 
 def _problem(key: str, value: Any) -> str | None:
-    """The requirement that a value of the header violates, None if it is valid."""
     if key in _WORDS:
         return None if value in _WORDS[key] else f"one of {', '.join(map(repr, _WORDS[key]))}"
     if key in _COUNTS:

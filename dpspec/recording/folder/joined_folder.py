@@ -53,19 +53,17 @@ End: TypeAlias = Mapping[str, Any]
 class Comparison:
     """Numbers of steps at which ranks do not agree.
 
-    lengths: the number of steps of each rank. ended: the ranks whose recording has an end. other: the facts and options
-    that differ, by name. noise: steps at which not exactly one rank adds noise, or another one than before. unequal:
-    with different reduced gradients or parameters. summed: whose reduced gradients are not the sum of all ranks'.
-    shared: records drawn by several ranks at a step. seeds: steps at which two ranks draw by one seed. foreign: with
-    batches from outside of a rank's share, or in different orders of the records. compared: steps with observations of
-    all ranks. overlaps: of pairs of ranks, [expected number of places that both draw, number, smallest logarithm of the
-    p-value of a step]; equal: the expected number if the draws were equal.
+    lengths: the number of steps of each rank. other: the facts and options that differ, by name. noise: steps at which
+    not exactly one rank adds noise, or another one than before. unequal: with different gradients or parameters.
+    summed: whose reduced gradients are not the sum of all ranks'. shared: records drawn by several ranks at a step.
+    seeds: steps at which a rank draws by the seed of another. foreign: with batches from outside of a rank's share, or
+    in different orders of the records. compared: steps with observations of all ranks. overlaps: of pairs of ranks,
+    [expected number of places that both draw, number, smallest logarithm of the p-value of a step]; equal: the expected
+    number if the draws were equal. other_data: whether records at the same places differ.
     """
 
     lengths: list[int] = field(default_factory=list)
-    ended: list[bool] = field(default_factory=list)
     other: dict[str, None] = field(default_factory=dict)
-    options: int = 0
     noise: int = 0
     unequal: int = 0
     summed: int = 0
@@ -75,6 +73,7 @@ class Comparison:
     compared: int = 0
     overlaps: list[tuple[float, int, float]] = field(default_factory=list)
     equal: float = 0.0
+    other_data: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,19 +110,17 @@ class JoinedFolder:
 
     @property
     def has_internal(self) -> bool:
-        """Whether the internal parts of all ranks are there."""
         return all(one.has_internal for one in self.ranks)
 
     @property
     def has_canaries(self) -> bool:
-        """Several processes have no canaries."""
         return False
 
     def steps(self) -> Iterator[PublicStep | End | Scored]:
-        """The joined steps that all ranks made, then the joined end record if all ranks have one."""
         found, world = self.found, len(self.ranks)
-        found.other = dict.fromkeys(_different(self.ranks))
-        found.noise = found.options = 0
+        facts = {name: {getattr(one.header, name) for one in self.ranks} for name in (*_COMMON, "data")}
+        found.other = {name: None for name in _COMMON if len(facts[name]) > 1}
+        found.other_data, found.noise = len(facts["data"]) > 1, 0
         every = [iter(one.steps()) for one in self.ranks]
         used, noisy, batches, made = [0] * world, 0, 0, 0
         while True:
@@ -135,13 +132,9 @@ class JoinedFolder:
             adding = [rank for rank, step in enumerate(steps) if step.noise_squares != 0.0]
             noisy = adding[0] if adding and not made else noisy
             found.noise += adding != [noisy]
-            different = _other_options(steps)
-            found.options += bool(different)
-            found.other |= dict.fromkeys(different)
-            used = [
-                total + (step.batches if step.batches != UNSEEN else 0) for total, step in zip(used, steps, strict=True)
-            ]
-            batches += joined.batches if joined.batches != UNSEEN else 0
+            found.other |= dict.fromkeys(_other_options(steps))
+            used = [total + step.batches % UNSEEN for total, step in zip(used, steps, strict=True)]
+            batches += joined.batches % UNSEEN
             yield joined
             made = joined.step
         found.lengths, ends = [], list[End | None]()
@@ -152,31 +145,31 @@ class JoinedFolder:
                 end = one if isinstance(one, Mapping) else end
             found.lengths.append(length)
             ends.append(end)
-        found.ended = [end is not None for end in ends]
         known = [end for end in ends if end is not None]
         if len(known) == world:
             yield joined_end(known, noisy, used, batches)
 
     def internal(self) -> Iterator[InternalStep]:
-        """The internal parts of the joined steps."""
         found, world = self.found, len(self.ranks)
         found.unequal = found.summed = found.shared = found.seeds = found.foreign = found.compared = 0
         every = combinations(range(world), 2) if world <= _ALL_PAIRS else pairwise(range(world))
         pairs, found.equal = dict.fromkeys(every, (0.0, 0, 0.0)), 0.0
-        public = zip(*(_steps(one) for one in self.ranks), strict=False)
-        for steps, *parts in zip(public, *(one.internal() for one in self.ranks), strict=False):
-            rows = [float(step.rows) for step in steps]
-            members = [part.members for part in parts]
-            whole = None if any(one is None for one in members) else np.sort(np.concatenate(members))
+        for steps, *parts in zip(
+            zip(*(one.steps() for one in self.ranks), strict=False),
+            *(one.internal() for one in self.ranks),
+            strict=False,
+        ):
+            public = [step for step in steps if isinstance(step, PublicStep)]
+            if len(public) < world:
+                break
+            rows = [float(step.rows) for step in public]
+            members = [part.members for part in parts if part.members is not None]
+            whole = np.sort(np.concatenate(members)) if len(members) == world else None
             if whole is not None:
-                found.shared += (
-                    len(whole)
-                    - len(np.unique(whole))
-                    - sum(len(one) - len(np.unique(one)) for one in members if one is not None)
-                )
+                found.shared += sum(len(np.unique(one)) for one in members) - len(np.unique(whole))
             observed = [part.rank for part in parts if part.rank is not None]
             if len(observed) == world:
-                self._compare(observed, steps[0].rate, pairs)
+                self._compare(observed, public[0].rate, pairs)
             yield _joined_internal(parts, rows, whole)
         found.overlaps = list(pairs.values())
 
@@ -188,11 +181,10 @@ class JoinedFolder:
         same = all((one.gradients, one.parameters) == (first.gradients, first.parameters) for one in observed)
         found.unequal += not same or first.gradients == bytes(16)
         found.summed += not _is_sum(observed, mean=self.header.reduction == "mean")
-        seeds = [one.seed for one in observed]
-        noise = [
-            one.noise_seed for rank, one in enumerate(observed) if one.noise_seed in seeds[:rank] + seeds[rank + 1 :]
-        ]
-        found.seeds += len(set(seeds)) < len(seeds) or bool(noise)
+        seeds = [{one.seed, one.noise_seed} for one in observed]
+        found.seeds += any(
+            one & {other.seed for other in observed if other is not observed[rank]} for rank, one in enumerate(seeds)
+        )
         found.foreign += any(one.foreign or one.order != first.order for one in observed)
         if not 0.0 < rate < 1.0 or self.header.share is None:
             return
@@ -218,17 +210,6 @@ def open_run(path: Path) -> RunFolder | JoinedFolder:
     return JoinedFolder.open(path)
 
 
-def _steps(folder: RunFolder) -> Iterator[PublicStep]:
-    return (step for step in folder.steps() if isinstance(step, PublicStep))
-
-
-def _different(ranks: Sequence[RunFolder]) -> Iterator[str]:
-    first = ranks[0].header
-    for name in _COMMON:
-        if any(getattr(one.header, name) != getattr(first, name) for one in ranks):
-            yield name
-
-
 def _joined_header(headers: Sequence[Header]) -> Header:
     first, world = headers[0], len(headers)
     shares = [header.share for header in headers]
@@ -251,7 +232,6 @@ def _joined_header(headers: Sequence[Header]) -> Header:
 
 
 def _same(values: Sequence[float]) -> float:
-    """The common value, or NaN."""
     return values[0] if all(value == values[0] for value in values) else math.nan
 
 
@@ -297,13 +277,8 @@ def _joined_step(steps: Sequence[PublicStep], header: Header) -> PublicStep:
         divisor=mean * common["divisor"],
         measured_divisor=mean * measured.measured_divisor,
         noise_squares=float(sum(step.noise_squares for step in noisy)),
-        layers=sum((step.layers for step in noisy[1:]), noisy[0].layers) if _fit(noisy, "layers") else first.layers,
         options=first.options,
     )
-
-
-def _fit(steps: Sequence[PublicStep], name: str) -> bool:
-    return len({len(getattr(step, name)) for step in steps}) == 1
 
 
 def _is_sum(observed: Sequence[RankStep], *, mean: bool) -> bool:
@@ -318,12 +293,17 @@ def _is_sum(observed: Sequence[RankStep], *, mean: bool) -> bool:
     return all(one <= room for one in apart)
 
 
+def _worst(values: Sequence[float], allowed: float) -> float:
+    """The largest value; NaN if one is unknown and none of the others exceeds the allowed one."""
+    known = [value for value in values if not math.isnan(value)]
+    largest = max(known, default=math.nan)
+    return largest if len(known) == len(values) or largest > allowed else math.nan
+
+
 def _joined_internal(parts: Sequence[InternalStep], rows: Sequence[float], members: Any) -> InternalStep:
-    largest = max((part.largest for part in parts), key=lambda value: math.inf if math.isnan(value) else value)
+    largest = _worst([part.largest for part in parts], 1.0)
     # The sum is too long for its contributions if it is on one rank.
-    excess = [part.sum_norm - count for part, count in zip(parts, rows, strict=True)]
-    longest = max(excess, key=lambda value: math.inf if math.isnan(value) else value)
-    outside = [part.outside for part in parts]
+    excess = _worst([part.sum_norm - count for part, count in zip(parts, rows, strict=True)], 0.0)
     return InternalStep(
         step=parts[0].step,
         least=min(part.least for part in parts),
@@ -331,15 +311,14 @@ def _joined_internal(parts: Sequence[InternalStep], rows: Sequence[float], membe
         middle=largest,
         upper=largest,
         largest=largest,
-        sum_norm=sum(rows) + longest,
+        sum_norm=sum(rows) + excess,
         update_norm=min(part.update_norm for part in parts),
-        outside=max(outside, key=lambda value: math.inf if math.isnan(value) else value),
+        outside=_worst([part.outside for part in parts], 0.0),
         members=members,
     )
 
 
 def _added(values: Sequence[Any]) -> Any:
-    """Sums of counts or of lists of numbers; None if one is missing or of another shape."""
     if all(type(value) is int for value in values):
         return sum(values)
     if not all(isinstance(value, list) and len(value) == len(values[0]) for value in values):
@@ -360,11 +339,7 @@ def _united(values: Sequence[Any]) -> Any:
 
 
 def _largest(values: Sequence[Any]) -> Any:
-    return max(values) if all(type(value) in (int, float) for value in values) else None
-
-
-def _any(values: Sequence[Any]) -> Any:
-    return any(values) if all(type(value) is bool for value in values) else None
+    return max(values) if all(type(value) in (int, float, bool) for value in values) else None
 
 
 def _word(values: Sequence[Any]) -> Any:
@@ -388,11 +363,11 @@ def _probe(values: Sequence[Any]) -> Any:
     return [least, found[1], change, influence, max(0, least - unconfirmed), found[5]]
 
 
-_JOIN: dict[str, Callable[[Sequence[Any]], Any]] = {
+JOIN: dict[str, Callable[[Sequence[Any]], Any]] = {
     **dict.fromkeys(("sums", "ghost", "passes", "updates", "changed", "restated", "meddled", "left_over_rows"), _added),
     **dict.fromkeys(("buffers", "state", "attributes", "unread", "replaced"), _united),
     **dict.fromkeys(("outside", "passed_over", "unused_batches", "seconds"), _largest),
-    **dict.fromkeys(("resumed", "untold", "noised_without_update"), _any),
+    **dict.fromkeys(("resumed", "untold", "noised_without_update"), _largest),
     **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "probe_failure"), _word),
     "recomputed": _recomputed,
     "scaling": _scaling,
@@ -408,9 +383,7 @@ def joined_end(ends: Sequence[End], noisy: int, used: Sequence[int], batches: in
     noisy: the rank that adds the noise. used: the number of batches that the steps of each rank used; batches: of the
     joined steps.
     """
-    found = {
-        name: join([end[name] for end in ends]) for name, join in _JOIN.items() if all(name in end for end in ends)
-    }
+    found = {name: join([end[name] for end in ends]) for name, join in JOIN.items() if all(name in end for end in ends)}
     if "noise" in ends[noisy]:
         found["noise"] = ends[noisy]["noise"]
     drawn = [end.get("drawn_batches") for end in ends]

@@ -57,7 +57,6 @@ class JournalWriter:
         return digest
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
 

@@ -54,8 +54,6 @@ class Scored:
 
 
 class RunWriter:
-    """Writes a new run folder, step by step."""
-
     def __init__(self, folder: Path, header: Header) -> None:
         """Raises ``UsageError`` unless the folder is new or empty."""
         content = header.write()
@@ -84,13 +82,11 @@ class RunWriter:
         self.steps = 0
 
     def write(self, public: PublicStep, internal: InternalStep) -> None:
-        """Append a step: first the internal part, then the public one."""
         digest = self._internal.append(STEP, internal.encode())
         self._steps.append(STEP, public.encode(digest))
         self.steps += 1
 
     def end(self, told: Mapping[str, Any]) -> None:
-        """Append the end record, and close."""
         try:
             self._steps.append(END, json.dumps(told).encode("utf-8"))
         finally:
@@ -110,7 +106,6 @@ class RunWriter:
             steps.close()
 
     def close(self) -> None:
-        """Close both files."""
         self._steps.close()
         self._internal.close()
 
@@ -148,12 +143,10 @@ class RunFolder:
         return cls(path, read_header(content, str(path / MARK)), hashlib.sha256(content).digest())
 
     def steps(self) -> Iterator[PublicStep | Mapping[str, Any] | Scored]:
-        """The recorded steps, in order, then the end record and the scores of canaries, if there are any."""
         for public, _ in self._public():
             yield public
 
     def internal(self) -> Iterator[InternalStep]:
-        """The internal parts of the steps; raises if they were withheld."""
         if not (self.path / INTERNAL).exists():
             raise RecordingError(f"{self.path / INTERNAL}: missing; it was kept back")
         frames, length = self._frames(INTERNAL), 0
@@ -177,12 +170,10 @@ class RunFolder:
 
     @property
     def has_internal(self) -> bool:
-        """Whether the internal part is there."""
         return (self.path / INTERNAL).exists()
 
     @property
     def has_canaries(self) -> bool:
-        """Whether the scores of canaries are there."""
         return (self.path / CANARIES).exists()
 
     def _public(self) -> Iterator[tuple[PublicStep | Mapping[str, Any] | Scored, bytes]]:
@@ -235,7 +226,6 @@ class RunFolder:
 
 
 def _require_sane(step: PublicStep) -> None:
-    """Raise ``ValueError`` for numbers that no recorder writes, not even for a faulty training."""
     for name in ("noise_multiplier", "clip_norm", "deviation", "told_noise", "noise_squares", "time"):
         if getattr(step, name) < 0.0:
             raise ValueError(f"{name} must not be negative, got {getattr(step, name)}")

@@ -85,7 +85,6 @@ def encode_options(changes: Mapping[str, OptionChange]) -> bytes:
 
 
 def decode_options(content: bytes) -> dict[str, OptionChange]:
-    """The changes of encoded options; ``ValueError`` for other bytes."""
     if not content:
         return {}
     try:
@@ -135,7 +134,6 @@ def encode_members(indices: Indices) -> bytes:
 
 
 def decode_members(data: bytes) -> Indices:
-    """Sorted record numbers from their bytes; ``ValueError`` for other bytes."""
     read = np.frombuffer(data, dtype=np.uint8).astype(np.int64)
     if len(read) == 0:
         return np.zeros(0, dtype=np.int64)
@@ -189,7 +187,6 @@ class PublicStep:
     options: Mapping[str, OptionChange] = field(default_factory=dict)
 
     def encode(self, internal: bytes) -> bytes:
-        """Its bytes. internal: the digest of the step's internal part."""
         counts = [min(int(getattr(self, name)), UNSEEN) for name in _COUNTS]
         numbers = [float(getattr(self, name)) for name in _NUMBERS]
         head = _PUBLIC.pack(internal, *counts, *numbers, len(self.layers), len(self.directions))
@@ -198,7 +195,6 @@ class PublicStep:
 
     @classmethod
     def decode(cls, data: bytes, layers: int, width: int) -> tuple[PublicStep, bytes]:
-        """A step and the digest of its internal part; ``ValueError`` for other bytes."""
         if len(data) < _PUBLIC.size:
             raise ValueError("a step is cut short")
         internal, *read = _PUBLIC.unpack(data[: _PUBLIC.size])
@@ -241,7 +237,6 @@ class InternalStep:
     rank: RankStep | None = None
 
     def encode(self) -> bytes:
-        """Its bytes."""
         known = int(self.members is not None) + 2 * int(self.rank is not None)
         numbers = [float(getattr(self, name)) for name in _INTERNAL_NUMBERS]
         head = _INTERNAL.pack(min(self.step, UNSEEN), known, *numbers)
@@ -252,7 +247,6 @@ class InternalStep:
 
     @classmethod
     def decode(cls, data: bytes) -> InternalStep:
-        """A step's internal part; ``ValueError`` for other bytes."""
         if len(data) < _INTERNAL.size:
             raise ValueError("an internal step is cut short")
         step, known, *numbers = _INTERNAL.unpack(data[: _INTERNAL.size])
@@ -291,7 +285,6 @@ class RankStep:
     places: Indices
 
     def encode(self) -> bytes:
-        """Its bytes."""
         digests = (self.gradients, self.parameters, self.seed, self.noise_seed, self.order)
         head = _RANK.pack(*digests, min(self.foreign, UNSEEN), len(self.own), len(self.total))
         sketches = self.own.astype("<f4").tobytes() + self.total.astype("<f4").tobytes()
@@ -299,7 +292,6 @@ class RankStep:
 
     @classmethod
     def decode(cls, data: bytes) -> RankStep:
-        """The observations of a rank; ``ValueError`` for other bytes."""
         if len(data) < _RANK.size:
             raise ValueError("the observations of a rank are cut short")
         *digests, foreign, own, total = _RANK.unpack(data[: _RANK.size])

@@ -40,7 +40,6 @@ class Recipe:
     chance: np.random.Generator
 
     def make(self, kind: str) -> list[Any]:
-        """The canaries; ``UsageError`` for an unknown kind, and for records that it cannot use."""
         if kind not in KINDS:
             known = [*KINDS, GRADIENTS]
             near = did_you_mean(closest(kind, known))
@@ -48,20 +47,17 @@ class Recipe:
         return KINDS[kind](self)
 
     def drawn(self) -> Iterator[Any]:
-        """Records of the dataset, drawn without repetition as long as there are enough."""
         number = len(self.dataset)
         rounds = [self.chance.permutation(number) for _ in range(-(-self.count // number))]
         for index in np.concatenate(rounds)[: self.count].tolist():
             yield self.dataset[index]
 
     def labelled(self, kind: str) -> int:
-        """The number of classes; ``UsageError`` if it was not given."""
         if self.classes is None:
             raise UsageError(f"kind {kind!r} needs classes, the number of labels")
         return self.classes
 
     def label_of(self, record: Any) -> tuple[Place, int]:
-        """The place and value of a record's label; ``UsageError`` without a label."""
         place = self.label
         if place is None and isinstance(record, Mapping):
             found = [name for name in _LABELS if name in record]

@@ -83,21 +83,18 @@ class GradientCanaries:
         return norms
 
     def before_step(self) -> None:
-        """The inner optimizer is about to step: add its gradients along each direction."""
         device = self._places.device
         grads = [torch.zeros_like(p) if p.grad is None else p.grad.detach() for p in self._parameters]
         flat = torch.cat([g.reshape(-1).to(device) for g in grads])
         self._sums += (flat[self._places].double() * self._directions).sum(1)
 
     def scores(self) -> Array:
-        """One score per canary, (m,) float64, in their order; raises ``UsageError`` if one is NaN."""
         values: Array = self._sums.cpu().numpy()
         require_numbers(values, "the gradients of a step overflowed")
         return values
 
 
 def refuse_unfit(clipping: str | None, optimizer: Any, batches: Any, workers: int) -> None:
-    """Raise ``UsageError`` with the reason if gradient canaries cannot enter this training."""
     why = ""
     if clipping is None:
         why = "the recorder cannot add to the sums of a custom loop"

@@ -44,7 +44,6 @@ def scores_of(
 
 
 def require_numbers(scores: Array, advice: str) -> None:
-    """Raise ``UsageError`` if a score, (m,), is NaN; ``advice`` ends the message."""
     unusable = np.flatnonzero(np.isnan(scores))
     if unusable.size:
         raise UsageError(

@@ -30,16 +30,13 @@ class Group:
 
     @property
     def run(self) -> str:
-        """The id of the run."""
         return self.digest(b"run").hex()
 
     @property
     def folder(self) -> str:
-        """The name of this rank's folder in the run's."""
         return f"rank-{self.rank}"
 
     def digest(self, *content: bytes) -> bytes:
-        """(16 bytes) the digest of some bytes under the run's key."""
         whole = hashlib.blake2b(key=self.secret, digest_size=16)
         for one in content:
             whole.update(one)
@@ -53,5 +50,8 @@ def meet() -> Group:
         raise UsageError("the optimizer is for several processes, and torch.distributed is not initialized")
     store = distributed.distributed_c10d._get_default_store()
     key, mine = f"dpspec/{next(_RECORDINGS)}", secrets.token_hex(32)
-    common = bytes(store.compare_set(key, "", mine)).decode()
+    try:
+        common = bytes(store.compare_set(key, "", mine)).decode()
+    except RuntimeError as error:
+        raise UsageError(f"the processes cannot agree on a run in the store of torch.distributed: {error}") from error
     return Group(distributed.get_rank(), distributed.get_world_size(), bytes.fromhex(common))

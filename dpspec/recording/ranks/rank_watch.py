@@ -6,6 +6,7 @@ sum of their sketches. Digests have the run's key, and show equal bits.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,10 +14,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpspec.recording.fingerprints import integers
+from dpspec.recording.fingerprints import integers, readable_digest
 from dpspec.recording.folder.step_record import DIRECTIONS, Indices, RankStep
 from dpspec.recording.ranks.group import Group
+from dpspec.recording.sums.sensitivity_probe import same_randomness
 from dpspec.recording.watching.noise_sketch import NoiseSketch
+
+#: The number of records whose contents the ranks compare.
+_RECORDS = 8
+
+
+def data_digest(group: Group, dataset: Any) -> str:
+    """The digest of some records, at places that follow from the run's secret; "" if they cannot be read.
+
+    Random transformations draw equal numbers on all ranks, and the generators of the training are restored.
+    """
+    seed = int.from_bytes(group.digest(b"records")[:4], "little")
+    try:
+        places = np.random.default_rng(seed).integers(0, len(dataset), size=_RECORDS).tolist()
+        with same_randomness(torch.device("cpu")):
+            torch.manual_seed(seed)
+            np.random.seed(seed)
+            random.seed(seed)
+            contents = [readable_digest(dataset[place]) for place in places]
+    except Exception:  # code of the dataset's own class
+        return ""
+    return group.digest(*(one.encode() for one in contents)).hex() if all(contents) else ""
 
 
 class RankWatch:
@@ -33,15 +56,12 @@ class RankWatch:
         self._order: tuple[tuple[bool, int, int], Indices] | None = None
 
     def before_reduction(self) -> None:
-        """The gradients of this rank are about to be summed."""
         self._own = self._along()
 
     def after_reduction(self) -> None:
-        """The gradients are those of all ranks."""
         self._total, self._gradients = self._along(), self._digest(p.grad for p in self._noisy)
 
     def step(self, drawn: Indices | None) -> RankStep:
-        """The observations of a step that moved the parameters; ``drawn``: its records on this rank."""
         own, total = (one.float().cpu().numpy() for one in (self._own, self._total))
         gradients, self._gradients = self._gradients, bytes(16)
         self._own = self._total = torch.zeros(0)

@@ -35,8 +35,6 @@ _GRADIENTS = 8
 
 
 class Made:
-    """The parts of one training before its first step."""
-
     def __init__(self, found: Any) -> None:
         """Raises ``UsageError`` for anything but a mapping, and for parts that the recorder refuses by name."""
         if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
@@ -53,11 +51,9 @@ class Made:
         self._own = {key: value for key, value in found.items() if key not in PARTS}
 
     def parameters(self) -> list[Tensor]:
-        """The parameters of the model, in its order."""
         return [] if self.model is None else list(self.model.parameters())
 
     def constants(self) -> Constants:
-        """All constants that are fixed before the first step."""
         return dict(
             [*self._of_model(), *self._of_optimizer(), *self._of_loader(), *self._of_scheduler(), *self._said()]
         )
@@ -113,7 +109,6 @@ class Made:
 
 
 def is_constant(value: Any) -> bool:
-    """Whether a value is a number, a string, a tensor, or a list or mapping of these."""
     if isinstance(value, Mapping):
         return all(is_constant(one) for one in value.values())
     if isinstance(value, list | tuple):
@@ -239,7 +234,6 @@ def _reduced(loss: Any, records: int, made: Made) -> Any:
 
 
 def _draw(parameters: Sequence[nn.Parameter], seed: int) -> None:
-    """Set random per-sample gradients of lengths from 0.01 to 100, independent of the clip norm."""
     source = torch.Generator().manual_seed(seed)
     rows = [torch.randn(_GRADIENTS, *p.shape, generator=source) for p in parameters]
     lengths = torch.stack([row.flatten(1).norm(dim=1) for row in rows]).norm(dim=0)

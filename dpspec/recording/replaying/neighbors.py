@@ -87,7 +87,6 @@ class _Replaced(Dataset[Any]):
 
 
 def counted(dataset: Any) -> int:
-    """The number of records; ``UsageError`` if it is unknown or below three."""
     records = length(dataset)
     if records is None:
         raise UsageError(f"dataset must be map-style, with a length, got {type(dataset).__name__}")
@@ -97,7 +96,6 @@ def counted(dataset: Any) -> int:
 
 
 def length(dataset: Any) -> int | None:
-    """The number of records; None if it is unknown."""
     try:
         return len(dataset)
     except TypeError:

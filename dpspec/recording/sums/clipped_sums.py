@@ -19,8 +19,8 @@ _OBSERVED = frozenset((*_NORMS, torch.einsum))
 #: Types of numbers with eleven or eight significant bits.
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
-#: The first calls of ``clip_and_accumulate`` are recomputed, then call n with probability FIRST / n.
-FIRST = 4
+#: The first calls of ``clip_and_accumulate`` are recomputed, then call n with probability _FIRST / n.
+_FIRST = 4
 
 #: Medians that wait on the device before they are read.
 _WAITING = 64
@@ -104,8 +104,6 @@ def _address(tensor: Tensor) -> int:
 
 
 class SummedGradients:
-    """Compares the clipped sum with the one that the previous call left, before each call that uses it."""
-
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = list(parameters)
         self._left: Fingerprint | None = None
@@ -113,15 +111,12 @@ class SummedGradients:
 
     @property
     def found(self) -> list[int]:
-        """[comparisons, comparisons with another sum]."""
         return [self._compared, int(self._changed)]
 
     def keep(self) -> None:
-        """A call that may change the sum is over."""
         self._left = self._fingerprint()
 
     def compare(self) -> None:
-        """A call that uses the sum begins."""
         then, now = self._left, self._fingerprint()
         if then is not None or now is not None:
             self._compared += 1
@@ -155,7 +150,6 @@ class RecomputedSums:
 
     @property
     def found(self) -> list[float]:
-        """[calls, recomputed calls, calls with another sum, smallest relative change that every comparison detects]."""
         return [self._calls, self._recomputed, self._different, min(self._limit, 1e9)]
 
     @torch.no_grad()
@@ -163,7 +157,7 @@ class RecomputedSums:
         """A call begins: compute the sum that it must leave, if the call is chosen."""
         self._calls += 1
         self._expected = []
-        if self._random.random() * self._calls >= FIRST:
+        if self._random.random() * self._calls >= _FIRST:
             return
         optimizer, parameters = self._optimizer, self._optimizer.params
         gradients = [g.detach().flatten(1) if g.dim() > 1 else g.detach()[:, None] for g in optimizer.grad_samples]
@@ -182,7 +176,6 @@ class RecomputedSums:
 
     @torch.no_grad()
     def compare(self) -> None:
-        """The call is over."""
         expected, self._expected = self._expected, []
         if not expected:
             return
@@ -240,7 +233,6 @@ class SizeScaling:
 
     @property
     def found(self) -> list[float] | None:
-        """[pairs of calls, slope, its standard error]; None if sizes do not vary."""
         self._read()
         xx, xy, yy = self._sums
         if self._pairs < 8 or xx <= 0.0:

@@ -20,10 +20,11 @@ from torch import Tensor
 
 from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
 from dpspec.recording.folder.step_record import ROUNDING
-from dpspec.recording.sums.clipped_sums import FIRST, HALVES, unit_of
+from dpspec.recording.sums.clipped_sums import HALVES, unit_of
 
-#: The largest number of records of a batch whose gradients are computed one by one.
-_RECORDS = 32
+#: Batch n is recomputed with probability min(1, _FIRST / n), and of its records at most _RECORDS one by one: each takes
+#: a backward pass.
+_FIRST, _RECORDS = 2, 8
 
 #: Relative difference of coefficients that are computed by the same formula in float32.
 _SAME = 1e-5
@@ -59,7 +60,6 @@ class GhostSums:
 
     @property
     def recomputed(self) -> list[float]:
-        """As :attr:`RecomputedSums.found`."""
         return [self._calls, self._recomputed, self._different, min(self._limit, 1e9)]
 
     def attach(self, guarded: Callable[[Callable[[], None]], None]) -> Callable[[], None]:
@@ -98,8 +98,8 @@ class GhostSums:
 
     def after_coefficients(self, coefficients: Tensor) -> None:
         """The first pass is over, and gave these coefficients (b,)."""
-        losses, norms = self._losses, self._model.per_sample_gradient_norms.detach()
-        coefficients = coefficients.detach()
+        losses, norms = self._losses, self._model.per_sample_gradient_norms.detach().clone()
+        coefficients = coefficients.detach().clone()  # the script may write to them
         self._coefficients, self._norms = coefficients, norms
         if losses is None:
             return
@@ -109,11 +109,13 @@ class GhostSums:
         self._wrong.add(not fits or ~torch.isclose(coefficients, expected, rtol=_SAME, atol=0.0).all())
         for p in self._optimizer.params:  # zero_grad precedes the second pass
             self._changed.add(p.grad is not None and p.grad.any())
-        if fits and self._random.random() * (self._calls + 1) < FIRST:
+        if fits and self._random.random() * (self._calls + 1) < _FIRST:
             self._recompute(losses, coefficients)
 
     def _recompute(self, losses: Tensor, coefficients: Tensor) -> None:
+        assert self._norms is not None
         parameters, limit = self._optimizer.params, float(self._optimizer.max_grad_norm)
+        room = (ROUNDING + 5.0 * torch.finfo(self._norms.dtype).eps) * limit
         enabled, self._model.hooks_enabled = self._model.hooks_enabled, False
         self._own = True
         try:
@@ -123,12 +125,11 @@ class GhostSums:
                 for record in chosen:
                     norm = math.sqrt(sum(float(g.double().square().sum()) for g in _grad(losses[record], parameters)))
                     factor = min(1.0, limit / (norm + 1e-6))
-                    self._wrong_norms += not abs(float(coefficients[record]) - factor) * norm <= ROUNDING * limit
+                    self._wrong_norms += not abs(float(coefficients[record]) - factor) * norm <= room
                 self._records += len(chosen)
                 total = _grad((coefficients.to(losses) * losses).sum(), parameters)
         finally:
             self._own, self._model.hooks_enabled = False, enabled
-        assert self._norms is not None
         self._expected = total, float((coefficients * self._norms).sum())
 
     def _end(self) -> None:
@@ -147,7 +148,6 @@ class GhostSums:
 
     @torch.no_grad()
     def before_accumulate(self) -> None:
-        """The gradients of a batch are about to be added to the sum."""
         self._calls += 1
         if self._left is None:
             self._unobserved += 1

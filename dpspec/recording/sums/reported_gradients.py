@@ -44,7 +44,6 @@ class ReportedGradients:
         self._eps = self._room = 0.0
 
     def before_step(self) -> None:
-        """The optimizer is about to step with these gradients."""
         self._got = self._gradients()
 
     def after_step(self, *, ordered: bool = True) -> None:
@@ -68,7 +67,6 @@ class ReportedGradients:
 
     @torch.no_grad()
     def _gradients(self) -> Tensor | None:
-        """A copy of all gradients in a row; None if a parameter has none."""
         grads = [p.grad for p in self._parameters if p.grad is not None and not p.grad.is_sparse]
         if not grads or len(grads) < len(self._parameters):
             return None

@@ -78,7 +78,7 @@ class SensitivityProbe:
         if self.failure or size < 2 or not aligned or self._random.random() * self._calls >= _FIRST:
             return
         try:
-            with _same_randomness(self._optimizer.params[0].device), torch.enable_grad():
+            with same_randomness(self._optimizer.params[0].device), torch.enable_grad():
                 self._probe(drawn, gradients)
         except Exception as error:
             self.failure = f"{type(error).__name__}: {error}"[:200]
@@ -148,7 +148,6 @@ class SensitivityProbe:
         return float(torch.stack(squares).sum(0).max().sqrt()) / float(self._optimizer.max_grad_norm)
 
     def _compare_sum(self, made: _Copy, drawn: Indices) -> None:
-        """Compare the clipped sum of the whole batch with the gradients that ghost clipping left."""
         if len(drawn) > _MOST_RECORDS:
             return
         items = [self._dataset[int(index)] for index in drawn]
@@ -176,7 +175,9 @@ class _Copy:
 
         inner = inner_module(model)
         names = {id(p): name for name, p in inner.named_parameters()}
-        plain = copy.deepcopy(inner)
+        # torch's wrapper for several processes cannot be copied, and the hooks that refer to it are removed
+        wrappers = [one for one in (model, getattr(model, "_module", None)) if one is not None and one is not inner]
+        plain = copy.deepcopy(inner, {id(one): one for one in wrappers} if len(wrappers) > 1 else None)
         _strip(plain)
         self._model = GradSampleModule(
             plain,
@@ -196,7 +197,6 @@ class _Copy:
         self._seed = random.SystemRandom().getrandbits(62)
 
     def gradients(self, items: list[Any]) -> list[Tensor]:
-        """The per-sample gradients of a batch of these records, each (k, n)."""
         collate = self._collate or torch.utils.data.default_collate
         losses = self._loss(self._model, collate(list(items)))
         if not isinstance(losses, Tensor) or tuple(losses.shape) != (len(items),):
@@ -212,14 +212,12 @@ class _Copy:
         return found
 
     def is_random(self, items: list[Any], whole: list[Tensor]) -> bool:
-        """Whether the same batch gives other gradients a second time."""
         again = self.gradients(items)
         return not all(torch.allclose(a, b, rtol=1e-3, atol=1e-6) for a, b in zip(again, whole, strict=True))
 
     @contextlib.contextmanager
     def same_seed(self) -> Iterator[None]:
-        """Each use begins with the same seed."""
-        with _same_randomness(self._device):
+        with same_randomness(self._device):
             torch.manual_seed(self._seed)
             yield
 
@@ -235,7 +233,7 @@ def _strip(module: nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def _same_randomness(device: torch.device) -> Iterator[None]:
+def same_randomness(device: torch.device) -> Iterator[None]:
     """Restore the global generators of Python, NumPy and torch at the end."""
     python, numpy = random.getstate(), np.random.get_state()
     devices = [device.index or 0] if device.type == "cuda" else []

@@ -33,10 +33,7 @@ _MOST_NAMES = 20
 
 
 class ModelState:
-    """Compares the state of a model with the one at the beginning."""
-
     def __init__(self, model: nn.Module, trained: Sequence[Tensor]) -> None:
-        """Digest everything except ``trained``, the parameters that are observed step by step."""
         self._model, self._trained = model, {id(p) for p in trained}
         self._tensors = self._held_tensors()
         self._kinds = [
@@ -48,7 +45,6 @@ class ModelState:
         self._moved: set[str] = set()
 
     def before_step(self) -> None:
-        """Compare the buffers and frozen parameters that were written to."""
         for name, (holder, key) in self._places.items():
             tensor = holder.get(key)
             if name in self._moved or not isinstance(tensor, Tensor):

@@ -20,7 +20,6 @@ MOST_DIRECTIONS, _ROWS = 128, 127
 
 
 def width_of(sizes: Sequence[int], most: int = MOST_DIRECTIONS) -> int:
-    """The number of directions for layers of these sizes: those that hold a coordinate."""
     return min(most, max(sizes, default=0))
 
 

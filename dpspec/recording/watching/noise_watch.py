@@ -70,7 +70,6 @@ class SampledSteps:
         self._step, self._follows = 0, False
 
     def next(self) -> bool:
-        """Whether the next step is sampled."""
         self._step += 1
         begins = self._step <= _FIRST or self._random.random() < _RATE / self._step
         sampled = begins or self._follows
@@ -79,8 +78,6 @@ class SampledSteps:
 
 
 class Coordinates:
-    """Chooses coordinates of a model with layers of given shapes."""
-
     def __init__(self, shapes: Sequence[Sequence[int]]) -> None:
         self._random = np.random.default_rng(int.from_bytes(os.urandom(16), "little"))
         self._shapes = [tuple(shape) for shape in shapes]
@@ -150,8 +147,6 @@ class _Step:
 
 
 class NoiseWatch:
-    """Accumulates the statistics of all steps."""
-
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         shapes = [tuple(p.shape) for p in parameters]
         self._resolution = max([2.0**-23, *(torch.finfo(p.dtype).eps for p in parameters if p.is_floating_point())])
@@ -309,7 +304,6 @@ class NoiseWatch:
         self._pooled = (products, pairs) if before is None else (before[0] + products, before[1] + pairs)
 
     def found(self) -> dict[str, Any] | None:
-        """The statistics, for the end record; None without a step."""
         self._read_steps()
         if not self._seen:
             return None

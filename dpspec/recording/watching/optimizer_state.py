@@ -55,7 +55,6 @@ class OptimizerState:
 
     @property
     def restated(self) -> int:
-        """The number of these steps."""
         return int(self._restated)
 
     @property
@@ -65,13 +64,11 @@ class OptimizerState:
         return "" if kind in STEPS else f"{kind.__module__}.{kind.__qualname__}"[:100]
 
     def before_step(self) -> None:
-        """Compare the state."""
         every, nothing = self._fingerprints(), (None, fingerprint(()))
         left = [self._left.get(id(parameter), nothing)[1] for parameter, _ in every]
         self._restated.add(differs(_joined(now for _, now in every), _joined(left)))
 
     def after_step(self) -> None:
-        """Keep the fingerprint of the state."""
         self._left.update((id(parameter), (parameter, now)) for parameter, now in self._fingerprints())
 
     def _fingerprints(self) -> list[tuple[Tensor, Fingerprint]]:
@@ -148,7 +145,6 @@ class RecomputedUpdates:
 
     @torch.no_grad()
     def before_step(self) -> None:
-        """Copy parameters, gradients, state and options if the step is chosen."""
         self._steps += 1
         self._copy, self._pairs = None, []
         kind = type(self._optimizer)
@@ -163,7 +159,6 @@ class RecomputedUpdates:
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Recompute the step, and compare. It fails if gradients changed: a closure may have computed them."""
         copy, self._copy = self._copy, None
         if copy is None:
             return

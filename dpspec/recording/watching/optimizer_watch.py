@@ -38,8 +38,6 @@ Probing = Callable[[int, int, Sequence[Tensor] | None], None]
 
 
 class OpacusWatch:
-    """Fills in the pending step of a recorder."""
-
     def __init__(
         self,
         optimizer: Any,
@@ -72,7 +70,6 @@ class OpacusWatch:
 
     @property
     def meddled(self) -> int:
-        """The number of updates with other gradients than the noisy, scaled sum."""
         return int(self._meddled)
 
     @property
@@ -82,13 +79,11 @@ class OpacusWatch:
 
     @property
     def recomputed_sums(self) -> list[float] | None:
-        """As :attr:`RecomputedSums.found`."""
         if self.ghost is not None:
             return self.ghost.recomputed
         return None if self.recomputed is None else self.recomputed.found
 
     def attach(self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None]) -> None:
-        """Replace methods and add hooks. ``use`` is called before options of clipping or noise are used."""
         optimizer, self._guarded, sums = self._optimizer, guarded, self.sums
         self._ids = [id(p) for p in optimizer.params]
         if self.recomputed is None:
@@ -111,13 +106,11 @@ class OpacusWatch:
         guarded(lambda: self.replaced.check(self._wrappers))
 
     def detach(self) -> None:
-        """Restore the optimizer."""
         for undo in reversed(self._undo):
             undo()
         self._undo = []
 
     def _wrap(self, thing: Any, name: str, before: Sequence[Moment], after: Sequence[Callable[[Any], None]]) -> None:
-        """Observe before and after a method without arguments, on this instance only."""
         own, original = vars(thing).get(name), getattr(thing, name)
 
         def replaced(this: Any) -> Any:
@@ -242,7 +235,6 @@ class OpacusWatch:
         self._scaled = self._fingerprint()
 
     def before_update(self) -> None:
-        """The inner optimizer is about to step: compare its gradients with the noisy, scaled sum."""
         self.replaced.check(self._wrappers)
         scaled, self._scaled = self._scaled, None
         if scaled is not None:
@@ -250,7 +242,6 @@ class OpacusWatch:
             self._meddled.add(differs(self._stepped_with, scaled))
 
     def after_update(self) -> None:
-        """The inner optimizer has stepped: compare its gradients with those before."""
         before, self._stepped_with = self._stepped_with, None
         if before is not None and all(p.grad is not None for p in self._optimizer.params):
             self._changed.add(differs(self._fingerprint(), before))

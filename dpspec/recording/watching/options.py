@@ -54,8 +54,6 @@ _SAME = 1e-9
 
 
 class OptionWatch:
-    """Reads the options whenever they are about to be used, and collects those that changed."""
-
     def __init__(
         self,
         optimizer: torch.optim.Optimizer | None,
@@ -73,11 +71,9 @@ class OptionWatch:
         self._schedulers = SchedulerWatch(self._before_scheduler, self._after_scheduler, guarded)
 
     def remove(self) -> None:
-        """Stop observing."""
         self._schedulers.remove()
 
     def read(self, *, private: bool = False) -> None:
-        """The options are about to be used; if ``private``, the private sum's only."""
         seen = self._objects(private)
         if self._last is not None and _are_same(seen, self._seen.get(private)):
             return
@@ -89,7 +85,6 @@ class OptionWatch:
         self._last, self._seen[private] = now, seen
 
     def changes(self) -> dict[str, OptionChange]:
-        """The options that changed since the last call; at first all."""
         changed, self._changed = self._changed, {}
         last = self._last or {}
         return {name: OptionChange(by, last.get(name, ())) for name, by in changed.items()}
@@ -186,8 +181,6 @@ def _bits(values: tuple[Value, ...]) -> tuple[str, ...]:
 
 
 class SchedulerWatch:
-    """Reports the beginning and the end of each call of a scheduler."""
-
     def __init__(
         self,
         begin: Callable[[], None],
@@ -207,7 +200,6 @@ class SchedulerWatch:
         _OBSERVED.add(self)
 
     def remove(self) -> None:
-        """Stop observing."""
         _OBSERVED.remove(self)
 
     def called(self, scheduler: Any, epoch: Any) -> None:
@@ -222,7 +214,6 @@ class SchedulerWatch:
         self._guarded(observe)
 
     def returned(self, scheduler: Any) -> None:
-        """The scheduler has made its step."""
 
         def observe() -> None:
             self._left[scheduler] = _state(scheduler)
@@ -232,7 +223,6 @@ class SchedulerWatch:
         self._guarded(observe)
 
     def _is_even(self, scheduler: Any, epoch: Any) -> bool:
-        """Whether the epochs of a scheduler have equal distances of one over an integer."""
         if isinstance(epoch, bool) or not isinstance(epoch, int | float):
             return False
         last, spacing = self._spacings.get(scheduler, (float(getattr(scheduler, "last_epoch", 0)), 0.0))

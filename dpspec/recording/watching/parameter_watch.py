@@ -25,8 +25,6 @@ _Guarded = Callable[[Callable[[], None]], None]
 
 
 class ParameterWatch:
-    """Keeps one copy of the parameters as the optimizer left them."""
-
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = list(parameters)
         self._last = [p.detach().clone() for p in self._parameters]
@@ -47,7 +45,6 @@ class ParameterWatch:
 
     @torch.no_grad()
     def advance(self) -> Tensor:
-        """The distance as of :meth:`moved`; then take the parameters for the copy."""
         distance = self._distance()
         for p, q in zip(self._parameters, self._last, strict=True):
             q.copy_(p)
@@ -111,7 +108,6 @@ class GradientParameters:
             self._handles.append(first.register_hook(lambda _: guarded(lambda: self.observe("backward"))))
 
     def detach(self) -> None:
-        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -128,7 +124,6 @@ class GradientParameters:
             self._other.add(self._watch.moved() > 0.0)
 
     def stepped(self) -> None:
-        """A step is over, and its parameters are kept."""
         self._steps += 1
         self._unseen += not self._kinds
         self._kinds.clear()

@@ -18,8 +18,6 @@ from dpspec.recording.folder.step_record import Indices
 
 
 class SamplerWatch:
-    """Batches in the order in which they were drawn."""
-
     def __init__(self, sampler: Any, ahead: bool, present: Callable[[Indices], Any] = list) -> None:
         """sampler: yields lists of indices. ahead: whether batches are drawn before they are used. present: returns
         the indices of a batch that contribute, all by default."""
@@ -50,7 +48,6 @@ class SamplerWatch:
         return True
 
     def detach(self) -> None:
-        """Restore the sampler's class."""
         self._sampler.__class__ = self._class
 
     def begin(self) -> int:
@@ -64,13 +61,11 @@ class SamplerWatch:
         return self._passes
 
     def add(self, batch: Any, number: int) -> None:
-        """Add a batch that was drawn in pass ``number``."""
         self.drawn += 1
         drawn = np.asarray(batch, dtype=np.int64).reshape(-1)
         self._waiting.append((number, np.asarray(self._present(drawn), dtype=np.int64)))
 
     def latest(self) -> Indices:
-        """The last drawn batch that no step took yet, or an empty one."""
         return self._waiting[-1][1] if self._waiting else np.zeros(0, dtype=np.int64)
 
     def current(self) -> Indices:

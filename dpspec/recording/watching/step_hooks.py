@@ -63,7 +63,6 @@ class StepHooks:
         self._began, self.ordered, self.disordered = False, True, 0
 
     def remove(self) -> None:
-        """Remove both hooks. The hooks of the script stay, and their handles remain valid."""
         self._before.last.clear()
         self._after.remove()
 
@@ -97,11 +96,9 @@ class ReplacedMethods:
 
     @property
     def found(self) -> list[str]:
-        """The first 20 names."""
         return list(self._names)[:20]
 
     def check(self, watched: Mapping[str, Any]) -> None:
-        """Note the methods that are replaced now. watched: the recorder's, by name."""
         places = list(self._places(watched))
         objects = [thing for _, thing, _ in places]
         if len(objects) == len(self._seen) and all(a is b for a, b in zip(objects, self._seen, strict=True)):
@@ -112,7 +109,6 @@ class ReplacedMethods:
                 self._names.setdefault(name[:100])
 
     def _places(self, watched: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
-        """The name of each method, the function under this name, and the packages that may define it."""
         optimizer, kind = self._optimizer, type(self._optimizer)
         own, inner = vars(optimizer), optimizer.original_optimizer
         for name in _METHODS:

@@ -135,7 +135,6 @@ _KINDS: dict[str, _Privacy] = {
 
 
 def p_value(evidence: Evidence, epsilon: float, delta: float) -> float:
-    """P-value of the null that the attacked pipeline is (epsilon, delta)-DP in the evidence's scope."""
     return curve_p_value(evidence, ((epsilon, delta),))
 
 
@@ -146,7 +145,6 @@ def curve_p_value(evidence: Evidence, points: Sequence[Point]) -> float:
 
 
 def curve_rejects(evidence: Evidence, points: Sequence[Point], level: float) -> bool:
-    """Whether :func:`curve_p_value` is at most ``level``; some tests decide this faster."""
     if evidence.kind != "one-run-ladder":
         return curve_p_value(evidence, points) <= level
     canaries, guesses, correct = _statistics(evidence, _KINDS[evidence.kind].statistics)
@@ -159,7 +157,6 @@ def epsilon_lower(evidence: Evidence, delta: float, confidence: float) -> float:
 
 
 def largest(evidence: Evidence, delta: float, confidence: float) -> float:
-    """Largest epsilon that this design can refute, with perfect guesses."""
     return epsilon_lower(perfect(evidence), delta, confidence)
 
 
@@ -197,7 +194,6 @@ def metric_extreme(evidence: Evidence, side: str, level: float) -> float:
 
 
 def about(evidence: Evidence) -> str:
-    """The claims about a metric that this kind tests: ``model`` or ``pipeline``; empty if none."""
     return _METRICS[evidence.kind].about if evidence.kind in _METRICS else ""
 
 
@@ -207,7 +203,6 @@ def holds_whenever_stopped(evidence: Evidence) -> bool:
 
 
 def require_counts(evidence: Evidence) -> None:
-    """Raise ``ValueError`` for impossible statistics of a known kind, such as more right guesses than guesses."""
     kind = _KINDS.get(evidence.kind) or _METRICS.get(evidence.kind)
     if kind is None:
         return
@@ -261,7 +256,6 @@ def _statistics(evidence: Evidence, wanted: dict[str, type]) -> tuple[Any, ...]:
 
 
 def _is(value: Any, kind: type) -> bool:
-    """Whether a statistic has its type: a string, an integer, or a list of integers."""
     if kind is tuple:
         return isinstance(value, tuple) and all(_is(v, int) for v in value)
     return isinstance(value, kind) and not isinstance(value, bool)

@@ -114,7 +114,6 @@ def p_value(
 def rejects(
     canaries: int, guesses: Sequence[int], correct: Sequence[int], points: Sequence[curve_lines.Point], level: float
 ) -> bool:
-    """Whether :func:`p_value` is at most ``level`` < 1, which is often faster to decide."""
     _check(canaries, guesses, correct)
     lines = one_run_curve.support(points)
     if len(lines) != 1 or len(guesses) == 1:
@@ -166,8 +165,6 @@ def _joint(canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], ep
         return 1.0
 
     def threshold(count: int) -> int:
-        """The smallest number of right guesses that is rejected; ``count`` + 1 if none is."""
-
         def rejected(right: int) -> bool:
             return one_run.rejects(canaries, count, right, epsilon, delta, level)
 

@@ -79,5 +79,4 @@ def epsilon_lower(
 
 
 def largest(present: int, absent: int, delta: float, confidence: float) -> float:
-    """The lower bound on epsilon of an attack without errors."""
     return epsilon_lower(present, absent, present, 0, delta, confidence)

@@ -35,7 +35,6 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 
 
 def rejects(canaries: int, guesses: int, correct: int, epsilon: float, delta: float, level: float) -> bool:
-    """Whether :func:`p_value` is at most ``level`` < 1."""
     beta = independent(canaries, guesses, correct, epsilon, delta)
     return beta <= level and beta + _correction(canaries, guesses, correct, epsilon, delta, beta) <= level
 
@@ -72,7 +71,6 @@ def _correction(canaries: int, guesses: int, correct: int, epsilon: float, delta
 
 
 def epsilon_lower(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """Largest epsilon rejected at level 1 - confidence, rounded down; 0 if none is rejected."""
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
     level = 1.0 - confidence

@@ -57,12 +57,10 @@ def p_value(canaries: int, guesses: int, correct: int, points: Sequence[curve_li
 
 
 def support(points: Sequence[curve_lines.Point]) -> tuple[curve_lines.Point, ...]:
-    """The points on the lower envelope of the curve's lines, by ascending epsilon."""
     return _Lines.of(points, 1).points
 
 
 def by_point(canaries: int, guesses: int, correct: int, points: Sequence[curve_lines.Point]) -> float:
-    """Smallest p-value of a single point: fast, valid, and at least :func:`p_value`; 1 without points."""
     return min((one_run.p_value(canaries, guesses, correct, *point) for point in points), default=1.0)
 
 
@@ -139,7 +137,6 @@ class _Lines:
         return np.asarray((-np.diff(self.offsets) / np.diff(self.slopes))[::-1], dtype=np.float64)
 
     def at(self, x: Floats) -> npt.NDArray[np.intp]:
-        """Index of the lowest line at each x."""
         return len(self.slopes) - 1 - np.searchsorted(self._starts, x, side="left")
 
 
@@ -152,7 +149,6 @@ class _Search:
         self._log_x = self._first(line)
 
     def run(self) -> float:
-        """The smallest bound found."""
         best, factor, power, step = self._bound(0.0, 1.0), 0.0, 1.0, _FIRST_STEP
         while step > _LAST_STEP:
             tried = [(factor + step, power), (factor - step, power)]

@@ -69,7 +69,6 @@ def epsilon_lower(coins: str, scores: Sequence[int], delta: float, confidence: f
 
 
 def largest(runs: int, delta: float, confidence: float) -> float:
-    """The lower bound on epsilon of an attack without errors on alternating coins."""
     coins = "10" * (runs // 2) + "1" * (runs % 2)
     return epsilon_lower(coins, [int(coin) for coin in coins], delta, confidence)
 

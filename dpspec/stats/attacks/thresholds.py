@@ -9,7 +9,6 @@ tried for 0, 1, 2, 4, 8, ... errors (Bonferroni).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +17,6 @@ from dpspec.stats.attacks import curve_lines, many_run
 
 #: Source of evidence and bounds of this kind.
 SOURCE = "Clopper & Pearson 1934 at order statistics, Bonferroni over error counts fixed in advance"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Threshold:
-    """The best threshold, its positives, and the lower bound on epsilon corrected for the choice."""
-
-    epsilon: float
-    true_positives: int
-    false_positives: int
 
 
 def outcomes(scores: npt.ArrayLike, present: npt.ArrayLike) -> str:
@@ -38,37 +28,25 @@ def outcomes(scores: npt.ArrayLike, present: npt.ArrayLike) -> str:
 
 
 def p_value(outcomes: str, points: Sequence[curve_lines.Point]) -> float:
-    """P-value of the null "(epsilon, delta)-DP for all ``points``"; 1 if there are no present or no absent runs."""
     tried = list(_tried(outcomes))
     present, absent = outcomes.count("1"), outcomes.count("0")
     least = min((many_run.curve_p_value(present, absent, *counts, points) for counts in tried), default=1.0)
     return min(1.0, max(1, len(tried)) * least)
 
 
-def best_threshold(outcomes: str, delta: float, confidence: float) -> Threshold:
+def epsilon_lower(outcomes: str, delta: float, confidence: float) -> float:
     """Largest lower bound on epsilon at ``delta`` over the thresholds, jointly valid at ``confidence``."""
     tried = list(_tried(outcomes))
     present, absent = outcomes.count("1"), outcomes.count("0")
     each = 1.0 - (1.0 - confidence) / max(1, len(tried))
-    found = [
-        Threshold(epsilon=epsilon, true_positives=true, false_positives=false)
-        for true, false in tried
-        if (epsilon := many_run.epsilon_lower(present, absent, true, false, delta, each)) > 0.0
-    ]
-    return max(found, key=lambda t: t.epsilon, default=Threshold(epsilon=0.0, true_positives=0, false_positives=0))
-
-
-def epsilon_lower(outcomes: str, delta: float, confidence: float) -> float:
-    return best_threshold(outcomes, delta, confidence).epsilon
+    return max((many_run.epsilon_lower(present, absent, *counts, delta, each) for counts in tried), default=0.0)
 
 
 def largest(present: int, absent: int, delta: float, confidence: float) -> float:
-    """The lower bound on epsilon if all present runs score above all absent ones."""
     return epsilon_lower(absent * "0" + present * "1", delta, confidence)
 
 
 def _tried(outcomes: str) -> Iterator[tuple[int, int]]:
-    """Yield true and false positives at each threshold."""
     if set(outcomes) - {"0", "1"}:
         raise ValueError("outcomes must be a string of 0 and 1")
     present, absent = outcomes.count("1"), outcomes.count("0")
@@ -84,5 +62,4 @@ def _tried(outcomes: str) -> Iterator[tuple[int, int]]:
 
 
 def _few(runs: int) -> list[int]:
-    """Error counts 0, 1, 2, 4, ... below the number of runs."""
     return [0, *(2**k for k in range(runs.bit_length()) if 2**k < runs)]

@@ -113,11 +113,9 @@ class Drawn:
 
     @property
     def random(self) -> bool:
-        """Whether batches are a random part of the records."""
         return all(0.0 < self.phase.rate(records) < 1.0 for records, _ in self.batches)
 
     def law(self, records: int) -> TruncatedSize:
-        """Return the distribution of a random batch size."""
         cap = self.phase.sampling.max_batch
         return TruncatedSize(records, self.phase.rate(records), records if cap is None else cap)
 

@@ -187,12 +187,10 @@ class _Difference:
         return self.deviation if self.shared is None else math.sqrt(self.shared.variance)
 
     def tail(self, distance: float) -> float:
-        """Return the larger one-sided p-value of both tests for an error of ``distance``."""
         welch = float(special.stdtr(self.degrees, -distance / self.deviation))
         return welch if self.shared is None else max(welch, self.shared.tail(distance))
 
     def reach(self, error: float) -> float:
-        """Return the distance whose :meth:`tail` is ``error``."""
         welch = -float(special.stdtrit(self.degrees, error)) * self.deviation
         return welch if self.shared is None else max(welch, self.shared.reach(error))
 

@@ -111,7 +111,6 @@ class EpochLog:
         self.restore({})
 
     def add(self, members: Array) -> None:
-        """Add a batch of distinct records below ``records``."""
         self.early += int((self._place[members] >= 0).sum())
         if 0 < len(members) < self._records:
             for back, (place, sizes) in enumerate(reversed(self._earlier), start=1):
@@ -145,7 +144,6 @@ class EpochLog:
                 self.closest = found
 
     def _surprise(self, found: Closest) -> float:
-        """Return ln of the upper tail; 0 below the mean."""
         if found.common * self._records <= found.size * found.before:
             return 0.0
         return log_tail(found.common, found.size, found.before, self._records)
@@ -159,7 +157,6 @@ class EpochLog:
         }
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Continue from a state, or reset."""
         self._begin()
         kept = (self._with_sizes(place) for place in state.get("earlier", ()))
         self._earlier: deque[tuple[Array, Array]] = deque(kept, maxlen=_REMEMBERED)

@@ -17,16 +17,26 @@ import numpy as np
 from dpspec import json_records
 from dpspec.contract import FrozenMap, Json, Phase
 from dpspec.json_records import INLINE, AboveZero, Amount, Count, Positive, Real, Record, Row, Whole
+from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.batch_checks import SamplingSums
 from dpspec.stats.conformance.canary_contributions import PlantedSums
 from dpspec.stats.conformance.residual_tests import MOST_LAYERS, SharedLayers
-from dpspec.stats.conformance.step_tests import StepSums
+from dpspec.stats.conformance.step_tests import StepSums, summary
 
 Array: TypeAlias = np.ndarray[Any, Any]
 T = TypeVar("T")
 
 #: Maximum number of evenly spaced coordinates of each step's noise, and of stored numbers in total.
 MOST_COORDINATES, MOST_NUMBERS = 4096, 2**22
+
+
+#: Replaces measurements that are not finite, because evidence is JSON.
+HUGE = 1e300
+
+
+def number(value: float) -> float:
+    """Clip to the JSON range; NaN becomes a huge value, above any declared one."""
+    return float(np.clip(value, -HUGE, HUGE)) if np.isfinite(value) else HUGE
 
 
 def kept_width(steps: int) -> int:
@@ -133,13 +143,10 @@ class Directions(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualSums(Record):
-    """Residuals: updates minus their expectation.
+    """Residuals, updates minus their expectation, of ``steps`` steps; ``hidden`` steps are excluded for rounding.
 
-    Attributes:
-        steps: Number of steps in ``directions``.
-        hidden: Number of steps excluded from them because of rounding.
-        seen: Number of steps in ``everywhere``. None in evidence of version 0.1.0, which has ``steps`` steps.
-        shared: None for models with one layer, and in evidence of version 0.1.0.
+    ``everywhere`` has ``seen`` steps; None in evidence of version 0.1.0, which has ``steps`` steps. Models with one
+    layer, and evidence of version 0.1.0, have no ``shared``.
     """
 
     steps: Count
@@ -151,7 +158,6 @@ class ResidualSums(Record):
 
     @property
     def steps_seen(self) -> int:
-        """Number of steps in ``everywhere``."""
         return self.steps if self.seen is None else self.seen
 
     def problem(self) -> str | None:
@@ -177,7 +183,6 @@ class ResidualSums(Record):
 
 
 def _is_lag(lag: int, steps: int) -> bool:
-    """Whether a run of ``steps`` steps tests this lag; 0 for a run of one step."""
     return min(1, steps // 2) <= lag <= steps // 2
 
 
@@ -221,13 +226,9 @@ class TwinProducts(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseSums(Record):
-    """The reported Gaussian noise.
+    """The reported Gaussian noise: the sum of ``degrees`` squares, and products of ``width`` stored coordinates.
 
-    Attributes:
-        statistic: Sum of all squares.
-        degrees: Number of values in ``statistic``.
-        width: Number of stored coordinates, to which all further fields apply.
-        pair: The worst inner product of two steps.
+    ``pair``: the worst inner product of two steps.
     """
 
     statistic: Amount
@@ -238,6 +239,28 @@ class NoiseSums(Record):
     lag: LagProducts
     pair: Real
     twin: TwinProducts | None = None
+
+    @classmethod
+    def of(cls, squares: Array, rows: Array, count: int, other: Array | None = None) -> NoiseSums:
+        """Compute from each step's squared noise and stored coordinates (steps, width), and another run's.
+
+        ``count``: the number of parameters. All in units of the declared standard deviation.
+        """
+        products = noise_tests.products(rows)
+        lag = noise_tests.worst_lag(products.lags)
+        twin = None
+        if other is not None and other.shape == rows.shape:
+            twin = TwinProducts(largest=number(noise_tests.largest_across(rows, other)))
+        return cls(
+            statistic=number(float(np.sum(squares))),
+            degrees=count * len(squares),
+            each=summary(squares, count=count),
+            steps=len(rows),
+            width=rows.shape[1],
+            lag=LagProducts(lag=lag, products=number(float(products.lags[lag]))),
+            pair=number(products.largest),
+            twin=twin,
+        )
 
     def problem(self) -> str | None:
         count, rest = divmod(self.degrees, self.steps)
@@ -294,7 +317,6 @@ def write_run(run: RunEvidence) -> dict[str, Json]:
 
 
 def joined(evidence: Mapping[str, Json], ran: Mapping[str, Json]) -> dict[str, Json]:
-    """Join a trial's own evidence with its run's evidence; both have an ``internal`` part."""
     return {**evidence, **ran, "internal": {**evidence.get("internal", {}), **ran.get("internal", {})}}
 
 
@@ -346,11 +368,9 @@ class Runs:
 
     @property
     def steps(self) -> int:
-        """Declared number of steps."""
         return sum(phase.steps for phase in self.phases)
 
     def of(self, part: Callable[[RunEvidence], T | None]) -> list[T]:
-        """Return a part of the evidence of each run that has it."""
         return [found for found in map(part, self.runs) if found is not None]
 
 

@@ -42,16 +42,13 @@ class Run:
     """Public facts of a planned run.
 
     Attributes:
-        phases: Declared phases.
         records: Number of real records, plus the mean number of inserted canaries.
         parameters: Number of trained parameters.
         groups: Per group size, the number of groups of gradient canaries; empty for other canaries.
-        capabilities: Capabilities of the backend.
-        trials: Number of runs.
         twin: Whether each run has a second run with another seed.
         looks: Number of measured steps; None for all.
         undone: Whether updates can be inverted.
-        estimated: Number of records that estimate the expected update; None without an estimate.
+        estimated: Number of records that estimate the expected update.
         told: Whether the adversary knows the drawn real records.
     """
 
@@ -127,18 +124,15 @@ def as_declared(run: Run) -> RunEvidence:
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """Numbers of one phase.
+    """Numbers of one phase, with ``seen`` measured steps.
 
     Attributes:
-        seen: Number of measured steps.
-        sigma: Noise multiplier.
         varies: Whether batch sizes are random.
         first: Number of measured first steps of epochs; ``seen`` if steps are independent.
         inclusion: Variance of the number of measured batches with a given record.
         cap: Largest batch, if truncated.
         shuffled: Batch size of shuffled batches.
-        epoch: Steps of an epoch of random allocation.
-        times: Batches of an epoch with a given record.
+        epoch: Steps of an epoch of random allocation, with a given record in ``times`` batches.
     """
 
     steps: int
@@ -278,7 +272,6 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
 
 
 def _of_epochs(records: int, size: int, steps: int) -> BatchSums:
-    """Batches of independent orders."""
     total, squares = epochs.sizes_of(records, size, steps)
     full, rest = divmod(total, records)
     pairs = epochs.pairs_of(records, size, steps)

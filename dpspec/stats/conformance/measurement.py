@@ -125,7 +125,6 @@ def check(assumption: str, found: Measurement, observed: Observed, note: str) ->
 
 
 def worst(assumption: str, found: Sequence[Measurement], observed: Observed, note: str) -> Check:
-    """Return the check of the worst of several measurements, at least one."""
     measured = the_worst(found)
     assert measured is not None
     return measured.check(assumption, observed, note)

@@ -76,7 +76,6 @@ class StepNoise:
         return float(special.gammaincc(0.5 * self.count, 0.5 * value))
 
     def size(self, value: float) -> float:
-        """The scale relative to the declared one."""
         return math.sqrt(value / self.count)
 
     def detectable(self, most: float, level: float) -> float | None:
@@ -187,7 +186,6 @@ def _shortfall(level: float, count: int, rest: float = 0.0) -> float | None:
 
 
 def _excess(level: float, count: int) -> float:
-    """Relative excess of the scale that is rejected at ``level``."""
     high = float(special.gammainccinv(0.5 * count, level))
     return math.sqrt(high / float(special.gammaincinv(0.5 * count, 1.0 - POWER))) - 1.0
 

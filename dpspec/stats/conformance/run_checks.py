@@ -202,7 +202,6 @@ def released_noise_at_lags(runs: Runs) -> Outcome:
 
 
 def _depend(runs: Runs) -> bool:
-    """Whether the batches of all noisy phases depend on each other."""
     noisy = [phase for phase in runs.phases if phase.get("noise_multiplier") != 0.0]
     return bool(noisy) and all(phase.sampling.is_shuffled for phase in noisy)
 
@@ -369,7 +368,6 @@ def clipped_norms(runs: Runs) -> Outcome:
     detects="a contribution that depends on other records (divisor, clip norm, preparation)",
 )
 def additive_update(runs: Runs) -> Outcome:
-    """Compare the updates of two datasets with the update of both."""
     found: list[Outcome] = []
     for step in runs.of(lambda run: run.replayed):
         room = _SUMS + step.rounding + _AS_RANDOM * step.random

@@ -48,7 +48,6 @@ class BatchSize:
         return binomial.at_least(min(int(value), self.records), self.records, self.rate)
 
     def size(self, value: float) -> float:
-        """The realized rate."""
         return value / self.records
 
     def detectable(self, most: float, level: float) -> float | None:

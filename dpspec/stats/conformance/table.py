@@ -58,7 +58,6 @@ def checks(
 
 
 def counted(phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap]) -> Iterator[Check]:
-    """Test only the number of steps; see :func:`checks`."""
     read = Runs.read(phases, evidence)
     return of_runs(read.phases, read.runs, [row for row in TABLE if row.assumption == "steps"])
 
@@ -70,10 +69,10 @@ def of_runs(
     *,
     privacy: Privacy = "data-dependent",
 ) -> Iterator[Check]:
-    """Test runs by some rows; see :func:`checks`."""
+    read = Runs(phases, runs)
     try:
         for row in rows:
-            for note, found in _outcomes(row, Runs(phases, runs)):
+            for note, found in _outcomes(row, read):
                 if found is not None:
                     check = found.check(row.assumption, row.observed, note, row.null)
                     yield replace(check, privacy=privacy) if row.rows else check

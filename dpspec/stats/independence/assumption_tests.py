@@ -110,7 +110,6 @@ class Moments(NamedTuple):
 
 
 def moments(values: Floats) -> Moments:
-    """Return the moments of the projections (n,) of two or more canaries."""
     mean = float(values.mean())
     squares = (values - mean) ** 2
     return Moments(mean, float(squares.sum()) / (len(values) - 1), float((squares**2).mean()))

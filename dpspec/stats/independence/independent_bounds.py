@@ -112,7 +112,6 @@ def independent_bounds(
 
 
 def _independence(luck: Sequence[StepDependence], layers: float | None) -> Assumption:
-    """Return the assumption with its status by the tests of steps and layers."""
     name = "independent-canaries"
     text = (
         "given what the release tells of the run as a whole, each canary adds a part of its own to it, made without "
@@ -135,7 +134,6 @@ def _independence(luck: Sequence[StepDependence], layers: float | None) -> Assum
 
 
 def _no_luck(runs: Sequence[Guesses], correct: Sequence[int]) -> Assumption:
-    """Return the assumption of no shared randomness, with its status by the test of runs."""
     text = "the canaries of a run share no randomness"
     agree = assumption_tests.runs_agree(runs, correct)
     if agree is None:
@@ -176,7 +174,6 @@ def epsilon_lower(runs: Sequence[Guesses], correct: Sequence[int], delta: float,
 
 
 def dependence_of_size(evidence: Sequence[Mapping[str, Json]], size: int) -> list[StepDependence]:
-    """Return the dependence within steps between groups of ``size``, of all runs that have it."""
     signals = [run.signal for run in read_all(evidence) if run.signal is not None]
     return [one for signal in signals for one in signal.luck or () if one.size == size]
 

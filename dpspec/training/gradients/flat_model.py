@@ -44,14 +44,12 @@ class Layout:
         return sum(self.sizes)
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
-        """Split ``flat`` (P,) into views by parameter name."""
         if flat.shape != (self.size,):
             raise ValueError(f"expected a vector of {self.size} parameters, got shape {tuple(flat.shape)}")
         pieces = torch.split(flat, list(self.sizes))
         return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
 
     def split(self, rows: Tensor) -> dict[str, Tensor]:
-        """Split ``rows`` (b, P) into views (b, *shape) by parameter name."""
         pieces = torch.split(rows, list(self.sizes), dim=1)
         shaped = zip(self.names, pieces, self.shapes, strict=True)
         return {name: piece.view(len(rows), *shape) for name, piece, shape in shaped}

@@ -72,7 +72,6 @@ class PerExample:
         self.written = sum(p.nbytes for name, p in parameters.items() if name not in factors)
 
     def gradients(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[dict[str, Gradients], Tensor]:
-        """Gradients of records ``x`` (b, ...), ``y`` (b,), b >= 1, by parameter, and outputs (b, classes)."""
         found, _, outputs = self._forward_backward(parameters, x, y, measured=False)
         return found, outputs
 
@@ -165,7 +164,6 @@ class _Tape(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _receive(self, found: Mapping[str, Gradients]) -> None:
-        """Store gradients, or only their squared norms. Gradients of a reused parameter are added."""
         for name, more in found.items():
             known = self.found.get(name)
             if self._measured and self._uses[name] == 1:

@@ -49,7 +49,6 @@ class Call(ABC):
         """Gradient with respect to x, if ``wanted``, and gradients of the trained parameters."""
 
     def named(self, weight: Callable[[], Gradients], bias: Callable[[], Tensor]) -> dict[str, Gradients]:
-        """Gradients of the trained parameters by name, a bias's as rows."""
         found: dict[str, Gradients] = {}
         if self.names[0] is not None:
             found[self.names[0]] = weight()
@@ -78,8 +77,6 @@ class Linear(Call):
 
 
 class Embedding(Call):
-    """Table lookup by token; the token ``padding_idx`` gets no gradient."""
-
     weight: Tensor
 
     def __init__(
@@ -107,8 +104,6 @@ class Embedding(Call):
 
 
 class Scaled(Call):
-    """Scale and shift of an input that torch normalizes."""
-
     @abstractmethod
     def aligned(self, x: Tensor) -> tuple[int, ...]:
         """Shape of the parameters that broadcasts with one row of ``x`` (b, k, ...)."""
@@ -123,7 +118,8 @@ class Scaled(Call):
 
         def summed(products: Tensor) -> Tensor:
             assert parameter is not None
-            return products.sum(1).sum_to_size(len(x), *shape).view(len(x), *parameter.shape)
+            axes = (1, *(axis for axis, size in enumerate(shape, start=2) if size == 1))
+            return products.sum(axes).view(len(x), *parameter.shape)
 
         found = self.named(lambda: Rows(summed(gradient * x)), lambda: summed(gradient))
         return (gradient if self.weight is None else gradient * self.weight.view(shape)) if wanted else None, found

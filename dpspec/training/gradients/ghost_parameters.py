@@ -20,11 +20,8 @@ _SUMMED = 2**17
 
 
 class Gradients(ABC):
-    """Gradients of b records with respect to one parameter of shape ``shape``."""
-
     @abstractmethod
-    def squares(self) -> Tensor:
-        """Squared l2 norms (b,), float64."""
+    def squares(self) -> Tensor: ...
 
     @abstractmethod
     def rows(self) -> Tensor: ...

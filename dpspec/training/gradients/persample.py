@@ -83,13 +83,11 @@ class FlatModel:
         return flat_model.flatten(self._model).to(self.device)
 
     def logits(self, state: Tensor, x: Tensor) -> Tensor:
-        """Outputs (b, classes) for records ``x`` (b, ...) at parameters ``state`` (P,)."""
         plain = record_by_record(self._model)  # then no torch.func transforms
         with full_precision(self.device), FastPooling() if plain else nullcontext():
             return self._forward(self.layout.unflatten(state), x)
 
     def gradients(self, state: Tensor, x: Tensor, y: Tensor) -> Iterator[Tensor]:
-        """Yield :meth:`rows` of ``x`` (b, ...), ``y`` (b,), chunk by chunk."""
         if len(x):
             size = self._size(state, x, y, "rows")
             for some_x, some_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
@@ -144,7 +142,6 @@ class FlatModel:
         return found
 
     def _size(self, state: Tensor, x: Tensor, y: Tensor, wanted: Wanted) -> int:
-        """Number of records per chunk, from the memory of one record; computed once."""
         if wanted not in self._sizes:
             examples = self._tried(self.layout.unflatten(state.detach()), x, y)
             with torch.no_grad(), written_out(self._model):

@@ -32,7 +32,6 @@ def call(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
 
 @contextmanager
 def written_out(model: nn.Module) -> Iterator[None]:
-    """Run the recurrent layers of a model step by step within this context."""
     known = (nn.RNN, nn.LSTM, nn.GRU)
     layers = [module for module in model.modules() if isinstance(module, nn.RNNBase) and type(module) in known]
     replaced = [layer for layer in layers if "forward" not in vars(layer)]

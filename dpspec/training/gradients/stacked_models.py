@@ -28,8 +28,6 @@ Named = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class _Dense:
-    """A dense layer that is called once per record on one row: parameter names and width."""
-
     weight: str
     bias: str | None
     width: int
@@ -39,7 +37,6 @@ class StackedModel:
     """A module as a function of R flat parameter vectors. The module itself is never changed."""
 
     def __init__(self, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        """Find the dense layers by a trial pass over the first of the records ``x`` (n, ...), ``y`` (n,)."""
         require_uncoupled(module)
         self.layout = flat_model.Layout.of(module)
         self._module = module

@@ -54,7 +54,6 @@ class GeneratorState:
 
 
 def collect(named: Mapping[str, Stateful]) -> dict[str, np.ndarray[Any, Any]] | None:
-    """Merge all states, each under ``name.``; None if one of them cannot be saved."""
     found: dict[str, np.ndarray[Any, Any]] = {}
     for name, thing in named.items():
         state = thing.state()
@@ -73,7 +72,6 @@ def tensors(**named: Tensor | None) -> Memory:
 
 
 def tensor(memory: Memory, name: str) -> Tensor | None:
-    """Return a copy as a CPU tensor, or None if the name is missing."""
     return torch.tensor(memory[name]) if name in memory else None
 
 

@@ -125,7 +125,6 @@ class RecordsAndCanaries:
         return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
 
     def __call__(self, state: Tensor, indices: Tensor, clip_norm: Clip) -> ClippedSum:
-        """Clipped sum over ``indices`` (b,), ascending, on the CPU."""
         real = int(torch.searchsorted(indices, len(self._x)))
         records = self._real(state, send(indices[:real], self._model.device), clip_norm)
         if self._canaries is None or real == len(indices):

@@ -30,7 +30,6 @@ from dpspec.training.loop.optimizers import update_of
 
 
 def train_many(trainer: Trainer, jobs: Sequence[TrainingJob]) -> None:
-    """Train every job and its model, in one batch if the trainer has ``train_many``, else in turn."""
     together = getattr(trainer, "train_many", None)
     if together is not None:
         together(jobs)
@@ -90,8 +89,6 @@ def run_batched(jobs: Sequence[TrainingJob], *, members: Sequence[Tensor] | None
 
 
 class _Runs:
-    """The records of all runs and the contributions of their batches. ``records``: per run, including canaries."""
-
     def __init__(self, jobs: Sequence[TrainingJob], members: Sequence[Tensor] | None) -> None:
         if members is not None and len(members) != len(jobs):
             raise ValueError(f"{len(jobs)} jobs but {len(members)} members")

@@ -63,8 +63,7 @@ class Optimizer(ABC):
         self._step = 0
 
     @abstractmethod
-    def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
-        """The next model, as a new tensor like ``state``."""
+    def __call__(self, state: Tensor, noisy: Tensor) -> Tensor: ...
 
     def state(self) -> Memory:
         return {"step": np.array(self._step)}
@@ -126,7 +125,6 @@ class Sgd(Optimizer):
         return RecoveredUpdate(gradient, error, expected)
 
     def _without_momentum(self, direction: Tensor, error: Number) -> tuple[Tensor, Number]:
-        """The gradient behind a direction, and its error bound from the direction's."""
         mu, before, known = self._momentum, _kept(self._buffer, direction), self._error
         error = error + 3.0 * mu * _eps(before) * _length(before)
         if self._nesterov:

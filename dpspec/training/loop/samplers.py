@@ -21,11 +21,8 @@ from dpspec.training.loop.checkpoint import Memory, tensor, tensors
 
 
 class Sampler(Protocol):
-    """Draws batches of record indices 0..records-1."""
-
     @property
-    def records(self) -> int:
-        """Number of records, including canaries."""
+    def records(self) -> int: ...
 
     @property
     def inclusion(self) -> float:

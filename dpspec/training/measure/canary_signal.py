@@ -1,8 +1,4 @@
-"""Projections on the directions of gradient canaries: moments per group size and inclusion bit.
-
-Effects that canaries share within a step, and across steps, are in ``stats.independence`` and
-``stats.conformance.canary_contributions``.
-"""
+"""Projections on the directions of gradient canaries: moments per group size and inclusion bit."""
 
 from __future__ import annotations
 
@@ -15,12 +11,13 @@ from torch import Tensor
 
 from dpspec.contract.providers import TrainingJob
 from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums, StepDependence, StepTotals
+from dpspec.stats.conformance.evidence import number
 from dpspec.stats.independence.assumption_tests import CANARIES_OF_STEPS, dependence_of_steps, moments
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.samplers import inclusion_moments
 from dpspec.training.measure.observers import ProjectionObserver
-from dpspec.training.measure.update_statistics import number, replace_non_finite
+from dpspec.training.measure.update_statistics import replace_non_finite
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -64,7 +61,6 @@ def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coi
 def _step_effects(
     watcher: ProjectionObserver, measured: Tensor, sizes: Array, coins: Array
 ) -> Iterator[StepDependence]:
-    """Shared effects per size and inclusion bit with enough groups, over noisy ``measured`` (steps,) steps."""
     schedule = watcher.schedule
     noisy = np.array([phase.noise_multiplier > 0.0 for phase in schedule], dtype=bool)
     at = np.flatnonzero(measured.numpy() & noisy)
@@ -85,10 +81,9 @@ def _step_effects(
 def _step_totals(
     watcher: ProjectionObserver, measured: Tensor, sizes: Array, coins: Array, along: float
 ) -> StepTotals | None:
-    """Covariance of the totals of all sizes and inclusion bits over the ``measured`` (steps,) steps.
+    """Covariance over the ``measured`` (steps,) steps, if real records are drawn at random after the first step.
 
-    None if no real records are drawn at random, except at the first step, whose gradients precede all canaries.
-    ``along``: contribution of one drawn canary along its direction, in clip norms.
+    A drawn canary contributes ``along`` clip norms along its direction.
     """
     at = np.flatnonzero(measured.numpy())
     if not np.any(watcher.spread.numpy()[at[at > 0]] != 0.0):

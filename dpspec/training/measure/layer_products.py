@@ -52,7 +52,6 @@ class LayerProducts:
                 )
 
     def worst(self) -> SharedLayers | None:
-        """The most surprising pair, or None without two layers or any step."""
         if not self._pairs or not self.steps:
             return None
         found = []

@@ -60,7 +60,6 @@ class SamplingLog(Observer):
         epoch_steps: Sequence[int] = (),
         per_epoch: Sequence[int] = (),
     ) -> None:
-        """Configure the log; the sequences have one entry per phase."""
         self._means = list(means)
         self.lags = tuple(lags)
         self._records = records
@@ -144,7 +143,6 @@ class NoiseLog(Observer):
     rows: SyncedAttribute[list[Array]] = SyncedAttribute()
 
     def __init__(self, steps: int = 1) -> None:
-        """Choose the number of stored coordinates for the expected number of ``steps``."""
         self.transfers = TransferQueue()
         self._width = kept_width(steps)
         self.restore({})
@@ -229,7 +227,6 @@ class StateLog(Observer):
         self.still += int(again)
 
     def states(self, job: TrainingJob) -> States | None:
-        """Summary of the released models of a trained job; None if there are none."""
         if self._last is None:
             return None
         trained, last = (
@@ -255,7 +252,7 @@ class StateLog(Observer):
 
 
 def _smallest_move(job: TrainingJob) -> float:
-    """Approximate size of a parameter's update by the smallest noise of any step; 0 if a step has no noise.
+    """Approximate size of a parameter's update by the smallest noise of any step.
 
     Plain descent: g = learning rate * noise / divisor. Adam: rate * g / (g + eps).
     """

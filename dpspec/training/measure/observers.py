@@ -97,7 +97,6 @@ class RecordScores(Residuals):
         self.scores = torch.zeros(len(copies), dtype=torch.float64, device=job.device)
 
     def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Known) -> None:
-        """Add one step's log-likelihood ratios, or none if the model diverged."""
         finite = residual.isfinite().all()
         if finite.device.type == "cpu" and not bool(finite):
             return

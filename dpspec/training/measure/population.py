@@ -145,7 +145,6 @@ def population(
 
 
 def drawn(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, indices: Tensor, clip: Clip) -> Drawn:
-    """Sum the clipped gradients of the records ``indices`` (b,) of ``x``, ``y`` at ``state`` (P,)."""
     at = send(indices, x.device)
     return Drawn(clipped_sum(model, state, x[at], y[at], clip).sum)
 
@@ -182,9 +181,6 @@ class SharedPopulations:
     """
 
     def __init__(self, watchers: Sequence[PopulationWatcher], module: nn.Module) -> None:
-        """Attach to ``watchers`` of runs on equal real records and models like ``module``. They share one copy of the
-        rows.
-        """
         first = watchers[0]
         self._watchers = tuple(watchers)
         self._x, self._y = first.x, first.y
@@ -195,7 +191,6 @@ class SharedPopulations:
             watcher.x, watcher.y, watcher.populations = self._x, self._y, self
 
     def of(self, watcher: PopulationWatcher, state: Tensor, clip: Clip) -> Population:
-        """Population of ``watcher``, which has just observed the step after ``state`` (P,)."""
         at, population = self._ready.pop(id(watcher), (None, None))
         if at is state and population is not None:
             return population

@@ -86,7 +86,6 @@ def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
 def _update(
     trainer: Trainer, job: TrainingJob, rows: np.ndarray[tuple[int], np.dtype[np.int64]], before: Tensor
 ) -> Tensor:
-    """Change of the parameters (P,), float64, by a step on these rows."""
     alone = replace(job, x=job.x[rows], y=job.y[rows], model=copy.deepcopy(job.model))
     trainer.train(alone)
     return flat_model.flatten(alone.model).detach().cpu().double() - before

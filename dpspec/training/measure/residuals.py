@@ -107,7 +107,6 @@ class Residuals(Observer):
         drawn: bool = False,
         sample: Sample | None = None,
     ) -> None:
-        """Observe the run that ``job`` declares, without its observers and canary gradients."""
         if planted is None:
             planted = job.canaries.count if job.canaries is not None else 0
         self.schedule = Schedule.of(job.phases, len(job.x) + planted)
@@ -148,12 +147,10 @@ class Residuals(Observer):
         """Process one step's residual (P,) in clip norms, given the real records' contribution at ``previous`` (P,)."""
 
     def sampled(self, step: int, indices: Tensor) -> None:
-        """Store the batch's real records, if the adversary knows them."""
         if self._knows_drawn:
             self._batch = indices[indices < len(self.x)]
 
     def released(self, step: int, state: Tensor) -> None:
-        """Measure the update to ``state``. Raises ``ValueError`` if a step is missing."""
         if step != (0 if self._previous is None else self.steps + 1):
             raise ValueError(f"models must be released step by step: step {step} came after step {self.steps}")
         previous, self._previous = self._previous, state.clone()

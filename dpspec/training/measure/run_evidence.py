@@ -14,17 +14,16 @@ import numpy as np
 
 from dpspec.contract.frozen import Json
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.stats.conformance import noise_tests, step_tests
+from dpspec.stats.conformance import step_tests
 from dpspec.stats.conformance.batch_checks import BatchSums, Common, SamplingSums
 from dpspec.stats.conformance.epochs import EpochSums
 from dpspec.stats.conformance.evidence import (
-    LagProducts,
     NoiseSums,
     NormSums,
     OutsideNoise,
     ReportedSteps,
     RunEvidence,
-    TwinProducts,
+    number,
     write_run,
 )
 from dpspec.training.loop.dpsgd import Schedule
@@ -39,7 +38,6 @@ from dpspec.training.measure.canary_signal import canary_sums
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
 from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.residuals import Residuals
-from dpspec.training.measure.update_statistics import number as number
 from dpspec.training.measure.update_statistics import replace_non_finite, residual_sums
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -95,7 +93,6 @@ class WatchedRun:
         return logs if self._watcher is None else (self._watcher, *logs)
 
     def evidence(self, second: RunLogs | None = None, sizes: Array = _EMPTY, coins: Array = _EMPTY) -> dict[str, Json]:
-        """Evidence after the run; see :func:`evidence_of`. ``sizes``, ``coins``: (m,) of canary groups."""
         if self.logs is None:
             return self._states.evidence(self._job)
         return evidence_of(self.logs, second, self._watcher, self._job, sizes, coins)
@@ -122,9 +119,8 @@ def evidence_of(
 ) -> dict[str, Json]:
     """Collect all evidence of a run, with the noise of a ``second`` run with independent seeds.
 
-    ``sizes``, ``coins`` (m,): sizes and inclusion bits of the canary groups. Measurements of gradients depend on the
-    rows and are stored under ``internal``: a step with one record minus its noise, which the seed determines, is that
-    record's gradient.
+    ``sizes``, ``coins`` (m,): sizes and inclusion bits of the canary groups. A step with one record minus its noise,
+    which the seed determines, is that record's gradient, so measurements of gradients are ``internal``.
     """
     run, states = reported_evidence(logs, second), logs.states.states(job)
     if states is not None:
@@ -143,7 +139,6 @@ def evidence_of(
 
 
 def reported_evidence(logs: RunLogs, second: RunLogs | None = None) -> RunEvidence:
-    """Summarize the backend's reports of a run, and of a second run with independent seeds."""
     sampling, norms = logs.sampling, logs.norms
     counts = {"batches": len(sampling.sizes), "noise": len(logs.noise.squares), "norms": len(norms.largest)}
     run = RunEvidence(told=ReportedSteps(**{log: count for log, count in counts.items() if count}))
@@ -153,7 +148,9 @@ def reported_evidence(logs: RunLogs, second: RunLogs | None = None) -> RunEviden
         run = replace(run, sampling_log=SamplingSums(records=records, repeats=sampling.repeats, batches=batches))
     scaled = _scaled(logs)
     if scaled is not None:
-        run = replace(run, noise_log=_noise(logs, scaled, _scaled(second) if second is not None else None))
+        squares = np.asarray(logs.noise.squares) / np.array([phase.deviation for phase in logs.schedule]) ** 2
+        other = _scaled(second) if second is not None else None
+        run = replace(run, noise_log=NoiseSums.of(squares, scaled, logs.noise.count, other))
     if norms.largest:
         run = replace(run, norm_log=_norms(logs))
     return run
@@ -213,24 +210,3 @@ def _scaled(logs: RunLogs) -> Array | None:
         return None
     rows: Array = np.stack(logs.noise.rows).astype(np.float64) / deviations[:, None]
     return replace_non_finite(rows)
-
-
-def _noise(logs: RunLogs, rows: Array, other: Array | None) -> NoiseSums:
-    deviations = np.array([phase.deviation for phase in logs.schedule])
-    scaled = np.asarray(logs.noise.squares) / deviations**2
-    steps, width = rows.shape
-    products = noise_tests.products(rows)
-    lag = noise_tests.worst_lag(products.lags)
-    twin = None
-    if other is not None and other.shape == rows.shape:
-        twin = TwinProducts(largest=number(noise_tests.largest_across(rows, other)))
-    return NoiseSums(
-        statistic=number(float(np.sum(scaled))),
-        degrees=logs.noise.count * len(deviations),
-        each=step_tests.summary(scaled, count=logs.noise.count),
-        steps=steps,
-        width=width,
-        lag=LagProducts(lag=lag, products=number(float(products.lags[lag]))),
-        pair=number(products.largest),
-        twin=twin,
-    )

@@ -20,6 +20,7 @@ from dpspec.contract import attacks
 from dpspec.contract.providers import TrainingJob
 from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.evidence import (
+    HUGE,
     Directions,
     Drift,
     Everywhere,
@@ -28,6 +29,7 @@ from dpspec.stats.conformance.evidence import (
     PartSum,
     ResidualSums,
     kept_width,
+    number,
 )
 from dpspec.training.device import tensors
 from dpspec.training.gradients.clipping import Flat, clipper
@@ -236,18 +238,8 @@ class _CanaryComplement:
         return vector.index_add(0, self._coordinates.flatten(), -along.flatten().to(vector))
 
 
-#: Replace non-finite measurements, because evidence is JSON.
-_HUGE, _LARGE = 1e300, 1e70
-
-
-def number(value: float) -> float:
-    """Clip to the JSON range; NaN becomes a huge value, above any declared one."""
-    return float(np.clip(value, -_HUGE, _HUGE)) if np.isfinite(value) else _HUGE
-
-
 def replace_non_finite(values: Array) -> Array:
-    """Convert to float64, NaN to 0 and infinities to large values."""
-    finite: Array = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=_LARGE, neginf=-_LARGE)
+    finite: Array = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=1e70, neginf=-1e70)
     return finite
 
 
@@ -271,7 +263,7 @@ def residual_sums(log: ResidualLog) -> ResidualSums:
 
 def _directions(log: ResidualLog) -> Directions:
     variances, along = np.array(log.variances), np.array(log.along)
-    rounding = np.nan_to_num(along[:, 2], nan=_HUGE, posinf=_HUGE)
+    rounding = np.nan_to_num(along[:, 2], nan=HUGE, posinf=HUGE)
     rows = replace_non_finite(np.stack(log.rows))
     lengths = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
     sums = noise_tests.products(rows, rows / lengths[:, None]).lags

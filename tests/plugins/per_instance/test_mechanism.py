@@ -154,6 +154,14 @@ def test_norms_are_those_of_the_gradients_before_each_step(both) -> None:
     assert first.arrays["ratios"].max() <= 1.0
 
 
+def test_the_table_of_the_mean_rule_has_medians_by_direction(both) -> None:
+    audit, store, _ = both
+    values = store.get(audit.trials[0].key).trial.arrays["mean_rule"]
+    columns = table(audit, "mean-rule").columns
+    for kind, name in enumerate(("remove", "add", "sum")):
+        assert columns[name] == pytest.approx(np.median(values[..., kind, :], axis=-1).ravel().tolist())
+
+
 def test_reports_without_internal_hold_no_record(both) -> None:
     """Redacting takes tables of records and numbers about them."""
     audit, _, result = both

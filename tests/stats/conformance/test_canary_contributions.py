@@ -75,10 +75,14 @@ def test_a_detectable_weight_is_detected(sign: int) -> None:
 def test_one_group_size_is_welchs_test() -> None:
     rng = np.random.default_rng(2)
     out, there = rng.standard_normal(40) * 3, 5.0 + rng.standard_normal(40) * 4
-    found = measured(planted({1: (out, there)}, draws=2.0, outside=4.0, inclusion=0.1))
-    t = (there.mean() - out.mean() - 2.0) / np.sqrt(there.var(ddof=1) / 40 + out.var(ddof=1) / 40)
-    assert found.p_value == pytest.approx(2 * stats.t.sf(abs(t), 39))
-    assert found.measured == pytest.approx((there.mean() - out.mean()) / 2.0)
+    run = planted({1: (out, there)}, draws=2.0, outside=4.0, inclusion=0.1)
+    found, difference = measured(run), there.mean() - out.mean()
+    std = np.sqrt(there.var(ddof=1) / 40 + out.var(ddof=1) / 40)
+    assert found.p_value == pytest.approx(2 * stats.t.sf(abs(difference - 2.0) / std, 39))
+    assert found.measured == pytest.approx(difference / 2.0)
+    reach = stats.t.ppf(0.99, 39) * std
+    ends = canary_contributions.interval([run], 0.01)
+    assert ends == pytest.approx([(difference + sign * reach) / 2.0 for sign in (-1, 1)])
 
 
 def test_too_few_groups_are_not_compared_and_trials_are_pooled() -> None:

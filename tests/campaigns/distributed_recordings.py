@@ -1,0 +1,333 @@
+"""Trainings in several processes that leak, that are killed, and that are sound, and what ``check`` says of them.
+
+    python tests/campaigns/distributed_recordings.py [attacks|kills|sound] [COUNT]
+
+An attack or a killed training must not be proved and conform, and a sound one must. Those of ``ASSUMED`` leak through
+an assumption that the headline names, as they do in one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from opacus.data_loader import DPDataLoader
+from opacus.optimizers import DistributedDPOptimizer
+from opacus.optimizers import optimizer as opacus_optimizer
+from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler as Sampler
+from support.checked_runs import Question, check_run
+from support.ranks import Ranked
+from torch import distributed
+from torch.utils.data import ConcatDataset, DataLoader
+
+from dpspec.errors import DpspecError
+
+Script = Callable[[Ranked, int], None]
+ATTACKS: dict[str, Script] = {}
+
+#: Attacks outside of the recorded block, which every proof assumes away.
+ASSUMED = {"steps_after_the_block"}
+
+
+def attack(script: Script) -> Script:
+    ATTACKS[script.__name__] = script
+    return script
+
+
+def after_scaling(training: Ranked, change: Callable[[Any], None]) -> None:
+    hook = training.private.step_hook
+
+    def both(optimizer: Any) -> None:
+        hook(optimizer)
+        change(optimizer)
+
+    training.private.attach_step_hook(both)
+
+
+def after_each(training: Ranked, each: Callable[[Any], None]) -> None:
+    def loop(training: Ranked, rank: int) -> None:
+        with training.recorder():
+            for _ in range(2):
+                for x, y in training.loader:
+                    training.step(x, y)
+                    each(x)
+
+    training.loop = loop
+
+
+@attack
+def divisor_of_one_rank(training: Ranked, rank: int) -> None:
+    training.private.expected_batch_size /= 20 if rank else 1
+
+
+@attack
+def one_record_less_and_one_more(training: Ranked, rank: int) -> None:
+    def loop(training: Ranked, rank: int) -> None:
+        with training.recorder():
+            for x, y in training.loader:
+                more = torch.cat([x, x[:1]]), torch.cat([y, y[:1]])
+                training.step(*(more if rank else (x[1:], y[1:])))
+
+    training.loop = loop
+
+
+@attack
+def halved_in_a_hook(training: Ranked, rank: int) -> None:
+    def halve(*_: Any) -> None:
+        for p in training.private.params:
+            p.grad.mul_(0.5)
+
+    training.private.original_optimizer.register_step_pre_hook(halve)
+
+
+@attack
+def no_noise_in_the_sum(training: Ranked, rank: int) -> None:
+    original = DistributedDPOptimizer.reduce_gradients
+
+    def reduce(self: Any) -> None:
+        for p in self.params:
+            p.grad.copy_(p.summed_grad.view_as(p) / self.expected_batch_size)
+        original(self)
+
+    DistributedDPOptimizer.reduce_gradients = reduce
+
+
+@attack
+def a_second_sum(training: Ranked, rank: int) -> None:
+    original = DistributedDPOptimizer.reduce_gradients
+
+    def reduce(self: Any) -> None:
+        original(self)
+        for p in self.params:
+            bare = p.summed_grad.clone().view_as(p)
+            distributed.all_reduce(bare)
+            p.grad += 0.001 * bare
+
+    DistributedDPOptimizer.reduce_gradients = reduce
+
+
+@attack
+def another_number_of_processes(training: Ranked, rank: int) -> None:
+    training.private.world_size = 1
+
+
+@attack
+def unclipped_on_one_rank(training: Ranked, rank: int) -> None:
+    training.private.max_grad_norm = 1e6 if rank else 0.5
+
+
+@attack
+def parameters_of_one_rank(training: Ranked, rank: int) -> None:
+    @torch.no_grad()
+    def spread(x: Any) -> None:
+        for p in training.model.parameters():
+            p.data.add_(0.01 * rank * x.mean())
+            distributed.broadcast(p.data, 1)
+
+    after_each(training, spread)
+
+
+@attack
+def seeds_by_epoch(training: Ranked, rank: int) -> None:
+    def loop(training: Ranked, rank: int) -> None:
+        with training.recorder():
+            for epoch in range(4):
+                torch.manual_seed(epoch)
+                for x, y in training.loader:
+                    training.step(x, y)
+
+    training.loop = loop
+
+
+@attack
+def state_of_one_generator(training: Ranked, rank: int) -> None:
+    own = torch.Generator().manual_seed(11 + rank)
+    own.set_state(torch.Generator().manual_seed(99).get_state())
+    training.loader.batch_sampler.generator = own
+
+
+@attack
+def noise_from_the_seed_of_other_batches(training: Ranked, rank: int) -> None:
+    training.private.generator = torch.Generator().manual_seed(1001 - rank)
+
+
+@attack
+def one_generator_shifted(training: Ranked, rank: int) -> None:
+    generator = torch.Generator().manual_seed(77)
+    training.loader.batch_sampler.generator = generator
+    torch.rand(150 * (1 - rank), generator=generator)
+
+
+@attack
+def shares_by_other_orders(training: Ranked, rank: int) -> None:
+    training.loader.batch_sampler.shuffle_seed = rank
+
+
+@attack
+def another_rate(training: Ranked, rank: int) -> None:
+    training.loader.batch_sampler.sample_rate = 0.5 if rank else 0.2
+
+
+@attack
+def batches_of_one_size(training: Ranked, rank: int) -> None:
+    def batches(self: Any) -> Iterator[Any]:
+        share = torch.arange(self.total_size)[self.rank :: self.num_replicas]
+        yield from (share[torch.randperm(len(share))[:30]] for _ in range(self.num_batches))
+
+    Sampler.__iter__ = batches
+
+
+@attack
+def every_record_twice(training: Ranked, rank: int) -> None:
+    loader = DataLoader(ConcatDataset([training.data, training.data]), batch_size=120)
+    training.loader = DPDataLoader.from_data_loader(loader, distributed=True)
+
+
+@attack
+def recorded_windows_apart(training: Ranked, rank: int) -> None:
+    def loop(training: Ranked, rank: int) -> None:
+        block, step = contextlib.ExitStack(), 0
+        for _ in range(3):
+            for x, y in training.loader:
+                step += 1
+                if step == 1 + rank:
+                    block.enter_context(training.recorder())
+                if step == 9 + rank:
+                    block.close()
+                training.step(x, y)
+
+    training.loop = loop
+
+
+@attack
+def zeros_from_one_rank(training: Ranked, rank: int) -> None:
+    after_scaling(training, lambda optimizer: [p.grad.mul_(1 - rank) for p in optimizer.params])
+
+
+@attack
+def sums_of_one_rank_times_ten(training: Ranked, rank: int) -> None:
+    original = DistributedDPOptimizer.add_noise
+
+    def add_noise(self: Any) -> None:
+        for p in self.params:
+            p.summed_grad *= 10 if self.rank else 1
+        original(self)
+
+    DistributedDPOptimizer.add_noise = add_noise
+
+
+@attack
+def noise_for_one_layer(training: Ranked, rank: int) -> None:
+    original, first = opacus_optimizer._generate_noise, training.private.params[0].shape
+    opacus_optimizer._generate_noise = lambda **given: original(**given) * (given["reference"].shape == first)
+
+
+@attack
+def the_same_noise_at_each_step(training: Ranked, rank: int) -> None:
+    generator = training.private.generator = torch.Generator().manual_seed(4)
+    after_scaling(training, lambda _: generator.manual_seed(4))
+
+
+@attack
+def uncounted_on_one_rank(training: Ranked, rank: int) -> None:
+    after_scaling(training, lambda _: training.engine.accountant.history.clear() if rank else None)
+
+
+@attack
+def another_optimizer(training: Ranked, rank: int) -> None:
+    other = torch.optim.SGD(list(training.model.parameters())[:1], lr=0.1)
+    after_each(training, lambda _: other.step())
+
+
+@attack
+def records_in_a_buffer(training: Ranked, rank: int) -> None:
+    def loop(training: Ranked, rank: int) -> None:
+        with training.recorder():
+            training.train()
+            training.model._module.module.register_buffer("memory", training.data.tensors[0][:3])
+
+    training.loop = loop
+
+
+@attack
+def steps_after_the_block(training: Ranked, rank: int) -> None:
+    def loop(training: Ranked, rank: int) -> None:
+        with training.recorder():
+            training.train()
+        training.train()
+
+    training.loop = loop
+
+
+def verdict(folder: Path) -> str:
+    """PROVED if the claim is proved and the run conforms; otherwise the reason or the first rejected check."""
+    try:
+        found = check_run(folder, Question(delta=1e-5, epsilon=50.0))
+    except DpspecError as error:
+        return str(error)
+    rejected = [check.test for check in found.checks if check.p_value < 1e-9]
+    return "PROVED" if found.fine and found.verdict == "proved" else (rejected or [found.reason])[0]
+
+
+def attacked(name: str, place: Path) -> str:
+    Ranked(place / name, prepare=ATTACKS[name], epochs=2).run()
+    return verdict(place / name)
+
+
+def kill(folder: Path, seconds: float) -> str:
+    """Kill a random rank after some time; the other one gives up."""
+    training = Ranked(folder, epochs=200)
+    rank = random.randrange(2)
+
+    def loop(training: Ranked, own: int) -> None:
+        if own == rank:
+            threading.Thread(target=lambda: (time.sleep(seconds), os.kill(os.getpid(), signal.SIGKILL))).start()
+        with training.recorder():
+            training.train()
+
+    training.loop = loop
+    training.run()
+    return verdict(folder)
+
+
+def sound(folder: Path, number: int) -> str:
+    torchs = number % 3 == 1  # its wrapper needs equal numbers of passes on all ranks
+    physical = 16 if number % 5 == 1 and not torchs else None
+    Ranked(folder, batch=100, seed_of=1000 * number, ghost=number % 2 == 1, torchs=torchs, physical=physical).run()
+    return verdict(folder)
+
+
+def main(what: str = "attacks", count: int = 10) -> int:
+    warnings.simplefilter("ignore")
+    wrong = 0
+    with tempfile.TemporaryDirectory() as place:
+        if what == "attacks":
+            made = {name: attacked(name, Path(place)) for name in ATTACKS}
+            wrong = sum(found == "PROVED" for name, found in made.items() if name not in ASSUMED)
+        elif what == "kills":
+            made = {f"kill {n}": kill(Path(place) / str(n), random.uniform(0.2, 3.0)) for n in range(count)}
+            wrong = sum(found == "PROVED" for found in made.values())
+        else:
+            made = {f"sound {n}": sound(Path(place) / str(n), n) for n in range(count)}
+            wrong = sum(found != "PROVED" for found in made.values())
+    for name, found in made.items():
+        print(f"{name}: {found[:160]}")
+    print(f"{len(made)} trainings, {wrong} wrong")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:2], *map(int, sys.argv[2:3])))

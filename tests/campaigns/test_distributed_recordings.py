@@ -1,0 +1,24 @@
+"""Attacks on trainings in several processes, in small: one of each requirement."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import distributed_recordings as campaign
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.parametrize("name", ["one_record_less_and_one_more", "a_second_sum", "recorded_windows_apart"])
+def test_an_attack_is_not_proved(name: str, tmp_path: Path) -> None:
+    assert campaign.attacked(name, tmp_path) != "PROVED"
+
+
+@pytest.mark.ci
+def test_a_killed_rank_is_not_proved(tmp_path: Path) -> None:
+    assert campaign.kill(tmp_path / "run", 0.5) != "PROVED"
