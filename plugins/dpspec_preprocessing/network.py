@@ -74,7 +74,7 @@ class NetworkEngine:
         return round(accuracy(model, self._shaped(x), y, device=self.context.device) * len(x))
 
     def _report(self, before: int, together: int, runs: int, done: int, total: int) -> None:
-        """Report the steps of all runs, given the current batch of runs."""
+        """Report the progress of all runs during one batch of runs."""
         steps, records = before * total + together * done, float(self.batch_size)
         self.context.progress(steps, runs * total, "training", unit="steps", records=records)
 
