@@ -276,7 +276,7 @@ class _DiscretePart(TruncatedPair):
     def cells(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Cells, Cells]:
         losses = self.losses if self.losses.size else np.zeros(1)
         lowest, steps = span_grid(float(losses.min()), float(losses.max()), spacing)
-        if self.losses.size:  # a node at the most probable loss
+        if self.losses.size:  # a node at the loss of highest probability
             back = (float(self.losses[np.argmax(self.masses)]) - lowest) / spacing
             lowest, steps = lowest - spacing * (math.ceil(back - 1e-6) - back), steps + 1
         # nodes on both sides of each loss

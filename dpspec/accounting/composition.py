@@ -76,7 +76,7 @@ class Cumulants:
         self._known: dict[float, SaddlePoint] = {}
 
     def points(self, tilts: Floats) -> list[SaddlePoint]:
-        value, mean, variance = (np.zeros(len(tilts)) for _ in range(3))
+        value, mean, variance = np.zeros((3, len(tilts)))
         for losses, logs, steps in self._phases:
             weights = logs + tilts[:, None] * losses
             top = weights.max(axis=1)

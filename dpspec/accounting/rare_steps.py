@@ -36,30 +36,27 @@ class ComposedProfile:
 
     sides: tuple[Split, ...]
 
-    @property
-    def spacing(self) -> float:
-        return self.sides[0][0][0][0].spacing
-
     def log_upper(self, epsilon: float) -> float:
         """ln of an upper bound of delta."""
-        sums = (
-            np.logaddexp.reduce([*(composed.log_upper(epsilon) + log for composed, log in side), log_rest])
-            for side, log_rest in self.sides
-        )
-        return min(0.0, float(max(sums)))
+        return min(0.0, self._largest("log_upper", epsilon))
 
     def log_finite(self, epsilon: float) -> float:
-        sums = (
-            np.logaddexp.reduce([*(composed.log_finite(epsilon) + log for composed, log in side), log_rest])
-            for side, log_rest in self.sides
-        )
-        return float(max(sums))
+        """The part of ``log_upper`` from finite losses."""
+        return self._largest("log_finite", epsilon)
 
     def log_lower(self, epsilon: float) -> float:
-        sums = (
-            np.logaddexp.reduce([composed.log_lower(epsilon) + log for composed, log in side]) for side, _ in self.sides
-        )
-        return float(max(sums))
+        """ln of a lower bound of delta."""
+        return self._largest("log_lower", epsilon)
+
+    def _largest(self, name: str, epsilon: float) -> float:
+        """The largest over the directions of the sum of one bound of their compositions."""
+        largest = -math.inf
+        for side, log_rest in self.sides:
+            total = -math.inf if name == "log_lower" else log_rest
+            for composed, log in side:
+                total = float(np.logaddexp(total, getattr(composed, name)(epsilon) + log))
+            largest = max(largest, total)
+        return largest
 
 
 def split_rare_steps(

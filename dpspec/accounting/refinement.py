@@ -104,20 +104,20 @@ class PendingAnswer:
         # power = delta + level e^epsilon, and the second term is tilt * delta
         return width * _CHORDS * ((1.0 + self.saddle.tilt) / self.saddle.tilt if kind == "power" else 1.0)
 
-    def locate(self, above: ComposedProfile) -> None:
+    def locate(self, above: ComposedProfile, spacing: float) -> None:
         """Move the estimate to the answer, and to the slope of the profile there."""
         low, high = self.answer.lower, self.answer.upper
         if self.question.kind == "delta":
             self.log_delta = math.log(low) if low > 0.0 else self.log_delta - max(_DEEPER, 0.4 * abs(self.log_delta))
         elif self.question.kind in TESTS:
-            epsilon, step = self.saddle.epsilon, max(2.0 * above.spacing, 1e-3 * self.saddle.spread)
+            epsilon, step = self.saddle.epsilon, max(2.0 * spacing, 1e-3 * self.saddle.spread)
             log_delta = above.log_finite(epsilon)
             tilt = (above.log_finite(epsilon - step) - above.log_finite(epsilon + step)) / (2.0 * step)
             if math.isfinite(log_delta) and _FLAT < tilt < math.inf:
                 self.saddle, self.log_delta = replace(self.saddle, tilt=tilt, log_delta=log_delta), log_delta
         elif 0.0 < low <= high < math.inf:
             middle = 0.5 * (low + high)
-            step = max(2.0 * above.spacing, 1e-3 * middle)
+            step = max(2.0 * spacing, 1e-3 * middle)
             fall = above.log_finite(max(0.0, middle - step)) - above.log_finite(middle + step)
             slope = fall / (min(middle, step) + step)
             if math.isfinite(slope) and slope > 0.0:
@@ -141,8 +141,10 @@ class GridRefinement:
                 self._steps += steps
                 if (period := part.period or 0.0) > 0.0 and (steps, period) > (most, self._period):
                     most, self._period = steps, period  # of the phase with most steps
-        positions = [item.saddle.epsilon for item in items]
-        self._centre(0.5 * (min(positions) + max(positions)))
+        first = last = items[0].saddle.epsilon
+        for item in items:
+            first, last = min(first, item.saddle.epsilon), max(last, item.saddle.epsilon)
+        self._centre(0.5 * (first + last))
         self._next: float | None = None
         self._last = False
 
@@ -208,8 +210,10 @@ class GridRefinement:
 
     def _centre(self, epsilon: float) -> None:
         """Tilt to ``epsilon``, in the direction of the larger delta."""
-        saddles = [cumulants.find(epsilon=epsilon) for cumulants in self._cumulants]
-        self._saddle = max(saddles, key=lambda saddle: saddle.log_delta)
+        self._saddle = self._cumulants[0].find(epsilon=epsilon)
+        for cumulants in self._cumulants[1:]:
+            other = cumulants.find(epsilon=epsilon)
+            self._saddle = other if other.log_delta > self._saddle.log_delta else self._saddle
 
     def _needs(self, width: float) -> tuple[float, float]:
         """The spacing and the share of delta in cut tails for errors of about ``width``.
@@ -271,7 +275,7 @@ class GridRefinement:
             for item in self.items:
                 found = _read(item, upper_at, lower_at, grid, scan, within)
                 item.answer = item.answer.intersect(found)
-                item.locate(upper)
+                item.locate(upper, spacing)
                 if item.is_needless:
                     continue
                 if item.question.kind in TESTS:

@@ -196,7 +196,7 @@ def refuse_model(model: Any) -> None:
 
 
 def inner_module(model: Any) -> nn.Module:
-    """The user's module in Opacus' wrapper, and in that of several processes."""
+    """The user's module in Opacus' wrapper, and in the wrapper for several processes."""
     inner: Any = getattr(model, "_module", model)
     while type(inner).__name__ in _WHOLE:
         inner = inner.module

@@ -231,7 +231,7 @@ def _clipping(run: RecordedRun, *, observed: bool) -> Iterator[Assumption]:
     if ghost and passes is not None and observed and passes[1] == 0 and passes[5] and not run.norm_excess:
         batches, records, again = passes[0], passes[5], run.numbers_at_end("recomputed", 4) or [0.0] * 4
         text = (
-            f"the norms of gradients that ghost clipping computes are right: those of {records} records, and the sums "
+            f"the gradient norms that ghost clipping computes are right: the norms of {records} records, and the sums "
             f"of {again[1]:.0f} of {batches} batches, were recomputed on the graph of the loss"
         )
         status = "declared"

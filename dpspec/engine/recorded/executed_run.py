@@ -287,7 +287,7 @@ def _marked(assumption: Assumption) -> Assumption:
 
 
 def digest_of(folder: Path) -> str:
-    """SHA-256 over names, lengths and contents of the folder's existing files, in order, those of ranks included."""
+    """SHA-256 over names, lengths and contents of the folder's existing files, in order, also of ranks."""
     whole = hashlib.sha256()
     ranks = sorted(one.name for one in folder.iterdir() if one.name.startswith("rank-"))
     for name in (*FILES, *(f"{rank}/{name}" for rank in ranks for name in FILES)):

@@ -33,7 +33,7 @@ ADVICE = {
     SHARED: "Each rank must draw from its own share of the records: give make_private a model in a wrapper for several "
     "processes, so that its loader divides the records.",
     SEEDS: "Ranks with one seed draw the same places of their shares, so that records are in a batch together, and "
-    "sampling hides none of them: seed each rank differently, for example by torch.manual_seed(seed + rank).",
+    "sampling does not amplify privacy: seed each rank differently, for example by torch.manual_seed(seed + rank).",
     FOREIGN: "All ranks must draw from the loader of make_private, with the same shuffle_seed and epoch.",
     PLACES: "The draws of two ranks depend on each other: give each rank's loader its own generator.",
 }

@@ -188,7 +188,7 @@ def poisson_epsilon(noise: Sequence[float], rates: Sequence[float], delta: float
 def _ranked_epsilon(
     world: int, share: int, noise: Sequence[float], rates: Sequence[float], delta: float, size: int
 ) -> ScheduleEpsilon:
-    """Epsilon of Poisson samples by several ranks, each of which omits empty draws from its ``share`` of records.
+    """Epsilon of Poisson samples by several ranks; each omits empty draws from its ``share`` of records.
 
     With probability eta at most, the sum of (1 - rate)^share over steps and ranks, a draw is empty. The run is within
     eta of Poisson samples in total variation, so it is (epsilon, delta + (1 + e^epsilon) eta)-DP if they are

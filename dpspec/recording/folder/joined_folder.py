@@ -1,7 +1,7 @@
 """The folders ``rank-0``, ``rank-1``, ... of a training in several processes, read as one recorded run.
 
-A joined step is that of one process with all records: batches are united, contributions and divisors are added, and the
-noise is that of the rank that adds it. What the ranks must have in common is counted in :class:`Comparison`.
+A joined step equals the step of one process with all records: batches are united, contributions and divisors are added,
+and one rank's noise counts. :class:`Comparison` counts the differences between ranks.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def _sum(counts: Sequence[int]) -> int:
 
 
 def _rows(steps: Sequence[PublicStep]) -> int:
-    """The number of contributions; other than that of drawn records if it is on one rank."""
+    """The number of contributions, which differs from the number of drawn records if it does on one rank."""
     drawn, rows = [step.drawn for step in steps], [step.rows for step in steps]
     if UNSEEN in (*drawn, *rows):
         return _sum(rows)
@@ -354,7 +354,7 @@ def _scaling(values: Sequence[Any]) -> Any:
 
 
 def _probe(values: Sequence[Any]) -> Any:
-    """[probed, removed, change, influence, confirmed, scaled], with those of the rank that was probed least."""
+    """[probed, removed, change, influence, confirmed, scaled] of all ranks; ``probed`` of the rank with the fewest."""
     found = _added(values)
     if found is None or not isinstance(found, list) or len(found) != 6:
         return None

@@ -1,1 +1,1 @@
-"""The ranks of a training in several processes: how they find each other, and what each of them observes."""
+"""The ranks of a training in several processes: their meeting point, and the observations of each."""

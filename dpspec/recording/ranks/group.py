@@ -16,7 +16,7 @@ import torch
 
 from dpspec.errors import UsageError
 
-#: The number of this recording among those of the process; the same on all ranks of one training.
+#: The number of this recording in the process; the same on all ranks of one training.
 _RECORDINGS = itertools.count()
 
 

@@ -1,4 +1,4 @@
-"""The observations of one rank that are compared with those of the other ranks.
+"""The observations of one rank that are compared with the other ranks' observations.
 
 Sketches are projections on secret directions that are equal on all ranks, so the sketch of a sum over the ranks is the
 sum of their sketches. Digests have the run's key, and show equal bits.
@@ -96,7 +96,7 @@ class RankWatch:
         return self._group.digest(b"seed", seed)
 
     def _places(self, drawn: Indices | None) -> tuple[Indices, int, bytes]:
-        """The places of the drawn records in this rank's share, how many are in no share of it, and the order's digest.
+        """The places of the drawn records in this rank's share, the number outside it, and the order's digest.
 
         Opacus' sampler shuffles all records by a seed that the ranks share; rank r owns places r, r + world, ...
         """

@@ -1,1 +1,1 @@
-"""Observers of the sum of a step: what it consists of, and whether the optimizer steps with it."""
+"""Observers of the sum of a step: its parts, and whether the optimizer steps with it."""

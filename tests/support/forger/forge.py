@@ -15,6 +15,15 @@ from support.forger.leaves import Edit, items, leaves, pattern, walk
 from support.forger.pages import pages
 from support.forger.pairs import pairs
 
+#: Numbers that only the store confirms: a forger who also edits what follows from them is not found without it.
+_MEASURED = re.compile(r"audits\.\*\.trials\.\*\.evidence\..*")
+
+#: Parts that reports may omit, also of trials in the store.
+OMITTED = {
+    r"audits\.\*\.trials\.\*\.evidence\.internal": "evidence that depends on the data",
+    r"audits\.\*\.trials\.\*\.recorded": "the versions of a trial, which nothing verifies",
+}
+
 #: What may be edited unseen besides ``dpspec.engine.verification.differences``, and why that misleads nobody.
 HARMLESS = {
     r"audits(\.\*)?": "an audit that is gone, or stands elsewhere, where none of those left was judged by it",
@@ -66,7 +75,8 @@ def forge(bench: Bench, subject: Subject, edits: list[Edit]) -> Told:
                 places = [pattern(path) for path in edit.paths]
                 strange = [place for place in places if not allowed(place, subject)]
                 told.passed.update(places)
-                if strange:
+                measured = subject.store == "nowhere" and any(_MEASURED.fullmatch(place) for place in places)
+                if strange and not (measured and edit.what.endswith("everywhere")):
                     told.wrong.append(f"{subject.name}: {edit.what} at {_shown(edit)} passed")
             elif ended.startswith("ended"):
                 told.wrong.append(f"{subject.name}: {edit.what} at {_shown(edit)} {ended}: {said[-300:]}")
@@ -133,6 +143,8 @@ def allowed(place: str, subject: Subject) -> bool:
     from dpspec.engine.verification.differences import UNVERIFIED
 
     if any(re.fullmatch(known.replace(".", r"\.").replace("*", r"[^ ]+"), place) for known in UNVERIFIED):
+        return True
+    if any(re.fullmatch(known, place) for known in OMITTED):
         return True
     held = subject.store != "nowhere" and ".trials." in place
     return not held and any(re.fullmatch(known, place) for known in HARMLESS)
