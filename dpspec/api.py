@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
@@ -15,9 +14,6 @@ if TYPE_CHECKING:
     from dpspec.engine.results.result import Result
 
 File = str | PathLike[str]
-
-#: Names of devices.
-DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 def run(
@@ -94,6 +90,8 @@ def load(file: File) -> Result:
 
 
 def _check_arguments(overrides: Sequence[str], store: File, device: str, workers: int | None) -> None:
+    from dpspec.engine.running.run_options import DEVICE
+
     def invalid(rule: str, value: object) -> UsageError:
         return UsageError(f"{rule}, not {shortened(repr(value), 60)}")
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpspec.api import DEVICE
 from dpspec.cli.arguments import DEFAULT_STORE, AllowChangedClaims, Internal, Overrides, SpecFiles, StoreKey, StorePlace
 from dpspec.cli.output import emit, note
 from dpspec.contract.events import Event, TrialsPlanned
@@ -77,7 +76,7 @@ def run(
     from dpspec.cli.progress import Progress
     from dpspec.cli.report_files import parse_reports, require_apart, show_on_terminal, write_reports
     from dpspec.engine.running import runner
-    from dpspec.engine.running.run_options import RunOptions
+    from dpspec.engine.running.run_options import DEVICE, RunOptions
     from dpspec.engine.storage.trial_store import Store, read_key
     from dpspec.registry.loader import load_catalog, notify
     from dpspec.reporters.read_results import read_result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from dpspec.errors import PluginError
 from dpspec.executors import Pool, PoolRequest, TaskProgress
 from dpspec.executors.pools import InlinePool
 from dpspec.registry.foreign_code import made, misbehaved
+
+#: Names of devices.
+DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 #: Seconds of a chunk on one core below which a second core does not help.
 _SHORT = 60.0
