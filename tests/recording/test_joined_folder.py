@@ -366,6 +366,11 @@ def test_any_end_records_are_joined(ends: list[dict[str, Any]]) -> None:
     assert set(found) - {"noise", "drawn_batches"} == {name for name in JOIN if all(name in end for end in ends)}
 
 
+@pytest.mark.parametrize("value", [[10**400, 0, 0, 0], [1e308, 0, 0, 0], 3, [1, 2, 3]])
+def test_end_records_of_another_shape_are_unknown(value: Any) -> None:
+    assert joined_end([{"recomputed": value}, {"recomputed": [1.5, 0, 0, 0]}], 0, [0, 0], 0)["recomputed"] is None
+
+
 def test_a_fault_of_one_rank_is_one_of_all() -> None:
     whole = {"sums": [4, 0], "recomputed": [4, 2, 0, 1e-5], "passes": [9, 0, 4, 0], "norm_type": "", "drawn_batches": 4}
     fault = {"sums": [4, 1], "recomputed": [4, 3, 1, 1e-4], "passes": [8, 2, 4, 1], "norm_type": "bfloat16"}

@@ -318,18 +318,24 @@ def _joined_internal(parts: Sequence[InternalStep], rows: Sequence[float], membe
     )
 
 
+#: Larger numbers of an end record are unknown: their sums may exceed a float.
+_MOST = 1e300
+
+
 def _added(values: Sequence[Any]) -> Any:
     if all(type(value) is int for value in values):
         return sum(values)
     if not all(isinstance(value, list) and len(value) == len(values[0]) for value in values):
         return None
-    numbers = all(type(n) in (int, float) for value in values for n in value)
+    numbers = all(type(n) in (int, float) and not abs(n) > _MOST for value in values for n in value)
     return [sum(column) for column in zip(*values, strict=True)] if numbers else None
 
 
 def _recomputed(values: Sequence[Any]) -> Any:
     found = _added(values)
-    return found and [*found[:3], max(value[3] for value in values)] if found and len(found) == 4 else None
+    if not isinstance(found, list) or len(found) != 4:
+        return None
+    return [*found[:3], max(value[3] for value in values)]
 
 
 def _united(values: Sequence[Any]) -> Any:
@@ -356,7 +362,7 @@ def _scaling(values: Sequence[Any]) -> Any:
 def _probe(values: Sequence[Any]) -> Any:
     """[probed, removed, change, influence, confirmed, scaled] of all ranks; ``probed`` of the rank with the fewest."""
     found = _added(values)
-    if found is None or not isinstance(found, list) or len(found) != 6:
+    if not isinstance(found, list) or len(found) != 6:
         return None
     least, unconfirmed = min(value[0] for value in values), found[0] - found[4]
     change, influence = (max(value[n] for value in values) for n in (2, 3))
