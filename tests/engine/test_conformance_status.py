@@ -120,7 +120,7 @@ def test_the_reason_names_what_would_have_been_seen() -> None:
     checks += [audits.check(0.5, "sampling", detectable=0.2), audits.check(0.5, "steps", detectable=None)]
     reason = conformance_of("no-deviation-found", checks, 4).reason
     assert reason == (
-        "No check is rejected. A deviation of this size would have been seen: noise-scale 0.4% to 1.3%, sampling 20%. "
+        "No check is rejected. Smallest detectable deviations: noise-scale 0.4% to 1.3%, sampling 20%. "
         "The checks of steps are not rejected, but no deviation could have failed them."
     )
 

@@ -178,7 +178,7 @@ def _limits(checks: Iterable[Check]) -> str:
         if values:
             ends = (f"{upper(100.0 * v, digits=2)}%" if v > 0.0 else "any" for v in (min(values), max(values)))
             seen.append(f"{name} {' to '.join(dict.fromkeys(ends))}")
-    text = f"No check is rejected. A deviation of this size would have been seen: {', '.join(seen)}." if seen else ""
+    text = f"No check is rejected. Smallest detectable deviations: {', '.join(seen)}." if seen else ""
     if blind := [name for name, values in detectable.items() if not values]:
         names = ", ".join(blind)
         text += f"{' ' if text else ''}The checks of {names} are not rejected, but no deviation could have failed them."
