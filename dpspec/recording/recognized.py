@@ -34,18 +34,17 @@ CLIPPING = {
     "DPOptimizerFastGradientClipping": "ghost",
     "DistributedDPOptimizer": "flat",
     "DistributedDPOptimizerFastGradientClipping": "ghost",
+    "FSDPOptimizerFastGradientClipping": "ghost",
 }
+
+#: Opacus' optimizer for a model that FSDP2 shards.
+_SHARDED = "FSDPOptimizerFastGradientClipping"
 
 #: Wrappers of a model that is whole on each of several processes, with an attribute ``module``.
 _WHOLE = ("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel")
 
 #: Classes that give each process a part of the parameters, or clip by layers in several processes.
-_REFUSED = (
-    "FullyShardedDataParallel",
-    "FSDPModule",
-    "FSDPOptimizerFastGradientClipping",
-    "SimpleDistributedPerLayerOptimizer",
-)
+_REFUSED = ("FullyShardedDataParallel", "SimpleDistributedPerLayerOptimizer")
 
 #: Wrappers of optimizers, and the expression for the one inside.
 _WRAPPERS = {
@@ -128,15 +127,29 @@ def refuse_parts(what: str, thing: Any) -> None:
     if found == "SimpleDistributedPerLayerOptimizer":
         raise UsageError(f"{what} is {found}: in several processes the recorder knows flat and ghost clipping only")
     if found is not None:
-        raise UsageError(
-            f"{what} is {found}: each process holds a part of the parameters, and the recorder compares whole ones; "
-            "wrap the model in Opacus' DifferentiallyPrivateDistributedDataParallel, or record a run on one process"
-        )
+        raise UsageError(f"{what} is {found}, of FSDP1, which Opacus does not know: wrap the model in its FSDP2Wrapper")
 
 
 def is_distributed(optimizer: Any) -> bool:
     """Whether Opacus' optimizer sums gradients over several processes."""
-    return type(optimizer).__name__.startswith("Distributed")
+    return type(optimizer).__name__.startswith("Distributed") or is_sharded(optimizer)
+
+
+def is_sharded(optimizer: Any) -> bool:
+    return type(optimizer).__name__ == _SHARDED
+
+
+def refuse_shards(model: Any, optimizer: Any, loss: Any) -> None:
+    """Raise ``UsageError`` for a sharded model whose shards the recorder cannot compare."""
+    sharded = any(kind.__name__ == "FSDPModule" for one in (model, inner_module(model)) for kind in type(one).__mro__)
+    if sharded and not is_sharded(optimizer):
+        given = "None" if optimizer is None else _name(type(optimizer))
+        raise UsageError(
+            f"FSDP2 shards the model, and optimizer is {given}: give make_private grad_sample_mode='ghost_fsdp', and "
+            "dpspec.record its results"
+        )
+    if is_sharded(optimizer) and loss is not None:
+        raise UsageError("loss= is for a model that each process holds whole: the probe copies it; leave it out")
 
 
 def refuse_processes(optimizer: Any, loader: Any) -> None:

@@ -70,7 +70,7 @@ def record(
             the clipped sum with and without a record, on a copy of the model.
 
     Raises:
-        UsageError: The folder is not empty, or the recorder does not support a part: sharded parameters, optimizers
+        UsageError: The folder is not empty, or the recorder does not support a part, for example FSDP1, or an optimizer
             derived from Opacus'.
     """
     given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}

@@ -20,11 +20,12 @@ from torch import Tensor
 
 from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
 from dpspec.recording.folder.step_record import ROUNDING
+from dpspec.recording.ranks.shards import local
 from dpspec.recording.sums.clipped_sums import HALVES, unit_of
 
-#: Batch n is recomputed with probability min(1, _FIRST / n), and of its records at most _RECORDS one by one: each takes
+#: Batch n is recomputed with probability min(1, FIRST / n), and of its records at most RECORDS one by one: each takes
 #: a backward pass.
-_FIRST, _RECORDS = 2, 8
+FIRST, RECORDS = 2, 8
 
 #: Relative difference of coefficients that are computed by the same formula in float32.
 _SAME = 1e-5
@@ -108,29 +109,44 @@ class GhostSums:
         fits = coefficients.shape == expected.shape == losses.shape
         self._wrong.add(not fits or ~torch.isclose(coefficients, expected, rtol=_SAME, atol=0.0).all())
         for p in self._optimizer.params:  # zero_grad precedes the second pass
-            self._changed.add(p.grad is not None and p.grad.any())
-        if fits and self._random.random() * (self._calls + 1) < _FIRST:
-            self._recompute(losses, coefficients)
+            self._changed.add(p.grad is not None and local(p.grad).any())
+        passes = self._passes(len(losses) if fits else None)
+        if passes is not None:
+            self._recompute(losses, coefficients, passes)
 
-    def _recompute(self, losses: Tensor, coefficients: Tensor) -> None:
+    def _passes(self, records: int | None) -> int | None:
+        """The number of records of this batch, None if unknown, to recompute; None to recompute nothing."""
+        if records is None or self._random.random() * (self._calls + 1) >= FIRST:
+            return None
+        return min(RECORDS, records)
+
+    def _recompute(self, losses: Tensor, coefficients: Tensor, passes: int) -> None:
         assert self._norms is not None
-        parameters, limit = self._optimizer.params, float(self._optimizer.max_grad_norm)
+        limit = float(self._optimizer.max_grad_norm)
         room = (ROUNDING + 5.0 * torch.finfo(self._norms.dtype).eps) * limit
         enabled, self._model.hooks_enabled = self._model.hooks_enabled, False
         self._own = True
         try:
             with torch.enable_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of torch about hooks, for each pass
-                chosen = self._random.sample(range(len(losses)), min(_RECORDS, len(losses)))
+                chosen = self._random.sample(range(len(losses)), min(passes, len(losses)))
                 for record in chosen:
-                    norm = math.sqrt(sum(float(g.double().square().sum()) for g in _grad(losses[record], parameters)))
+                    norm = self._norm(losses[record])
                     factor = min(1.0, limit / (norm + 1e-6))
                     self._wrong_norms += not abs(float(coefficients[record]) - factor) * norm <= room
+                for _ in range(passes - len(chosen)):  # of other ranks
+                    self._norm(losses.sum())
                 self._records += len(chosen)
-                total = _grad((coefficients.to(losses) * losses).sum(), parameters)
+                self._expect((coefficients.to(losses) * losses).sum(), float((coefficients * self._norms).sum()))
         finally:
             self._own, self._model.hooks_enabled = False, enabled
-        self._expected = total, float((coefficients * self._norms).sum())
+
+    def _norm(self, loss: Tensor) -> float:
+        return math.sqrt(sum(float(g.double().square().sum()) for g in _grad(loss, self._optimizer.params)))
+
+    def _expect(self, weighted: Tensor, length: float) -> None:
+        """Keep the gradient of the weighted losses. length: of its terms, in total."""
+        self._expected = _grad(weighted, self._optimizer.params), length
 
     def _end(self) -> None:
         if self._losses is None:
@@ -170,7 +186,7 @@ class GhostSums:
             total, length = expected
             parameters = self._optimizer.params
             unit = max(unit_of(p, p) for p in parameters)
-            room = (16.0 + 4.0 * math.sqrt(0 if coefficients is None else len(coefficients))) * unit * length
+            room = room_of(0 if coefficients is None else len(coefficients), unit, length)
             pairs = zip(parameters, total, strict=True)
             apart = math.sqrt(sum(float((p.summed_grad.detach() - one).double().square().sum()) for p, one in pairs))
             self._recomputed += 1
@@ -185,6 +201,11 @@ class GhostSums:
     def _forget(self) -> None:
         self._losses = self._coefficients = self._norms = self._left = self._expected = None
         self._weights = []
+
+
+def room_of(records: int, unit: float, length: float) -> float:
+    """The l2 distance of two sums of records that rounding explains; length: of their terms, in total."""
+    return (16.0 + 4.0 * math.sqrt(records)) * unit * length
 
 
 def _grad(value: Tensor, parameters: list[Any]) -> list[Tensor]:

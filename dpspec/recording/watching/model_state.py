@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.recording.fingerprints import MOST_BYTES, UNREAD, readable_digest, tensor_digest
+from dpspec.recording.ranks.shards import local
 
 #: Attributes of every module: its parts, which are compared separately, its hooks, and its mode.
 _OF_EVERY_MODULE = {*vars(nn.Module()), "_is_full_backward_hook", "_compiled_call_impl", "_forward_hooks_with_kwargs"}
@@ -25,6 +26,9 @@ _OF_OPACUS = {
 }
 #: Attributes of torch's wrapper for several processes that change at its first passes.
 _OF_PROCESSES = {"_has_rebuilt_buckets", "_lazy_init_ran"}
+
+#: Attributes of the modules of a sharded model: the state of FSDP2, and what Opacus keeps of the last batch.
+_OF_SHARDS = ("__composable_api_state_key", "_forward_counter", "norm_sample", "ft_compute_sample_grad")
 
 _OF_PARAMETERS = {"grad_sample", "summed_grad", "_forward_counter", "_norm_sample"}
 
@@ -89,6 +93,7 @@ class ModelState:
 
     def _held_attributes(self) -> dict[str, str]:
         modules = dict(self._model.named_modules())
+        sharded = any(kind.__name__ == "FSDPModule" for one in modules.values() for kind in type(one).__mro__)
         parts = [*self._model.parameters(), *self._model.buffers(), *modules.values()]
         skip = self._trained | {id(part) for part in parts}
         found = {}
@@ -96,7 +101,7 @@ class ModelState:
             kind = type(module)
             found[f"class of {prefix or 'the model'}"] = f"{id(kind)} {id(getattr(kind.forward, '__code__', None))}"
             for key, value in list(vars(module).items()):
-                if not _is_known(module, key, value):
+                if not (_is_known(module, key, value) or (sharded and key.startswith(_OF_SHARDS))):
                     found[f"{prefix}.{key}" if prefix else key] = readable_digest(value, skip)
         for name, parameter in self._model.named_parameters():
             for key, value in list(vars(parameter).items()):
@@ -106,7 +111,8 @@ class ModelState:
 
     def _held_state(self) -> dict[str, str]:
         """The values that ``torch.save(state_dict())`` writes, other than parameters and buffers."""
-        tensors = dict([*self._model.named_parameters(), *self._model.named_buffers()])
+        named = [*self._model.named_parameters(), *self._model.named_buffers()]
+        tensors: dict[str, Tensor] = {name: local(tensor) for name, tensor in named}
         places = {_place(tensor) for tensor in tensors.values()}
         found = _unused_bytes(tensors)
         for model in (self._model, getattr(self._model, "_module", None)):
@@ -117,7 +123,7 @@ class ModelState:
             except Exception:  # code of the model, whose faults are the script's to see
                 return {**found, "state_dict()": UNREAD}
             for name, value in entries.items():
-                if not isinstance(value, Tensor) or _place(value) not in places:
+                if not isinstance(value, Tensor) or _place(local(value)) not in places:
                     found[str(name)] = readable_digest(value)
             for name, value in vars(entries).items():
                 found[f"state_dict().{name}"] = readable_digest(value)
