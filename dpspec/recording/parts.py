@@ -176,6 +176,8 @@ class Parts:
             secure=_is_cryptographic(optimizer, self._engine),
             canaries=0 if planted is None else planted.count,
             canary_kind="" if planted is None else planted.kind,
+            copies=1 if planted is None else planted.copies,
+            new_ids=0 if planted is None else planted.new_ids,
             left_out=0 if planted is None else planted.left_out,
             commitment="" if planted is None else planted.source.commitment,
             canary_seed=None if planted is None else planted.source.seed,
