@@ -38,7 +38,7 @@ _NEEDED = {
     "sensitivity": ("sums", "recomputed", "scaling", "replaced"),
     "noise": ("noise", "sum_type", "norm_type"),
     "sampling": ("drawn_batches", "passed_over", "unused_batches"),
-    "update-rule": ("changed", "restated", "optimizer", "updates", "meddled", "outside", "gradients"),
+    "update-rule": ("changed", "restated", "loss_scaler", "optimizer", "updates", "meddled", "outside", "gradients"),
     "gradient-parameters": ("passes",),
     "model-state": ("buffers", "state", "attributes", "unread"),
     "released-model": ("resumed", "untold", "left_over_rows", "noised_without_update"),
@@ -259,6 +259,11 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
         doubts.append(f"a hook changed gradients during {changed} updates")
     if type(restated) is int and restated > 0:
         doubts.append(f"the optimizer's state (such as momentum) was changed before {restated} of its steps")
+    if run.at_end("loss_scaler") is True:
+        doubts.append(
+            "torch's GradScaler skips a step and lowers its scale if a gradient overflows, which depends on records "
+            "and has no noise: train without it, under autocast in bfloat16"
+        )
     updates = run.counts_at_end("updates", 4)
     if updates is not None and updates[3]:
         doubts.append(

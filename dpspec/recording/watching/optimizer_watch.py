@@ -75,7 +75,7 @@ class OpacusWatch:
     @property
     def changed(self) -> int:
         """The number of updates with unknown gradients: they changed during it, or another hook followed."""
-        return int(self._changed) + self._hooks.disordered
+        return int(self._changed) + self.hooks.disordered
 
     @property
     def recomputed_sums(self) -> list[float] | None:
@@ -97,12 +97,12 @@ class OpacusWatch:
         else:
             begin = [use, sums.compare, self.recomputed.expect, self._probe, self._begin_sum]
             self._wrap(optimizer, "clip_and_accumulate", begin, [self._after_sum])
-        self._hooks = StepHooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after))
+        self.hooks = StepHooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after))
         self._wrap(optimizer, "add_noise", [use, sums.use, self._enter], [self._after_noise])
         self._wrap(optimizer, "scale_grad", [self._before_scaling], [self._after_scaling])
         if self._rank is not None:
             self._wrap(optimizer, "reduce_gradients", [self._before_reduction], [self._after_reduction])
-        self._undo.append(self._hooks.remove)
+        self._undo.append(self.hooks.remove)
         guarded(lambda: self.replaced.check(self._wrappers))
 
     def detach(self) -> None:
