@@ -129,8 +129,11 @@ class Parts:
         optimizer = self.optimizer
         norms = [optimizer.max_grad_norm, getattr(optimizer, "max_grad_norms", None)]
         norms.append(vars(self.model).get("max_grad_norm"))
+        multiplier = optimizer.noise_multiplier
+        if self.clipping == "ghost":  # Opacus' ghost optimizer prefers this attribute
+            multiplier = getattr(optimizer, "_adjusted_noise_multiplier", multiplier)
         found = {
-            "noise_multiplier": optimizer.noise_multiplier,
+            "noise_multiplier": multiplier,
             "clip_norm": [] if self.clipping == "adaptive" else norms,
             "divisor": optimizer.expected_batch_size,
             "loss_reduction": optimizer.loss_reduction,
