@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpspec.recording.ranks.shards import local
 
@@ -70,6 +70,15 @@ class Tally:
 
     def __int__(self) -> int:
         return self._known + sum(int(count) for count in self._waiting.values())
+
+
+def require_plain(tensors: Iterable[Tensor | None]) -> None:
+    """Raise ``TypeError`` for a tensor of the script's own class, whose arithmetic runs the script's code."""
+    strange = next(
+        (type(one) for one in map(local, tensors) if type(one) not in (Tensor, nn.Parameter, type(None))), None
+    )
+    if strange is not None:
+        raise TypeError(f"a parameter or gradient is of class {strange.__name__}: the recorder knows torch's own only")
 
 
 def fingerprint(values: Iterable[Any]) -> Fingerprint:

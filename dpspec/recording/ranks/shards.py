@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -19,7 +20,8 @@ _ADVICE = "use FSDP2Wrapper of Opacus, without mp_policy, on a model in float32,
 
 def local(value: Any) -> Any:
     """The rows of a sharded tensor in this process; any other value unchanged."""
-    if not (isinstance(value, Tensor) and hasattr(value, "to_local")):
+    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    if kind is None or type(value) is not kind:
         return value
     with torch.no_grad():
         return value.to_local()

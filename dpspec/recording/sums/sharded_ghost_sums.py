@@ -17,8 +17,7 @@ from torch import Tensor
 
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import WholeGradients
-from dpspec.recording.sums.clipped_sums import unit_of
-from dpspec.recording.sums.ghost_sums import FIRST, RECORDS, GhostSums, room_of
+from dpspec.recording.sums.ghost_sums import FIRST, RECORDS, GhostSums, length_of, room_of
 
 
 class ShardedGhostSums(GhostSums):
@@ -28,7 +27,6 @@ class ShardedGhostSums(GhostSums):
         self._chosen = random.Random(int.from_bytes(rank.group.digest(b"batches"), "little"))
         self._batch, self._agreeing = 0, True
         self._along: list[Tensor] = []
-        self._wanted: tuple[Tensor, float, float] | None = None
 
     def attach(self, guarded: Callable[[Callable[[], None]], None]) -> Callable[[], None]:
         undo, self._guarded = super().attach(guarded), guarded
@@ -56,12 +54,8 @@ class ShardedGhostSums(GhostSums):
         self._agreeing = given is not None
         return None if given is None or min(given) < 0 else min(RECORDS, max(given))
 
-    def _norm(self, loss: Tensor) -> float:
-        squares: list[float] = []
-        self._whole.differentiate(loss, lambda _, gradient: squares.append(float(gradient.double().square().sum())))
-        return math.sqrt(sum(squares))
-
-    def _expect(self, weighted: Tensor, length: float) -> None:
+    def _gradient(self, value: Tensor) -> tuple[list[Tensor], float]:
+        """The gradient of a value along the common directions, and its length."""
         along: list[Tensor] = []
         squares: list[float] = []
 
@@ -69,24 +63,21 @@ class ShardedGhostSums(GhostSums):
             along.append(self._rank.along(gradient))
             squares.append(float(gradient.double().square().sum()))
 
-        self._whole.differentiate(weighted, observe)
-        self._wanted = (torch.stack(along).sum(0), length, math.sqrt(sum(squares))) if along else None
+        self._whole.differentiate(value, observe)
+        return [torch.stack(along).sum(0)], math.sqrt(sum(squares))
 
     def _end(self) -> None:
         self._whole.observe(None)
-        coefficients, wanted, self._wanted = self._coefficients, self._wanted, None
+        coefficients, expected, self._expected = self._coefficients, self._expected, None
         super()._end()
         if not self._along:
             return
         own, self._along = torch.stack(self._along).sum(0), []
         self._rank.add(own)
-        if wanted is not None:
-            along, length, long = wanted
-            parameters = self._optimizer.params
-            unit = max(unit_of(p, p) for p in parameters)
-            room = room_of(0 if coefficients is None else len(coefficients), unit, length)
+        if expected is not None:
+            (along,), length, consistent = expected
+            room = room_of(0 if coefficients is None else len(coefficients), self._unit, length)
             self._recomputed += 1
-            self._different += not float(torch.linalg.vector_norm(own - along)) <= room
-            # A difference has this share of its length along the directions.
-            share = math.sqrt(len(own) / max(1, sum(p.numel() for p in parameters)))
-            self._limit = max(self._limit, room / long / share) if long > 0.0 else self._limit
+            self._different += not (consistent and length_of([own - along]) <= room)
+            long = length_of([along])
+            self._limit = max(self._limit, room / long) if long > 0.0 else self._limit

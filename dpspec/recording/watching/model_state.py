@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dpspec.recording.fingerprints import MOST_BYTES, UNREAD, readable_digest, tensor_digest
 from dpspec.recording.ranks.shards import local
+from dpspec.recording.recognized import is_fsdp2
 
 #: Attributes of every module: its parts, which are compared separately, its hooks, and its mode.
 _OF_EVERY_MODULE = {*vars(nn.Module()), "_is_full_backward_hook", "_compiled_call_impl", "_forward_hooks_with_kwargs"}
@@ -29,8 +30,13 @@ _OF_PROCESSES = {"_has_rebuilt_buckets", "_lazy_init_ran"}
 
 #: Attributes of the modules of a sharded model: the state of FSDP2, and what Opacus keeps of the last batch.
 _OF_SHARDS = ("__composable_api_state_key", "_forward_counter", "norm_sample", "ft_compute_sample_grad")
+#: Attributes of the wrapper that ``torch.compile`` returns, which its first passes change.
+_OF_COMPILED = {"dynamo_ctx", "forward", "get_compiler_config"}
 
 _OF_PARAMETERS = {"grad_sample", "summed_grad", "_forward_counter", "_norm_sample"}
+
+#: The attribute that torch.compile adds to parameters, with its values.
+_OF_COMPILER = {"_dynamo_static_input_type": ("guarded", "unguarded")}
 
 #: Largest number of names that are written of each kind.
 _MOST_NAMES = 20
@@ -93,7 +99,7 @@ class ModelState:
 
     def _held_attributes(self) -> dict[str, str]:
         modules = dict(self._model.named_modules())
-        sharded = any(kind.__name__ == "FSDPModule" for one in modules.values() for kind in type(one).__mro__)
+        sharded = any(map(is_fsdp2, modules.values()))
         parts = [*self._model.parameters(), *self._model.buffers(), *modules.values()]
         skip = self._trained | {id(part) for part in parts}
         found = {}
@@ -105,7 +111,7 @@ class ModelState:
                     found[f"{prefix}.{key}" if prefix else key] = readable_digest(value, skip)
         for name, parameter in self._model.named_parameters():
             for key, value in list(vars(parameter).items()):
-                if key not in _OF_PARAMETERS:
+                if key not in _OF_PARAMETERS and value not in _OF_COMPILER.get(key, ()):
                     found[f"{name}.{key}"] = readable_digest(value, skip)
         return found
 
@@ -137,6 +143,8 @@ def _is_known(module: nn.Module, key: str, value: Any) -> bool:
     package = type(module).__module__
     if package == "torch.nn.parallel.distributed":
         return key in _OF_PROCESSES
+    if package == "torch._dynamo.eval_frame":
+        return key in _OF_COMPILED
     return key in _OF_OPACUS and package.partition(".")[0] == "opacus"
 
 
