@@ -70,8 +70,8 @@ def record(
             the clipped sum with and without a record, on a copy of the model.
 
     Raises:
-        UsageError: The folder is not empty, or the recorder does not support a part, for example FSDP1, or an optimizer
-            derived from Opacus'.
+        UsageError: The folder is not empty, or the recorder does not support a part: FSDP1, optimizers derived from
+            Opacus'.
     """
     given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
     return Recorder(Path(folder), model, optimizer, loader, engine, planted, given, loss)

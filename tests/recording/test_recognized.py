@@ -74,9 +74,10 @@ def test_sharded_models_and_parts_of_several_processes_are_refused(way, tmp_path
     nn.Module.__init__(sharded)
     told = refused(tmp_path, model=sharded, optimizer=way.optimizer_)
     assert told.startswith("FSDP2 shards the model, and optimizer is opacus.DPOptimizer: give make_private grad_sample")
-    assert "model is FullyShardedDataParallel, of FSDP1" in refused(
-        tmp_path, model=object.__new__(FullyShardedDataParallel)
-    )
+    older = object.__new__(FullyShardedDataParallel)
+    nn.Module.__init__(older)
+    older._fsdp_wrapped_module = nn.Linear(2, 2)
+    assert "model is FullyShardedDataParallel, of FSDP1" in refused(tmp_path, model=older)
     way.loader.distributed = True
     told = refused(tmp_path, model=way.model, optimizer=way.optimizer_, loader=way.loader)
     assert told.startswith("loader is a distributed DPDataLoader, and the optimizer sums over one process: give")

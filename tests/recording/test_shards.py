@@ -158,6 +158,19 @@ def equal_noise_for_different_rows(training: Ranked, rank: int) -> None:
     Optimizer.add_noise = add_noise
 
 
+def equal_noise_for_biases(training: Ranked, rank: int) -> None:
+    generator, original = torch.Generator().manual_seed(5), Optimizer.add_noise
+
+    def add_noise(self: Any) -> None:
+        original(self)
+        bias = self.params[3]
+        noise = torch.normal(0.0, 0.5 / 2, size=local(bias).shape, generator=generator)
+        bias.grad = self.grad_state[bias]["summed_grad"].clone()
+        local(bias.grad).add_(noise if rank else -noise)
+
+    Optimizer.add_noise = add_noise
+
+
 def overlapping_noise(training: Ranked, rank: int) -> None:
     """The ranks draw from one seed, and rank 1 takes numbers that rank 0 took a moment before."""
     training.private.generator = torch.Generator().manual_seed(5)
@@ -266,6 +279,7 @@ FAULTS: dict[Script, str] = {
     less_noise_on_a_rank: rank_checks.OTHER_SETUP,
     no_noise_for_a_bias_of_a_rank: "chi-square of the quietest layer",
     equal_noise_for_different_rows: rank_checks.ALIKE,
+    equal_noise_for_biases: rank_checks.SAME_SQUARES,
     overlapping_noise: rank_checks.SEEDS,
     other_clip: rank_checks.OTHER_SETUP,
     other_clip_of_norms: checks.GHOST_NORMS,
@@ -390,7 +404,7 @@ def test_shards_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
                 training.recorder(**{"engine": None, **given})
         half = nn.Sequential(nn.Linear(4, 4))
         fully_shard(half, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
-        with pytest.raises(UsageError, match="mixed precision policy, and nothing bounds its rounding"):
+        with pytest.raises(UsageError, match="mixed precision policy, whose rounding"):
             refuse_precision(half)
         column = fully_shard(nn.Linear(4, 4, bias=False), shard_placement_fn=lambda _: Shard(1))
         with pytest.raises(UsageError, match="is not sharded by rows"):

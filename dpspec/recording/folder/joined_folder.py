@@ -20,7 +20,7 @@ import numpy as np
 from dpspec.errors import RecordingError
 from dpspec.recording.folder.header import Header
 from dpspec.recording.folder.run_folder import MARK, RunFolder, Scored
-from dpspec.recording.folder.step_record import UNSEEN, InternalStep, PublicStep, RankStep
+from dpspec.recording.folder.step_record import UNSEEN, Floats, InternalStep, PublicStep, RankStep
 from dpspec.stats import gaussian_noise
 
 #: The largest number of processes all of whose pairs are compared; of more, successive ones.
@@ -30,6 +30,9 @@ _RANK = re.compile(r"rank-(0|[1-9][0-9]{0,5})", re.ASCII)
 
 #: Relative difference of the sum over the ranks along a direction that rounding explains: of float32 gradients.
 SUMMED = 3e-6
+
+#: Relative difference of equal sums of squares by rounding.
+_EQUAL_SQUARES = 1e-5
 
 #: Facts of the headers that are common to all ranks.
 _COMMON: tuple[str, ...] = (
@@ -62,7 +65,8 @@ class Comparison:
     in different orders of the records. compared: steps with observations of all ranks. overlaps: of pairs of ranks,
     [expected number of places that both draw, number, smallest logarithm of the p-value of a step]; equal: the expected
     number if the draws were equal. alike: of the noise of sharded ranks, the squared components along each other and
-    their number. other_data: whether records at the same places differ.
+    their number. squares: the number of layers and steps at which two ranks' rows have the same sum of squared noise,
+    and the expected number. other_data: whether records at the same places differ.
     """
 
     lengths: list[int] = field(default_factory=list)
@@ -77,6 +81,7 @@ class Comparison:
     overlaps: list[tuple[float, int, float]] = field(default_factory=list)
     equal: float = 0.0
     alike: tuple[float, int] = (0.0, 0)
+    squares: tuple[int, float] = (0, 0.0)
     other_data: bool = False
 
 
@@ -129,7 +134,7 @@ class JoinedFolder:
         found, world = self.found, len(self.ranks)
         facts = {name: {getattr(one.header, name) for one in self.ranks} for name in (*_COMMON, "data")}
         found.other = {name: None for name in _COMMON if len(facts[name]) > 1}
-        found.other_data, found.noise = len(facts["data"]) > 1, 0
+        found.other_data, found.noise, found.squares = len(facts["data"]) > 1, 0, (0, 0.0)
         every = [iter(one.steps()) for one in self.ranks]
         used, noisy, batches, made = [0] * world, 0, 0, 0
         while True:
@@ -142,6 +147,8 @@ class JoinedFolder:
             noisy = adding[0] if adding and not made else noisy
             found.noise += adding != (self._holders or [noisy])
             found.other |= dict.fromkeys(_other_options(steps))
+            if self.header.shards:
+                self._compare_squares([step.layers for step in steps])
             used = [total + step.batches % UNSEEN for total, step in zip(used, steps, strict=True)]
             batches += joined.batches % UNSEEN
             yield joined
@@ -216,6 +223,20 @@ class JoinedFolder:
             both = len(np.intersect1d(observed[one].places, observed[other].places))
             mean = (self.header.share + 1) * rate**2  # shares differ by at most one record
             pairs[one, other] = expected + mean, common + both, min(least, gaussian_noise.log_repeats(both, mean))
+
+    def _compare_squares(self, layers: Sequence[Floats]) -> None:
+        """Count equal sums of squared noise: of equal noise in rows of one size, for a single layer too."""
+        count, expected = self.found.squares
+        for one, other in pairwise(range(len(layers))):
+            sizes = np.array([size for _, size in self.ranks[one].header.layers], dtype=np.float64)
+            same = sizes == [size for _, size in self.ranks[other].header.layers]
+            if len(layers[one]) == len(layers[other]) == len(sizes):
+                mine, theirs = (layers[rank].astype(np.float64) for rank in (one, other))
+                used = same & (sizes > 0) & (mine > 0.0)
+                count += int((np.abs(theirs[used] / mine[used] - 1.0) <= _EQUAL_SQUARES).sum())
+                # the density of the ratio of two chi-square variables of n degrees at 1 is below sqrt(n) / 3
+                expected += float((2.0 * _EQUAL_SQUARES * np.sqrt(sizes[used]) / 3.0).sum())
+        self.found.squares = count, expected
 
     def _compare_noise(self, observed: Sequence[RankStep], std: float) -> None:
         """Add the components of the noise of the ranks along each other: equal draws for different rows show there."""
