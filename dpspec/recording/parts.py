@@ -11,6 +11,7 @@ from torch import nn
 
 from dpspec.errors import UsageError
 from dpspec.recording import recognized
+from dpspec.recording.arrays import ArrayModel, ReportedUpdates, is_arrays
 from dpspec.recording.folder.canaries import GRADIENTS
 from dpspec.recording.folder.header import Header
 from dpspec.recording.planting.gradients import GradientCanaries, refuse_unfit
@@ -43,6 +44,9 @@ class Parts:
         loss: Any = None,
     ) -> None:
         """Raises ``UsageError`` for parts that the recorder does not know, by name."""
+        if is_arrays(model):
+            model = ArrayModel(model)
+            optimizer = ReportedUpdates(model, optimizer)
         model = recognized.uncompiled(model)
         recognized.refuse_model(model)
         optimizer = recognized.unwrapped(optimizer)
