@@ -133,8 +133,11 @@ class Parts:
         optimizer = self.optimizer
         norms = [optimizer.max_grad_norm, getattr(optimizer, "max_grad_norms", None)]
         norms.append(vars(self.model).get("max_grad_norm"))
+        multiplier = optimizer.noise_multiplier
+        if self.clipping == "ghost":  # Opacus' ghost optimizer prefers this attribute
+            multiplier = getattr(optimizer, "_adjusted_noise_multiplier", multiplier)
         found = {
-            "noise_multiplier": optimizer.noise_multiplier,
+            "noise_multiplier": multiplier,
             "clip_norm": [] if self.clipping == "adaptive" else norms,
             "divisor": optimizer.expected_batch_size,
             "loss_reduction": optimizer.loss_reduction,
@@ -180,6 +183,8 @@ class Parts:
             secure=_is_cryptographic(optimizer, self._engine),
             canaries=0 if planted is None else planted.count,
             canary_kind="" if planted is None else planted.kind,
+            copies=1 if planted is None else planted.copies,
+            new_ids=0 if planted is None else planted.new_ids,
             left_out=0 if planted is None else planted.left_out,
             commitment="" if planted is None else planted.source.commitment,
             canary_seed=None if planted is None else planted.source.seed,

@@ -76,8 +76,9 @@ def assumptions(
     )
     found.append(Assumption(name="secret-randomness", status="declared", text=text))
     text = (
-        "the script replaces no code of torch, Opacus or optax, such as a sampler's iteration or an optimizer's update; of "
-        "the optimizer's own methods the recorder names replaced ones"
+        "the script replaces no code of its libraries, Python or the recorder, such as a sampler's iteration or an "
+        "optimizer's update, runs none of its own inside that code (modes of torch, tracing, threads), and does not "
+        "read the recorder; of the optimizer's own methods the recorder names replaced ones"
     )
     found.append(Assumption(name="library-code", status="declared", text=text))
     if header.source == "own-loop":
@@ -234,8 +235,9 @@ def _clipping(run: RecordedRun, *, observed: bool) -> Iterator[Assumption]:
     if ghost and passes is not None and observed and passes[1] == 0 and passes[5] and not run.norm_excess:
         batches, records, again = passes[0], passes[5], run.numbers_at_end("recomputed", 4) or [0.0] * 4
         text = (
-            f"the gradient norms that ghost clipping computes are right: the norms of {records} records, and the sums "
-            f"of {again[1]:.0f} of {batches} batches, were recomputed on the graph of the loss"
+            "at every batch the gradient norms that ghost clipping computes are right, and its second backward pass "
+            f"gives the weighted sum of the gradients: the norms of {records} records, and the sums of "
+            f"{again[1]:.0f} of {batches} batches, were recomputed on the graph of the loss"
         )
         status = "declared"
     elif ghost and probe is not None and 1.0 <= probe[0] == probe[4]:
