@@ -11,13 +11,13 @@ from torch import nn
 
 from dpspec.errors import UsageError
 from dpspec.recording import recognized
-from dpspec.recording.arrays import ArrayModel, ReportedUpdates, is_arrays
 from dpspec.recording.folder.canaries import GRADIENTS
 from dpspec.recording.folder.header import Header
 from dpspec.recording.planting.gradients import GradientCanaries, refuse_unfit
 from dpspec.recording.planting.planted import Planted
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.rank_watch import data_digest
+from dpspec.recording.watching.arrays import ArrayModel, ReportedUpdates, is_arrays
 from dpspec.recording.watching.noise_sketch import width_of
 from dpspec.version import VERSION
 

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from dpspec.errors import UsageError
-from dpspec.recording.arrays import tensor_of, tensors_of
 from dpspec.recording.folder.canaries import table
 from dpspec.recording.parts import Parts, checked_declaration
 from dpspec.recording.planting.planted import Planted
 from dpspec.recording.planting.scoring import Loss, scores_of
 from dpspec.recording.watched_training import WatchedTraining
+from dpspec.recording.watching.arrays import tensor_of, tensors_of
 
 #: A tensor of torch, or an array of NumPy or JAX.
 Array: TypeAlias = Any
@@ -132,7 +132,7 @@ class Recorder:
         drawn = np.asarray(indices if hasattr(indices, "__array__") else list(indices))
         drawn, planted = drawn.reshape(-1).astype(np.int64), self._parts.planted
         if len(drawn) and drawn.min() < 0:
-            raise UsageError(f"sampled got the number {drawn.min()}: leave out places that only fill a batch")
+            raise UsageError(f"sampled got the number {drawn.min()}: omit places that only fill a batch")
         pending.members.append(drawn if planted is None else np.asarray(planted.present(drawn), dtype=np.int64))
 
     def clipped(self, norms: Array | Sequence[float]) -> None:

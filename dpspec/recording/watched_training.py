@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.errors import UsageError
-from dpspec.recording.arrays import ReportedUpdates
 from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN, Indices
 from dpspec.recording.parts import Parts
@@ -26,6 +25,7 @@ from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.recognized import uncompiled
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
+from dpspec.recording.watching.arrays import ReportedUpdates
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch

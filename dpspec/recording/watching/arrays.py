@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from dpspec.errors import UsageError
 
-#: The packages whose functions make up an optimizer without code of the script, and those of other callables in it.
+#: The packages that may define the functions of an optimizer, and the packages of its other callables.
 _LIBRARIES, _CALLABLES = ("optax", "jax"), ("optax", "jax", "jaxlib", "functools", "builtins")
 
 #: Roundings of an update relative to its largest coordinate: a compiled update fuses operations of a separate one.
@@ -39,7 +39,7 @@ def tensor_of(array: Any) -> Tensor:
 
 
 def tensors_of(given: Any) -> Tensor | list[Tensor]:
-    """One tensor of one array, or those of several."""
+    """The tensor of one array, or the tensors of several arrays."""
     return tensor_of(given) if hasattr(given, "__array__") else [tensor_of(one) for one in given]
 
 
@@ -61,7 +61,7 @@ class ArrayModel(nn.Module):
 
 
 class ReportedUpdates(torch.optim.Optimizer):
-    """Moves the copies to the reported arrays, and repeats the update if the optimizer is made by optax alone.
+    """Moves the copies to the reported arrays, and repeats the update if the optimizer has no code of the script.
 
     Attributes:
         kind: The optimizer whose updates are not repeated; empty if they are.
@@ -137,7 +137,7 @@ def _close(before: Any, expected: Any, found: Any) -> bool:
 
 
 def _foreign(rule: Any) -> str:
-    """The class of a rule with a function that no known library defines; empty if there is none."""
+    """The class of a rule that calls a function of the script; empty if all its functions are of known libraries."""
     roots = [Path(file).parent for name in _LIBRARIES if (file := getattr(sys.modules.get(name), "__file__", None))]
     waiting: list[Any] = [rule.init, rule.update]
     seen: set[int] = set()
@@ -162,4 +162,5 @@ def _foreign(rule: Any) -> str:
             if type(one).__module__.partition(".")[0] not in _CALLABLES:
                 return type(rule).__name__
             waiting += [getattr(one, name, None) for name in ("func", "args", "keywords", "__wrapped__", "__self__")]
+            waiting += getattr(one, "__dict__", {}).values()
     return ""
