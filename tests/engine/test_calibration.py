@@ -9,7 +9,6 @@ import pytest
 from support import counting as support
 
 from dpspec.contract import Diagnostic, Finding, FrozenMap, Scope
-from dpspec.contract.events import Progressed, StageStarted
 from dpspec.engine.calibration.evaluations import Evaluations
 from dpspec.engine.calibration.search import calibrate_spec, calibrate_specs
 from dpspec.errors import SpecError, UsageError
@@ -97,13 +96,6 @@ def test_the_value_found_is_confirmed_by_the_spec_with_it_set(load):
         assert dataclasses.replace(point.spec, audit=spec.audit) == spec
         assert point.spec.digest == spec.digest
         assert [v.verdict for v in point.verdicts] == [verdict]
-
-
-def test_more_may_help(load, bounding):
-    bounding(lambda factor, epsilon: epsilon / factor)
-    found = calibrate_spec(load("mechanism.factor=0.001")[0], support.catalog(), vary="mechanism.factor")
-    assert found.more_helps
-    assert found.unproved.value < 1 / 1.5 <= found.proved.value
 
 
 @pytest.mark.parametrize("written", [(), ("mechanism.factor=0",)])
@@ -338,13 +330,3 @@ def test_cells_that_differ_in_the_varied_key_alone_are_one(load):
     specs = load(more="\nmatrix: {mechanism.epsilon: [0.5, 2.0]}\n")
     (one,) = calibrate_specs(specs, support.catalog(), vary=KEY)
     assert (one.name, one.cell) == ("coin", ())
-
-
-def test_progress_is_told(load, bounding):
-    bounding(lambda factor, epsilon: epsilon)
-    told = []
-    calibrate_specs(load(), support.catalog(), vary=KEY, listeners=[told.append])
-    stages = [e.stage for e in told if isinstance(e, StageStarted)]
-    assert stages[:2] == ["mechanism.epsilon = 1", "mechanism.epsilon = 1.25"]
-    assert "mechanism.epsilon = 1, thinking" in [e.what for e in told if isinstance(e, Progressed)]
-    assert {e.audit for e in told} == {"coin"}

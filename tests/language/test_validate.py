@@ -112,31 +112,6 @@ def test_messages(problems: Problems, old: str, new: str, code: str, message: st
     assert message in text
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "hint"),
-    [
-        ("noise_multiplier: 1", 'noise_multiplier: "1"', "write it without quotes"),
-        ("noise_multiplier: 1", "noise_multiplier: eight", None),
-        ("steps: 100", "steps: 1_000", "write it as 1000"),
-        ("steps: 100", "steps:", "give it a value, or remove the key"),
-        ("access: all-iterates", "adjacency: replace_one", "valid: add-remove, replace-one, zero-out"),
-        ("kind: noisy", "kind: wrecked", "reinstall or update dpspec-wreck, or report the error to its authors"),
-        ("data: {kind: toy}", "data: {size: 3}", "installed: toy"),
-    ],
-)
-def test_hints(problems: Problems, old: str, new: str, hint: str | None) -> None:
-    assert [text for _, _, text in problems(old, new)] == [hint]
-
-
-def test_a_misspelt_key_is_one_mistake(load: Load, valid: str) -> None:
-    """Not also a missing key: that would tell the same thing twice."""
-    (unknown,) = load(valid.replace("noise_multiplier", "nosie")).diagnostics
-    assert unknown.message == "unknown key 'nosie' in mechanism; did you mean 'noise_multiplier'?"
-    assert unknown.help == "valid keys: clip_norm, kind, noise_multiplier, noise_on, phases, sampling, steps"
-    assert unknown.span is not None
-    assert (unknown.span.line, unknown.span.column, unknown.span.end_column) == (7, 3, 8)
-
-
 def test_an_unknown_key_that_means_nothing_hides_no_missing_one(load: Load, valid: str) -> None:
     missing, unknown = load(valid.replace("noise_multiplier", "zzz")).diagnostics
     assert (missing.code, missing.message) == ("missing-key", "missing key 'noise_multiplier' in mechanism")
@@ -215,15 +190,6 @@ class TestRequires:
         loaded = load(valid + f'requires: ["{requirement}"]\n')
         assert [d.code for d in loaded.diagnostics] == [code]
         assert loaded.missing_plugins == (code == "unmet-requirement")
-
-    def test_a_kind_that_a_required_package_may_offer(self, load: Load, valid: str) -> None:
-        text = valid.replace("kind: noisy", "kind: laplacian") + 'requires: ["dpspec-no-such-thing>=2"]\n'
-        (unknown,) = [d for d in load(text).diagnostics if d.code == "unknown-kind"]
-        assert unknown.help.endswith(
-            "a missing required package may provide it: python -m pip install 'dpspec-no-such-thing>=2'"
-        )
-        (alone,) = load(text[: text.index("requires")]).diagnostics
-        assert "requires" not in alone.help
 
 
 class TestPhases:
