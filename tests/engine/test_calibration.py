@@ -123,17 +123,6 @@ def test_a_claims_own_number(load):
     assert by_position == found
 
 
-def test_integers(load, yielding):
-    yielding(lambda spec: [sized(0.3 * size, size) for size in range(1, 10)])
-    (spec,) = load("threat_model.group_size=9")
-    found = calibrate_spec(spec, support.catalog(), vary="claims.held.group_size")
-    assert (found.proved.value, found.unproved.value) == (5, 6)
-    (spec,) = load("threat_model.group_size=3")
-    found = calibrate_spec(spec, support.catalog(), vary="claims.held.group_size")
-    assert (found.proved.value, found.unproved) == (3, None)
-    assert found.limit == "4 is not valid: the claim's group_size 4 exceeds the threat model's 3"
-
-
 GROUP = """\
 dpspec: 1
 name: gaps
@@ -193,15 +182,6 @@ def test_a_valid_value_beyond_an_invalid_one_makes_the_answer_incomplete(load, y
     found = calibrate_spec(load("threat_model.group_size=9")[0], support.catalog(), vary="claims.held.group_size")
     assert (found.proved.value, found.unproved, found.valid_beyond, found.complete) == (2, None, 6, False)
     assert found.limit == "3 is not valid: that size is not covered"
-
-
-def test_what_the_mechanism_refuses_limits_the_range(load, refusing):
-    refusing(lambda spec: spec.mechanism["epsilon"] > 1.25, "that is too much", "mechanism", "epsilon")
-    found = calibrate_spec(load()[0], support.catalog(), vary=KEY)
-    assert found.proved.value == pytest.approx(1.25)
-    assert found.proved.value <= 1.25
-    assert found.unproved is None
-    assert found.limit.endswith("is not valid: that is too much")
 
 
 def test_a_spec_that_is_refused_as_it_stands(load, refusing):
@@ -305,14 +285,6 @@ def test_numbers_that_speak_of_the_data_are_marked(load, bounding):
 def test_an_audit_that_cannot_run_is_no_obstacle(load, refusing):
     refusing(lambda spec: spec.audit is not None, "cannot attack", "audit")
     assert calibrate_spec(load()[0], support.catalog(), vary=KEY).proved is not None
-
-
-def test_the_data_is_described_once(load, monkeypatch):
-    described = []
-    facts = support.Nothing.facts
-    monkeypatch.setattr(support.Nothing, "facts", lambda self: described.append(1) or facts(self))
-    calibrate_spec(load()[0], support.catalog(), vary=KEY)
-    assert len(described) == 1
 
 
 def test_each_cell_of_a_matrix_is_calibrated(load):

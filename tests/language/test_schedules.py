@@ -125,7 +125,6 @@ class TestTable:
         ("{table: s.csv}", "", "a header line and one line per phase"),
         ("{table: s.csv}", "steps\n", "a header line and one line per phase"),
         ("{table: s.csv}", "steps,steps\n1,2\n", "distinct, non-empty column names"),
-        ("{table: s.csv}", "steps,\n1,2\n", "distinct, non-empty column names"),
         ("{table: s.csv}", "sampling,sampling.rate,steps\nfixed,0.5,1\n", "conflict: the first contains the second"),
         ("{table: s.csv}", "sampling.rate,sampling,steps\n0.5,fixed,1\n", "conflict: the first contains the second"),
         ("{table: s.csv}", f"steps,{'a.' * 20000}a\n1,1\n", "has 20001 keys"),
@@ -135,7 +134,6 @@ class TestTable:
         ("{table: s.csv}", "steps\n" + "1\n" * 1001, "has 1001 phases; the maximum is 1000"),
         ("{table: s.csv}", "steps\n" + "1" * 2**17, "larger than"),
         ("{table: s.csv}", b"steps\n\xff\n", "not UTF-8 text"),
-        ("{table: .}", None, "table must be the path of a .csv file"),
     ],
 )
 def test_what_is_no_schedule_is_told_of(
