@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpspec.contract import Diagnostic, Spec
+from dpspec.contract.catalog import Catalog
 from dpspec.engine.preparing.prepare import check
 from dpspec.engine.results.result import AuditResult
 from dpspec.engine.running.runner import run
@@ -77,9 +78,15 @@ def audited(folder: Path, text: str, *overrides: str) -> AuditResult:
     return audit_of(written(folder, text), folder / "store", *overrides)
 
 
-def diagnostics(folder: Path, text: str, *overrides: str) -> list[Diagnostic]:
+def diagnosed(path: Path, *overrides: str, catalog: Catalog | None = None) -> list[Diagnostic]:
     """Errors and warnings of the language, or of the mechanism if the language has none."""
-    found = load_specs([written(folder, text)], load_catalog(), overrides)
+    catalog = catalog or load_catalog()
+    found = load_specs([path], catalog, overrides)
     if not found.ok:
         return list(found.diagnostics)
-    return [d for spec in found.specs for d in check(spec, load_catalog())]
+    return [d for spec in found.specs for d in check(spec, catalog)]
+
+
+def diagnostics(folder: Path, text: str, *overrides: str) -> list[Diagnostic]:
+    """The same of a text."""
+    return diagnosed(written(folder, text), *overrides)
