@@ -18,6 +18,7 @@ from dpspec.recording.planting.planted import Planted
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.rank_watch import data_digest
 from dpspec.recording.ranks.shards import local, refuse_precision, shard_of
+from dpspec.recording.watching.arrays import ArrayModel, ReportedUpdates, is_arrays
 from dpspec.recording.watching.noise_sketch import width_of
 from dpspec.version import VERSION
 
@@ -46,6 +47,9 @@ class Parts:
         loss: Any = None,
     ) -> None:
         """Raises ``UsageError`` for parts that the recorder does not know, by name."""
+        if is_arrays(model):
+            model = ArrayModel(model)
+            optimizer = ReportedUpdates(model, optimizer)
         model = recognized.uncompiled(model)
         recognized.refuse_model(model)
         optimizer = recognized.unwrapped(optimizer)
