@@ -43,7 +43,7 @@ def test_the_text(dpspec, counting):
     assert ended.out.split("\n")[0] == "coin"
     text = folded(ended.out)
     assert (
-        "the largest value found that proves held: - held (epsilon <= 1.5 at delta = 1e-6): epsilon <= 1.5 is proved"
+        "is the maximum found that proves held: - held (epsilon <= 1.5 at delta = 1e-6): epsilon <= 1.5 is proved"
         in text
     )
     assert "does not: - held (epsilon <= 1.5 at delta = 1e-6): only epsilon <= 1.51" in text
@@ -69,7 +69,7 @@ def test_no_value_proves_the_claims(dpspec, counting):
     ended = dpspec("calibrate", counting, *VARY, "--set", "claims.held.adjacency=replace-one")
     assert (ended.code, ended.err) == (1, "")
     text = folded(ended.out)
-    assert "No value of mechanism.epsilon that was tried proves held." in text
+    assert "No tried value of mechanism.epsilon proves held." in text
     assert "no proved upper bound is in scope" in text
     assert "To use it" not in text
     as_json = dpspec("calibrate", counting, *VARY, "--set", "claims.held.adjacency=replace-one", "--json")
@@ -102,7 +102,7 @@ def test_a_search_that_ends_before_a_valid_value_ends_with_1(dpspec, counting, m
     ended = dpspec("calibrate", counting, "--vary", "claims.held.group_size", "--set", "threat_model.group_size=9")
     assert ended.code == 1
     text = folded(ended.out)
-    assert "Nothing beyond was tried: 3 is not valid: that size is not covered." in text
+    assert "No value beyond was tried: 3 is not valid: that size is not covered." in text
     assert "The search ended there, but claims.held.group_size = 6 is valid" in text
 
 
@@ -110,7 +110,7 @@ def test_what_holds_up_to_the_limit(dpspec, counting, monkeypatch):
     monkeypatch.setattr(support.CountingAudit, "bound", flat_from_below)
     ended = dpspec("calibrate", counting, *VARY)
     assert ended.code == 0, ended.err
-    assert "Nothing beyond was tried: the range ends at 1000000000000." in folded(ended.out)
+    assert "No value beyond was tried: the range ends at 1000000000000." in folded(ended.out)
 
 
 def flat_from_below(self, spec, context):

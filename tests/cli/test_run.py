@@ -77,7 +77,7 @@ def test_a_missing_plugin_is_named(dpspec, counting):
     counting.write_text(support.EXAMPLE.replace("kind: counting", "kind: grop"), encoding="utf-8")
     ended = dpspec("run", counting)
     assert ended.code == 4
-    assert "no installed plugin audits kind 'grop'" in ended.err
+    assert "no installed plugin offers mechanism kind 'grop'" in ended.err
 
 
 def test_a_bug_in_an_audit_is_its_plugins_and_no_verdict(dpspec, counting, monkeypatch, tmp_path):
@@ -144,8 +144,9 @@ def test_verify_accepts_what_run_wrote_and_names_what_was_edited(dpspec, countin
     assert dpspec("run", counting, "--report", "json=r.json").code == 0
     ended = dpspec("verify", "r.json")
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.startswith("not verified, because nothing in a result implies it: what 5 trials measured")
-    assert ended.out.endswith("r.json: every recomputed value is as recorded (2 claims)\n")
+    first, unverified = ended.out.splitlines()
+    assert first == "r.json: verified: all recomputed values equal the recorded ones (2 claims)"
+    assert unverified.startswith("not verified, because a result does not imply it: the measurements of 5 trials")
     text = (tmp_path / "r.json").read_text("utf-8")
     (tmp_path / "edited.json").write_text(text.replace('"value": 1.0', '"value": 0.9'), encoding="utf-8")
     ended = dpspec("verify", "edited.json")
