@@ -60,7 +60,7 @@ def test_keys_with_their_types_and_conditions(known):
         ("mechanism.noise", "number, at least 0, at most 1000000; default 1.5", group),
         ("mechanism.sampling", "map", group),
         ("mechanism.sampling.rate", "number, at most 1", group),
-        ("mechanism.noise", "whole number or null, above 0", other),
+        ("mechanism.noise", "integer or null, above 0", other),
         ("claims", "list of any value"),
         ("claims.delta", "number"),
         ("claims.tags", "list of text"),
@@ -74,11 +74,11 @@ def test_limits_in_words():
     def said(**schema):
         return type_of({}, schema)
 
-    assert said(type="string", minLength=1) == "text, not empty"
-    assert said(type="string", maxLength=1) == "text, at most 1 character"
-    assert said(type=["integer", "array"], minItems=2) == "whole number or list, at least 2 items"
-    assert said(type="integer", maximum=2**63 - 1) == "whole number"
-    assert said(type="string", default="") == "text; default empty"
+    assert said(type="string", minLength=1) == "string, not empty"
+    assert said(type="string", maxLength=1) == "string, at most 1 character"
+    assert said(type=["integer", "array"], minItems=2) == "integer or list, at least 2 items"
+    assert said(type="integer", maximum=2**63 - 1) == "integer"
+    assert said(type="string", default="") == "string; default empty"
 
 
 def test_a_case_that_says_nothing_new_is_left_out():

@@ -76,7 +76,7 @@ def plant(
     if type(number) is not int or not LEAST <= number <= MOST:
         raise UsageError(f"there must be from {LEAST} to {MOST} canaries, got {number!r}")
     if classes is not None and (type(classes) is not int or classes < 1):
-        raise UsageError(f"classes must be a whole number from 1 on, got {classes!r}")
+        raise UsageError(f"classes must be an integer of at least 1, got {classes!r}")
     source = CoinSource.of(seed)
     if kind == GRADIENTS:
         if classes is not None or label is not None or collate is not None:
