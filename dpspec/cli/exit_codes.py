@@ -162,7 +162,7 @@ _REQUIRED = {"greater_than_equal": "at least {ge:g}", "int_parsing": "an integer
 
 def _usage_text(error: typer.TyperException) -> str:
     cause: Any = error.__cause__
-    wrong = next(iter(cause.errors()), {}) if hasattr(cause, "errors") else {}
+    wrong: dict[str, Any] = next(iter(cause.errors()), {}) if hasattr(cause, "errors") else {}
     required = _REQUIRED.get(wrong.get("type", ""), "").format(**wrong.get("ctx", {}))
     option = next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
     if required and option:

@@ -63,7 +63,7 @@ def test_keys_with_their_types_and_conditions(known):
         ("mechanism.noise", "integer or null, above 0", other),
         ("claims", "list of any value"),
         ("claims.delta", "number"),
-        ("claims.tags", "list of text"),
+        ("claims.tags", "list of string"),
         ("loop", "map"),
         ("loop.loop", "map"),
     ]
