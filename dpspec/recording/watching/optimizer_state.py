@@ -57,12 +57,6 @@ class OptimizerState:
     def restated(self) -> int:
         return int(self._restated)
 
-    @property
-    def kind(self) -> str:
-        """The optimizer's class with its module; empty for classes whose updates are recomputed."""
-        kind = type(self._optimizer)
-        return "" if kind in STEPS else f"{kind.__module__}.{kind.__qualname__}"[:100]
-
     def before_step(self) -> None:
         every, nothing = self._fingerprints(), (None, fingerprint(()))
         left = [self._left.get(id(parameter), nothing)[1] for parameter, _ in every]
@@ -131,6 +125,12 @@ class RecomputedUpdates:
         self._pairs: list[tuple[Tensor, Tensor]] = []
         self._before: list[Tensor] = []
         self._steps = self._recomputed = self._different = self._failed = 0
+
+    @property
+    def kind(self) -> str:
+        """The optimizer's class with its module; empty for classes whose updates are recomputed."""
+        kind = type(self._optimizer)
+        return "" if kind in STEPS else f"{kind.__module__}.{kind.__qualname__}"[:100]
 
     @property
     def found(self) -> list[int] | None:
