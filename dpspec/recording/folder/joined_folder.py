@@ -372,6 +372,7 @@ def _probe(values: Sequence[Any]) -> Any:
 
 JOIN: dict[str, Callable[[Sequence[Any]], Any]] = {
     **dict.fromkeys(("sums", "ghost", "passes", "updates", "changed", "restated", "meddled", "left_over_rows"), _added),
+    "seeds": _added,
     **dict.fromkeys(("buffers", "state", "attributes", "unread", "replaced"), _united),
     **dict.fromkeys(("outside", "passed_over", "unused_batches", "seconds"), _largest),
     **dict.fromkeys(("resumed", "untold", "noised_without_update", "loss_scaler"), _largest),
