@@ -121,6 +121,7 @@ class ModelState:
         tensors: dict[str, Tensor] = {name: local(tensor) for name, tensor in named}
         places = {_place(tensor) for tensor in tensors.values()}
         found = _unused_bytes(tensors)
+        found |= {f"layout of {name}": str(_place(tensor)[2:]) for name, tensor in tensors.items()}
         for model in (self._model, getattr(self._model, "_module", None)):
             if not isinstance(model, nn.Module):
                 continue
