@@ -69,12 +69,11 @@ def record(
         loss: Turns on the sensitivity probe, for Opacus' optimizer and a loader over a dataset with indices:
             ``loss(model, batch)`` returns the loss of each record, (b,). At a few random steps the recorder computes
             the clipped sum with and without a record, on a copy of the model.
-        resume: Continue the recording in the folder, if it has one, after a checkpoint was loaded: ``part-2``, ...
-            in the folder, which ``dpspec check`` joins. Give it in all jobs of a training.
+        resume: Continue the recording in the folder, if it has one, after loading a checkpoint.
 
     Raises:
-        UsageError: The folder is not empty, its recording is of another training, or the recorder does not support a
-            part: sharded parameters, optimizers derived from Opacus'.
+        UsageError: The folder is not empty, or of another training, or the recorder does not support a part: sharded
+            parameters, optimizers derived from Opacus'.
     """
     given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
     return Recorder(Path(folder), model, optimizer, loader, engine, planted, given, loss, resume=resume)
