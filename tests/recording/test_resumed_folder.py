@@ -65,7 +65,7 @@ def test_a_resumed_training_is_checked_as_one_that_was_not_interrupted(first: An
     assert parts.told == whole.told
     assert {one.assumption for one in parts.checks} == {one.assumption for one in whole.checks}
     assert {one.name for one in parts.assumptions} == {one.name for one in whole.assumptions} | {"joined-parts"}
-    assert "Part 2 goes on from step 20 of part 1." in parts.cautions
+    assert "Part 2 continues step 20 of part 1." in parts.cautions
     assert parts.run.at_end("drawn_batches") == 40
     assert parts.run.at_end("passes")[2] == 40
 
@@ -202,7 +202,7 @@ def test_steps_after_the_checkpoint_of_a_killed_part_are_charged(tmp_path: Path)
     whole.run()
     assert (found.verdict, found.fine) == ("proved", True)
     assert found.costs == checked(tmp_path / "whole").costs
-    assert "Part 2 goes on from step 15 of part 1; the 5 steps of part 1 after it are charged too." in found.cautions
+    assert "Part 2 continues step 15 of part 1; the 5 steps of part 1 after it are charged too." in found.cautions
     (text,) = (one.text for one in found.assumptions if one.name == "joined-parts")
     assert "no model of the 5 steps after the last checkpoint of a killed part is released" in text
     assert "it counted 35 steps, the run has 40" in found.told.difference
@@ -213,7 +213,7 @@ def test_two_parts_from_one_checkpoint_are_both_charged(first: Any, begun: Path)
         Job(begun, steps=10).run(first[1])
     found = checked(begun)
     assert (found.verdict, found.run.steps) == ("proved", 40)
-    assert "Part 3 goes on from step 20 of part 1; the 0" not in "".join(found.cautions)
+    assert "Part 3 continues step 20 of part 1; the 0" not in "".join(found.cautions)
 
 
 def test_a_killed_part_without_a_checkpoint_is_lost(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_killed_part_without_a_checkpoint_is_lost(tmp_path: Path) -> None:
     Job(tmp_path / "run", restores=()).run(Job(tmp_path / "other").run())
     found = checked(tmp_path / "run")
     assert (found.verdict, found.run.steps) == ("proved", 40)
-    assert "Part 2 goes on from step 0 of part 1; the 20 steps of part 1 after it are charged too." in found.cautions
+    assert "Part 2 continues step 0 of part 1; the 20 steps of part 1 after it are charged too." in found.cautions
 
 
 def test_a_checkpoint_that_the_recorder_did_not_see_leaves_the_claim_open(tmp_path: Path) -> None:
@@ -433,7 +433,7 @@ def test_ranks_are_resumed_after_a_kill(tmp_path: Path) -> None:
     assert jobs.run() == [0, 0]
     found = checked(jobs.folder)
     assert (found.verdict, found.fine, rejected(found)) == ("proved", True, set())
-    assert "Part 3 goes on from step 10 of part 2; the 3 steps of part 2 after it are charged too." in found.cautions
+    assert "Part 3 continues step 10 of part 2; the 3 steps of part 2 after it are charged too." in found.cautions
     assert found.run.steps == 6 + 13 + 6
     shutil.rmtree(jobs.folder / "part-2" / "rank-1")
     with pytest.raises(RecordingError, match="rank 1 of 2 is missing"):

@@ -1,7 +1,6 @@
 """Checks of a training in several processes or jobs: whether ranks and parts made one training.
 
-Ranks draw one Poisson sample together, and one adds noise; each part of a resumed training starts with what an earlier
-one left.
+Ranks draw one Poisson sample together, and one adds noise; each part of a resumed training starts with a saved state.
 """
 
 from __future__ import annotations
@@ -129,6 +128,6 @@ def seam_notes(run: RecordedRun) -> Iterator[str]:
             part, step = seam.source
             after = run.folder.lengths[part - 1] - step
             charged = f"; the {after} steps of part {part} after it are charged too" if after else ""
-            yield f"Part {seam.number} goes on from step {step} of part {part}{charged}."
+            yield f"Part {seam.number} continues step {step} of part {part}{charged}."
         if seam.fresh:
             yield f"The optimizer of part {seam.number} starts without state, which costs no privacy."

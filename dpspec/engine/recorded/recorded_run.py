@@ -153,7 +153,7 @@ class RecordedRun:
 
     @property
     def lags(self) -> Collection[int]:
-        """Distances between steps that draw alike if a part repeats random numbers; none for a run in one part."""
+        """Distances between steps with equal draws if a part repeats random numbers; none for a run in one part."""
         return self.folder.lags if isinstance(self.folder, ResumedFolder) else ()
 
     def is_lost(self, step: int) -> bool:

@@ -1,7 +1,7 @@
 """The parts of a training in several jobs, read as one recorded run.
 
 The first part is in the run's folder, later ones in its subfolders ``part-2``, ``part-3``, ... All recorded steps
-count, also those after the checkpoint from which a later part goes on: each part is a mechanism that gets what earlier
+count, also those after the checkpoint that a later part continues: each part is a mechanism that gets what earlier
 ones released, so their costs compose. A part must start with a state that an earlier one saved.
 """
 
@@ -24,7 +24,7 @@ from dpspec.recording.folder.step_record import UNSEEN, InternalStep, OptionChan
 
 _PART = re.compile(r"part-([1-9][0-9]{0,3})", re.ASCII)
 
-#: The schemes of sampling from the best known to the least.
+#: The schemes of sampling in rising order of risk.
 _SCHEMES = ("none", "poisson", "shuffled", "sequential", "weighted", "unknown")
 
 Part: TypeAlias = RunFolder | JoinedFolder
@@ -76,7 +76,7 @@ def _numbers(folder: Path) -> list[int]:
 class Seam:
     """The beginning of a later part, from 2 on.
 
-    source: the part and the step that it goes on from; None if no saved state has its parameters. state: the source's,
+    source: the part and the step that it continues; None if no saved state has its parameters. state: the source's,
     or the last one of the part before. doubts: what differs from it. recounted: whether its accountant does not
     continue the history. fresh: whether only its optimizer has lost its state.
     """
@@ -96,7 +96,7 @@ class ResumedFolder:
 
     path: of the last part. saved: the step of each part's last saved state. Known after reading: starts, lengths and
     covered, the numbers of steps before each part, of the part, and of those that its facts cover; and missing, the
-    numbers of the parts whose facts do not cover the checkpoint from which others go on.
+    numbers of the parts whose facts do not cover the checkpoint that others continue.
     """
 
     path: Path
@@ -119,7 +119,7 @@ class ResumedFolder:
 
     @property
     def lags(self) -> set[int]:
-        """Distances, without lost steps, between steps that draw alike if a part repeats earlier random numbers."""
+        """Distances, without lost steps, between steps with equal draws if a part repeats random numbers."""
         starts = [0, *accumulate(min(one) for one in zip(self.lengths, self.saved, strict=True))]
         found = {later - start for later in starts for start in starts}
         for seam in self.seams:
@@ -245,9 +245,9 @@ def _likeness(start: SavedState, state: SavedState) -> int:
 
 
 def _doubts(start: SavedState, state: SavedState, earlier: Sequence[Sequence[list[SavedState]]]) -> Iterator[str]:
-    """The differences of a rank's start from the state that it goes on from, and from earlier states of this rank.
+    """The differences of a rank's start from the state that it continues, and from earlier states of this rank.
 
-    A generator may go on from the last saved state of a part: what a killed part did after it is not released.
+    A generator may go on from the last saved state of a part: later steps of a killed part are not released.
     """
     if not _agree(start, state, "parameters"):
         yield "starts with other parameters than another rank"
@@ -322,7 +322,7 @@ def _columns(*kinds: Callable[[Sequence[float]], float]) -> Callable[[Sequence[A
     return joined
 
 
-#: Facts of parts that are joined in another way than those of ranks.
+#: Facts of parts that are joined in another way than facts of ranks.
 _JOIN_PARTS: dict[str, Callable[[Sequence[Any]], Any]] = {
     **JOIN,
     **dict.fromkeys(("passed_over", "unused_batches", "seconds"), _total),
@@ -335,7 +335,7 @@ _JOIN_PARTS: dict[str, Callable[[Sequence[Any]], Any]] = {
 
 
 def _joined_facts(facts: Sequence[End], last: End) -> Mapping[str, Any]:
-    """The facts of all parts; a fact that one of them lacks is missing. How the training ended is the last one's."""
+    """The facts of all parts; a fact that one part lacks is missing. How the training ended is the last one's."""
     found = {name: join([one[name] for one in facts]) for name, join in _JOIN_PARTS.items() if _in_all(name, facts)}
     ending = ("error", "untold", "left_over_rows", "noised_without_update")
     return {**found, **{name: last[name] for name in ending if name in last}}
