@@ -208,7 +208,7 @@ def checked_declaration(given: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(f"{name} must be a number {least} to {high:g}, got {value!r}")
     records = given["records"]
     if records is not None and (type(records) is not int or records < 1):
-        raise UsageError(f"records must be a whole number from 1 on, got {records!r}")
+        raise UsageError(f"records must be an integer of at least 1, got {records!r}")
     return dict(given)
 
 

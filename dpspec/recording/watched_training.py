@@ -35,7 +35,7 @@ from dpspec.recording.watching.optimizer_state import OptimizerState, Recomputed
 from dpspec.recording.watching.optimizer_watch import Entering, OpacusWatch, Probing
 from dpspec.recording.watching.options import OptionWatch
 from dpspec.recording.watching.parameter_watch import GradientParameters, ParameterWatch
-from dpspec.recording.watching.sampler_watch import SamplerWatch
+from dpspec.recording.watching.sampler_watch import SamplerWatch, SeedWatch
 from dpspec.recording.watching.state_watch import StateWatch
 from dpspec.recording.watching.step_hooks import StepHooks
 
@@ -104,9 +104,12 @@ class WatchedTraining:
         self._entries = {} if inner is None else other_entries(inner)
         self._probe: SensitivityProbe | None = None
         self._opacus: OpacusWatch | None = None
+        self._seeds: SeedWatch | None = None
         self._hooks: StepHooks | None = None
         if parts.clipping is not None:
             canaries, samples = self.gradients, self.samples
+            drawing = parts.sampler if parts.sampler is not None and parts.sampler.scheme == "poisson" else None
+            self._seeds = SeedWatch(parts.optimizer, None if drawing is None else drawing.batches)
             entering: Entering | None = None
             if canaries is not None and samples is not None:
                 entering = partial(_enter, canaries, samples)
@@ -217,6 +220,7 @@ class WatchedTraining:
             "replaced": opacus.replaced.found if opacus is not None else None,
             "passes": self._passes.found if self._passes is not None else None,
             "gradients": self._reported.found,
+            "seeds": self._seeds.found if self._seeds is not None else None,
             "noise": self._noise.found(),
             "changed": opacus.changed if opacus is not None else None,
             "restated": state.restated if state is not None else None,
@@ -326,6 +330,8 @@ class WatchedTraining:
         self._after_update()
         step, self._opacus.step = self._opacus.step, PendingStep()
         step.updates = 1
+        if self._seeds is not None:
+            self._seeds.step()
         if not step.noised:
             step.noise_multiplier = float(self._parts.optimizer.noise_multiplier)
             step.clip_norm = float(self._parts.optimizer.max_grad_norm)

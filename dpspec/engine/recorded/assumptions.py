@@ -41,7 +41,7 @@ _CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
 #: The keys of the end record that each channel needs. An absent count is an open channel and not a count of zero.
 _NEEDED = {
     "sensitivity": ("sums", "recomputed", "scaling", "replaced"),
-    "noise": ("noise", "sum_type", "norm_type"),
+    "noise": ("noise", "seeds", "sum_type", "norm_type"),
     "sampling": ("drawn_batches", "passed_over", "unused_batches"),
     "update-rule": ("changed", "restated", "loss_scaler", "optimizer", "updates", "meddled", "outside", "gradients"),
     "gradient-parameters": ("passes",),
@@ -73,8 +73,8 @@ def assumptions(
     text = f"noise is Gaussian and unpredictable; it comes from {source}"
     found.append(Assumption(name="noise-law", status="declared", text=text))
     text = (
-        "the adversary does not know the seeds of noise and batches, and the seeds do not depend on the records: a "
-        "script that sets a constant seed must keep it secret"
+        "the adversary does not know the seeds of noise and batches, the seeds do not depend on the records, and no "
+        "random number is used twice: a script that sets a constant seed must keep it secret"
     )
     found.append(Assumption(name="secret-randomness", status="declared", text=text))
     text = (

@@ -138,6 +138,7 @@ def own_checks(run: RecordedRun, internal: InternalSums | None) -> Iterator[Chec
         return
     yield from _noise(run)
     yield from noise_checks.noise_checks(run)
+    yield from noise_checks.seed_checks(run)
     yield from _moved(run, internal)
     yield from _contributions(run, internal)
     yield from _gradients(run)

@@ -37,6 +37,8 @@ SHAPE = "share of values in an interval"
 SUMS = "variance of the sums of coordinates"
 NORMS = "variance of the squared norms"
 COARSE = "values rounded more coarsely than their type"
+SHARED_SEED = "steps whose noise and batch come from two generators with one seed"
+PUBLIC_SEED = "steps with the seed of an unseeded torch.Generator(), which is public"
 
 _FRESH = "Draw new noise for every coordinate of every tensor at every step: a difference removes noise that repeats."
 _GAUSSIAN = "Draw independent normal values, by torch.normal or torch.randn, and change nothing about them."
@@ -46,9 +48,21 @@ ADVICE = dict.fromkeys((REPEATED, COMMON, SHIFTED, ROWS, STEPS, DIRECTIONS, PAIR
 ADVICE |= dict.fromkeys((SHAPE, SUMS, NORMS), _GAUSSIAN)
 ADVICE[QUIET] = "One parameter got less noise than the others: draw noise of the same size for each coordinate."
 ADVICE[COARSE] = "Draw noise in the precision of the sum: sums show through noise that is rounded to a coarser grid."
+ADVICE[SHARED_SEED] = "Both draw the same numbers: give noise_generator another seed than the loader's, or neither."
+ADVICE[PUBLIC_SEED] = "Call seed() of the generator, or manual_seed() with a secret number."
+
+#: The assumptions that the checks of seeds belong to.
+_SEEDS = ("independent-noise", "secret-randomness")
 
 #: Largest number that a recorder writes.
 _LARGEST = 1e18
+
+
+def seed_checks(run: RecordedRun) -> Iterator[Check]:
+    seeds = run.counts_at_end("seeds", 2)
+    if seeds is not None:
+        for name, seen, count in zip(_SEEDS, (SHARED_SEED, PUBLIC_SEED), seeds, strict=True):
+            yield exact(name, seen, "measured", count == 0, 0, count, f"of {run.steps} steps", detectable=None)
 
 
 def noise_checks(run: RecordedRun) -> Iterator[Check]:

@@ -97,7 +97,8 @@ class JoinedFolder:
         for one in ranks:
             world, rank, run = one.header.world, one.header.rank, one.header.run
             if one.path.name != f"rank-{rank}" or not world:
-                raise RecordingError(f"{one.path}: not the recording of this rank")
+                held = f"rank {rank}" if world else "a single process"
+                raise RecordingError(f"{one.path}: holds the recording of {held}; rank-N is for process N")
             if (world, run) != (headers[0].world, headers[0].run):
                 raise RecordingError(f"{one.path}: of another run than {ranks[0].path}: record each into a new folder")
             if (one.header.layers, one.header.width) != (headers[0].layers, headers[0].width):
@@ -402,6 +403,7 @@ def _probe(values: Sequence[Any]) -> Any:
 
 JOIN: dict[str, Callable[[Sequence[Any]], Any]] = {
     **dict.fromkeys(("sums", "ghost", "passes", "updates", "changed", "restated", "meddled", "left_over_rows"), _added),
+    "seeds": _added,
     **dict.fromkeys(("buffers", "state", "attributes", "unread", "replaced"), _united),
     **dict.fromkeys(("outside", "passed_over", "unused_batches", "seconds"), _largest),
     **dict.fromkeys(("resumed", "untold", "noised_without_update", "loss_scaler"), _largest),

@@ -120,6 +120,7 @@ class ModelState:
         tensors = dict([*self._model.named_parameters(), *self._model.named_buffers()])
         places = {_place(tensor) for tensor in tensors.values()}
         found = _unused_bytes(tensors)
+        found |= {f"layout of {name}": str(_place(tensor)[2:]) for name, tensor in tensors.items()}
         for model in (self._model, getattr(self._model, "_module", None)):
             if not isinstance(model, nn.Module):
                 continue
