@@ -27,7 +27,7 @@ from torch.distributed.tensor import Shard
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from dpspec.engine.recorded import checks, rank_checks
+from dpspec.engine.recorded import checks, joined_checks
 from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
 from dpspec.engine.recorded.executed_run import observe
 from dpspec.engine.recorded.schedule import phases_of
@@ -273,27 +273,27 @@ def skips(training: Ranked, rank: int) -> None:
 
 
 FAULTS: dict[Script, str] = {
-    no_noise: rank_checks.EACH_NOISE,
-    noise_on_one_shard: rank_checks.EACH_NOISE,
-    one_step_without_noise_on_a_shard: rank_checks.EACH_NOISE,
-    less_noise_on_a_rank: rank_checks.OTHER_SETUP,
+    no_noise: joined_checks.EACH_NOISE,
+    noise_on_one_shard: joined_checks.EACH_NOISE,
+    one_step_without_noise_on_a_shard: joined_checks.EACH_NOISE,
+    less_noise_on_a_rank: joined_checks.OTHER_SETUP,
     no_noise_for_a_bias_of_a_rank: "chi-square of the quietest layer",
-    equal_noise_for_different_rows: rank_checks.ALIKE,
-    equal_noise_for_biases: rank_checks.SAME_SQUARES,
-    overlapping_noise: rank_checks.SEEDS,
-    other_clip: rank_checks.OTHER_SETUP,
+    equal_noise_for_different_rows: joined_checks.ALIKE,
+    equal_noise_for_biases: joined_checks.SAME_SQUARES,
+    overlapping_noise: joined_checks.SEEDS,
+    other_clip: joined_checks.OTHER_SETUP,
     other_clip_of_norms: checks.GHOST_NORMS,
     coefficients_of_one: checks.COEFFICIENTS,
     second_pass_without_coefficients: checks.SECOND_PASS,
     smaller_norms: checks.GHOST_NORMS,
-    same_share: rank_checks.SHARED,
+    same_share: joined_checks.SHARED,
     dealt: "assumed Poisson sampling; the loader's batches are shuffled",
     changed_before_the_step: checks.MEDDLED,
     rows_of_another_model: checks.MOVED,
-    changed_sum: rank_checks.NO_SUM,
-    unreduced: rank_checks.NO_SUM,
-    averaged_sums: rank_checks.NO_SUM,
-    skips: rank_checks.SHORTER,
+    changed_sum: joined_checks.NO_SUM,
+    unreduced: joined_checks.NO_SUM,
+    averaged_sums: joined_checks.NO_SUM,
+    skips: joined_checks.SHORTER,
 }
 
 
@@ -308,7 +308,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "test"), [*((one.__name__, test) for one, test in FAULTS.items()), ("seeds", rank_checks.SEEDS)]
+    ("name", "test"), [*((one.__name__, test) for one, test in FAULTS.items()), ("seeds", joined_checks.SEEDS)]
 )
 def test_faults_are_found(name: str, test: str, faulty: Path) -> None:
     found = check_run(faulty / name, QUESTION)
@@ -391,7 +391,7 @@ def test_a_rank_without_a_whole_recording_blocks_no_other(loop: Script, codes: l
         return
     found = check_run(tmp_path / "run", QUESTION)
     assert (found.verdict, found.fine) == ("open", False)
-    assert (rank_checks.SHORTER in rejected(found)) == (loop is failing)
+    assert (joined_checks.SHORTER in rejected(found)) == (loop is failing)
 
 
 def test_shards_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:

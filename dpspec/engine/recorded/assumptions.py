@@ -12,10 +12,12 @@ from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.engine.recorded.channels import HYPERPARAMETERS
 from dpspec.engine.recorded.evidence import InternalSums
+from dpspec.engine.recorded.joined_checks import joined_parts
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import ADD_REMOVE
-from dpspec.recording.folder.joined_folder import Comparison, JoinedFolder
+from dpspec.recording.folder.joined_folder import Comparison
+from dpspec.recording.folder.resumed_folder import ResumedFolder
 
 #: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
 PER_RECORD_CLIPPING = "per-record-clipping"
@@ -92,6 +94,8 @@ def assumptions(
         found.append(Assumption(name="loop-reports", status="unchecked" if why else "declared", text=text))
     if header.world:
         found.append(_joined_ranks(run, internal))
+    if isinstance(run.folder, ResumedFolder):
+        found.append(joined_parts(run.folder))
     found += [*_update_rule(run, public), *_model_state(run), _released_model(run)]
     found += _records(run, group_size)
     if header.scheme in ("shuffled", "sequential"):
@@ -202,7 +206,7 @@ def _joined_ranks(run: RecordedRun, internal: InternalSums | None) -> Assumption
         f"the {world} ranks of the process group are all processes that train, on one dataset, and the generators of "
         f"their {drawn}, whose seeds differ, are independent"
     )
-    found = run.folder.found if isinstance(run.folder, JoinedFolder) else Comparison()
+    found = run.comparison or Comparison()
     compared, doubts = found.compared if internal is not None else 0, ""
     if compared < run.steps:
         doubts += f", but only {compared} of {run.steps} steps have the observations that compare ranks"

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpspec.contract import Check
+from dpspec.engine.recorded.joined_checks import covered_steps
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.recording.folder.joined_folder import JoinedFolder
 from dpspec.stats import gaussian_noise, step_correlations
@@ -69,32 +70,20 @@ def seed_checks(run: RecordedRun) -> Iterator[Check]:
 
 
 def noise_checks(run: RecordedRun) -> Iterator[Check]:
-    found = None if run.end is None else run.end.get("noise")
+    given = None if run.end is None else run.end.get("noise")
+    parts = [found for found in (given if isinstance(given, list) else [given]) if isinstance(found, Mapping)]
+    layers: Sequence[Layers] = [run.header.layers] * len(parts)
     if isinstance(run.folder, JoinedFolder) and run.header.shards:
-        if isinstance(found, list):
-            layers = [one.header.layers for one in run.folder.ranks]
-            yield from _of_all([list(_checks(*one)) for one in zip(found, layers, strict=True)])
-            yield from _along(run)
-    elif isinstance(found, Mapping):
-        yield from _checks(found, run.header.layers)
-        yield from _along(run)
-
-
-def _checks(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
-    for test in (_repeated, _common, _shifted, _rows, _steps, _quiet, _shape, _sums, _coarse):
-        yield from test(found, layers)
-
-
-def _of_all(ranks: Sequence[Sequence[Check]]) -> Iterator[Check]:
-    """Of each test the most surprising result of all ranks, each with its own rows and noise."""
-    made: dict[tuple[str, str], list[tuple[int, Check]]] = {}
-    for rank, checks in enumerate(ranks):
-        for one in checks:
-            made.setdefault((one.assumption, one.test.partition(",")[0]), []).append((rank, one))
-    for several in made.values():
-        rank, least = min(several, key=lambda one: one[1].p_value)
-        note = f"{least.note}; of rank {rank}, the most extreme of {len(ranks)}"
-        yield replace(least, p_value=min(1.0, len(ranks) * least.p_value), note=note)
+        layers = [one.header.layers for one in run.folder.ranks]
+    tests = (_repeated, _common, _shifted, _rows, _steps, _quiet, _shape, _sums, _coarse)
+    for test in tests:
+        every = [list(test(found, own)) for found, own in zip(parts, layers, strict=True)]
+        made = [one for one in every if one]  # a rank without coordinates has no statistics
+        for worst_of in zip(*made, strict=False):
+            least = min(worst_of, key=lambda one: one.p_value)
+            yield replace(least, p_value=min(1.0, len(made) * least.p_value))
+    if parts:
+        yield from _directions(run)
 
 
 def _repeated(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
@@ -146,7 +135,7 @@ def _steps(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
         )
 
 
-def _along(run: RecordedRun) -> Iterator[Check]:
+def _directions(run: RecordedRun) -> Iterator[Check]:
     rows = run.rows[run.rows.any(axis=1)]
     if len(rows) > 1:
         squares, degrees = gaussian_noise.dependence(rows)
@@ -378,8 +367,8 @@ def why_noise_unconfirmed(run: RecordedRun) -> str:
         )
     if found.summed < found.sums.steps:
         return "the loop does not report the sum, so a part of the noise may be missing: call run.summed"
-    if found.sums.steps < run.steps:
-        return f"only {found.sums.steps} of {run.steps} steps could be compared with their gradients"
+    if found.sums.steps < (steps := covered_steps(run)):
+        return f"only {found.sums.steps} of {steps} steps could be compared with their gradients"
     if found.apart:
         return f"gradients of {found.apart} steps are not the reported sum and noise"
     smallest = min((size for _, size in run.header.layers), default=1)
