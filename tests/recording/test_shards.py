@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -351,11 +352,12 @@ def test_passes_and_layers_without_updates_are_no_deviation(
 
 
 def impatient(loop: Script) -> Script:
-    def shorter(training: Ranked, rank: int) -> None:
+    @functools.wraps(loop)
+    def soon(training: Ranked, rank: int) -> None:
         group.PATIENCE = timedelta(seconds=1)
         loop(training, rank)
 
-    return shorter
+    return soon
 
 
 @impatient

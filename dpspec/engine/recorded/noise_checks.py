@@ -71,14 +71,15 @@ def seed_checks(run: RecordedRun) -> Iterator[Check]:
 
 def noise_checks(run: RecordedRun) -> Iterator[Check]:
     given = None if run.end is None else run.end.get("noise")
-    parts = [found for found in (given if isinstance(given, list) else [given]) if isinstance(found, Mapping)]
-    layers: Sequence[Layers] = [run.header.layers] * len(parts)
+    every = given if isinstance(given, list) else [given]
+    layers: Sequence[Layers] = [run.header.layers] * len(every)
     if isinstance(run.folder, JoinedFolder) and run.header.shards:
         layers = [one.header.layers for one in run.folder.ranks]
+    parts = [(found, own) for found, own in zip(every, layers, strict=False) if isinstance(found, Mapping)]
     tests = (_repeated, _common, _shifted, _rows, _steps, _quiet, _shape, _sums, _coarse)
     for test in tests:
-        every = [list(test(found, own)) for found, own in zip(parts, layers, strict=True)]
-        made = [one for one in every if one]  # a rank without coordinates has no statistics
+        results = [list(test(found, own)) for found, own in parts]
+        made = [one for one in results if one]  # a rank without coordinates has no statistics
         for worst_of in zip(*made, strict=False):
             least = min(worst_of, key=lambda one: one.p_value)
             yield replace(least, p_value=min(1.0, len(made) * least.p_value))
