@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.accounting_oracle import curve
+from support.accounting_oracle import curve, gaussian_delta, holds
 from support.stated_densities import Densities
 
 from dpspec.accounting import (
@@ -50,10 +50,6 @@ def mixed(log: Callable[[Floats], Floats], shift: float, rate: float) -> Callabl
 
 def by_densities(log: Callable[[Floats], Floats], shift: float, rate: float) -> Densities:
     return Densities(mixed(log, shift, rate), log, [-math.inf, 0.0, shift, math.inf])
-
-
-def holds(interval: Interval, value: float, digits: float = 1e-9) -> bool:
-    return interval.lower * (1.0 - digits) <= value <= interval.upper * (1.0 + digits)
 
 
 def meet(one: Interval, other: Interval) -> bool:
@@ -234,10 +230,7 @@ def test_phases_of_different_kinds_compose(direction: Direction) -> None:
     both = gauss + laplace
     assert both.phases == (laplace + gauss).phases[::-1]
     with mpmath.workdps(25):
-        m, q, mu = mpmath.mpf(1) / mpmath.mpf(1.5), mpmath.mpf(0.3), mpmath.mpf(0.5)
-
-        def profile(e: mpmath.mpf) -> mpmath.mpf:
-            return mpmath.ncdf(mu / 2 - e / mu) - mpmath.exp(e) * mpmath.ncdf(-mu / 2 - e / mu)
+        m, q = mpmath.mpf(1) / mpmath.mpf(1.5), mpmath.mpf(0.3)
 
         def share(x: mpmath.mpf) -> mpmath.mpf:
             return 1 - q + q * mpmath.exp(x)
@@ -247,7 +240,7 @@ def test_phases_of_different_kinds_compose(direction: Direction) -> None:
 
             def term(x: mpmath.mpf, mass: mpmath.mpf, epsilon: float = epsilon) -> mpmath.mpf:
                 weight = mass * (share(x) if sign > 0 else 1)
-                return weight * profile(epsilon - sign * mpmath.log(share(x)))
+                return weight * gaussian_delta(epsilon - sign * mpmath.log(share(x)), 0.5)
 
             truth = term(-m, mpmath.mpf(0.5)) + term(m, mpmath.exp(-m) / 2)
             truth += mpmath.quad(lambda x: term(x, mpmath.exp(-(x + m) / 2) / 4), [-m, -m / 2, 0, m / 2, m])

@@ -173,22 +173,6 @@ def test_pairs_have_the_smaller_upper_end_and_what_equal_records_attain(
     assert low <= found.lower <= found.upper <= high
 
 
-def test_without_noise_every_epoch_shows_who_is_there() -> None:
-    for direction in theory.DIRECTIONS:
-        (found,) = theory.group_epsilons([phase_of(3, 1, 0.0)], 1, 100, [0.5], direction)
-        assert found.lower == math.inf
-
-
-def test_phases_of_several_schemes_compose() -> None:
-    poisson = phase_of(10, 1, 3.0, 5).replace(sampling=FrozenMap({"scheme": "poisson", "rate": 0.1}))
-    alone, both = (
-        theory.group_epsilons(phases, 2, 100, [1e-5], "remove")[0]
-        for phases in ([phase_of(10, 1, 3.0, 5)], [phase_of(10, 1, 3.0, 5), poisson])
-    )
-    assert alone.lower < both.lower <= both.upper
-    assert alone.upper < both.upper
-
-
 @pytest.mark.parametrize(
     ("steps", "batches", "sigma", "epochs"), [(1, 1, 2.0, 4), pytest.param(4, 4, 3.0, 2, marks=pytest.mark.ci)]
 )
@@ -231,13 +215,6 @@ def test_larger_groups_and_more_batches_lose_more_and_no_more_than_without_ampli
             assert found.upper <= float(gaussian.epsilon(1e-5, mu)) * (1.0 + 1e-3)
             assert theory.mu_of_all_steps([phase], size, 100) == pytest.approx(mu)
             last = found
-
-
-def test_one_batch_an_epoch_is_the_default() -> None:
-    plain = Phase({**phase_of(4, 1, 3.0), "sampling": FrozenMap({"scheme": "random-allocation", "epoch_steps": 4})})
-    for direction in theory.DIRECTIONS:
-        one, other = (theory.group_epsilons([p], 2, 100, [1e-6], direction) for p in (plain, phase_of(4, 1, 3.0)))
-        assert one == other
 
 
 # --- several batches an epoch, against all sets of steps
@@ -325,17 +302,6 @@ def test_gradients_that_rest_on_the_past_leak_no_more(
         ratio = logsumexp(logs, axis=1) - math.log(len(every))
         delta, error = simulated(ratio if is_there else -ratio, epsilon)
         assert delta <= certified(phase_of(steps, batches, sigma), 1, epsilon, direction).upper + error
-
-
-def test_a_step_of_each_block_is_a_set_like_any_other() -> None:
-    """All cuts of five steps into blocks of two and three, and all choices of one of each: every pair as often."""
-    seen: dict[tuple[int, ...], int] = {}
-    for order in itertools.permutations(range(5)):
-        for pair in itertools.product(order[:2], order[2:]):
-            key = tuple(sorted(pair))
-            seen[key] = seen.get(key, 0) + 1
-    assert len(seen) == 10
-    assert len(set(seen.values())) == 1
 
 
 def test_blocks_share_all_steps() -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from support.attacks import attacked, outcomes_of, trials_of, written
+from support.attacks import attacked, outcomes_of, trials_of
 from support.attacks import audited as audited_at
 
-import dpspec
 from dpspec.contract import Check, Finding, FrozenMap, Trial, thaw
 from dpspec.contract.findings import AS_RUN
 from dpspec.engine.judging.judge import judge
@@ -19,8 +18,6 @@ from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.result import AuditResult
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters import phrases
-from dpspec.reporters.formats import markdown, terminal
 from dpspec_group import theory
 from dpspec_group.mechanism import GroupAudit
 
@@ -113,11 +110,6 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, AuditResult]
     return attacked(folder, text=SPEC), audited_at(folder, text=SPEC)
 
 
-def estimates(audit: AuditResult) -> dict[tuple[str, int], Finding]:
-    found = [one for one in audit.findings if one.quantity == AS_RUN]
-    return {(one.method.partition(" ")[0], one.at["group_size"]): one for one in found}
-
-
 def trials(audit: AuditResult) -> list[Trial]:
     return [Trial(index=record.index, evidence=record.evidence) for record in audit.trials]
 
@@ -177,29 +169,3 @@ def test_it_decides_no_claim(audited: tuple[Any, AuditResult]) -> None:
     expected = verdicts(others)
     for value in (0.0, float("inf")):
         assert verdicts((*others, *(replace(one, value=value, lower=value) for one in mine))) == expected
-
-
-def test_reports_tell_it_beside_conformance(audited: tuple[Any, AuditResult], tmp_path: Path) -> None:
-    _, audit = audited
-    result = dpspec.Result(
-        audits=(audit,), confidence=0.95, created="2026-01-01T00:00:00+00:00", environment=FrozenMap()
-    )
-    for text in (terminal.render(result), markdown.render(result)):
-        said = " ".join(text.split())
-        assert said.count("Estimated epsilon of the executed run (") == 4
-        assert "No claim depends on this estimate." in said
-        assert AS_RUN not in said
-        assert "may violate this assumption" not in said
-    deviating = replace(audit, conformance=replace(audit.conformance, status="deviates"))
-    assert phrases.as_run(deviating)[-1].endswith("The run deviates and may violate this assumption.")
-
-
-def test_what_is_not_measured_is_named(tmp_path: Path) -> None:
-    """Records as canaries have no direction: what a planted record adds is not seen, and the report says so."""
-    overrides = ("audit.canary={space: input, count: 80}",)
-    result = dpspec.run(str(written(tmp_path, SPEC)), overrides=overrides, store=str(tmp_path / "store"))
-    said = " ".join(terminal.render(result).split())
-    assert "not available; missing: contribution (too few gradient canaries, or none)" in said
-    assert (
-        said.count("Estimated epsilon of the executed run (") == 3
-    )  # one that is not given, and two sizes as reported

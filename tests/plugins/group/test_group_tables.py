@@ -154,17 +154,3 @@ def test_full_batches_give_the_gaussian_profile(tmp_path: Path) -> None:
 
 def test_without_noise_there_is_no_curve(tmp_path: Path) -> None:
     assert rows(profile(tmp_path, "mechanism.noise_multiplier=0")) == []
-
-
-def test_one_direction_is_no_wider_than_both(tmp_path: Path) -> None:
-    both = rows(profile(tmp_path))
-    add = rows(
-        profile(
-            tmp_path,
-            "threat_model.direction=add",
-            "claims=[{id: a, kind: approx-dp, epsilon: 9, delta: 1e-6, direction: add}]",
-        )
-    )
-    assert len(add) == pytest.approx(len(both), abs=4)
-    ours = {(size, delta): epsilon for size, epsilon, _, delta in add}
-    assert all(ours[size, delta] <= epsilon for size, epsilon, _, delta in both if (size, delta) in ours)
