@@ -113,14 +113,6 @@ def test_nothing_is_shown_by_guessing_or_by_too_large_a_delta() -> None:
     assert one_run.epsilon_lower(100, 100, 100, 0.5, 0.95) == 0.0
 
 
-def test_power_is_what_perfect_guesses_show() -> None:
-    assert one_run.epsilon_lower(1000, 1000, 1000, 0.0, 0.95) == pytest.approx(
-        -math.log(0.05 ** (-1 / 1000) - 1), rel=1e-8
-    )  # q^r = 0.05
-    powers = [one_run.epsilon_lower(m, m, m, 1e-6, 0.95) for m in (10, 100, 1000, 10_000)]
-    assert powers == sorted(powers)
-
-
 def test_huge_epsilon_keeps_its_digits() -> None:
     # q rounds to 1 here: what counts is 1 - q = e^-50.
     assert 1 - one_run.p_value(10, 10, 10, 40.0, 0.0) == pytest.approx(10 * math.exp(-40), rel=0.1)

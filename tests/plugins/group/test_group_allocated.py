@@ -173,6 +173,22 @@ def test_pairs_have_the_smaller_upper_end_and_what_equal_records_attain(
     assert low <= found.lower <= found.upper <= high
 
 
+def test_without_noise_every_epoch_shows_who_is_there() -> None:
+    for direction in theory.DIRECTIONS:
+        (found,) = theory.group_epsilons([phase_of(3, 1, 0.0)], 1, 100, [0.5], direction)
+        assert found.lower == math.inf
+
+
+def test_phases_of_several_schemes_compose() -> None:
+    poisson = phase_of(10, 1, 3.0, 5).replace(sampling=FrozenMap({"scheme": "poisson", "rate": 0.1}))
+    alone, both = (
+        theory.group_epsilons(phases, 2, 100, [1e-5], "remove")[0]
+        for phases in ([phase_of(10, 1, 3.0, 5)], [phase_of(10, 1, 3.0, 5), poisson])
+    )
+    assert alone.lower < both.lower <= both.upper
+    assert alone.upper < both.upper
+
+
 @pytest.mark.parametrize(
     ("steps", "batches", "sigma", "epochs"), [(1, 1, 2.0, 4), pytest.param(4, 4, 3.0, 2, marks=pytest.mark.ci)]
 )

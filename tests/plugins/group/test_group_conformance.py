@@ -27,27 +27,21 @@ pytestmark = pytest.mark.usefixtures("no_independent_bounds")
 Name: TypeAlias = tuple[str, str, str]
 
 #: Steep features and a small clip norm: every gradient is as long as the clip norm, as the plan takes them to be.
-TEXT = """\
-dpspec: 1
-name: small
-mechanism:
-  kind: group
-  noise_multiplier: 1.5
-  clip_norm: 0.001
-  sampling: {scheme: poisson, rate: 0.1}
-  steps: 300
-data: {kind: synthetic, records: 400, features: 100, classes: 10, seed: 2}
-model: {kind: linear}
-training: {learning_rate: 0.5}
-threat_model: {group_size: [1], access: final-model}
-claims: [{id: one, kind: approx-dp, epsilon: 20.0, delta: 1e-5}]
-audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 300}, seed: 11}
-"""
+STEEP = (
+    "mechanism.noise_multiplier=1.5",
+    "mechanism.clip_norm=0.001",
+    "mechanism.sampling.rate=0.1",
+    "mechanism.steps=300",
+    "data={kind: synthetic, records: 400, features: 100, classes: 10, seed: 2}",
+    "threat_model={group_size: [1], access: final-model}",
+    "claims=[{id: one, kind: approx-dp, epsilon: 20.0, delta: 1e-5}]",
+    "audit.canary.count=300",
+)
 
 
 def planned_and_made(tmp_path: Path, *overrides: str) -> tuple[dict[Name, Check], dict[Name, Check]]:
     """The checks that the plan of a spec announces, and those of one trial."""
-    spec = attacked(tmp_path, *overrides, text=TEXT)
+    spec = attacked(tmp_path, *STEEP, *overrides)
     planned = prepare(spec, load_catalog()).plan().checks
     return by_name(planned), by_name(outcomes_of(spec, trials_of(spec, 0)))
 

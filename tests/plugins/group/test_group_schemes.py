@@ -137,12 +137,6 @@ def test_null_records_have_the_bounds_of_removed_ones(scheme: str, tmp_path: Pat
     assert {f.scope.adjacency for f in audit.findings} == {"zero-out", "add-remove"}
 
 
-def test_baselines_stand_beside_the_bound_of_truncated_batches(tmp_path: Path) -> None:
-    audit = audited(tmp_path, *TRUNCATED, "mechanism.baselines=[linear, full-batch]", text=TEXT)
-    (table,) = [one for one in audit.series if one.name == "epsilon-by-group-size"]
-    assert table.columns["epsilon"][0] < table.columns["full-batch"][0]
-
-
 GONE = "claims.one.adjacency=add-remove"
 BLACK_BOX = "mechanism.baselines=[linear, vadhan-sharp]"
 

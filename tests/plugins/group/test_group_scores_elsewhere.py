@@ -165,16 +165,6 @@ def test_equal_scores_show_nothing_of_the_order_of_rows(tmp_path: Path) -> None:
     assert shuffled_ties(coins, np.zeros(1000), 0) != shuffled_ties(coins, np.zeros(1000), 1)
 
 
-def test_the_order_of_rows_does_not_matter_without_ties(tmp_path: Path) -> None:
-    coins, scores = scored(200, 1.0)
-    written(tmp_path, coins, scores)
-    spec = spec_in(tmp_path)
-    first = trial_of(spec).evidence["outcomes"]
-    at = np.argsort(-coins, kind="stable")
-    written(tmp_path, coins[at], scores[at])
-    assert trial_of(spec).evidence["outcomes"] == first
-
-
 def test_sizes_are_tested_apart(tmp_path: Path) -> None:
     coins, scores = scored(400, 0.0)
     sizes = np.where(np.arange(400) % 4 == 0, 8, 1)

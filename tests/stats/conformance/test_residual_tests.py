@@ -6,8 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from dpspec import json_records
@@ -102,31 +100,6 @@ def test_of_few_coordinates_or_many_pairs_nothing_is_seen() -> None:
     assert least_seen(300, 1) is least_seen(10**6, 10**9) is None
     one, _ = noise(np.random.default_rng(0), 1, 300)
     assert p_value(one, one) > LEVEL
-
-
-AMOUNTS = st.floats(1.0, 1e6)
-
-
-@settings(deadline=None, max_examples=200)
-@given(
-    share=st.floats(0.0, 1.0),
-    first=AMOUNTS,
-    second=AMOUNTS,
-    more=st.floats(1.0, 10.0),
-    count=st.integers(1, 10**5),
-    pairs=st.integers(1, 28),
-)
-def test_the_p_value_of_layers_rises_with_the_squares_and_rounding_and_falls_with_the_product(
-    share: float, first: float, second: float, more: float, count: int, pairs: int
-) -> None:
-    product = share * math.sqrt(first * second)
-    p = shared(product, first, second, count, pairs).p_value()
-    assert 2e-15 <= p <= 1.0
-    assert p == shared(-product, second, first, count, pairs).p_value()
-    assert p <= shared(product / more, first, second, count, pairs).p_value()
-    assert p <= shared(product, more * first, second, count, pairs).p_value()
-    assert p <= shared(product, first, second, count, pairs, rounding=more).p_value()
-    assert shared(product, first, second, count, pairs, rounding=product).p_value() == 1.0
 
 
 @pytest.mark.parametrize(
