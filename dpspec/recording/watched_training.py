@@ -22,8 +22,10 @@ from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.planting.gradients import GradientCanaries
 from dpspec.recording.ranks.group import meet
 from dpspec.recording.ranks.rank_watch import RankWatch
+from dpspec.recording.recognized import uncompiled
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
+from dpspec.recording.watching.arrays import ReportedUpdates
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
@@ -77,7 +79,9 @@ class WatchedTraining:
         inner = self._inner
         self._resumed = inner is not None and not is_fresh(inner)
         self._state = None if inner is None else OptimizerState(inner)
-        self._updates = None if inner is None else RecomputedUpdates(inner, trained)
+        self._updates: RecomputedUpdates | ReportedUpdates | None = None
+        if inner is not None:
+            self._updates = inner if isinstance(inner, ReportedUpdates) else RecomputedUpdates(inner, trained)
         self._entries = {} if inner is None else other_entries(inner)
         self._probe: SensitivityProbe | None = None
         self._opacus: OpacusWatch | None = None
@@ -141,7 +145,7 @@ class WatchedTraining:
             self.own_step()
         opacus, samples, state, accountant = self._opacus, self.samples, self._state, self._parts.accountant
         left = opacus.step if opacus is not None else PendingStep()
-        changed = self._model_state.changed()
+        changed, hooks = self._model_state.changed(), self._hooks if opacus is None else opacus.hooks
         if self._inner is not None:
             now = other_entries(self._inner)
             changed["attributes"] += sorted(name[:100] for name in now if now[name] != self._entries.get(name))[:20]
@@ -163,8 +167,9 @@ class WatchedTraining:
                 "noise": self._noise.found(),
                 "changed": opacus.changed if opacus is not None else None,
                 "restated": state.restated if state is not None else None,
+                "loss_scaler": hooks is not None and hooks.loss_scaler,
                 "updates": self._updates.found if self._updates is not None else None,
-                "optimizer": state.kind if state is not None else "",
+                "optimizer": self._updates.kind if self._updates is not None else "",
                 "norm_type": opacus.norm_type if opacus is not None else "",
                 "sum_type": opacus.sum_type if opacus is not None else "",
                 "error": kind.__name__[:100] if kind is not None else "",
@@ -193,6 +198,18 @@ class WatchedTraining:
             )
         self._given[what] = flat
         return self._sketch.of(torch.split(flat, self._sizes))
+
+    def reported_step(self, parameters: Iterable[Any] | None, gradients: Iterable[Any] | None) -> None:
+        """Move the copies of a model's arrays to those that the loop reports, as a step of its optimizer."""
+        inner = self._inner
+        if isinstance(inner, ReportedUpdates) is (parameters is None):
+            raise UsageError(
+                "stepped needs parameters=, the arrays after the step, if dpspec.record got arrays for model, and "
+                "takes none otherwise"
+            )
+        if isinstance(inner, ReportedUpdates) and parameters is not None:
+            inner.report(parameters, gradients)
+            inner.step()
 
     def own_step(self) -> None:
         step, self.own = self.own, PendingStep()
@@ -235,7 +252,7 @@ class WatchedTraining:
             return None, notes
         planted = self._parts.planted
         there = list if planted is None else planted.present
-        watch = SamplerWatch(sampler.batches, ahead=self._parts.workers > 0, present=there)
+        watch = SamplerWatch(sampler.batches, ahead=self._parts.ahead, present=there)
         if not watch.attach():
             return None, [*notes, f"sampler {sampler.kind} cannot be watched: who was drawn is not seen"]
         return watch, notes
@@ -323,4 +340,5 @@ def _enter(canaries: GradientCanaries, samples: SamplerWatch, clip_norm: float) 
 
 
 def _named(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {name.removeprefix("_module."): p for name, p in model.named_parameters()}
+    named = uncompiled(model).named_parameters()
+    return {name.removeprefix("_module.").replace("_orig_mod.", ""): p for name, p in named}

@@ -27,6 +27,9 @@ _CLOSE, _ERRORS = 0.25, 5.0
 #: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
 _FEWEST = 12
 
+#: The model of a run whose parameters are reported as arrays.
+ARRAYS = "ArrayModel"
+
 #: Relative difference up to which divisors that the recorder fits to gradients are equal.
 _FITTED = 1e-2
 
@@ -38,7 +41,7 @@ _NEEDED = {
     "sensitivity": ("sums", "recomputed", "scaling", "replaced"),
     "noise": ("noise", "sum_type", "norm_type"),
     "sampling": ("drawn_batches", "passed_over", "unused_batches"),
-    "update-rule": ("changed", "restated", "optimizer", "updates", "meddled", "outside", "gradients"),
+    "update-rule": ("changed", "restated", "loss_scaler", "optimizer", "updates", "meddled", "outside", "gradients"),
     "gradient-parameters": ("passes",),
     "model-state": ("buffers", "state", "attributes", "unread"),
     "released-model": ("resumed", "untold", "left_over_rows", "noised_without_update"),
@@ -73,8 +76,9 @@ def assumptions(
     )
     found.append(Assumption(name="secret-randomness", status="declared", text=text))
     text = (
-        "the script replaces no code of torch or Opacus, such as a sampler's iteration or an optimizer's update; of "
-        "the optimizer's own methods the recorder names replaced ones"
+        "the script replaces no code of its libraries, Python or the recorder, such as a sampler's iteration or an "
+        "optimizer's update, runs no other code inside it (modes of torch, tracing, threads), and does not "
+        "read the recorder; of the optimizer's own methods the recorder names replaced ones"
     )
     found.append(Assumption(name="library-code", status="declared", text=text))
     if header.source == "own-loop":
@@ -231,8 +235,9 @@ def _clipping(run: RecordedRun, *, observed: bool) -> Iterator[Assumption]:
     if ghost and passes is not None and observed and passes[1] == 0 and passes[5] and not run.norm_excess:
         batches, records, again = passes[0], passes[5], run.numbers_at_end("recomputed", 4) or [0.0] * 4
         text = (
-            f"the gradient norms that ghost clipping computes are right: the norms of {records} records, and the sums "
-            f"of {again[1]:.0f} of {batches} batches, were recomputed on the graph of the loss"
+            "at every batch the gradient norms that ghost clipping computes are right, and its second backward pass "
+            f"gives the weighted sum of the gradients: the norms of {records} records, and the sums of "
+            f"{again[1]:.0f} of {batches} batches, were recomputed on the graph of the loss"
         )
         status = "declared"
     elif ghost and probe is not None and 1.0 <= probe[0] == probe[4]:
@@ -257,6 +262,11 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
         doubts.append(f"a hook changed gradients during {changed} updates")
     if type(restated) is int and restated > 0:
         doubts.append(f"the optimizer's state (such as momentum) was changed before {restated} of its steps")
+    if run.at_end("loss_scaler") is True:
+        doubts.append(
+            "torch's GradScaler skips a step and lowers its scale if a gradient overflows, which depends on records "
+            "and has no noise: train without it, under autocast in bfloat16"
+        )
     updates = run.counts_at_end("updates", 4)
     if updates is not None and updates[3]:
         doubts.append(
@@ -272,6 +282,9 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
 
 
 def _model_state(run: RecordedRun) -> Iterator[Assumption]:
+    if run.header.model == ARRAYS:
+        text = "the reported parameters are all of the model: it has no other state, such as running averages"
+        yield Assumption(name="model-state", status="declared", text=text)
     changed, unread = run.names_at_end("attributes"), run.names_at_end("unread")
     doubts = []
     if not isinstance(run.at_end("attributes"), list):
@@ -291,9 +304,13 @@ def _released_model(run: RecordedRun) -> Assumption:
     before, resumed = run.header.told_before, run.at_end("resumed") is True
     text = (
         "only the tensors of state_dict() at the end of the recording are released, not the module object (with its "
-        "attributes, hooks and per-sample gradients) nor the optimizer's state; nothing is trained on these records "
-        "before or after the recording, and no choice among models reads them: early stopping and the best of several "
-        "checkpoints are such choices"
+        "attributes, hooks and per-sample gradients) nor the optimizer's state"
+    )
+    if run.header.model == ARRAYS:
+        text = "only the parameters that the loop reported last are released"
+    text += (
+        "; nothing is trained on these records before or after the recording, and no choice among models reads them: "
+        "early stopping and the best of several checkpoints are such choices"
     )
     if resumed and not before:
         text += ", but its optimizer had made steps when it began"
@@ -327,6 +344,8 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
         "the recorder does not compare parameters in a pass that calls the layers one by one, sets the model to "
         "evaluation mode, moves parameters inside the pass, or follows the removal of the recorder's hook"
     )
+    if run.header.model == ARRAYS:
+        text = "the loop computes each gradient at the parameters that it reported last"
     yield Assumption(name="observed-passes", status="declared", text=text)
     passes = run.counts_at_end("passes", 4)
     if run.header.source == "opacus" and passes is not None and passes[3]:
