@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.attacks import spec_at
+from support.attacks import spec_at, trials_of
 
 from dpspec.contract import Assumption, Diagnostic, Evidence, Finding, FrozenMap, Spec, Trial
-from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import check, prepare
 from dpspec.engine.preparing.trial_keys import trial_key
 from dpspec.engine.results.result import Result
@@ -72,10 +71,7 @@ def table(folder: Path, rows: int, mu: float, *overrides: str) -> Spec:
 
 
 def trial_of(spec: Spec) -> Trial:
-    prepared = prepare(spec, CATALOG)
-    assert prepared.diagnostics == ()
-    context = RunContext(prepared, CATALOG, prepared.audit.trial_inputs(spec), device="cpu")
-    (trial,) = prepared.audit.trials(context.inputs, context, [0])
+    (trial,) = trials_of(spec, 0)
     return trial
 
 

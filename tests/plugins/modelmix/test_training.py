@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy import stats
 from support import specs
+from support.attacks import trials_of
 
 from dpspec.contract import Evidence, Finding, FrozenMap, Resumable, Spec, TrainingJob, Trial
 from dpspec.engine.preparing.context import RunContext
@@ -48,13 +49,6 @@ audit: {method: one-run, canary: {space: gradient, kind: one-hot, count: 100}, t
 
 def spec_of(tmp_path: Path, *overrides: str) -> Spec:
     return specs.spec_of(tmp_path, TEXT, *overrides)
-
-
-def trials_of(spec: Spec, *indices: int) -> list[Trial]:
-    prepared = prepare(spec, load_catalog())
-    inputs = prepared.audit.trial_inputs(spec)
-    context = RunContext(prepared, load_catalog(), inputs, device="cpu")
-    return list(prepared.audit.trials(inputs, context, indices))
 
 
 def rules(threshold: float, *, rate: float = 1.0, divisor: float = 1.0, literal: bool = False, **how: bool) -> Rules:
