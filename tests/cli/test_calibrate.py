@@ -52,7 +52,7 @@ def test_no_value_proves_the_claims(dpspec, counting):
     ended = dpspec("calibrate", counting, *VARY, "--set", "claims.held.adjacency=replace-one")
     assert (ended.code, ended.err) == (1, "")
     text = folded(ended.out)
-    assert "No value of mechanism.epsilon that was tried proves held." in text
+    assert "No tried value of mechanism.epsilon proves held." in text
     assert "no proved upper bound is in scope" in text
     assert "To use it" not in text
     as_json = dpspec("calibrate", counting, *VARY, "--set", "claims.held.adjacency=replace-one", "--json")
@@ -77,7 +77,7 @@ def test_a_search_that_ends_before_a_valid_value_ends_with_1(dpspec, counting, m
     ended = dpspec("calibrate", counting, "--vary", "claims.held.group_size", "--set", "threat_model.group_size=9")
     assert ended.code == 1
     text = folded(ended.out)
-    assert "Nothing beyond was tried: 3 is not valid: that size is not covered." in text
+    assert "No value beyond was tried: 3 is not valid: that size is not covered." in text
     assert "The search ended there, but claims.held.group_size = 6 is valid" in text
 
 

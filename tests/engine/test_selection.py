@@ -113,8 +113,8 @@ def test_the_run_says_which_audit_judges_the_choice(audited: Callable[[str], Res
     assert [cell.name for cell in cells] == ["sweep[1.0]", "sweep[1.5]", "sweep[2.0]"]
     assert all((best.verdicts[0].upper or 0.0) > (cell.verdicts[0].upper or 0.0) > 0.0 for cell in cells)
     assert result.notes == (
-        "3 cells of a matrix were audited one by one; what publishing the best of them loses is judged under "
-        "'sweep best of 3'.",
+        "Each of the 3 cells of a matrix was audited alone; 'sweep best of 3' judges the privacy loss of publishing "
+        "the best of them.",
     )
     (note,) = audited(SPEC.replace(", over: matrix", "")).notes
     assert note.endswith("which no claim here covers.")

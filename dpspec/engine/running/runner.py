@@ -206,7 +206,7 @@ def _notes(audits: Sequence[AuditResult], composed: Sequence[bool]) -> tuple[str
         )
     for source, name in dict.fromkeys(judged):
         notes.append(
-            f"{judged.count((source, name))} cells of a matrix were audited one by one; what publishing the best of "
-            f"them loses is judged under {chosen[source, name]!r}."
+            f"Each of the {judged.count((source, name))} cells of a matrix was audited alone; "
+            f"{chosen[source, name]!r} judges the privacy loss of publishing the best of them."
         )
     return tuple(notes)
