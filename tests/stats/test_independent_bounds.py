@@ -10,8 +10,6 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 from support.attacks import attacked, outcomes_of, trials_of
 from support.ranked_coins import gaussian, ranked
@@ -254,16 +252,6 @@ def test_it_shows_most_of_what_independence_alone_would() -> None:
         assert share * true < one < five < true
         mu = order_statistics.mu_lower([run], right, 1.0 - 0.0125)
         assert one == pytest.approx(gaussian_fit.epsilon(mu, 1e-5 / 0.0375), rel=1e-9)
-
-
-@settings(max_examples=5, deadline=None)
-@given(right=st.integers(100, 190), more=st.integers(0, 10), delta=st.floats(1e-8, 1e-3))
-def test_more_right_guesses_show_more_and_larger_deltas_less(right: int, more: int, delta: float) -> None:
-    run = order_statistics.design(300)
-    one = independent.epsilon_lower([run], [right], delta, 0.95)
-    assert 0.0 <= one <= independent.epsilon_lower([run], [right + more], delta, 0.95)
-    assert independent.epsilon_lower([run], [right], 2.0 * delta, 0.95) <= one
-    assert one <= gaussian_fit.epsilon(order_statistics.mu_lower([run], right, 0.95), delta)
 
 
 def test_what_no_luck_can_be_told_of() -> None:
