@@ -187,6 +187,16 @@ def test_a_metric_that_was_left_out_is_not_as_recorded(bench: Bench) -> None:
     assert bench.ends(codec.dump(shown), str(bench.folder / "store"))[0] == "passed"
 
 
+def test_a_finding_taken_as_recorded_may_have_any_place(bench: Bench) -> None:
+    document = json.loads(codec.dump(redact(bench.result("rero", trained=True, public=False))))
+    found = [f for f in document["audits"][0]["findings"] if "kappa" in f["at"]]
+    for finding in found:
+        finding["at"]["kappa"] = "inf"
+    ended, said = bench.ends(json.dumps(document), "nowhere")
+    assert found
+    assert ended == "objected", said
+
+
 @pytest.mark.parametrize("public", [True, False])
 def test_a_finding_cannot_be_added_where_the_arrays_are_missing(bench: Bench, public: bool) -> None:
     """Not even by somebody who judges all claims anew with it."""

@@ -98,7 +98,7 @@ def verify(
     concluded = [again.concluded for again in recomputed_audits]
     try:
         judged = judge(concluded)
-    except ValueError as error:  # what was taken as recorded may be what no audit yields
+    except (TypeError, ValueError) as error:  # what was taken as recorded may be what no audit yields
         none = Mismatch("", "verdicts", "verdicts", f"none can be given: {error}")
         return (*mismatches, none)
     recomputed = assemble([again.trained for again in recomputed_audits], concluded, judged, catalog)
