@@ -387,5 +387,6 @@ def _deviation(audit: AuditResult) -> str:
         return f"{audit.name} deviates"
     size = ""
     if worst.declared is not None and worst.measured is not None:
-        size = f" {decimals.nearest(worst.measured, digits=2)} for {decimals.nearest(worst.declared, digits=2)}"
+        measured, declared = (decimals.nearest(value, digits=2) for value in (worst.measured, worst.declared))
+        size = f", {measured} {worst.observed}, {declared} declared"
     return f"{audit.name} {status} ({worst.assumption}{size})"

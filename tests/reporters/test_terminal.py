@@ -192,7 +192,7 @@ def test_a_deviation_shows_the_checks_that_speak_against_it_worst_first():
     assert below.index("noise-scale: chi-square, p = 0,") < below.index("clipping: chi-square, p = 5e-7")
     assert "- 1 other check with p above 1e-6" in below
     assert "NO DEVIATION" not in text
-    assert tally(several(deviating())) == "FAILED app deviates (noise-scale 0.1 for 1)"
+    assert tally(several(deviating())) == "FAILED app deviates (noise-scale, 0.1 measured, 1 declared)"
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

@@ -22,6 +22,7 @@ from dpspec.engine.judging.claim_tests import (
     rejection_of,
 )
 from dpspec.engine.judging.conformance_status import conformance_of, family_sizes, join_checks
+from dpspec.engine.judging.conformance_status import rejected as is_rejected
 from dpspec.engine.judging.evidence_weight import (
     WeighedFinding,
     covers,
@@ -97,6 +98,7 @@ class ClaimEvaluator:
     audit: Concluded
     findings: tuple[Finding, ...]
     conformance: Conformance
+    deviating: Sequence[str]
     rejected: Sequence[RejectedBound]
     tests: ClaimTests
 
@@ -174,7 +176,10 @@ class ClaimEvaluator:
             return ""
         unbounded = view.unbounded_by if view is not None else ""
         if self._deviating_recording():
-            text = f"Nothing is proved of a run that deviates. {self.conformance.reason}"
+            if self.deviating:
+                text = f"Nothing is proved of a run that deviates ({', '.join(self.deviating)})."
+            else:
+                text = f"Nothing is proved of this run. {self.conformance.reason}"
             return f"{text} No finite bound is proved either: {unbounded}." if unbounded else text
         if view is None or unbounded:
             return ""
@@ -267,8 +272,14 @@ def judge(audits: Sequence[Concluded], others: PendingTests = NO_PENDING) -> tup
     for number, audit in enumerate(audits):
         expect = audit.spec.audit.expect if audit.spec.audit is not None else "no-deviation-found"
         conformance = conformance_of(expect, audit.checks, families[number], audit.promised, executed=audit.executed)
+        deviating = dict.fromkeys(check.assumption for check in audit.checks if is_rejected(check, families[number]))
         evaluator = ClaimEvaluator(
-            audit=audit, findings=findings[number], conformance=conformance, rejected=rejected[number], tests=tests
+            audit=audit,
+            findings=findings[number],
+            conformance=conformance,
+            deviating=tuple(deviating),
+            rejected=rejected[number],
+            tests=tests,
         )
         verdicts = tuple(evaluator.verdict(tested) for tested in tests.claims if tested.number == number)
         judged.append(Judged(verdicts=verdicts, conformance=conformance, findings=findings[number]))
