@@ -135,7 +135,9 @@ def _counted(noun: str, claims: Sequence[tuple[AuditResult, Verdict]]) -> str:
         subject = {1: f"The {noun}", 2: f"Both {noun}s"}.get(number, f"All {number} {noun}s")
         return f"{subject} {predicates[name].replace('{is}', 'is' if number == 1 else 'are')}."
     parts = [f"{n} {predicates[name].replace('{is}', 'is' if n == 1 else 'are')}" for name, n in found.items()]
-    return f"Of {len(held)} {noun}s {joined(parts)}."
+    first, *others = parts
+    count, _, rest = first.partition(" ")
+    return f"{joined([f'{count} of {len(held)} {noun}s {rest}', *others])}."
 
 
 def _controls(controls: Sequence[tuple[AuditResult, Verdict]]) -> Iterator[str]:

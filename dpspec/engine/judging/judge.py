@@ -161,8 +161,7 @@ class ClaimEvaluator:
             return "open", "", weakest
         if weakest.rank == 2:
             deviates = tested.claim.kind != "metric" and self.conformance.status == "deviates"
-            assumes = () if self.audit.recording is None else self.audit.recording.assumes
-            return "proved", reasons.proved(weakest.part, weakest.best, deviates=deviates, assumes=assumes), weakest
+            return "proved", reasons.proved(weakest.part, weakest.best, deviates=deviates), weakest
         scope = tested.scope if tested.statement.about_privacy else None
         enough = enough_records(weakest.part, scope, self.findings)
         return "supported", reasons.supported(weakest.part, weakest.best, enough), weakest
@@ -183,16 +182,23 @@ class ClaimEvaluator:
             return f"{text} No finite bound is proved either: {unbounded}." if unbounded else text
         if view is None or unbounded:
             return ""
+        recording = self.audit.recording
         for finding in self.findings:
             in_scope = finding.scope.adjacency == tested.scope.adjacency and view.part.holds_under(finding.at)
             if in_scope and (finding.quantity, finding.bound) == (view.part.quantity, "upper"):
                 for one in finding.assumptions:
+                    if one.status == "unchecked" and not recording.ended:
+                        return (
+                            f"The recording has no end after step {recording.steps}: the process was killed, failed "
+                            "or still runs. Record the whole training again."
+                        )
                     if one.status in ("false", "unchecked"):
                         name = one.name.removesuffix("-unknown")
-                        channel = next((c.name for c in self.audit.recording.channels if name in c.sources), "")
+                        channel = next((c.name for c in recording.channels if name in c.sources), "")
                         how = "violated" if one.status == "false" else "open"
                         what = f"The channel {channel} is {how}" if channel else f"An assumption is {how}"
-                        return f"{what}: {name}: {one.text}."
+                        of = "" if name == channel else f"{name}: "
+                        return f"{what}: {of}{one.text}."
         return ""
 
     def _contradiction(self, tested: TestedClaim, views: Sequence[PartView]) -> RejectedBound | None:
@@ -218,10 +224,15 @@ class ClaimEvaluator:
     ) -> str:
         if view is None:
             return reasons.undecided(None, None, None, attacked=bool(tested.hypotheses))
+        if tested.claim.kind == "metric" and not self.audit.trials:
+            return "Not decided: nothing was measured, because no training was run."
+        beyond = _refuting_bound(views)
+        if beyond is not None:
+            return reasons.control(beyond[0].part, beyond[1], attacked=bool(tested.hypotheses))
         scope = tested.scope if tested.statement.about_privacy else None
         short = false_assumption(view.part, scope, self.findings) if scope is not None else ""
         short = short or (view.unbounded_by if view.unbounded else scope_shortfall(view.part, scope, self.findings))
-        reason = reasons.undecided(
+        return reasons.undecided(
             view.part,
             view.proof,
             refutable,
@@ -229,11 +240,6 @@ class ClaimEvaluator:
             unbounded=view.unbounded,
             shortfall=short,
         )
-        beyond = _refuting_bound(views)
-        if beyond is None:
-            return reason
-        opposing = reasons.opposing_bound(beyond[0].part, beyond[1])
-        return f"{reason} {opposing}, but only an attack may refute this claim (refuted_by: attack)."
 
 
 def _refuting_bound(views: Sequence[PartView]) -> tuple[PartView, WeighedFinding] | None:

@@ -179,7 +179,11 @@ def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Ass
 
 def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assumption]:
     seen = internal is not None and internal.sampling is not None
-    text = "each record enters each batch independently" + ("" if seen else "; the drawn records were not observed")
+    text = "each record enters each batch independently"
+    if not seen:
+        text += (
+            ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
+        )
     yield Assumption(name="sampling", status="reported" if seen else "unchecked", text=text)
     unused = unused_batches(run)
     if unused:
