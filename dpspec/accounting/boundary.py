@@ -24,7 +24,8 @@ class Boundary:
         value: the condition holds here.
         fails_at: it fails here; None if it holds at the limit of the range.
         evaluations: the number of values tried.
-        contradictions: values beyond either end with the other answer: the condition is not monotone.
+        contradictions: values tried on the side of ``value`` where the condition fails, or on the side of ``fails_at``
+            where it holds; empty if the condition is monotone.
     """
 
     value: float

@@ -165,7 +165,7 @@ class Mixture(Pair):
         return TruncatedMixture(direction, low, high, trimmed, dropped, pull)
 
     def log_ratio(self, x: npt.ArrayLike) -> Floats:
-        """ln of the density with the group over the density without it, at outputs ``x`` (any shape)."""
+        """Log-likelihood ratio of outputs ``x`` (any shape): ln of the density with the group over that without it."""
         return self.ratio(np.asarray(x, dtype=np.float64) / self.sigma)
 
     def log_delta(self, epsilon: npt.ArrayLike, direction: Direction) -> Floats:

@@ -240,7 +240,7 @@ def bounds(audit: AuditResult, verdict: Verdict) -> str:
 
 
 def _ends(audit: AuditResult, verdict: Verdict) -> tuple[str, str]:
-    """The lower and the upper bound, each empty if there is none."""
+    """The lower and the upper bound; an empty string for a missing one."""
     low = high = ""
     if verdict.lower is not None:
         low = _about(audit, verdict.lower_finding) + decimals.lower(verdict.lower, against=verdict.claimed)

@@ -89,12 +89,11 @@ def test_every_cell_run_once_is_bounded_by_their_composition(audited: Callable[[
 
 
 @pytest.mark.parametrize("kind", ["text", "html"])
-def test_every_report_says_which_way_was_cheaper(audited: Callable[[str], Result], kind: str) -> None:
+def test_every_report_compares_the_ways_to_choose(audited: Callable[[str], Result], kind: str) -> None:
     render = resolve(CATALOG.reporters[kind].provider.render)
     text = " ".join(render(audited(SPEC), internal=False).split())
     assert "sweep best of 3" in text
     assert "by all 3 cells composed (3 trainings). For comparison, not run: " in text
-    assert "which is dearer" in text or "which is cheaper" in text
 
 
 def test_a_random_number_of_tries_supports_and_composition_does_not_bound_it(audited: Callable[[str], Result]) -> None:

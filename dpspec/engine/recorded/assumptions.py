@@ -181,9 +181,7 @@ def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assum
     seen = internal is not None and internal.sampling is not None
     text = "each record enters each batch independently"
     if not seen:
-        text += (
-            ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
-        )
+        text += ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
     yield Assumption(name="sampling", status="reported" if seen else "unchecked", text=text)
     unused = unused_batches(run)
     if unused:
