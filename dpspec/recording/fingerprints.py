@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 #: Integers of the same size as a number, or as half of one.
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
@@ -68,6 +68,13 @@ class Tally:
 
     def __int__(self) -> int:
         return self._known + sum(int(count) for count in self._waiting.values())
+
+
+def require_plain(tensors: Iterable[Tensor | None]) -> None:
+    """Raise ``TypeError`` for a tensor of the script's own class, whose arithmetic runs the script's code."""
+    strange = next((type(one) for one in tensors if type(one) not in (Tensor, nn.Parameter, type(None))), None)
+    if strange is not None:
+        raise TypeError(f"a parameter or gradient is of class {strange.__name__}: the recorder knows torch's own only")
 
 
 def fingerprint(values: Iterable[Any]) -> Fingerprint:

@@ -43,6 +43,7 @@ class Parts:
         loss: Any = None,
     ) -> None:
         """Raises ``UsageError`` for parts that the recorder does not know, by name."""
+        model = recognized.uncompiled(model)
         recognized.refuse_model(model)
         optimizer = recognized.unwrapped(optimizer)
         recognized.refuse_parts("optimizer", optimizer)
@@ -93,11 +94,11 @@ class Parts:
     def _require_fit(self) -> None:
         if self.planted is not None and self.planted.kind == GRADIENTS:
             batches = None if self.sampler is None else self.sampler.batches
-            refuse_unfit(self.clipping, self.optimizer, batches, self.workers)
+            refuse_unfit(self.clipping, self.optimizer, batches, ahead=self.ahead)
 
     @property
-    def workers(self) -> int:
-        return int(getattr(self.loader, "num_workers", 0))
+    def ahead(self) -> bool:
+        return recognized.loads_ahead(self.loader)
 
     def noisy_parameters(self) -> list[nn.Parameter]:
         if self.clipping is not None:
@@ -128,8 +129,11 @@ class Parts:
         optimizer = self.optimizer
         norms = [optimizer.max_grad_norm, getattr(optimizer, "max_grad_norms", None)]
         norms.append(vars(self.model).get("max_grad_norm"))
+        multiplier = optimizer.noise_multiplier
+        if self.clipping == "ghost":  # Opacus' ghost optimizer prefers this attribute
+            multiplier = getattr(optimizer, "_adjusted_noise_multiplier", multiplier)
         found = {
-            "noise_multiplier": optimizer.noise_multiplier,
+            "noise_multiplier": multiplier,
             "clip_norm": [] if self.clipping == "adaptive" else norms,
             "divisor": optimizer.expected_batch_size,
             "loss_reduction": optimizer.loss_reduction,
@@ -165,7 +169,7 @@ class Parts:
             rate=None if sampler is None else sampler.rate,
             records=records if planted is None else len(planted),
             batch_size=None if sampler is None else sampler.batch_size,
-            workers=self.workers,
+            workers=int(getattr(self.loader, "num_workers", 0)),
             reduction="" if own else str(optimizer.loss_reduction),
             expected_batch_size=None if own or expected is None else float(expected),
             accountant="" if self.accountant is None else self.accountant.mechanism,
@@ -175,6 +179,8 @@ class Parts:
             secure=_is_cryptographic(optimizer, self._engine),
             canaries=0 if planted is None else planted.count,
             canary_kind="" if planted is None else planted.kind,
+            copies=1 if planted is None else planted.copies,
+            new_ids=0 if planted is None else planted.new_ids,
             left_out=0 if planted is None else planted.left_out,
             commitment="" if planted is None else planted.source.commitment,
             canary_seed=None if planted is None else planted.source.seed,

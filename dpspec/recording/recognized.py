@@ -54,6 +54,12 @@ _WRAPPERS = {
     "GradScaler": "the optimizer that it scales for",
 }
 
+#: The packages of wrappers that delegate ``step`` to the optimizer in their attribute ``optimizer``.
+_DELEGATING = {
+    "LightningOptimizer": ("lightning", "pytorch_lightning"),
+    "AcceleratedOptimizer": ("accelerate",),
+}
+
 #: Datasets with more indices, or deeper nesting, are not resolved.
 _MOST, _DEEPEST = 2**26, 100
 
@@ -115,10 +121,24 @@ def refuse_engine(engine: Any, optimizer: Any) -> None:
 
 
 def unwrapped(optimizer: Any) -> Any:
-    """The optimizer inside Lightning's own wrapper, which only adds callbacks."""
-    kind = type(optimizer)
-    lightning = kind.__module__.partition(".")[0] in ("lightning", "pytorch_lightning")
-    return optimizer.optimizer if lightning and kind.__name__ == "LightningOptimizer" else optimizer
+    """The optimizer inside a wrapper of Lightning or accelerate. Its own steps are observed."""
+    for kind in type(optimizer).__mro__:  # Lightning's wrapper derives from the class of the optimizer inside
+        if kind.__module__.partition(".")[0] in _DELEGATING.get(kind.__name__, ()):
+            return unwrapped(optimizer.optimizer)
+    return optimizer
+
+
+def uncompiled(model: Any) -> Any:
+    """The model inside the result of ``torch.compile``, which runs its code and holds the same parameters."""
+    kind = type(model)
+    compiled = kind.__name__ == "OptimizedModule" and kind.__module__ == "torch._dynamo.eval_frame"
+    return uncompiled(model._orig_mod) if compiled and is_registered(kind) else model
+
+
+def loads_ahead(loader: Any) -> bool:
+    """Whether a loader draws batches before the batch of the step: its worker processes, or accelerate's loader."""
+    kind = type(loader)
+    return int(getattr(loader, "num_workers", 0)) > 0 or kind.__module__.partition(".")[0] == "accelerate"
 
 
 def refuse_parts(what: str, thing: Any) -> None:
@@ -193,13 +213,20 @@ def refuse_model(model: Any) -> None:
         refuse_parts("model", one)
     if not isinstance(model, nn.Module):
         raise UsageError(f"model must be a torch.nn.Module, got {_name(type(model))}")
+    name = next((name for name, p in model.named_parameters() if type(p.data).__name__ == "DTensor"), None)
+    if name is not None:
+        raise UsageError(
+            f"parameter {name} of the model is a DTensor, as tensor parallelism makes: Opacus computes no gradients of "
+            "single records of such layers; train whole models, one on each process, in Opacus' "
+            "DifferentiallyPrivateDistributedDataParallel"
+        )
 
 
 def inner_module(model: Any) -> nn.Module:
     """The user's module in Opacus' wrapper, and in the wrapper for several processes."""
-    inner: Any = getattr(model, "_module", model)
+    inner: Any = uncompiled(getattr(model, "_module", model))
     while type(inner).__name__ in _WHOLE:
-        inner = inner.module
+        inner = uncompiled(inner.module)
     found: nn.Module = inner
     return found
 

@@ -22,6 +22,7 @@ from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.planting.gradients import GradientCanaries
 from dpspec.recording.ranks.group import meet
 from dpspec.recording.ranks.rank_watch import RankWatch
+from dpspec.recording.recognized import uncompiled
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
 from dpspec.recording.watching.model_state import ModelState
@@ -141,7 +142,7 @@ class WatchedTraining:
             self.own_step()
         opacus, samples, state, accountant = self._opacus, self.samples, self._state, self._parts.accountant
         left = opacus.step if opacus is not None else PendingStep()
-        changed = self._model_state.changed()
+        changed, hooks = self._model_state.changed(), self._hooks if opacus is None else opacus.hooks
         if self._inner is not None:
             now = other_entries(self._inner)
             changed["attributes"] += sorted(name[:100] for name in now if now[name] != self._entries.get(name))[:20]
@@ -163,6 +164,7 @@ class WatchedTraining:
                 "noise": self._noise.found(),
                 "changed": opacus.changed if opacus is not None else None,
                 "restated": state.restated if state is not None else None,
+                "loss_scaler": hooks is not None and hooks.loss_scaler,
                 "updates": self._updates.found if self._updates is not None else None,
                 "optimizer": state.kind if state is not None else "",
                 "norm_type": opacus.norm_type if opacus is not None else "",
@@ -235,7 +237,7 @@ class WatchedTraining:
             return None, notes
         planted = self._parts.planted
         there = list if planted is None else planted.present
-        watch = SamplerWatch(sampler.batches, ahead=self._parts.workers > 0, present=there)
+        watch = SamplerWatch(sampler.batches, ahead=self._parts.ahead, present=there)
         if not watch.attach():
             return None, [*notes, f"sampler {sampler.kind} cannot be watched: who was drawn is not seen"]
         return watch, notes
@@ -323,4 +325,5 @@ def _enter(canaries: GradientCanaries, samples: SamplerWatch, clip_norm: float) 
 
 
 def _named(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {name.removeprefix("_module."): p for name, p in model.named_parameters()}
+    named = uncompiled(model).named_parameters()
+    return {name.removeprefix("_module.").replace("_orig_mod.", ""): p for name, p in named}

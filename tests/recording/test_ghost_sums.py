@@ -197,6 +197,82 @@ def test_a_second_pass_without_coefficients_deviates(tmp_path: Path, monkeypatch
     assert {checks.SECOND_PASS, checks.CLIPPED_SUMS} <= found_by(recorded(tmp_path / "run"))
 
 
+class Boosted(torch.autograd.Function):
+    """Long in the second pass of the training, unless single records were differentiated before."""
+
+    calls: list[int] = []  # noqa: RUF012
+
+    @staticmethod
+    def forward(ctx: Any, outputs: Tensor) -> Tensor:
+        Boosted.calls = []
+        return outputs.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        Boosted.calls.append(int(gradient.abs().sum(1).gt(0.0).sum()))
+        known = len(Boosted.calls) < 2 or 1 in Boosted.calls
+        return gradient if known else 1.2 * gradient
+
+
+def test_code_that_waits_for_the_recomputation_is_found(tmp_path: Path) -> None:
+    def step(training: Training, x: Tensor, y: Tensor) -> None:
+        outputs: Any = Boosted.apply(training.model(x))
+        training.criterion(outputs, y).backward()
+
+    assert checks.CLIPPED_SUMS in found_by(recorded(tmp_path / "run", looped(step)))
+
+
+def test_a_first_pass_with_other_weights_deviates(tmp_path: Path) -> None:
+    def step(training: Training, x: Tensor, y: Tensor) -> None:
+        loss, calls = training.criterion(training.model(x), y), list[int]()
+
+        def shorter(weights: Tensor) -> Tensor:
+            calls.append(1)
+            return weights * (0.9 if len(calls) == 1 else 1.0)
+
+        loss.loss_per_sample.register_hook(shorter)
+        loss.backward()
+
+    assert checks.SECOND_PASS in found_by(recorded(tmp_path / "run", looped(step)))
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_the_multiplier_of_the_noise_counts(factor: float, tmp_path: Path) -> None:
+    """Opacus' ghost optimizer prefers another attribute to the multiplier that its accountant counts."""
+
+    def script(training: Training) -> None:
+        training.train()
+        training.optimizer_._adjusted_noise_multiplier = factor * training.noise
+        training.train()
+
+    found = recorded(tmp_path / "run", script)
+    assert [phase.noise_multiplier for phase in phases_of(found.run)][-1] == min(1.0, factor) * 1.1
+    assert not found.fine
+    assert "noise_multiplier changed before step 21" in " ".join(one.text for one in found.assumptions)
+
+
+class Own(nn.Parameter):
+    """Runs code of the script at each operation."""
+
+
+@pytest.mark.parametrize("where", ["parameters", "gradients", "sums"])
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_of_another_class_end_the_recording(where: str, tmp_path: Path) -> None:
+    def step(training: Training, x: Tensor, y: Tensor) -> None:
+        training.criterion(training.model(x), y).backward()
+        training.steps = getattr(training, "steps", 0) + 1  # type: ignore[attr-defined]
+        p = training.optimizer_.params[0]
+        if training.steps == 5 and where == "gradients":  # type: ignore[attr-defined]
+            p.grad = p.grad.as_subclass(Own)
+        if training.steps == 5 and where == "parameters":  # type: ignore[attr-defined]
+            p.__class__ = Own
+        if training.steps == 5 and where == "sums":  # type: ignore[attr-defined]
+            training.optimizer_.attach_step_hook(lambda optimizer: setattr(p, "grad", p.grad.as_subclass(Own)))
+
+    found = recorded(tmp_path / "run", looped(step))
+    assert (found.verdict, found.run.steps, found.run.end) == ("open", 4, None)
+
+
 def silent(**_: Any) -> Any:
     return 0.0
 

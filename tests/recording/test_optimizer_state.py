@@ -396,13 +396,20 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 2))
 
 
-@pytest.mark.parametrize("attack", [replaced_method, late_hook, float_subclass, state_lookup, gradient_subclass])
+@pytest.mark.parametrize("attack", [replaced_method, late_hook, float_subclass, state_lookup])
 def test_code_inside_a_step(attack: Between) -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     steps, recomputed, different, failed = stepped(optimizer, attack, list(model.parameters()))
     assert (steps, failed) == (4, 0)
     assert different == recomputed >= 2
+
+
+def test_gradients_and_state_of_another_class_are_refused() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with pytest.raises(TypeError, match="a parameter or gradient is of class Adding"):
+        stepped(optimizer, gradient_subclass, list(model.parameters()))
 
 
 def test_momentum_that_changes_inside_a_step() -> None:

@@ -118,7 +118,8 @@ class CheckedRun:
 
     @cached_property
     def canaries(self) -> CanaryBound | None:
-        return canary_bound(self.run, self.question.delta, lambda delta: self._cost(ZERO_OUT, delta, 1))
+        size = self.run.header.copies
+        return canary_bound(self.run, self.question.delta, lambda delta: self._cost(ZERO_OUT, delta, size))
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:

@@ -38,7 +38,7 @@ _NEEDED = {
     "sensitivity": ("sums", "recomputed", "scaling", "replaced"),
     "noise": ("noise", "sum_type", "norm_type"),
     "sampling": ("drawn_batches", "passed_over", "unused_batches"),
-    "update-rule": ("changed", "restated", "optimizer", "updates", "meddled", "outside", "gradients"),
+    "update-rule": ("changed", "restated", "loss_scaler", "optimizer", "updates", "meddled", "outside", "gradients"),
     "gradient-parameters": ("passes",),
     "model-state": ("buffers", "state", "attributes", "unread"),
     "released-model": ("resumed", "untold", "left_over_rows", "noised_without_update"),
@@ -73,8 +73,9 @@ def assumptions(
     )
     found.append(Assumption(name="secret-randomness", status="declared", text=text))
     text = (
-        "the script replaces no code of torch or Opacus, such as a sampler's iteration or an optimizer's update; of "
-        "the optimizer's own methods the recorder names replaced ones"
+        "the script replaces no code of torch, Opacus, Python or the recorder, such as a sampler's iteration or an "
+        "optimizer's update, runs none of its own inside that code (modes of torch, tracing, threads), and does not "
+        "read the recorder; of the optimizer's own methods the recorder names replaced ones"
     )
     found.append(Assumption(name="library-code", status="declared", text=text))
     if header.source == "own-loop":
@@ -233,8 +234,9 @@ def _clipping(run: RecordedRun, *, observed: bool) -> Iterator[Assumption]:
     if ghost and passes is not None and observed and passes[1] == 0 and passes[5] and not run.norm_excess:
         batches, records, again = passes[0], passes[5], run.numbers_at_end("recomputed", 4) or [0.0] * 4
         text = (
-            f"the gradient norms that ghost clipping computes are right: the norms of {records} records, and the sums "
-            f"of {again[1]:.0f} of {batches} batches, were recomputed on the graph of the loss"
+            "at every batch the gradient norms that ghost clipping computes are right, and its second backward pass "
+            f"gives the weighted sum of the gradients: the norms of {records} records, and the sums of "
+            f"{again[1]:.0f} of {batches} batches, were recomputed on the graph of the loss"
         )
         status = "declared"
     elif ghost and probe is not None and 1.0 <= probe[0] == probe[4]:
@@ -259,6 +261,11 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
         doubts.append(f"a hook changed gradients during {changed} updates")
     if type(restated) is int and restated > 0:
         doubts.append(f"the optimizer's state (such as momentum) was changed before {restated} of its steps")
+    if run.at_end("loss_scaler") is True:
+        doubts.append(
+            "torch's GradScaler skips a step and lowers its scale if a gradient overflows, which depends on records "
+            "and has no noise: train without it, under autocast in bfloat16"
+        )
     updates = run.counts_at_end("updates", 4)
     if updates is not None and updates[3]:
         doubts.append(

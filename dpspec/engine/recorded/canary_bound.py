@@ -1,4 +1,4 @@
-"""The lower bound on epsilon of one record from the canaries of a run, and its contradiction of the schedule.
+"""The lower bound on epsilon of one record, or of a group of copies, from canaries, and its contradiction of the run.
 
 Theorem R4 of ``docs/explanation/proofs/recorded-runs.md``. The file of scores is untrusted. It is read only if its
 digest follows the end of the recording. Its bits must follow from the bytes whose digest the header contains, which the
@@ -78,9 +78,9 @@ def _require_coins(run: RecordedRun, coins: Array, secret: Array, name: str) -> 
         raise RecordingError(f"{name}: its coins follow from other bytes than those fixed before training")
     if not np.array_equal(coins, source.coins(header.canaries)):
         raise RecordingError(f"{name}: its coins are not those fixed before training")
-    left_out = int((coins == 0).sum())
+    left_out = int((coins == 0).sum()) * header.copies
     if left_out != header.left_out:
-        raise RecordingError(f"{name}: {left_out} canaries were excluded, but the header says {header.left_out}")
+        raise RecordingError(f"{name}: {left_out} places were excluded, but the header says {header.left_out}")
 
 
 #: Confidence of the lower bound.
@@ -99,13 +99,14 @@ class CanaryBound:
 
     Attributes:
         delta: The delta of the bounds.
+        group_size: The number of records of a canary; the bounds are for groups of this size.
         canaries: Number of canaries.
         present: Number of included canaries.
         guesses: Number of guessed bits, per rung, in the order of confidence.
         correct: Number of correct guesses per rung.
         lower: Lower bound on epsilon at :data:`CONFIDENCE`.
         largest: The lower bound for only correct guesses.
-        upper: The certified epsilon of the schedule; None if nothing bounds it.
+        upper: The certified epsilon of the schedule for the group; None if nothing bounds it.
         p_value: p-value of the schedule's curve, including smaller deltas if they may contradict it.
         final: Whether the scored model is the recorded one after its last step; always true for gradient canaries.
         gradients: Whether canaries are gradients.
@@ -114,6 +115,7 @@ class CanaryBound:
     """
 
     delta: float
+    group_size: int
     canaries: int
     present: int
     guesses: tuple[int, ...]
@@ -158,6 +160,7 @@ def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], Schedul
             further = tuple(at for interval, at in found if interval is not None)
     return CanaryBound(
         delta=delta,
+        group_size=run.header.copies,
         canaries=number,
         present=int(read.coins.sum()),
         guesses=tuple(guesses),
@@ -192,11 +195,11 @@ def evidence_of(run: RecordedRun, found: CanaryBound, adjacency: str = ZERO_OUT)
             adversary="gradient" if gradients else "record",
             data="planted",
             pipeline="executed",
-            min_records=max(0, (header.records or 0) - header.canaries),
+            min_records=max(0, (header.records or 0) - header.canaries * header.copies),
         ),
-        at=FrozenMap({"delta": found.delta, "group_size": 1}),
-        method=f"one run, {'all noisy gradients' if gradients else 'final model'}, {found.canaries} canaries of a "
-        "recorded script",
+        at=FrozenMap({"delta": found.delta, "group_size": header.copies}),
+        method=f"one run, {'all noisy gradients' if gradients else 'final model'}, {found.canaries} canaries"
+        f"{f' of {header.copies} equal records' if header.copies > 1 else ''} of a recorded script",
         source=guess_counts.SOURCE,
         power=found.largest,
         assumptions=found.assumptions,

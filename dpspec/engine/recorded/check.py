@@ -99,11 +99,14 @@ def exit_code_of(result: Result) -> ExitCode:
         return ExitCode.OK
     delta = audit.document["mechanism"]["delta"]
     at_delta = [finding for finding in audit.findings if finding.at.get("delta") == delta]
-    single = [finding for finding in at_delta if finding.at.get("group_size", 1) == 1]
-    upper = max(finding.value for finding in at_delta if finding.bound == "upper")
-    lower = max((finding.value for finding in single if finding.bound == "lower"), default=0.0)
-    least = min((finding.value for finding in single if finding.bound == "upper"), default=math.inf)
-    return ExitCode.UNEXPECTED if math.isinf(upper) or lower > least else ExitCode.NOTHING_TO_RUN
+    bounds: dict[str, dict[object, list[float]]] = {"lower": {}, "upper": {}}
+    for finding in at_delta:
+        if finding.bound in bounds:
+            bounds[finding.bound].setdefault(finding.at.get("group_size", 1), []).append(finding.value)
+    upper, lower = bounds["upper"], bounds["lower"]
+    above = any(max(values) > min(upper.get(size, [math.inf])) for size, values in lower.items())
+    infinite = any(math.isinf(value) for values in upper.values() for value in values)
+    return ExitCode.UNEXPECTED if above or infinite else ExitCode.NOTHING_TO_RUN
 
 
 def _options(claim: RunClaim) -> list[str]:

@@ -159,7 +159,10 @@ def _executed(spec: Spec, facts: Facts, observed: ObservedRun, digest: str) -> E
     sizes = sorted({*spec.threat_model.group_size, *(claim.group_size for claim in spec.claims)})
     adjacencies = sorted({spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)})
     strictest = ADD_REMOVE if ADD_REMOVE in adjacencies else ZERO_OUT
-    canaries = canary_bound(run, deltas[-1], lambda delta: epsilon_of(run, internal, ZERO_OUT, delta, 1))
+    copies = run.header.copies
+    canaries = canary_bound(run, deltas[-1], lambda delta: epsilon_of(run, internal, ZERO_OUT, delta, copies))
+    if canaries is not None and canaries.upper is not None and math.isfinite(canaries.upper):
+        sizes = sorted({*sizes, copies})
     checks = (*observed.checks, *declared_checks(run, _declared_phases(spec), facts.records), *canary_checks(canaries))
 
     def assumptions_of(adjacency: str, size: int) -> tuple[Assumption, ...]:
@@ -171,7 +174,7 @@ def _executed(spec: Spec, facts: Facts, observed: ObservedRun, digest: str) -> E
     for adjacency in adjacencies:
         for size in sizes:
             needed = tuple(map(_marked, assumptions_of(adjacency, size)))
-            further = canaries.further if canaries is not None and size == 1 else ()
+            further = canaries.further if canaries is not None and size == canaries.group_size else ()
             for delta in (*deltas, *(delta for delta in further if delta not in deltas)):
                 found = epsilon_of(run, internal, adjacency, delta, size)
                 findings += _bounds(run, found, delta, size, adjacency, needed)

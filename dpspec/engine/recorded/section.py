@@ -29,9 +29,10 @@ from dpspec.engine.recorded.schedule import (
 )
 from dpspec.engine.results.decimals import duration, exact, nearest
 from dpspec.engine.results.recording import AccountantReport, Recording
+from dpspec.recording.folder.canaries import NEW_TOKENS
 
-#: Kinds of canaries that repeat records.
-_REPEATED = ("mislabelled", "duplicate")
+#: Kinds of canaries that repeat records or their beginnings.
+_REPEATED = ("mislabelled", "duplicate", NEW_TOKENS)
 
 #: Maximum number of values of a constant without a caution. Schedules have few values, data-dependent constants many.
 _FEW = 8
@@ -168,7 +169,14 @@ def _setup(run: RecordedRun) -> Iterator[str]:
     ahead = f", loaded by {header.workers} processes" if header.workers else ""
     yield f"{_batches(run)}{records}{ahead}"
     if header.canaries:
-        yield f"{header.canaries} canaries ({header.canary_kind}), {header.left_out} excluded"
+        each = f" of {header.copies} equal records each" if header.copies > 1 else ""
+        yield f"{header.canaries} canaries ({header.canary_kind}){each}, {header.left_out // header.copies} excluded"
+    if header.canary_kind == NEW_TOKENS:
+        yield "each included canary adds a record that ends in a token id that no other record has; " + (
+            f"the canaries extend the model's vocabulary by {header.new_ids} ids"
+            if header.new_ids
+            else "the vocabulary is the model's own"
+        )
 
 
 def _reports_batches(run: RecordedRun) -> bool:

@@ -25,6 +25,9 @@ BYTES = 32
 #: Canaries that are not records: the recorder adds them to sums of gradients.
 GRADIENTS = "gradients"
 
+#: Canaries that are sequences of token ids.
+NEW_TOKENS, RANDOM_TOKENS = "new-tokens", "random-tokens"
+
 #: Seeds are below this.
 MOST_SEEDS = 2**63
 

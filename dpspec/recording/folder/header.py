@@ -31,11 +31,12 @@ class Header:
     lead to one record. reduction: ``mean`` or ``sum``; expected_batch_size: the divisor of a mean. accountant: its
     mechanism or class; told_before: its number of earlier steps. layers: names and sizes of the noisy parameters.
     width: the number of directions of the noise sketch. secure: whether noise comes from a cryptographic generator.
-    canaries: the number of places for canaries, the last of ``records``; left_out: the number of omitted ones;
-    commitment: the digest of the source of their inclusion bits; canary_seed: its seed, None for the system's
-    randomness. world: the number of processes that train together, 0 for a training in one; rank: this one's number;
-    run: the id of their run; share: the number of records that this rank draws from, by Opacus' sampler for several
-    processes; data: the digest of some records. notes: unknown parts.
+    canaries: the number of canaries; copies: the number of places of each, the last of ``records``; left_out: the
+    number of places of omitted ones; commitment: the digest of the source of their inclusion bits; canary_seed: its
+    seed, None for the system's randomness; new_ids: the number of token ids that the model has for canaries only.
+    world: the number of processes that train together, 0 for a training in one; rank: this one's number; run: the id
+    of their run; share: the number of records that this rank draws from, by Opacus' sampler for several processes;
+    data: the digest of some records. notes: unknown parts.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -61,6 +62,8 @@ class Header:
     secure: bool = False
     canaries: int = 0
     canary_kind: str = ""
+    copies: int = 1
+    new_ids: int = 0
     left_out: int = 0
     commitment: str = ""
     canary_seed: int | None = None
@@ -110,8 +113,9 @@ def read_header(content: bytes, name: str) -> Header:
         found["layers"] = tuple((layer, size) for layer, size in found["layers"])
     found["notes"] = tuple(found.get("notes", ()))
     header = Header(**found)
-    if not header.left_out <= header.canaries < (header.records or header.canaries + 1):
-        raise RecordingError(f"{name}: left_out must be at most canaries, and canaries below records")
+    places = header.canaries * header.copies
+    if not header.left_out <= places < (header.records or places + 1):
+        raise RecordingError(f"{name}: left_out must be at most canaries times copies, and these below records")
     return header
 
 
@@ -123,7 +127,7 @@ _WORDS = {
 }
 _COUNTS = {"records": (1, MOST_RECORDS), "batch_size": (1, MOST_RECORDS), "workers": (0, 10**6), "width": (0, 4096)}
 _COUNTS |= {"told_before": (0, 2**53), "canaries": (0, MOST_CANARIES), "left_out": (0, MOST_CANARIES)}
-_COUNTS["repeats"] = (1, MOST_RECORDS)
+_COUNTS |= {"repeats": (1, MOST_RECORDS), "copies": (1, MOST_CANARIES), "new_ids": (0, MOST_CANARIES)}
 _COUNTS["canary_seed"] = (0, 2**63 - 1)
 _COUNTS |= {"world": (0, MOST_RANKS), "rank": (0, MOST_RANKS), "share": (0, MOST_RECORDS)}
 _REALS = {"rate": 1.0, "expected_batch_size": 1e12}

@@ -373,7 +373,7 @@ JOIN: dict[str, Callable[[Sequence[Any]], Any]] = {
     **dict.fromkeys(("sums", "ghost", "passes", "updates", "changed", "restated", "meddled", "left_over_rows"), _added),
     **dict.fromkeys(("buffers", "state", "attributes", "unread", "replaced"), _united),
     **dict.fromkeys(("outside", "passed_over", "unused_batches", "seconds"), _largest),
-    **dict.fromkeys(("resumed", "untold", "noised_without_update"), _largest),
+    **dict.fromkeys(("resumed", "untold", "noised_without_update", "loss_scaler"), _largest),
     **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "probe_failure"), _word),
     "recomputed": _recomputed,
     "scaling": _scaling,

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from dpspec.errors import UsageError
-from dpspec.recording.folder.canaries import GRADIENTS
+from dpspec.recording.folder.canaries import GRADIENTS, NEW_TOKENS, RANDOM_TOKENS
 from dpspec.text import closest, did_you_mean, shortened
 
 #: The keys of labels in records that are mappings.
@@ -41,7 +41,7 @@ class Recipe:
 
     def make(self, kind: str) -> list[Any]:
         if kind not in KINDS:
-            known = [*KINDS, GRADIENTS]
+            known = [*KINDS, NEW_TOKENS, RANDOM_TOKENS, GRADIENTS]
             near = did_you_mean(closest(kind, known))
             raise UsageError(f"kind must be one of {', '.join(known)}, got {kind!r}{near}")
         return KINDS[kind](self)
@@ -127,7 +127,7 @@ KINDS: dict[str, Callable[[Recipe], list[Any]]] = {
 def _with(record: Any, place: Place, label: int) -> Any:
     own = record[place]
     value = torch.full_like(own, label) if isinstance(own, Tensor) else type(own)(label)
-    return _rebuilt(record, {place: value})
+    return rebuilt(record, {place: value})
 
 
 def _features(record: Any, label: Place, kind: str, change: Callable[[Tensor], Tensor]) -> Any:
@@ -141,10 +141,10 @@ def _features(record: Any, label: Place, kind: str, change: Callable[[Tensor], T
                 f"kind {kind!r} needs records of real numbers, and part {place!r} is {what}: give records= instead"
             )
         changed[place] = change(part)
-    return _rebuilt(record, changed)
+    return rebuilt(record, changed)
 
 
-def _rebuilt(record: Any, parts: Mapping[Place, Any]) -> Any:
+def rebuilt(record: Any, parts: Mapping[Place, Any]) -> Any:
     if isinstance(record, Mapping):
         return {**record, **parts}
     values = [parts.get(place, part) for place, part in enumerate(record)]

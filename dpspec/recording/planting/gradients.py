@@ -94,7 +94,7 @@ class GradientCanaries:
         return values
 
 
-def refuse_unfit(clipping: str | None, optimizer: Any, batches: Any, workers: int) -> None:
+def refuse_unfit(clipping: str | None, optimizer: Any, batches: Any, *, ahead: bool) -> None:
     why = ""
     if clipping is None:
         why = "the recorder cannot add to the sums of a custom loop"
@@ -103,8 +103,11 @@ def refuse_unfit(clipping: str | None, optimizer: Any, batches: Any, workers: in
         why = "with ghost clipping no gradient of a single record is there" if clipping == "ghost" else why
     elif batches is None:
         why = "the recorder does not see who is drawn: give it the loader over the planted dataset"
-    elif workers:
-        why = f"{workers} processes load ahead, so that the batch of a step is not known in time: set num_workers=0"
+    elif ahead:
+        why = (
+            "its loader draws ahead, so that the batch of a step is not known in time: set num_workers=0, and do not "
+            "let accelerate prepare the loader"
+        )
     elif "add_noise" in vars(optimizer):
         why = "add_noise of this optimizer was replaced, by another recorder or the script: each could add them"
     if why:

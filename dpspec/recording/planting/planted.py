@@ -21,9 +21,12 @@ from dpspec.errors import UsageError
 from dpspec.recording.folder.canaries import GRADIENTS, Array, CoinSource
 from dpspec.recording.folder.header import MOST_CANARIES
 from dpspec.recording.planting.canary_records import Collate, Recipe, require_alike
+from dpspec.recording.planting.token_canaries import TOKEN_KINDS, Vocabulary, token_canaries
 
 #: The smallest number of canaries that can show anything, and the largest number that is read.
 LEAST, MOST = 8, MOST_CANARIES
+
+_ANY = Vocabulary()
 
 
 def plant(
@@ -35,6 +38,10 @@ def plant(
     label: int | str | None = None,
     records: Sequence[Any] | None = None,
     collate: Collate | None = None,
+    vocabulary: int | None = None,
+    extend: bool = False,
+    special: Sequence[int] = (),
+    copies: int = 1,
     seed: int | None = None,
 ) -> Planted:
     """Add places for canaries to a dataset, each included or omitted by a fair, independent bit.
@@ -48,15 +55,24 @@ def plant(
     Args:
         dataset: A map-style dataset of torch.
         kind: ``mislabelled`` (records with a wrong label), ``noise`` (random features, a random label), ``blank`` (all
-            features zero, at most one for each label), ``duplicate`` (copies of records) or ``gradients``: the recorder
-            adds each as a clipped gradient to the sum of a step that drew its place, for Opacus' optimizer with flat
-            clipping.
+            features zero, at most one for each label), ``duplicate`` (copies of records), ``new-tokens`` (sequences of
+            token ids that end in an id which no record has, one for each canary), ``random-tokens`` (sequences of ids
+            of the data) or ``gradients``: the recorder adds each as a clipped gradient to the sum of a step that drew
+            its place, for Opacus' optimizer with flat clipping.
         count: The number of canaries, from 8 to 10**6.
         classes: The number of labels, which are 0, 1, ...
         label: The index or key of the label in a record; by default the last part, or the only one of the keys label,
             labels, y and target.
         records: Canaries in the form of the dataset's records, instead of kind and count.
         collate: The loader's ``collate_fn`` if it is not torch's own, to check that canaries fit in batches.
+        vocabulary: The model's number of token ids, for ``new-tokens``. Records are sequences of ids, ``(ids,)``,
+            ``(ids, targets)`` or mappings with ``input_ids`` and optionally ``labels`` and ``attention_mask``; targets
+            are the ids or the next ids. A new token is the only target of its canary, the others are -100.
+        extend: Whether the canaries' ids start at ``vocabulary``: the model must have ``vocabulary + count`` ids
+            (:attr:`Planted.vocabulary`). By default they are ids below ``vocabulary`` that no record has.
+        special: Ids that no token canary gets, for example the padding id.
+        copies: The number of records of each canary, which share one bit and one score. The lower bound is then one
+            for groups of this size.
         seed: In [0, 2**63), for bits and canaries, and is recorded; by default the system's randomness.
 
     Raises:
@@ -67,7 +83,7 @@ def plant(
     if isinstance(dataset, Planted):
         raise UsageError("dataset is planted already: plant all canaries in one call")
     if not len(dataset):
-        raise UsageError("dataset is empty: canaries are planted among records")
+        raise UsageError("dataset is empty: canaries are inserted among records")
     if (kind is None) == (records is None):
         raise UsageError("give either kind and count, or records")
     if records is not None and count is not None and count != len(records):
@@ -75,30 +91,39 @@ def plant(
     number = len(records) if records is not None else count
     if type(number) is not int or not LEAST <= number <= MOST:
         raise UsageError(f"there must be from {LEAST} to {MOST} canaries, got {number!r}")
+    if type(copies) is not int or copies < 1 or number * copies > MOST:
+        raise UsageError(f"copies must be an integer from 1 on, with at most {MOST} copies in total, got {copies!r}")
     if classes is not None and (type(classes) is not int or classes < 1):
         raise UsageError(f"classes must be a whole number from 1 on, got {classes!r}")
+    ids = Vocabulary(size=vocabulary, extend=extend, special=tuple(special))
+    if ids != _ANY and kind not in TOKEN_KINDS:
+        raise UsageError("vocabulary, extend and special are for canaries of kind 'new-tokens' and 'random-tokens'")
     source = CoinSource.of(seed)
     if kind == GRADIENTS:
-        if classes is not None or label is not None or collate is not None:
-            raise UsageError("canaries of kind 'gradients' are not records: leave classes, label and collate out")
+        if classes is not None or label is not None or collate is not None or copies > 1:
+            raise UsageError("canaries of kind 'gradients' are not records: omit classes, label, collate and copies")
         return Planted(dataset, [], source, kind, count=number)
     if records is not None:
         kind, canaries = "crafted", list(records)
     else:
         recipe = Recipe(dataset=dataset, count=number, classes=classes, label=label, chance=source.generator())
-        canaries = recipe.make(str(kind))
+        token = kind in TOKEN_KINDS
+        canaries = token_canaries(str(kind), recipe, ids) if token else recipe.make(str(kind))
     require_alike(dataset, canaries, collate)
-    return Planted(dataset, canaries, source, str(kind), collate)
+    return Planted(dataset, canaries, source, str(kind), collate, copies=copies, vocabulary=ids)
 
 
 class Planted(Dataset[Any]):
-    """A dataset of ``n`` records followed by ``m`` places for canaries; made by :func:`plant`.
+    """A dataset of ``n`` records followed by places for ``m`` canaries; made by :func:`plant`.
 
     Attributes:
         kind: Of the canaries, ``crafted`` for the caller's own.
         canaries: Included and omitted ones; empty for kind ``gradients``.
         count: m.
+        copies: The number of consecutive places of each canary.
         collate: The loader's ``collate_fn``; None for torch's own.
+        new_ids: The number of token ids that the model needs in addition to the vocabulary.
+        vocabulary: The number of token ids that the model needs, with the new ones; None if it was not given.
     """
 
     def __init__(
@@ -109,16 +134,20 @@ class Planted(Dataset[Any]):
         kind: str,
         collate: Collate | None = None,
         count: int | None = None,
+        copies: int = 1,
+        vocabulary: Vocabulary = _ANY,
     ) -> None:
         self.dataset, self.canaries, self.kind, self.source = dataset, canaries, kind, source
-        self.collate = collate
+        self.collate, self.copies = collate, copies
         self._records = len(dataset)
         self.count = len(canaries) if count is None else count
+        self.new_ids = self.count if vocabulary.extend else 0
+        self.vocabulary = None if vocabulary.size is None else vocabulary.size + self.new_ids
         self._coins = source.coins(self.count)
-        self._there = np.concatenate([np.ones(1, dtype=np.int8), self._coins])
+        self._there = np.concatenate([np.ones(1, dtype=np.int8), np.repeat(self._coins, copies)])
 
     def __len__(self) -> int:
-        return self._records + self.count
+        return self._records + self.count * self.copies
 
     @property
     def coins(self) -> Array:
@@ -127,8 +156,8 @@ class Planted(Dataset[Any]):
 
     @property
     def left_out(self) -> int:
-        """The number of omitted canaries."""
-        return int((self._coins == 0).sum())
+        """The number of places of omitted canaries."""
+        return int((self._coins == 0).sum()) * self.copies
 
     def present(self, indices: Any) -> Any:
         """The indices that contribute, in their order, without omitted canaries.
@@ -169,4 +198,6 @@ class Planted(Dataset[Any]):
         return there if self.kind != GRADIENTS else [index for index in there if index < self._records]
 
     def _fetch(self, index: int) -> Any:
-        return self.dataset[index] if index < self._records else self.canaries[index - self._records]
+        if index < self._records:
+            return self.dataset[index]
+        return self.canaries[(index - self._records) // self.copies]

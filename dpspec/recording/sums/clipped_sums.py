@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
+from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint, require_plain
 
 _NORMS = (torch.Tensor.norm, torch.norm)
 _OBSERVED = frozenset((*_NORMS, torch.einsum))
@@ -157,6 +157,8 @@ class RecomputedSums:
         """A call begins: compute the sum that it must leave, if the call is chosen."""
         self._calls += 1
         self._expected = []
+        kept = [getattr(p, "grad_sample", None) for p in self._optimizer.params]
+        require_plain(tensor for one in kept for tensor in (one if isinstance(one, list) else [one]))
         if self._random.random() * self._calls >= _FIRST:
             return
         optimizer, parameters = self._optimizer, self._optimizer.params

@@ -2,9 +2,10 @@
 
 Opacus' criterion makes two backward passes. The first gives the norms n_i of the records' gradients; the second
 differentiates sum c_i loss_i with c_i = min(1, C / (n_i + 1e-6)). At every batch the recorder compares the coefficients
-with the norms, the gradient that reaches the losses in the second pass with the coefficients, and the gradients after
-that pass with those that the optimizer adds up. At sampled batches it differentiates single losses, and the weighted
-sum of all, on the graph of the training, without Opacus.
+with the norms, the gradients that reach the losses in both passes with equal weights and with the coefficients, and the
+gradients after the second pass with those that the optimizer adds up. At sampled batches it differentiates the weighted
+sum of all losses, then single losses and two parts of the sum, on the graph of the training, without Opacus. The sum is
+first: until then, code of the script in the graph sees what it sees at every batch.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from __future__ import annotations
 import math
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
+from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint, require_plain
 from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.recording.sums.clipped_sums import HALVES, unit_of
 
@@ -44,7 +45,7 @@ class GhostSums:
         self._coefficients: Tensor | None = None
         self._norms: Tensor | None = None
         self._left: Fingerprint | None = None
-        self._expected: tuple[list[Tensor], float] | None = None
+        self._expected: tuple[list[Tensor], float, bool] | None = None
         self._own = False
         self._calls = self._unobserved = self._recomputed = self._different = self._records = self._wrong_norms = 0
         self._limit = 0.0
@@ -121,16 +122,24 @@ class GhostSums:
         try:
             with torch.enable_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of torch about hooks, for each pass
-                chosen = self._random.sample(range(len(losses)), min(_RECORDS, len(losses)))
+                weighted = coefficients.to(losses) * losses
+                total = _grad(weighted.sum(), parameters)
+                places = self._random.sample(range(len(losses)), len(losses))
+                chosen, half = places[:_RECORDS], (len(places) + _RECORDS) // 2
+                rest = [one.clone() for one in total]
                 for record in chosen:
-                    norm = math.sqrt(sum(float(g.double().square().sum()) for g in _grad(losses[record], parameters)))
-                    factor = min(1.0, limit / (norm + 1e-6))
-                    self._wrong_norms += not abs(float(coefficients[record]) - factor) * norm <= room
+                    found = _grad(losses[record], parameters)
+                    norm, used = _length(found), float(coefficients[record])
+                    self._wrong_norms += not abs(used - min(1.0, limit / (norm + 1e-6))) * norm <= room
+                    _subtract(rest, found, used)
+                for part in filter(None, (places[_RECORDS:half], places[half:])):
+                    _subtract(rest, _grad(weighted[part].sum(), parameters))
                 self._records += len(chosen)
-                total = _grad((coefficients.to(losses) * losses).sum(), parameters)
         finally:
             self._own, self._model.hooks_enabled = False, enabled
-        self._expected = total, float((coefficients * self._norms).sum())
+        length = float((coefficients * self._norms).sum())
+        unit = 2.0**-8 if _casts(losses) else max(unit_of(p, p) for p in parameters)
+        self._expected = total, length, _length(rest) <= (16.0 + 4.0 * math.sqrt(len(losses))) * unit * length
 
     def _end(self) -> None:
         if self._losses is None:
@@ -140,7 +149,10 @@ class GhostSums:
         if coefficients is None or len(weights) != 2:
             self._unweighted.add(True)
         else:
-            used = weights[1].reshape(-1)
+            first, used = (one.reshape(-1) for one in weights)
+            equal = 1.0 / max(1, len(first)) if self._model.loss_reduction == "mean" else 1.0
+            near = max(_SAME, torch.finfo(first.dtype).eps)
+            self._unweighted.add(((first - equal).abs() > near * equal).any())
             self._unweighted.add(used.shape != coefficients.shape or (used != coefficients.to(used)).any())
         grads = [p.grad for p in self._optimizer.params]
         self.sum_type = next((HALVES[g.dtype] for g in grads if g is not None and g.dtype in HALVES), self.sum_type)
@@ -149,33 +161,33 @@ class GhostSums:
     @torch.no_grad()
     def before_accumulate(self) -> None:
         self._calls += 1
+        require_plain(p.grad for p in self._optimizer.params)
         if self._left is None:
             self._unobserved += 1
             self._expected = None
             return
         self._changed.add(differs(self._left, fingerprint(p.grad for p in self._optimizer.params)))
         if self._expected is not None:
-            total, length = self._expected
+            total, length, consistent = self._expected
             sums = [p.summed_grad for p in self._optimizer.params]
             before = [None if one is None else one.detach() for one in sums]
             total = [one if kept is None else one + kept for one, kept in zip(total, before, strict=True)]
-            length += math.sqrt(sum(float(kept.double().square().sum()) for kept in before if kept is not None))
-            self._expected = total, length
+            length += _length(kept for kept in before if kept is not None)
+            self._expected = total, length, consistent
 
     @torch.no_grad()
     def after_accumulate(self) -> tuple[int, Tensor | None] | None:
         """Compare the sum. Returns the number of records and their norms after clipping; None if both are unknown."""
         coefficients, norms, expected, seen = self._coefficients, self._norms, self._expected, self._left is not None
         if expected is not None:
-            total, length = expected
+            total, length, consistent = expected
             parameters = self._optimizer.params
             unit = max(unit_of(p, p) for p in parameters)
             room = (16.0 + 4.0 * math.sqrt(0 if coefficients is None else len(coefficients))) * unit * length
-            pairs = zip(parameters, total, strict=True)
-            apart = math.sqrt(sum(float((p.summed_grad.detach() - one).double().square().sum()) for p, one in pairs))
+            apart = _length(p.summed_grad.detach() - one for p, one in zip(parameters, total, strict=True))
             self._recomputed += 1
-            self._different += not apart <= room
-            long = math.sqrt(sum(float(one.double().square().sum()) for one in total))
+            self._different += not (consistent and apart <= room)
+            long = _length(total)
             self._limit = max(self._limit, room / long) if long > 0.0 else self._limit
         self._forget()
         if coefficients is None or norms is None:
@@ -190,3 +202,26 @@ class GhostSums:
 def _grad(value: Tensor, parameters: list[Any]) -> list[Tensor]:
     found = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
     return [torch.zeros_like(p) if one is None else one for one, p in zip(found, parameters, strict=True)]
+
+
+def _length(tensors: Iterable[Tensor]) -> float:
+    return math.sqrt(sum(float(one.double().square().sum()) for one in tensors))
+
+
+def _subtract(rest: list[Tensor], gradients: list[Tensor], factor: float = 1.0) -> None:
+    for one, gradient in zip(rest, gradients, strict=True):
+        one.sub_(gradient, alpha=factor)
+
+
+def _casts(losses: Tensor) -> bool:
+    """Whether the graph of the losses changes types, as under autocast."""
+    seen, waiting = set[Any](), [losses.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "ToCopyBackward0":
+            return True
+        seen.add(node)
+        waiting += [following for following, _ in node.next_functions]
+    return False

@@ -26,7 +26,13 @@ _OF_OPACUS = {
 #: Attributes of torch's wrapper for several processes that change at its first passes.
 _OF_PROCESSES = {"_has_rebuilt_buckets", "_lazy_init_ran"}
 
+#: Attributes of the wrapper that ``torch.compile`` returns, which its first passes change.
+_OF_COMPILED = {"dynamo_ctx", "forward", "get_compiler_config"}
+
 _OF_PARAMETERS = {"grad_sample", "summed_grad", "_forward_counter", "_norm_sample"}
+
+#: The attribute that torch.compile adds to parameters, with its values.
+_OF_COMPILER = {"_dynamo_static_input_type": ("guarded", "unguarded")}
 
 #: Largest number of names that are written of each kind.
 _MOST_NAMES = 20
@@ -100,7 +106,7 @@ class ModelState:
                     found[f"{prefix}.{key}" if prefix else key] = readable_digest(value, skip)
         for name, parameter in self._model.named_parameters():
             for key, value in list(vars(parameter).items()):
-                if key not in _OF_PARAMETERS:
+                if key not in _OF_PARAMETERS and value not in _OF_COMPILER.get(key, ()):
                     found[f"{name}.{key}"] = readable_digest(value, skip)
         return found
 
@@ -131,6 +137,8 @@ def _is_known(module: nn.Module, key: str, value: Any) -> bool:
     package = type(module).__module__
     if package == "torch.nn.parallel.distributed":
         return key in _OF_PROCESSES
+    if package == "torch._dynamo.eval_frame":
+        return key in _OF_COMPILED
     return key in _OF_OPACUS and package.partition(".")[0] == "opacus"
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint, readable_digest
+from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint, readable_digest, require_plain
 
 #: Options that the schedulers of torch add to each group.
 _OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum"}
@@ -147,6 +147,7 @@ class RecomputedUpdates:
     def before_step(self) -> None:
         self._steps += 1
         self._copy, self._pairs = None, []
+        require_plain(self._tensors())
         kind = type(self._optimizer)
         chosen = self._steps <= 2 or self._random.random() * self._steps < _SHARE
         if not chosen or kind not in STEPS or self._fused_half():
@@ -156,6 +157,13 @@ class RecomputedUpdates:
                 self._copy = self._copied(kind)
         except Exception:
             self._failed += 1
+
+    def _tensors(self) -> Iterator[Tensor | None]:
+        """The tensors that a step reads, at each of which a class of the script could act."""
+        for group in self._optimizer.param_groups:
+            for p in group["params"]:
+                kept = dict.get(self._optimizer.state, p) or {}
+                yield from (p, p.grad, *(one for one in kept.values() if isinstance(one, Tensor)))
 
     @torch.no_grad()
     def after_step(self) -> None:

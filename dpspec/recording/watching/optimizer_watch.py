@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint
+from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint, require_plain
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.rank_watch import RankWatch
@@ -75,7 +75,7 @@ class OpacusWatch:
     @property
     def changed(self) -> int:
         """The number of updates with unknown gradients: they changed during it, or another hook followed."""
-        return int(self._changed) + self._hooks.disordered
+        return int(self._changed) + self.hooks.disordered
 
     @property
     def recomputed_sums(self) -> list[float] | None:
@@ -97,12 +97,12 @@ class OpacusWatch:
         else:
             begin = [use, sums.compare, self.recomputed.expect, self._probe, self._begin_sum]
             self._wrap(optimizer, "clip_and_accumulate", begin, [self._after_sum])
-        self._hooks = StepHooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after))
+        self.hooks = StepHooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after))
         self._wrap(optimizer, "add_noise", [use, sums.use, self._enter], [self._after_noise])
         self._wrap(optimizer, "scale_grad", [self._before_scaling], [self._after_scaling])
         if self._rank is not None:
             self._wrap(optimizer, "reduce_gradients", [self._before_reduction], [self._after_reduction])
-        self._undo.append(self._hooks.remove)
+        self._undo.append(self.hooks.remove)
         guarded(lambda: self.replaced.check(self._wrappers))
 
     def detach(self) -> None:
@@ -197,9 +197,11 @@ class OpacusWatch:
         step, optimizer, parameters = self.step, self._optimizer, self._optimizer.params
         if [id(p) for p in parameters] != self._ids:
             raise RuntimeError("other parameters are trained than at the beginning; record each part in its own run")
-        step.noise_multiplier = float(optimizer.noise_multiplier)
+        require_plain(tensor for p in parameters for tensor in (p, p.grad, p.summed_grad))
+        multiplier = expected_multiplier(optimizer, self._clipping)
+        step.noise_multiplier = min(float(optimizer.noise_multiplier), multiplier)
         step.clip_norm = float(optimizer.max_grad_norm)
-        step.deviation = expected_multiplier(optimizer, self._clipping) * step.clip_norm
+        step.deviation = multiplier * step.clip_norm
         sums = [p.summed_grad.detach().reshape(-1) for p in parameters]
         noise = [p.grad.detach().reshape(-1) - s for p, s in zip(parameters, sums, strict=True)]
         step.sketch, step.noised = self._sketch.of(noise), True
@@ -235,6 +237,7 @@ class OpacusWatch:
         self._scaled = self._fingerprint()
 
     def before_update(self) -> None:
+        require_plain(p.grad for p in self._optimizer.params)
         self.replaced.check(self._wrappers)
         scaled, self._scaled = self._scaled, None
         if scaled is not None:
@@ -253,11 +256,12 @@ class OpacusWatch:
 def expected_multiplier(optimizer: Any, clipping: str) -> float:
     """The noise multiplier on gradients that follows from the optimizer's options.
 
-    Adaptive clipping spends some of its noise multiplier s on a count with noise of standard deviation u, and adds
-    noise of (s^-2 - (2 u)^-2)^(-1/2) to gradients (Andrew et al. 2021, Theorem 1).
+    With ghost clipping Opacus prefers another attribute to the multiplier that its accountant counts. Adaptive
+    clipping spends some of its noise multiplier s on a count with noise of standard deviation u, and adds noise of
+    (s^-2 - (2 u)^-2)^(-1/2) to gradients (Andrew et al. 2021, Theorem 1).
     """
     multiplier = float(optimizer.noise_multiplier)
     if clipping == "adaptive" and multiplier > 0.0:
         rest = multiplier**-2 - (2.0 * float(optimizer.unclipped_num_std)) ** -2
         return rest**-0.5 if rest > 0.0 else math.inf
-    return float(getattr(optimizer, "_adjusted_noise_multiplier", multiplier))
+    return float(getattr(optimizer, "_adjusted_noise_multiplier", multiplier)) if clipping == "ghost" else multiplier

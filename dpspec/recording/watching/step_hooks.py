@@ -7,7 +7,7 @@ import sys
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -51,6 +51,7 @@ class StepHooks:
     Attributes:
         ordered: Whether both were called at the last step, and no other hook of the optimizer ran between them.
         disordered: The number of steps for which this is false.
+        loss_scaler: Whether an enabled ``GradScaler`` of torch called a step.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, before: Callable[[], None], after: Callable[[], None]) -> None:
@@ -60,7 +61,7 @@ class StepHooks:
         setattr(self._optimizer, _BEFORE, self._before)
         self._after = optimizer.register_step_post_hook(self._end)
         self._put_first()
-        self._began, self.ordered, self.disordered = False, True, 0
+        self._began, self.ordered, self.disordered, self.loss_scaler = False, True, 0, False
 
     def remove(self) -> None:
         self._before.last.clear()
@@ -68,6 +69,7 @@ class StepHooks:
 
     def _begin(self, *_: Any) -> None:
         self._began = True
+        self.loss_scaler = self.loss_scaler or _is_called_by_scaler()
         self._observe_before()
         # torch iterates over the hooks before a step now, and order can only be changed among those after it
         self._put_first()
@@ -130,6 +132,16 @@ class ReplacedMethods:
                 function = getattr(module, name, None) if path.startswith("opacus.") else None
                 if function is not None:
                     yield f"{path}.{name}", function, ("opacus",)
+
+
+def _is_called_by_scaler() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        this = frame.f_locals.get("self") if frame.f_code.co_name == "step" else None
+        if isinstance(this, torch.amp.GradScaler) and this.is_enabled():
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _links(put: Any, method: Any) -> Iterator[Any]:
