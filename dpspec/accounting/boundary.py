@@ -24,8 +24,8 @@ class Boundary:
         value: the condition holds here.
         fails_at: it fails here; None if it holds at the limit of the range.
         evaluations: the number of values tried.
-        contradictions: values tried on the side of ``value`` where the condition fails, or on the side of ``fails_at``
-            where it holds; empty if the condition is monotone.
+        contradictions: tried values that contradict a monotone condition: it fails on the side of ``value``, or holds on
+            the side of ``fails_at``.
     """
 
     value: float

@@ -77,7 +77,7 @@ class Trial:
 
 
 class Context(Protocol):
-    """What an audit plugin receives: facts, the data, a model factory, the training backend, the attack, the device."""
+    """An audit plugin receives the facts, the data, a model factory, the training backend, the attack, the device."""
 
     @property
     def facts(self) -> Facts:

@@ -74,8 +74,8 @@ def assumptions(
     found.append(Assumption(name="secret-randomness", status="declared", text=text))
     text = (
         "the script replaces no code of torch, Opacus, Python or the recorder, such as a sampler's iteration or an "
-        "optimizer's update, runs none of its own inside that code (modes of torch, tracing, threads), and does not "
-        "read the recorder; of the optimizer's own methods the recorder names replaced ones"
+        "optimizer's update, does not run inside that code (modes of torch, tracing, threads), and does not read the "
+        "recorder, which names replaced methods of the optimizer"
     )
     found.append(Assumption(name="library-code", status="declared", text=text))
     if header.source == "own-loop":

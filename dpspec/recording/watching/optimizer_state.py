@@ -159,7 +159,7 @@ class RecomputedUpdates:
             self._failed += 1
 
     def _tensors(self) -> Iterator[Tensor | None]:
-        """The tensors that a step reads, at each of which a class of the script could act."""
+        """The tensors that a step reads; a class of the script could act at each one."""
         for group in self._optimizer.param_groups:
             for p in group["params"]:
                 kept = dict.get(self._optimizer.state, p) or {}
