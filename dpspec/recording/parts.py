@@ -17,6 +17,7 @@ from dpspec.recording.planting.gradients import GradientCanaries, refuse_unfit
 from dpspec.recording.planting.planted import Planted
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.rank_watch import data_digest
+from dpspec.recording.watching.arrays import ArrayModel, ReportedUpdates, is_arrays
 from dpspec.recording.watching.noise_sketch import width_of
 from dpspec.version import VERSION
 
@@ -43,6 +44,9 @@ class Parts:
         loss: Any = None,
     ) -> None:
         """Raises ``UsageError`` for parts that the recorder does not know, by name."""
+        if is_arrays(model):
+            model = ArrayModel(model)
+            optimizer = ReportedUpdates(model, optimizer)
         model = recognized.uncompiled(model)
         recognized.refuse_model(model)
         optimizer = recognized.unwrapped(optimizer)
@@ -203,7 +207,7 @@ def checked_declaration(given: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(f"{name} must be a number {least} to {high:g}, got {value!r}")
     records = given["records"]
     if records is not None and (type(records) is not int or records < 1):
-        raise UsageError(f"records must be a whole number from 1 on, got {records!r}")
+        raise UsageError(f"records must be an integer of at least 1, got {records!r}")
     return dict(given)
 
 

@@ -25,6 +25,7 @@ from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.recognized import uncompiled
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
+from dpspec.recording.watching.arrays import ReportedUpdates
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
@@ -78,7 +79,9 @@ class WatchedTraining:
         inner = self._inner
         self._resumed = inner is not None and not is_fresh(inner)
         self._state = None if inner is None else OptimizerState(inner)
-        self._updates = None if inner is None else RecomputedUpdates(inner, trained)
+        self._updates: RecomputedUpdates | ReportedUpdates | None = None
+        if inner is not None:
+            self._updates = inner if isinstance(inner, ReportedUpdates) else RecomputedUpdates(inner, trained)
         self._entries = {} if inner is None else other_entries(inner)
         self._probe: SensitivityProbe | None = None
         self._opacus: OpacusWatch | None = None
@@ -166,7 +169,7 @@ class WatchedTraining:
                 "restated": state.restated if state is not None else None,
                 "loss_scaler": hooks is not None and hooks.loss_scaler,
                 "updates": self._updates.found if self._updates is not None else None,
-                "optimizer": state.kind if state is not None else "",
+                "optimizer": self._updates.kind if self._updates is not None else "",
                 "norm_type": opacus.norm_type if opacus is not None else "",
                 "sum_type": opacus.sum_type if opacus is not None else "",
                 "error": kind.__name__[:100] if kind is not None else "",
@@ -195,6 +198,18 @@ class WatchedTraining:
             )
         self._given[what] = flat
         return self._sketch.of(torch.split(flat, self._sizes))
+
+    def reported_step(self, parameters: Iterable[Any] | None, gradients: Iterable[Any] | None) -> None:
+        """Move the copies of a model's arrays to those that the loop reports, as a step of its optimizer."""
+        inner = self._inner
+        if isinstance(inner, ReportedUpdates) is (parameters is None):
+            raise UsageError(
+                "stepped needs parameters=, the arrays after the step, if dpspec.record got arrays for model, and "
+                "takes none otherwise"
+            )
+        if isinstance(inner, ReportedUpdates) and parameters is not None:
+            inner.report(parameters, gradients)
+            inner.step()
 
     def own_step(self) -> None:
         step, self.own = self.own, PendingStep()

@@ -166,7 +166,6 @@ RULES: list[tuple[str, str, Rule, int]] = [
     ("B', C", "dpspec: epsilon if independent", PRINTED, 400),
     ("C", "Xiang et al., half", XIANG, 400),
     ("C", "GDP, 15 thresholds (jax-privacy HEAD)", lambda x, b, c: peers.gdp(x, b, DELTA, corrected=True), 400),
-    ("C", "two normals, noncentral t", lambda x, b, c: peers.two_normals(x, b, DELTA), 400),
     ("X", "jax-privacy 2.0.0: one_run", lambda x, b, c: jax_privacy.steinke(x, b, DELTA), 100),
     ("X", "jax-privacy 2.0.0: one_run_fdp", lambda x, b, c: jax_privacy.fdp(x, b, DELTA), 60),
     ("X", "jax-privacy 2.0.0: from_gdp", lambda x, b, c: jax_privacy.gdp(x, b, DELTA), 400),

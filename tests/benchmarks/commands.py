@@ -1,15 +1,11 @@
 """What commands cost around the numbers: CPU seconds of whole processes. Run by hand:
 
-    python tests/benchmarks/commands.py [--rounds N] [--audits N] [--against CHECKOUT]
+    python tests/benchmarks/commands.py [--rounds N] [--audits N]
 
-Every command is a process of its own, on one thread, with compiled modules; the commands take turns, and the least of
-all rounds counts. Machines differ and are noisy, so read the ratios: to ``python -c pass``, and to importing what no
-accountant does without. ``--against`` measures another checkout too, in the same turns.
-
-Nothing is kept between runs. Each checkout runs the quickstart and the bounds alone of its own
-specs; the quickstart has seed 7, and nothing else is random. The many audits differ in their noise multiplier, 0.9 to
-1.9, have two group sizes and claims each, and are specs of their own, so that the page draws three figures for every
-one.
+Every command is a process on one thread with compiled modules. Commands take turns, and the minimum over the rounds
+counts. Machines differ and are noisy, so read the ratios: to ``python -c pass``, and to the import of scipy.special.
+The quickstart has seed 7, nothing else is random. The many audits differ in their noise multiplier, 0.9 to 1.9; each
+has two group sizes and claims and is its own spec, so that the page draws three figures for each.
 """
 
 from __future__ import annotations
@@ -43,15 +39,16 @@ claims:
 
 
 class Measured:
-    """The processes of one checkout, in a folder of its own, and the CPU seconds that they took."""
+    """Processes in a folder, and the CPU seconds that they took."""
 
-    def __init__(self, checkout: Path, folder: Path) -> None:
-        self.checkout, self.folder = checkout, folder
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._environment = {
             **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
-            "PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'plugins'}",
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugins'}",
             "PYTHONPYCACHEPREFIX": str(folder / "compiled"),
             "OMP_NUM_THREADS": "1",
+            "DPSPEC_KEPT_BOUNDS": "off",
         }
         self.least: dict[str, float] = {}
 
@@ -61,7 +58,7 @@ class Measured:
         done = subprocess.run(
             [sys.executable, *arguments],
             cwd=self.folder,
-            env={**self._environment, "DPSPEC_KEPT_BOUNDS": "off"},  # version 0.2 keeps bounds otherwise
+            env=self._environment,
             capture_output=True,
             text=True,
             check=False,
@@ -80,7 +77,7 @@ class Measured:
 def prepare(measured: Measured, audits: int) -> None:
     """Specs, a trained quickstart, and compiled modules: what the rounds begin with."""
     for name in ("bounds-only", "quickstart"):
-        text = (measured.checkout / "specs" / f"{name}.yaml").read_text("utf-8")
+        text = (ROOT / "specs" / f"{name}.yaml").read_text("utf-8")
         (measured.folder / f"{name}.yaml").write_text(text, "utf-8")
     many = measured.folder / "many"
     many.mkdir()
@@ -111,39 +108,26 @@ def main() -> None:
     """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--audits", type=int, default=200, help="how many audits are run as one and shown on one page")
-    parser.add_argument("--against", type=Path, help="another checkout, measured beside this one")
+    parser.add_argument("--audits", type=int, default=200, help="number of audits of one run and on one page")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        sides = []
-        for number, checkout in enumerate([*([options.against] if options.against else []), ROOT]):
-            folder = Path(name) / str(number)
-            folder.mkdir()
-            sides.append(Measured(checkout.resolve(), folder))
-            prepare(sides[-1], options.audits)
-        rows = [commands(side) for side in sides]
+        side = Measured(Path(name))
+        prepare(side, options.audits)
+        rows = commands(side)
         for number in range(options.rounds):
-            for each in zip(*rows, strict=True):
-                for run in each:
-                    run()
+            for run in rows:
+                run()
             print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
-        for side in sides:
-            side.least.pop("")
-            side.dpspec(f"{options.audits} audits", "run", "many", "--report", "json=many.json", codes=(0, 1))
-            side.least[f"{options.audits} audits, each"] = side.least[f"{options.audits} audits"] / options.audits
-            page = f"{options.audits} audits as a page"
-            side.dpspec(page, "report", "many.json", "--format", "html", "-o", "many.html")
-        head = "".join(f"{'s':>8}{'/ pass':>8}{'/ scipy':>8}" for _ in sides)
-        print(f"{'':<34}{head}{'   ratio' if len(sides) > 1 else ''}")
-        for row in sides[0].least:
-            line = f"{row:<34}"
-            for side in sides:
-                seconds, unit = side.least[row], side.least["import scipy.special"]
-                line += f"{seconds:>8.2f}{seconds / side.least['python -c pass']:>8.0f}{seconds / unit:>8.1f}"
-            ratio = f"{sides[0].least[row] / sides[-1].least[row]:>7.1f}x" if len(sides) > 1 else ""
-            print(line + ratio, flush=True)
-        sizes = ", ".join(f"{(side.folder / 'many.html').stat().st_size / 1e6:.1f} MB" for side in sides)
-        print(f"the page of {options.audits} audits: {sizes}")
+        side.least.pop("")
+        side.dpspec(f"{options.audits} audits", "run", "many", "--report", "json=many.json", codes=(0, 1))
+        side.least[f"{options.audits} audits, each"] = side.least[f"{options.audits} audits"] / options.audits
+        page = f"{options.audits} audits as a page"
+        side.dpspec(page, "report", "many.json", "--format", "html", "-o", "many.html")
+        print(f"{'':<34}{'s':>8}{'/ pass':>8}{'/ scipy':>8}")
+        for row, seconds in side.least.items():
+            ratios = (seconds / side.least["python -c pass"], seconds / side.least["import scipy.special"])
+            print(f"{row:<34}{seconds:>8.2f}{ratios[0]:>8.0f}{ratios[1]:>8.1f}", flush=True)
+        print(f"the page of {options.audits} audits: {(side.folder / 'many.html').stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -53,22 +53,6 @@ def gdp(scores: Array, coins: Array, delta: float, *, corrected: bool) -> float:
     return gaussian_fit.epsilon(best, delta)
 
 
-def two_normals(scores: Array, coins: Array, delta: float) -> float:
-    """Two normals of equal, unknown spread: the exact lower limit of their distance, by the noncentral t law."""
-    present, absent = scores[coins == 1], scores[coins == 0]
-    n1, n0 = len(present), len(absent)
-    pooled = ((present - present.mean()) ** 2).sum() + ((absent - absent.mean()) ** 2).sum()
-    root = math.sqrt(1.0 / n1 + 1.0 / n0)
-    t = float((present.mean() - absent.mean()) / (math.sqrt(pooled / (n1 + n0 - 2)) * root))
-    if stats.t.sf(t, n1 + n0 - 2) > LEVEL:
-        return 0.0
-    low, high = 0.0, t
-    for _ in range(30):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if special.nctdtr(n1 + n0 - 2, middle, t) >= 1.0 - LEVEL else (low, middle)
-    return gaussian_fit.epsilon(low * root, delta)
-
-
 def _right(scores: Array, coins: Array, centre: float) -> Array:
     """How many of the k most extreme scores are guessed right, k = 1, ..., m."""
     order = np.argsort(-np.abs(scores - centre), kind="stable")

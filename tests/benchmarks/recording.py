@@ -1,10 +1,9 @@
 """The cost of a recording: steps of a model with Opacus, with and without a recorder, alternating.
 
-    python tests/benchmarks/recording.py [--model mlp cnn] [--batch 64] [--steps 300] [--device cpu] [--probe] [--parts]
+    python tests/benchmarks/recording.py [--model mlp cnn] [--batch 64] [--steps 300] [--device cpu] [--probe]
 
 The CNN has 1.2 million parameters, the MLP 12 thousand; both are measured by default. --probe turns on the sensitivity
-probe. --parts also prints the mean time of each part of the recorder,
-which costs about 1 us per call.
+probe.
 
 Steps alternate between the trainings of a model, so that a busy machine slows all of them. Times on a CPU are CPU times
 of the process, times on a GPU are wall-clock times. Memory is the peak of tensors that are alive on a GPU.
@@ -19,26 +18,13 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
-from unittest import mock
 
 import torch
 from opacus import PrivacyEngine
-from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
-from dpspec.recording.folder.run_folder import RunWriter
-from dpspec.recording.pending_step import PendingStep
-from dpspec.recording.sums.clipped_sums import Contributions, RecomputedSums, SizeScaling, SummedGradients
-from dpspec.recording.watching.model_state import ModelState
-from dpspec.recording.watching.noise_sketch import NoiseSketch
-from dpspec.recording.watching.noise_watch import NoiseWatch
-from dpspec.recording.watching.optimizer_state import OptimizerState
-from dpspec.recording.watching.optimizer_watch import OpacusWatch
-from dpspec.recording.watching.options import OptionWatch
-from dpspec.recording.watching.parameter_watch import GradientParameters, ParameterWatch
-from dpspec.recording.watching.step_hooks import ReplacedMethods
 
 
 def network(kind):
@@ -93,56 +79,6 @@ def loss(model, batch):
     return nn.functional.cross_entropy(model(batch[0].to(device)), batch[1].to(device), reduction="none")
 
 
-#: Methods of each part of the recorder.
-PARTS = {
-    "contributions": [(Contributions, "__torch_function__"), (Contributions, "__init__"), (Contributions, "norms")],
-    "fingerprint of sums": [(SummedGradients, "keep"), (SummedGradients, "use")],
-    "recomputed sums": [(RecomputedSums, "expect"), (RecomputedSums, "compare")],
-    "loss reduction": [(SizeScaling, "add")],
-    "noise of a step": [(OpacusWatch, "_after_noise")],
-    "noise sketch": [(NoiseSketch, "of")],
-    "noise statistics": [(NoiseWatch, "add")],
-    "gradients at the step": [(OpacusWatch, "_fingerprint")],
-    "replaced methods": [(ReplacedMethods, "check")],
-    "parameters": [(ParameterWatch, "same"), (ParameterWatch, "moved"), (ParameterWatch, "advance")],
-    "passes": [(GradientParameters, "observe"), (GradientParameters, "stepped")],
-    "optimizer state": [(OptimizerState, "before_step"), (OptimizerState, "after_step")],
-    "options": [(OptionWatch, "read"), (OptionWatch, "changes")],
-    "model state": [(ModelState, "before_step")],
-    "record of the step": [(PendingStep, "finish")],
-    "journal": [(RunWriter, "write")],
-}
-
-#: Functions of Opacus that the recorder calls: their time is not the recorder's.
-ORIGINALS = [(DPOptimizer, "add_noise")]
-
-
-@contextlib.contextmanager
-def timed(clock):
-    """Measure each part, without the time of parts inside it; yields a mapping from names to seconds."""
-    spent, running = dict.fromkeys([*PARTS, ""], 0.0), []
-
-    def wrap(name, original):
-        def measured(*args, **options):
-            begun = clock()
-            running.append(0.0)
-            try:
-                return original(*args, **options)
-            finally:
-                whole = clock() - begun
-                spent[name] += whole - running.pop()
-                if running:
-                    running[-1] += whole
-
-        return measured
-
-    with contextlib.ExitStack() as stack:
-        for name, methods in [*PARTS.items(), ("", ORIGINALS)]:
-            for kind, method in methods:
-                stack.enter_context(mock.patch.object(kind, method, wrap(name, vars(kind)[method])))
-        yield spent
-
-
 def measure(kind, given):
     """Print the cost of a recording of one model."""
     clock = time.process_time if given.device == "cpu" else time.perf_counter
@@ -156,7 +92,6 @@ def measure(kind, given):
         where = Path(folder) / "run"
         probe = {"loss": loss} if given.probe else {}
         parts = {"model": model, "optimizer": optimizer, "loader": loader, "engine": engine}
-        spent = stack.enter_context(timed(clock)) if given.parts else {}
         stack.enter_context(dpspec.record(where, **parts, **probe))
         kept = torch.cuda.memory_allocated() - before if given.device != "cpu" else 0
         peaks = {}
@@ -170,7 +105,6 @@ def measure(kind, given):
                     seconds[name].append((clock() - begun) / max(1, size))
                 if given.device != "cpu":
                     peaks[name] = max(peaks.get(name, 0), torch.cuda.max_memory_allocated())
-        spent = dict(spent)
         stack.close()
         size = sum(path.stat().st_size for path in where.iterdir()) / (steps + 2)
     parameters = sum(p.numel() for p in model.parameters())
@@ -186,15 +120,12 @@ def measure(kind, given):
         print(
             f"  kept on the device {kept / 1e6:.1f} MB; peaks { ({k: round(v / 1e6, 1) for k, v in peaks.items()}) } MB"
         )
-    for name in filter(None, spent):
-        print(f"  {name:22} {1e6 * spent[name] / (steps + 2):8.0f} us per step")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=("cnn", "mlp"), nargs="+", default=("mlp", "cnn"))
     parser.add_argument("--probe", action="store_true")
-    parser.add_argument("--parts", action="store_true")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, help="default: 300 for the MLP, 12 for the CNN")
     parser.add_argument("--device", default="cpu")

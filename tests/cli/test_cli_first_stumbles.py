@@ -82,22 +82,6 @@ def test_files_that_are_not_what_they_should_be(
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("patients.yml", "patients.yaml"), ("patient.yaml", "patients.yaml"), ("zebra.yaml", "")]
-)
-def test_a_misspelt_file(dpspec: Callable[..., object], table: Path, name: str, meant: str) -> None:
-    ended = dpspec("validate", name)
-    assert ended.code == 3
-    told = f"; did you mean '{meant}'?" if meant else ""
-    assert ended.out.strip() == f"{name}:1:1: error[unreadable]: no such file{told}"
-
-
-def test_a_spec_is_no_result(dpspec: Callable[..., object], table: Path) -> None:
-    ended = dpspec("verify", table.name)
-    assert ended.code == 2
-    assert "`dpspec run SPEC --report json=RESULT` writes the result of a spec" in ended.err
-
-
-@pytest.mark.parametrize(
     ("pipeline", "codes"),
     [
         ("[{imput: mean}]", ["unknown-key"]),

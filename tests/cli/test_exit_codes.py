@@ -16,7 +16,6 @@ from dpspec.cli.app import main
 from dpspec.cli.exit_codes import run_to_exit_code
 from dpspec.contract import Diagnostic
 from dpspec.errors import (
-    ExitCode,
     IncompleteError,
     NothingToRunError,
     PluginError,
@@ -72,11 +71,6 @@ def test_memory_that_runs_out_is_no_bug(error, capsys):
     assert err.startswith("error: out of memory: ")
     assert "un the same command again to resume" in err
     assert str(error)[:30] in err
-
-
-@pytest.mark.parametrize("code", [ExitCode.OK, ExitCode.UNEXPECTED, ExitCode.INCOMPLETE])
-def test_a_command_returns_its_own_code(code):
-    assert run_to_exit_code(lambda: code, []) == code
 
 
 def test_typers_own_interrupt_code_is_an_interrupt(capsys):

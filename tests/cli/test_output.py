@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.specs import BOUNDS
 
 from dpspec.cli.app import main
 from dpspec.text import harmless, json_text, plain
@@ -17,16 +18,6 @@ NASTY = "\x1b]0;owned\x07\x1b[31mred\x9b2J\u202e ##vso[task.x]y ##teamcity[z] ##
 SOFT = "##vso[task.x]y ##teamcity[z] ##[error]\n::stop-commands::t\n  ::error::x"  # which specs may hold
 LINE = "\n::stop-commands::t\n  ::error::x"
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]|##\w*\[|(?m:^\s*::)")
-
-SPEC = """\
-dpspec: 1
-name: ordinary
-description: {0}
-mechanism: {{kind: group, noise_multiplier: 4.0, clip_norm: 1.0, sampling: {{scheme: full}}, steps: 10}}
-data: {{kind: declared, records: 100}}
-claims:
-  - {{id: one, kind: approx-dp, epsilon: 8.0, delta: 1e-6}}
-"""
 
 
 @pytest.mark.parametrize("text", [NASTY, LINE, NASTY + LINE, "\r\n::x", "\u2028::x", "\ud800", "\t::x"])
@@ -71,7 +62,7 @@ def test_a_file_whose_name_is_a_command(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_every_output_of_a_spec_that_means_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("a.yaml").write_text(SPEC.format(json.dumps(SOFT)), encoding="utf-8")
+    Path("a.yaml").write_text(f"{BOUNDS}description: {json.dumps(SOFT)}\n", encoding="utf-8")
     formats = ("json", "text", "markdown", "html", "statement", "statement-json", "registry", "junit", "sarif", "csv")
     assert main(["run", "a.yaml", "--bounds-only", "--report", "json=r.json"]) == 0
     for arguments in (

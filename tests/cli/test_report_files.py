@@ -8,19 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import specs
 
 from dpspec.cli.app import main
 from dpspec.cli.report_files import write_file
 from dpspec.errors import UsageError
 
-SPEC = """\
-dpspec: 1
-name: ordinary
-mechanism: {kind: group, noise_multiplier: 4.0, clip_norm: 1.0, sampling: {scheme: full}, steps: 10}
-data: {kind: declared, records: 100}
-claims:
-  - {id: one, kind: approx-dp, epsilon: 8.0, delta: 1e-6}
-"""
+SPEC = specs.BOUNDS
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs links")
 

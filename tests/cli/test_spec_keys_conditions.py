@@ -42,15 +42,6 @@ def test_what_is_no_product_is_told_case_by_case() -> None:
     assert told(("b", "x")) == [("mechanism.kind is b", "claims.kind is x")]
 
 
-def test_keys_that_say_the_same_stand_together() -> None:
-    groups = alike([key("p", "a"), key("q", "a"), key("p", "b"), key("p", "c", text="other")])
-    assert [[tuple(map(str, k.conditions)) for k in group] for group in groups] == [
-        [("mechanism.kind is a",), ("mechanism.kind is b",)],
-        [("mechanism.kind is a",)],
-        [("mechanism.kind is c",)],
-    ]
-
-
 def test_every_key_is_told_for_exactly_the_kinds_that_have_it() -> None:
     """Of all shipped keys: the cases that the conditions describe are those that the schema has."""
     known = list(keys(reference(load_catalog())))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support import specs
 
 from dpspec.engine.results import decimals
 from dpspec.engine.running.runner import run
@@ -15,13 +16,7 @@ from dpspec.reporters import html
 from dpspec.reporters.html.page import generator
 from dpspec.reporters.read_results import extract
 
-SPEC = """\
-dpspec: 1
-name: small
-mechanism: {kind: group, noise_multiplier: 2.0, clip_norm: 1.0, sampling: {scheme: full}, steps: 1}
-data: {kind: declared, records: 100, features: 4, classes: 2}
-claims: [{id: one-record, kind: approx-dp, epsilon: 3.0, delta: 1e-5}]
-"""
+SPEC = specs.BOUNDS
 
 
 def test_verify_names_what_was_edited_in_a_report(dpspec, tmp_path):
@@ -34,7 +29,7 @@ def test_verify_names_what_was_edited_in_a_report(dpspec, tmp_path):
     path.write_text(page, encoding="utf-8")
     good = dpspec("verify", path)
     assert good.code == 0, good.out
-    assert "every recomputed value is as recorded" in good.out
+    assert "all recomputed values equal the recorded ones" in good.out
 
     (verdict,) = found.audits[0].verdicts
     shown = f"[{decimals.lower(verdict.lower)}, {decimals.upper(verdict.upper)}]"
@@ -51,7 +46,7 @@ def test_verify_names_what_was_edited_in_a_report(dpspec, tmp_path):
     bare.write_text(json.dumps(inside), encoding="utf-8")
     ended = dpspec("verify", bare)
     assert ended.code == 1
-    assert "verdicts[0].upper (claim one-record)" in ended.out
+    assert "verdicts[0].upper (claim one)" in ended.out
     assert f"recomputed: {verdict.upper}" in ended.out
 
     path.write_text(page.replace(generator(), "dpspec 0.0.1"), encoding="utf-8")

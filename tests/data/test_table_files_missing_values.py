@@ -9,9 +9,6 @@ import pytest
 
 from dpspec.contract import DataError, FrozenMap, LoadedData
 from dpspec.data.table_files import Csv
-from dpspec.engine.preparing.prepare import check
-from dpspec.language.load import load_specs
-from dpspec.registry.loader import load_catalog
 
 TABLE = "age,sugar,kind,ill\n3, ,a,no\n?,4,,yes\n6,8,a,no\n"
 OPTIONS = {"path": "t.csv", "label": "ill", "classes": ("no", "yes"), "categories": {"kind": ("", "a")}}
@@ -48,19 +45,3 @@ def test_how_missing_values_are_written_is_part_of_the_digest(tmp_path: Path) ->
         for more in ({}, {"missing": ("",)}, {"missing": ("", "?")}, {"missing": ("?", "")})
     }
     assert len(digests) == 3
-
-
-def test_other_mechanisms_are_refused_records_that_miss_values(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text(TABLE, encoding="utf-8")
-    path = tmp_path / "s.yaml"
-    path.write_text(
-        "dpspec: 1\nname: s\n"
-        "mechanism: {kind: group, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: full}, steps: 1}\n"
-        'data: {kind: csv, path: t.csv, label: ill, classes: ["no", "yes"], columns: [age], missing: ["?"]}\n'
-        "claims: [{kind: approx-dp, epsilon: 9, delta: 1e-5}]\n",
-        encoding="utf-8",
-    )
-    specs = load_specs([path], load_catalog())
-    assert specs.ok, specs.diagnostics
-    found = check(specs.specs[0], load_catalog())
-    assert [(d.code, d.path) for d in found] == [("unsupported", ("data", "missing"))]

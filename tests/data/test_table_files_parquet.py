@@ -124,8 +124,6 @@ def test_texts_that_the_file_holds_once_are_held_once_in_memory(
         ({"a": [1.0, float("inf")], "label": ["no", "no"]}, {}, ["record 1: column 'a': inf is not a finite number"]),
         ({"a": ["1"], "label": ["no"]}, {}, ["column 'a' is not numeric; list its values under categories"]),
         ({"a": [[1]], "label": ["no"]}, {}, ["column 'a' has type list"]),
-        ({"a": [b"x"], "label": ["no"]}, {}, ["column 'a' has type binary"]),
-        ({"a": [None], "label": ["no"]}, {}, ["column 'a' has type null"]),
         ({"a": [1, 2], "label": ["no", "maybe"]}, {}, ["record 1: label 'maybe' is not a declared class"]),
         ({"a": [1, 2], "label": [None, "no"]}, {}, ["record 0: label '' is not a"]),
         ({"a": [1], "label": ["no"]}, {"classes": 2}, ["list labels that are words: classes: [no, yes]"]),

@@ -87,15 +87,12 @@ def test_whatever_decides_the_rows_decides_the_digest(tmp_path: Path) -> None:
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
         ("[]", "must be"),
-        ('{"tokens": [1]}', "must be"),
         ('{"tokens": [1], "label": 0, "text": "a"}', "must be"),
         ('{"tokens": [9], "label": 0}', "tokens must be a list of integers in 0..8"),
         ('{"tokens": [-1], "label": 0}', "tokens must be a list of integers in 0..8"),
         ('{"tokens": [1.0], "label": 0}', "tokens must be a list of integers in 0..8"),
         ('{"tokens": [true], "label": 0}', "tokens must be a list of integers in 0..8"),
-        ('{"tokens": "abc", "label": 0}', "tokens must be a list of integers in 0..8"),
         ('{"tokens": [1], "label": 3}', "the label must be an integer in 0..2"),
-        ('{"tokens": [1], "label": "0"}', "the label must be an integer in 0..2"),
         ('{"tokens": [1, 1, 1, 1, 1], "label": 0}', "5 tokens, but length is 4; raise it or set truncate"),
         ('{"tokens": [], "label": ' + "9" * 5000 + "}", "not JSON"),
     ],
@@ -134,7 +131,6 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         ({"x": np.full((2, 3), -1), "y": np.zeros(2, int)}, "x: id -1 of text 0"),
         ({"x": np.zeros((2, 3), int), "y": np.full(2, 7)}, "label 7 of record 0 is not in 0..2"),
         ({"x": np.zeros((2, 3), int), "y": np.zeros(2, int), "y_test": np.zeros(2, int)}, "has no array 'x_test'"),
-        ({"x": np.zeros((2, 3), object), "y": np.zeros(2, int)}, "x must have integers"),
     ],
 )
 def test_arrays_that_are_no_texts(arrays: dict[str, Any], said: str, tmp_path: Path) -> None:

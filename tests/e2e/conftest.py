@@ -27,8 +27,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     site = tmp_path / "site"
     expose(site, "dpspec-faulty", "faulty", "dpspec_faulty")
     expose(site, "dpspec-own-loop", "own-loop", "dpspec_own_loop")
-    expose(site, "dpspec-counted", "counted", "support.counted_backend")
-    expose(site, "dpspec-stepwise", "stepwise", "support.stepwise_backend")
+    expose(site, "dpspec-observed", "observed", "support.observed_backends")
     plugins = ROOT / "tests" / "plugins"
     path = [str(site), str(plugins / "dpspec_faulty"), str(plugins / "dpspec_own_loop"), str(ROOT / "tests")]
     known = os.environ.get("PYTHONPATH")

@@ -5,7 +5,6 @@ A few controls run in every test run, and all of them with ``--run-slow``.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import subprocess
@@ -106,36 +105,3 @@ def test_repaired_none_is_refuted_or_deviates(dpspec: Run, tmp_path: Path, names
 def test_the_table_names_every_control() -> None:
     told = set(re.findall(r"^\| `([a-z-]+)\.yaml` ", (FOLDER / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
     assert told == set(EVERY) == ATTACKED | UNSEEN | {"too-good"}
-
-
-def test_the_plan_says_which_tests_will_see_what(dpspec: Run) -> None:
-    done = dpspec("plan", FOLDER / "shuffled.yaml")
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = " ".join(done.stdout.split())
-    assert "could show epsilon up to" in told
-    for assumption in (
-        "noise-scale",
-        "per-layer-noise",
-        "independent-noise",
-        "update",
-        "sensitivity",
-        "sampling",
-        "clipping",
-    ):
-        assert f"check {assumption}" in told
-    assert (
-        "independence across steps, phase 1 (records in common with the batch 1 step before, reported): "
-        "smallest detectable deviation" in told
-    )
-
-
-@pytest.mark.parametrize("name", sorted(ATTACKED | UNSEEN))
-def test_a_broken_backend_that_is_not_installed_is_a_missing_plugin(name: str) -> None:
-    from dpspec.language.load import load_specs
-    from dpspec.registry.loader import load_catalog
-
-    installed = load_catalog()
-    ours = {kind: offer for kind, offer in installed.backends.items() if kind == "native"}
-    catalog = dataclasses.replace(installed, backends=ours)
-    loaded = load_specs(paths([name]), catalog)
-    assert loaded.missing_plugins

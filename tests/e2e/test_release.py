@@ -26,35 +26,30 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
-def refused(checkout: Path, version: str, dist: Path) -> str:
-    """What the script says where it ends with 1."""
+@pytest.mark.parametrize(
+    ("version", "edits", "beside", "says"),
+    [
+        ("v9.9.9", {}, "", f"pyproject.toml says {VERSION}"),
+        (f"v{VERSION}", {"dpspec/version.py": 'VERSION = "0.0.1"\n'}, "", "version.py says another version"),
+        (VERSION, {"CHANGELOG.md": "## [Unreleased]\n"}, "", f"no section [{VERSION}]: rename [Unreleased]"),
+        (VERSION, {"CHANGELOG.md": f"## [{VERSION}]\n"}, "other.whl", "must be empty"),
+    ],
+)
+def test_a_release_that_does_not_agree_is_refused(
+    checkout: Path, tmp_path: Path, version: str, edits: dict[str, str], beside: str, says: str
+) -> None:
+    dist = tmp_path / "dist"
+    for name, text in edits.items():
+        (checkout / name).write_text(text)
+    if beside:
+        dist.mkdir()
+        (dist / beside).touch()
     command = ["bash", str(checkout / ".ci" / "release"), version, str(dist)]
     environment = {**os.environ, "PYTHON": sys.executable}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
+    assert says in ended.stderr
     assert not list(dist.glob("dpspec-*"))
-    return ended.stderr
-
-
-def test_a_tag_of_another_version(checkout: Path, tmp_path: Path) -> None:
-    assert f"pyproject.toml says {VERSION}" in refused(checkout, "v9.9.9", tmp_path / "dist")
-
-
-def test_code_of_another_version(checkout: Path, tmp_path: Path) -> None:
-    (checkout / "dpspec" / "version.py").write_text('VERSION = "0.0.1"\n')
-    assert "version.py says another version" in refused(checkout, f"v{VERSION}", tmp_path / "dist")
-
-
-def test_a_version_that_the_changelog_does_not_have(checkout: Path, tmp_path: Path) -> None:
-    (checkout / "CHANGELOG.md").write_text("## [Unreleased]\n")
-    assert f"no section [{VERSION}]: rename [Unreleased]" in refused(checkout, VERSION, tmp_path / "dist")
-
-
-def test_files_of_another_release_beside_it(checkout: Path, tmp_path: Path) -> None:
-    (checkout / "CHANGELOG.md").write_text(f"## [{VERSION}]\n")
-    (tmp_path / "dist").mkdir()
-    (tmp_path / "dist" / "other.whl").touch()
-    assert "must be empty" in refused(checkout, VERSION, tmp_path / "dist")
 
 
 def test_nothing_is_published_that_was_not_tested_and_built() -> None:

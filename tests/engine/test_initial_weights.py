@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.specs import document
 
 from dpspec.contract import Facts, FrozenMap
 from dpspec.engine.preparing.prepare import prepare
@@ -26,21 +27,11 @@ CATALOG = load_catalog()
 
 NAME = "public-initial-weights"
 
-DOCUMENT: dict[str, Any] = {
-    "dpspec": 1,
-    "name": "tuned",
-    "mechanism": {
-        "kind": "group",
-        "noise_multiplier": 2.0,
-        "clip_norm": 1.0,
-        "sampling": {"scheme": "poisson", "rate": 0.15},
-        "steps": 3,
-    },
-    "data": {"kind": "synthetic", "records": 60, "features": 8},
-    "model": {"kind": "linear", "initial": {"path": "w.safetensors"}},
-    "claims": [{"id": "one", "kind": "approx-dp", "epsilon": 4.0, "delta": 1e-5}],
-    "audit": {"method": "one-run", "canary": {"space": "gradient", "kind": "orthogonal", "count": 9}},
-}
+DOCUMENT = document(
+    mechanism={"steps": 3},
+    data={"records": 60, "features": 8},
+    audit={"method": "one-run", "canary": {"space": "gradient", "kind": "orthogonal", "count": 9}},
+)
 
 
 def weights(seed: int, features: int = 8) -> dict[str, torch.Tensor]:

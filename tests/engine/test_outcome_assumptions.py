@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.specs import document
 
 from dpspec.contract import Assumption, Finding, Spec
 from dpspec.contract.catalog import Catalog, Offered
@@ -23,22 +23,7 @@ from dpspec.training.providers import BACKENDS, opacus_constants
 
 ROOT = Path(__file__).parents[2]
 
-DOCUMENT: dict[str, Any] = {
-    "dpspec": 1,
-    "name": "bounded",
-    "description": "A claim that theory proves",
-    "mechanism": {
-        "kind": "group",
-        "noise_multiplier": 2.0,
-        "clip_norm": 1.0,
-        "sampling": {"scheme": "poisson", "rate": 0.15},
-        "steps": 100,
-    },
-    "data": {"kind": "synthetic", "records": 200},
-    "model": {"kind": "linear"},
-    "training": {"backend": "native"},
-    "claims": [{"id": "one", "kind": "approx-dp", "epsilon": 4.0, "delta": 1e-5}],
-}
+DOCUMENT = document(training={"backend": "native"})
 
 
 def saying(constants: Assumption | str, distribution: str = "somebody's") -> Catalog:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpspec.engine.running.run_options import format_time_range, span
+from dpspec.engine.running.run_options import span
 
 #: By spec: the plan's seconds, and the processor's for all trials, on one core.
 TOOK = {
@@ -36,7 +36,3 @@ def test_what_was_measured_lies_within(name: str) -> None:
 def test_the_plan_lies_within(seconds: float) -> None:
     low, high = span(seconds)
     assert low <= seconds < high
-
-
-def test_in_words() -> None:
-    assert format_time_range(3.0) == "1.0 s to 17 s"

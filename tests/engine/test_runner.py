@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from pathlib import Path
 from typing import Any
 
@@ -74,27 +73,6 @@ def test_what_trials_read_decides_which_are_trained_again(
     assert trained == counting.RAN
 
 
-def test_the_time_limit_leaves_an_incomplete_result_that_a_rerun_completes(load: Any, store: Store) -> None:
-    result = audited(load(), store, deadline=time.monotonic() - 1.0)
-    assert result.exit_code == ExitCode.INCOMPLETE
-    assert counting.RAN == []
-    assert audited(load(), store).exit_code == ExitCode.OK
-
-
-def test_without_training_only_bounds_speak(load: Any, store: Store) -> None:
-    result = audited(load(), store, train=False)
-    assert counting.RAN == []
-    assert [v.verdict for v in result.audits[0].verdicts] == ["proved", "open"]
-    assert result.audits[0].conformance.status == "not-run"
-
-
-def test_cells_of_a_matrix_are_judged_together_and_said_to_compose(load: Any, store: Store) -> None:
-    text = counting.EXAMPLE + "matrix: {mechanism.epsilon: [0.5, 1.0]}\n"
-    result = audited(load(text=text), store)
-    assert [a.name for a in result.audits] == ["coin[0.5]", "coin[1.0]"] or len(result.audits) == 2
-    assert "composes" in result.notes[0]
-
-
 def test_nothing_to_run(store: Store) -> None:
     with pytest.raises(NothingToRunError):
         audited((), store)
@@ -119,9 +97,3 @@ def test_errors_of_all_specs_are_told_before_any_work(load: Any, store: Store, m
         audited(load() + load("name=other"), store)
     assert [d.span is not None and d.span.line for d in caught.value.diagnostics] == [3, 3]
     assert counting.RAN == []
-
-
-def test_audits_of_one_run_have_names_of_their_own(load: Any, store: Store) -> None:
-    with pytest.raises(SpecError) as caught:
-        audited(load() + load(), store)
-    assert [d.code for d in caught.value.diagnostics] == ["same-name"]

@@ -136,14 +136,3 @@ def test_cells_may_give_what_the_spec_lacks(validator: Any, catalog: Catalog, lo
     text = valid.replace("  noise_multiplier: 1\n", "") + "matrix: {mechanism.noise_multiplier: [1, 2]}\n"
     assert load(text).ok
     assert list(validator(bundle(catalog)).iter_errors(data(text))) == []
-
-
-def test_the_reference_tells_each_key_once(catalog: Catalog) -> None:
-    schema = reference(catalog)
-    assert "if" not in schema
-    (then,) = [
-        c["then"]
-        for c in schema["properties"]["mechanism"]["allOf"]
-        if c["if"]["properties"]["kind"]["const"] == "noisy"
-    ]
-    assert set(then["required"]) == {"kind", "noise_multiplier", "clip_norm", "sampling", "steps"}

@@ -57,9 +57,5 @@ def test_explanations_are_whole(name: str) -> None:
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
-def test_unknown_codes() -> None:
-    assert explain("no-such-code") is None
-
-
 def test_plugin_codes_are_codes() -> None:
     assert set(CODES) >= PLUGIN_CODES

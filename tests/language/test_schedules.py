@@ -103,12 +103,6 @@ class TestTable:
         found = [(d.code, Path(d.span.file).name, d.span.line) for d in loaded.diagnostics if d.span]
         assert found == [("out-of-range", "s.csv", 3), ("wrong-type", "s.csv", 4), ("bad-number", "s.csv", 5)]
 
-    def test_a_column_that_no_phase_has_is_not_called_inherited(self, load: Load, valid: str, tmp_path: Path) -> None:
-        (tmp_path / "s.csv").write_text("steps,noise_multiplier,sigma\n5,2.5,1\n")
-        (wrong,) = load(scheduled(valid, "{table: s.csv}")).diagnostics
-        assert wrong.code == "unknown-key"
-        assert "inherited" not in (wrong.help or "")
-
 
 @pytest.mark.parametrize(
     ("phases", "content", "says"),
@@ -131,7 +125,6 @@ class TestTable:
         ("{table: s.csv}", "", "a header line and one line per phase"),
         ("{table: s.csv}", "steps\n", "a header line and one line per phase"),
         ("{table: s.csv}", "steps,steps\n1,2\n", "distinct, non-empty column names"),
-        ("{table: s.csv}", "steps,\n1,2\n", "distinct, non-empty column names"),
         ("{table: s.csv}", "sampling,sampling.rate,steps\nfixed,0.5,1\n", "conflict: the first contains the second"),
         ("{table: s.csv}", "sampling.rate,sampling,steps\n0.5,fixed,1\n", "conflict: the first contains the second"),
         ("{table: s.csv}", f"steps,{'a.' * 20000}a\n1,1\n", "has 20001 keys"),
@@ -141,7 +134,6 @@ class TestTable:
         ("{table: s.csv}", "steps\n" + "1\n" * 1001, "has 1001 phases; the maximum is 1000"),
         ("{table: s.csv}", "steps\n" + "1" * 2**17, "larger than"),
         ("{table: s.csv}", b"steps\n\xff\n", "not UTF-8 text"),
-        ("{table: .}", None, "table must be the path of a .csv file"),
     ],
 )
 def test_what_is_no_schedule_is_told_of(

@@ -64,19 +64,15 @@ def test_optional_blocks(load: Load, valid: str) -> None:
         ("steps: 100", "steps: 1_000", "wrong-type", 'steps must be an integer, got "1_000"'),
         ("steps: 100", "steps: 1.5", "wrong-type", "steps must be an integer, got 1.5"),
         ("steps: 100", "steps: true", "wrong-type", "steps must be an integer, got true"),
-        ("steps: 100", "steps: [100]", "wrong-type", "steps must be an integer, got a list"),
         ("steps: 100", "steps:", "wrong-type", "steps must be an integer, got null"),
         ("name: valid", "name: 3", "wrong-type", "name must be a string, got 3"),
-        ("data: {kind: toy}", "data: toy", "wrong-type", 'data must be a map, got "toy"'),
         ("claims:\n", "requires: numpy\nclaims:\n", "wrong-type", 'requires must be a list, got "numpy"'),
         ("epsilon: 3", "epsilon: .nan", "bad-number", "epsilon must be a finite number, got .nan"),
         ("delta: 1e-5", "delta: 1.5", "out-of-range", "delta must be below 1, got 1.5"),
-        ("delta: 1e-5", "delta: 0", "out-of-range", "delta must be above 0, got 0"),
         ("epsilon: 3", "epsilon: -1e-7", "out-of-range", "epsilon must be at least 0, got -1e-7"),
         ("rate: 0.01", "rate: 2", "out-of-range", "rate must be at most 1, got 2"),
         ("access: all-iterates", "adjacency: replace_one", "bad-choice", "; did you mean 'replace-one'?"),
         ("method: one-run", "method: 1", "bad-choice", "1 is not a choice for method"),
-        ("kind: orthogonal", "kind: orthgonal", "bad-choice", "'orthgonal' is not a choice for kind; did you mean"),
         ("[1, 4]", "[4, 4]", "bad-length", "group_size lists 4 twice"),
         ("[1, 4]", "[]", "bad-length", "group_size must have at least 1 item, got 0"),
         ("rate: 0.01", "rate: 0.01, batch_size: 5", "conflicting-key", "'batch_size' is not allowed with scheme pois"),
@@ -86,7 +82,7 @@ def test_optional_blocks(load: Load, valid: str) -> None:
             "kind: noisy",
             "kind: nosiy",
             "unknown-kind",
-            "no installed plugin audits kind 'nosiy'; did you mean 'noisy'?",
+            "no installed plugin offers mechanism kind 'nosiy'; did you mean 'noisy'?",
         ),
         (
             "kind: noisy",
@@ -115,26 +111,20 @@ def test_messages(problems: Problems, old: str, new: str, code: str, message: st
 @pytest.mark.parametrize(
     ("old", "new", "hint"),
     [
-        ("noise_multiplier: 1", 'noise_multiplier: "1"', "write it without quotes"),
-        ("noise_multiplier: 1", "noise_multiplier: eight", None),
-        ("steps: 100", "steps: 1_000", "write it as 1000"),
-        ("steps: 100", "steps:", "give it a value, or remove the key"),
+        (
+            "noise_multiplier: 1",
+            "noise_multiplier: eight",
+            "noise_multiplier: Standard deviation of the noise divided by clip_norm. The noise is added to the sum "
+            "of clipped gradients.",
+        ),
+        ("rate: 0.01", "rate: 5%", "write 0.05"),
+        ("delta: 1e-5", "delta: 0", "delta: The claimed delta, between 0 and 1; use pure-dp for delta 0."),
+        ("rate: 0.01", "rate: 0.01, batch_size: 5", "remove batch_size, or change scheme"),
         ("access: all-iterates", "adjacency: replace_one", "valid: add-remove, replace-one, zero-out"),
-        ("kind: noisy", "kind: wrecked", "reinstall or update dpspec-wreck, or report the error to its authors"),
-        ("data: {kind: toy}", "data: {size: 3}", "installed: toy"),
     ],
 )
 def test_hints(problems: Problems, old: str, new: str, hint: str | None) -> None:
     assert [text for _, _, text in problems(old, new)] == [hint]
-
-
-def test_a_misspelt_key_is_one_mistake(load: Load, valid: str) -> None:
-    """Not also a missing key: that would tell the same thing twice."""
-    (unknown,) = load(valid.replace("noise_multiplier", "nosie")).diagnostics
-    assert unknown.message == "unknown key 'nosie' in mechanism; did you mean 'noise_multiplier'?"
-    assert unknown.help == "valid keys: clip_norm, kind, noise_multiplier, noise_on, phases, sampling, steps"
-    assert unknown.span is not None
-    assert (unknown.span.line, unknown.span.column, unknown.span.end_column) == (7, 3, 8)
 
 
 def test_an_unknown_key_that_means_nothing_hides_no_missing_one(load: Load, valid: str) -> None:
@@ -208,22 +198,12 @@ class TestRequires:
             ("pytest => 1", "bad-requirement"),
             ("pytest @ https://example.org/pytest.whl", "bad-requirement"),
             ("pytest; python_version > '3'", "bad-requirement"),
-            ("", "bad-requirement"),
         ],
     )
     def test_refused(self, load: Load, valid: str, requirement: str, code: str) -> None:
         loaded = load(valid + f'requires: ["{requirement}"]\n')
         assert [d.code for d in loaded.diagnostics] == [code]
         assert loaded.missing_plugins == (code == "unmet-requirement")
-
-    def test_a_kind_that_a_required_package_may_offer(self, load: Load, valid: str) -> None:
-        text = valid.replace("kind: noisy", "kind: laplacian") + 'requires: ["dpspec-no-such-thing>=2"]\n'
-        (unknown,) = [d for d in load(text).diagnostics if d.code == "unknown-kind"]
-        assert unknown.help.endswith(
-            "a missing required package may provide it: python -m pip install 'dpspec-no-such-thing>=2'"
-        )
-        (alone,) = load(text[: text.index("requires")]).diagnostics
-        assert "requires" not in alone.help
 
 
 class TestPhases:
@@ -251,8 +231,6 @@ class TestPhases:
         ("phases", "message"),
         [
             ("phases: []", "phases must have at least 1 item, got 0"),
-            ("phases: twice", 'phases must be a list, got "twice"'),
-            ("phases: [{steps: 3}, 4]", "phases[1] must be a map, got 4"),
             ("phases: [{noise_multiplier: 3}]", "missing key 'steps' in mechanism.phases[0]"),
             ("phases: [{steps: 1, stepps: 3}]", "unknown key 'stepps' in mechanism.phases[0]; did you mean 'steps'?"),
             ("phases: [{steps: 1, kind: noisy}]", "unknown key 'kind' in mechanism.phases[0]"),

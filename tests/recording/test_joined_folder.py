@@ -330,7 +330,7 @@ def test_folders_that_are_not_one_run_are_refused(sound: Path, trainings: Path, 
     twice = copy("twice")
     shutil.rmtree(twice / "rank-1")
     shutil.copytree(twice / "rank-0", twice / "rank-1")
-    with pytest.raises(RecordingError, match="not the recording of this rank"):
+    with pytest.raises(RecordingError, match="rank-1: holds the recording of rank 0; rank-N is for process N"):
         check_run(twice, QUESTION)
     beside = copy("beside")
     shutil.copy(beside / "rank-0" / MARK, beside / MARK)

@@ -8,14 +8,12 @@ import pytest
 import yaml
 
 import dpspec
-from dpspec.contract import Evidence, FrozenMap, Scope
-from dpspec.engine.judging.reasons import attack_name
+from dpspec.contract import FrozenMap, Scope
 from dpspec.engine.results.diff import statement as said
 from dpspec.engine.results.result import Result
 from dpspec.reporters import labels
 from dpspec.reporters.formats import deployment_record, markdown, statement
 from dpspec.reporters.html import page
-from dpspec.reporters.risk import rates
 from dpspec.reporters.summary import details
 
 SPEC = """\
@@ -36,18 +34,6 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     folder = tmp_path_factory.mktemp("users")
     (folder / "users.yaml").write_text(SPEC, encoding="utf-8")
     return dpspec.run(folder / "users.yaml", store=folder / "store")
-
-
-def test_odds_are_those_of_users(result: Result) -> None:
-    one, two = map(str, rates(result.audits[0]))
-    assert "of member users (at most" in one
-    assert "of groups of 2 member users (at most" in two
-
-
-def test_the_adversary_tells_users_apart(result: Result) -> None:
-    assert dict(details(result.audits[0]))["Adversary"] == (
-        "adding or removing a user (at most 5 records), seeing every iterate, groups of 1 and 2 users"
-    )
 
 
 def test_scopes_name_what_neighbours_differ_in(result: Result) -> None:
@@ -93,21 +79,6 @@ def test_another_bound_on_records_is_another_claim(result: Result) -> None:
     other = dataclasses.replace(audit, document=FrozenMap({**audit.document, "data": data}))
     verdict = audit.verdicts[0]
     assert said(audit, verdict) != said(other, verdict)
-
-
-def test_an_attack_names_whom_it_planted() -> None:
-    scope = Scope(unit="user (at most 5 records)")
-    made = Evidence(
-        id="e",
-        kind="one-run",
-        statistics=FrozenMap(),
-        scope=scope,
-        method="one-run",
-        source="",
-        at=FrozenMap({"group_size": 2}),
-    )
-    assert attack_name(made) == f"one-run, {TWO}"
-    assert attack_name(dataclasses.replace(made, scope=Scope())) == "one-run, groups of 2"
 
 
 def test_a_document_that_was_edited_is_read_all_the_same(result: Result) -> None:

@@ -15,27 +15,6 @@ from dpspec.errors import ResultError
 from dpspec.reporters.formats import terminal
 from dpspec.reporters.layout import constants, findings_table, rounding, series_cell, series_table, text_table
 
-ROWS = [("short", "a summary that is long enough to be folded at forty columns", "x 1"), ("longer-name", "", "y 2")]
-
-
-def test_folds_the_middle_column() -> None:
-    lines = text_table(ROWS, 42, folded=1)
-    assert all(len(line) <= 42 for line in lines)
-    assert (
-        " ".join(" ".join(lines).split())
-        == "short a summary that is long x 1 enough to be folded at forty columns longer-name y 2"
-    )
-    assert text_table(ROWS, 118, folded=1) == (
-        "short        a summary that is long enough to be folded at forty columns  x 1",
-        "longer-name                                                               y 2",
-    )
-
-
-@pytest.mark.parametrize("width", [5, 20, 30])
-def test_a_page_that_is_too_narrow_cuts_nothing(width: int) -> None:
-    joined = " ".join(text_table(ROWS, width, folded=1))
-    assert all(word in joined for row in ROWS for cell in row for word in cell.split())
-
 
 def test_the_terminal_and_foreign_text_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")

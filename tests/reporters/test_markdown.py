@@ -12,10 +12,9 @@ import pytest
 from dpspec.contract import Scope
 from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import load
-from dpspec.engine.results.result import AuditResult
 from dpspec.reporters.formats import data_files as json_report
 from dpspec.reporters.formats import markdown
-from dpspec.reporters.limits import ALWAYS, limits, recipes
+from dpspec.reporters.limits import recipes
 
 
 @pytest.fixture
@@ -105,28 +104,10 @@ def test_markdown_says_what_each_number_is_of(result):
     assert "adding or removing records (direction: add), seeing every iterate" in text.replace("&#58;", ":")
 
 
-def test_markdown_repeats_no_claimed_value(result):
-    assert "| Statement | Claimed | Interval |" in markdown.render(result)
-    audit = result.audits[0]
-    said = tuple(v for v in audit.verdicts if v.text.startswith("epsilon "))
-    text = markdown.render(dataclasses.replace(result, audits=(dataclasses.replace(audit, verdicts=said),)))
-    assert "| Statement | Interval |" in text
-
-
 def test_a_fence_is_longer_than_what_it_holds(result):
     environment = {**result.environment, "command": ["dpspec", "run", "```.yaml"]}
     text = markdown.render(dataclasses.replace(result, environment=environment))
     assert "````sh\n" in text
-
-
-def test_limits_say_what_is_missing(result):
-    audit: AuditResult = result.audits[0]
-    sentences = limits(result)
-    assert "Open in digits-group: tight. Neither proved nor refuted." in sentences
-    assert sentences[-len(ALWAYS) :] == ALWAYS
-    untrained = dataclasses.replace(audit, trials=(), planned_trials=0)
-    bare = limits(dataclasses.replace(result, audits=(untrained,)))
-    assert "No training code was run for digits-group: results apply to the specification." in bare
 
 
 def test_command_falls_back_to_the_sources(result):

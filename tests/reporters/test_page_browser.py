@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support import results as factory
 
-from dpspec.engine.results.joined import join
 from dpspec.reporters import html
 
 selenium = pytest.importorskip("selenium.webdriver")
@@ -79,61 +76,6 @@ def test_a_table_opens(page: Any) -> None:
     assert not table.is_displayed()
     details.find_element("tag name", "summary").click()
     assert table.is_displayed()
-
-
-def test_the_keyboard_sorts_too(page: Any) -> None:
-    button = page.find_element("xpath", "//table[@id='overview']//th/button[text()='Claim']")
-    page.execute_script("arguments[0].focus()", button)
-    assert page.switch_to.active_element == button
-    button.send_keys("\ue007")
-    assert button.find_element("xpath", "..").get_attribute("aria-sort") == "ascending"
-    assert shown(page) == ["alpha", "beta", "gamma"]
-
-
-def test_headings_follow_each_other_and_tables_are_named(page: Any) -> None:
-    levels = [int(one.tag_name[1]) for one in page.find_elements("css selector", "h1, h2, h3, h4")]
-    assert levels[0] == 1
-    assert levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in pairwise(levels))
-    tables = page.find_elements("tag name", "table")
-    assert tables
-    assert all(table.find_elements("tag name", "caption") for table in tables)
-
-
-def test_tables_are_printed_that_are_closed_on_the_screen(page: Any) -> None:
-    closed = page.execute_script("return [...document.querySelectorAll('details:not([open])')].length")
-    assert closed
-    page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
-    assert page.execute_script("return document.querySelectorAll('details.print:not([open])').length") == 0
-    page.execute_script("window.dispatchEvent(new Event('afterprint'))")
-    assert page.execute_script("return document.querySelectorAll('details:not([open])').length") == closed
-
-
-def test_a_narrow_screen_scrolls_down_only(page: Any) -> None:
-    page.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": True}
-    )
-    width = page.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
-    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    assert width == [400, 400]
-
-
-def test_several_results_sort_and_filter_by_the_file_that_they_are_from(page: Any, tmp_path: Path) -> None:
-    here = page.current_url
-    parts = [
-        (name, factory.result(factory.audit("same", verdicts=(factory.verdict(name[0]),))))
-        for name in ("b.json", "a.json")
-    ]
-    path = tmp_path / "joined.html"
-    path.write_text(html.render(join(parts)), encoding="utf-8")
-    page.get(path.as_uri())
-    assert page.find_element("tag name", "h1").text == "2 results"
-    page.find_element("xpath", "//table[@id='overview']//th/button[text()='Result']").click()
-    rows = page.find_elements("css selector", "#overview tbody tr")
-    assert [row.find_element("css selector", "td.origin").text for row in rows] == ["a.json", "b.json"]
-    page.find_element("id", "find").send_keys("b.json")
-    assert [row.is_displayed() for row in rows] == [False, True]
-    page.get(here)
 
 
 def test_no_request_and_no_error(page: Any) -> None:

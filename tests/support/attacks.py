@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import dpspec
-from dpspec.contract import Diagnostic, Outcome, Spec, Trial
-from dpspec.contract.catalog import Catalog
+from dpspec.contract import Outcome, Spec, Trial
 from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.prepare import check, prepare
+from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.result import AuditResult
-from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec_group.scores import ScoreDistribution
+from support import specs
+from support.specs import diagnosed
 
 TEXT = """\
 dpspec: 1
@@ -42,26 +41,13 @@ def attacked(folder: Path, *overrides: str, text: str = TEXT) -> Spec:
 
 def written(folder: Path, text: str = TEXT) -> Path:
     """The file of the audit."""
-    path = folder / "small.yaml"
-    path.write_text(text, encoding="utf-8")
-    return path
+    return specs.written(folder, text)
 
 
 def spec_at(path: Path, *overrides: str) -> Spec:
     """The only spec of a file."""
-    loaded = load_specs([path], load_catalog(), overrides)
-    assert loaded.ok, loaded.diagnostics
-    (spec,) = loaded.specs
+    (spec,) = specs.loaded(path, *overrides)
     return spec
-
-
-def diagnosed(path: Path, *overrides: str, catalog: Catalog | None = None) -> list[Diagnostic]:
-    """All problems of a file of one spec, found in loading or in checking it."""
-    catalog = catalog or load_catalog()
-    loaded = load_specs([path], catalog, overrides)
-    if not loaded.ok:
-        return list(loaded.diagnostics)
-    return [problem for spec in loaded.specs for problem in check(spec, catalog)]
 
 
 def errors(folder: Path, *overrides: str, text: str = TEXT) -> list[str]:
@@ -71,9 +57,7 @@ def errors(folder: Path, *overrides: str, text: str = TEXT) -> list[str]:
 
 def audited(folder: Path, *overrides: str, text: str = TEXT) -> AuditResult:
     """The result of the audit, whose trials are stored in the folder."""
-    path = written(folder, text)
-    (audit,) = dpspec.run(path, overrides=overrides, store=folder / "store", device="cpu").audits
-    return audit
+    return specs.audited(folder, text, *overrides)
 
 
 def trials_of(spec: Spec, *indices: int) -> list[Trial]:

@@ -100,135 +100,112 @@ def tokens(count, length, top):
     return torch.randint(0, top, (count, length), generator=torch.Generator().manual_seed(5)).double()
 
 
+def case(make, shape, *without, together=False):
+    """A model, the shape of a record or the top token, parameters without a rule, and whether no vmap is needed."""
+    return make, shape, set(without), together
+
+
 CASES = {
-    # name: model, shape of a record (or tokens below), parameters without a rule, whether no vmap is needed
-    "dense": (lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (6,), set(), True),
-    "sequence, factors": (
-        lambda: nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Flatten(1), nn.Linear(100, 3)),
-        (2, 40),
-        set(),
-        True,
+    "dense": case(lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (6,), together=True),
+    "sequence, factors": case(
+        lambda: nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Flatten(1), nn.Linear(100, 3)), (2, 40), together=True
     ),
-    "sequence, rows": (
-        lambda: nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Flatten(), nn.Linear(45, 3)),
-        (9, 4),
-        set(),
-        True,
+    "sequence, rows": case(
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Flatten(), nn.Linear(45, 3)), (9, 4), together=True
     ),
-    "axes folded away": (
-        lambda: nn.Sequential(nn.Linear(4, 5), nn.Flatten(), nn.Linear(30, 3)),
-        (2, 3, 4),
-        set(),
-        True,
+    "axes folded away": case(
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.Flatten(), nn.Linear(30, 3)), (2, 3, 4), together=True
     ),
-    "convolutions": (
+    "convolutions": case(
         lambda: nn.Sequential(
             *(nn.Conv2d(2, 8, 3, stride=2, padding=1), nn.GroupNorm(2, 8), nn.ReLU(inplace=True)),
             *(nn.Conv2d(8, 6, (1, 3), dilation=2, bias=False), nn.ReLU(), nn.Conv2d(6, 4, 3, padding=(2, 1), groups=2)),
             *(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3)),
         ),
         (2, 9, 11),
-        set(),
-        True,
+        together=True,
     ),
-    "convolution, factors": (
+    "convolution, factors": case(
         lambda: nn.Sequential(
             nn.Conv2d(40, 50, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(50, 3)
         ),
         (40, 2, 2),
-        set(),
-        True,
+        together=True,
     ),
-    "one dimension": (
+    "one dimension": case(
         lambda: nn.Sequential(
             nn.Conv1d(9, 3, 5, stride=3, padding=2, dilation=2), nn.SiLU(), nn.Flatten(), nn.Linear(15, 3)
         ),
         (9, 17),
-        set(),
-        True,
+        together=True,
     ),
-    "three dimensions": (
+    "three dimensions": case(
         lambda: nn.Sequential(
             nn.Conv3d(2, 3, (1, 2, 3), padding=(0, 1, 1)), nn.Tanh(), nn.AvgPool3d(2), nn.Flatten(), nn.Linear(24, 3)
         ),
         (2, 4, 4, 5),
-        set(),
-        True,
+        together=True,
     ),
-    "circular padding": (
+    "circular padding": case(
         lambda: nn.Sequential(nn.Conv2d(9, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(64, 3)),
         (9, 4, 4),
-        set(),
-        True,
+        together=True,
     ),
-    "padding by name": (
+    "padding by name": case(
         lambda: nn.Sequential(nn.Conv2d(2, 4, 3, padding="same"), nn.Flatten(), nn.Linear(64, 3)),
         (2, 4, 4),
-        {"0.weight", "0.bias"},
-        True,
+        "0.weight",
+        "0.bias",
+        together=True,
     ),
-    "norms": (
+    "norms": case(
         lambda: nn.Sequential(
             *(nn.LayerNorm((4, 6)), nn.GroupNorm(3, 9), nn.GroupNorm(3, 9, affine=False), nn.LayerNorm(6, bias=False)),
             *(nn.Flatten(), nn.LayerNorm(216), nn.Linear(216, 3)),
         ),
         (9, 4, 6),
-        set(),
-        True,
+        together=True,
     ),
-    "instance norm": (
+    "instance norm": case(
         lambda: nn.Sequential(nn.InstanceNorm1d(4, affine=True), nn.Flatten(), nn.Linear(20, 3)),
         (4, 5),
-        {"0.weight", "0.bias"},
-        False,
+        "0.weight",
+        "0.bias",
     ),
-    "used twice": (one(run=linear_used_twice, body=nn.Linear(6, 6), head=nn.Linear(6, 3)), (6,), set(), False),
-    "also used elsewhere": (one(run=also_elsewhere, head=nn.Linear(6, 3)), (6,), {"head.weight", "head.bias"}, False),
-    "used by another operation": (
-        one(run=transposed, body=nn.Linear(5, 6), head=nn.Linear(5, 3)),
-        (6,),
-        {"body.weight", "body.bias"},
-        False,
+    "used twice": case(one(run=linear_used_twice, body=nn.Linear(6, 6), head=nn.Linear(6, 3)), (6,)),
+    "also used elsewhere": case(one(run=also_elsewhere, head=nn.Linear(6, 3)), (6,), "head.weight", "head.bias"),
+    "used by another operation": case(
+        one(run=transposed, body=nn.Linear(5, 6), head=nn.Linear(5, 3)), (6,), "body.weight", "body.bias"
     ),
-    "frames": (
-        one(run=frames, conv=nn.Conv2d(8, 4, 3), norm=nn.GroupNorm(2, 4), head=nn.Linear(36, 3)),
-        (3, 8, 5, 5),
-        set(),
-        False,
+    "frames": case(
+        one(run=frames, conv=nn.Conv2d(8, 4, 3), norm=nn.GroupNorm(2, 4), head=nn.Linear(36, 3)), (3, 8, 5, 5)
     ),
-    "coupled": (one(run=centred, head=nn.Linear(6, 3)), (6,), set(), False),
-    "unused": (one(run=unused, aside=nn.Linear(6, 2), head=nn.Linear(6, 3)), (6,), set(), False),
-    "in place": (one(run=relu_in_place, body=nn.Linear(6, 5), head=nn.Linear(5, 3)), (6,), set(), False),
-    "by hand": (
-        one(run=by_hand, scale=nn.Parameter(torch.randn(4)), out=nn.Parameter(torch.randn(3, 20))),
-        (4, 5),
-        {"out"},
-        False,
+    "coupled": case(one(run=centred, head=nn.Linear(6, 3)), (6,)),
+    "unused": case(one(run=unused, aside=nn.Linear(6, 2), head=nn.Linear(6, 3)), (6,)),
+    "in place": case(one(run=relu_in_place, body=nn.Linear(6, 5), head=nn.Linear(5, 3)), (6,)),
+    "by hand": case(
+        one(run=by_hand, scale=nn.Parameter(torch.randn(4)), out=nn.Parameter(torch.randn(3, 20))), (4, 5), "out"
     ),
-    "weight norm": (
+    "weight norm": case(
         lambda: nn.Sequential(weight_norm(nn.Linear(6, 5)), nn.Linear(5, 3)),
         (6,),
-        {"0.parametrizations.weight.original0", "0.parametrizations.weight.original1", "0.bias"},
-        False,
+        "0.parametrizations.weight.original0",
+        "0.parametrizations.weight.original1",
+        "0.bias",
     ),
-    "table": (
-        lambda: Net(lambda m, x: m.head(m.table(x.long()).mean(1)), table=nn.Embedding(5, 4), head=nn.Linear(4, 3)),
-        5,
-        set(),
-        False,
+    "table": case(
+        lambda: Net(lambda m, x: m.head(m.table(x.long()).mean(1)), table=nn.Embedding(5, 4), head=nn.Linear(4, 3)), 5
     ),
-    "table with padding": (
+    "table with padding": case(
         lambda: Net(
             lambda m, x: m.head(m.table(x.long()).tanh().sum(1)),
             table=nn.Embedding(5, 4, padding_idx=-2),
             head=nn.Linear(4, 3),
         ),
         5,
-        set(),
-        False,
     ),
-    "tied table": (one(run=tied_table, table=nn.Embedding(5, 4)), 5, set(), False),
-    "positions": (
+    "tied table": case(one(run=tied_table, table=nn.Embedding(5, 4)), 5),
+    "positions": case(
         one(
             run=positions,
             table=nn.Embedding(5, 4),
@@ -237,10 +214,10 @@ CASES = {
             head=nn.Linear(4, 3),
         ),
         5,
-        {"place.weight", "shift"},
-        False,
+        "place.weight",
+        "shift",
     ),
-    "attention": (
+    "attention": case(
         one(
             run=attention,
             table=nn.Embedding(5, 4),
@@ -248,14 +225,18 @@ CASES = {
             head=nn.Linear(4, 3),
         ),
         5,
-        {"attend.in_proj_weight", "attend.in_proj_bias", "attend.out_proj.weight", "attend.out_proj.bias"},
-        False,
+        "attend.in_proj_weight",
+        "attend.in_proj_bias",
+        "attend.out_proj.weight",
+        "attend.out_proj.bias",
     ),
-    "recurrent": (
+    "recurrent": case(
         one(run=recurrent, cell=nn.GRUCell(2, 4), head=nn.Linear(4, 3)),
         (5, 2),
-        {"cell.weight_ih", "cell.weight_hh", "cell.bias_ih", "cell.bias_hh"},
-        False,
+        "cell.weight_ih",
+        "cell.weight_hh",
+        "cell.bias_ih",
+        "cell.bias_hh",
     ),
 }
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dpspec.contract import Check, Evidence, Finding, FrozenMap, Observer, Spec, TrainingJob, Trial
+from dpspec.contract import FrozenMap, Observer, Spec, TrainingJob, Trial
 from dpspec.engine.judging.judge import Judged, judge
-from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.training.loop import native
 from dpspec.training.loop.native import NativeTrainer
 from dpspec_rero.mechanism import ReroAudit
+from support import specs
+from support.audits import unjudged
 
 TEXT = """\
 dpspec: 1
@@ -41,11 +41,7 @@ audit: {method: many-run, runs: 64, seed: 11}
 
 
 def spec_of(tmp_path: Path, *overrides: str) -> Spec:
-    path = tmp_path / "small.yaml"
-    path.write_text(TEXT, encoding="utf-8")
-    loaded = load_specs([path], load_catalog(), overrides)
-    assert loaded.ok, loaded.diagnostics
-    return loaded.specs[0]
+    return specs.spec_of(tmp_path, TEXT, *overrides)
 
 
 def context_of(spec: Spec) -> tuple[RunContext, FrozenMap]:
@@ -130,14 +126,4 @@ def judged(spec: Spec, trials: Sequence[Trial]) -> Judged:
     context, _ = context_of(spec)
     audit = ReroAudit()
     outcomes = [*audit.bound(spec, context), *audit.conclude(spec, trials)]
-    (found,) = judge(
-        [
-            Concluded(
-                spec=spec,
-                findings=tuple(o for o in outcomes if isinstance(o, Finding)),
-                checks=tuple(o for o in outcomes if isinstance(o, Check)),
-                evidence=tuple(o for o in outcomes if isinstance(o, Evidence)),
-            )
-        ]
-    )
-    return found
+    return judge([unjudged(spec, *outcomes)])[0]

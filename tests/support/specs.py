@@ -1,16 +1,52 @@
-"""Specs from text with overrides: loaded, checked or audited in a folder."""
+"""Specs as text or as documents: loaded, checked or audited in a folder."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
+from typing import Any
 
 from dpspec.contract import Diagnostic, Spec
+from dpspec.contract.catalog import Catalog
 from dpspec.engine.preparing.prepare import check
 from dpspec.engine.results.result import AuditResult
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
+
+#: Bounds of one full batch per step, which need no rows.
+BOUNDS = """\
+dpspec: 1
+name: ordinary
+mechanism: {kind: group, noise_multiplier: 4.0, clip_norm: 1.0, sampling: {scheme: full}, steps: 10}
+data: {kind: declared, records: 100}
+claims:
+  - {id: one, kind: approx-dp, epsilon: 8.0, delta: 1e-6}
+"""
+
+_DOCUMENT: dict[str, Any] = {
+    "dpspec": 1,
+    "name": "audited",
+    "mechanism": {
+        "kind": "group",
+        "noise_multiplier": 2.0,
+        "clip_norm": 1.0,
+        "sampling": {"scheme": "poisson", "rate": 0.15},
+        "steps": 100,
+    },
+    "data": {"kind": "synthetic", "records": 200},
+    "model": {"kind": "linear"},
+    "claims": [{"id": "one", "kind": "approx-dp", "epsilon": 4.0, "delta": 1e-5}],
+}
+
+
+def document(**blocks: dict[str, Any]) -> dict[str, Any]:
+    """The document of a claim that theory proves, with other keys in its blocks."""
+    made = copy.deepcopy(_DOCUMENT)
+    for name, block in blocks.items():
+        made[name] = {**made.get(name, {}), **block}
+    return made
 
 
 def written(folder: Path, text: str) -> Path:
@@ -42,9 +78,15 @@ def audited(folder: Path, text: str, *overrides: str) -> AuditResult:
     return audit_of(written(folder, text), folder / "store", *overrides)
 
 
-def diagnostics(folder: Path, text: str, *overrides: str) -> list[Diagnostic]:
+def diagnosed(path: Path, *overrides: str, catalog: Catalog | None = None) -> list[Diagnostic]:
     """Errors and warnings of the language, or of the mechanism if the language has none."""
-    found = load_specs([written(folder, text)], load_catalog(), overrides)
+    catalog = catalog or load_catalog()
+    found = load_specs([path], catalog, overrides)
     if not found.ok:
         return list(found.diagnostics)
-    return [d for spec in found.specs for d in check(spec, load_catalog())]
+    return [d for spec in found.specs for d in check(spec, catalog)]
+
+
+def diagnostics(folder: Path, text: str, *overrides: str) -> list[Diagnostic]:
+    """The same of a text."""
+    return diagnosed(written(folder, text), *overrides)

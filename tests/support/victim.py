@@ -96,7 +96,7 @@ class Victim:
             (info / "METADATA").write_text(
                 "Metadata-Version: 2.1\nName: dpspec-starved\nVersion: 1.0\n", encoding="utf-8"
             )
-            (info / "entry_points.txt").write_text("[dpspec]\nstarved = support.faulty_trainer\n", encoding="utf-8")
+            (info / "entry_points.txt").write_text("[dpspec]\nstarved = support.observed_backends\n", encoding="utf-8")
         known = os.environ.get("PYTHONPATH")
         path = os.pathsep.join([str(site), str(TESTS), *([known] if known else [])])
         plain = {"COLUMNS": "200", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -12,19 +13,22 @@ from pathlib import Path
 import pytest
 from support import warm
 
+HERE = Path(__file__).parent
+
 collect_ignore = ["dpspec-canary", "dpspec-laplace-histogram", "dpspec-matrix"]
 
 Execute = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
-def install_project(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Execute]:
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Execute]:
     """Install a project by pip into a folder of its own; run modules of Python there, away from the checkout."""
 
-    def install(project: Path) -> Execute:
+    @functools.cache
+    def install(project: str) -> Execute:
         pytest.importorskip("pip")
         here, site = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("site")
-        shutil.copytree(project, here / "project")
+        shutil.copytree(HERE / project, here / "project")
         path = os.pathsep.join([str(site), *(p for p in sys.path if p and Path(p).name != "tests")])
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 

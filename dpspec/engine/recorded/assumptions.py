@@ -27,6 +27,9 @@ _CLOSE, _ERRORS = 0.25, 5.0
 #: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
 _FEWEST = 12
 
+#: The model of a run whose parameters are reported as arrays.
+ARRAYS = "ArrayModel"
+
 #: Relative difference up to which divisors that the recorder fits to gradients are equal.
 _FITTED = 1e-2
 
@@ -73,9 +76,9 @@ def assumptions(
     )
     found.append(Assumption(name="secret-randomness", status="declared", text=text))
     text = (
-        "the script replaces no code of torch, Opacus, Python or the recorder, such as a sampler's iteration or an "
-        "optimizer's update, does not run inside that code (modes of torch, tracing, threads), and does not read the "
-        "recorder, which names replaced methods of the optimizer"
+        "the script replaces no code of its libraries, Python or the recorder, such as a sampler's iteration or an "
+        "optimizer's update, runs no other code inside it (modes of torch, tracing, threads), and does not "
+        "read the recorder; the recorder names replaced methods of the optimizer"
     )
     found.append(Assumption(name="library-code", status="declared", text=text))
     if header.source == "own-loop":
@@ -281,6 +284,9 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
 
 
 def _model_state(run: RecordedRun) -> Iterator[Assumption]:
+    if run.header.model == ARRAYS:
+        text = "the reported parameters are all of the model: it has no other state, such as running averages"
+        yield Assumption(name="model-state", status="declared", text=text)
     changed, unread = run.names_at_end("attributes"), run.names_at_end("unread")
     doubts = []
     if not isinstance(run.at_end("attributes"), list):
@@ -300,9 +306,13 @@ def _released_model(run: RecordedRun) -> Assumption:
     before, resumed = run.header.told_before, run.at_end("resumed") is True
     text = (
         "only the tensors of state_dict() at the end of the recording are released, not the module object (with its "
-        "attributes, hooks and per-sample gradients) nor the optimizer's state; nothing is trained on these records "
-        "before or after the recording, and no choice among models reads them: early stopping and the best of several "
-        "checkpoints are such choices"
+        "attributes, hooks and per-sample gradients) nor the optimizer's state"
+    )
+    if run.header.model == ARRAYS:
+        text = "only the parameters that the loop reported last are released"
+    text += (
+        "; nothing is trained on these records before or after the recording, and no choice among models reads them: "
+        "early stopping and the best of several checkpoints are such choices"
     )
     if resumed and not before:
         text += ", but its optimizer had made steps when it began"
@@ -336,6 +346,8 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
         "the recorder does not compare parameters in a pass that calls the layers one by one, sets the model to "
         "evaluation mode, moves parameters inside the pass, or follows the removal of the recorder's hook"
     )
+    if run.header.model == ARRAYS:
+        text = "the loop computes each gradient at the parameters that it reported last"
     yield Assumption(name="observed-passes", status="declared", text=text)
     passes = run.counts_at_end("passes", 4)
     if run.header.source == "opacus" and passes is not None and passes[3]:

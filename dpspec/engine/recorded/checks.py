@@ -277,8 +277,10 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
     updates = run.counts_at_end("updates", 4)
     if updates is not None and updates[1]:
         steps, recomputed_steps, wrong, _ = updates
-        note = f"at {recomputed_steps} of {steps} steps, chosen at random"
-        yield _sampled("update-rule", UPDATES, wrong == 0, 0.0, wrong, note, 2.0**-22)
+        note = f"at {recomputed_steps} of {steps} steps"
+        note += "" if recomputed_steps == steps else ", chosen at random"
+        limit = 2.0**-16 if run.header.optimizer == "ReportedUpdates" else 2.0**-22
+        yield _sampled("update-rule", UPDATES, wrong == 0, 0.0, wrong, note, limit)
 
 
 def _sampled(

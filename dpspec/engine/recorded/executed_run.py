@@ -105,10 +105,10 @@ class RecordedRuns:
         if spec.audit is not None:
             yield Diagnostic(
                 code="unsupported",
-                message="a recorded run cannot be attacked: it is not trained again",
+                message="dpspec does not retrain a recorded run, so it cannot attack it",
                 path=("audit",),
-                help="remove audit: the bounds follow from its phases, the conformance from the recording, and the "
-                "evidence from scored canaries, if there are any",
+                help="remove the audit block; for an attack, insert canaries in the script (dpspec.plant), and record "
+                "again",
             )
         for i, phase in enumerate(_declared_phases(spec)):
             if phase.sampling.of_users:

@@ -101,7 +101,7 @@ def read_header(content: bytes, name: str) -> Header:
         raise RecordingError(f"{name}: not the mark of a recorded run: it has no 'dpspec-run'")
     version = read["dpspec-run"]
     if type(version) is not int or version < 1:
-        raise RecordingError(f"{name}: dpspec-run must be a whole number from 1 on")
+        raise RecordingError(f"{name}: dpspec-run must be an integer of at least 1")
     if version > FORMAT:
         raise RecordingError(f"{name}: format {version} is of a later version of dpspec; this one knows {FORMAT}")
     found: dict[str, Any] = {key: read[key] for key in Header.__dataclass_fields__ if key in read}
@@ -140,7 +140,7 @@ def _problem(key: str, value: Any) -> str | None:
         low, high = _COUNTS[key]
         optional = key in ("records", "batch_size", "canary_seed", "share")
         fits = (value is None and optional) or (type(value) is int and low <= value <= high)
-        return None if fits else f"a whole number from {low} to {high}"
+        return None if fits else f"an integer from {low} to {high}"
     if key in _REALS:
         fits = value is None or (type(value) in (int, float) and 0.0 <= value <= _REALS[key])
         return None if fits else f"a number from 0 to {_REALS[key]:g}"

@@ -94,7 +94,8 @@ class JoinedFolder:
         for one in ranks:
             world, rank, run = one.header.world, one.header.rank, one.header.run
             if one.path.name != f"rank-{rank}" or not world:
-                raise RecordingError(f"{one.path}: not the recording of this rank")
+                held = f"rank {rank}" if world else "a single process"
+                raise RecordingError(f"{one.path}: holds the recording of {held}; rank-N is for process N")
             if (world, run) != (headers[0].world, headers[0].run):
                 raise RecordingError(f"{one.path}: of another run than {ranks[0].path}: record each into a new folder")
             if (one.header.layers, one.header.width) != (headers[0].layers, headers[0].width):

@@ -5,7 +5,7 @@ differentiates sum c_i loss_i with c_i = min(1, C / (n_i + 1e-6)). At every batc
 with the norms, the gradients that reach the losses in both passes with equal weights and with the coefficients, and the
 gradients after the second pass with those that the optimizer adds up. At sampled batches it differentiates the weighted
 sum of all losses, then single losses and two parts of the sum, on the graph of the training, without Opacus. The sum is
-first: until then, code of the script in the graph sees the same calls as at every batch.
+first: until then, code of the script in the graph cannot distinguish a sampled batch.
 """
 
 from __future__ import annotations

@@ -57,12 +57,6 @@ class OptimizerState:
     def restated(self) -> int:
         return int(self._restated)
 
-    @property
-    def kind(self) -> str:
-        """The optimizer's class with its module; empty for classes whose updates are recomputed."""
-        kind = type(self._optimizer)
-        return "" if kind in STEPS else f"{kind.__module__}.{kind.__qualname__}"[:100]
-
     def before_step(self) -> None:
         every, nothing = self._fingerprints(), (None, fingerprint(()))
         left = [self._left.get(id(parameter), nothing)[1] for parameter, _ in every]
@@ -133,6 +127,12 @@ class RecomputedUpdates:
         self._steps = self._recomputed = self._different = self._failed = 0
 
     @property
+    def kind(self) -> str:
+        """The optimizer's class with its module; empty for classes whose updates are recomputed."""
+        kind = type(self._optimizer)
+        return "" if kind in STEPS else f"{kind.__module__}.{kind.__qualname__}"[:100]
+
+    @property
     def found(self) -> list[int] | None:
         """[steps, recomputed steps, steps with another result, steps that could not be recomputed].
 
@@ -159,7 +159,7 @@ class RecomputedUpdates:
             self._failed += 1
 
     def _tensors(self) -> Iterator[Tensor | None]:
-        """The tensors that a step reads; a class of the script could act at each one."""
+        """The tensors that a step reads; a class of the script could act at each."""
         for group in self._optimizer.param_groups:
             for p in group["params"]:
                 kept = dict.get(self._optimizer.state, p) or {}

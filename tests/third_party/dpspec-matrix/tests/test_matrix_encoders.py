@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from dpspec_matrix import Matrix
 from dpspec_matrix.decoding import expected, whitener
-from dpspec_matrix.encoders import Banded, Encoder, Tree, effect, root
+from dpspec_matrix.encoders import Banded, Encoder, Tree, effect
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,16 +104,6 @@ def test_mu_lies_between_its_two_ends(steps: int, bands: int, separation: int, n
         mu = size * mpmath.sqrt(mpmath.mpf(square.numerator) / square.denominator) / mpmath.mpf(noise)
         assert low <= mu <= high
     assert high <= math.nextafter(low, math.inf)
-
-
-def test_a_root_that_is_a_number_is_that_number() -> None:
-    assert root(Fraction(9, 4)) == (1.5, 1.5)
-
-
-@pytest.mark.parametrize("separation", [0, -1])
-def test_a_separation_below_one_is_refused(separation: int) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        Tree(4).worst_slot(separation)
 
 
 @pytest.mark.parametrize("encoder", ["banded", "tree"])

@@ -170,23 +170,3 @@ def test_an_eager_record_is_out_of_turn_and_shows() -> None:
     assert found.told["astray"] > 0
     honest = released(block(noise_multiplier=0.01), [0, 1] * 4)
     assert found.scores[1::2].mean() > 1.2 * honest.scores[1::2].mean()
-
-
-@pytest.mark.parametrize(
-    ("told", "p_value", "measured"), [(None, 1.0, None), ({"astray": 0.0}, 1.0, 0.0), ({"astray": 3.0}, 0.0, 3.0)]
-)
-def test_one_record_out_of_turn_is_a_deviation(told: Any, p_value: float, measured: float | None) -> None:
-    (check,) = Matrix().further_checks(SimpleNamespace(), told)
-    assert (check.p_value, check.measured) == (p_value, measured)
-
-
-def test_a_trial_that_does_not_tell_is_refused() -> None:
-    with pytest.raises(ValueError, match="astray is missing"):
-        list(Matrix().further_checks(SimpleNamespace(), {}))
-
-
-def test_two_phases_are_not_trained() -> None:
-    phase = dps.Phase.all_of(block())[0]
-    job = Matrix().job(inputs(block()), World(), 0, phase)
-    with pytest.raises(ValueError, match="one phase is trained, not 2"):
-        Correlated().train(replace(job, phases=(phase, phase)))

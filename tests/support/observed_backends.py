@@ -1,0 +1,86 @@
+"""The native backend under three names: one logs its trainings, one its steps, and one runs out of memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dpspec.contract import CAPABILITIES, Backend, Observer, TrainingJob, hookimpl
+
+DPSPEC_API = 1
+
+
+@hookimpl
+def dpspec_backends() -> Iterable[Backend]:
+    for kind in ("counted", "stepwise", "starved"):
+        yield Backend(
+            kind=kind,
+            summary=f"native, {kind}",
+            schema={"type": "object", "properties": {}, "additionalProperties": False},
+            capabilities=CAPABILITIES,
+            trainer=f"support.observed_backends:{kind.title()}Trainer",
+            constants="dpspec.training.providers:NATIVE_CONSTANTS",
+        )
+
+
+def train(job: TrainingJob) -> None:
+    from dpspec.training.loop.native import NativeTrainer
+
+    NativeTrainer().train(job)
+
+
+class CountedTrainer:
+    """Writes a line to ``$COUNTED_LOG`` and trains."""
+
+    def train(self, job: TrainingJob) -> None:
+        with Path(os.environ["COUNTED_LOG"]).open("a") as log:
+            log.write(f"{job.seed}\n")
+        train(job)
+
+
+class Steps(Observer):
+    """Writes a line to ``$STEPWISE_LOG`` at each step, slowly."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def released(self, step: int, state: Any) -> None:
+        with Path(os.environ["STEPWISE_LOG"]).open("a") as log:
+            log.write(f"{self._seed} {step}\n")
+        time.sleep(0.005)
+
+    def state(self) -> Mapping[str, Any]:
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """It has no state."""
+
+
+class StepwiseTrainer:
+    """Trains with a checkpoint every ten steps."""
+
+    def train(self, job: TrainingJob) -> None:
+        assert job.resumable is not None
+        where = replace(job.resumable, steps=10)
+        train(replace(job, observers=(*job.observers, Steps(job.seed)), resumable=where))
+
+
+class StarvedTrainer:
+    """Raises what CUDA raises after as many trainings as the file ``$STARVED`` says."""
+
+    trained = 0
+
+    def train(self, job: TrainingJob) -> None:
+        import torch
+
+        place = Path(os.environ.get("STARVED", "no such file"))
+        if place.is_file() and StarvedTrainer.trained >= int(place.read_text()):
+            raise torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of"
+            )
+        StarvedTrainer.trained += 1
+        train(job)
