@@ -206,12 +206,7 @@ def _notes(audits: Sequence[AuditResult], composed: Sequence[bool]) -> tuple[str
         )
     for source, name in dict.fromkeys(judged):
         notes.append(
-<<<<<<< ours
-            f"Each of {judged.count((source, name))} cells of a matrix was audited alone; {chosen[source, name]!r} "
-            "covers publishing the best of them."
-=======
             f"Each of the {judged.count((source, name))} cells of a matrix was audited alone; "
             f"{chosen[source, name]!r} judges the privacy loss of publishing the best of them."
->>>>>>> theirs
         )
     return tuple(notes)
