@@ -73,7 +73,7 @@ KINDS = {
     ),
     "released-model": _Kind(
         text="the recorded steps are all that was trained, and which model is released does not depend on the records",
-        names=("nothing-unseen", "ended-by-error"),
+        names=("nothing-unseen", "ended-by-error", "joined-parts"),
         missing="the recording does not show where the training ends",
     ),
     "constants": _Kind(
