@@ -80,7 +80,7 @@ def assumptions(
     text = (
         "the script replaces no code of its libraries, Python or the recorder, such as a sampler's iteration or an "
         "optimizer's update, runs no other code inside it (modes of torch, tracing, threads), and does not "
-        "read the recorder; of the optimizer's own methods the recorder names replaced ones"
+        "read the recorder; the recorder names replaced methods of the optimizer"
     )
     found.append(Assumption(name="library-code", status="declared", text=text))
     if header.source == "own-loop":
@@ -187,7 +187,9 @@ def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Ass
 
 def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assumption]:
     seen = internal is not None and internal.sampling is not None
-    text = "each record enters each batch independently" + ("" if seen else "; the drawn records were not observed")
+    text = "each record enters each batch independently"
+    if not seen:
+        text += ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
     yield Assumption(name="sampling", status="reported" if seen else "unchecked", text=text)
     unused = unused_batches(run)
     if unused:

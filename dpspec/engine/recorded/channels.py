@@ -67,7 +67,7 @@ KINDS = {
         missing="the recording does not compare the forward pass's parameters with the last step's",
     ),
     "model-state": _Kind(
-        text="nothing in the model but its noisy parameters depends on the records",
+        text="of the model, only the noisy parameters depend on the records",
         names=(),
         missing="the recording does not show what else the model holds",
     ),
