@@ -147,8 +147,8 @@ class Parts:
         rate = None if self.sampler is None else getattr(self.sampler.batches, "sample_rate", None)
         return found if rate is None else {**found, "rate": rate}
 
-    def header(self, notes: Sequence[str], group: Group | None = None) -> Header:
-        """The header of the run, with notes on what cannot be observed. group: of several processes."""
+    def header(self, notes: Sequence[str], group: Group | None = None, part: int = 0) -> Header:
+        """The header of the run, with notes on what cannot be observed. group: of several processes. part: if later."""
         optimizer, inner, sampler = self.optimizer, getattr(self.optimizer, "original_optimizer", None), self.sampler
         notes, layers = list(notes), self.layers()
         wrapped = type(self.model).__name__
@@ -195,6 +195,7 @@ class Parts:
             run="" if group is None else group.run,
             share=None if group is None else self._share(group),
             data="" if group is None else data_digest(group, getattr(self.loader, "dataset", None)),
+            part=part,
             notes=tuple(notes),
         )
 
@@ -209,7 +210,7 @@ def checked_declaration(given: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(f"{name} must be a number {least} to {high:g}, got {value!r}")
     records = given["records"]
     if records is not None and (type(records) is not int or records < 1):
-        raise UsageError(f"records must be a whole number from 1 on, got {records!r}")
+        raise UsageError(f"records must be an integer of at least 1, got {records!r}")
     return dict(given)
 
 

@@ -262,6 +262,29 @@ def records_in_a_buffer(training: Ranked, rank: int) -> None:
     training.loop = loop
 
 
+class Marked(torch.Tensor):
+    """The last bit of each number that is divided in the reduction is 1."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            result = function(*given, **(named or {}))
+            if function is torch.Tensor.__itruediv__:
+                bits = result.as_subclass(torch.Tensor).view(torch.int32)
+                bits.copy_(bits | 1)
+        return result
+
+
+@attack
+def last_bits_in_the_reduction(training: Ranked, rank: int) -> None:
+    def become(kind: type) -> None:
+        for p in training.private.params:
+            p.grad = p.grad.as_subclass(kind)
+
+    after_scaling(training, lambda _: become(Marked))
+    training.private.original_optimizer.register_step_pre_hook(lambda *_: become(torch.Tensor))
+
+
 @attack
 def steps_after_the_block(training: Ranked, rank: int) -> None:
     def loop(training: Ranked, rank: int) -> None:

@@ -227,6 +227,7 @@ class OpacusWatch:
 
     def _before_reduction(self) -> None:
         assert self._rank is not None
+        require_plain(p.grad for p in self._optimizer.params)
         scaled, self._scaled = self._scaled, None
         self._meddled.add(scaled is None or differs(self._fingerprint(), scaled))
         self._rank.before_reduction()

@@ -142,10 +142,10 @@ class _ForwardHook:
             self._guarded(lambda: self._watch.observe("forward"))
 
     def __reduce__(self) -> Any:
-        return _no_hook, ()
+        return no_hook, ()
 
 
-def _no_hook() -> Callable[..., None]:
+def no_hook() -> Callable[..., None]:
     return _ignore
 
 
