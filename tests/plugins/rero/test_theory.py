@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -109,22 +107,6 @@ def test_phases_of_different_noise_compose() -> None:
         assert both[at].upper == pytest.approx(turned[at].upper, rel=1e-4)
         for alone in (one, two):
             assert Leakage((alone,)).gammas([kappa])[0].upper < both[at].lower
-
-
-@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
-def test_monotone_in_everything(noise: str) -> None:
-    """gamma rises with kappa, effect, rate and steps, is concave in kappa and never below it."""
-    base = steps(noise, 0.7, 0.2, 15)[0]
-    kappas = list(np.geomspace(1e-7, 1.0, 12))
-    found = Leakage((base,)).gammas(kappas)
-    assert all(one.upper <= two.upper for one, two in itertools.pairwise(found))
-    assert all(interval.upper >= kappa for interval, kappa in zip(found, kappas, strict=True))
-    rises = [two.upper - one.upper for one, two in itertools.pairwise(found)]
-    chords = [rise / (b - a) for rise, (a, b) in zip(rises, itertools.pairwise(kappas), strict=True)]
-    assert all(later <= earlier * (1.0 + 1e-3) for earlier, later in itertools.pairwise(chords))
-    for more in (replace(base, effect=0.8), replace(base, rate=0.3), replace(base, count=20)):
-        larger = Leakage((more,)).gammas(kappas[:-1])
-        assert all(one.upper < two.lower for one, two in zip(found, larger, strict=False))
 
 
 @pytest.mark.slow
