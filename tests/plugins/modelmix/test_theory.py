@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import integrate
 from support import specs
-from support.modelmix_densities import log_density_of_sum
+from support.modelmix_densities import FIGURE, log_density_of_sum, mixed
 
 from dpspec.accounting import PrivacyLoss
 from dpspec.contract import Finding, Series
@@ -21,13 +21,6 @@ from dpspec_modelmix import density, published, theory
 from dpspec_modelmix.attack import log_laplace_density
 from dpspec_modelmix.clipping import Absolute
 from dpspec_modelmix.options import Segment
-
-
-def mixed(rate: float, steps: int, noise: float, ratio: float, batch: float, clip: float, p: int = 1) -> Segment:
-    return Segment(steps, rate, 1.0 / noise, ratio * batch / (noise * clip), p)
-
-
-FIGURE = {(r, p): mixed(0.02, 5000, 0.3675, r, 1000, 20, p) for r in (0.075, 0.15, 0.3) for p in (1, 25, 100)}
 
 
 def test_fisher_information() -> None:

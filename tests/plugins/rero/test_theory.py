@@ -21,10 +21,6 @@ def steps(noise: str, effect: float, rate: float, count: int) -> tuple[Steps, ..
     return (Steps(noise=noise, effect=effect, rate=rate, count=count),)  # type: ignore[arg-type]
 
 
-def leak_of(value: Value) -> Leakage:
-    return Leakage(steps(value.noise, value.effect, value.rate, value.steps))
-
-
 def contains(interval: Interval, value: float, relative: float = 1e-10) -> bool:
     """The given digits may end before the interval does."""
     return interval.lower * (1.0 - relative) <= value <= interval.upper * (1.0 + relative)
@@ -32,7 +28,7 @@ def contains(interval: Interval, value: float, relative: float = 1e-10) -> bool:
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda v: v.name)
 def test_reference_values(value: Value) -> None:
-    (found,) = leak_of(value).gammas([value.kappa])
+    (found,) = Leakage(value.phases).gammas([value.kappa])
     assert found.relative_width < 1e-4
     if isinstance(value.gamma, float):
         assert contains(found, value.gamma)
@@ -77,7 +73,7 @@ def test_more_laplace_steps_against_the_finite_sum(name: str) -> None:
     value = BY_NAME[name]
     exact = laplace_oracle.gamma(repr(value.kappa), repr(value.effect), value.steps)
     assert abs(exact - mpf(value.gamma)) < 1e-14  # type: ignore[arg-type]
-    assert contains(leak_of(value).gammas([value.kappa])[0], float(exact))
+    assert contains(Leakage(value.phases).gammas([value.kappa])[0], float(exact))
 
 
 def test_the_top_atom_decides_small_baselines() -> None:
@@ -112,7 +108,7 @@ def test_phases_of_different_noise_compose() -> None:
 @pytest.mark.slow
 def test_the_symmetrised_curve_is_looser() -> None:
     """A valid bound, and at large baselines far above: the other direction's curve lies there."""
-    leak = leak_of(BY_NAME["S1"])
+    leak = Leakage(BY_NAME["S1"].phases)
     kappas = [0.01, 0.1, 0.5, 0.9]
     curves = zip(leak.symmetrised(kappas), leak.gammas(kappas), leak.tprs(kappas, "add"), strict=True)
     assert all(loose.upper >= max(tight.lower, other.lower) for loose, tight, other in curves)
@@ -120,7 +116,7 @@ def test_the_symmetrised_curve_is_looser() -> None:
 
 
 def test_membership_beside_it() -> None:
-    leak = leak_of(BY_NAME["S6"])
+    leak = Leakage(BY_NAME["S6"].phases)
     advantage = leak.advantage()
     grid = list(np.linspace(0.01, 0.99, 50))
     gaps = [interval.upper - level for level, interval in zip(grid, leak.gammas(grid), strict=True)]
