@@ -343,8 +343,11 @@ def evaluated(training: Ranked, rank: int) -> None:
 
 
 class WithFrozenLayer(Ranked):
+    """A model with a layer that is not trained, and with numbers of rows that the ranks cannot share equally."""
+
     def module(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(6, 6).requires_grad_(False), nn.LayerNorm(6), super().module())
+        frozen = nn.Linear(6, 6).requires_grad_(False)
+        return nn.Sequential(frozen, nn.LayerNorm(6), nn.Linear(6, 15), nn.Tanh(), nn.Linear(15, 3))
 
 
 @pytest.mark.parametrize("made", [{"loop": evaluated}, {"loop": Ranked.train_in_chunks}])
